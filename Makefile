@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 SHELL := /bin/bash
 export TIMEFORMAT = %R seconds; on processors %U + %S
 
-.PHONY: run test test-slow test-all leaderboard check-reference pretrained lint audit bench bench-smoke docs docs-serve clean
+.PHONY: run test test-slow test-portable test-all leaderboard check-reference pretrained lint audit bench bench-smoke docs docs-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/harness run quickstart
@@ -20,6 +20,10 @@ test: $(VENV)/.tested
 
 test-slow: $(VENV)/.tested
 	time $(BIN)/python -m pytest -m slow $(PYTEST)
+
+# the reference digests as other CPUs compute them; needs qemu-user
+test-portable: $(VENV)/.tested
+	time EMULATE=yes $(BIN)/python -m pytest -n 0 -rs tests/portable
 
 test-all: $(VENV)/.tested
 	time $(BIN)/python -m pytest $(PYTEST)
@@ -51,7 +55,7 @@ audit: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip-audit || true
 	$(BIN)/python tools/audit.py
 
-bench: $(VENV)-bench/.installed $(VENV)-rliable/.installed
+bench: $(VENV)-bench/.installed
 	$(VENV)-bench/bin/python benchmarks/bench.py $(BENCH)
 
 bench-smoke: $(VENV)/.installed
@@ -76,16 +80,11 @@ $(VENV)/.tested: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@ $(VENV)/.board $(VENV)/.gguf
 
-# rivals in environments of their own: rliable's pins contradict ours
+# rivals in an environment of their own
 $(VENV)-bench/.installed: pyproject.toml constraints.txt
 	test -x $(VENV)-bench/bin/python || $(PYTHON) -m venv $(VENV)-bench
 	$(VENV)-bench/bin/python -m pip install --quiet --constraint constraints.txt torch
 	$(VENV)-bench/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[bench,leaderboard,browser]'
-	touch $@
-
-$(VENV)-rliable/.installed: benchmarks/rliable.txt
-	test -x $(VENV)-rliable/bin/python || $(PYTHON) -m venv $(VENV)-rliable
-	$(VENV)-rliable/bin/python -m pip install --quiet --requirement benchmarks/rliable.txt
 	touch $@
 
 # read, not run: the harness and torch stay out
@@ -99,4 +98,4 @@ $(VENV)-docs/.installed: pyproject.toml constraints.txt
 include openrlhf.mk
 
 clean:
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-rliable $(VENV)-docs site build *.egg-info
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-docs site build *.egg-info

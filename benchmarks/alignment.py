@@ -1,9 +1,8 @@
-"""What carrying answers over to another tokenizer costs, beside TRL's alignment and the tokenizers' bare core. Run by `bench.py`.
+"""What carrying answers over to another tokenizer costs, beside TRL's alignment and the tokenizers' bare core. Run by
+`bench.py`.
 
-alignment: chunks of two segmentations of 4,096 tokens each. TRL's as its loss calls it: slices of tensors to lists, garbage
-    collected as by default; and on ready lists with garbage collection off.
-encoding: text to ids and byte spans, as a ratio to `encode_batch` alone, of each kind of tokenizer on 2,000 texts of all kinds,
-    on maths alone, and on maths as one text of about 4,096 tokens each (tests/tokenization/zoo.py); the worst kind counts.
+alignment: chunks of two segmentations of 4,096 tokens each; TRL as its loss calls it, and on ready lists uncollected.
+encoding: text to ids and byte spans, as a ratio to `encode_batch` alone, on three sets of texts; the worst tokenizer counts.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from bench import Row, Size, costs, faster, turns
 
-from harness.tokenization.alignment import Segmentations, chunks
+from harness.tokenization.alignment import chunks
 from harness.tokenization.codec import TokenCodec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "tokenization"))
@@ -26,8 +25,7 @@ LENGTH = 4096
 
 
 def alignment(size: Size) -> list[Row]:
-    """Answers of 4 bytes a token on the average on both sides, a quarter of the ends shared, one by one. Both sides start where
-    their callers do; neither side's offsets are made here."""
+    """Answers of 4 bytes a token on both sides, a quarter of the ends shared."""
     try:
         import torch
         from trl.experimental.gold.gold_trainer import ULDLoss
@@ -54,7 +52,7 @@ def alignment(size: Size) -> list[Row]:
         assert found["TRL"] == found["TRL, gc off"]
 
     sides = {
-        "ours": lambda: [chunks(Segmentations.of(*both)) for both in ends],
+        "ours": lambda: [chunks(*both) for both in ends],
         "TRL": lambda: [ULDLoss._align_by_byte_offsets(*[side[:LENGTH].tolist() for side in both]) for both in offsets],
         "TRL, gc off": uncollected,
     }

@@ -4,10 +4,10 @@
     make bench-smoke                                      tiny sizes and one round: do the benchmarks work?
     python benchmarks/bench.py --only sampling steps      some of them
 
-Both sides of a comparison take turns within a round, in CPU-seconds of one thread unless a row says otherwise; the first round is
-for caches, and for comparing what the two sides give. A row is the median of the rounds' ratios, its spread their quartiles. Each
-run is written to benchmarks/results/. Exit code 1: a benchmark failed, or a row is more than 20 % worse, beyond both spreads, than
-in benchmarks/baselines/ on a machine with the same CPU; a bar that is not reached is printed and changes no exit code.
+Both sides take turns within a round, in CPU-seconds of one thread unless a row says otherwise; the first round fills caches
+and compares results. A row is the median of the rounds' ratios with their quartiles. Each run is written to
+benchmarks/results/. Exit code 1: a benchmark failed, or a row is more than 20 % worse, beyond both spreads, than in
+benchmarks/baselines/ on the same CPU.
 """
 
 from __future__ import annotations
@@ -36,14 +36,12 @@ sys.path.insert(0, str(HERE.parent))
 
 from harness.limits import LARGE_BLOCKS  # noqa: E402  # of this tree, whatever is installed
 
-ENTRIES = {"starts": "starts", "alignment": "alignment", "bootstrap": "rliable_oracle", "sampling": "generation",
-           "steps": "grpo_step", "sharing": "sharing", "peers": "sharing.peers", "many": "many_cells", "quickstart": "quickstart",
+ENTRIES = {"starts": "starts", "alignment": "alignment", "sampling": "generation",
+           "steps": "grpo_step", "sharing": "sharing", "peers": "sharing.peers", "beyond": "sharing.beyond",
+           "many": "many_cells", "quickstart": "quickstart",
            "board": "leaderboard_speed"}  # fmt: skip
-"""Functions of modules beside this one, which take a `Size` and return rows; `bench` where none is named."""
-OWN_PYTHON = {"bootstrap": HERE.parent / ".venv-rliable" / "bin" / "python"}
-"""Of a rival whose pins contradict ours."""
 WORSE = 0.2
-PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "msgspec", "duckdb", "trl", "rliable")
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "msgspec", "duckdb", "trl")
 
 
 class NotHere(Exception):
@@ -78,7 +76,6 @@ class Row:
         return self.value >= self.bar if self.at_least else self.value <= self.bar
 
     def worse(self, before: Row) -> bool:
-        """By more than `WORSE` beyond both spreads."""
         if self.at_least:
             return self.high < before.low * (1 - WORSE)
         return self.low > before.high * (1 + WORSE)
@@ -87,8 +84,7 @@ class Row:
 def turns(
     sides: Mapping[str, Callable[[], Any]], rounds: int, check: Callable[[dict[str, Any]], None] | None = None
 ) -> dict[str, list[float]]:
-    """CPU-seconds of each side in each round, in turn, every other round backwards. check: of the first, uncounted round's results;
-    raises where they are not equal."""
+    """CPU-seconds of each side in each round, in turn. check: of the first, uncounted round's results."""
     results = {name: work() for name, work in sides.items()}
     if check is not None:
         check(results)
@@ -101,7 +97,6 @@ def turns(
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """CPU-seconds of this process."""
     gc.collect()
     begin = time.process_time()
     work()
@@ -109,17 +104,14 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def faster(name: str, against: str, ours: list[float], theirs: list[float], bar: float) -> Row:
-    """How many times as fast as a rival."""
     return _row(name, against, [t / o for o, t in zip(ours, theirs, strict=True)], bar, True, ours, theirs)
 
 
 def costs(name: str, against: str, ours: list[float], theirs: list[float], bar: float) -> Row:
-    """How many times what it is built on."""
     return _row(name, against, [o / t for o, t in zip(ours, theirs, strict=True)], bar, False, ours, theirs)
 
 
 def takes(name: str, values: list[float], bar: float, unit: str = "CPU-s", against: str = "-") -> Row:
-    """Without a rival."""
     return _row(name, against, values, bar, False, values, [float("nan")], unit)
 
 
@@ -137,11 +129,7 @@ def _row(
 
 
 def run_entry(name: str, size: Size) -> tuple[list[Row], str]:
-    """The rows of one benchmark, in a process of its own; else why there are none."""
-    python = OWN_PYTHON.get(name, Path(sys.executable))
-    if not python.exists():
-        return [], f"{python}: make bench installs it"
-    command = [str(python), str(HERE / "bench.py"), "--entry", name, "--rounds", str(size.rounds)]
+    command = [sys.executable, str(HERE / "bench.py"), "--entry", name, "--rounds", str(size.rounds)]
     environment = os.environ | LARGE_BLOCKS | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
     done = subprocess.run(
         [*command, *(["--smoke"] if size.smoke else [])], stdout=subprocess.PIPE, env=environment, text=True

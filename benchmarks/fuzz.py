@@ -3,9 +3,8 @@
 
     python benchmarks/fuzz.py --inputs 100000 --seed 1 [--parser NAME ...]
 
-Each parser runs in a process of its own whose memory the operating system bounds. It passes if nothing but its own typed errors
-came out, no input took more than two seconds of computing and the process neither hung nor died. What fails is written to
-tests/fuzz/<parser>/ and is tried first from then on. Exit code 1 if any parser failed.
+A parser passes if nothing but its own typed errors came out, no input took more than two seconds and its process neither hung
+nor died. What fails is written to tests/fuzz/<parser>/ and is tried first from then on. Exit code 1 if any parser failed.
 """
 
 from __future__ import annotations
@@ -31,14 +30,11 @@ from harness.errors import HarnessError
 
 SEEDS = Path(__file__).parents[1] / "tests" / "fuzz"
 MEMORY = 512 << 20
-"""What a parser may take beyond what it starts with."""
 SECONDS, HANGING = 2.0, 60.0
 LONGEST = 16_384
 
 
 class Parser(NamedTuple):
-    """parse: raises a HarnessError or returns. seeds: valid inputs. words: what mutations insert."""
-
     parse: Callable[[bytes], object]
     seeds: list[bytes]
     words: list[bytes]
@@ -54,20 +50,18 @@ BINARY_WORDS = [b"\x00", b"\xff", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xf
 
 
 def suite(place: Path) -> Parser:
-    """As `plan` reads it, without the folder."""
+    from harness.engines.backend import read_options
     from harness.engines.embedded.plugin import EmbeddedOptions
-    from harness.engines.kind import read_options
     from harness.reading import as_text
     from harness.session.suite import rules
-    from harness.suite import yaml
-    from harness.suite.load import resolve
+    from harness.suite.load import parse_yaml, resolve
 
     def parse(data: bytes) -> None:
         try:
             text = as_text(data)
-        except ValueError:  # `read_text` makes an OSError of it, `yaml.read` a SuiteError
+        except ValueError:  # `read_text` makes an OSError of it, `read_yaml` a SuiteError
             return
-        raw = yaml.parse(text, "fuzz")
+        raw = parse_yaml(text, "fuzz")
         if isinstance(raw, dict):
             found = rules.validate(resolve({"name": "x", **raw}, (), "fuzz"), "fuzz")
             read_options(EmbeddedOptions, found.engine_options, "fuzz")
@@ -117,7 +111,6 @@ DEFAULTS: dict[Any, Any] = {
 
 
 def _rows() -> dict[str, list[Any]]:
-    """Two rows of each table, of plausible values."""
     from harness.store.rows import TABLES
 
     made = {}
@@ -129,7 +122,6 @@ def _rows() -> dict[str, list[Any]]:
 
 
 def _summed(payload: bytes) -> bytes:
-    """A journal part, with its checksum."""
     return b"XSJ1" + zlib.crc32(payload).to_bytes(4, "little") + payload
 
 
@@ -173,7 +165,6 @@ def journal(place: Path) -> Parser:
 
 
 def manifest(place: Path) -> Parser:
-    """A cell's manifest, or a suite's file."""
     from harness.store.manifest import read_manifest, read_suite
 
     def parse(data: bytes) -> None:
@@ -192,7 +183,6 @@ def manifest(place: Path) -> Parser:
 
 
 def importing(place: Path) -> Parser:
-    """Another lab's cell: the first byte says which of its files is the input's."""
     from harness.store.foreign import ImportReport, _checked_manifest, _checked_tables
 
     folder = place / "s" / "k"
@@ -216,10 +206,9 @@ def importing(place: Path) -> Parser:
 
 
 def config(place: Path) -> Parser:
-    """A checkpoint folder's config, its seal, its session and its index of weights: the first byte says which."""
     from harness.allocation.shapes import read_config
     from harness.engines.checkpoint import INDEX, SEAL, check
-    from harness.engines.folder import check_weights
+    from harness.engines.vocabulary import check_weights
     from harness.session.cell.resume_point import read
 
     def parse(data: bytes) -> None:
@@ -295,7 +284,6 @@ def mutated(parser: Parser, rng: random.Random) -> bytes:
 
 
 def fuzz(name: str, inputs: int, seed: int, last: Path) -> dict[str, Any]:
-    """Run one parser here. Each input is written to `last` before it is tried, so that a crash is not lost."""
     failures: dict[str, bytes] = {}
     refused, slowest = 0, 0.0
     with tempfile.TemporaryDirectory(dir=last.parent) as place:
@@ -334,7 +322,6 @@ def keep(name: str, data: bytes, failure: str) -> None:
 
 
 def apart(name: str, inputs: int, seed: int) -> bool:
-    """Run one parser in a process of its own and print its line; whether it passed."""
     shared = Path("/dev/shm")  # the machine's memory where there is one: files are written for each input
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as place:
         last = Path(place) / "last"

@@ -1,8 +1,5 @@
-"""The engine's sampling loop against `transformers.generate`, on the two base checkpoints of the `trap` pair. Run by `bench.py`.
-
-Temperature 1, tokens (EOS included) per CPU-second; the rival is the faster of its dynamic and its static cache, and is asked for
-no log-probabilities. In the same run both sides' greedy answers are compared, token by token.
-"""
+"""The engine's sampling loop against `transformers.generate`, on the two base checkpoints of the `trap` pair: tokens per
+CPU-second at temperature 1, beside the faster of its two caches. Greedy answers must be equal. Run by `bench.py`."""
 
 from __future__ import annotations
 
@@ -29,7 +26,6 @@ PAIR = (MicroSpec("llama", "add"), MicroSpec("qwen", "mul"))
 
 
 def random_policy(folder: Path, family: str) -> Path:
-    """An untrained micro policy, saved."""
     tokenizer = build_tokenizer(family)
     build_model(family, 0, tokenizer).save_pretrained(folder / family)
     tokenizer.save_pretrained(folder / family)
@@ -80,8 +76,6 @@ def generate(
 
 
 class Counted:
-    """Work whose rounds have seeds of their own, and the tokens of each."""
-
     def __init__(self, work: Callable[..., list[list[int]]]) -> None:
         self._work, self.tokens = work, list[int]()
 

@@ -1,9 +1,9 @@
-"""Whole GRPO steps of the micro setting, 16 prompts x 8 answers sampled and learnt once, in lock step with TRL's GRPOTrainer in
-fp32 without checkpointing. Run by `bench.py`.
+"""Whole GRPO steps of the micro setting, 16 prompts x 8 answers sampled and learnt once, in lock step with TRL's GRPOTrainer
+in fp32. Run by `bench.py`.
 
-All sides start from the same weights, are asked the same prompts in the same order, with the same rewards, rate and optimiser, and
-sample for themselves: ratios are per sampled token. `equal rows` trains every answer, as TRL does; `as run` leaves out those of
-groups that are all right or all wrong, whose gradient is zero, as the harness does. The rewards of the last quarter are compared.
+All sides start from the same weights with the same prompts, rewards, rate and optimiser, and sample for themselves. `equal
+rows` trains every answer, as TRL does; `as run` leaves out groups that are all right or all wrong. Rewards of the last quarter
+are compared.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from harness.learning.terms import OLD, Term, TermAnswer
 from harness.tasks.micro import training_prompts
 
 STEPS, PROMPTS, GROUP, RATE = 42, 16, 8, 1e-4
+# Of `equal rows`, instead of zero, so that the row is trained
 ADVANTAGE_OF_NONE = 1e-9
-"""Of `equal rows` where it would be zero: too little to matter, enough to be trained."""
+# How far apart mean rewards may be
 APART = 0.15
-"""How far apart mean rewards may be: each side's is of some 1,400 answers of its own to 176 prompts."""
 
 
 def judge(texts: list[str], golds: list[str]) -> list[float]:
@@ -44,8 +44,6 @@ def judge(texts: list[str], golds: list[str]) -> list[float]:
 
 
 class Side:
-    """A policy of ours that learns step by step, and what its steps took, sampled and were rewarded."""
-
     def __init__(self, folder: Path, every_row: bool) -> None:
         self._engine, self._every_row = EmbeddedEngine("own", folder, device="cpu"), every_row
         self.spent, self.tokens, self.rewards = list[float](), list[int](), list[float]()
@@ -70,12 +68,11 @@ class Side:
         self.rewards.append(mean(every))
 
     def per_token(self) -> list[float]:
-        """CPU-seconds of each step but the first."""
         return [cpu / count for cpu, count in zip(self.spent[1:], self.tokens[1:], strict=True)]
 
 
 class Rival(TrainerCallback):  # type: ignore[misc]
-    """TRL's trainer: what its steps took, sampled and were rewarded. The others have their turn after each step."""
+    """TRL's trainer; the others have their turn after each step."""
 
     def __init__(self, others: Callable[[int], None]) -> None:
         self.spent, self.tokens, self.rewards = list[float](), list[int](), list[float]()
@@ -91,7 +88,6 @@ class Rival(TrainerCallback):  # type: ignore[misc]
         self._others(len(self.spent) - 1)
 
     def train(self, folder: Path, asked: Sequence[Sequence[Prompt]]) -> None:
-        """asked: each step's prompts."""
         from datasets import Dataset
         from trl import GRPOConfig, GRPOTrainer
 

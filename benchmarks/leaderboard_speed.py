@@ -20,7 +20,6 @@ SHOWS = "o => [...document.querySelectorAll('[data-testid=stVegaLiteChart]')].so
 
 
 def first_paint(browser: Browser, url: str) -> tuple[float, Page]:
-    """Seconds from asking for the page to its first figure, in a fresh session with a warm cache of the browser's code."""
     page = browser.contexts[0].new_page()
     started = time.perf_counter()
     page.goto(url, wait_until="commit")
@@ -29,7 +28,6 @@ def first_paint(browser: Browser, url: str) -> tuple[float, Page]:
 
 
 def filter_change(page: Page, index: int) -> float:
-    """Seconds from the click on another of the suite's metrics to figures that show it."""
     select = page.get_by_role("combobox", name="Metric")
     select.scroll_into_view_if_needed()
     page.wait_for_timeout(300)  # scrolling closes its menu

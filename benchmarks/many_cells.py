@@ -1,8 +1,5 @@
-"""One suite of many finished cells: what the commands cost that only look. Run by `bench.py`.
-
-Keys and manifests are those of a real suite of ten groups and eight regimes, the rest are seeds; what the journals say is
-synthetic. `run`, which finds nothing to do, `status` and `show` take turns, each in a process of its own.
-"""
+"""One suite of many finished cells: what the commands cost that only look. Run by `bench.py`. Keys and manifests are those
+of a real suite, journals are synthetic; each command has a process of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +27,6 @@ COMMANDS = {
 
 
 def write(folder: Path, cells: int) -> None:
-    """`folder`/many.yaml and its results: about so many cells, all done."""
     groups = "\n".join(
         f"  - name: g{i}\n    policies:\n"
         f"      - {{name: a, model: micro/llama, stage0: {{preset: trap, strong: add, seed: {i}}}}}\n"

@@ -1,7 +1,5 @@
-"""`harness run quickstart` from nothing but an installation, base checkpoints included, by the clock. Run by `bench.py`.
-
-Its accuracies are compared with the stored ones of this kind of CPU, where there are any. Needs idle cores.
-"""
+"""`harness run quickstart` from nothing but an installation, by the clock, compared with the stored accuracies of this kind
+of CPU. Needs idle cores. Run by `bench.py`."""
 
 from __future__ import annotations
 
@@ -16,6 +14,7 @@ import duckdb
 from bench import NotHere, Row, Size, takes
 
 from harness.session.cell.manifests import processor
+from harness.store.database import store_path
 from harness.store.ingest import ingest
 
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
@@ -26,7 +25,6 @@ FROM scores JOIN cells USING (suite, cell) WHERE kind = 'cell' {} ORDER BY ALL
 
 
 def scores(results: Path, made: str) -> list[tuple[object, ...]]:
-    """made: condition on where."""
     ingest(results)
     with duckdb.connect(str(store_path(results)), read_only=True) as store:
         return store.execute(SCORES.format(made)).fetchall()

@@ -1,8 +1,9 @@
-"""What sharing itself costs, everything in this process, in CPU-seconds of one thread. Run by `bench.py`.
+"""What sharing itself costs, in CPU-seconds of one thread. Run by `bench.py`.
 
-bench: its part of a step (exchange, THL, verification, advantages, ledger) for n policies in one group, which alternate between the
-    Llama- and the Qwen3-type base of preset `trap`.
+bench: its part of a step (exchange, THL, verification, advantages, ledger) for n policies in one group.
 peers: a step of a regime that trains on peers' answers, per trained token, beside `independent`.
+beyond: a step with peers' scores of all own answers beside `independent`; one with a second round beside one without, per
+    answer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from bench import Row, Size, costs
 from generation import random_policy
 
 from harness.errors import TrainingError
-from harness.session.driver.jobs import cell_job, run_job
+from harness.session.driver.jobs import job_of, run_job
 from harness.session.suite.prepare import prepare
 from harness.store.journal import read_journal
 from harness.verification.verifier import Verifier
@@ -35,12 +36,11 @@ evaluation: {{k: 0, limit: 6, curve_every: 0}}
 PHASES = ("generate", "verify", "exchange", "score", "train")
 PEERS = ("independent", "naive", "sgt", "hacpo")
 STEPS = 8
-"""Of a cell in a round of `peers`; the first one pays for caches."""
 
 
 def measure(policies: int, regimes: Sequence[str], steps: int, smoke: bool) -> dict[str, dict[str, float]]:
-    """By regime, CPU-seconds of each phase and trained tokens, over all steps but the first, which pays for caches. smoke: with
-    untrained policies instead of the base checkpoints."""
+    """By regime, CPU-seconds of each phase and trained tokens, over all steps but the first. smoke: with untrained
+    policies."""
     found = {}
     with tempfile.TemporaryDirectory() as name, Verifier(workers=1) as verifier:
         kinds = (
@@ -54,16 +54,18 @@ def measure(policies: int, regimes: Sequence[str], steps: int, smoke: bool) -> d
         prepared = prepare(str(file), Path(name) / "results")
         for cell in prepared.cells:
             with suppress(TrainingError):  # random weights end as they began; their steps are measured all the same
-                run_job(cell_job(cell, prepared.folder / cell.key), verifier, lambda *_: None, lambda: False)
+                run_job(job_of(cell, prepared.folder / cell.key), verifier, lambda *_: None, lambda: False)
             rows = [r for r in read_journal(prepared.folder / cell.key).tables["steps"].to_pylist() if r["step"] > 1]
             spent = {p: sum(v for row in rows if (v := row[f"{p}_seconds"] or 0.0) == v) for p in PHASES}
             trained = sum(row["trained_tokens"] for row in rows) or 1  # random weights may learn nothing
-            found[cell.variant.name] = {**spent, "step": sum(spent.values()), "trained": float(trained)}
+            rollouts = sum(row["rollouts"] for row in rows) or 1
+            found[cell.variant.name] = {
+                **spent, "step": sum(spent.values()), "trained": float(trained), "rollouts": float(rollouts)
+            }  # fmt: skip
     return found
 
 
 def bench(size: Size) -> list[Row]:
-    """Sharing's part of a step, the costliest regime's; the spread is the regimes'."""
     rows = []
     for policies, bar in ((2, 0.05),) if size.smoke else ((2, 0.05), (8, 0.10)):
         steps = 2 if size.smoke else size.rounds + 1
@@ -76,7 +78,6 @@ def bench(size: Size) -> list[Row]:
 
 
 def peers(size: Size) -> list[Row]:
-    """The costliest regime's: the whole step, and learning alone."""
     rounds = [measure(2, PEERS, 2 if size.smoke else STEPS, size.smoke) for _ in range(size.rounds)]
     rows = []
     for key, what in (("step", ""), ("train", ", learning")):
@@ -85,3 +86,16 @@ def peers(size: Size) -> list[Row]:
         each = [costs(name, "independent", spent[regime], spent["independent"], 1.05) for regime in PEERS[1:]]
         rows.append(max(each, key=lambda row: row.value))
     return rows
+
+
+def beyond(size: Size) -> list[Row]:
+    """Every step scored; hints wherever they help, beside the same regime that never gives one."""
+    never = "{regime: core, name: never, probability: 0.0}"
+    regimes = ("independent", "{regime: copd, ratio: 0}", never, "{regime: core, probability: 1.0}")
+    rounds = [measure(2, regimes, 2 if size.smoke else STEPS, size.smoke) for _ in range(size.rounds)]
+    step = {name: [one[name]["step"] for one in rounds] for name in ("independent", "copd")}
+    each = {name: [one[name]["step"] / one[name]["rollouts"] for one in rounds] for name in ("never", "core")}
+    return [
+        costs("step with peers' scores", "independent", step["copd"], step["independent"], 1.35),
+        costs("step with hints, per answer of both rounds", "without hints", each["core"], each["never"], 1.35),
+    ]

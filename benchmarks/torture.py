@@ -5,13 +5,12 @@
     python benchmarks/torture.py --only flips --seed 1       one kind
 
 Faults: SIGKILL of workers, of the parent, of both, and while the store is written; EIO and steps of the wall clock from an
-LD_PRELOAD shim (needs a C compiler); bytes of journals, manifests, suite files and the store flipped. The other faults of
-docs/recovery.md have tests of their own.
+LD_PRELOAD shim (needs a C compiler); flipped bytes of journals, manifests, suite files and the store.
 
-After each the suite is run until it is done. Then every table of the store, times left out, equals that of an undisturbed run, as
-it is and built anew from the journals; the cost ledger holds all work that survived, each evaluation as often as it sampled, and no
-more CPU time than the processes used; no command ended in a traceback, and each that failed said why. The first violation ends it
-with exit code 1, the results folder and the seed that leads there. The last line is one JSON object.
+After each the suite is run until it is done. Then every table of the store, times left out, equals that of an undisturbed run;
+the cost ledger holds all work that survived and no more CPU time than the processes used; no command ended in a traceback, and
+each that failed said why. The first violation ends it with exit code 1, the results folder and the seed. The last line is one
+JSON object.
 """
 
 from __future__ import annotations
@@ -67,7 +66,6 @@ Tables = dict[str, list[tuple[str, ...]]]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
 RUN_SECONDS = 600.0
 PER_FOLDER = 6
-"""Kills after which a folder is run to its end and compared."""
 WORKER = "harness.session.driver.worker"
 
 
@@ -76,7 +74,6 @@ class Violation(Exception):
 
 
 def policy(family: str) -> Path:
-    """A tiny policy that guesses right now and then, made once and kept in the harness's cache."""
     folder = cache_folder() / "torture" / family
     if folder.is_dir():
         return folder
@@ -108,7 +105,6 @@ def policy(family: str) -> Path:
 
 
 def tables(results: Path) -> Tables:
-    """Every table of the store as sorted rows, what differs between equal runs left out."""
     found: Tables = {}
     with Snapshot(results) as snapshot:
         for table in COMPARED:
@@ -119,7 +115,6 @@ def tables(results: Path) -> Tables:
 
 
 def differences(ours: Tables, reference: Tables) -> str:
-    """The first difference, in words; empty where there is none."""
     for table, expected in reference.items():
         found = ours[table]
         if found != expected:
@@ -129,7 +124,6 @@ def differences(ours: Tables, reference: Tables) -> str:
 
 
 def check_costs(results: Path, used: float) -> None:
-    """used: CPU-seconds of all processes that worked on these results. Raises Violation."""
     spent = " UNION ALL ".join(
         f"SELECT cell, policy, '{p}' AS phase, {p}_seconds AS seconds FROM steps" for p in STEP_PHASES
     )
@@ -158,14 +152,11 @@ def check_costs(results: Path, used: float) -> None:
 
 
 def cpu_of_children() -> float:
-    """CPU-seconds of all processes that have ended below this one."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 class Command:
-    """`harness run` as a process of its own, with the worker processes below it."""
-
     def __init__(self, *arguments: object, env: dict[str, str] | None = None) -> None:
         self.stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115  # lives as long as the command
         self.process = subprocess.Popen(
@@ -175,7 +166,6 @@ class Command:
         self.known: dict[int, psutil.Process] = {}
 
     def workers(self) -> list[psutil.Process]:
-        """Those that run now."""
         found = []
         with suppress(psutil.Error):
             for process in psutil.Process(self.process.pid).children(recursive=True):
@@ -196,8 +186,8 @@ class Command:
             time.sleep(0.05)
 
     def ended(self) -> tuple[int, str]:
-        """Its exit code and what it said, once its orphans are gone: they leave when they see that it is, or at once if they were
-        killed. Raises Violation for a traceback, a failure without a sentence, and what does not end."""
+        """Its exit code and what it said, once its orphans are gone. Raises Violation for a traceback, a failure without a
+        sentence, and what does not end."""
         try:
             code = self.process.wait(RUN_SECONDS)
         except subprocess.TimeoutExpired:
@@ -223,8 +213,6 @@ class Command:
 
 
 class Torture:
-    """One suite, its undisturbed tables, and the faults that have been made."""
-
     def __init__(self, work: Path, seed: int, short: bool = False) -> None:
         self.work, self.seed, self.short = work, seed, short
         self.rng = random.Random(seed)
@@ -235,7 +223,6 @@ class Torture:
         self.suite.write_text(SUITE.format(llama=policy("llama"), qwen=policy("qwen"), regimes=regimes))
 
     def undisturbed(self) -> None:
-        """The reference, and how long it takes."""
         self.whole = self.fresh()
         began = time.monotonic()
         self.finish(self.whole)
@@ -248,7 +235,6 @@ class Torture:
         check_costs(self.whole, cpu_of_children() - self.before)
 
     def fresh(self) -> Path:
-        """A new results folder. It is the one that a violation speaks of."""
         self.folders += 1
         self.before = cpu_of_children()
         self.current = self.work / f"results-{self.folders:03d}"
@@ -259,12 +245,10 @@ class Torture:
         return Command(self.suite, "--results", results, "--jobs", jobs, env=env)
 
     def finish(self, results: Path, tries: int = 3) -> None:
-        """Run until it is done."""
         if not any(self.start(results).ended()[0] == 0 for _ in range(tries)):
             raise Violation(f"not done after {tries} more runs")
 
     def compare(self, results: Path) -> None:
-        """Against the undisturbed run: the store as it is, then built anew from the journals."""
         self.finish(results)
         for anew in (False, True):
             ingest(results, rebuild=anew)
@@ -277,7 +261,6 @@ class Torture:
         print(f"seed {self.seed}: {self.compared} comparisons; {made}", file=sys.stderr, flush=True)
 
     def kills(self, count: int) -> None:
-        """`count` kills of processes of the run, a tenth of them while the store is written."""
         stored = max(1, count // 10)
         kinds = [self.rng.choice(["worker", "worker", "parent", "both"]) for _ in range(count - stored)]
         while kinds or stored:
@@ -300,7 +283,7 @@ class Torture:
             self.compare(results)
 
     def killed(self, command: Command, results: Path, kind: str) -> bool:
-        """Kill at a random moment; whether there was anything left to kill. A killed parent's workers may still be there."""
+        """Kill at a random moment; whether there was anything left to kill."""
         if self.rng.random() < 0.2:  # while libraries are imported, too
             command.let_pass(self.rng.uniform(0, self.seconds))
         else:
@@ -317,7 +300,7 @@ class Torture:
         return True
 
     def killed_storing(self, command: Command, results: Path) -> bool:
-        """The parent, while the new state of the store lies beside the old one; it is removed before, so one is made."""
+        """The parent, while the new state of the store lies beside the old one."""
         (results / STORE).unlink(missing_ok=True)
         while command.going():
             if any(results.glob(f"{STORE}.*")):
@@ -328,7 +311,6 @@ class Torture:
         return False
 
     def wait_for_work(self, command: Command, results: Path) -> None:
-        """Until a log is written, by a worker that this command has started."""
         before = {log: log.stat().st_mtime_ns for log in results.glob("*/*/log")}
         while command.going():
             with suppress(FileNotFoundError):  # logs are renamed
@@ -337,7 +319,6 @@ class Torture:
             command.let_pass(0.05)
 
     def shim(self) -> str:
-        """`torture_shim.c`, built; empty without a compiler, which is said."""
         compiler, shim, source = shutil.which("cc"), self.work / "shim.so", Path(__file__).with_name("torture_shim.c")
         built = compiler and not subprocess.run([compiler, "-shared", "-fPIC", "-o", shim, source, "-ldl"]).returncode
         if not built:
@@ -345,7 +326,6 @@ class Torture:
         return str(shim) if built else ""
 
     def input_errors(self, count: int) -> None:
-        """One write, flush or rename in so many ends with EIO."""
         for _ in range(count if (shim := self.shim()) else 0):
             results, rate, drawn = self.fresh(), self.rng.choice([30, 100, 300]), self.rng.randrange(1 << 30)
             env = {"LD_PRELOAD": shim, "EIO_BELOW": str(results), "EIO_ONE_IN": str(rate), "EIO_SEED": str(drawn)}
@@ -354,7 +334,6 @@ class Torture:
             self.compare(results)
 
     def clock_steps(self, count: int) -> None:
-        """The wall clock jumps while the suite runs, by seconds, hours and a year, and back."""
         for _ in range(count if (shim := self.shim()) else 0):
             results, ahead = self.fresh(), self.work / "ahead"
             ahead.write_text("0")
@@ -367,7 +346,6 @@ class Torture:
             self.compare(results)
 
     def flips(self, count: int) -> None:
-        """One byte of a finished journal, manifest, store or suite file altered, anywhere: the same table, or a sentence."""
         patterns = ("*/*/journal/*/*", "*/*/manifest.json", STORE, "*/suite.json")
         for i in range(count):
             results, pattern = self.fresh(), patterns[i % 4]
@@ -401,12 +379,12 @@ class Torture:
 
 
 def examine(results: str) -> None:
-    """Bring the store of `results` up to date and print, as JSON, its tables (null if it cannot be read) and what was said."""
+    """Print, as JSON, the tables of a store (null if it cannot be read) and what was said."""
     words, found = [], None
     try:
-        words += ingest(Path(results)).problems
+        ingest(Path(results))
         found = tables(Path(results))
-        words += [row[-1] for row in found["problems"]]
+        words += [" ".join(row) for row in found["problems"]]
     except StoreError as error:
         words.append(str(error))
     print(json.dumps([found, words]))

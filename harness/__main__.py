@@ -1,4 +1,4 @@
-"""`python -m harness`: the command line by the interpreter that has it, wherever its environment's scripts lie."""
+"""`python -m harness`, wherever the environment's scripts lie."""
 
 from harness.cli import main
 

@@ -26,7 +26,7 @@ def model_folder(model: str) -> Path:
 
 
 def hub_cache(model: str) -> Path:
-    """Where the hub's library keeps a model. Cheap: its client takes long to import."""
+    """The hub library's folder of a model; its client takes long to import."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE) / f"models--{model.replace('/', '--')}"

@@ -1,19 +1,19 @@
 """Every exception the harness raises on purpose.
 
-HarnessError                 exit code 1 unless a subclass says otherwise
+HarnessError                 exit code 1
 ├── UsageError               exit code 2: the caller can mend it
-│   ├── SuiteError           a suite file; the message starts with `file: path.inside.it:`
-│   ├── PluginError          a regime, task or engine that is unknown or does not load
-│   └── DataError            a benchmark set that is absent, altered or unreadable
-├── InfeasibleError          the machine or cluster cannot hold what was asked for
+│   ├── SuiteError           a suite file: `file: path.inside.it: ...`
+│   ├── PluginError          a regime, task or engine is unknown or does not load
+│   └── DataError            a benchmark set is absent, altered or unreadable
+├── InfeasibleError          the machine or cluster cannot hold it
 ├── CellError                one cell failed; the others go on
-│   ├── TrainingError        what was learnt is of no use: `fault` says why
+│   ├── TrainingError        `fault` says why what was learnt is of no use
 │   ├── EngineError          an engine died, hung or returned nonsense
-│   ├── VerificationError    the verifier failed on more answers than the suite allows
-│   ├── CheckpointError      a checkpoint is incomplete, altered or of another cell
+│   ├── VerificationError    the verifier failed on too many answers
+│   ├── CheckpointError      incomplete, altered or of another cell
 │   └── FencedError          another run has taken the cell over
-├── DiskFullError            no room left; what was finished is kept
-├── ExchangeError            a record was refused; `reason` is one of `experience.records.Refusal`
+├── DiskFullError            what was finished is kept
+├── ExchangeError            a refused record; `reason`: `experience.records.Refusal`
 ├── TokenizationError        a text that a tokenizer cannot represent
 └── StoreError               the result store cannot be read or written
 """
@@ -44,7 +44,7 @@ __all__ = [
 
 
 class Fault(StrEnum):
-    """Why a cell is missing: `fault` of a manifest and of the store's `cells` (docs/recovery.md says when each holds)."""
+    """Why a cell is missing: in its manifest and the store's `cells` (docs/recovery.md)."""
 
     NOT_FINITE = "not finite"
     EXPLODED = "exploded"
@@ -73,7 +73,7 @@ class UsageError(HarnessError):
 
 
 class SuiteError(UsageError):
-    """source: the file, as the user named it; path: the place inside it, e.g. `groups[1].policies[0].model`, or empty."""
+    """source: the file as named. path: the place inside, e.g. `groups[1].policies[0].model`, or empty."""
 
     def __init__(self, source: str, path: str, problem: str) -> None:
         self.source, self.path, self.problem = source, path, problem

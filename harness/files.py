@@ -22,7 +22,7 @@ _guards: dict[Path, Callable[[], AbstractContextManager[None]]] = {}
 
 
 def is_full(error: OSError) -> bool:
-    """No room left: on the disk, in a quota, or for so large a file."""
+    """A full disk, quota, or file-size limit."""
     return error.errno in _FULL
 
 
@@ -38,7 +38,7 @@ def disk_errors(path: Path, failed: str = "cannot be written") -> Iterator[None]
 
 @contextmanager
 def guarded(folder: Path, guard: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Inside, every `change` below `folder` happens in a context of `guard`, which may refuse it."""
+    """Inside, every `change` below `folder` happens in a context of `guard`, which may refuse."""
     _guards[folder] = guard
     try:
         yield
@@ -47,13 +47,13 @@ def guarded(folder: Path, guard: Callable[[], AbstractContextManager[None]]) -> 
 
 
 def change(path: Path) -> AbstractContextManager[None]:
-    """The context in which `path` becomes visible or is removed. Raises what the folder's guard raises."""
+    """The context in which `path` becomes visible or is removed. Raises what the guard raises."""
     guards = (guard for folder, guard in _guards.items() if path.is_relative_to(folder))
     return next(guards, nullcontext)()
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a folder's entries to the disk; some network file systems cannot flush a folder."""
+    """Flush a file or a folder's entries; some network file systems cannot flush a folder."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -65,7 +65,7 @@ def sync(path: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write to a temporary name, flush, rename. Raises DiskFullError, StoreError; `path` is then as it was."""
+    """Temporary name, flush, rename. Raises DiskFullError, StoreError; `path` is then as it was."""
 
     def fill(temporary: Path) -> None:
         temporary.write_bytes(data)
@@ -75,7 +75,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def replace_atomic(path: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` make a file or folder under a name that no other machine chooses, then rename it."""
+    """Let `fill` make a file or folder under a unique name, then rename it."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}{TEMPORARY}")
     try:
         with disk_errors(path):
@@ -102,12 +102,12 @@ def remove(path: Path) -> None:
 def lock(
     file: int, patience: float, look: float = 0.02, waiting: Callable[[], None] = lambda: None, shared: bool = False
 ) -> bool:
-    """Lock an open file until it is closed or the process dies. Returns whether its file system knows locks.
+    """Lock an open file until it is closed or the process dies. Returns whether its file system knows locks: there the library
+    filelock would wait until its time is up (Lustre, some NFS).
 
-    It is `flock`, and not the library filelock, which on file systems without locks (Lustre, some NFS) waits until its time is up.
-    patience: seconds for another holder; look: between two looks, after each of which `waiting` is called.
-
-    Raises TimeoutError, OSError where the file cannot be locked."""
+    patience: seconds for another holder. look: between two looks, each followed by `waiting`. Raises TimeoutError, OSError
+    where it cannot be locked.
+    """
     end, kind = time.monotonic() + patience, fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
         try:

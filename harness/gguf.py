@@ -1,7 +1,7 @@
 """`harness convert`: a GGUF file to a folder that `AutoModelForCausalLM` and `AutoTokenizer` open, checked before it is kept.
 
-Weights come through transformers. Tokenizers are rebuilt from the header, as transformers' own converter makes a Unigram model of
-Gemma's vocabulary, and leaves SmolLM's digit splitter, end and padding token out.
+Weights come through transformers. Tokenizers are rebuilt from the header: transformers makes a Unigram model of Gemma's
+vocabulary and leaves SmolLM's digit splitter, end and padding token out.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ROLES = {"bos": "bos", "eos": "eos", "pad": "padding"}
 
 
 class Converted(msgspec.Struct, frozen=True):
-    """What was made. perplexity: on `PARAGRAPH`. known_ids: whether a published segmentation was compared."""
+    """perplexity: on `PARAGRAPH`. known_ids: a published segmentation was compared."""
 
     folder: str
     architecture: str
@@ -68,8 +68,8 @@ class Converted(msgspec.Struct, frozen=True):
 def convert(file: Path, folder: Path, dtype: Literal["bf16", "fp32"] = "bf16") -> Converted:
     """Write `folder` from `file`; nothing is left where a check fails.
 
-    Raises UsageError where the file is no GGUF file of a supported kind, `folder` is there already, or a check failed: ids of known
-    texts, texts that must come back, end tokens of the header, perplexity. PluginError without the package `gguf`.
+    Raises UsageError for an unsupported file, an existing folder, or a failed check: known ids, texts that must come back, end
+    tokens, perplexity. PluginError without the package `gguf`.
     """
     if folder.exists():
         raise UsageError(f"{folder}: is there already")
@@ -107,7 +107,7 @@ def convert(file: Path, folder: Path, dtype: Literal["bf16", "fp32"] = "bf16") -
 
 
 def read_header(file: Path) -> dict[str, Any]:
-    """The header's fields by their names in the format, those of the tokenizer checked. Raises UsageError and PluginError."""
+    """Fields by their names in the format, the tokenizer's checked. Raises UsageError, PluginError."""
     try:
         open_regular(file).close()
     except OSError as error:
@@ -142,8 +142,8 @@ def _token(header: dict[str, Any], role: str) -> str | None:
 
 
 def rebuild(header: dict[str, Any]) -> PreTrainedTokenizerFast:
-    """The tokenizer that the header describes, ids unchanged. Raises UsageError for a kind or pre-tokenizer that is not known here,
-    or without an end token."""
+    """The header's tokenizer, ids unchanged. Raises UsageError for an unknown kind or pre-tokenizer, or without an end
+    token."""
     kind, tokens, bos = header[_OF + "model"], header[_OF + "tokens"], _token(header, "bos")
     if _token(header, "eos") is None:
         raise UsageError(f"{header['name']}: the header names no end token")
@@ -200,7 +200,7 @@ def _pre_tokenizer(header: dict[str, Any]) -> PreTokenizer:
 
 
 def _sentencepiece(header: dict[str, Any], vocab: dict[str, int]) -> Tokenizer:
-    """SentencePiece joins the pair whose result scores best: so do merges in the order of their results' scores."""
+    """SentencePiece joins the pair whose result scores best: merges go by their results' scores."""
     scores, prefix = header[_OF + "scores"], bool(header.get(_OF + "add_space_prefix", False))
     if not scores:
         raise UsageError(f"{header['name']}: a SentencePiece tokenizer without scores")
@@ -234,7 +234,7 @@ def _sentencepiece(header: dict[str, Any], vocab: dict[str, int]) -> Tokenizer:
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerFast, header: dict[str, Any]) -> bool:
-    """Whether published ids were compared. Raises UsageError where anything differs."""
+    """Whether published ids were compared. Raises UsageError."""
     name = header["name"]
     for text in TEXTS:
         if tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) != text:
@@ -252,7 +252,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerFast, header: dict[str, Any]) 
 
 
 def _model(file: Path, dtype: str, header: dict[str, Any]) -> PreTrainedModel:
-    """Whose configuration and generation configuration name the header's own tokens."""
+    """Its configurations name the header's own tokens."""
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
             file.parent,

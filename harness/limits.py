@@ -32,8 +32,8 @@ def settle() -> None:
 
 @contextmanager
 def memory(more: int) -> Iterator[None]:
-    """So many more bytes may be had; the system refuses the rest (MemoryError, or a library's own error). Counted are private
-    writable pages, not mapped files (Linux; elsewhere the address space)."""
+    """So many more bytes may be had; the system refuses the rest. Counts private writable pages (Linux; elsewhere the
+    address space)."""
     kind, now = resource.RLIMIT_DATA, 0
     with suppress(OSError):
         status = Path("/proc/self/status").read_text("ascii").splitlines()

@@ -1,7 +1,7 @@
-"""What this process is doing and how far it is: announced by whoever does it, read by whoever watches the process.
+"""What this process does and how far it is, for whoever watches it.
 
-Like `logging`, it needs no listener: start and end of a phase are records of the logger `harness`; names and counts are kept
-here for the worker's pulse (docs/recovery.md).
+Phases begin and end as records of the logger `harness`; names and counts are kept for the worker's heartbeat
+(docs/recovery.md).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ log = logging.getLogger("harness")
 
 
 class Interrupted(Exception):
-    """The process was asked to stop; what it has finished is kept."""
+    """Asked to stop; what is finished is kept."""
 
 
 @dataclass(slots=True)
 class Phase:
-    """A phase that runs now. total: of its own counts; 1 for a share, 0 where nothing is counted."""
+    """total: of its counts; 1 for a share, 0 where nothing is counted."""
 
     name: str
     total: float = 0.0
@@ -31,7 +31,7 @@ class Phase:
     inner: str = ""
 
     def count(self, done: float) -> None:
-        """So much of `total` is done: a sign of life."""
+        """So much of `total`: a sign of life."""
         self.done, self.inner = done, ""
         beat()
 
@@ -44,7 +44,7 @@ class Phase:
 
 
 class _Board:
-    """The running phases of each thread, and how many signs of life there have been."""
+    """The running phases of each thread, and the signs of life."""
 
     def __init__(self) -> None:
         self.beats = 0
@@ -57,7 +57,7 @@ _board = _Board()
 
 @contextmanager
 def phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[Phase]:
-    """Announce a phase of the calling thread. quiet: logged at DEBUG, and shown only while nothing runs inside it."""
+    """Announce a phase of the calling thread. quiet: logged at DEBUG, shown only while nothing runs inside it."""
     level, thread, began = logging.DEBUG if quiet else logging.INFO, threading.get_ident(), time.monotonic()
     now = Phase(name, total, quiet)
     _board.running.setdefault(thread, []).append(now)
@@ -76,24 +76,24 @@ def phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[Pha
 
 
 def inside(words: str) -> None:
-    """How far the calling thread's innermost phase is between two of its counts, e.g. ``token 13/44``: a sign of life."""
+    """Progress of the thread's innermost phase between two counts, e.g. ``token 13/44``: a sign of life."""
     if stack := _board.running.get(threading.get_ident()):
         stack[-1].inner = words
     beat()
 
 
 def beat() -> None:
-    """A sign of life without a count, for who waits on others and looks after them."""
+    """A sign of life without a count."""
     _board.beats += 1
 
 
 def beats() -> int:
-    """How many there have been; it changes with every sign of life."""
+    """Signs of life so far."""
     return _board.beats
 
 
 def words() -> str:
-    """The running phases of all threads, e.g. ``evaluating a: micro 120/240``."""
+    """Running phases of all threads, e.g. ``evaluating a: micro 120/240``."""
     stacks = [list(stack) for stack in list(_board.running.values())]
     shown = [": ".join(str(p) for i, p in enumerate(s) if not p.quiet or i == len(s) - 1) for s in stacks]
     return "; ".join(dict.fromkeys(filter(None, shown)))
@@ -105,6 +105,6 @@ def obey(stopped: Callable[[], bool]) -> None:
 
 
 def halt() -> None:
-    """A place where work that is made anew at the next start may be broken off. Raises Interrupted if that was asked for."""
+    """Work that is made anew at the next start may end here. Raises Interrupted if asked to."""
     if _board.stopped():
         raise Interrupted

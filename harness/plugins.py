@@ -1,4 +1,4 @@
-"""Everything plugs in by entry points, listed without import, loaded when used, their faults told by name."""
+"""Plugins by entry points: listed without import, loaded when used, faults told by name."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from typing import Generic, TypeVar
 from harness.errors import PluginError
 from harness.versions import ROOT, owner, recorded, syntax_digest
 
-__all__ = ["Door"]
+__all__ = ["PluginRegistry"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Door(Generic[T]):
-    """One group of entry points, e.g. `harness.regimes`. noun: of messages; kind: the class that each subclasses, whose
-    `results_version` is the author's number for cells' keys (docs/versions.md)."""
+class PluginRegistry(Generic[T]):
+    """One group of entry points. noun: of messages. kind: their base class, whose `results_version` is the author's number
+    for cells' keys (docs/versions.md)."""
 
     group: str
     noun: str
@@ -36,7 +36,7 @@ class Door(Generic[T]):
         return {e.name: e for e in sorted(_entry_points(_places()).select(group=self.group), key=lambda e: e.name)}
 
     def load(self, name: str) -> type[T]:
-        """Raises PluginError with the nearest name, or the import's own error."""
+        """Raises PluginError, with the nearest name or the import's error."""
         return _load(self, name)
 
     def origin(self, name: str) -> str:
@@ -45,8 +45,7 @@ class Door(Generic[T]):
         return f"{f'{entry.dist.name} {entry.dist.version}' if entry.dist else '?'} ({entry.value})"
 
     def results_version(self, name: str) -> tuple[str, str]:
-        """What a key calls the code, and its version: ours, a plugin's own, or the digest of its module's syntax. Raises
-        PluginError."""
+        """What a key calls the code, and its version: ours, a plugin's own, or its syntax digest. Raises PluginError."""
         found = self.load(name)
         spec = importlib.util.find_spec(found.__module__)
         file = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
@@ -76,7 +75,7 @@ def _entry_points(places: tuple[tuple[str, int], ...]) -> SelectableGroups:
 
 @contextmanager
 def _without_folder(module: str) -> Iterator[None]:
-    """A folder here that has the module's name is no module, though workers look here first."""
+    """A folder here of the module's name is no module, though workers look here first."""
     spec = None if module in sys.modules else importlib.util.find_spec(module)
     if spec is None or spec.origin is not None:
         yield
@@ -90,18 +89,18 @@ def _without_folder(module: str) -> Iterator[None]:
 
 
 @cache
-def _load(door: Door[T], name: str) -> type[T]:
-    known = door.installed()
+def _load(plugins: PluginRegistry[T], name: str) -> type[T]:
+    known = plugins.installed()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
-        raise PluginError(f"unknown {door.noun} {name!r}{meant} (installed: {', '.join(known)})")
-    called = f"{door.noun} {name!r} ({known[name].value})"
+        raise PluginError(f"unknown {plugins.noun} {name!r}{meant} (installed: {', '.join(known)})")
+    called = f"{plugins.noun} {name!r} ({known[name].value})"
     try:
         with _without_folder(known[name].module.partition(".")[0]):
             found = known[name].load()
     except (Exception, SystemExit) as error:  # whatever a plugin's import raises is this plugin's error, not ours
         raise PluginError(f"{called} does not load: {type(error).__name__}: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, door.kind)):
-        raise PluginError(f"{called} is not a subclass of {door.kind.__module__}.{door.kind.__name__}")
+    if not (isinstance(found, type) and issubclass(found, plugins.kind)):
+        raise PluginError(f"{called} is not a subclass of {plugins.kind.__module__}.{plugins.kind.__name__}")
     return found

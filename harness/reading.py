@@ -1,7 +1,5 @@
-"""Reading what others may have made: regular files of a stated size, text in UTF-8 without control characters.
-
-A name may stand for a pipe, a device, or a link to one: told by its kind, without waiting. What is wrong is an OSError with a
-short `strerror`."""
+"""Reading what others made: regular files of a stated size, UTF-8 without control characters. Pipes and devices are told by
+their kind, without waiting. Faults are OSErrors with a short `strerror`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Results versions: what a cell's key knows of the code that computes it (docs/versions.md).
+"""Results versions: what a cell's key knows of the code (docs/versions.md).
 
-`versions.toml` has a number for each package, raised by hand when results change, and a digest of its syntax, by which a test
-finds code that changed under the same number."""
+`versions.toml` has a number for each package, raised by hand, and a syntax digest, by which a test finds changed code.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Recorded(NamedTuple):
 
 @cache
 def recorded() -> dict[str, Recorded]:
-    """Read line by line, so that the marks of a merge conflict read too: the higher version counts."""
+    """Line by line, so that the marks of a merge conflict read too: the higher version counts."""
     return parse(TABLE.read_text("utf-8"))
 
 
@@ -99,7 +99,7 @@ def files_of(package: str) -> list[Path]:
 
 
 def owner(file: Path) -> str | None:
-    """The package that a file belongs to; None where no number depends on it."""
+    """The package of a file; None where no number depends on it."""
     path = file.relative_to(ROOT).as_posix()
     if any(_within(path, place) for place in BESIDE):
         return None
@@ -116,8 +116,7 @@ def syntax_of(package: str) -> str:
 
 
 def syntax_digest(sources: Mapping[str, str]) -> str:
-    """16 hexadecimal digits over syntax trees by file name, the same from Python 3.11 to 3.13: without docstrings, comments,
-    layout."""
+    """16 hexadecimal digits over syntax trees, the same from Python 3.11 to 3.13: without docstrings, comments, layout."""
     digest = hashlib.blake2b(digest_size=8)
     for name in sorted(sources):
         digest.update(f"{name}\0{_shape(ast.parse(sources[name]))}\0".encode())

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 RESULTS_VARIABLE = "HARNESS_RESULTS"
-"""Environment variable that names the results folder."""
 
 _OPTIONS = {
     "server.headless": "true",
@@ -20,7 +19,6 @@ _OPTIONS = {
 
 
 def command(results: Path, port: int = 8501, address: str = "localhost") -> list[str]:
-    """The command line that serves `results`."""
     options = {**_OPTIONS, "server.port": str(port), "server.address": address}
     flags = [f"--{name}={value}" for name, value in options.items()]
     app = Path(__file__).parent / "app.py"

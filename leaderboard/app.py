@@ -69,7 +69,6 @@ def refresher(results: Path) -> Refresher:
 
 @st.fragment(run_every=_LOOK_EVERY)
 def live_status(store: Store, suite: str | None) -> None:
-    """Cells done and running; draws the page anew when the store has changed."""
     refresher(store.results).poke()
     if open_store(store.results).stamp != store.stamp:
         st.rerun()
@@ -78,7 +77,6 @@ def live_status(store: Store, suite: str | None) -> None:
 
 
 def newest(results: Path) -> Store | None:
-    """Built first where only journals are there."""
     with contextlib.suppress(StoreError):
         return open_store(results)
     with st.spinner("Reading the results for the first time ..."):
@@ -89,7 +87,7 @@ def newest(results: Path) -> Store | None:
 
 
 def choose_suite(store: Store) -> str | None:
-    """The address always names the suite, so that a link stays where it leads when a newer suite is the first."""
+    """The address always names the suite, so that a link stays where it leads."""
     everything = store.suites()
     engines = sorted(set(everything["engine"]) - {""})
     asked, state = st.query_params.get("suite"), st.session_state

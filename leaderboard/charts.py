@@ -28,18 +28,14 @@ LEGEND = (
     "▲ gains, ▼ loses, ✚ differs between groups, ● no effect larger than the margin, ◆ cannot tell, "
     "■ the baseline, or without one, or withheld."
 )
+# 3:1 at least on white and near-black; regimes also differ by dash, order and label
 PALETTE = ["#0f8a83", "#c2502d", "#3b6fd4", "#b08900", "#8e4fb8", "#4f8f2f", "#d1477f", "#6b7280", "#1f9bcf", "#96592d"]
-"""3:1 at least on white and near-black; regimes also differ by dash, order and label."""
 KNOWN = ("sgt", "naive", "hacpo", "prp", "xgrpo", "graft", "sapo", "independent", "ftis")
-"""Published methods, each with a colour of its own."""
 _DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [4, 1], [10, 2], [1, 3], [6, 2, 1, 2, 1, 2]]
-"""The first, unbroken, is for published methods."""
 _BAR, _PANEL, _LEGEND = 26, 320, 23
-"""Pixels of a line of bars, of a panel, of a line of a legend."""
 _PLANE, _MARK, _NAMES = 280, 12, 3
-"""Pixels of the plane's sides and of a mean's mark; names in one label."""
+# The least that an axis spans, by the last words of its title
 _LEAST = {"points": 1.0, "%": 1.0, "share": 0.01, "nats per token": 1e-6}
-"""The least that an axis spans, by the last words of its title."""
 
 
 def forest(rows: Sequence[Figure], title: str, unit: str, order: Sequence[str], zero: bool = True) -> Figure:
@@ -71,9 +67,8 @@ def lines(
     shown: Sequence[str] | None = None,
     named: bool = True,
 ) -> Figure:
-    """Means with bands, or for more than two with bars at their ends. Columns: regime, x, y, low, high. shown: what the legend
-    names. named: colours and dashes go by the name, as everywhere, and not by the order. The axis is logarithmic where positive
-    values span four powers of ten."""
+    """Means with bands, or for more than two with bars at their ends. Columns: regime, x, y, low, high. shown: what the
+    legend names. named: colours go by the name. Logarithmic where positive values span four powers of ten."""
     logarithmic = bool((rows["y"] > 0).all() and rows["y"].max() > 1e4 * rows["y"].min())
     if logarithmic:
         rows = rows.assign(low=rows["low"].clip(lower=rows["y"].min()))
@@ -104,7 +99,6 @@ def lines(
 
 
 def dots(rows: pd.DataFrame, title: str, unit: str) -> Figure:
-    """Single values. Columns: row, value, label."""
     points = _layer(
         "point",
         {"size": 80, "opacity": 1, "strokeWidth": 2},
@@ -198,7 +192,6 @@ def bars(
     order: Sequence[str] | None = None,
     colours: Mapping[str, str] | None = None,
 ) -> Figure:
-    """Stacked. Columns: `y`, `colour`, value."""
     parts = list(dict.fromkeys(rows[colour]))
     painted = [colours[part] for part in parts] if colours else _colours(len(parts))
     x = {"field": "value", "type": "quantitative", "title": x_title, "axis": {"tickCount": 6}}
@@ -254,7 +247,6 @@ _ZERO_X, _ZERO_Y = (
 
 
 def _numbers(field: str, title: str, values: Iterable[float], logarithmic: bool = False) -> Figure:
-    """An axis that need not hold 0."""
     scale = {"type": "log"} if logarithmic else _domain(values, title)
     axis: Figure = {"tickCount": 5, "format": ",~g"} if logarithmic else {"tickCount": 6, "grid": True}
     return {"field": field, "type": "quantitative", "title": title, "scale": {"zero": False, **scale}, "axis": axis}
@@ -319,7 +311,6 @@ def _legible(part: Any) -> Any:
 
 
 def inked(figure: Figure, ink: str, grid: str) -> Figure:
-    """With its words in `ink`, and faint lines in `grid`."""
     words = {"labelColor": ink, "titleColor": ink}
     config = {
         "axis": {**words, "gridColor": grid, "domainColor": grid, "tickColor": grid},
@@ -332,31 +323,27 @@ def inked(figure: Figure, ink: str, grid: str) -> Figure:
 
 
 def printable(figures: Sequence[Figure]) -> Figure:
-    """Several as one."""
     if len(figures) == 1:
         return figures[0]
     parts = [{k: v for k, v in figure.items() if k != "$schema"} for figure in figures]
     return {"$schema": figures[0]["$schema"], "vconcat": parts, "resolve": {"scale": {"color": "independent"}}}
 
 
-def to_svg(figure: Figure, width: int = 520) -> str:
-    """On white, `width` pixels for the plot."""
+def to_svg(figure: Figure, width: int = 520, background: str = "white") -> str:
+    """`width` pixels for the plot."""
     import vl_convert
 
-    return str(vl_convert.vegalite_to_svg(_printed(figure, width, "white")))
+    return str(vl_convert.vegalite_to_svg(_printed(figure, width, background)))
 
 
 def to_page_svg(figure: Figure, width: int = 520) -> str:
     """For a page in light or dark: words in the text's colour."""
-    import vl_convert
-
     ink, grid = "#010203", "#020304"  # stand for what the page decides
-    drawn = str(vl_convert.vegalite_to_svg(_printed(inked(figure, ink, grid), width, "transparent")))
+    drawn = to_svg(inked(figure, ink, grid), width, "transparent")
     return drawn.replace(f'"{grid}"', '"currentColor" stroke-opacity="0.25"').replace(f'"{ink}"', '"currentColor"')
 
 
 def to_png(figure: Figure, width: int = 520) -> bytes:
-    """Twice the resolution of the screen."""
     import vl_convert
 
     return bytes(vl_convert.vegalite_to_png(_printed(figure, width, "white"), scale=2))

@@ -33,7 +33,6 @@ INTERVALS = (
 )
 SPREAD = "95 % intervals over seeds (Student t)"
 _NAMED = 4
-"""Policies that are told one by one; of more, how many, and the ends."""
 
 
 def show_frame(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct] = ShowRow) -> pd.DataFrame:
@@ -64,11 +63,9 @@ class Choice:
     tasks: tuple[str, ...]
 
     def seeds(self, every: Sequence[SeedRow]) -> list[SeedRow]:
-        """Of all policies."""
         return [r for r in every if r.metric == self.metric and r.group in self.groups and r.task in self.tasks]
 
     def table(self, every: pd.DataFrame) -> pd.DataFrame:
-        """Lines of `show_frame`."""
         here = every["group"].isin(self.groups) & every["task"].isin(self.tasks)
         return every[here & (every["metric"] == self.metric) & (every["policy"] == self.policy)]
 
@@ -85,19 +82,15 @@ def opening(table: pd.DataFrame, metric: str = "") -> Choice:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one metric says. costs: by regime, over the baseline's."""
-
     metric: str
     found: Ranking
     costs: Mapping[str, float]
     shares: Sequence[Share]
 
     def lines(self) -> pd.DataFrame:
-        """A row per regime with a baseline, best gain first."""
         return pd.DataFrame([{"Regime": r.regime, "Gain, points": _gain(r), **self._of(r)} for r in self._compared()])
 
     def line(self) -> dict[str, str]:
-        """Of the regime with the largest gain, of those that gain where one does."""
         compared = self._compared()
         if not compared:
             return {"Most gain, points": "nothing to compare yet"}
@@ -128,7 +121,6 @@ class Outcome:
 
 
 def answer(choice: Choice, table: pd.DataFrame, every: Sequence[SeedRow], pairs: bool, margin: float) -> Outcome:
-    """Of panels, one of which has finished. table, every: lines and seeds of the whole suite; pairs: all its groups are pairs."""
     costs = choice.table(table).groupby("regime")["cost"].mean().to_dict()
     among, seeds = [r for r in every if r.metric == choice.metric], choice.seeds(every)
     ours, theirs = ([r for r in rows if r.policy == choice.policy] for rows in (seeds, among))
@@ -141,7 +133,6 @@ def overview(
     name: Callable[[str], str],
     state: Callable[[str], str],
 ) -> pd.DataFrame:
-    """A row per suite, those of trials left out. name: how it is shown; state: of its cells."""
     found = {suite: find(suite) for suite in without_trials(suites)}
     told = {s: {"Most gain, points": "no cell has finished"} if one is None else one.line() for s, one in found.items()}
     return pd.DataFrame([{"Suite": name(s), **line, "Cells": state(s)} for s, line in told.items()]).fillna("")
@@ -154,7 +145,7 @@ def judged_by(verdict: str, alone: Pair | None, corrected: Pair | None) -> Pair 
 
 def _gain(r: Rank) -> str:
     interval = judged_by(r.verdict, r.gain_interval, r.gain_corrected_interval)
-    return f"{POINTS.text(r.gain)} {POINTS.interval(interval)}".rstrip()
+    return POINTS.with_interval(r.gain, interval)
 
 
 def _counted(verdicts: Iterable[str]) -> str:
@@ -211,8 +202,8 @@ def _panel(rows: pd.DataFrame, title: str, measure: str, order: Sequence[str], m
 
 
 def over_seeds(rows: pd.DataFrame, by: Sequence[str], x: str, most: float | None = None) -> pd.DataFrame:
-    """Means of `y` over seeds with 95 % intervals: columns `by`, regime, x, y, low, high. x: the column across, of points of equal
-    `steps`; most: of what is never below 0."""
+    """Means of `y` over seeds with 95 % intervals: columns `by`, regime, x, y, low, high. x: the column across; most: of
+    what is never below 0."""
     place = [*by, "regime", "steps"]
     each = rows.groupby([*place, "seed"], as_index=False, sort=False)[sorted({"y", x} - {"steps"})].mean()
     wide = each.pivot_table(index=place, columns="seed", values="y", sort=False)

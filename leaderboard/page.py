@@ -14,15 +14,15 @@ import streamlit as st
 
 from harness.statistics import MARGIN
 from harness.store.remarks import noted
-from harness.store.text import visible
+from harness.store.text import harmless, visible
 from leaderboard.charts import Figure, inked, printable, to_png, to_svg
 from leaderboard.data import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Declared as `PAGE` in a module of `leaderboard.views`, which is all there is to it. slug: its address. needs_results: without
-    any, `draw` is not called. figures: it has one for every suite with results."""
+    """Declared as `PAGE` in a module of `leaderboard.views`. needs_results: without any, `draw` is not called. figures: it
+    has one for every suite with results."""
 
     slug: str
     title: str
@@ -35,13 +35,14 @@ class Page:
 
 
 def draw_page(page: Page, store: Store | None, suite: str | None) -> None:
-    """Title, lead and body; without results what to run."""
     st.title(page.title)
     if page.lead:
         st.markdown(page.lead)
     if store is not None and suite is not None:
         if page.needs_results or page.figures:
-            _remark(store, suite)
+            lacks = [f"{head}: {'; '.join(lines)}" for head, lines in noted(store.missing(suite)).items()]
+            for remark in filter(None, [*lacks, store.processors(suite)]):
+                st.warning(escaped(remark, 4000), icon=":material/error:")
         page.draw(store, suite)
     elif page.needs_results:
         empty("There are no results yet. This trains, evaluates and stores a first suite:", "harness run quickstart")
@@ -49,15 +50,7 @@ def draw_page(page: Page, store: Store | None, suite: str | None) -> None:
         page.draw(None, "")  # type: ignore[arg-type]
 
 
-def _remark(store: Store, suite: str) -> None:
-    """Cells that are missing or of other settings, pairs on unlike processors."""
-    remarks = [f"{head}: {'; '.join(lines)}" for head, lines in noted(store.missing(suite)).items()]
-    for remark in filter(None, [*remarks, store.processors(suite)]):
-        st.warning(escaped(remark, 4000), icon=":material/error:")
-
-
 def empty(message: str, command: str = "") -> None:
-    """Why there is nothing to see, and what to run."""
     st.info(message, icon=":material/info:")
     if command:
         st.code(command, language=None, wrap_lines=True)
@@ -72,18 +65,15 @@ def unfinished(store: Store, suite: str, message: str) -> None:
 
 
 def link(suite: str) -> str:
-    """In Markdown, to the suite on this page."""
     return f"[{escaped(suite)}](?suite={quote(suite)}#suite)"
 
 
 def choose(label: str, options: Sequence[str], key: str, default: str | None = None, **more: object) -> str:
-    """Kept in the address as `key`."""
     index = options.index(default) if default in options else 0
     return str(st.selectbox(label, options, index=index, key=key, bind="query-params", **more))  # type: ignore[call-overload]
 
 
 def choose_some(label: str, options: Sequence[str], key: str) -> list[str]:
-    """Kept in the address; none chosen means all."""
     if len(options) < 2:
         return list(options)
     chosen = st.multiselect(label, options, key=key, bind="query-params", placeholder="all")
@@ -91,7 +81,6 @@ def choose_some(label: str, options: Sequence[str], key: str) -> list[str]:
 
 
 def choose_margin() -> float:
-    """A share; in the address in points."""
     points = st.number_input(
         "Margin, points",
         0.0,
@@ -118,12 +107,10 @@ def escaped(text: str, limit: int = 500) -> str:
 
 
 def draw_table(rows: pd.DataFrame, key: str, alt: str, columns: Mapping[str, Any] | None = None, **more: Any) -> None:
-    """columns: titles or configurations."""
     st.dataframe(rows, hide_index=True, key=key, alt=alt, placeholder="–", column_config=dict(columns or {}), **more)
 
 
 def number(title: str | None, form: str, help: str | None = None) -> Any:
-    """A column of numbers."""
     return st.column_config.NumberColumn(title, format=form, help=help)
 
 
@@ -135,12 +122,10 @@ def theme() -> str:
 
 
 def draw_figure(figure: Figure, key: str, place: Any = st) -> None:
-    """In the page's theme."""
     place.vega_lite_chart(spec=inked(figure, INK[theme()], GRID[theme()]), key=key)
 
 
 def draw_figures(figures: Sequence[Figure], key: str) -> None:
-    """Two beside each other."""
     for i in range(0, len(figures), 2):
         columns = [st] if len(figures) == 1 else st.columns(2)
         for j, figure in enumerate(figures[i : i + 2]):
@@ -148,7 +133,6 @@ def draw_figures(figures: Sequence[Figure], key: str) -> None:
 
 
 def downloads(name: str, table: Callable[[], pd.DataFrame], figures: Sequence[Figure] = ()) -> None:
-    """A menu with CSV, SVG and PNG, made when asked for."""
     offers: list[tuple[str, str, str, Callable[[], bytes]]] = [
         ("Table (CSV)", "csv", "text/csv", lambda: csv_text(table()))
     ]
@@ -162,10 +146,5 @@ def downloads(name: str, table: Callable[[], pd.DataFrame], figures: Sequence[Fi
 
 
 def csv_text(table: pd.DataFrame) -> bytes:
-    """What a spreadsheet would take for a formula is quoted."""
-
-    def harmless(value: object) -> object:
-        return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value
-
     texts = table.select_dtypes(include=["object", "str"]).columns
     return str(table.assign(**{c: table[c].map(harmless) for c in texts}).to_csv(index=False)).encode()

@@ -18,7 +18,7 @@ from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import Statistic, shown
 from harness.store.table import suites
 from harness.store.text import visible
-from leaderboard.charts import LEGEND, Figure, to_page_svg
+from leaderboard.charts import LEGEND, to_page_svg
 from leaderboard.data import Store, open_store
 from leaderboard.frames import BEST, INTERVALS, KEY, opening, overview, panels, readable, telling
 
@@ -59,7 +59,9 @@ def export_report(results: Path, target: Path, only: str | None = None) -> int:
         needs = "harness export needs the leaderboard extra (pip install 'experience-sharing-harness[leaderboard]')"
         raise PluginError(f"{needs}: {error}") from error
     if len(names) > 1:
-        every = overview(names, store.headline, _link, store.states)
+        every = overview(
+            names, store.headline, lambda suite: f"<a href=#{_anchor(suite)}>{_text(suite)}</a>", store.states
+        )
         sections.insert(0, f"{_grid(every, 'All suites', ready={'Suite'})}<p>{BEST}</p>")
     body = "\n".join(sections)
     page = (
@@ -90,19 +92,16 @@ def _suite(store: Store, suite: str) -> str:
         rows = choice.table(table)
         order = list(dict.fromkeys([*(r.regime for r in said.found.ranks), *rows["regime"]]))
         figures = panels(choice, table, said, "gain", order, "mean of all panels")
+        drawn = "".join(f"<figure>{to_page_svg(figure, width=400)}</figure>\n" for figure in figures)
         unsettled = doubt(said.found)
         change = f"<p><b>What would change my mind:</b> {_text(unsettled)}</p>\n" if unsettled else ""
         parts.append(
             f"<h3>{_text(metric)}</h3>\n{_paragraph(sentence(said.found), 'note')}"
             f"{_grid(said.lines(), f'{suite}, {metric}: answers')}{change}"
-            f'<div class="panels">\n{_figures(figures)}</div>\n'
+            f'<div class="panels">\n{drawn}</div>\n'
             f"{_numbers(readable(rows, order, MARGIN), f'{suite}, {metric}: numbers')}"
         )
     return "".join([*parts, _paragraph(_provenance(store, suite), "soft"), "</section>"])
-
-
-def _link(suite: str) -> str:
-    return f"<a href=#{_anchor(suite)}>{_text(suite)}</a>"
 
 
 def _anchor(suite: str) -> str:
@@ -111,10 +110,6 @@ def _anchor(suite: str) -> str:
 
 def _paragraph(words: str, style: str = "") -> str:
     return f"<p{f' class={style}' if style else ''}>{_text(words)}</p>\n" if words else ""
-
-
-def _figures(figures: Sequence[Figure]) -> str:
-    return "".join(f"<figure>{to_page_svg(figure, width=400)}</figure>\n" for figure in figures)
 
 
 def _numbers(rows: pd.DataFrame, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from msgspec import Meta
@@ -40,14 +40,14 @@ class GRAFT(Regime):
     peer groups last. Our reading: of several peers the one with most right, then policy order; old_k is the trainer's.
     """
 
-    Options = GRAFTOptions
+    Options: ClassVar[type] = GRAFTOptions
     published = "arXiv 2609.37868"
     shares = frozenset({Rollout})
     needs = frozenset({Need.RECEIVER_OLD})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """GRPO on the kept own groups, then on the replacing ones."""
-        chosen = self._choose(own, inbox, context.policies)
+        chosen = self.choose(own, inbox, context.policies)
         mine = [t for g in own if g.valid and g.prompt.id not in chosen for t in own_answers(g, grpo_advantages(g))]
         theirs = []
         for group in chosen.values():
@@ -57,7 +57,7 @@ class GRAFT(Regime):
                 theirs.append(peer_answer(answer, advantage, answer.receiver_old, weight=weight))
         return [Term("own", "own", GRPO, tuple(mine)), Term("peer", "peer", GRPO, tuple(theirs), order=1)]
 
-    def _choose(self, own: Sequence[Group], inbox: Inbox, order: Sequence[str]) -> Mapping[str, list[PeerAnswer]]:
+    def choose(self, own: Sequence[Group], inbox: Inbox, order: Sequence[str]) -> Mapping[str, list[PeerAnswer]]:
         """The peer group that replaces the learner's, by prompt."""
         candidates: dict[str, dict[str, tuple[int, list[PeerAnswer]]]] = {}
         returned: dict[str, int] = {}

@@ -77,7 +77,11 @@ class HACPO(Regime):
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """Own answers: GSPO. Peers': the cross ratio, in later mini-batches."""
-        self._observe(own, inbox, context)
+        self.observe(own, inbox, context)
+        return self.terms(own, inbox, context)
+
+    def terms(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
+        """Of this experience, by the capabilities observed so far."""
         omega_of = cache(self.omega)  # of few pairs, for thousands of answers
         mine: list[TermAnswer] = []
         theirs: list[TermAnswer] = []
@@ -131,7 +135,7 @@ class HACPO(Regime):
         known = [step[policy] for step in self._shares if policy in step]
         return max(float(np.mean(known)) if known else 0.0, FLOOR)
 
-    def _observe(self, own: Sequence[Group], inbox: Inbox, context: Context) -> None:
+    def observe(self, own: Sequence[Group], inbox: Inbox, context: Context) -> None:
         """A policy silent in a step leaves its other steps to speak."""
         rewards: dict[str, list[float]] = {context.learner: [a.reward for g in own for a in g.valid]}
         for group in own:

@@ -35,6 +35,7 @@ class SGT(Regime):
     Options = SGTOptions
     published = "arXiv 2605.07244, 2609.37868"
     shares = frozenset({Success})
+    peer_share = 0.1  # one of the successes, on rescue prompts alone
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """GRPO on own answers, then one success per rescue prompt."""
@@ -42,7 +43,7 @@ class SGT(Regime):
         for group in own:
             if not group.valid or any(a.reward > 0 for a in group.valid):
                 continue
-            successes = [s for s in inbox.successes.get(group.prompt.id, ()) if s.verdict.value == "right"]
+            successes = inbox.right(group.prompt.id)
             if successes:
                 imitated.append(peer_answer(successes[int(context.rng.integers(len(successes)))], 1.0, None))
         return [

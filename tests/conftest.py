@@ -1,4 +1,4 @@
-"""Set before torch is imported anywhere: threads that spin against each other make tests up to fifty times slower."""
+"""Fixtures for all tests; threads that spin against each other would make them up to fifty times slower."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,6 @@ for name, value in (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The cases that `slow_but` does not name are slow."""
     for item in items:
         for mark in item.iter_markers("slow_but"):
             if not any(part in item.name.partition("[")[2] for part in mark.args):
@@ -55,6 +55,59 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[
         return place
 
     return get
+
+
+LAB = """
+title: A lab's own suite
+groups:
+  - name: llama-qwen
+    policies:
+      - {name: llama, model: micro/llama, stage0: {preset: trap, strong: add}}
+      - {name: qwen, model: micro/qwen, stage0: {preset: trap, strong: mul}}
+regimes:
+  - independent
+  - {regime: independent, name: independent-aa, sampling_stream: 1}
+  - sgt
+seeds: [1, 2, 3]
+training: {steps: 2, prompts: 6, checkpoint_every: 2, measure_every: 2}
+evaluation: {k: 2, limit: 24, curve_every: 2, curve_prompts: 12}
+"""
+
+
+@pytest.fixture(scope="session")
+def lab(shared: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """labs.yaml and its results: micro models trained for two steps by `harness run`, with an A/A control and three seeds."""
+
+    from running import SECRETS, harness
+
+    def make(root: Path) -> None:
+        (root / "labs.yaml").write_text(LAB)
+        code, _, err = harness("run", root / "labs.yaml", "--results", root / "results", "--jobs", 1, env=SECRETS)
+        assert code == 0, err
+        assert harness("show", "labs", "--results", root / "results")[0] == 0, "its store is made, too"
+
+    return shared("lab", make)
+
+
+@pytest.fixture(scope="session")
+def verifier() -> Iterator[object]:
+    from harness.verification.verifier import Verifier
+
+    with Verifier(workers=2) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def untrained(shared: Callable[[str, Callable[[Path], object]], Path]) -> Callable[[str], Path]:
+    """The folder of a micro family's model as it begins."""
+    from harness.engines.embedded.families import build_model, build_tokenizer
+
+    def make(family: str, folder: Path) -> None:
+        tokenizer = build_tokenizer(family)
+        build_model(family, 7, tokenizer).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    return lambda family: shared(f"untrained-{family}", partial(make, family))
 
 
 @pytest.fixture

@@ -1,7 +1,4 @@
-"""Synthetic results folders for tests and scale trials of the store and the leaderboard. Nothing here was trained.
-
-Suites made here are called `synthetic-...`. `write_results` writes journals as finished cells leave them.
-"""
+"""Synthetic results folders for tests and scale trials of the store and the leaderboard."""
 
 from __future__ import annotations
 
@@ -183,7 +180,6 @@ def write_cell(
     text: str = "",
     baseline: str = "independent",
 ) -> str:
-    """One finished cell; returns its key."""
     shared = np.random.default_rng(_hash(group, seed))
     generator = np.random.default_rng(_hash(suite, group, regime.name, seed))
     key = f"{_hash(suite, group, regime.name, seed):08x}{_hash(regime.name, seed, group):08x}"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from session.running import harness
+from running import harness, ok
 
 from harness.cli.tables import against
 from harness.errors import UsageError
@@ -113,9 +113,7 @@ def test_the_command(results: Path) -> None:
     code, out, err = harness("show", "--results", results, "--against", "hacpo2026")
     assert (code, "22.5 [15.0]!" in out, "What does not fit together:" in out) == (0, True, True), err
     assert harness("show", "--results", results, "--against", "nobody2020")[0] == 2
-    code, out, err = harness("show", "--results", results, "hand", "--format", "json", "--margin", "3")
-    assert code == 0, err
-    shown = json.loads(out)
+    shown = json.loads(ok("show", "--results", results, "hand", "--format", "json", "--margin", "3"))
     assert shown["margin"] == 0.03
     assert all(
         "On 1 pair" in headline["sentence"] or "No regime" in headline["sentence"] for headline in shown["sentences"]

@@ -1,4 +1,4 @@
-"""Everything that a screen says about significance agrees: suites of every shape, each policy, metric and task, several draws."""
+"""Everything that a screen says about significance agrees."""
 
 from __future__ import annotations
 

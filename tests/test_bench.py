@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import bench
+import pytest
 
 
 def test_sides_take_turns_and_unequal_results_end_it() -> None:

@@ -11,7 +11,6 @@ import importlib
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,7 +25,6 @@ from harness.store.ingest import ingest
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 pytest.importorskip("vl_convert", reason="the leaderboard extra is not installed")
-sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 screenshot = importlib.import_module("screenshot")
 PAGES = {p.slug: p for p in importlib.import_module("leaderboard.views").PAGES}
 
@@ -174,7 +172,6 @@ def test_the_trials_of_a_tuned_suite_are_drawn(site: Site, axe: str) -> None:
 
 @pytest.fixture(scope="module")
 def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The source of axe-core."""
     if given := os.environ.get("HARNESS_AXE"):
         return Path(given).read_text()
     npm, folder = shutil.which("npm"), tmp_path_factory.mktemp("axe")

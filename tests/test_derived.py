@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from running import ingested
 from scipy import stats
 
 from harness.evaluation.metrics import EvaluationSample, MetricSpec, summarise
 from harness.session.cell.evaluate import journal_rows
-from harness.store.ingest import ingest
+from harness.store.comparisons import Variant, _lines
 from harness.store.journal import Journal, write_columns
 from harness.store.manifest import Manifest, PolicyEntry, write_manifest
-from harness.store.read import Snapshot
 from harness.store.rows import CostRow, ExchangeRow, Row, SampleRow, StepRow, to_arrow
 from harness.verification.verdict import Verdict
 
 
 def cell(results: Path) -> Path:
-    """An empty cell's folder."""
     folder = results / "hand" / "cell"
     policies = (PolicyEntry("L", "micro/llama"), PolicyEntry("Q", "micro/qwen"))
     write_manifest(folder, Manifest(suite="hand", key="cell", group="pair", state="done", policies=policies))
@@ -32,14 +32,13 @@ def derived(results: Path, rows: list[Row], query: str) -> list[dict[str, Any]]:
     journal = Journal(cell(results))
     journal.append(rows)
     journal.commit(9)
-    ingest(results)
-    with Snapshot(results) as snapshot:
+    with ingested(results) as snapshot:
         return snapshot.query(query).to_pylist()
 
 
 COUNTS = (
     "rollouts", "generated_tokens", "trained_tokens", "exchanged_tokens", "exchanged_bytes", "peer_received", "peer_used",
-    "prompts", "prompts_all_wrong", "prompts_rescued",
+    "prompts", "prompts_all_wrong", "prompts_rescued", "hinted_prompts", "hinted_answers", "hinted_right",
 )  # fmt: skip
 MEANS = (
     "weight_second_moment", "effective_sample_size", "clipped_share", "refused_share", "kl_step", "gradient_norm",
@@ -48,7 +47,6 @@ MEANS = (
 
 
 def test_totals(tmp_path: Path) -> None:
-    """Five steps of one policy, of which each measured quantity is unknown at one or two, and one step of the other."""
     rng = np.random.default_rng(0)
     steps = []
     for step in range(1, 6):
@@ -79,7 +77,6 @@ def test_totals(tmp_path: Path) -> None:
 
 
 def test_flows(tmp_path: Path) -> None:
-    """Records by author, receiver, kind and fate; `used` counts those with a gradient, whatever their verdict."""
     edge: dict[str, Any] = {"author": "Q", "receiver": "L", "prompt_id": "p"}
     right = {"verdict": "right", "bytes": 10, "source_tokens": 4, "receiver_tokens": 5}
     rows = [
@@ -111,7 +108,6 @@ def test_flows(tmp_path: Path) -> None:
 
 
 def test_spent(tmp_path: Path) -> None:
-    """Attempts are added up."""
     rows = [
         CostRow(attempt=1, policy="L", phase="train", cpu_seconds=1.0, gpu_seconds=2.0, wall_seconds=3.0),
         CostRow(attempt=2, policy="L", phase="train", cpu_seconds=10.0, gpu_seconds=20.0, wall_seconds=30.0),
@@ -123,7 +119,6 @@ def test_spent(tmp_path: Path) -> None:
 
 
 def test_best_and_majority_are_those_of_the_evaluation(tmp_path: Path) -> None:
-    """Votes over spellings, ties, invalid and silent answers, and a question without any valid one, against `summarise`."""
     said = {
         "spellings": ["7", "5", "7", "5.0", "5"],
         "tie": ["7", "5", "5", "7", "1"],
@@ -147,8 +142,7 @@ def test_best_and_majority_are_those_of_the_evaluation(tmp_path: Path) -> None:
     journal.append(journal_rows(samples[:5], "L", 2))  # of an older checkpoint
     journal.append(journal_rows(samples, "L", 3))
     journal.commit(4)
-    ingest(tmp_path)
-    with Snapshot(tmp_path) as snapshot:
+    with ingested(tmp_path) as snapshot:
         rows = snapshot.query("SELECT * FROM scores WHERE task = 't'").to_pylist()
         values = snapshot.query("SELECT metric, doc_id, value FROM questions WHERE task = 't'").to_pylist()
     found = {("avg@5" if r["metric"] == "sampled" else r["metric"]): r for r in rows}
@@ -168,7 +162,6 @@ def test_best_and_majority_are_those_of_the_evaluation(tmp_path: Path) -> None:
 
 
 def test_without_votes_there_is_no_majority(tmp_path: Path) -> None:
-    """Journals of versions that stored none."""
     folder = cell(tmp_path)
     rows = [
         SampleRow(policy="L", checkpoint_step=3, task="t", metric="sampled", doc_id="d", repeat=i, verdict="right")
@@ -178,7 +171,21 @@ def test_without_votes_there_is_no_majority(tmp_path: Path) -> None:
     compact = folder / "journal" / "compact-000009"
     compact.mkdir(parents=True)
     write_columns(compact, "samples", table)
-    ingest(tmp_path)
-    with Snapshot(tmp_path) as snapshot:
+    with ingested(tmp_path) as snapshot:
         found = snapshot.query("SELECT metric, accuracy FROM scores WHERE task = 't' ORDER BY 1").to_pylist()
     assert found == [{"metric": "best@2", "accuracy": 1.0}, {"metric": "sampled", "accuracy": 1.0}]
+
+
+def test_a_second_round_is_compared_with_the_budget_that_covers_it() -> None:
+    """Beyond rollouts: the budget-matched baseline counts round B, where the suite has one that does."""
+
+    def over(ours: Variant, *budgets: str) -> str | None:
+        baselines = [Variant(f"independent-{b}", "independent", "{}", b, "independent-1x") for b in budgets]
+        return _lines([*baselines, ours], [], [])[ours.name].reference
+
+    core = Variant("core", "core", "{}", "1x", "independent-1x", sampled=1.2)
+    assert over(core, "1x", "2x", "4x") == "independent-2x"
+    assert over(replace(core, budget="2x"), "1x", "2x", "4x") == "independent-4x"
+    assert over(core, "1x") == "independent-1x", "the suite has no other"
+    assert over(replace(core, sampled=1.0), "1x", "2x") == "independent-1x"
+    assert over(replace(core, sampled=1.0, budget="2x"), "1x", "4x") is None, "as before"

@@ -1,4 +1,4 @@
-"""Each example does what its head says: the suite runs, the package installs and runs, the analysis says what `show` says."""
+"""Each example does what its head says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ def harness(*arguments: object, site: Path | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `run/pair.yaml` leaves."""
     folder = tmp_path_factory.mktemp("results")
     harness("run", EXAMPLES / "run" / "pair.yaml", "--results", folder, "--jobs", 1)
     return folder

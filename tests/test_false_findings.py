@@ -1,4 +1,4 @@
-"""What is said of a whole table: false findings over every shape that is shipped, tuned families, panels that differ, floors."""
+"""What is said of a whole table."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from running import ingested
 from synthetic_results import Regime, write_results
 from test_leaderboard import seeds_of
 
@@ -30,14 +32,21 @@ ROOT = Path(__file__).parents[1]
 REFERENCES = sorted(f.parent.name for f in (ROOT / "results" / "reference").glob("*/reference.json"))
 
 
+@contextmanager
+def shipped_results(*suites: str) -> Iterator[Snapshot]:
+    """The store of some of the results that come along."""
+    with tempfile.TemporaryDirectory() as place:
+        (Path(place) / "reference").mkdir()
+        for suite in suites:
+            (Path(place) / "reference" / suite).symlink_to(ROOT / "results" / "reference" / suite)
+        with ingested(Path(place)) as found:
+            yield found
+
+
 @pytest.fixture(scope="module")
 def reference() -> Iterator[Snapshot]:
-    """The results that come along."""
-    with tempfile.TemporaryDirectory() as place:
-        (Path(place) / "reference").symlink_to(ROOT / "results" / "reference")
-        ingest(Path(place))
-        with Snapshot(Path(place)) as found:
-            yield found
+    with shipped_results("tuned_full", "tuned_small") as found:
+        yield found
 
 
 def shape(suite: str) -> tuple[int, list[int | None], int]:
@@ -84,8 +93,6 @@ SHAPES = sorted(
 
 @pytest.mark.parametrize("one", SHAPES, ids=lambda s: f"{s[0]}-panels-{len(s[1])}-regimes-{s[2]}-seeds")
 def test_9_one_table_in_twenty_at_most_has_a_false_finding(one: tuple[int, tuple[int | None, ...], int]) -> None:
-    """Over the shapes of all shipped suites, give or take two standard errors. 2,000 draws of each where DRAWS=2000 is set, as many
-    as a second allows elsewhere."""
     panels, references, seeds = one
     draws = int(os.environ.get("DRAWS", 0)) or min(2000, 200_000 // (panels * len(references) ** 2))
     found = false_findings(panels, list(references), seeds, draws)
@@ -171,7 +178,6 @@ def test_the_corrected_interval_leaves_out_0_exactly_where_the_verdict_finds_som
 
 @pytest.mark.parametrize(("level", "why"), [(0.0, FLOOR), (1.0, CEILING), (0.5, IDLE)])
 def test_floor_and_ceiling_withhold_the_verdict_and_say_why(tmp_path: Path, level: float, why: str) -> None:
-    """In `show`, its JSON, the sentence, whom and head to head."""
     import duckdb
 
     from harness.store.ingest import STORE
@@ -210,18 +216,20 @@ def test_a_group_on_the_floor_is_no_part_of_the_mean() -> None:
     assert sentence(ranking).endswith("Left out: g1 (no answer was right).")
 
 
+@pytest.mark.slow_but(*(s for s in REFERENCES if s not in ("reference", "tuned_full")))
 @pytest.mark.parametrize("suite", REFERENCES)
-def test_sentences_of_the_shipped_results_do_not_contradict_their_tables(reference: Snapshot, suite: str) -> None:
+def test_sentences_of_the_shipped_results_do_not_contradict_their_tables(suite: str) -> None:
     """Every choice that JSON gives, read once more."""
     from test_agreement import check_rows
 
-    name = f"{suite}@reference"
-    seeds, cells = seed_rows(reference, name), finished(reference, name)
-    assert {r.regime for r in seeds} <= set(cells.variants)
-    for said in heading(reference, name).sentences:
-        among = [r for r in seeds if (r.policy, r.metric) == (said.policy, said.metric)]
-        ranks = rank([r for r in among if said.task in (MEAN, r.task)], True, among=among).ranks
-        check_rows(ranks)
-        for r in (r for r in ranks if r.baseline and max(x.paired_seeds for x in ranks) > 1):
-            short = r.regime.partition(", ")[0] if ", " in r.baseline else r.regime
-            assert re.search(rf"\b{re.escape(short)}\b", said.sentence), "everyone is named"
+    with shipped_results(suite) as reference:
+        name = f"{suite}@reference"
+        seeds, cells = seed_rows(reference, name), finished(reference, name)
+        assert {r.regime for r in seeds} <= set(cells.variants)
+        for said in heading(reference, name).sentences:
+            among = [r for r in seeds if (r.policy, r.metric) == (said.policy, said.metric)]
+            ranks = rank([r for r in among if said.task in (MEAN, r.task)], True, among=among).ranks
+            check_rows(ranks)
+            for r in (r for r in ranks if r.baseline and max(x.paired_seeds for x in ranks) > 1):
+                short = r.regime.partition(", ")[0] if ", " in r.baseline else r.regime
+                assert re.search(rf"\b{re.escape(short)}\b", said.sentence), "everyone is named"

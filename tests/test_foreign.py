@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
+from running import ingested
 from synthetic_results import REGIMES, write_results
 
 from harness.errors import UsageError
@@ -47,6 +48,12 @@ def replace_table(cell: Path, name: str, data: pa.Table) -> None:
     write_columns(compact, name, data)
 
 
+def problems(results: Path) -> list[dict[str, object]]:
+    ingest(results)
+    with Snapshot(results) as snapshot:
+        return snapshot.query("FROM problems").to_pylist()
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
@@ -57,8 +64,7 @@ def test_import_takes_everything_good_and_marks_its_origin(theirs: Path, ours: P
     report = import_results(theirs, ours, "lab-b")
     assert (report.cells, report.present, report.rows_refused, report.refused) == (2 * 2 * 2 + 4, 0, 0, [])
     assert before.items() <= contents(ours).items()
-    ingest(ours)
-    with Snapshot(ours) as snapshot:
+    with ingested(ours) as snapshot:
         assert suites(snapshot) == ["synthetic-small", "synthetic-small@lab-b"]
         mine, other = (show_rows(snapshot, name) for name in suites(snapshot))
         for row, copy in zip(mine, other, strict=True):
@@ -157,7 +163,7 @@ def test_corrupt_truncated_and_foreign_files_are_refused_with_reasons(theirs: Pa
         assert cause in text
     assert not (ours / "synthetic-small@b" / found[4].name).exists()
     assert "steps" not in read_journal(ours / "synthetic-small@b" / found[0].name).tables
-    assert ingest(ours).problems == []
+    assert not problems(ours)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 7, 40, 333])
@@ -182,7 +188,7 @@ def test_a_valid_checksum_over_nonsense_is_no_way_in(theirs: Path, ours: Path) -
             table = file.name.rsplit("-", 1)[0]
             (file.parent / f"{table}-{zlib.crc32(bytes(data)):08x}.arrow").write_bytes(bytes(data))
     import_results(theirs, ours, "b")
-    assert ingest(ours).problems == []
+    assert not problems(ours)
 
 
 @pytest.mark.parametrize("origin", ["", "../up", "a b", "x" * 200, "a@b"])
@@ -236,7 +242,7 @@ def test_names_that_are_no_names_and_numbers_that_nothing_holds_are_refused(
     assert str(bad / "manifest.json") in said
     assert field in said
     assert report.cells == 12 - 1
-    assert ingest(ours).problems == []
+    assert not problems(ours)
 
 
 @pytest.mark.parametrize("task", [ESCAPES, "..", "micro\n", "", "t" * 129])

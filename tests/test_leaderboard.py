@@ -80,7 +80,6 @@ def ran(app: AppTest, state: dict[str, str] | None, query: dict[str, str]) -> Ap
 
 
 def said(app: AppTest) -> str:
-    """All that Streamlit takes for Markdown."""
     return "\n".join(e.value for kind in ("markdown", "info", "caption", "warning") for e in getattr(app, kind))
 
 
@@ -300,7 +299,6 @@ def test_zeros_that_say_something_keep_their_column() -> None:
 
 
 def test_what_stands_across_panels_is_computed_from_their_seeds(stores: dict[str, Path]) -> None:
-    """Of all of them it is what `harness show` opens with."""
     store = open_store(stores["large"])
     table = store.show(SUITE)
     with Snapshot(stores["large"]) as snapshot:
@@ -482,7 +480,6 @@ MARK = {
 
 
 def spans(figure: charts.Figure) -> list[list[float]]:
-    """All domains that the figure sets for its axes."""
     return [
         json.loads(found) for found in sorted(set(re.findall(r'"domain": (\[-?[0-9][^\]]*\])', json.dumps(figure))))
     ]
@@ -539,21 +536,7 @@ def test_a_label_stands_at_its_own_mark_alone() -> None:
     assert found["hacpo"]["below"] > 0 > found["independent, xgrpo"]["below"], "no label covers another mark"
 
 
-def test_figures_of_many_regimes_keep_their_panel_and_their_labels_apart() -> None:
-    names = [f"r{i}" for i in range(23)]
-    rows = {"regime": names, "x": [0.0] * 22 + [1.0], "y": [1.0] * 22 + [1000.0], "low": 1.0, "high": 1.0}
-    table = pd.DataFrame(rows)
-    few, many = (
-        charts.lines(table.head(2), "t", "step", "value", names[:2]),
-        charts.lines(table, "t", "step", "value", names),
-    )
-    assert many["height"] - few["height"] >= 20 * 11, "a legend of 23 stands under the panel, not in its place"
-    assert set(labels_of(table, names)) == {"r0, r1, r2, 19 more", "r22"}
-
-
 def contrast(one: str, other: str) -> float:
-    """WCAG 2.2."""
-
     def luminance(colour: str) -> float:
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
@@ -605,20 +588,8 @@ def test_no_character_of_a_name_ends_the_export(tmp_path: Path) -> None:
     assert "pair\\x07\\x202e\\x2028\\xffff" in text
 
 
-def test_nothing_heavy_is_imported() -> None:
-    code = (
-        "import sys; import leaderboard.views, leaderboard.report, harness.store.table, harness.store.foreign; "
-        "bad = {m.split('.')[0] for m in sys.modules} & {'torch', 'transformers', 'ray', 'vllm'}; "
-        "upper = ('harness.engines', 'harness.session', 'harness.learning', 'harness.exchange'); "
-        "bad |= {m for m in sys.modules if m.startswith(upper)}; "
-        "sys.exit(str(bad) if bad else 0)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
 @pytest.mark.slow
 def test_commands_on_the_about_page_run_as_printed(stores: dict[str, Path], tmp_path: Path) -> None:
-    """All but `pip install`, which asks the package index; `their_results/` is another lab's folder."""
     shutil.copytree(stores["one"], tmp_path / "results")
     shutil.copytree(stores["evil"], tmp_path / "their_results")
     lines = [line for code in page(stores["one"], "about").code for line in code.value.splitlines()]

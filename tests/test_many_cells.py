@@ -1,14 +1,13 @@
-"""What commands that only look do not do: ask the store once for each cell, or read more of a manifest than they need."""
+"""What commands that only look do not do."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+from running import ingested
 from synthetic_results import REGIMES, Regime, write_results
 
 from harness.errors import StoreError
@@ -36,7 +35,6 @@ def results(folder: Path, seeds: int) -> Path:
 
 
 def test_questions_to_the_store_do_not_grow_with_the_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a suite is diagnosed as its cells are one by one."""
     asked: list[str] = []
     query = Snapshot.query
     monkeypatch.setattr(Snapshot, "query", lambda self, text, *rest: asked.append(text) or query(self, text, *rest))
@@ -88,29 +86,6 @@ def test_an_altered_manifest_is_refused(tmp_path: Path) -> None:
         assert state_of(folder)[0] == "failed"
 
 
-PLAN = """
-import sys; from harness.cli import main
-sys.argv = ['harness', 'plan', 'cross_family', '--inventory', '8xH100-80G']; main()
-"""
-SHOW = """
-import sys; from pathlib import Path; from harness.store.read import Snapshot; from harness.store.table import show_rows
-with Snapshot(Path(sys.argv[1])) as snapshot: assert show_rows(snapshot, sys.argv[2])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("code", "absent"), [(PLAN, "httpx"), (SHOW, "pandas")])
-def test_what_takes_long_to_import_and_is_not_needed(tmp_path: Path, code: str, absent: str) -> None:
-    results(tmp_path / "results", 1)
-    said = f"import atexit, sys; atexit.register(lambda: sys.stderr.write('imported: %s' % ({absent!r} in sys.modules)))\n{code}"
-    done = subprocess.run(
-        [sys.executable, "-c", said, str(tmp_path / "results"), SUITE],
-        capture_output=True, text=True, env={"HF_HUB_CACHE": str(tmp_path), "PATH": "", "HOME": str(tmp_path)}, cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.endswith("imported: False"), done.stderr
-
-
 @pytest.mark.parametrize(
     ("sharing", "told"),
     [
@@ -139,6 +114,5 @@ def test_a_policy_to_which_nobody_is_to_send_is_no_finding(tmp_path: Path, shari
         )
     )
     journal.commit(1)
-    ingest(tmp_path)
-    with Snapshot(tmp_path) as snapshot:
+    with ingested(tmp_path) as snapshot:
         assert {f.policy for f in diagnose(snapshot, SUITE) if f.trouble is Trouble.UNSENT} == told

@@ -73,7 +73,6 @@ def test_the_engine_environment_pins_what_only_it_has() -> None:
 
 
 def test_extras_are_spelt_as_their_packages_spell_them() -> None:
-    """pip warns of an extra that a package does not have, and then installs without it."""
     for requirement in CORE:
         if asked := re.match(r"([\w.-]+)\[([\w,.-]+)\]", requirement):
             known = metadata.metadata(asked[1]).get_all("Provides-Extra") or []
@@ -81,7 +80,6 @@ def test_extras_are_spelt_as_their_packages_spell_them() -> None:
 
 
 def test_what_is_no_module_is_installed_too() -> None:
-    """The files of a wheel, as setuptools finds them: templates of packages, suites, scripts for SLURM."""
     listing = """
 from setuptools import Distribution
 project = Distribution()
@@ -98,5 +96,6 @@ for package in build.packages:
         for command in ([sys.executable, "-c", listing], ["git", "ls-files", "harness", "suites"])
     ]
     wanted = {name for name in shown[1] if not name.endswith((".py", ".md"))}
-    assert sum(name.endswith(".tmpl") for name in wanted) == 16
+    assert sum(name.endswith(".tmpl") for name in wanted) == 20
+    assert sum("/bases/" in name for name in wanted) == 14
     assert not wanted - set(shown[0])

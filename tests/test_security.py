@@ -123,7 +123,7 @@ REACHING = [
     "INSTALL httpfs", "SET enable_external_access = true", "RESET enable_external_access", "SET memory_limit = '100GB'", "PRAGMA memory_limit='100GB'",
     "INSERT INTO cells SELECT * FROM cells", "UPDATE cells SET regime = 'x'", "DELETE FROM cells", "DROP TABLE cells", "CREATE TABLE x AS SELECT 1", "VACUUM", "CHECKPOINT",
     "CREATE TABLE store.x AS SELECT 1", "CREATE VIEW store.x AS SELECT 1", "EXPLAIN ANALYZE DELETE FROM cells", "SELECT 1; DROP TABLE cells", "CALL pragma_version()",
-    "SELECT * FROM query('DROP TABLE cells')", "SELECT getenv('HOME')", "SELECT * FROM sniff_csv('/etc/passwd')", "FROM snapshot", "FROM statement", "BEGIN TRANSACTION",
+    "SELECT * FROM query('DROP TABLE cells')", "SELECT getenv('HOME')", "SELECT * FROM sniff_csv('/etc/passwd')", "FROM snapshot", "FROM statement", "BEGIN TRANSACTION", "SELECT 1; SELECT 2", "SELEC 1", "PRAGMA database_list",
 ]  # fmt: skip
 
 
@@ -223,7 +223,6 @@ def test_the_leaderboard_listens_on_this_machine_alone(results: Path) -> None:
 
 @pytest.mark.slow
 def test_fuzzing_finds_nothing() -> None:
-    """A short piece of `benchmarks/fuzz.py`; every input that once failed is among it."""
     done = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "fuzz.py", "--inputs", "400", "--seed", "7"],
         capture_output=True, text=True, timeout=110, check=False, cwd=ROOT,

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from running import ingested
 
-from harness.store.ingest import ingest
 from harness.store.journal import Journal
 from harness.store.manifest import Manifest, PolicyEntry, write_manifest
 from harness.store.ranking import heading
-from harness.store.read import Snapshot
 from harness.store.remarks import stages
 from harness.store.render import render
 from harness.store.rows import SampleRow
@@ -50,8 +49,7 @@ def test_by_hand(tmp_path: Path) -> None:
     cell(tmp_path, "base-g", "base", None, {-1: [BARE, LAST, CUT, NONE], 0: [BOXED, WRONG, INVALID, BARE]})
     cell(tmp_path, "one", "cell", 1, {30: [BOXED, BOXED, WRONG, WRONG]})
     cell(tmp_path, "two", "cell", 2, {30: [BOXED, BOXED, BOXED, BOXED]})
-    ingest(tmp_path)
-    with Snapshot(tmp_path) as snapshot:
+    with ingested(tmp_path) as snapshot:
         found = stages(snapshot, "hand")
         rows, head = show_rows(snapshot, "hand"), heading(snapshot, "hand")
         assert stages(snapshot, "other") == []

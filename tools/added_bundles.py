@@ -2,8 +2,8 @@
 
     python tools/added_bundles.py BASE HEAD FOLDER
 
-Commits of this repository. Each added bundle is written to FOLDER, and its path printed. Nothing of HEAD is run or checked out.
-Exit code 2, with a line that says why: the pull request changes something that is here, or adds something that is no bundle.
+Each added bundle is written to FOLDER, and its path printed. Nothing of HEAD is run or checked out. Exit code 2: the pull
+request changes something that is here, or adds something that is no bundle.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ def git(*arguments: str) -> bytes:
 
 
 def added(base: str, head: str, folder: Path) -> list[Path]:
-    """The bundles, written to `folder`. Raises UsageError."""
     words = (
         git("diff", "--name-status", "--no-renames", "-z", f"{base}...{head}")
         .decode("utf-8", "replace")

@@ -15,6 +15,7 @@ from harness.errors import EngineError
 
 PAGE = Path(__file__).parents[1] / "docs" / "pretrained.md"
 FENCE = re.compile(r"(<!-- architectures -->\n).*?(<!-- /architectures -->)", re.DOTALL)
+# `model_type` of what tests/engines/test_architectures.py compares with transformers itself, and models that have it
 VERIFIED = {
     "llama": "Llama 1 to 3, SmolLM2, TinyLlama, Yi, DeepSeek distillations on Llama",
     "qwen2": "Qwen 2 and 2.5, with and without windows",
@@ -41,17 +42,15 @@ VERIFIED = {
     "mixtral": "Mixtral",
     "deepseek_v3": "DeepSeek V3 and R1, latent attention",
 }
-"""`model_type` of what tests/engines/test_architectures.py compares with transformers itself, and models that have it."""
+# Others that people ask for, and that are refused
 NAMED = {
     "bloom": "BLOOM", "gptj": "GPT-J", "gpt_oss": "gpt-oss", "llama4_text": "Llama 4", "qwen3_next": "Qwen 3 Next",
     "falcon_h1": "Falcon H1", "granitemoehybrid": "Granite 4", "mamba": "Mamba", "mamba2": "Mamba 2", "rwkv": "RWKV",
     "recurrent_gemma": "RecurrentGemma", "jamba": "Jamba", "bamba": "Bamba", "zamba2": "Zamba 2",
 }  # fmt: skip
-"""Others that people ask for, and that are refused."""
 
 
 def verdict(kind: str) -> str:
-    """What the engine says of a model type: `opens`, or its reason to refuse."""
     config = CONFIG_MAPPING[kind]().get_text_config()
     try:
         check_layers(Path(kind), config)
@@ -61,7 +60,6 @@ def verdict(kind: str) -> str:
 
 
 def table() -> str:
-    """What is verified, and what is refused, with the reason."""
     rows = [(f"`{kind}`", models, "verified") for kind, models in VERIFIED.items()]
     rows += [(f"`{kind}`", models, f"refused: {verdict(kind)}") for kind, models in NAMED.items()]
     return "| `model_type` | for example | |\n|---|---|---|\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)

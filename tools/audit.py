@@ -1,8 +1,5 @@
-"""Compare every installed dependency with the advisories that PyPI knows: `make audit`, which installs pip-audit.
-
-Exit code 0: nothing is known, or nothing could be asked, which is said; 1: vulnerable versions, each with its advisory and the
-version that mends it.
-"""
+"""Compare every installed dependency with the advisories that PyPI knows: `make audit`, which installs pip-audit. Exit code
+1: vulnerable versions, each with its advisory and the version that mends it."""
 
 from __future__ import annotations
 

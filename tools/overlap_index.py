@@ -2,8 +2,7 @@
 
     python tools/overlap_index.py DATA_FOLDER
 
-The folder holds every set of `harness data` under its name there; checksums are verified. Run it when a set, a pin, or
-`find_overlaps` changes; a test compares the file with the sets. It holds ids and similarities, no problem's text.
+The folder holds every set of `harness data` under its name there. Run it when a set, a pin, or `find_overlaps` changes.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from harness.tasks.sets import SETS, SOURCES
 
 
 def index(folder: Path) -> Index:
-    """The index of all pinned sets. Raises DataError."""
     evaluation = [(name, row.id, row.problem) for name in EVALUATION_SETS for row in load(name, folder)]
     return Index(
         sets={name: SETS[name].sha256 for name in (*EVALUATION_SETS, *SOURCES.values())},
@@ -33,7 +31,6 @@ def index(folder: Path) -> Index:
 
 
 def text(found: Index) -> str:
-    """The file: one repeated problem a line."""
     sets = json.dumps(found.sets, indent=1).replace("\n", "\n ")
     rows = (
         f'  "{name}": [' + ",".join(f"\n   {json.dumps(msgspec.to_builtins(row))}" for row in overlaps) + "]"

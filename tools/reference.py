@@ -3,10 +3,9 @@
     python tools/reference.py make RESULTS SUITE...          into results/reference/<suite>
     python tools/reference.py check [--cells 3] [--seed N]   so many random cells again, compared row by row
 
-`make` refuses a suite with a cell that is not finished, and what does not give the table that the run itself gives. `check` draws
-from the cells that were made on this kind of CPU, where it needs the same rows, and where there are none from all: their accuracies
-of a policy may lie four standard errors or ten points apart, whichever is more. Exit codes: 0 done, 1 a cell came out as another
-one, 2 usage.
+`make` refuses what is not finished, or gives another table than the run. `check` draws from cells of this kind of CPU, which
+need the same rows; where there are none, from all: accuracies may lie four standard errors or ten points apart. Exit codes: 0
+done, 1 a cell came out as another one, 2 usage.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from harness.errors import HarnessError, UsageError
 from harness.files import remove
 from harness.learning import registry
 from harness.limits import settle
-from harness.session.cell.manifests import processor
+from harness.session.cell.manifests import label_of, processor
 from harness.store.ingest import ingest
 from harness.store.manifest import Manifest, Submission, SuiteFile, read_suite, write_submission
 from harness.store.read import Snapshot
@@ -37,16 +36,14 @@ from harness.store.tuning import read_tuning, tuning_path
 from harness.store.tuning_table import tuning_rows
 from harness.submission.bundle import compact, finished, installed, portable
 from harness.submission.check import category
-from harness.submission.rerun import label, possible, re_run
+from harness.submission.rerun import possible, re_run
 from harness.suite.load import resolve
 
 RESULTS = Path(__file__).parents[1] / "results"
 MOST = 20_000_000
-"""Bytes of all reference results together: every clone has them."""
 
 
 def make(results: Path, suites: Sequence[str], to: Path) -> None:
-    """Raises UsageError for what is not finished, StoreError, DiskFullError."""
     ingest(results)
     for suite in suites:
         folder = results / suite
@@ -86,7 +83,6 @@ def make(results: Path, suites: Sequence[str], to: Path) -> None:
 
 
 def _same_table(suite: str, file: SuiteFile, results: Path, to: Path) -> None:
-    """What was cut changes no number. Raises UsageError."""
     kept_as = f"{suite}{MARK}"
     with tempfile.TemporaryDirectory() as place:
         alone = Path(place)
@@ -103,7 +99,6 @@ def _same_table(suite: str, file: SuiteFile, results: Path, to: Path) -> None:
 
 
 def check(results: Path, cells: int, seed: int | None, minutes: float) -> int:
-    """How many cells came out as others. Raises UsageError where there is none to draw."""
     seed = secrets.randbelow(1 << 31) if seed is None else seed
     found = [(folder, m) for folder in references(results).values() for m in _cells(folder)]
     drawable = [(folder, m) for folder, m in found if _here(m)]
@@ -118,7 +113,7 @@ def check(results: Path, cells: int, seed: int | None, minutes: float) -> int:
     chosen = Random(seed).sample(drawable, min(cells, len(drawable)))
     wrong = 0
     for folder, manifest in chosen:
-        place = f"{folder.name}/{manifest.key} ({label(manifest)}, --seed {seed})"
+        place = f"{folder.name}/{manifest.key} ({label_of(manifest)}, --seed {seed})"
         with tempfile.TemporaryDirectory(prefix="reference-") as scratch:
             try:
                 possible(manifest, place)
@@ -130,13 +125,12 @@ def check(results: Path, cells: int, seed: int | None, minutes: float) -> int:
                 print(f"other rows   {error}", flush=True)
                 wrong += 1
             else:
-                print(f"ok           {folder.name}: {again.label}: {again.words}", flush=True)
+                print(f"ok           {folder.name}: {label_of(manifest)}: {again}", flush=True)
     return wrong
 
 
 def _wordless(manifest: Manifest) -> tuple[str, ...]:
-    """Columns of samples that are left empty, by far the longest. What was taken for an answer's result stays, and the verdict;
-    of pretrained models the text too, which says how much of a gain is form (`store.remarks`)."""
+    """Columns of samples that are left empty, by far the longest; of pretrained models the text stays (`store.remarks`)."""
     return ("prompt", "text") if _micro(manifest) else ("prompt",)
 
 
@@ -150,7 +144,6 @@ def _cells(folder: Path) -> list[Manifest]:
 
 
 def _here(manifest: Manifest) -> bool:
-    """Whether its regime is installed here, and its models are made here."""
     return _micro(manifest) and manifest.engine == "embedded" and manifest.regime_type in registry.installed()
 
 

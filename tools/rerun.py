@@ -21,7 +21,6 @@ from harness.submission.rerun import run_again
 
 
 def differences(stored: Path, again: Path) -> Iterator[str]:
-    """A line for each table whose rows are not the same; each that is the same is printed."""
     for table, same, words in rerun.differences(read_journal(stored).tables, read_journal(again).tables):
         if same:
             print(f"{table}: {words}")

@@ -3,10 +3,9 @@
     python tools/results_page.py            write them
     python tools/results_page.py --check    exit code 1, naming each page that is not what results/reference gives
 
-docs/results.md is made from tools/results_page.md. There `{KIND SUITE ...}` is a figure, and what stands between
-`<!-- with SUITE -->` and `<!-- /with -->` is left out where results/reference has no such suite. Elsewhere a figure stands between
-`<!-- results: KIND SUITE ... -->` and `<!-- /results -->`, and stays as it is while its suite is not there. Kinds are the functions
-of FIGURES; what is asked of a regime that a suite does not have is an error.
+docs/results.md is made from tools/results_page.md, where `{KIND SUITE ...}` is a figure, and what stands between `<!-- with
+SUITE -->` and `<!-- /with -->` needs that suite. Elsewhere a figure stands between `<!-- results: KIND SUITE ... -->` and
+`<!-- /results -->`. Kinds are the functions of FIGURES.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ ROOT = Path(__file__).parents[1]
 TEMPLATE = Path(__file__).with_suffix(".md")
 PAGE = "docs/results.md"
 MARKED = ("README.md", "docs/micro.md", "docs/peers.md", "docs/tuning.md", "docs/disagreement.md", "docs/pretrained.md")
+# Of suites on the page; others follow by name
 ORDER = (
     "quickstart",
     "another_cpu",
@@ -59,7 +59,6 @@ ORDER = (
     "disagreement",
     "pretrained",
 )
-"""Of suites on the page; others follow by name."""
 _WITH = re.compile(r"<!-- with ([^>]*?) -->\n(.*?)<!-- /with -->\n", re.DOTALL)
 _FIGURE = re.compile(r"\{([a-z][a-z-]*(?: [^{}\n]*)?)\}")
 _MARKS = re.compile(r"(<!-- results: ([^>]*?) -->)(.*?)(<!-- /results -->)", re.DOTALL)
@@ -69,8 +68,6 @@ PLAIN = Unit(digits=1)
 
 
 class Store:
-    """The reference results of a results folder, by the suites' own names."""
-
     def __init__(self, results: Path, snapshot: Snapshot, suites: Sequence[str]) -> None:
         self.results, self.snapshot = results, snapshot
         self.suites = sorted(suites, key=lambda s: (ORDER.index(s) if s in ORDER else len(ORDER), s))
@@ -82,7 +79,6 @@ class Store:
         return self._rows[suite]
 
     def row(self, suite: str, regime: str, metric: str, group: str = "", policy: str = MEAN) -> ShowRow:
-        """The one row that is meant. Raises UsageError where there is none, or several."""
         found = [
             r for r in self.rows(suite)
             if (r.regime, r.metric, r.policy) == (regime, metric, policy) and group in ("", r.group)
@@ -97,7 +93,6 @@ class Store:
 
 @contextmanager
 def opened(results: Path) -> Iterable[Store]:  # type: ignore[misc]
-    """The reference results of `results` alone, whatever else lies there."""
     with tempfile.TemporaryDirectory() as place:
         if (results / ORIGIN).is_dir():
             (Path(place) / ORIGIN).mkdir()
@@ -111,13 +106,13 @@ def opened(results: Path) -> Iterable[Store]:  # type: ignore[misc]
 def gain(store: Store, suite: str, regime: str, metric: str, group: str = "", policy: str = MEAN) -> str:
     """`+13.2 [12.2, 14.1]`, points over the baseline."""
     row = store.row(suite, regime, metric, group, policy)
-    return f"{POINTS.text(row.gain)} {POINTS.interval(row.gain_interval)}".rstrip()
+    return POINTS.with_interval(row.gain, row.gain_interval)
 
 
 def accuracy(store: Store, suite: str, regime: str, metric: str, group: str = "", policy: str = MEAN) -> str:
     """`51.7 [49.8, 53.5]`, percent."""
     row = store.row(suite, regime, metric, group, policy)
-    return f"{PERCENT.text(row.accuracy)} {PERCENT.interval(row.interval)}".rstrip()
+    return PERCENT.with_interval(row.accuracy, row.interval)
 
 
 def used(store: Store, suite: str, regime: str, metric: str, group: str = "") -> str:
@@ -126,13 +121,11 @@ def used(store: Store, suite: str, regime: str, metric: str, group: str = "") ->
 
 
 def show(store: Store, suite: str, *metrics: str) -> str:
-    """The means over policies, as `harness show --format markdown` prints them."""
     rows = [r for r in store.rows(suite) if r.policy == MEAN and r.metric in metrics]
     return "\n" + render(suite, rows, "markdown")
 
 
 def regimes(store: Store, suite: str, group: str, *metrics: str) -> str:
-    """One group: accuracy and gain of each regime under each metric, and what a cell costs."""
     heads = ["regime", *(h for m in metrics for h in (m, "gain")), "CPU-s a cell"]
     names = dict.fromkeys(r.regime for r in store.rows(suite) if r.group == group)
     lines = []
@@ -144,7 +137,6 @@ def regimes(store: Store, suite: str, group: str, *metrics: str) -> str:
 
 
 def chosen(store: Store, suite: str, metric: str, *names: str) -> str:
-    """Some regimes of a suite with one group: accuracy, gain, share of the peer answers used."""
     lines = [
         [name, accuracy(store, suite, name, metric), gain(store, suite, name, metric), used(store, suite, name, metric)]
         for name in names
@@ -153,13 +145,11 @@ def chosen(store: Store, suite: str, metric: str, *names: str) -> str:
 
 
 def rise(store: Store, suite: str, regime: str, metric: str) -> str:
-    """`44.0 -> 75.4 [72.0, 78.8]`, percent before and after training."""
     row = store.row(suite, regime, metric)
     return f"{PERCENT.text(row.base)} -> {accuracy(store, suite, regime, metric)}"
 
 
 def groups(store: Store, suite: str, policy: str, metric: str, *only: str) -> str:
-    """Gain of one policy on several groups, regime by regime; without a baseline's interval its accuracy."""
     rows = {(r.group, r.regime): r for r in store.rows(suite) if (r.policy, r.metric) == (policy, metric)}
     names = list(dict.fromkeys(regime for group, regime in rows if not only or group in only))
     where = only or tuple(dict.fromkeys(group for group, _ in rows))
@@ -176,7 +166,6 @@ def groups(store: Store, suite: str, policy: str, metric: str, *only: str) -> st
 
 
 def peers(store: Store, suite: str, policy: str, metric: str) -> str:
-    """Accuracy of one policy, groups down, regimes across."""
     rows = {(r.group, r.regime): r for r in store.rows(suite) if (r.policy, r.metric) == (policy, metric)}
     names, where = (list(dict.fromkeys(key[i] for key in rows)) for i in (1, 0))
     lines = [[g, *(PERCENT.text(rows[g, n].accuracy) if (g, n) in rows else "–" for n in names)] for g in where]
@@ -184,21 +173,20 @@ def peers(store: Store, suite: str, policy: str, metric: str) -> str:
 
 
 def accuracies(store: Store, suite: str, metric: str, *names: str) -> str:
-    """Accuracy of some regimes on every group."""
     where = list(dict.fromkeys(r.group for r in store.rows(suite)))
     lines = [[g, *(accuracy(store, suite, name, metric, g) for name in names)] for g in where]
     return _table(["group", *names], lines)
 
 
 def over(store: Store, suite: str, baseline: str, metric: str) -> str:
-    """Gain of every variant over that one, which need not be the suite's baseline; variants down, groups across."""
+    """Gain of every variant over that one; variants down, groups across."""
     names = _in_order(store, suite)
     where = list(dict.fromkeys(r.group for r in store.rows(suite)))
     found = finished(store.snapshot, f"{suite}{MARK}")
     (task,) = {task for _, _, task, _ in found.families}
     scores = {group: found.families[group, whole(found, group), task, metric].scores for group in where}
     lines = [
-        [name, *(_points(*difference(scores[g].get(name, {}), scores[g][baseline])) for g in where)]
+        [name, *(POINTS.with_interval(*difference(scores[g].get(name, {}), scores[g][baseline])) for g in where)]
         for name in names
         if name != baseline
     ]
@@ -206,7 +194,6 @@ def over(store: Store, suite: str, baseline: str, metric: str) -> str:
 
 
 def shares(store: Store, suite: str, metric: str) -> str:
-    """Share of the received peer answers that gave a gradient; regimes that receive any down, groups across."""
     rows = {(r.group, r.regime): r.peer_used for r in store.rows(suite) if (r.policy, r.metric) == (MEAN, metric)}
     where = list(dict.fromkeys(group for group, _ in rows))
     names = [name for name in _in_order(store, suite) if any(rows[group, name] is not None for group in where)]
@@ -220,12 +207,11 @@ def sentence(store: Store, suite: str, metric: str) -> str:
 
 
 def together(store: Store, suite: str, metric: str) -> str:
-    """Gain of each regime over all groups, and the verdict on it."""
     name = f"{suite}{MARK}"
     rows = [r for r in seed_rows(store.snapshot, name, MEAN) if r.metric == metric]
     ranks = rank(rows, in_pairs(store.snapshot, name), MARGIN).ranks
     found = sorted((r for r in ranks if r.gain is not None), key=lambda r: -(r.gain or 0.0))
-    lines = [[r.regime, _points(r.gain, r.gain_interval), verdict_mark(r.verdict, MARGIN)] for r in found]
+    lines = [[r.regime, POINTS.with_interval(r.gain, r.gain_interval), verdict_mark(r.verdict, MARGIN)] for r in found]
     return _table(["regime", "gain over all groups", "verdict"], lines)
 
 
@@ -233,7 +219,7 @@ _ALONE = "SELECT DISTINCT regime FROM current_cells WHERE suite = ? AND regime_t
 
 
 def verdicts(store: Store, kind: str) -> str:
-    """Every regime that shares of every suite with that verdict, under its sampled accuracy; whom: policy by policy."""
+    """Every regime that shares of every suite with that verdict, under its sampled accuracy."""
     wanted = {"gains": GAINS, "loses": LOSES, "nothing": EQUIVALENT}[kind]
     lines = []
     for suite in store.suites:
@@ -250,7 +236,7 @@ def verdicts(store: Store, kind: str) -> str:
 
 
 def harmed(store: Store) -> str:
-    """Every single policy that a regime that shares makes worse, which the mean over its group may hide."""
+    """Every single policy that a regime that shares makes worse."""
     lines = []
     for suite in store.suites:
         alone = {row["regime"] for row in store.query(_ALONE, suite)}
@@ -262,7 +248,6 @@ def harmed(store: Store) -> str:
 
 
 def untold(store: Store) -> str:
-    """How many comparisons nothing can be said of, suite by suite, and what they would have shown."""
     lines = []
     for suite in store.suites:
         rows = [r for r in _sampled(store.rows(suite)) if r.policy == MEAN and r.gain is not None]
@@ -289,7 +274,6 @@ WHERE c.suite = ? AND c.kind = 'cell' AND c.state = 'done' GROUP BY ALL ORDER BY
 
 
 def support(store: Store, suite: str) -> str:
-    """What a regime gains in support and pays in noise: means over groups, intervals over seeds."""
     kinds = {
         "peer answers used": ("used", SHARE), "peer-only support": ("support", PERCENT),
         "second moment of the weights": ("moment", RATIO), "effective sample size": ("sample", RATIO),
@@ -304,7 +288,6 @@ def support(store: Store, suite: str) -> str:
 
 
 def cost(store: Store, suite: str) -> str:
-    """What a cell costs, and as a multiple of the baseline's on the same groups and seed."""
     rows = store.query(_TOTALS, suite)
     baseline = next(r.regime for r in store.rows(suite) if r.gain is None)
     reference = _by_seed(rows, baseline, "cpu")
@@ -317,13 +300,12 @@ def cost(store: Store, suite: str) -> str:
 
 
 def tuned(store: Store, suite: str) -> str:
-    """As published and tuned, both over the baseline at the same state, and what of a trial's lead was luck."""
     heads = ["group", "regime", "gain as published", "gain tuned", "change", "lead promised", "kept"]
     lines = [
         [
             r.group, f"{r.variant}, tuned on {r.on}" if r.on else r.variant,
-            _published(r), _points(r.tuned_gain, r.tuned_interval),
-            _points(r.change, r.change_interval), POINTS.text(r.promised), POINTS.text(r.kept),
+            _published(r), POINTS.with_interval(r.tuned_gain, r.tuned_interval),
+            POINTS.with_interval(r.change, r.change_interval), POINTS.text(r.promised), POINTS.text(r.kept),
         ]
         for r in tuning_rows(store.snapshot, _tuning(store, suite))
     ]  # fmt: skip
@@ -331,11 +313,11 @@ def tuned(store: Store, suite: str) -> str:
 
 
 def alike(store: Store, suite: str) -> str:
-    """The same in short, groups across: each tuned on the tuning group that a group's name begins with, where there are several."""
+    """The same in short, groups across: each tuned on the tuning group that its name begins with."""
     rows = [r for r in tuning_rows(store.snapshot, _tuning(store, suite)) if r.group.startswith(r.on)]
     where, names = list(dict.fromkeys(r.group for r in rows)), list(dict.fromkeys(r.variant for r in rows))
     texts = {
-        (r.variant, r.group): f"{_published(r)} → {_points(r.tuned_gain, r.tuned_interval)}"
+        (r.variant, r.group): f"{_published(r)} → {POINTS.with_interval(r.tuned_gain, r.tuned_interval)}"
         for r in rows
         if r.published_gain is not None
     }
@@ -349,8 +331,8 @@ def setting(store: Store, suite: str, regime: str, group: str, on: str, column: 
     (row,) = (r for r in rows if (r.variant, r.group, r.on) == (regime, group, on))
     return {
         "published": _published(row),
-        "tuned": _points(row.tuned_gain, row.tuned_interval),
-        "change": _points(row.change, row.change_interval),
+        "tuned": POINTS.with_interval(row.tuned_gain, row.tuned_interval),
+        "change": POINTS.with_interval(row.change, row.change_interval),
     }[column]
 
 
@@ -358,15 +340,14 @@ def moved(store: Store, suite: str, regime: str, group: str) -> str:
     """`+9.6 [5.0, 14.2]`: with the setting of the first tuning group less with that of the second."""
     rows = transfer_rows(store.snapshot, _tuning(store, suite))
     (row,) = (r for r in rows if (r.variant, r.group) == (regime, group))
-    return _points(row.difference, row.interval)
+    return POINTS.with_interval(row.difference, row.interval)
 
 
 def transfer(store: Store, suite: str) -> str:
-    """Accuracy with settings that two tuning groups chose, and the difference paired by seed."""
     lines = [
         [
             r.group, r.variant, f"{PERCENT.text(r.first)} ({r.first_on})", f"{PERCENT.text(r.second)} ({r.second_on})",
-            "the same setting" if r.same else _points(r.difference, r.interval),
+            r.apart,
         ]
         for r in transfer_rows(store.snapshot, _tuning(store, suite))
     ]  # fmt: skip
@@ -374,14 +355,12 @@ def transfer(store: Store, suite: str) -> str:
 
 
 def optimism(store: Store, suite: str) -> str:
-    """What choosing the best trial promises and keeps: `+6.2 points promised, +2.5 kept`, mean over the choices."""
     leads = [(r.promised, r.kept) for r in tuning_rows(store.snapshot, _tuning(store, suite)) if r.kept is not None]
     promised, kept = (float(np.mean(each)) for each in zip(*leads, strict=True))
     return f"{POINTS.text(promised)} points promised, {POINTS.text(kept)} kept"
 
 
 def starts(store: Store, suite: str, metric: str) -> str:
-    """Each policy as published, after its supervised start and after RL by each regime, strict and lenient."""
     lines = [
         [s.policy, s.moment, PERCENT.text(s.strict), PERCENT.text(s.lenient), f"{s.answers:,}"]
         for s in stages(store.snapshot, f"{suite}{MARK}")
@@ -391,7 +370,6 @@ def starts(store: Store, suite: str, metric: str) -> str:
 
 
 def provenance(store: Store) -> str:
-    """Which code made these on which machine."""
     lines = []
     for suite in store.suites:
         rows = store.query(
@@ -416,7 +394,6 @@ _KINDS = (
 )  # fmt: skip
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}
 OVER_ALL = ("verdicts", "harmed", "untold", "provenance")
-"""Figures of all suites together."""
 
 
 def _tuning(store: Store, suite: str) -> Tuning:
@@ -439,7 +416,6 @@ def _in_order(store: Store, suite: str) -> list[str]:
 
 
 def _by_seed(rows: Sequence[dict[str, Any]], regime: str, name: str) -> list[float]:
-    """Mean over groups of each seed; NaN where it was not measured."""
     seeds: dict[int, list[float]] = {}
     for r in rows:
         if r["regime"] == regime:
@@ -452,15 +428,11 @@ def _estimate(values: ArrayLike, unit: Unit) -> str:
     if not found.n:
         return "–"
     pair = None if np.isnan(found.low) else (float(found.low), float(found.high))
-    return f"{unit.text(float(found.mean))} {unit.interval(pair)}".rstrip()
-
-
-def _points(value: float | None, interval: tuple[float, float] | None) -> str:
-    return f"{POINTS.text(value)} {POINTS.interval(interval)}".rstrip()
+    return unit.with_interval(float(found.mean), pair)
 
 
 def _published(row: TuningRow) -> str:
-    return _points(row.published_gain, row.published_interval)
+    return POINTS.with_interval(row.published_gain, row.published_interval)
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -470,7 +442,6 @@ def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def figure(store: Store, words: str) -> str | None:
-    """A figure's text; None where its suite is not there. Raises UsageError."""
     kind, *arguments = shlex.split(words)
     if kind not in FIGURES:
         raise UsageError(f"{words}: no figure {kind!r} (there are {', '.join(FIGURES)})")
@@ -483,8 +454,6 @@ def figure(store: Store, words: str) -> str | None:
 
 
 def written(store: Store, template: str) -> str:
-    """The page of a template."""
-
     def section(found: re.Match[str]) -> str:
         there = store.suites if found[1] == "any" else found[1].split()
         return f"{found[2]}\n" if there and set(there) <= set(store.suites) else ""
@@ -499,8 +468,6 @@ def written(store: Store, template: str) -> str:
 
 
 def marked(store: Store, page: str) -> str:
-    """A page with today's figures between its marks."""
-
     def value(found: re.Match[str]) -> str:
         text = figure(store, found[2])
         return found[0] if text is None else f"{found[1]}{text}{found[4]}"
@@ -509,7 +476,6 @@ def marked(store: Store, page: str) -> str:
 
 
 def pages(store: Store, root: Path = ROOT) -> dict[Path, str]:
-    """What each page should be. Raises UsageError, StoreError."""
     found = {root / name: marked(store, (root / name).read_text("utf-8")) for name in MARKED}
     return {root / PAGE: written(store, TEMPLATE.read_text("utf-8")), **found}
 

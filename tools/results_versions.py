@@ -22,7 +22,6 @@ HEAD = """\
 
 
 def changes() -> list[str]:
-    """One paragraph for each package whose code is not the recorded one."""
     table = parse(TABLE.read_text("utf-8"))
     name = TABLE.relative_to(ROOT)
     found = []
@@ -41,7 +40,6 @@ def changes() -> list[str]:
 
 
 def record(raised: list[str]) -> None:
-    """Write the table with today's digests."""
     table = parse(TABLE.read_text("utf-8")) if TABLE.exists() else {}
     parts = [HEAD]
     for package in PACKAGES:

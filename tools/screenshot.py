@@ -22,8 +22,8 @@ from typing import IO, Any
 
 from leaderboard import command
 
+# Bytes of a picture
 MOST = 200_000
-"""Bytes of a picture."""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 DRAWN = "[data-testid=stVegaLiteChart] svg, [data-testid=stVegaLiteChart] canvas"
@@ -56,7 +56,6 @@ def served(results: Path, log: IO[str] | int = subprocess.DEVNULL, deadline: flo
 
 
 def settle(page: Any) -> None:
-    """Wait until the page is drawn: until the figures are there, what stands below them moves."""
     page.wait_for_selector("h1", timeout=60_000)
     for _ in range(2):  # a page that is opened may be run twice
         for drawn in (IDLE, FIGURES):
@@ -79,7 +78,6 @@ def picture(address: str, width: int, height: int, scheme: str) -> Any:
 
 
 def main() -> None:
-    """Write the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--suite", required=True)

@@ -1,9 +1,6 @@
-"""A hook of the documentation's site (mkdocs.yml): what is right in the repository is right on the site.
-
-`docs/NAME.md`, wherever a page or a docstring says it, becomes a link. A link to the README leads to the first page; one to another
-file outside docs/ is left as its text. A page or a file that is not there is a warning, which ends a strict build. `$...$` and
-`$$...$$` become MathML, which browsers draw without a script.
-"""
+"""A hook of the documentation's site (mkdocs.yml): `docs/NAME.md` becomes a link; a link to the README leads to the first
+page, one to another file outside docs/ is left as its text. A page or file that is not there is a warning, which ends a
+strict build. `$...$` and `$$...$$` become MathML, which browsers draw without a script."""
 
 from __future__ import annotations
 

@@ -36,7 +36,6 @@ NAMES = {str: "text", int: "whole number", float: "number", bool: "true or false
 
 @cache
 def sections() -> dict[type[BaseModel], str]:
-    """The schema's models, and the path at which a suite writes each one's keys; the shortest where there are several."""
     found: dict[type[BaseModel], str] = {schema.Suite: ""}
     waiting: list[type[BaseModel]] = [schema.Suite]
     while waiting:
@@ -50,7 +49,6 @@ def sections() -> dict[type[BaseModel], str]:
 
 
 def page() -> str:
-    """The whole text."""
     parts = [HEAD]
     for model, prefix in sections().items():
         rows = [
@@ -70,7 +68,6 @@ def page() -> str:
 
 
 def _models(kind: Any) -> Iterator[type[BaseModel]]:
-    """The models in an annotation."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         yield kind
     for argument in get_args(kind):
@@ -86,7 +83,6 @@ def _table(rows: list[tuple[str, str, str, str]]) -> str:
 
 
 def _told(options: type[msgspec.Struct]) -> dict[str, str]:
-    """What the class's docstring says of each field: ``name: a sentence.``"""
     names = "|".join(f.name for f in msgspec.structs.fields(options))
     parts = re.split(
         rf"(?:^|(?<=\s)|(?<=, ))((?:(?:{names}), )*(?:{names})): ", " ".join((options.__doc__ or "").split())
@@ -100,7 +96,6 @@ def _told(options: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def _sentence(text: str) -> str:
-    """As it stands by itself, in YAML's words."""
     text = text.replace("None ", "null ")
     return text if text.startswith("vLLM") else text[:1].upper() + text[1:]
 
@@ -128,7 +123,6 @@ def _type(kind: Any) -> str:
 
 
 def _limits(kind: Any, metadata: tuple[Any, ...]) -> str:
-    """`` from 0 to 1``, for numbers."""
     if kind not in (int, float):
         return ""
     bounds: dict[str, Any] = {}
@@ -157,7 +151,6 @@ def _value(value: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    """As a suite writes it."""
     if value is None or isinstance(value, bool):
         return str(value).lower().replace("none", "null")
     if isinstance(value, list | tuple):
@@ -166,7 +159,6 @@ def _plain(value: Any) -> str:
 
 
 def missing() -> Iterator[str]:
-    """Keys that nobody has described."""
     for model in sections():
         yield from (f"{model.__name__}.{name}" for name, field in model.model_fields.items() if not field.description)
     for options in ENGINES.values():

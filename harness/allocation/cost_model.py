@@ -1,9 +1,6 @@
-"""Bytes and seconds that any engine's account is made of: from a policy in figures to states, caches, checkpoints and passes.
-
-Psi is the number of parameters. Seconds are operations and bytes moved over what a device can do: data-sheet peaks times an
-efficiency that is a prior, so ratios between policies, layouts and regimes matter more than seconds; those of finished cells
-replace them.
-"""
+"""A cell in figures, and the bytes and seconds that any engine's account is made of. Psi is the number of parameters. Seconds are
+operations and bytes moved over data-sheet peaks times an efficiency that is a prior: their ratios count; those of finished cells
+replace them."""
 
 from __future__ import annotations
 
@@ -13,27 +10,108 @@ from typing import NamedTuple
 
 import msgspec
 
-from harness.allocation.demand import MEAN_ANSWER, PolicyDemand
 from harness.allocation.shapes import ModelShape, Precision
+
+# One cell in figures ---------------------------------------------------------------------------------------------------
+
+MEAN_ANSWER = 0.5  # expected answer length as a share of the longest: a prior
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDemand:
+    """rollouts: answers per prompt. reference: answers are scored under its base too; penalised: at every step (KL). measured: own
+    and peer gradients are kept apart. devices: where the suite says how many. lora: rank of the adapters that alone are
+    trained. checkpointing: activations are made again in the backward pass."""
+
+    name: str
+    model: ModelShape
+    rollouts: int
+    precision: Precision = "bf16"
+    reference: bool = False
+    penalised: bool = False
+    measured: bool = False
+    devices: int | None = None
+    lora: int = 0
+    checkpointing: bool = False
+
+    @property
+    def value_bytes(self) -> int:
+        """Of a number that the model computes with."""
+        return 2 if self.precision == "bf16" else 4
+
+    @property
+    def adapters(self) -> int:
+        """Parameters beside the model's own, as if all linear layers were as narrow as the hidden state."""
+        return 2 * self.lora * (self.model.matmul - self.model.vocab * self.model.hidden) // self.model.hidden
+
+    @property
+    def trained(self) -> int:
+        """Parameters that an optimiser moves."""
+        return self.adapters or self.model.parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """prompts: per step. prompt_tokens, answer_tokens: longest in training; longest: both together, in evaluation too. trained,
+    scored, again: answers updated on, only scored, sampled in a second round, per own rollout. measured: steps with
+    measurements. Per policy: evaluated, answers of at most evaluation_tokens; curves, points of the learning curve, of curve
+    answers together; saves, checkpoints written."""
+
+    steps: int
+    prompts: int
+    prompt_tokens: int
+    answer_tokens: int
+    longest: int
+    trained: float = 1.0
+    scored: float = 0.0
+    again: float = 0.0
+    measured: int = 0
+    evaluated: int = 0
+    evaluation_tokens: int = 0
+    curves: int = 0
+    curve: int = 0
+    saves: int = 0
+
+    @property
+    def sequence(self) -> int:
+        """Longest prompt and answer together that are trained on, tokens."""
+        return self.prompt_tokens + self.answer_tokens
+
+    @property
+    def mean_sequence(self) -> float:
+        return self.prompt_tokens + MEAN_ANSWER * self.answer_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class CellDemand:
+    """shared: whether the policies take turns on the same GPUs; None leaves it to the planner."""
+
+    policies: tuple[PolicyDemand, ...]
+    workload: Workload
+    shared: bool | None = None
+
+
+class Lengths(NamedTuple):
+    """Tokens. prompt: longest in training; longest: prompt and answer together, in evaluation too."""
+
+    prompt: int
+    longest: int
+
 
 # Bytes ----------------------------------------------------------------------------------------------------------------
 
-KV_BLOCK = 16
-"""Tokens per block of the paged KV cache: vLLM's `CacheConfig.DEFAULT_BLOCK_SIZE`."""
-CONTEXT_BYTES = 2 * 10**9
-"""CUDA context, communication buffers and allocator slack of one process on a GPU: a prior, not measured here."""
-USABLE = 0.95
-"""Share of a GPU's memory that is planned with; the rest is fragmentation."""
-TOKENIZER_BYTES, TOKEN_BYTES = 5000, 75
-"""A checkpoint's tokenizer and configs: a fixed part and one per entry of the vocabulary (Qwen3's file: 75 bytes an entry)."""
+KV_BLOCK = 16  # tokens per block of the paged KV cache: vLLM's `CacheConfig.DEFAULT_BLOCK_SIZE`
+CONTEXT_BYTES = 2 * 10**9  # of a process on a GPU: CUDA context, buffers and allocator slack, a prior
+USABLE = 0.95  # share of a GPU's memory that is planned with; the rest is fragmentation
+TOKENIZER_BYTES, TOKEN_BYTES = (
+    5000,
+    75,
+)  # a checkpoint's tokenizer and configs, and per entry of the vocabulary (Qwen3's file)
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Bytes on one device by part; `train` and `rollout` are the two phases' sums.
-
-    activations: or, if it takes more, the optimiser's step. reference: a frozen copy of the base, where there is one. measuring:
-    own and peer gradients apart. context: of the trainer's process with its buffers; rollout_context: of the rollout engine's.
-    """
+    """Bytes on one device by part. activations: or the optimiser's step, if that takes more. reference: a frozen copy of the base.
+    measuring: own and peer gradients apart. context: of the trainer's process and buffers, rollout_context: of the engine's."""
 
     weights: int = 0
     gradients: int = 0
@@ -66,12 +144,10 @@ def weight_bytes(model: ModelShape, precision: Precision) -> int:
 
 
 def trainer_states(policy: PolicyDemand, zero: int = 0, ranks: int = 1) -> Memory:
-    """Weights, gradients and Adam states of one rank under ZeRO.
+    """Weights, gradients and Adam states of one rank under ZeRO (Rajbhandari et al., arXiv 1910.02054, section 3.1 and figure 1).
 
-    Mixed precision: 2 Psi weights, 12 Psi optimiser (fp32 master, momentum, variance); fp32: 4 and 8 Psi. Gradients of
-    micro-batches add up in fp32: 4 Psi. Of adapters Psi is theirs, beside the model's weights. Stage 1 divides the optimiser's part
-    by the ranks, stage 2 the gradients' too, stage 3 the weights' too. Source: Rajbhandari et al., ZeRO (arXiv 1910.02054), section
-    3.1 and figure 1; DeepSpeed 0.19.6 allocates just these bytes.
+    bf16: 2 Psi weights, 12 Psi optimiser (fp32 master, momentum, variance); fp32: 4 and 8 Psi. Gradients add up in fp32: 4 Psi. Of
+    adapters Psi is theirs. Stage 1 divides the optimiser's part by the ranks, stage 2 the gradients' too, stage 3 the weights' too.
     """
     weights = policy.value_bytes * (policy.model.parameters + policy.adapters)
     optimiser = (12 if policy.precision == "bf16" else 8) * policy.trained
@@ -83,27 +159,27 @@ def trainer_states(policy: PolicyDemand, zero: int = 0, ranks: int = 1) -> Memor
 
 
 def kv_cache_bytes(policy: PolicyDemand, tokens: int, tensor_parallel: int = 1) -> int:
-    """KV cache of one sequence of so many tokens, in whole blocks, on one of `tensor_parallel` devices."""
+    """Of one sequence, in whole blocks, on one of `tensor_parallel` devices."""
     return policy.model.kv_bytes(-(-tokens // KV_BLOCK) * KV_BLOCK, policy.value_bytes, tensor_parallel)
 
 
 class Checkpoint(NamedTuple):
-    """Bytes of one policy's checkpoint on the disk. kept: weights and tokenizer, which a finished cell keeps."""
+    """Bytes on the disk. kept: weights and tokenizer, which a finished cell keeps."""
 
     kept: int
     optimiser: int
 
     @property
     def whole(self) -> int:
-        """Of one to go on from."""
+        """To go on from."""
         return self.kept + self.optimiser
 
 
 def checkpoint_bytes(
     model: ModelShape, precision: Precision, tokenizer: int | None = None, adapters: int = 0
 ) -> Checkpoint:
-    """Weights at the training precision; two fp32 moments, and an fp32 master where the weights are none. tokenizer: bytes, where
-    they are known. adapters: parameters, if these alone are trained; merged weights are fp32."""
+    """Weights at the training precision, two fp32 moments, and an fp32 master where the weights are none. tokenizer: bytes, where
+    known. adapters: parameters, if these alone are trained; merged weights are fp32."""
     weights = weight_bytes(model, precision)
     if adapters:
         weights = weight_bytes(model, "fp32") + adapters * (2 if precision == "bf16" else 4)
@@ -113,13 +189,9 @@ def checkpoint_bytes(
 
 # Seconds --------------------------------------------------------------------------------------------------------------
 
-TRAIN_EFFICIENCY = 0.35
-"""Share of the peak that training reaches: model FLOPs utilisation of dense models of 1 to 8 B, a prior."""
-SCORE_EFFICIENCY = 0.45
-BANDWIDTH_EFFICIENCY = 0.6
-"""Share of the memory bandwidth that decoding reaches, a prior."""
-DISK = 1e9
-"""Bytes per second that a checkpoint is written with, a prior."""
+# Priors: shares of the peak in training (MFU of dense models of 1 to 8 B) and scoring, of the bandwidth in decoding.
+TRAIN_EFFICIENCY, SCORE_EFFICIENCY, BANDWIDTH_EFFICIENCY = 0.35, 0.45, 0.6
+DISK = 1e9  # bytes per second that a checkpoint is written with, a prior
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +202,7 @@ class Device:
     bandwidth: float
 
 
+# Makers' data sheets (SXM, no sparsity); LOGICAL is one core of a CPU under Ray, CORE one of its own.
 DEVICES: Mapping[str, Device] = {
     "B200": Device(2250e12, 8.0e12),
     "GH200": Device(989e12, 4.0e12),
@@ -147,18 +220,17 @@ DEVICES: Mapping[str, Device] = {
     "LOGICAL": Device(0.05e12, 0.02e12),
     "CORE": Device(0.14e12, 0.02e12),
 }
-"""Makers' data sheets (SXM variants, no sparsity); LOGICAL is one core of a CPU under Ray, CORE one of its own."""
 UNKNOWN = Device(100e12, 1.0e12)
 
 
 def device(kind: str) -> Device:
-    """The device of that name (`A100-80G` counts as A100); a modest one where the name is unknown."""
+    """`A100-80G` counts as A100; a modest one where the name is unknown."""
     found = [known for known in DEVICES if kind.upper().startswith(known)]
     return DEVICES[max(found, key=len)] if found else UNKNOWN
 
 
 class Phases(msgspec.Struct, frozen=True):
-    """Seconds of one whole cell by phase, of its slowest policy in each; what the policies do side by side counts once."""
+    """Seconds of one whole cell; what the policies do side by side counts once."""
 
     start: float = 0.0
     generate: float = 0.0
@@ -176,16 +248,13 @@ class Phases(msgspec.Struct, frozen=True):
 
 
 def score_seconds(model: ModelShape, tokens: float, sequence: float, on: Device) -> float:
-    """A forward pass over so many tokens of sequences of so many: 2 N operations per token and the attention's.
-
-    Source: Chowdhery et al., PaLM (arXiv 2204.02311), appendix B. N counts the parameters of matrix products, the head included, of
-    experts those that a token takes. Causal masking halves the attention's part, a window bounds it.
-    """
+    """A forward pass: 2 N operations per token and the attention's (Chowdhery et al., PaLM, arXiv 2204.02311, appendix B). N counts
+    the parameters of matrix products, of experts those that a token takes."""
     return tokens * (2 * model.matmul + model.attention_flops(sequence)) / (on.peak * SCORE_EFFICIENCY)
 
 
 def train_seconds(policy: PolicyDemand, tokens: float, sequence: float, on: Device, checkpointing: bool) -> float:
-    """Forward and backward: three forward passes' operations; four with recomputation (Korthikanti et al., arXiv 2205.05198)."""
+    """Three forward passes' operations; four with recomputation (Korthikanti et al., arXiv 2205.05198)."""
     passes = 4 if checkpointing else 3
     return passes * score_seconds(policy.model, tokens, sequence, on) * SCORE_EFFICIENCY / TRAIN_EFFICIENCY
 
@@ -200,11 +269,9 @@ def rollout_seconds(
     concurrent: int,
     on: Device,
 ) -> float:
-    """Answers of at most `longest` tokens by engines that hold `concurrent` sequences each.
-
-    Prefill by its FLOPs; each decoding step reads the weights once and the KV cache of all that run, or does 2 N FLOPs per
-    sequence, whichever takes longer. The last of a wave are as long as the longest answer.
-    """
+    """Answers of at most `longest` tokens by engines that hold `concurrent` sequences each. Prefill by its FLOPs; a decoding step
+    reads weights and KV cache once, or does 2 N FLOPs per sequence, whichever takes longer. The last answers of a wave are the
+    longest."""
     model, mean = policy.model, MEAN_ANSWER * longest
     batch = max(1.0, min(answers / engines, concurrent))
     waves = max(1.0, answers / engines / batch)

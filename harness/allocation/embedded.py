@@ -9,48 +9,38 @@ from harness.allocation.cost_model import (
     BANDWIDTH_EFFICIENCY,
     CONTEXT_BYTES,
     DISK,
+    MEAN_ANSWER,
     SCORE_EFFICIENCY,
+    CellDemand,
     Device,
     Memory,
     Phases,
+    PolicyDemand,
+    Workload,
     checkpoint_bytes,
     score_seconds,
     train_seconds,
     trainer_states,
     weight_bytes,
 )
-from harness.allocation.demand import MEAN_ANSWER, CellDemand, PolicyDemand, Workload
 
-FEWER_TOKENS = (4096, 2048, 1024, 512)
-"""What is tried where the default does not fit; less costs time."""
-LOGITS_BYTES = 12
-"""Per token of an answer and entry of the vocabulary: logits with those after the prompt, with what is ruled out, and their
-logarithms."""
-COMPARED_BYTES = 16
-"""Per entry of the largest matrix: own and all gradients are compared in float64."""
+FEWER_TOKENS = (4096, 2048, 1024, 512)  # tried where the default does not fit; less costs time
+LOGITS_BYTES = 12  # per token and entry of the vocabulary: logits, those after what is ruled out, and their logarithms
+COMPARED_BYTES = 16  # per entry of the largest matrix: own and all gradients are compared in float64
+# Per answer and entry of the vocabulary while a token is drawn: logits, log-probabilities, sums in float64 (or those of blocks).
 CHOICE_BYTES, PARTED_CHOICE_BYTES = 32, 16
-"""Per answer and entry of the vocabulary while a token is drawn: logits, log-probabilities and their sums in float64; where the
-vocabulary has several blocks, the sums are of these."""
-SCORES_BYTES = 6
-"""Per query, head and key that the engine's own attention in bf16 keeps."""
-WORKER_BYTES = 1 << 30
-"""RAM of a worker process with torch, transformers and lm-eval, models left out."""
-GPU_WORKER_BYTES = 4 << 30
-"""The same with CUDA's libraries and weights on their way to the GPU: a prior."""
-LAYER_SECONDS = {True: 6e-4, False: 1.5e-4}
-"""Of one layer of transformers' own code for however few tokens, on a GPU and on a core: priors."""
-FP32_SHARE = 1 / 15
-"""Of a GPU's bf16 peak, what plain fp32 has (data sheets: 67 of 989 TFLOP/s of an H100, 19.5 of 312 of an A100)."""
-BF16_GAIN = 3.0
-"""Of a core's fp32 peak, what its bf16 reaches in whole passes (a prior)."""
-LARGE, MOST_CORES, NEXT_CORE = 50_000_000, 4, 0.8
-"""Parameters from which a cell on the CPU has several cores, how many, and what each after the first adds: a prior."""
-START_SECONDS = 1.0
-"""Opening engines of a cell in a worker that is up: a prior."""
+SCORES_BYTES = 6  # per query, head and key that the engine's own attention in bf16 keeps
+WORKER_BYTES = 1 << 30  # RAM of a worker process with torch, transformers and lm-eval, models left out
+GPU_WORKER_BYTES = 4 << 30  # the same with CUDA's libraries and weights on their way to the GPU: a prior
+LAYER_SECONDS = {True: 6e-4, False: 1.5e-4}  # of a layer for however few tokens, on a GPU and on a core: priors
+FP32_SHARE = 1 / 15  # of a GPU's bf16 peak (data sheets: 67 of 989 TFLOP/s of an H100, 19.5 of 312 of an A100)
+BF16_GAIN = 3.0  # of a core's fp32 peak, in whole passes: a prior
+LARGE, MOST_CORES, NEXT_CORE = 50_000_000, 4, 0.8  # parameters that get several cores, and what each more adds: a prior
+START_SECONDS = 1.0  # opening engines of a cell in a worker that is up: a prior
 
 
 def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS, gpu: bool = False) -> Memory:
-    """Bytes of one process at its fullest: all policies' states and references, and the most that one of them takes at a time."""
+    """Of one process at its fullest: all states and references, and the most that one policy takes at a time."""
     states = [trainer_states(p) for p in cell.policies]
     return Memory(
         weights=sum(s.weights for s in states),
@@ -71,8 +61,8 @@ def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS, gpu: bool
 
 
 def _training(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu: bool) -> int:
-    """One micro-batch: prompts once, each answer over its prompt's keys and values, which it holds a copy of. When the
-    activations are gone, the comparison of gradients or AdamW's own copies of one matrix may take more."""
+    """One micro-batch: prompts once, each answer over a copy of its prompt's keys and values; or the comparison of gradients
+    afterwards."""
     each = work.answer_tokens + work.prompt_tokens / policy.rollouts
     taken = min(work.prompts * policy.rollouts, max(1.0, micro_tokens / each))
     model, size = policy.model, policy.value_bytes
@@ -107,14 +97,13 @@ def _cache_bytes(policy: PolicyDemand, tokens: int) -> int:
 
 
 def cores(cell: CellDemand, most: int) -> int:
-    """Cores for a cell on the CPU, of `most` in a machine: two processes of one thread do more than one of two, but the working
-    sets of large models do not fit beside each other."""
+    """Cores for a cell on the CPU: two processes of one thread do more than one of two, but large models do not fit twice."""
     return max(1, min(most, MOST_CORES)) if max(p.model.parameters for p in cell.policies) >= LARGE else 1
 
 
 def phases(cell: CellDemand, on: Device, gpu: bool, layer_seconds: float | None = None) -> Phases:
-    """Seconds of a cell, its policies one after another: decoding bound by bandwidth or operations, training by operations, and
-    each pass by its layers' own time."""
+    """Of a cell, its policies one after another: decoding by bandwidth or operations, training by operations, and each pass by its
+    layers' own time."""
     each = LAYER_SECONDS[gpu] if layer_seconds is None else layer_seconds
     found = [_phases(p, cell.workload, on, gpu, each) for p in cell.policies]
     summed = {name: sum(getattr(f, name) for f in found) for name in Phases.__struct_fields__}
@@ -122,7 +111,7 @@ def phases(cell: CellDemand, on: Device, gpu: bool, layer_seconds: float | None 
 
 
 def busy(cell: CellDemand, on: Device) -> float:
-    """Share of a cell's seconds that a GPU works, and does not wait for the next of its layers to be started."""
+    """Share of a cell's seconds that a GPU works, and does not wait for a layer to be started."""
     return (phases(cell, on, True, 0.0).total - START_SECONDS) / phases(cell, on, gpu=True).total
 
 
@@ -155,7 +144,7 @@ def _phases(policy: PolicyDemand, work: Workload, on: Device, gpu: bool, layer_s
     trained = tokens(own * work.trained)
     train = train_seconds(policy, trained, work.mean_sequence, on, policy.checkpointing)
     return Phases(
-        generate=work.steps * generate(own, work.prompts, work.answer_tokens),
+        generate=work.steps * (1 + work.again) * generate(own, work.prompts, work.answer_tokens),
         score=work.steps * score(own * (work.scored + policy.penalised)),
         train=work.steps * (train + 3 * layers * max(1.0, trained / MICRO_TOKENS)),
         measure=work.measured * 2 * score(own),

@@ -17,8 +17,9 @@ NODE_GPUS = 8
 CORES_PER_GPU = 16
 RAM_PER_GPU = 128 * 2**30
 MAX_NODES = 10_000
-LOGICAL = "logical"
-"""Kind of a GPU that is a core of a CPU."""
+LOGICAL = "logical"  # kind of a GPU that is a core of a CPU
+# Begins the name of the resource by which Ray says that a node has an accelerator; the rest is a word of the product's name.
+ACCELERATOR = "accelerator_type:"
 
 
 def gigabytes(size: float) -> str:
@@ -29,15 +30,14 @@ def gigabytes(size: float) -> str:
 # The GPUs of this machine ---------------------------------------------------------------------------------------------
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-ANSWER_SECONDS = 10.0
-"""Without persistence mode nvidia-smi wakes every GPU first."""
+ANSWER_SECONDS = 10.0  # without persistence mode nvidia-smi wakes every GPU first
 _KIND = re.compile(r"(?:(?:QUADRO )?[RG]TX (?:PRO )?(?=\d))?[A-Z]{0,2}\d+[A-Z]*|QUADRO|TITAN")
 _NO_BF16 = re.compile(r"QUADRO|TITAN|GTX|RTX20|MX|G?[KMPVT]\d")
 _NAMES = re.compile(r"^GPU (\d+):.*\(UUID: (GPU-[^)]+)\)|^ +MIG \S*?(\d+)gb\b.*\(UUID: (MIG-[^)]+)\)", re.MULTILINE)
 
 
 class Card(NamedTuple):
-    """A GPU, or a MIG part of one. name: what CUDA_VISIBLE_DEVICES calls it. kind: e.g. H100 or RTX4090. memory: bytes."""
+    """A GPU, or a MIG part of one. name: in CUDA_VISIBLE_DEVICES. kind: e.g. RTX4090."""
 
     name: str
     kind: str
@@ -47,9 +47,9 @@ class Card(NamedTuple):
 def visible() -> list[Card]:
     """Those that nvidia-smi lists and CUDA_VISIBLE_DEVICES leaves, in its order; none where nvidia-smi is absent, fails or is late.
 
-    The variable is read as CUDA reads it (CUDA programming guide, "Environment variables"): numbers, or names of GPUs or of MIG
-    parts, whole or as far as they are unique, up to the first that means no device; none where one stands twice. A number counts
-    as in nvidia-smi's list, which is CUDA's own where the GPUs are alike or CUDA_DEVICE_ORDER is PCI_BUS_ID.
+    The variable is read as CUDA does (programming guide, "Environment variables"): numbers, or names of GPUs or MIG parts as far as
+    they are unique, up to the first that means no device; none where one stands twice. A number counts as in nvidia-smi's list,
+    CUDA's own where the GPUs are alike or CUDA_DEVICE_ORDER is PCI_BUS_ID.
     """
     chosen, numbered, parted = os.environ.get(VISIBLE), dict[str, Card](), False
     listed = _ask("--query-gpu=name,memory.total,mig.mode.current", "--format=csv,noheader,nounits")
@@ -75,13 +75,12 @@ def visible() -> list[Card]:
 
 
 def has_bf16(kind: str) -> bool:
-    """Whether such a GPU multiplies bf16: not those of the generations before Ampere, whose names begin with Kepler's to Turing's
-    letter, or have a brand that ended with them."""
+    """Not those before Ampere, whose names begin with Kepler's to Turing's letter, or have a brand that ended with them."""
     return not _NO_BF16.match(kind.upper())
 
 
 def gpu_kind(name: str) -> str:
-    """From a product's name: `NVIDIA A100-SXM4-80GB` is an A100, `NVIDIA GeForce RTX 4090` an RTX4090."""
+    """`NVIDIA A100-SXM4-80GB` is an A100, `NVIDIA GeForce RTX 4090` an RTX4090."""
     found = _KIND.search(name.upper())
     return found[0].replace(" ", "") if found else "GPU"
 
@@ -112,7 +111,7 @@ def _ask(*arguments: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One machine. gpu_memory: bytes of each of its GPUs; memory: bytes of RAM that may be used."""
+    """gpu_memory: bytes of each of its GPUs; memory: of RAM that may be used."""
 
     name: str
     cores: int
@@ -141,7 +140,7 @@ class Inventory:
         return sum(node.memory for node in self.nodes)
 
     def with_logical_gpus(self) -> Inventory:
-        """For a cluster without GPUs: one logical GPU per core. Half of a node's memory is theirs, the rest stays its RAM."""
+        """One per core; half of a node's memory is theirs."""
         nodes = (replace(n, gpus=n.cores, gpu_memory=n.memory // 2 // max(1, n.cores), gpu_kind=LOGICAL, memory=n.memory // 2)
                  for n in self.nodes)  # fmt: skip
         return Inventory(tuple(nodes))
@@ -150,7 +149,7 @@ class Inventory:
         return Inventory(tuple(replace(n, gpus=0, gpu_memory=0, gpu_kind="") for n in self.nodes))
 
     def describe(self) -> str:
-        """One line, for people."""
+        """In one line."""
         parts = []
         for node in self.nodes:
             gpus = f"{node.gpus} x {node.gpu_kind or 'GPU'} of {node.gpu_memory / 1e9:.0f} GB, " if node.gpus else ""
@@ -170,11 +169,9 @@ def _bytes(size: str) -> int:
 
 
 def parse(text: str) -> Inventory:
-    """An inventory from ``[NODESx]COUNTxKIND-SIZE[+COREScpu-RAM]`` or ``[NODESx]COREScpu-RAM``; ``G`` is 10**9 bytes, ``Gi`` 2**30.
-
-    Without a number of nodes, GPUs stand in nodes of at most eight; without ``+...`` a GPU comes with 16 cores and
-    128 GiB of RAM. With it, cores and RAM are each node's. Raises UsageError.
-    """
+    """``[NODESx]COUNTxKIND-SIZE[+COREScpu-RAM]`` or ``[NODESx]COREScpu-RAM``; ``G`` is 10**9 bytes, ``Gi`` 2**30. GPUs stand in
+    nodes of at most eight unless said, and come with 16 cores and 128 GiB of RAM each unless `+...` gives every node's. Raises
+    UsageError."""
     shown = text[:80]
     match = _STATED.fullmatch(text)
     if match is None:
@@ -205,7 +202,7 @@ def parse(text: str) -> Inventory:
 
 
 def local() -> Inventory:
-    """This machine: the cores this process may use, the memory available now, and the GPUs that CUDA shows it."""
+    """Cores that this process may use, memory available now, and the GPUs that CUDA shows."""
     process, cards = psutil.Process(), visible()
     cores = len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else (psutil.cpu_count() or 1)
     memory = int(psutil.virtual_memory().available)
@@ -213,22 +210,15 @@ def local() -> Inventory:
     return Inventory((Node("local", cores, memory, len(cards), least, kind),))
 
 
-ACCELERATOR = "accelerator_type:"
-"""Begins the name of the resource by which Ray says that a node has an accelerator. The rest of it is a word of the product's name:
-`G` of GeForce, `A100` of one of 40 and of one of 80 GB."""
-
-
 def accelerated(resources: Collection[str]) -> bool:
-    """Whether the GPUs of a Ray node or cluster with these resources are GPUs, and not cores of a CPU."""
+    """Whether the GPUs of a Ray node or cluster with these resources are no cores of a CPU."""
     return LOGICAL not in resources and any(name.startswith(ACCELERATOR) for name in resources)
 
 
 def from_ray(nodes: Iterable[Mapping[str, Any]], cards: Callable[[str], Sequence[Card]]) -> Inventory:
-    """The inventory of a Ray cluster, from what ``ray.nodes()`` returns (Ray itself is not imported).
-
-    cards: the GPUs that CUDA shows on the node of an id; asked of the nodes with accelerators. The GPUs of others are logical: half
-    of the node's memory is theirs. Raises UsageError where no node is alive, or one that has accelerators lists none.
-    """
+    """From what ``ray.nodes()`` returns. cards: that CUDA shows on the node of an id, asked of those with accelerators; others'
+    GPUs are logical, and half of the node's memory is theirs. Raises UsageError where no node is alive, or one with accelerators
+    lists none."""
     found: list[Node] = []
     for entry in nodes:
         if not entry.get("Alive", True):
@@ -254,7 +244,7 @@ def from_ray(nodes: Iterable[Mapping[str, Any]], cards: Callable[[str], Sequence
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bundle:
-    """Resources within one node, asked for or left: whole GPUs with at least `gpu_memory` bytes each, cores, RAM bytes."""
+    """Resources within one node, asked for or left: whole GPUs of at least `gpu_memory` bytes, cores, RAM bytes."""
 
     gpus: int = 0
     cores: int = 0
@@ -266,7 +256,6 @@ class Bundle:
         return big_enough and self.gpus >= other.gpus and self.cores >= other.cores and self.memory >= other.memory
 
     def plus(self, other: Bundle, sign: int = 1) -> Bundle:
-        """With another's GPUs, cores and RAM; less them where the sign is -1."""
         return Bundle(
             self.gpus + sign * other.gpus,
             self.cores + sign * other.cores,
@@ -275,21 +264,16 @@ class Bundle:
         )
 
 
-Free = dict[str, Bundle]
-"""What is left of each node."""
+Free = dict[str, Bundle]  # what is left of each node
 
 
 def capacity(inventory: Inventory) -> Free:
-    """All of every node, in the inventory's order."""
     return {node.name: Bundle(node.gpus, node.cores, node.memory, node.gpu_memory) for node in inventory.nodes}
 
 
 def place(bundles: Sequence[Bundle], free: Free) -> tuple[Free, tuple[str, ...]] | None:
-    """What is left when all bundles are placed, and the node of each; None where they do not fit.
-
-    Best fit decreasing: the largest bundle first, each on the node that keeps the fewest GPUs, then cores, then the first
-    in order. Exact where the bundles are equal; otherwise it may miss a packing that an exhaustive search would find.
-    """
+    """What is left when all bundles are placed, and the node of each; None where they do not fit. Best fit decreasing: the largest
+    bundle first, each on the node that keeps the fewest GPUs, then cores. Exact where the bundles are equal."""
     left, chosen = dict(free), [""] * len(bundles)
     for index in sorted(range(len(bundles)), key=lambda i: bundles[i], reverse=True):
         able = [name for name, node in left.items() if node.holds(bundles[index])]
@@ -302,7 +286,7 @@ def place(bundles: Sequence[Bundle], free: Free) -> tuple[Free, tuple[str, ...]]
 
 
 def missing(bundles: Sequence[Bundle], free: Free) -> str:
-    """In words, what keeps bundles from being placed together, and by how much; empty where they fit."""
+    """In words, what keeps bundles from being placed together; empty where they fit."""
     if place(bundles, free) is not None:
         return ""
 

@@ -1,16 +1,11 @@
-"""A model's size, read off the model itself: built from its config on torch's meta device, where nothing has bytes, and shown a
-few tokens. Imports torch and transformers.
-
-Whatever transformers builds as a causal language model is measured: no architecture is known here by name. In place of its
-attention and its experts stand kernels that say what they were given.
-"""
+"""A model's size, measured on whatever transformers builds as a causal language model from its config on torch's meta device, where
+nothing has bytes. In place of its attention and its experts stand kernels that say what they were given."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,14 +25,6 @@ _ACCOUNTED = "accounted"
 _NOT_CONFIG = {"model_type", "quantization_config", "auto_map"}
 
 
-@dataclass(slots=True)
-class _Seen:
-    """What a pass came through. experts: per mixture its parameters, and the share of them that a token takes."""
-
-    attention: list[Attention] = field(default_factory=list)
-    experts: dict[int, tuple[int, float]] = field(default_factory=dict)
-
-
 class _Attend(torch.autograd.Function):
     """An attention kernel that stores no scores: queries, keys, values and its output are kept for the backward pass, of which
     there is none here."""
@@ -51,22 +38,21 @@ class _Attend(torch.autograd.Function):
 
 
 def measure(name: str, raw: Mapping[str, Any]) -> ModelShape:
-    """The shape of the model that a Hugging Face ``config.json`` describes; of one that also sees or hears, the language part.
-
-    Raises UsageError, in one line: transformers does not know the architecture, or it is no causal language model with attention.
-    """
+    """Of one that also sees or hears, the language part. Raises UsageError, in one line, for an architecture that transformers does
+    not know, or that is no causal language model with attention."""
     kind = str(raw.get("model_type", ""))
     if kind not in CONFIG_MAPPING:
         raise UsageError(f"{name}: transformers {transformers.__version__} knows no model_type {kind!r}")
     problem = "transformers builds no causal language model from its config"
-    seen = _Seen()
-    with _kernels(seen):
+    attention = list[Attention]()
+    mixtures = dict[int, tuple[int, float]]()  # parameters, and the share of them that a token takes
+    with _kernels(attention, mixtures):
         try:
             model = _built(kind, {key: value for key, value in raw.items() if key not in _NOT_CONFIG})
             problem = "its size cannot be measured"
             with FlopCounterMode(display=False) as counted:
                 full = _kept(model, torch.float32)
-            passed, seen.attention = Counter(seen.attention), []
+            passed = Counter(attention)
             half = _kept(model, torch.bfloat16)
         except Exception as error:  # a config.json is anyone's data, and others' modelling code does what it likes
             raise UsageError(
@@ -75,12 +61,12 @@ def measure(name: str, raw: Mapping[str, Any]) -> ModelShape:
     if not passed:
         raise UsageError(f"{name}: no attention in a model of type {model.config.model_type!r}, its size is not known")
     sizes = [p.numel() for p in model.parameters()]
-    experts = sum(count for count, _ in seen.experts.values())
+    experts = sum(count for count, _ in mixtures.values())
     return ModelShape(
         name=name,
         parameters=sum(sizes),
         experts=experts,
-        routed=sum(count * share for count, share in seen.experts.values()) / experts if experts else 1.0,
+        routed=sum(count * share for count, share in mixtures.values()) / experts if experts else 1.0,
         matmul=counted.get_total_flops() // (2 * TOKENS),
         largest=max(sizes),
         vocab=int(model.config.vocab_size),
@@ -92,7 +78,7 @@ def measure(name: str, raw: Mapping[str, Any]) -> ModelShape:
 
 
 @contextmanager
-def _kernels(seen: _Seen) -> Iterator[None]:
+def _kernels(seen: list[Attention], mixtures: dict[int, tuple[int, float]]) -> Iterator[None]:
     """Attention and experts that write down what they are given, and no chatter."""
 
     def attend(
@@ -104,7 +90,7 @@ def _kernels(seen: _Seen) -> Iterator[None]:
         sliding_window: int | None = None,
         **__: Any,
     ) -> tuple[Tensor, None]:
-        seen.attention.append(Attention(1, query.shape[1], key.shape[1], key.shape[-1], sliding_window))
+        seen.append(Attention(1, query.shape[1], key.shape[1], key.shape[-1], sliding_window))
         groups = query.shape[1] // key.shape[1]
         if groups > 1:  # as attention over a padded batch does
             key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
@@ -114,7 +100,7 @@ def _kernels(seen: _Seen) -> Iterator[None]:
     def experts(module: Any, hidden: Tensor, chosen: Tensor, weights: Tensor, *_: Any, **__: Any) -> Tensor:
         tables = [p for p in module.parameters() if p.dim() == 3]
         top = chosen.shape[-1]
-        seen.experts[id(module)] = sum(p.numel() for p in module.parameters()), top / tables[0].shape[0]
+        mixtures[id(module)] = sum(p.numel() for p in module.parameters()), top / tables[0].shape[0]
         first, last = (t[0].T if module.is_transposed else t[0] for t in (tables[0], tables[-1]))
         inner = nn.functional.linear(hidden.repeat_interleave(top, dim=0), first)
         inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)

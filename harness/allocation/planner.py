@@ -1,17 +1,16 @@
-"""The plan of a suite on an inventory: layouts, resources, predicted time and cost, or what is short and by how much; and the
-scheduler that plays it, in the prediction and in the run."""
+"""The plan of a suite on an inventory, or what is short and by how much; and the scheduler that plays it, in the prediction and in
+the run."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
 
-from harness.allocation.cost_model import USABLE
-from harness.allocation.demand import CellDemand
+from harness.allocation.cost_model import USABLE, CellDemand
 from harness.allocation.inventory import (
     LOGICAL,
     Bundle,
@@ -25,15 +24,14 @@ from harness.allocation.inventory import (
 )
 from harness.allocation.layout import CellLayout, Gpu, PolicyLayout, cell_layout, least_gpus, policy_layout
 
-MAX_PARALLEL = 16
-"""Numbers of cells side by side that are tried."""
+MAX_PARALLEL = 16  # numbers of cells side by side that are tried
 
 
 # The scheduler --------------------------------------------------------------------------------------------------------
 
 
 class Request(NamedTuple):
-    """What runs as a whole: its bundles are reserved all at once. seconds: predicted, for the order alone."""
+    """bundles: reserved all at once. seconds: predicted, for the order alone."""
 
     key: str
     bundles: tuple[Bundle, ...]
@@ -41,12 +39,8 @@ class Request(NamedTuple):
 
 
 class Scheduler:
-    """Which of a finite batch of jobs run now.
-
-    A job is given all of its bundles at once or none, and never more later, so nothing is held while waiting. Whatever fits starts,
-    the widest first, then the longest (left to the end they would idle the rest). A job that fits the empty inventory starts when
-    all before it have ended, at the latest; so each job of a finite batch starts.
-    """
+    """Which of a finite batch of jobs run now. A job is given all of its bundles at once or none, so nothing is held while waiting.
+    Whatever fits starts, the widest first, then the longest. Each job starts, when all others have ended at the latest."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory, self.free = inventory, capacity(inventory)
@@ -66,7 +60,7 @@ class Scheduler:
         return self._start()
 
     def _width(self, job: Request) -> float:
-        """Share of the inventory that it takes, of the scarcer of GPUs and cores."""
+        """Share of the inventory's GPUs or cores, whichever is more."""
         gpus, cores = sum(b.gpus for b in job.bundles), sum(b.cores for b in job.bundles)
         return max(gpus / max(1, self._inventory.gpus), cores / max(1, self._inventory.cores))
 
@@ -85,7 +79,7 @@ class Scheduler:
 
 
 class Timetable(NamedTuple):
-    """What a schedule comes to: its length, below which no schedule is, core- and GPU-seconds, and the fullest moments."""
+    """bound: no schedule is shorter. The last four are of the fullest moments."""
 
     seconds: float = 0.0
     bound: float = 0.0
@@ -121,8 +115,7 @@ def timetable(jobs: Sequence[Request], inventory: Inventory) -> Timetable:
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """What there is, and how much of it the plan uses at once. workers: cells side by side. nodes: that they are placed on;
-    shared: parts into which these have cut each GPU."""
+    """workers: cells side by side. nodes: that they are placed on; shared: parts into which these have cut each GPU."""
 
     inventory: str
     cores: int
@@ -136,8 +129,8 @@ class Resources(msgspec.Struct, frozen=True):
 
 
 class Predicted(msgspec.Struct, frozen=True):
-    """Of all pending cells. cpu_seconds: of reserved cores; gpu_seconds: of reserved GPUs; memory_bytes: host and devices
-    together, at the fullest moment; wall_bound: no schedule of these layouts is shorter."""
+    """cpu_seconds, gpu_seconds: reserved; memory_bytes: host and devices at the fullest moment; wall_bound: no schedule of these
+    layouts is shorter."""
 
     cpu_seconds: float = 0.0
     gpu_seconds: float = 0.0
@@ -145,14 +138,10 @@ class Predicted(msgspec.Struct, frozen=True):
     memory_bytes: int = 0
     wall_bound: float = 0.0
 
-    @property
-    def gpu_hours(self) -> float:
-        return self.gpu_seconds / 3600
-
 
 class KindPlan(msgspec.Struct, frozen=True):
-    """All pending cells of one kind, which share a layout (None on the embedded engine, of which micro_tokens is chosen where the
-    default does not fit). bundles: what each reserves."""
+    """All pending cells of one kind. bundles: what each reserves. layout: None on the embedded engine, of which micro_tokens is
+    chosen where the default does not fit."""
 
     kind: str
     cells: int
@@ -163,8 +152,7 @@ class KindPlan(msgspec.Struct, frozen=True):
 
 
 class Disk(msgspec.Struct, frozen=True):
-    """Bytes that the pending cells keep when all are done, and at the fullest moment before; of what is fetched or made first
-    (base checkpoints, models), each once."""
+    """Bytes that the pending cells keep, and at the fullest moment; caches: of base checkpoints and models."""
 
     kept: int = 0
     running: int = 0
@@ -172,7 +160,7 @@ class Disk(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The answer. shortfall: in words, None where everything fits."""
+    """shortfall: in words, None where everything fits."""
 
     feasible: bool
     shortfall: str | None
@@ -183,78 +171,37 @@ class Plan(msgspec.Struct, frozen=True):
     kinds: tuple[KindPlan, ...] = ()
     disk: Disk = Disk()
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain data for ``harness plan --json``."""
-        built: dict[str, Any] = msgspec.to_builtins(self)
-        return built
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerDemand:
-    """So many cells of a kind, each in one process: seconds by prior or measurement, peak bytes of RAM, and of a GPU where it takes
-    one, which it keeps busy for a share of the time. micro_tokens: what it was counted with, where that is the planner's choice.
-    half: whether a policy is computed in bf16."""
-
-    kind: str
-    cells: int
-    seconds: float
-    memory: int
-    device: int = 0
-    busy: float = 1.0
-    micro_tokens: int = 0
-    cores: int = 1
-    half: bool = False
-
-    @property
-    def plan(self) -> KindPlan:
-        bundle = Bundle(int(self.device > 0), self.cores, self.memory, self.device)
-        return KindPlan(self.kind, self.cells, self.seconds, (bundle,), micro_tokens=self.micro_tokens)
+    def as_json(self) -> Any:
+        return msgspec.to_builtins(self)
 
 
 def plan_workers(
     cells: int,
-    pending: Sequence[WorkerDemand],
+    pending: Sequence[KindPlan],
     inventory: Inventory,
-    first: Sequence[WorkerDemand] = (),
+    first: Sequence[KindPlan] = (),
     workers: int | None = None,
+    busy: float = 1.0,
+    half: bool = False,
 ) -> Plan:
-    """The embedded engine: one worker process per cell, on its cores, or on a GPU that it shares with as many others as its
-    memory holds.
-
-    first: what must end before any cell starts (base checkpoints). workers: most processes at once.
-    """
-    everything = (*first, *pending)
+    """One worker process per cell, on its cores, or on a GPU that it shares with as many as its memory holds. first: what must end
+    before any cell starts (base checkpoints). workers: most processes at once. busy: share of the time that a process keeps a GPU
+    at work. half: a policy is computed in bf16."""
+    bundles = [bundle for kind in (*first, *pending) for bundle in kind.bundles]
     held, parts = inventory, 1
     if workers is not None:
-        held = _at_most(held, workers * max((job.cores for job in everything), default=1))
-    device = max((job.device for job in everything), default=0)
+        held = _at_most(held, workers * max((bundle.cores for bundle in bundles), default=1))
+    device = max((bundle.gpu_memory for bundle in bundles), default=0)
     sizes = [int(node.gpu_memory * USABLE) for node in held.nodes if node.gpus]
     if device and sizes:  # every GPU as so many as it holds processes, by its memory and by its time
-        parts = max(1, min(min(sizes) // device, int(1 / max(job.busy for job in everything))))
+        parts = max(1, min(min(sizes) // device, int(1 / busy)))
         nodes = (replace(n, gpus=n.gpus * parts, gpu_memory=int(n.gpu_memory * USABLE) // parts) for n in held.nodes)
         held = Inventory(tuple(nodes))
-    half = any(job.device and job.half for job in pending)
-    kinds = [[job.plan for job in jobs] for jobs in (pending, first)]
-    if words := (_without_bf16(inventory) if half else "") or _refused(kinds[0], held) or _refused(kinds[1], held):
-        return _infeasible(words, cells, sum(job.cells for job in pending), inventory)
-    runs = [timetable(_jobs(kind), held) for kind in kinds]
-    most = max(run.together for run in runs)
-    predicted = Predicted(
-        cpu_seconds=sum(run.core_seconds for run in runs),
-        gpu_seconds=sum(run.gpu_seconds for run in runs) / parts,
-        wall_seconds=sum(run.seconds for run in runs),
-        memory_bytes=max(run.memory for run in runs) + max((job.device for job in pending), default=0) * most,
-        wall_bound=sum(run.bound for run in runs),
-    )
-    resources = _resources(
-        inventory,
-        workers=most if workers is None else min(most, workers),
-        cores_used=max(run.cores for run in runs),
-        gpus_used=min(inventory.gpus, max(run.gpus for run in runs)),
-        nodes=held.nodes,
-        shared=parts,
-    )
-    return Plan(True, None, cells, sum(job.cells for job in pending), resources, predicted, tuple(kinds[0]))
+    without = _without_bf16(inventory) if half and device else ""
+    if words := without or _refused(pending, held) or _refused(first, held):
+        return _infeasible(words, cells, sum(kind.cells for kind in pending), inventory)
+    runs = [timetable(_jobs(kinds), held) for kinds in (pending, first)]
+    return _feasible(cells, pending, runs, inventory, held, device, parts, workers)
 
 
 def plan_cells(
@@ -263,12 +210,8 @@ def plan_cells(
     inventory: Inventory,
     measured: Mapping[str, float] | None = None,
 ) -> Plan:
-    """Cells whose policies have GPUs of their own (the openrlhf engine), on a cluster's GPUs (logical ones where it has none).
-
-    The number of cells side by side is the one whose makespan bound is the least; within a cell the GPUs are shared out so that
-    its policies finish a step together. kinds: of pending cells, with their number. measured: seconds per kind of cell, which take
-    the prediction's place.
-    """
+    """Cells whose policies have GPUs of their own, logical ones where there are none: so many side by side as take the least time.
+    kinds: of pending cells, with their number. measured: seconds by kind, in the prediction's place."""
     cluster = inventory if inventory.gpus else inventory.with_logical_gpus()
     pending = sum(count for _, count in kinds.values())
     half = any(p.precision == "bf16" for cell, _ in kinds.values() for p in cell.policies)
@@ -300,14 +243,8 @@ def plan_cells(
             best, chosen = run, plans
     if best is None:
         return _infeasible(why, cells, pending, inventory)
-    device_bytes = max(kind.layout.memory_bytes - kind.layout.host for kind in chosen if kind.layout)
-    predicted = Predicted(
-        best.core_seconds, best.gpu_seconds, best.seconds, best.memory + device_bytes * best.together, best.bound
-    )
-    resources = _resources(
-        cluster, workers=best.together, cores_used=best.cores, gpus_used=best.gpus, nodes=cluster.nodes
-    )
-    return Plan(True, None, cells, pending, resources, predicted, tuple(chosen))
+    devices = max(kind.layout.memory_bytes - kind.layout.host for kind in chosen if kind.layout)
+    return _feasible(cells, chosen, [best], cluster, cluster, devices)
 
 
 def _jobs(kinds: Sequence[KindPlan], measured: Mapping[str, float] = {}) -> list[Request]:
@@ -319,17 +256,47 @@ def _jobs(kinds: Sequence[KindPlan], measured: Mapping[str, float] = {}) -> list
 
 
 def _infeasible(words: str | None, cells: int, pending: int, inventory: Inventory) -> Plan:
-    return Plan(words is None, words, cells, pending, _resources(inventory), Predicted())
+    there = Resources(inventory.describe(), inventory.cores, inventory.memory, inventory.gpus)
+    return Plan(words is None, words, cells, pending, there, Predicted())
 
 
-def _resources(inventory: Inventory, **used: Any) -> Resources:
-    return Resources(inventory.describe(), inventory.cores, inventory.memory, inventory.gpus, **used)
+def _feasible(
+    cells: int,
+    kinds: Sequence[KindPlan],
+    runs: Sequence[Timetable],
+    inventory: Inventory,
+    held: Inventory,
+    device_bytes: int,
+    parts: int = 1,
+    workers: int | None = None,
+) -> Plan:
+    """runs: one after the other, on `held`, whose GPUs are `parts` of the inventory's. device_bytes: of a cell."""
+    most = max(run.together for run in runs)
+    predicted = Predicted(
+        cpu_seconds=sum(run.core_seconds for run in runs),
+        gpu_seconds=sum(run.gpu_seconds for run in runs) / parts,
+        wall_seconds=sum(run.seconds for run in runs),
+        memory_bytes=max(run.memory for run in runs) + device_bytes * most,
+        wall_bound=sum(run.bound for run in runs),
+    )
+    resources = Resources(
+        inventory=inventory.describe(),
+        cores=inventory.cores,
+        memory_bytes=inventory.memory,
+        gpus=inventory.gpus,
+        workers=most if workers is None else min(most, workers),
+        cores_used=max(run.cores for run in runs),
+        gpus_used=min(inventory.gpus, max(run.gpus for run in runs)),
+        nodes=held.nodes,
+        shared=parts,
+    )
+    return Plan(True, None, cells, sum(kind.cells for kind in kinds), resources, predicted, tuple(kinds))
 
 
 def _candidates(
     kinds: Mapping[str, tuple[CellDemand, int]], total: int, gpu: Gpu
 ) -> list[tuple[float, dict[str, CellLayout]]]:
-    """Layouts per kind for several numbers of cells side by side, with the makespan's bound, the least first; at most three."""
+    """Layouts by kind for several numbers of cells side by side, with the makespan's bound, the three least."""
     most = min(total, sum(count for _, count in kinds.values()), MAX_PARALLEL)
     sizes = sorted({total // side for side in range(1, most + 1)})
     found = []
@@ -384,7 +351,7 @@ def _named(kinds: Sequence[str]) -> str:
 
 
 def _uniform(nodes: Sequence[Node]) -> tuple[Gpu, Inventory]:
-    """The kind of GPU with most memory in all, and the nodes that have it: a cell's ranks should be equally fast."""
+    """The kind with most memory in all, and its nodes: a cell's ranks should be equally fast."""
     memory: dict[tuple[str, int], int] = {}
     for node in nodes:
         kind = (node.gpu_kind, node.gpu_memory)
@@ -395,7 +362,6 @@ def _uniform(nodes: Sequence[Node]) -> tuple[Gpu, Inventory]:
 
 
 def _without_bf16(inventory: Inventory) -> str:
-    """In words, which GPUs there are that do not multiply bf16."""
     kinds = sorted({n.gpu_kind for n in inventory.nodes if n.gpus and not has_bf16(n.gpu_kind)})
     return f"{', '.join(kinds)} multiplies no bf16: engine_options.dtype=fp32 does without" if kinds else ""
 
@@ -410,7 +376,6 @@ def _refused(kinds: Sequence[KindPlan], inventory: Inventory) -> str:
 
 
 def _at_most(inventory: Inventory, cores: int) -> Inventory:
-    """The same nodes with at most so many cores in all."""
     nodes = []
     for node in inventory.nodes:
         nodes.append(replace(node, cores=min(node.cores, cores)))
@@ -430,13 +395,13 @@ def duration(seconds: float) -> str:
 
 
 def describe(plan: Plan) -> str:
-    """Cells, resources and prediction, then each distinct layout with memory per GPU by part; or what is short."""
+    """Cells, resources and prediction, then each distinct layout; or what is short."""
     lines = [f"inventory  {plan.resources.inventory}", f"cells      {plan.cells}, {plan.pending} to do"]
     if not plan.feasible:
         return "\n".join([*lines, f"does not fit: {first_of(plan.shortfall or '')}"])
     p, r, d = plan.predicted, plan.resources, plan.disk
     used = f"{r.gpus_used} of {r.gpus} GPUs, " if r.gpus_used else ""
-    cost = f"{p.gpu_hours:.1f} GPU-hours" if p.gpu_seconds else f"{duration(p.cpu_seconds)} of CPU"
+    cost = f"{p.gpu_seconds / 3600:.1f} GPU-hours" if p.gpu_seconds else f"{duration(p.cpu_seconds)} of CPU"
     lines += [
         f"resources  {r.workers} cells side by side on {used}{r.cores_used} of {r.cores} cores, {gigabytes(p.memory_bytes)}",
         f"predicted  {duration(p.wall_seconds)} (no schedule of these layouts takes less than {duration(p.wall_bound)}), {cost}",
@@ -447,7 +412,7 @@ def describe(plan: Plan) -> str:
     alike: dict[object, list[tuple[CellLayout, KindPlan]]] = {}
     for kind in plan.kinds:
         if kind.layout is not None:
-            parts = [(p.policy, p.gpus, p.rollout_gpus, p.tensor_parallel, p.memory) for p in kind.layout.policies]
+            parts = [(p.policy, p.gpus, p.tensor_parallel, p.memory) for p in kind.layout.policies]
             alike.setdefault((kind.layout.arrangement, *parts), []).append((kind.layout, kind))
     for same in alike.values():
         layout = same[0][0]
@@ -473,7 +438,6 @@ def _disk(size: int) -> str:
 
 
 def _policy_lines(policy: PolicyLayout) -> list[str]:
-    where = f"{policy.gpus} GPUs" + (f" to train, {policy.rollout_gpus} to roll out" if policy.split else "")
     ways = [f"ZeRO {policy.zero}", f"micro-batch {policy.micro_batch}"]
     ways += ["checkpointing"] * policy.checkpointing + ["trainer and engine take turns"] * policy.sleeps
     memory = msgspec.structs.asdict(policy.memory)
@@ -481,7 +445,7 @@ def _policy_lines(policy: PolicyLayout) -> list[str]:
     names = {"kv_cache": "KV cache", "context": "contexts and buffers"}
     parts = [f"{names.get(part, part.replace('_', ' '))} {size / 1e9:.1f}" for part, size in memory.items() if size]
     return [
-        f"  {policy.policy}: {where}; {', '.join(ways)}; {policy.engines} rollout engine{'s' if policy.engines != 1 else ''} "
-        f"x TP {policy.tensor_parallel}, {policy.concurrent} answers at once",
+        f"  {policy.policy}: {policy.gpus} GPUs; {', '.join(ways)}; {policy.engines} rollout engine"
+        f"{'s' if policy.engines != 1 else ''} x TP {policy.tensor_parallel}, {policy.concurrent} answers at once",
         f"    {gigabytes(policy.peak)} of {gigabytes(policy.capacity)} per GPU: {', '.join(parts)}",
     ]

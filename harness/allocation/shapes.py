@@ -1,10 +1,6 @@
-"""Models in figures: what memory, work and disk are counted from, read off a model's own config. Imports without torch.
-
-A config comes from a folder's ``config.json``, from the hub's cache on this machine, from the table ``models.yaml`` (published
-configs of the shipped suites' models, so that these plan without a network) or from the hub. The model is built from it on
-torch's meta device (`meta`), which takes seconds; so micro families and ``models.yaml`` have their shapes in tables, which tests
-measure again.
-"""
+"""Models in figures, read off their configs: a folder's, one in the hub's cache, of the table ``models.yaml`` (the shipped suites'
+models, without a network) or the hub's. The model is built on torch's meta device (`meta`), which takes seconds; so micro families
+and ``models.yaml`` have their shapes in tables, which tests measure again. Imports without torch."""
 
 from __future__ import annotations
 
@@ -25,14 +21,15 @@ from harness.errors import UsageError
 from harness.reading import in_words, read_text
 
 MICRO = "micro/"
+# Names that the hub's own check, which takes long to import, refuses for nothing.
 _PLAIN = re.compile(r"\w+([.-]\w+)*/\w+([.-]\w+)*")
-"""Names that the hub's own check, which takes long to import, refuses for nothing."""
 
 
 # A config, before any library believes it ---------------------------------------------------------------------------------
 
 MAX_BYTES = 4 << 20
 MAX_DEPTH = 16
+# What the figures of each name may be at most: several times what any published model has.
 LARGEST = {
     1 << 22: ("vocab_size", "vocabulary_size"),
     1 << 17: ("hidden_size", "d_model", "n_embd", "dim", "head_dim", "word_embed_proj_dim"),
@@ -42,12 +39,11 @@ LARGEST = {
               "n_routed_experts", "n_shared_experts", "num_experts_per_tok"),
     1 << 27: ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length"),
 }  # fmt: skip
-"""What the figures of each name may be at most: several times what any published model has."""
 _LIMITS = {name: limit for limit, names in LARGEST.items() for name in names}
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """What a model's ``config.json`` states. Raises UsageError, one line with the place, for what no model could have."""
+    """Raises UsageError, one line with the place, for what no model could have."""
     try:
         config = json.loads(read_text(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
@@ -86,10 +82,10 @@ def _figure(value: Any, limit: int) -> bool:
 # Precision: decided by a policy's model and its suite, on every machine alike ---------------------------------------------
 
 Precision = Literal["bf16", "fp32"]
+# CPU flags of instructions that multiply bf16, and what people call them.
 FAST = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "Arm BF16"}
-"""CPU flags of instructions that multiply bf16, and what people call them."""
+# Of a CPU without them: matrix products of an AMD EPYC, its instructions left out.
 EMULATED = "bf16 takes 2.5 to 5 times as long as fp32 (engine_options.dtype: fp32 gives cells of their own)"
-"""On a CPU without them: matrix products of an AMD EPYC, its instructions left out."""
 
 
 def chosen(config: Mapping[str, Any]) -> Precision:
@@ -100,20 +96,25 @@ def chosen(config: Mapping[str, Any]) -> Precision:
 
 @cache
 def cpu_bf16() -> str:
-    """The name of what multiplies bf16 fast in this machine's CPU; empty where nothing does, or the system does not say."""
+    """What multiplies bf16 fast in this machine's CPU; empty where nothing does, or the system does not say."""
+    flags = cpu_flags()
+    return next((name for flag, name in FAST.items() if flag in flags), "")
+
+
+def cpu_flags() -> set[str]:
+    """What this machine's CPU can do, in the kernel's words; empty where the system does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return ""
-    flags = {flag for line in lines if line.lower().startswith(("flags", "features")) for flag in line.split()}
-    return next((name for flag, name in FAST.items() if flag in flags), "")
+        return set()
+    return {flag for line in lines if line.lower().startswith(("flags", "features")) for flag in line.split()}
 
 
 # Shapes --------------------------------------------------------------------------------------------------------------
 
 
 class Attention(NamedTuple):
-    """So many layers whose attention is alike. window: tokens that a query sees at most, None for all."""
+    """Layers alike. window: tokens that a query sees at most, None for all."""
 
     layers: int
     heads: int
@@ -123,7 +124,7 @@ class Attention(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Bytes per token that a backward pass needs kept: by all layers, by the fullest one, by embedding, last norm and head."""
+    """Bytes per token for a backward pass: of all layers, of the fullest one, of embedding, last norm and head."""
 
     layers: int
     layer: int
@@ -131,12 +132,8 @@ class Kept(NamedTuple):
 
 
 class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A causal language model in figures.
-
-    parameters: all, a tied head once. experts: of them in mixtures of experts, of which a token takes the share `routed`.
-    matmul: parameters multiplied per token, the head included, look-ups not. largest: parameters of the largest matrix.
-    half, full: what is kept for the backward pass, at bf16 and fp32, with attention that stores no scores.
-    """
+    """parameters: a tied head once. matmul: multiplied per token, the head included. largest: of the largest matrix. experts: in
+    mixtures, of which a token takes the share `routed`. half, full: at bf16 and fp32, with attention that stores no scores."""
 
     name: str
     parameters: int
@@ -155,7 +152,7 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(a.layers for a in self.attention)
 
     def read(self, tokens: float) -> float:
-        """Parameters that a pass of so many tokens reads, each of which chooses its experts by itself."""
+        """Parameters that a pass reads, each of whose tokens chooses its experts by itself."""
         return self.parameters - self.experts * float((1 - self.routed) ** tokens)
 
     def divides(self, devices: int) -> bool:
@@ -163,10 +160,8 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return all(a.heads % devices == 0 for a in self.attention)
 
     def kv_bytes(self, tokens: int, value_bytes: int = 2, devices: int = 1) -> int:
-        """Keys and values of one sequence on one of so many devices; heads are repeated where there are more devices.
-
-        Source: Kwon et al., PagedAttention (arXiv 2309.06180), sections 3 and 4; a window keeps its own length only.
-        """
+        """Keys and values of one sequence on one of so many devices, which repeat heads where they are more (Kwon et al., arXiv
+        2309.06180, sections 3 and 4); a window keeps its own length only."""
         return (
             sum(
                 2 * a.layers * a.head_dim * (a.kv_heads // min(devices, a.kv_heads)) * min(tokens, a.window or tokens)
@@ -176,13 +171,13 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def attention_flops(self, sequence: float) -> float:
-        """Forward operations per token of scores and their sums, over a causal sequence of so many tokens."""
+        """Forward operations per token of scores and their sums, over a causal sequence."""
         seen = ((a, min(sequence / 2, a.window or sequence)) for a in self.attention)
         return sum(4 * a.layers * a.heads * a.head_dim * length for a, length in seen)
 
 
 def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
-    """The shape that a Hugging Face ``config.json`` states. Raises UsageError, one line."""
+    """Of a Hugging Face ``config.json``. Raises UsageError, one line."""
     return _shape(name, json.dumps(config, sort_keys=True))
 
 
@@ -197,7 +192,7 @@ def _shape(name: str, config: str) -> ModelShape:
 
 @cache
 def _table() -> tuple[dict[str, dict[str, Any]], dict[str, ModelShape]]:
-    """The table ``models.yaml``: configs by short name; shapes by config, the micro families' by name."""
+    """``models.yaml``: configs by short name; shapes by config, the micro families' by name."""
     text = resources.files(__package__).joinpath("models.yaml").read_text(encoding="utf-8")
     rows = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text).get_single_data()  # safe_load's, in C where there is one
     configs, shapes = dict[str, dict[str, Any]](), dict[str, ModelShape]()
@@ -215,8 +210,8 @@ def shipped() -> Mapping[str, Mapping[str, Any]]:
 
 
 def load_shape(model: str, revision: str | None = None) -> ModelShape:
-    """The shape of a micro family, a model folder or a hub model. Raises UsageError, in one line: there is no config to be had, it
-    is unusable, or no causal language model."""
+    """Of a micro family, a model folder or a hub model. Raises UsageError, in one line, where there is no usable config of a causal
+    language model."""
     if not model.startswith(MICRO):
         return shape_from_config(model.rstrip("/").rsplit("/", 1)[-1], load_config(model, revision))
     families = {name: shape for name, shape in _table()[1].items() if name.startswith(MICRO)}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -14,16 +14,17 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 
-from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
+from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerScores, Prompt
 from harness.experience.records import GroupValue
 from harness.learning.minibatches import Packed, from_sampler, minibatches, pack
 from harness.learning.regime import Context, Need, Regime
 from harness.learning.surrogate import surrogate
-from harness.learning.terms import Term
+from harness.learning.terms import Term, scheduled
 from harness.verification.verdict import Verdict
 
 T = TypeVar("T")
 PROMPT = Prompt("x", "x", "1")
+HINTED = Prompt("x/hinted", "x", "1", hint=("p1", "x", 0))
 MAX_OUTCOMES = 1_000_000
 Vector = Float64[np.ndarray, "K"]
 
@@ -33,14 +34,18 @@ Draws = tuple[tuple[int, ...], ...]  # the answers that each policy drew, the le
 
 @dataclass(frozen=True, eq=False)
 class Bandit:
-    """logits: one row per policy, the learner first. rewards: 0 or 1. rollouts: G."""
+    """logits: one row per policy, the learner first. rewards: 0 or 1. rollouts: G. hint: what a hint adds to the learner's logits
+    in a second round; by default nothing."""
 
     logits: Float64[np.ndarray, "n K"]
     rewards: Vector
     rollouts: int
+    hint: Vector | None = None
 
     def __post_init__(self) -> None:
         n, k = self.logits.shape
+        if self.hint is not None and self.hint.shape != (k,):
+            raise ValueError("a hint adds a number to the logit of each answer")
         if self.rewards.shape != (k,) or not np.isin(self.rewards, (0.0, 1.0)).all() or self.rollouts < 1:
             raise ValueError("a bandit needs a reward of 0 or 1 per answer, and at least one rollout")
         if k ** (n * self.rollouts) > MAX_OUTCOMES:
@@ -49,8 +54,12 @@ class Bandit:
     @cached_property
     def policies(self) -> Float64[np.ndarray, "n K"]:
         """Probabilities of the answers."""
-        shifted = np.exp(self.logits - self.logits.max(axis=1, keepdims=True))
-        return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+        return _softmax(self.logits)
+
+    @cached_property
+    def hinted(self) -> Vector:
+        """The learner's, with a hint."""
+        return np.asarray(_softmax(self.logits[:1] + (0.0 if self.hint is None else self.hint))[0])
 
     @property
     def success(self) -> Float64[np.ndarray, "n"]:
@@ -90,10 +99,11 @@ class JointDraw:
     weights: tuple[float, ...]
 
 
-def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1) -> list[JointDraw]:
-    """Every outcome through a fresh instance; the step's updates at the weights of its start. Draws that bring the learner the
-    same are learnt once, and all go through the surrogate together."""
-    delivery = Delivery(bandit, regime)
+def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1, share: float = 1.0) -> list[JointDraw]:
+    """Every outcome through a fresh instance, at a run's first step; the step's updates at the weights of its start. Draws that
+    bring the learner the same are learnt once, and all go through the surrogate together. share: of each peer's answers that
+    arrive (`Replay.share`)."""
+    delivery = Delivery(bandit, regime, share)
     place: dict[Hashable, int] = {}
     learnt: list[list[tuple[float, tuple[Term, ...]]]] = []
     learnt_as = []
@@ -117,6 +127,7 @@ def _gradients(
 ) -> tuple[Float64[np.ndarray, "S K"], list[tuple[float, ...]]]:
     """Ascent direction of each of S steps, and the ratios of its peer answers."""
     packs: list[Packed] = []
+    hinted: list[bool] = []
     owner: list[int] = []
     chosen: list[int] = []
     peer: list[bool] = []
@@ -127,12 +138,13 @@ def _gradients(
                 packs.append(pack(batch, live))
                 owner += [i] * len(live)
                 chosen += [int(a.tokens[0]) for _, a in live]
+                hinted += [a.prompt_id == HINTED.id for _, a in live]
                 peer += [terms[t].source == "peer" for t, _ in live]
     gradients = np.zeros((len(learnt), bandit.logits.shape[1]))
     weights: list[list[float]] = [[] for _ in learnt]
     if packs:
-        pi = bandit.policies[0]
-        logp = torch.tensor(np.log(pi)[chosen], requires_grad=True)
+        pi = np.where(np.array(hinted)[:, None], bandit.hinted, bandit.policies[0])
+        logp = torch.tensor(np.log(pi[np.arange(len(pi)), chosen]), requires_grad=True)
         joined = Packed(*(np.concatenate([getattr(p, f.name) for p in packs]) for f in fields(Packed)))
         loss, statistics = surrogate(logp, joined)
         slope = -torch.autograd.grad(loss, logp)[0].numpy()
@@ -163,8 +175,9 @@ def expectation(outcomes: Sequence[JointDraw], of: Callable[[JointDraw], float])
 class Delivery:
     """What the substrate hands to the learner, by what the regime shares and needs."""
 
-    def __init__(self, bandit: Bandit, regime: Regime) -> None:
+    def __init__(self, bandit: Bandit, regime: Regime, share: float = 1.0) -> None:
         self.regime = regime
+        self._served = int(share * bandit.rollouts + 0.5)  # alike in distribution: the first ones stand for any
         n, k = bandit.logits.shape
         self.names = tuple(f"p{j}" for j in range(n))
         logs = np.log(bandit.policies)
@@ -172,6 +185,14 @@ class Delivery:
         tokens = [np.array([a], dtype=np.int32) for a in range(k)]
         self._own = [Answer(tokens[a], logs[0][[a]], str(a), False, verdicts[a]) for a in range(k)]
         self._boxes = {kind.inbox for kind in regime.shares}
+        self._scores = logs[1:] if Need.SCORES in regime.needs else logs[:0]
+        again = [replace(a, logprobs=np.log(bandit.hinted)[[i]]) for i, a in enumerate(self._own)]
+        self.second: list[tuple[float, Group]] = []
+        """(probability, what the learner says) of every draw of a second round."""
+        if regime.hint_tokens:
+            for drawn in itertools.product(range(k), repeat=bandit.rollouts):
+                group = Group(HINTED, self.names[0], 0, 1, tuple(again[a] for a in drawn))
+                self.second.append((float(np.prod(bandit.hinted[list(drawn)])), group))
         self._peers = {
             (j, index, a): PeerAnswer(
                 author=self.names[j],
@@ -196,7 +217,8 @@ class Delivery:
     def experience(self, draws: Draws) -> tuple[Group, Inbox, Hashable]:
         """The learner's group and inbox, and a key that is equal for equal experience."""
         own = Group(PROMPT, self.names[0], 0, 1, tuple(self._own[a] for a in draws[0]))
-        groups = [[self._peers[j, i, a] for i, a in enumerate(d)] for j, d in enumerate(draws[1:], start=1)]
+        served = [d[: self._served] for d in draws[1:] if self._served]
+        groups = [[self._peers[j, i, a] for i, a in enumerate(d)] for j, d in enumerate(served, start=1)]
         sent = tuple(answer for group in groups for answer in group)
         header = {"version": 0, "step": 1, "prompt_id": PROMPT.id}
         values = (
@@ -206,16 +228,30 @@ class Delivery:
         every = {"answers": sent, "successes": tuple(a for a in sent if a.reward > 0), "values": tuple(values)}
         given = {box: {PROMPT.id: found} for box, found in every.items() if found and box in self._boxes}
         same = tuple((box, tuple(id(a) if box != "values" else a for a in given[box][PROMPT.id])) for box in given)
-        return own, Inbox(**given), (draws[0], same)  # type: ignore[arg-type]
+        scores = tuple(
+            PeerScores(name, 0, PROMPT.id, i, logs[[a]], float(logs[a]), 1)
+            for name, logs in zip(self.names[1:], self._scores, strict=False)
+            for i, a in enumerate(draws[0])
+        )
+        inbox = Inbox(**given, scores={PROMPT.id: scores} if scores else {})  # type: ignore[arg-type]
+        return own, inbox, (draws[0], same)
 
 
 def _learn(delivery: Delivery, own: Group, inbox: Inbox, updates: int) -> Iterator[tuple[float, tuple[Term, ...]]]:
-    def run(rng: np.random.Generator) -> tuple[Term, ...]:
-        regime = type(delivery.regime)(delivery.regime.options)
+    def run(rng: np.random.Generator) -> tuple[float, tuple[Term, ...]]:
+        regime, groups, factor = type(delivery.regime)(delivery.regime.options), [own], 1.0
         context = Context(delivery.names[0], delivery.names, 1, rng, max_tokens=1, updates=updates)
-        return tuple(regime.learn([own], inbox, context))
+        if regime.hints(groups, inbox, context):
+            probability, group = delivery.second[int(rng.integers(len(delivery.second)))]
+            groups, factor = [own, group], probability * len(delivery.second)
+        return factor, tuple(scheduled(regime.learn(groups, inbox, context), 1, 1))
 
-    return every_choice(run)
+    return ((share * factor, terms) for share, (factor, terms) in every_choice(run))
+
+
+def _softmax(logits: Float64[np.ndarray, "n K"]) -> Float64[np.ndarray, "n K"]:
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
 
 
 _UNTOUCHED = np.random.PCG64(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,11 +23,11 @@ from harness.bandit.laboratory import (
 )
 from harness.errors import PluginError, SuiteError
 from harness.files import write_atomic
-from harness.learning.advantages import rewards_of
+from harness.learning.advantages import rewards_of, standardise
 from harness.learning.regime import Regime
 from harness.learning.registry import build, load
-from harness.suite import yaml
-from harness.suite.load import LABORATORY, find, first_error
+from harness.learning.terms import Term
+from harness.suite.load import LABORATORY, find, first_error, read_yaml
 from harness.suite.schema import Name, Variant
 
 
@@ -91,6 +92,29 @@ def facts(bandit: Bandit) -> list[Fact]:
         moment = expectation(outcomes, squared_weight)
         found.append(Fact("prp: second moment of the weight = 1 + chi^2", 1 + bandit.chi_squared(), moment))
 
+    def shaped(weight: Callable[[float], float]) -> Vector:
+        """LUFFY's E[g] with peers' right answers weighed by `weight` of their probability."""
+        total = np.zeros(pi.shape[1])
+        for probability, (own, *theirs) in bandit.outcomes:
+            right = [a for drawn in theirs for a in drawn if bandit.rewards[a]]
+            pool = np.array([bandit.rewards[a] for a in (*own, *right)])
+            weights = [*[1.0] * g, *(weight(pi[0][a]) for a in right)]
+            for a, w, each in zip((*own, *right), weights, standardise(pool, pool), strict=True):
+                total += probability * w * each / pool.size * (np.eye(pi.shape[1])[a] - pi[0])
+        return total
+
+    slope = far(mean_gradient(run("luffy")), shaped(lambda p: 0.1 * p / (p + 0.1) ** 2))
+    small, large = (mean_gradient(run("luffy", gamma=gamma, gradient="weight")) for gamma in (1e-9, 1e6))
+    own_part = shaped(lambda p: 0.0)
+    proportional = far((large - own_part) * 1e6, shaped(lambda p: p) - own_part)
+    apart = far(mean_gradient(run("chord", mu_first=0.0)), mean_gradient(run("independent")))
+    found += [
+        Fact("luffy: E[g] is the gradient of p / (p + gamma) A on peers' right answers", 0.0, slope),
+        Fact("luffy, as a weight: gamma -> 0 is the score function", 0.0, far(small, shaped(lambda p: 1.0))),
+        Fact("luffy, as a weight: gamma -> infinity is proportional to p", 0.0, proportional),
+        Fact("chord: mu = 0 is GRPO", 0.0, apart),
+    ]
+
     predicted = (1 - success[0]) ** g * (1 - np.prod((1 - success[1:]) ** g))
     outcomes = run("sgt")
     fires = expectation(outcomes, lambda o: float(bool(o.terms[1].answers)))
@@ -100,6 +124,25 @@ def facts(bandit: Bandit) -> list[Fact]:
         Fact("sgt: fires with (1-p_k)^G (1 - prod_j (1-p_j)^G)", float(predicted), fires),
         Fact("sgt: imitated answers outside the rescue set", 0.0, float(outside)),
         *_hacpo(bandit),
+        *_scored_and_hinted(bandit, run, float(predicted)),
+    ]
+
+
+def _scored_and_hinted(bandit: Bandit, run: Callable[..., list[JointDraw]], rescued: float) -> list[Fact]:
+    """rescued: probability that only peers have a right answer."""
+    pi, beta = bandit.policies, 0.5
+    peers = np.log(pi[1:]).mean(axis=0)
+    toward = beta * pi[0] * (peers - np.log(pi[0]) - pi[0] @ (peers - np.log(pi[0])))
+    itself = replace(bandit, logits=np.tile(bandit.logits[0], (len(pi), 1)))
+    alone = mean_gradient(enumerate_outcomes(itself, build("copd", {"ratio": 0.0})))
+    far = float(np.abs(mean_gradient(run("copd", ratio=0.0, beta=beta)) - toward).max())
+    never = mean_gradient(run("core", probability=0.0)) - mean_gradient(run("xgrpo"))
+    fires = expectation(run("core"), lambda o: float(bool(o.terms[1].answers)))
+    return [
+        Fact("copd: E[g] = beta E_k[(mean log pi_j - log pi_k) grad log pi_k]", 0.0, far),
+        Fact("copd: peers like the learner give no gradient", 0.0, float(np.abs(alone).max())),
+        Fact("core: without a second round GRPO with joint statistics", 0.0, float(np.abs(never).max())),
+        Fact("core: asks again with 3/4 (1-p_k)^G (1 - prod_j (1-p_j)^G)", 0.75 * rescued, fires),
     ]
 
 
@@ -130,7 +173,7 @@ def _hacpo(bandit: Bandit) -> list[Fact]:
 
 
 class BanditCase(BaseModel):
-    """One bandit: logits per policy, the learner first."""
+    """One bandit: logits per policy, the learner first. hint: what a hint adds to the learner's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     name: Name
@@ -139,6 +182,7 @@ class BanditCase(BaseModel):
     ]
     rewards: list[Annotated[int, Field(ge=0, le=1)]]
     rollouts: Annotated[int, Field(ge=2, le=6)] = 2
+    hint: list[float] | None = None
 
 
 class BanditSuite(BaseModel):
@@ -212,12 +256,11 @@ def run_bandit(name: str, results: Path) -> BanditReport:
         source = find(name)
     except SuiteError:
         raise SuiteError(name, "", f"no such file of bandits (shipped: {Path(LABORATORY).stem})") from None
-    raw = yaml.read(source)
+    raw = read_yaml(source)
     if not isinstance(raw, dict) or ("groups" in raw and "bandits" not in raw):
         what = "a suite, for `harness run`;" if isinstance(raw, dict) else "no mapping;"
         raise SuiteError(str(source), "", f"{what} a bandit suite has `bandits` and `regimes`")
     raw.setdefault("name", source.stem)
-    yaml.check_numbers(raw, str(source))
     try:
         suite = BanditSuite.model_validate(raw)
     except ValidationError as error:
@@ -226,12 +269,16 @@ def run_bandit(name: str, results: Path) -> BanditReport:
     proven: list[tuple[str, Fact]] = []
     for i, case in enumerate(suite.bandits):
         try:
-            bandit = Bandit(np.array(case.logits, dtype=float), np.array(case.rewards, dtype=float), case.rollouts)
+            hint = None if case.hint is None else np.array(case.hint)
+            bandit = Bandit(
+                np.array(case.logits, dtype=float), np.array(case.rewards, dtype=float), case.rollouts, hint
+            )
         except ValueError as error:
             raise SuiteError(str(source), f"bandits[{i}]", str(error)) from None
         for j, variant in enumerate(suite.regimes):
             try:
-                outcomes = enumerate_outcomes(bandit, build(variant.regime, variant.options))
+                share = variant.replay.share[0] if variant.replay else 1.0
+                outcomes = enumerate_outcomes(bandit, build(variant.regime, variant.options), share=share)
             except (PluginError, ValueError) as error:
                 raise SuiteError(str(source), f"regimes[{j}]", str(error)) from None
             points.append(_point(case.name, variant.name, bandit, outcomes))
@@ -255,9 +302,14 @@ def _point(case: str, regime: str, bandit: Bandit, outcomes: list[JointDraw]) ->
         bias=float(np.linalg.norm(mean - scale * true)) / size,
         noise=float(np.sqrt(gradient_variance(outcomes))) / size,
         support=expectation(outcomes, lambda o: float(_raises_unseen(bandit, o))),
-        fires=expectation(outcomes, lambda o: float(any(t.source == "peer" and t.answers for t in o.terms))),
+        fires=expectation(outcomes, lambda o: float(any(_from_peers(t) and t.answers for t in o.terms))),
         weight_second_moment=sum(w * w * p for w, p in weights) / mass if mass else None,
     )
+
+
+def _from_peers(term: Term) -> bool:
+    """Of peers' answers, or of own ones that learn from a peer's scores or hint."""
+    return term.name != "own"
 
 
 def _raises_unseen(bandit: Bandit, outcome: JointDraw) -> bool:
@@ -265,6 +317,6 @@ def _raises_unseen(bandit: Bandit, outcome: JointDraw) -> bool:
     return any(
         int(a.tokens[0]) not in own and bandit.rewards[int(a.tokens[0])] > 0 and a.advantage * a.weight > 0
         for t in outcome.terms
-        if t.source == "peer"
+        if _from_peers(t)
         for a in t.answers
     )

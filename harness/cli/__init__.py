@@ -19,13 +19,13 @@ _OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def _end(*_: object) -> NoReturn:
-    """SIGTERM, which schedulers send before they kill, ends a command as Ctrl-C does; its repetitions change nothing."""
+    """SIGTERM ends a command as Ctrl-C does; its repetitions change nothing."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def main() -> None:
-    """Entry point of `harness`. An expected error is one line on stderr and, where JSON is wanted, a document on stdout."""
+    """An expected error is one line on stderr and, where JSON is wanted, a document on stdout."""
     settle()
     signal.signal(signal.SIGTERM, _end)
     _settle_output()
@@ -59,7 +59,7 @@ def _call() -> NoReturn:
 
 
 def _settle_output() -> None:
-    """A character that the terminal's encoding lacks is shown as its escape; what is written to a closed stdout goes nowhere."""
+    """Characters that the encoding lacks are escaped; what is written to a closed stdout goes nowhere."""
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, until the end
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -67,18 +67,19 @@ def _settle_output() -> None:
 
 
 def _told(error: OSError) -> NoReturn:
-    """Writing to stdout failed: nothing more is written there; whoever closed a pipe, as `head` does, is told nothing."""
+    """Nothing more is written there; whoever closed a pipe, as `head` does, is told nothing."""
     if error.filename is None and sys.__stdout__ is not None:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.__stdout__.fileno())
     if error.errno == errno.EPIPE:
         sys.exit(1)
     where = error.filename or ("standard output" if error.errno in _OF_WRITING else "")
-    refuse(": ".join(str(part) for part in (where, error.strerror or error) if part), 1)
+    problem = ": ".join(str(part)[:200] for part in (where, error.strerror or error) if part)
+    refuse(problem, 2 if error.errno == errno.ENAMETOOLONG else 1)
 
 
 def refuse(message: str, code: int) -> NoReturn:
-    """Say in one line why the command ends, what came from files made safe for a terminal, and leave."""
+    """One line, what came from files made safe for a terminal."""
     from harness.store.text import visible
 
     line = visible(" ".join(message.splitlines()), _LONGEST)

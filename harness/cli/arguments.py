@@ -35,8 +35,6 @@ RESULTS = Path("results")
 
 
 def _use_results(folder: Path) -> Path:
-    if too_long(folder):
-        raise UsageError(f"--results {str(folder)[:40]}...: longer than a folder's name can be")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--results {folder}: is a file, not a folder")
     return folder
@@ -48,7 +46,7 @@ Results = Annotated[
 
 
 def _use_data(folder: Path | None) -> Path | None:
-    """`--data-dir` is HARNESS_DATA for one command: for this process and for the workers that it starts."""
+    """HARNESS_DATA for this process and its workers."""
     if folder is not None:
         os.environ["HARNESS_DATA"] = _resolved(folder)
     return folder
@@ -81,22 +79,15 @@ Models = Annotated[
 ]  # fmt: skip
 
 
-def too_long(path: str | Path) -> bool:
-    """Whether a part of the path is longer than a file's name can be on any file system."""
-    return any(len(os.fsencode(part)) > 255 for part in str(path).split(os.sep))
-
-
 def is_file(given: str) -> bool:
-    """Whether a SUITE argument means a file rather than a name. Raises UsageError for what can be neither."""
+    """Whether SUITE means a file rather than a name. Raises UsageError."""
     if given in {"", ".", ".."}:
         raise UsageError(f"{given!r}: not the name of a suite")
-    if too_long(given):
-        raise UsageError(f"{given[:40]}...: longer than a suite's name can be")
     return given.endswith((".yaml", ".yml")) or "/" in given
 
 
 def suite_name(given: str) -> str:
-    """The name under which a SUITE's results lie: a file's own, else the word itself. Raises UsageError as `is_file`."""
+    """A file's own name, else the word itself. Raises UsageError."""
     if not is_file(given):
         return given
     from harness.errors import SuiteError
@@ -108,7 +99,7 @@ def suite_name(given: str) -> str:
 
 
 def fold(text: str, further: str = "    ") -> str:
-    """A sentence below a heading: as wide as the terminal, folded between words only. further: before lines but the first."""
+    """As wide as the terminal, folded between words only. further: before lines but the first."""
     width = shutil.get_terminal_size().columns
     return textwrap.fill(
         visible(text), width, initial_indent="  ", subsequent_indent=further, break_long_words=False, break_on_hyphens=False
@@ -124,8 +115,7 @@ def print_json(value: Any) -> None:
 def print_table(
     title: str, columns: list[str], rows: list[list[str]], right: Iterable[str] = (), json: object = None
 ) -> None:
-    """A table on stdout, or the document `json` instead; markup is shown, not obeyed. More than 200 rows are not folded,
-    which is slow."""
+    """On stdout, or the document `json` instead. More than 200 rows are not folded, which is slow."""
     if json is not None:
         print_json(json)
     elif len(rows) > 200:
@@ -148,7 +138,6 @@ def print_table(
 
 
 def print_report(found: Any, json: bool) -> None:
-    """The document where JSON is wanted, else the report's own words."""
     if json:
         print_json(found)
     else:

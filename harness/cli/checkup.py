@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -26,46 +27,37 @@ GIB = 2**30
 DEFAULT_ENGINE = Suite.model_fields["engine"].default
 
 
-def examine(results: Path) -> list[Check]:
+def examine(results: Path) -> Iterator[Check]:
     """All checks of this machine, in seconds."""
-    return [
-        _python(),
-        _memory(),
-        _bf16(),
-        _disk(),
-        _store(results),
-        _gpu(),
-        *_engines(),
-        _plugins(),
-        _cache(),
-        _data(),
-        _leaderboard(),
-    ]
-
-
-def _python() -> Check:
     ok = sys.version_info >= (3, 11)
-    return Check("python", ok, platform.python_version(), "" if ok else "3.11 or newer", needed=True)
-
-
-def _memory() -> Check:
+    yield Check("python", ok, platform.python_version(), "" if ok else "3.11 or newer", needed=True)
     memory = psutil.virtual_memory()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     ok = memory.available > 1.5 * GIB
     found = f"{cores} cores, {memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
-    return Check("machine", ok, found, "" if ok else "a micro cell needs about 1 GiB", needed=True)
-
-
-def _bf16() -> Check:
+    yield Check("machine", ok, found, "" if ok else "a micro cell needs about 1 GiB", needed=True)
     name = cpu_bf16()
     found = f"{name}: pretrained policies in bf16, fp32 masters" if name else "emulated here"
-    return Check("bf16", bool(name), found, "" if name else f"a CPU without AMX or AVX512-BF16: {EMULATED}")
-
-
-def _disk() -> Check:
+    yield Check("bf16", bool(name), found, "" if name else f"a CPU without AMX or AVX512-BF16: {EMULATED}")
     free = shutil.disk_usage(Path.cwd()).free
     ok = free > 2 * GIB
-    return Check("disk", ok, f"{free / GIB:.1f} GiB free here", "" if ok else "the quickstart needs about 1 GiB")
+    yield Check("disk", ok, f"{free / GIB:.1f} GiB free here", "" if ok else "the quickstart needs about 1 GiB")
+    yield _store(results)
+    yield _gpu()
+    for e in catalogue.listing():
+        found, needed = e.version or "not installed", e.name == DEFAULT_ENGINE
+        yield Check(f"engine {e.name}", e.available, found, e.missing, needed=needed)
+    regimes = registry.listing()
+    broken = [f"{r.name}: {r.error}" for r in regimes if r.error]
+    yield Check("regimes", not broken, f"{len(regimes) - len(broken)} load", "; ".join(broken))
+    folder = cache_folder()
+    ok = os.access(next(p for p in (folder, *folder.parents) if p.exists()), os.W_OK)
+    advice = "" if ok else "set HARNESS_CACHE to a folder that can be written"
+    yield Check("cache", ok, str(folder), advice, needed=True)
+    yield _data()
+    ok = all(importlib.util.find_spec(p) is not None for p in ("streamlit", "altair"))
+    advice = "" if ok else "pip install -e '.[leaderboard]' -c constraints.txt"
+    yield Check("leaderboard", ok, "installed" if ok else "not installed", advice)
 
 
 def _store(results: Path) -> Check:
@@ -87,34 +79,6 @@ def _gpu() -> Check:
     )
 
 
-def _engines() -> list[Check]:
-    return [
-        Check(
-            f"engine {e.name}",
-            e.available,
-            e.version or "not installed",
-            e.missing,
-            needed=e.name == DEFAULT_ENGINE,
-        )
-        for e in catalogue.listing()
-    ]
-
-
-def _plugins() -> Check:
-    found = registry.listing()
-    broken = [f"{r.name}: {r.error}" for r in found if r.error]
-    return Check("regimes", not broken, f"{len(found) - len(broken)} load", "; ".join(broken))
-
-
-def _cache() -> Check:
-    folder = cache_folder()
-    parent = next(p for p in (folder, *folder.parents) if p.exists())
-    ok = os.access(parent, os.W_OK)
-    return Check(
-        "cache", ok, str(folder), "" if ok else "set HARNESS_CACHE to a folder that can be written", needed=True
-    )
-
-
 def _data() -> Check:
     sets = inventory()
     present = sum(one.state == "present" for one in sets)
@@ -123,13 +87,3 @@ def _data() -> Check:
     found += f", altered: {', '.join(altered)}" if altered else ""
     advice = "the rest is fetched when first used; without a network set HARNESS_DATA to a folder of JSONL files"
     return Check("benchmark data", present == len(sets), found, "" if present == len(sets) else advice)
-
-
-def _leaderboard() -> Check:
-    ok = all(importlib.util.find_spec(p) is not None for p in ("streamlit", "altair"))
-    return Check(
-        "leaderboard",
-        ok,
-        "installed" if ok else "not installed",
-        "" if ok else "pip install -e '.[leaderboard]' -c constraints.txt",
-    )

@@ -32,11 +32,12 @@ def regimes(
         rows = []
         for r in found:
             rows.append([r.name, f"BROKEN: {r.error}" if r.error else r.summary])
+            rows += [] if r.error else [["", f"{r.source} {r.status.capitalize()}."]]
             rows += [["", f"shares {', '.join(r.shares)}"]] if r.shares else []
             settings = {**r.options, "old_logprobs": r.old_logprobs}
             rows += [] if r.error else [["", ", ".join(f"{k}={v}" for k, v in settings.items())]]
             rows.append(["", r.origin])
-        head = ["regime", "what it does, what it shares, its options, where it comes from"]
+        head = ["regime", "what it does, its source and status, what it shares, its options, where it comes from"]
         print_table("", head, rows, json={"regimes": found} if json else None)
         return
     searched, defaults = spaces(load(name)), Training().model_dump()
@@ -201,7 +202,7 @@ def doctor(
     else:
         from harness.cli.checkup import examine
 
-        found = examine(results)
+        found = list(examine(results))
     if address and not json:  # a line each, whatever its length: in the logs of jobs
         for c in found:
             print(f"{'ok' if c.ok else '--'}  {c.name}: {visible(c.found)}{f' ({c.advice})' if c.advice else ''}")

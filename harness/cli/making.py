@@ -14,7 +14,7 @@ from harness.cli.arguments import Json, print_json
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
-    from harness.plugins import Door
+    from harness.plugins import PluginRegistry
 
 Into = Annotated[Path, typer.Option("--into", help="Parent folder of the new package.")]
 
@@ -62,36 +62,43 @@ def new_suite(
 
 
 def new_regime(
-    name: Annotated[str, typer.Argument(help="The regime's name, e.g. best-of-peers.")], into: Into = Path()
+    name: Annotated[str, typer.Argument(help="The regime's name, e.g. best-of-peers.")],
+    into: Into = Path(),
+    kind: Annotated[
+        str, typer.Option("--kind", help="What it learns from: peers' answers, their scores or hints.")
+    ] = "answers",
 ) -> None:
     """Scaffold a plugin package for a new regime, with its conformance test."""
-    from harness.learning.registry import DOOR
+    from harness.learning.registry import PLUGINS
+    from harness.scaffold import flavours
 
-    _scaffold(DOOR, name, into, "harness regimes")
+    if kind not in (known := ["answers", *flavours(PLUGINS)]):
+        raise UsageError(f"--kind {kind}: one of {', '.join(known)}")
+    _scaffold(PLUGINS, name, into, "harness regimes", kind if kind != "answers" else "")
 
 
 def new_task(
     name: Annotated[str, typer.Argument(help="The task's name, e.g. near-sums.")], into: Into = Path()
 ) -> None:
     """Scaffold a plugin package for a new task with a scorer of its own, with their conformance tests."""
-    from harness.tasks.registry import DOOR
+    from harness.tasks.registry import PLUGINS
 
-    _scaffold(DOOR, name, into, "harness tasks")
+    _scaffold(PLUGINS, name, into, "harness tasks")
 
 
 def new_engine(
     name: Annotated[str, typer.Argument(help="The engine's name, e.g. plain-torch.")], into: Into = Path()
 ) -> None:
     """Scaffold a plugin package for a new engine, with its conformance test."""
-    from harness.engines.catalogue import DOOR
+    from harness.engines.catalogue import PLUGINS
 
-    _scaffold(DOOR, name, into, "harness engines")
+    _scaffold(PLUGINS, name, into, "harness engines")
 
 
-def _scaffold(door: Door[Any], name: str, into: Path, listing: str) -> None:
+def _scaffold(plugins: PluginRegistry[Any], name: str, into: Path, listing: str, flavour: str = "") -> None:
     from harness.scaffold import write_package
 
-    folder = write_package(door, name, into)
+    folder = write_package(plugins, name, into, flavour)
     named = shlex.quote(str(folder))
     print(f"{folder}: written. Next:\n  pip install -e {named}\n  pytest {named}\n  {listing}")
 

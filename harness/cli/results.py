@@ -21,13 +21,12 @@ from harness.cli.arguments import (
     print_report,
     print_table,
     suite_name,
-    too_long,
 )
 from harness.errors import HarnessError, UsageError
 from harness.store.text import visible
 
 if TYPE_CHECKING:
-    from harness.cli.tables import CellStatus
+    from harness.session.suite.prepare import CellStatus
 
 FORMATS = ("table", "json", "csv", "markdown", "latex")
 EXPORTS = {"html": "report.html", "lm-eval": "lm-eval", "eee": "eee", "parquet": "parquet", "cards": "cards"}
@@ -181,7 +180,7 @@ def export(
 
 
 def _check_target(target: Path, format_: str) -> None:
-    if too_long(target):
+    if any(len(os.fsencode(part)) > 255 for part in target.parts):
         raise UsageError(f"--out {str(target)[:40]}...: longer than a file's name can be")
     one, whole = format_ == "html", target.absolute()
     if one and whole.is_dir():
@@ -217,22 +216,16 @@ def leaderboard(
 
 
 def check_address(address: str) -> None:
-    """Whether a server can listen there; asked for by its name or number. Raises UsageError."""
+    """Raises UsageError where no server can listen there."""
     import socket
 
-    fault = "empty"
     try:
-        found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE) if address else []
+        if not address:
+            raise OSError("empty")
+        socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET).close()
     except (OSError, UnicodeError) as error:
-        found, fault = [], getattr(error, "strerror", None) or str(error)
-    for family, kind, protocol, _, place in found:
-        try:
-            with socket.socket(family, kind, protocol) as tried:
-                tried.bind(place)
-            return
-        except OSError as error:
-            fault = error.strerror or str(error)
-    raise UsageError(f"--address {address!r}: not an IP address or a host name of this machine: {fault}")
+        fault = getattr(error, "strerror", None) or error
+        raise UsageError(f"--address {address!r}: not an IP address or a host name of this machine: {fault}") from None
 
 
 def rescore(

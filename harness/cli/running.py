@@ -79,17 +79,17 @@ def run(
         from harness.session.driver.matrix import SILENCE_SECONDS, run_matrix
         from harness.session.driver.progress import Reporter, watched
         from harness.session.suite import rules
+        from harness.session.suite.disk_space import check_disk, check_place
         from harness.session.suite.identity import unknown_commits
         from harness.session.suite.planning import check_feasible
         from harness.session.suite.preflight import preflight
-        from harness.session.suite.room import check_place, check_room
 
         check_place(prepared.folder)
         with watched("checking models, tokenizers and data"):
             found = preflight(prepared, run=True)
         with watched("planning"):
             plan = check_feasible(prepared, jobs, address)
-        check_room(prepared, plan.disk)
+        check_disk(prepared, plan.disk)
         _say_scope(prepared, only, part)
         for remark in [*found, *rules.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
             print(f"note: {remark}", file=sys.stderr)
@@ -120,7 +120,7 @@ def run(
 def _tune(
     prepared: Prepared, results: Path, go: Callable[[Prepared], RunSummary]
 ) -> tuple[Prepared, RunSummary | None]:
-    """All stages before the table; the table's own suite, or the stage and its outcome that tuning ended with."""
+    """The table's suite, or the stage and outcome that tuning ended with."""
     from harness.tuning.stages import Stages
 
     stages = Stages(prepared, results)
@@ -139,7 +139,7 @@ def _tune(
 
 
 def _end(outcome: RunSummary | None, prepared: Prepared, results: Path, json: bool) -> NoReturn:
-    """Say how a run ended, print the table where it came to its end, and leave. outcome: None where nothing was left to do."""
+    """Print the table where the run came to its end. outcome: None where nothing was left to do."""
     from harness.cli.tables import show_suite
     from harness.store.diagnosis import summary
     from harness.store.ingest import ingest
@@ -173,7 +173,7 @@ def _end(outcome: RunSummary | None, prepared: Prepared, results: Path, json: bo
 
 
 def _ingest(results: Path) -> None:
-    """While a suite runs, a snapshot that cannot be made now is made after the next cell."""
+    """A snapshot that cannot be made now is made after the next cell."""
     from harness.store.ingest import ingest
 
     try:
@@ -266,7 +266,8 @@ def plan(
     json: Json = False,
 ) -> None:
     """Say what a suite needs, in which layout, how long it takes; exit code 1 if it does not fit."""
-    from harness.session.suite.planning import describe_plan, plan_for
+    from harness.allocation.planner import describe
+    from harness.session.suite.planning import plan_for
     from harness.session.suite.preflight import preflight
     from harness.session.suite.prepare import prepare
 
@@ -279,7 +280,7 @@ def plan(
     if json:
         print_json(found.as_json())
     else:
-        print(describe_plan(prepared, found))
+        print(f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe(found)}")
     raise typer.Exit(0 if found.feasible else 1)
 
 
@@ -357,7 +358,7 @@ def evaluate(
 
 
 def _check_evaluation(checkpoint: Path, tasks: list[str], backend: str, data_dir: Path | None) -> None:
-    """Names, questions and files of weights, without the libraries that use them. Raises UsageError, DataError, PluginError."""
+    """Without the libraries that use them. Raises UsageError, DataError, PluginError."""
     from harness.engines.checkpoint import weight_files
     from harness.evaluation import Backend
     from harness.tasks.registry import get_task, named

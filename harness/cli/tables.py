@@ -1,4 +1,4 @@
-"""What `show`, `status` and `logs` print, with the imports that read the store: the commands import this when they run."""
+"""What `show`, `status` and `logs` print; imported when they run."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from harness.cli.arguments import fold, is_file, print_json, print_table, suite_
 from harness.errors import StoreError, UsageError
 from harness.published import Publication, PublishedRow, Trained
 from harness.session.cell.log import log_of
-from harness.session.suite.prepare import Prepared, lacking, prepare, prepare_stored
+from harness.session.cell.manifests import label_of
+from harness.session.suite.prepare import CellStatus, Prepared, lacking, prepare, prepare_stored
 from harness.statistics import MARGIN
 from harness.store.database import store_path
 from harness.store.diagnosis import damages, diagnose
 from harness.store.ingest import ingest
-from harness.store.manifest import Manifest, read_submission, read_suite, readable, suite_files
+from harness.store.manifest import read_submission, read_suite, readable, suite_files
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
 from harness.store.reference_results import MARK, meant, own, references, suite_folder
 from harness.store.remarks import Missing, noted
 from harness.store.render import overview, render
-from harness.store.table import MEAN, StatusRow, show_rows, status_rows, suites
+from harness.store.table import MEAN, show_rows, status_rows, suites
 from harness.store.text import visible
 from harness.store.tuning import read_tuning, without_trials
-from harness.store.tuning_table import transfer_rows, tuning_rows, with_tuning
-from harness.suite.cells import Identity
+from harness.store.tuning_table import TuningResults, transfer_rows, tuning_rows
 
 SAID: dict[str, Literal["everything", "opening"]] = {"table": "opening", "json": "everything"}
 """Formats with sentences above the rows, and which."""
@@ -43,7 +43,7 @@ Ours = dict[tuple[str, str, str, str], dict[str, dict[str, float]]]
 
 
 def refresh(results: Path) -> None:
-    """Bring the store up to the journals. Raises UsageError where there are no results to read."""
+    """Bring the store up to the journals. Raises UsageError."""
     if results.is_dir():
         if sys.stderr.isatty() and not store_path(results).is_file():
             print("reading the results for the first time ...", file=sys.stderr)
@@ -53,7 +53,7 @@ def refresh(results: Path) -> None:
 
 
 def _known(suite: str | None, snapshot: Snapshot, results: Path) -> tuple[list[str], str | None]:
-    """All suites with results, and the one that SUITE means. Raises UsageError, StoreError where damage hides it."""
+    """And the one that SUITE means. Raises UsageError, StoreError where damage hides it."""
     known = suites(snapshot)
     name = None if suite is None else meant(suite_name(suite), known)
     for one in () if name in known or (name is None and known) else (name, name and f"{name}{MARK}"):
@@ -74,8 +74,8 @@ def show_suite(
     margin: float = MARGIN,
     prepared: Prepared | None = None,
 ) -> None:
-    """Print one suite's table; of several what each opens with. paper: whose numbers to print beside ours instead. margin: a
-    share. prepared: the run to show instead of what stands for the folder."""
+    """One suite's table; of several what each opens with. paper: whose numbers to print beside ours instead. margin: a share.
+    prepared: the run to show."""
     file = None if prepared is None else prepared.file()
     with Snapshot(results, file) as snapshot:
         known, name = _known(suite, snapshot, results)
@@ -108,18 +108,17 @@ def show_suite(
                     _say_gaps(one, head.missing)
                 if (taken := read_submission(suite_folder(results, one))) is not None:
                     head = msgspec.structs.replace(head, submission=taken.describe())
-                text = render(one, rows, format_, width, colour, head)
+                tuned = None
                 if (tuning := read_tuning(results, one, file)) is not None:
-                    tuned, moved = tuning_rows(snapshot, tuning), transfer_rows(snapshot, tuning)
-                    text = with_tuning(text, tuning, tuned, moved, format_)
-                sys.stdout.write(text)
+                    tuned = TuningResults(tuning, tuning_rows(snapshot, tuning), transfer_rows(snapshot, tuning))
+                sys.stdout.write(render(one, rows, format_, width, colour, head, tuned))
         for one in names:
             _say_damage(snapshot, one)
 
 
 def _say_runs(one: str, names: list[str], snapshot: Snapshot, results: Path, suite: str | None) -> None:
-    """Which run of a suite is shown where it is not the one as written, and which others there are. One that cannot be read
-    leaves `names`; raises StoreError where it was asked for, or is the last."""
+    """Which run of a suite is shown, and which others there are. One that cannot be read leaves `names`; raises StoreError where
+    it was asked for, or is the last."""
     folder = suite_folder(results, one)
     for i, run in enumerate(suite_files(folder)):
         try:
@@ -166,7 +165,7 @@ def _say_reference(suite: str | None, names: list[str], known: list[str]) -> Non
 def _missing(
     snapshot: Snapshot, results: Path, suite: str, asked: str | None = None, prepared: Prepared | None = None
 ) -> list[Missing]:
-    """`lacking` of a suite that was asked for by its name or its file; on stderr where it cannot be told."""
+    """On stderr where it cannot be told."""
     file = Path(asked) if asked is not None and is_file(asked) else None
     found, unknown = lacking(snapshot, results, suite, file, prepared)
     if unknown:
@@ -175,7 +174,7 @@ def _missing(
 
 
 def say_what_lacks(suite: str | None, results: Path) -> str | None:
-    """On stderr, of the suite that is meant, or of all: cells that are absent, files that cannot be read. Returns its name."""
+    """On stderr: absent cells, unreadable files. Returns the name of the suite that is meant."""
     with Snapshot(results) as snapshot:
         known, name = _known(suite, snapshot, results)
         for one in [name] if name else known:
@@ -191,7 +190,7 @@ def _say_gaps(suite: str, lacks: Sequence[Missing]) -> None:
 
 
 def against(name: str, snapshot: Snapshot, suites: Sequence[str]) -> str:
-    """A paper's numbers with ours beside them where the same models were trained the same way. Raises UsageError."""
+    """A paper's numbers, ours beside them where the same models were trained the same way. Raises UsageError."""
     paper = published.load(name)
     ours = _ours(paper, snapshot, suites)
     tasks = list(dict.fromkeys(task for row in paper.rows for task in row.values))
@@ -212,7 +211,7 @@ def against(name: str, snapshot: Snapshot, suites: Sequence[str]) -> str:
 
 
 def _cell(paper: Publication, row: PublishedRow, task: str, ours: Ours, marks: dict[str, None]) -> str:
-    """Theirs, and ours in brackets: by the paper's own metric, else by another one with a mark; `marks` gathers what it means."""
+    """By the paper's own metric, else by another with a mark; `marks` gathers what that means."""
     if task not in row.values:
         return ""
     there = f"{100 * paper.share(row.values[task]):.1f}"
@@ -260,19 +259,6 @@ def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours
     return found
 
 
-class CellStatus(StatusRow, frozen=True, kw_only=True):
-    """identity: of what the key is made; None where the manifest alone is known."""
-
-    suite: str
-    log: str
-    identity: Identity | None = None
-
-    @property
-    def label(self) -> str:
-        seed = "" if self.seed is None else f"/{self.seed}"
-        return f"{self.group}/{self.regime}{seed}" if self.regime else f"{self.group}{seed}" or self.key
-
-
 def altered_run(suite: str, results: Path, overrides: list[str]) -> Prepared:
     """The run of a suite with these settings. Raises UsageError, SuiteError."""
     stored = not is_file(suite) and suite_files(results / suite)
@@ -280,28 +266,21 @@ def altered_run(suite: str, results: Path, overrides: list[str]) -> Prepared:
 
 
 def all_suites(results: Path) -> list[str]:
-    """Every suite with results of our own, as the leaderboard names them; else the reference results."""
+    """With results of our own; else the reference results."""
     ours = {file.parent.parent.name for file in results.glob("*/*/manifest.json")}
     ours |= {folder.name for folder in results.glob("*/") if suite_files(folder)}
     return own([*sorted(ours), *references(results)])
 
 
 def cell_statuses(name: str, results: Path, overrides: list[str]) -> tuple[list[CellStatus], list[str]]:
-    """The cells, and a line each on what their models and training pool are."""
+    """And lines on their models and training pool."""
     folder = results / name
     stored = not is_file(name) and bool(
         name in references(results) or suite_files(folder) or any(folder.glob("*/manifest.json"))
     )
     if not stored or (suite_files(folder) and "@" not in name):
         prepared = (prepare_stored if stored else prepare)(name, results, overrides=overrides).looked()
-        cells = [
-            CellStatus(
-                key=s.cell.key, regime=s.cell.variant.name, group=s.cell.group.name, seed=s.cell.seed, state=s.state,
-                reason=s.reason, attempts=s.attempts, suite=s.cell.suite, log=s.log, identity=s.cell.identity,
-            )
-            for s in prepared.status()
-        ]  # fmt: skip
-        return cells, prepared.notes()
+        return prepared.status(), prepared.notes()
     if overrides:
         raise UsageError(f"--set: {name}: these results have no suite whose settings could be altered")
     ingest(results)  # reference results, evaluations of checkpoints, and what another lab's code has run
@@ -314,7 +293,6 @@ def cell_statuses(name: str, results: Path, overrides: list[str]) -> tuple[list[
 
 
 def print_statuses(name: str, cells: list[CellStatus]) -> None:
-    """A table that fits a narrow terminal; sentences and paths stand below it, folded between words only."""
     rows = [[s.label, s.state, str(s.attempts), s.key] for s in cells]
     print_table(name, ["cell", "state", "starts", "key"], rows, ["starts"])
     for cell in cells:
@@ -329,7 +307,7 @@ def print_statuses(name: str, cells: list[CellStatus]) -> None:
 
 
 def print_findings(run: str, results: Path, json: bool) -> int:
-    """What is wrong with a run, a suite or a cell's folder; 1 where something is. Raises UsageError."""
+    """1 where something is wrong. Raises UsageError."""
     folder, key = Path(run), None
     if os.path.isfile(folder / "manifest.json"):
         key, suite, results = folder.resolve().name, folder.resolve().parent.name, folder.resolve().parents[1]
@@ -354,7 +332,7 @@ def print_findings(run: str, results: Path, json: bool) -> int:
 
 
 def cell_folder(cell: str, suite: str | None, results: Path) -> Path:
-    """The folder that `cell` means; of several with one label the one that was at work last. Raises UsageError."""
+    """Of several with one label the one at work last. Raises UsageError."""
     if not cell:
         problem = "a key or the beginning of one, or group/regime/seed (`harness status` names them)"
         raise UsageError(f"CELL is empty: {problem}")
@@ -363,7 +341,7 @@ def cell_folder(cell: str, suite: str | None, results: Path) -> Path:
     named = {folder for folder in folders if folder.name.startswith(cell)}
     if len(named) > 1 and not any(folder.name == cell for folder in named):
         raise UsageError(f"{cell}: the beginning of several keys: {', '.join(sorted(f.name for f in named))}")
-    labelled = [folder for folder, manifest in readable(folders) if _label(manifest) == cell]
+    labelled = [folder for folder, manifest in readable(folders) if label_of(manifest) == cell]
     suites = sorted({folder.parent.name for folder in (*named, *labelled)})
     if len(suites) > 1:
         raise UsageError(f"{cell}: in several suites, name one of {', '.join(suites)}: harness logs {cell} SUITE")
@@ -376,9 +354,3 @@ def cell_folder(cell: str, suite: str | None, results: Path) -> Path:
         return folder.name == cell, log.stat().st_mtime if log.exists() else 0.0
 
     return max(named or labelled, key=newest)
-
-
-def _label(manifest: Manifest) -> str:
-    if manifest.kind == "cell":
-        return f"{manifest.group}/{manifest.regime}/{manifest.seed}"
-    return f"base {manifest.group}/{manifest.policies[0].name}" + ("" if manifest.seed is None else f"/{manifest.seed}")

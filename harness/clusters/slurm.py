@@ -1,8 +1,5 @@
-"""A suite as a SLURM job: a batch script from a template, and the resolved suite beside it.
-
-Words between @ in a template: DIRECTIVES, FOLDER, PYTHON, RUN (the command), SHARDS, DOCTOR (the check of nodes). What takes
-their place is quoted for the shell.
-"""
+"""A suite as a SLURM job: a batch script from a template, and the resolved suite beside it. Words between @ in a template
+are WORDS; what takes their place is quoted for the shell."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from harness.engines.catalogue import engines_of
+from harness.engines.catalogue import backend_of
 from harness.errors import HarnessError, SuiteError, UsageError
 from harness.files import disk_errors, write_atomic
 from harness.session.policy.models import pinned
@@ -28,8 +25,8 @@ from harness.session.suite import rules
 from harness.session.suite.prepare import Prepared, blocks
 from harness.suite.load import load
 
+# Before the time limit: for the checkpoint, half a minute, and SLURM's own minute of inaccuracy
 SIGNAL_SECONDS = 180
-"""Before the time limit: for the checkpoint, half a minute, and SLURM's own minute of inaccuracy."""
 SUBMIT_SECONDS = 60.0
 MOST_SHARDS = 10
 WORDS = ("DIRECTIVES", "FOLDER", "PYTHON", "RUN", "SHARDS", "DOCTOR")
@@ -55,7 +52,6 @@ class SlurmOptions:
     others: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises UsageError."""
         for name, (form, words) in _FORMS.items():
             value = getattr(self, name)
             if value and not re.fullmatch(form, value, re.ASCII):
@@ -67,8 +63,6 @@ class SlurmOptions:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What there is to submit: the script and the suite that it runs, as text, and the folder for them."""
-
     folder: Path
     script: str
     suite: str
@@ -78,7 +72,6 @@ class Job:
         return self.folder / "job.sh"
 
     def write(self) -> None:
-        """Raises DiskFullError, StoreError."""
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         write_atomic(self.folder / "suite.yaml", self.suite.encode())
@@ -86,7 +79,6 @@ class Job:
         self.file.chmod(0o755)
 
     def submit(self) -> str:
-        """Hand the written script to sbatch and return what it says. Raises UsageError without one, HarnessError."""
         if shutil.which("sbatch") is None:
             raise UsageError("sbatch is not on this machine; `--dry-run` prints the script")
         try:
@@ -110,15 +102,15 @@ def job(
     slurm: SlurmOptions,
     template: str,
 ) -> Job:
-    """options: further ones of `harness run`. overrides: the suite's --set, kept apart from it, so that its cells keep their
-    keys. Raises UsageError for a template with unknown words."""
+    """options: further ones of `harness run`. overrides: the suite's --set, kept apart so that its cells keep their keys.
+    Raises UsageError."""
     suite = prepared.suite
     with suppress(SuiteError):  # without --set, where it is valid without
         suite = pinned(rules.validate(load(prepared.source), prepared.source), online=True)
     text = yaml.safe_dump(suite.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     shards = (
         min(slurm.shards or MOST_SHARDS, len(blocks(prepared.cells)))
-        if not engines_of(prepared.suite.engine).clustered
+        if not backend_of(prepared.suite.engine).clustered
         else 0
     )
     sets = [word for override in overrides for word in ("--set", override)]

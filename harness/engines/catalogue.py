@@ -1,4 +1,4 @@
-"""Which engines there are and whether they can run here. Imports the doors alone, never what is behind them."""
+"""Which engines there are and whether they can run here. Imports what engines declare, never their code."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from harness.engines.kind import Engines
+from harness.engines.backend import Backend
 from harness.errors import PluginError
-from harness.plugins import Door
+from harness.plugins import PluginRegistry
 
-__all__ = ["EngineInfo", "engines_of", "info", "listing", "open_engines", "packages"]
+__all__ = ["EngineInfo", "backend_of", "info", "listing", "open_backend", "packages"]
 
 # Where engines plug in.
-DOOR: Door[Engines] = Door("harness.engines", "engine", Engines)  # type: ignore[type-abstract]
+PLUGINS: PluginRegistry[Backend] = PluginRegistry("harness.engines", "engine", Backend)  # type: ignore[type-abstract]
 # Of `embedded.families`, by name, so that a suite is checked without torch.
 MICRO_FAMILIES = ("llama", "qwen", "neox", "gpt2")
 
@@ -34,15 +34,15 @@ class EngineInfo:
 
 def listing() -> list[EngineInfo]:
     """All engines, broken ones too."""
-    return [info(name) for name in DOOR.installed()]
+    return [info(name) for name in PLUGINS.installed()]
 
 
 def info(name: str) -> EngineInfo:
-    """One engine; a broken plugin is listed with its error. Raises PluginError where there is none of that name."""
-    if name not in DOOR.installed():
-        engines_of(name)
+    """A broken plugin is listed with its error. Raises PluginError where there is none of that name."""
+    if name not in PLUGINS.installed():
+        backend_of(name)
     try:
-        engine = engines_of(name)
+        engine = backend_of(name)
     except PluginError as error:
         return EngineInfo(name, "", "", False, str(error))
     absent = [p for p in engine.packages if importlib.util.find_spec(p) is None]
@@ -51,24 +51,22 @@ def info(name: str) -> EngineInfo:
     return EngineInfo(name, (engine.__doc__ or "").strip().partition("\n")[0], ", ".join(there), not absent, missing)
 
 
-def engines_of(name: str) -> type[Engines]:
-    """An engine's class. Raises PluginError where there is none of that name, or it does not load."""
-    return DOOR.load(name)
+def backend_of(name: str) -> type[Backend]:
+    """Raises PluginError where there is none of that name, or it does not load."""
+    return PLUGINS.load(name)
 
 
-def open_engines(name: str, options: Mapping[str, Mapping[str, Any]], temperature: float) -> Engines:
-    """A cell's engines.
-
-    Raises PluginError: As `engines_of`."""
-    return engines_of(name)(options, temperature)
+def open_backend(name: str, options: Mapping[str, Mapping[str, Any]], temperature: float) -> Backend:
+    """Raises PluginError as `backend_of`."""
+    return backend_of(name)(options, temperature)
 
 
 def packages() -> dict[str, str]:
-    """Versions by distribution of what the engines need and is installed."""
+    """Installed versions by distribution of what the engines need."""
     found: dict[str, str] = {}
-    for name in DOOR.installed():
+    for name in PLUGINS.installed():
         with suppress(PluginError):
-            for package in engines_of(name).packages:
+            for package in backend_of(name).packages:
                 found |= _installed(package)
     return found
 

@@ -1,5 +1,5 @@
-"""Checkpoints of an engine, whole or not there: a Hugging Face folder, `optimiser.safetensors` beside it (not in a finished
-cell's), and a seal over all files, written last."""
+"""Checkpoints, whole or not there: a Hugging Face folder, `optimiser.safetensors` (not in a finished cell's), and a seal over
+all files, written last."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_INDEX_BYTES = 64 << 20
 
 
 class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`engine.json`, of format 1. version: optimiser updates made. files: sha256 of every other file of the folder, by name."""
+    """`engine.json`, of format 1. version: updates made. files: sha256 of every other file, by name."""
 
     format: int
     policy: str
@@ -35,7 +35,7 @@ class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write(folder: Path, policy: str, version: int, fill: Callable[[Path], None]) -> None:
-    """Write files into a temporary folder beside `folder`, seal it and put it in place of `folder`."""
+    """Files into a temporary folder, sealed and put in place of `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     new, old = (folder.with_name(f".{folder.name}.{kind}-{os.getpid()}") for kind in ("new", "old"))
     shutil.rmtree(new, ignore_errors=True)
@@ -56,8 +56,7 @@ def write(folder: Path, policy: str, version: int, fill: Callable[[Path], None])
 
 
 def drop_optimiser(folder: Path) -> None:
-    """Seal the folder anew without the optimiser's state, then remove that; may be called again. Raises CheckpointError without
-    a seal."""
+    """Seal the folder anew without the optimiser's state, then remove that. Raises CheckpointError without a seal."""
     for cut_off in folder.glob(f"*{TEMPORARY}"):
         cut_off.unlink()
     seal = _seal(folder)
@@ -68,7 +67,7 @@ def drop_optimiser(folder: Path) -> None:
 
 
 def check(folder: Path, policy: str) -> Seal:
-    """The seal of a whole, unaltered checkpoint of that policy. Raises CheckpointError, which names the folder or file."""
+    """The seal of a whole, unaltered checkpoint of that policy. Raises CheckpointError, which names the file."""
     seal = _seal(folder)
     if seal.format != 1:
         raise CheckpointError(f"{folder / SEAL}: format {seal.format}, this version reads format 1")

@@ -53,8 +53,8 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An engine under test. make: gives a fresh engine of that name at version 0, always with the same weights. prompts: at least
-    6, of different lengths. folder: empty."""
+    """make: a fresh engine of that name at version 0, always with the same weights. prompts: at least 6, of different lengths.
+    folder: empty."""
 
     make: Callable[[str], PolicyEngine]
     prompts: tuple[Prompt, ...]
@@ -64,7 +64,7 @@ class Case:
 
     @property
     def seeds(self) -> UInt64[np.ndarray, "P G"]:
-        """(P, G), the same each time."""
+        """The same each time."""
         return np.random.default_rng(7).integers(0, 2**64, (len(self.prompts), self.group), dtype=np.uint64)
 
     def sample(self, engine: PolicyEngine, temperature: float = 1.0) -> list[list[Sample]]:
@@ -72,7 +72,7 @@ class Case:
         return engine.sample(self.prompts, self.seeds, Sampling(temperature, self.max_tokens))
 
     def score(self, engine: PolicyEngine, samples: Sequence[Sequence[Sample]]) -> list[Float32[np.ndarray, "T"]]:
-        """Log-probabilities of samples, in their order."""
+        """In the samples' order."""
         prompts = [p for p, group in zip(self.prompts, samples, strict=True) for _ in group]
         return engine.score(prompts, [s.tokens for group in samples for s in group])
 
@@ -81,7 +81,7 @@ class Case:
         return replace(Optimisation(learning_rate=1e-3, max_tokens=self.max_tokens), **changes)  # type: ignore[arg-type]
 
     def term(self, samples: Sequence[Sequence[Sample]], advantages: Sequence[float], source: str = "own") -> Term:
-        """A GRPO term over the samples."""
+        """GRPO over the samples."""
         answers = [
             TermAnswer(prompt.id, sample.tokens, advantages[index % len(advantages)], sample.logprobs)
             for prompt, group in zip(self.prompts, samples, strict=True)
@@ -93,29 +93,23 @@ class Case:
 
 
 def tiny_policy(folder: Path, family: str = "llama") -> Path:
-    """A micro policy, trained for a second so that it ends its answers, as a Hugging Face folder."""
-    import torch
-
+    """A micro policy that ends its answers, trained for a second."""
     from harness.engines.embedded.families import build_model, build_tokenizer
+    from harness.engines.embedded.presets import Example
+    from harness.engines.embedded.warmup import Pretrainer, Schedule
 
     tokenizer = build_tokenizer(family)
     model = build_model(family, seed=0, tokenizer=tokenizer)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=4e-3)
-    texts = [p.prompt + (p.direct if i % 2 else p.chain_of_thought) for i, p in enumerate(_problems(50 * 16, seed=1))]
-    for step in range(50):
-        ids = [[*tokenizer.encode(t), tokenizer.eos_token_id] for t in texts[step * 16 : (step + 1) * 16]]
-        width = max(map(len, ids))
-        labels = torch.tensor([row + [-100] * (width - len(row)) for row in ids])
-        optimiser.zero_grad()
-        model(input_ids=labels.clamp(min=0), labels=labels).loss.backward()
-        optimiser.step()
+    problems = enumerate(_problems(52 * 16, seed=1))
+    examples = (Example(p.prompt, p.direct if i % 2 else p.chain_of_thought) for i, p in problems)
+    Pretrainer(model, tokenizer, examples, Schedule(learning_rate=4e-3, warmup=1)).run(50, lambda done: None)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
 def tiny_prompts(count: int) -> tuple[Prompt, ...]:
-    """Prompts for `tiny_policy`, of different lengths."""
+    """For `tiny_policy`."""
     return tuple(Prompt(f"p{i}", p.prompt, "0") for i, p in enumerate(_problems(count, seed=5)))
 
 
@@ -125,7 +119,6 @@ def _problems(count: int, seed: int) -> list[Problem]:
 
 
 def _on_engine(check: Callable[[Case, PolicyEngine], None]) -> Callable[[Case], None]:
-    """The check on an engine that is closed after it."""
 
     @wraps(check)
     def run(case: Case) -> None:
@@ -137,7 +130,7 @@ def _on_engine(check: Callable[[Case, PolicyEngine], None]) -> Callable[[Case], 
 
 @_on_engine
 def samples_are_well_formed(case: Case, engine: PolicyEngine) -> None:
-    """Shapes, dtypes, EOS at the end of finished answers and nowhere else, text without EOS."""
+    """Shapes, dtypes, EOS at the end of finished answers alone, text without it."""
     assert all(prompt.text in engine.reads(prompt) for prompt in case.prompts)
     samples = case.sample(engine)
     assert [len(group) for group in samples] == [case.group] * len(case.prompts)
@@ -158,7 +151,7 @@ def samples_are_well_formed(case: Case, engine: PolicyEngine) -> None:
 
 @_on_engine
 def answers_depend_on_seed_and_weights_only(case: Case, engine: PolicyEngine) -> None:
-    """The same answer alone, in another order, beside other answers; another seed gives another answer."""
+    """The same alone, in another order and beside others; another seed gives another answer."""
     whole, settings = case.sample(engine), Sampling(1.0, case.max_tokens)
     _same(whole, case.sample(engine), exact=True)
     backwards = engine.sample(case.prompts[::-1], case.seeds[::-1], settings)[::-1]
@@ -173,14 +166,14 @@ def answers_depend_on_seed_and_weights_only(case: Case, engine: PolicyEngine) ->
 
 @_on_engine
 def greedy_ignores_the_seed(case: Case, engine: PolicyEngine) -> None:
-    """Temperature 0: all answers of a group are alike, whatever the seeds."""
+    """Temperature 0: all answers of a group are alike."""
     for group in case.sample(engine, temperature=0.0):
         assert all(np.array_equal(sample.tokens, group[0].tokens) for sample in group)
 
 
 @_on_engine
 def scores_equal_sampled_logprobs(case: Case, engine: PolicyEngine) -> None:
-    """Teacher-forced log-probabilities are those that came with the samples, in any batch."""
+    """In any batch."""
     samples = case.sample(engine)
     flat = [s for group in samples for s in group]
     together = case.score(engine, samples)
@@ -195,7 +188,7 @@ def scores_equal_sampled_logprobs(case: Case, engine: PolicyEngine) -> None:
 
 @_on_engine
 def updates_move_probability_towards_advantage(case: Case, engine: PolicyEngine) -> None:
-    """Answers of positive advantage become likelier, the others less likely; the report counts them."""
+    """The report counts them."""
     samples = case.sample(engine)
     before = case.score(engine, samples)
     report = engine.update(case.prompts, [case.term(samples, [1.0, -1.0, 0.0, 1.0])], case.optimisation())
@@ -215,7 +208,7 @@ def updates_move_probability_towards_advantage(case: Case, engine: PolicyEngine)
 
 @_on_engine
 def updates_without_gradient_change_nothing(case: Case, engine: PolicyEngine) -> None:
-    """Advantages of 0, and no terms at all: the weights stay, the version moves on."""
+    """Advantages of 0, and no terms: the weights stay, the version moves on."""
     samples = case.sample(engine)
     before = case.score(engine, samples)
     report = engine.update(case.prompts, [case.term(samples, [0.0])], case.optimisation(updates=2))
@@ -227,7 +220,7 @@ def updates_without_gradient_change_nothing(case: Case, engine: PolicyEngine) ->
 
 @_on_engine
 def a_gradient_that_is_no_number_ends_the_training(case: Case, engine: PolicyEngine) -> None:
-    """It is the training's fault and not the engine's: a tuner takes such a trial for lost and goes on."""
+    """The training's fault and not the engine's: a tuner takes such a trial for lost."""
     term, said = case.term(case.sample(engine), [math.nan, 1.0]), ("none", "it learnt")
     try:
         engine.update(case.prompts, [term], case.optimisation())
@@ -237,7 +230,7 @@ def a_gradient_that_is_no_number_ends_the_training(case: Case, engine: PolicyEng
 
 
 def measuring_changes_nothing(case: Case) -> None:
-    """Gradient norms of own and peer terms alone and their cosine are consistent, and free of side effects."""
+    """Norms of own and peer gradients and their cosine are consistent, and free of side effects."""
     scores, reports = [], []
     for measure in (False, True):
         engine = case.make("a")
@@ -259,8 +252,7 @@ def measuring_changes_nothing(case: Case) -> None:
 
 @_on_engine
 def old_denominators_are_of_the_steps_start(case: Case, engine: PolicyEngine) -> None:
-    """However far the sampler's log-probabilities are off, the trainer's old ones give ratios of 1 to the step's start; the
-    sampler's own give what is off."""
+    """Whatever the sampler's log-probabilities, the trainer's old ones give ratios of 1; the sampler's own give what is off."""
     samples = case.sample(engine)
     own = case.term(samples, [1.0, -1.0])
     off = 0.01 * (-1.0) ** np.arange(len(own.answers))
@@ -287,7 +279,7 @@ def old_denominators_are_of_the_steps_start(case: Case, engine: PolicyEngine) ->
 
 
 def _compare_later_ratios(case: Case, engine: PolicyEngine, terms: list[Term]) -> None:
-    """Two updates at once, against two steps of one update of which the second is told the first one's start."""
+    """Two updates at once, against two steps of which the second is told the first one's start."""
     settings = case.optimisation(learning_rate=1e-4, max_tokens=case.max_tokens)
     prompts = {p.id: p for p in case.prompts}
     start = engine.score([prompts[a.prompt_id] for a in terms[0].answers], [a.tokens for a in terms[0].answers])
@@ -304,7 +296,7 @@ def _compare_later_ratios(case: Case, engine: PolicyEngine, terms: list[Term]) -
 
 @_on_engine
 def restored_engine_continues_exactly(case: Case, engine: PolicyEngine) -> None:
-    """save, restore into a fresh engine, train on: the same numbers, bit for bit."""
+    """Into a fresh engine: the same numbers, bit for bit."""
     samples = case.sample(engine)
     terms = [case.term(samples, [1.0, -1.0])]
     engine.update(case.prompts, terms, case.optimisation(updates=2))
@@ -326,7 +318,7 @@ def restored_engine_continues_exactly(case: Case, engine: PolicyEngine) -> None:
 
 @_on_engine
 def broken_checkpoints_are_refused(case: Case, engine: PolicyEngine) -> None:
-    """Truncated, altered, incomplete, foreign and absent checkpoints: one clear line, and the engine is as before."""
+    """In one clear line, and the engine is as before."""
     samples = case.sample(engine)
     before = case.score(engine, samples)
     good = case.folder / "good"
@@ -364,7 +356,7 @@ def broken_checkpoints_are_refused(case: Case, engine: PolicyEngine) -> None:
 
 @_on_engine
 def checkpoints_are_ordinary_folders(case: Case, engine: PolicyEngine) -> None:
-    """`AutoModelForCausalLM` and `AutoTokenizer` open a checkpoint, and the model gives the engine's own scores."""
+    """transformers opens one, and its model gives the engine's scores."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

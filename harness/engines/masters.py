@@ -1,5 +1,5 @@
-"""fp32 weights that the optimiser moves, whatever precision the model computes in: a model in bf16 has a copy of each
-parameter, to which gradients go as soon as a backward pass has made them."""
+"""fp32 weights that the optimiser moves: a model in bf16 has a copy of each parameter, to which gradients go as soon as they
+are made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MASTER = "master"
 
 
 class Masters:
-    """Master weights of what is trained of a model, and AdamW over them."""
+    """Of what is trained of a model, and AdamW over them."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.named: dict[str, nn.Parameter] = {}
@@ -53,8 +53,8 @@ class Masters:
         self.publish()
 
     def save(self, path: Path) -> None:
-        """AdamW's `step`, `exp_avg` and `exp_avg_sq` of every parameter that has been updated, as `key:parameter`;
-        `master:parameter` where the model has only a rounded copy."""
+        """AdamW's `step`, `exp_avg` and `exp_avg_sq` as `key:parameter`; `master:parameter` where the model has only a rounded
+        copy."""
         state = {
             f"{key}:{name}": value.detach().cpu().contiguous()
             for name, parameter in self.named.items()
@@ -67,7 +67,7 @@ class Masters:
 
     @torch.no_grad()
     def load(self, path: Path) -> None:
-        """Put back what `save` wrote. Raises CheckpointError where it belongs to other parameters."""
+        """Raises CheckpointError where it belongs to other parameters."""
         for entry, value in load_file(path).items():
             key, _, name = entry.partition(":")
             parameter = self.named.get(name)

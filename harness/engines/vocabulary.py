@@ -1,26 +1,39 @@
-"""What a policy's tokens mean, read off its folder without loading the model."""
+"""A Hugging Face folder before its weights are opened: what it lacks, and what its tokens mean."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int32
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig, PreTrainedTokenizerFast
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from harness.errors import EngineError
+from harness.allocation.shapes import read_config
+from harness.engines.checkpoint import weight_files
+from harness.errors import EngineError, UsageError
 from harness.experience.answers import Prompt
+from harness.reading import read_bytes
 
-__all__ = ["Vocabulary", "in_one_line", "open_vocabulary"]
+__all__ = [
+    "Vocabulary",
+    "check_small_files",
+    "check_weights",
+    "has_template",
+    "in_one_line",
+    "open_vocabulary",
+    "read_folder",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
-    """A policy's tokens. size: rows of the output layer, of which `forbidden` ids are no content (padding, rows without a
-    token). stop: ids that end an answer; the first is the one that the policy is taught and would write itself. opening: ids
-    before every raw prompt."""
+    """size: rows of the output layer, of which `forbidden` ids are no content (padding, rows without a token). stop: ids that
+    end an answer; the first is taught. opening: ids before every raw prompt."""
 
     policy: str
     tokenizer: PreTrainedTokenizerFast
@@ -31,8 +44,7 @@ class Vocabulary:
     opening: tuple[int, ...]
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Ids of a prompt, by the chat template where the policy has one. Raises EngineError where there are none, or the
-        template fails."""
+        """By the chat template where the policy has one. Raises EngineError where there are no ids, or the template fails."""
         if self.chat:
             turns = [{"role": "user", "content": prompt.text}]
             ids = _templated(self.policy, self.tokenizer, turns, opens_answer=True)
@@ -43,7 +55,7 @@ class Vocabulary:
         return ids
 
     def reads(self, prompt: Prompt) -> str:
-        """The text that stands for `encode`'s ids; without a chat template the prompt's own."""
+        """The text that stands for `encode`'s ids."""
         if not self.chat:
             return prompt.text
         return str(self.tokenizer.decode(self.encode(prompt), clean_up_tokenization_spaces=False))
@@ -54,15 +66,15 @@ class Vocabulary:
         return not ids or (min(ids) >= 0 and max(ids) < self.size and self.forbidden.isdisjoint(ids))
 
     def text(self, tokens: Int32[np.ndarray, "T"], finished: bool) -> str:
-        """An answer's text, its EOS left out."""
+        """Without EOS."""
         ids = tokens[:-1] if finished else tokens
         text = self.tokenizer.decode(ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return str(text)
 
 
 def open_vocabulary(folder: Path, chat: bool, policy: str = "") -> Vocabulary:
-    """Read a Hugging Face folder, whose weights may be absent; no code of it is run. Raises EngineError, which names the
-    policy, where it does not open, has no EOS, or lacks the chat template asked for or fails on it."""
+    """Of a folder whose weights may be absent; no code of it is run. Raises EngineError, which names the policy, where it does
+    not open, has no EOS, or lacks the chat template asked for or fails on it."""
     where = f"{policy}: {folder}" if policy else str(folder)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -98,7 +110,7 @@ def _templated(policy: str, tokenizer: Any, turns: list[dict[str, str]], opens_a
 
 
 def _end_of_turn(policy: str, tokenizer: Any, stop: set[int]) -> int:
-    """The id with which the chat template ends an answer; EOS where it writes none of the ids that end one."""
+    """With which the chat template ends an answer; EOS where it writes no id that ends one."""
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     opened = _templated(policy, tokenizer, turns[:1], opens_answer=True)
     whole = _templated(policy, tokenizer, turns, opens_answer=False)
@@ -116,3 +128,58 @@ def _generation_stops(folder: Path) -> set[int]:
         return set()
     ids = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
     return set(ids if isinstance(ids, list) else [] if ids is None else [ids])
+
+
+# What a folder lacks, said in seconds ------------------------------------------------------------------------------------
+
+SMALL = {".json", ".jinja", ".txt", ".model"}
+MAX_SMALL_BYTES = 256 << 20
+
+
+def read_folder(folder: Path) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
+    """The language model's configuration and its tokenizer; the weights may be absent. Raises EngineError."""
+    check_small_files(folder)
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # what transformers makes of damaged files has no common base
+        raise EngineError(f"{folder}: config.json: {in_one_line(error)}") from error
+    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise EngineError(f"{folder}: config.json: {config.model_type!r} is no causal language model of transformers")
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+        raise EngineError(f"{folder}: there is no tokenizer (tokenizer.json)")
+    return config.get_text_config(), open_vocabulary(folder, chat=False).tokenizer
+
+
+def check_small_files(folder: Path) -> None:
+    """Raises EngineError where config.json is no model's, or a file that libraries read whole is too large."""
+    if not (folder / "config.json").exists():
+        raise EngineError(f"{folder}: there is no config.json")
+    try:
+        read_config(folder / "config.json")
+    except UsageError as error:
+        raise EngineError(str(error).replace(f"{folder}/", f"{folder}: ", 1)) from None
+    for file in folder.iterdir():
+        if file.suffix in SMALL and not file.is_dir():
+            if not file.is_file():
+                raise EngineError(f"{file}: not a regular file")
+            if file.stat().st_size > MAX_SMALL_BYTES:
+                raise EngineError(f"{file}: larger than {MAX_SMALL_BYTES:,} bytes")
+
+
+def has_template(checkpoint: Path) -> bool:
+    """Whether the folder's tokenizer has a chat template."""
+    if (checkpoint / "chat_template.jinja").is_file():
+        return True
+    with suppress(OSError, ValueError):
+        return '"chat_template"' in read_bytes(checkpoint / "tokenizer_config.json", MAX_SMALL_BYTES).decode()
+    return False
+
+
+def check_weights(folder: Path) -> None:
+    """Raises EngineError where a file is missing or not of its stated length."""
+    for file in weight_files(folder):
+        try:
+            with safe_open(file, framework="np"):
+                pass
+        except (OSError, SafetensorError) as error:
+            raise EngineError(f"{file}: {in_one_line(error)}") from error

@@ -1,4 +1,4 @@
-"""Ways to have a checkpoint answer: the embedded engine, or transformers and vLLM through lm-eval."""
+"""A checkpoint that answers: the embedded engine, or transformers and vLLM through lm-eval."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol, get_args
 
 import numpy as np
 
-from harness.engines.folder import has_template
 from harness.engines.protocol import PolicyEngine, Sample, Sampling
+from harness.engines.vocabulary import has_template
 from harness.errors import EngineError, InfeasibleError, UsageError
 from harness.evaluation import Backend
 from harness.experience.answers import Prompt
@@ -21,7 +21,7 @@ from harness.suite.seeds import derive_many
 
 
 class Answer(NamedTuple):
-    """prompt: as the policy read it. finished: None where the back end does not tell."""
+    """prompt: as read. finished: None where unknown."""
 
     text: str
     tokens: int
@@ -38,10 +38,10 @@ class Answerer(Protocol):
 
 
 class EngineBackend:
-    """Answers of `engine.sample`, at most `rows` a call; the engine applies its own chat template.
+    """Answers of `engine.sample`, at most `rows` a call, by its own chat template.
 
-    An answer gets at most three quarters of the context, and a longer prompt loses its beginning. Where that ends an answer,
-    EngineError is raised: it would count as wrong. A sample's seed derives from (seed, name, prompt, repeat) alone.
+    Answers get up to three quarters of the context; a longer prompt loses its beginning. An answer that the context ends
+    raises EngineError: it would count as wrong. Seeds derive from (seed, name, prompt, repeat) alone.
     """
 
     def __init__(self, engine: PolicyEngine, seed: int = 0, rows: int = 1_024) -> None:
@@ -93,7 +93,7 @@ def _ended(sample: Sample, stops: Sequence[str], prompt: str) -> Answer:
 
 
 class LmEvalBackend:
-    """Answers of a model of lm-eval's. Samples come from one generator seeded once: they depend on order and batch size."""
+    """By a model of lm-eval's. One generator, seeded once: samples depend on order and batch size."""
 
     def __init__(self, lm: Any, chat: bool | None) -> None:
         logging.getLogger("lm_eval").setLevel(logging.ERROR)
@@ -138,10 +138,8 @@ def open_backend(
     device: str | None = None,
     batch_size: int = 16,
 ) -> Answerer:
-    """A checkpoint folder, ready to answer. chat: None where the tokenizer has a template.
-
-    Raises UsageError, InfeasibleError without vLLM, EngineError.
-    """
+    """A checkpoint folder, ready to answer. chat: None where the tokenizer has a template. Raises UsageError,
+    InfeasibleError, EngineError."""
     if backend not in get_args(Backend):
         raise UsageError(f"unknown back end {backend!r}; there are {', '.join(get_args(Backend))}")
     if not (checkpoint / "config.json").is_file():

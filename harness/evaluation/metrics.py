@@ -1,4 +1,4 @@
-"""What an evaluation leaves behind: samples, and greedy, avg@k, best@k and maj@k without the invalid ones."""
+"""Samples, and greedy, avg@k, best@k and maj@k without invalid ones."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ Mode = Literal["greedy", "sampled"]
 
 
 class EvaluationSample(msgspec.Struct, frozen=True, kw_only=True):
-    """repeat: 0 .. k-1. tokens: of the answer, EOS included. finished: None where the back end does not tell. scorer: whose the
-    verdict is."""
+    """repeat: 0 .. k-1. tokens: EOS included. finished: None where unknown."""
 
     task: str
     mode: Mode
@@ -128,8 +127,7 @@ def _same(one: EvaluationSample, other: EvaluationSample) -> bool:
 
 
 def votes(answers: Sequence[EvaluationSample]) -> list[int]:
-    """For each answer to one question the `repeat` of the first valid one that says the same; -1 for one that is invalid or
-    says nothing."""
+    """For each answer the `repeat` of the first valid one that says the same; -1 where invalid or silent."""
     firsts: list[EvaluationSample] = []
     found = []
     for answer in answers:
@@ -155,7 +153,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rescore(samples: Sequence[EvaluationSample], verifier: Verifier) -> list[Change]:
-    """Stored samples whose decision is another today. Raises VerificationError."""
+    """Stored samples that are decided otherwise today. Raises VerificationError."""
     verdicts = verifier.verify([(sample.gold, sample.text) for sample in samples])
     return [
         Change(

@@ -1,4 +1,4 @@
-"""Evaluate a model on tasks: our prompts, k repeats, our verifier as the only rule."""
+"""Evaluate a model on tasks: our prompts, k repeats, our verifier."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def evaluate(
 ) -> Evaluation:
     """Have `model` answer `tasks` and verify every answer.
 
-    metrics: default greedy and avg@k with each task's k. limit: documents per task (`fair_part`). max_new_tokens, style: None for
+    metrics: default greedy and avg@k with each task's k. limit: documents a task (`fair_part`). max_new_tokens, style: default
     each task's own. Raises UsageError, DataError, VerificationError.
     """
     plans = []

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
+from types import MappingProxyType
 
 import msgspec
 
 from harness.errors import CheckpointError, ExchangeError
 from harness.exchange.misbehaviour import Sender
 from harness.exchange.wire import MAX_MESSAGE_BYTES, Delivery, InProcess, Transport, decode, encode
-from harness.experience.records import SHIPPED, Record, Refusal, Rollout
+from harness.experience.records import SHIPPED, Record, Refusal, Rollout, Scores
 from harness.store.rows import ExchangeRow
-from harness.suite.edges import Edge, edges_of
-from harness.suite.schema import Defences
+from harness.suite.schema import Defences, Edge, edges_of
 
 CEILING_SECONDS = 3600.0  # the longest wait of all, for runs that switch the deadline off
 MEMORY_STEPS = 64  # how far back prompts and duplicates are remembered where the staleness limit is switched off
@@ -225,22 +225,27 @@ class Exchange:
         return tuple(author for author, to in self.edges if to == receiver)
 
     def publish(self, author: str, step: int, records: Sequence[Record], sender: Sender | None = None) -> None:
-        """Send to all receivers of `author`, also nothing. sender: of an author under a condition. A record that cannot be
-        encoded is refused once per receiver."""
+        """Send to all receivers of `author`, also nothing; scores only to their reader. sender: of an author under a condition.
+        A record that cannot be encoded is refused once per receiver."""
         messages: list[bytes] = []
+        addressed: dict[bytes, str] = {}
         for record in records:
             try:
                 messages.append(encode(record))
+                if isinstance(record, Scores):
+                    addressed[messages[-1]] = record.reader
             except ExchangeError as error:
                 self.ledger += [entry_of(step, author, to, 0, error.reason, record) for to in self.receivers(author)]
         outgoing = messages if sender is None else sender.messages(step, messages)
         if outgoing is not None:
-            self.post(author, step, outgoing)
+            self.post(author, step, outgoing, addressed)
 
-    def post(self, author: str, step: int, messages: Sequence[bytes]) -> None:
-        """Send ready-made messages."""
-        for receiver in self.receivers(author):
-            self.transport.send(author, receiver, step, messages)
+    def post(
+        self, author: str, step: int, messages: Sequence[bytes], addressed: Mapping[bytes, str] = MappingProxyType({})
+    ) -> None:
+        """Send ready-made messages. addressed: the only receiver of some."""
+        for to in self.receivers(author):
+            self.transport.send(author, to, step, [m for m in messages if addressed.get(m, to) == to])
 
     def collect(self, receiver: str, step: int, prompts: Sequence[str], behind: int = 0) -> Collected:
         """What peers sent up to `step`; never raises for what a peer did. prompts: ids, in order. behind: steps that an author
@@ -321,7 +326,7 @@ def entry_of(
         version=record.version if record else 0,
         messages=1 if record else 0,
         bytes=size,
-        source_tokens=len(record.tokens) if isinstance(record, Rollout) else 0,
+        source_tokens=len(record.logprobs) if isinstance(record, Rollout | Scores) else 0,
         accepted=not reason,
         reason=str(reason),
     )

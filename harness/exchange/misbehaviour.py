@@ -16,6 +16,7 @@ from msgspec import Meta
 from harness.errors import CheckpointError
 from harness.exchange.wire import MAX_MESSAGE_BYTES
 from harness.experience.answers import Answer, Group
+from harness.experience.records import Record, Scores
 from harness.verification.verdict import Verdict
 
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]
@@ -28,6 +29,10 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
     def claim(self, right: Bool[np.ndarray, "A"], rng: np.random.Generator) -> Bool[np.ndarray, "A"]:
         """The verdicts it claims for its answers, given the true ones."""
         return right
+
+    def score(self, record: Scores, rng: np.random.Generator) -> Scores:
+        """What it says of another's answer, given what it finds."""
+        return record
 
     def transmit(self, step: int, messages: list[bytes], rng: np.random.Generator) -> list[bytes] | None:
         """What it sends instead of `messages`; None is silence."""
@@ -44,12 +49,16 @@ class Noisy(Condition, frozen=True, kw_only=True, tag="noisy"):
 
 
 class Lying(Condition, frozen=True, kw_only=True, tag="lying"):
-    """Claims success on a share of its wrong answers."""
+    """Claims success on a share of its wrong answers, and that it finds a share of the answers that it scores certain."""
 
     share: Share = 1.0
 
     def claim(self, right: Bool[np.ndarray, "A"], rng: np.random.Generator) -> Bool[np.ndarray, "A"]:
         return right | (rng.random(right.size) < self.share)
+
+    def score(self, record: Scores, rng: np.random.Generator) -> Scores:
+        certain = {"logprobs": [0.0] * len(record.logprobs), "eos_logprob": 0.0}
+        return msgspec.structs.replace(record, **certain) if rng.random() < self.share else record
 
 
 class Stale(Condition, frozen=True, kw_only=True, tag="stale"):
@@ -117,6 +126,11 @@ class Sender:
             return replace(answer, verdict=Verdict(value, "claimed"))
 
         return [replace(group, answers=tuple(map(claimed, group.answers))) for group in groups]
+
+    def scored(self, step: int, records: Sequence[Record]) -> list[Record]:
+        """The records with what it says of others' answers."""
+        rng = np.random.default_rng([self.seed, step, 2])
+        return [self.condition.score(r, rng) if isinstance(r, Scores) else r for r in records]
 
     def messages(self, step: int, honest: Sequence[bytes]) -> list[bytes] | None:
         """What goes out instead of the honest messages; None is silence."""

@@ -13,12 +13,12 @@ import numpy as np
 from jaxtyping import Float32, Int32
 
 from harness.exchange.exchange import Exchange
-from harness.experience.answers import Inbox, PeerAnswer, Prompt
-from harness.experience.records import AnswerRecord, Record, Refusal
+from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerScores, Prompt
+from harness.experience.records import AnswerRecord, Record, Refusal, Scores, sent
 from harness.store.rows import ExchangeRow
 from harness.suite.schema import Sharing
 from harness.tokenization.codec import TokenCodec
-from harness.tokenization.retokenise import Retokenised, retokenise
+from harness.tokenization.retokenise import Retokenised, align, excess, retokenise
 from harness.verification.verdict import Verdict
 
 Key = tuple[str, str, int]
@@ -29,6 +29,10 @@ Verify = Callable[[Sequence[str], Sequence[str], Sequence[bool]], Sequence[Verdi
 
 class Scorer(Protocol):
     """What receiving needs of an engine."""
+
+    @property
+    def version(self) -> int:
+        """Optimiser updates made."""
 
     def score(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]], /
@@ -62,11 +66,12 @@ class Learner(Protocol):
 @dataclass(frozen=True)
 class Received:
     """What one learner may learn from in one step. admitted: records let in, with their rows. learnable: their answers that
-    neither THL nor the verifier refused. kept_out: records not let in."""
+    neither THL nor the verifier refused. scored: own answers with the rows of their scores. kept_out: records not let in."""
 
     inbox: Inbox = field(default_factory=Inbox)
     admitted: Sequence[tuple[Record, ExchangeRow]] = ()
     learnable: Sequence[tuple[PeerAnswer, ExchangeRow]] = ()
+    scored: Sequence[tuple[Answer, ExchangeRow]] = ()
     kept_out: int = 0
 
     @cached_property
@@ -86,8 +91,8 @@ class Received:
 
     @property
     def answers(self) -> int:
-        """Answers that the exchange let in."""
-        return sum(isinstance(r, AnswerRecord) for r, _ in self.admitted)
+        """Answers and scores that the exchange let in."""
+        return sum(isinstance(r, AnswerRecord | Scores) for r, _ in self.admitted)
 
     @property
     def tokens(self) -> int:
@@ -113,26 +118,63 @@ class Received:
 @dataclass(frozen=True, slots=True)
 class Receiver:
     """How a cell's learners take in what arrives. longest: tokens of an answer at most. scored: score peers' answers
-    (`Need.RECEIVER_OLD`)."""
+    (`Need.RECEIVER_OLD`). asks: on which drafts travel."""
 
     exchange: Exchange
     sharing: Sharing
     verify: Verify
     longest: int
     scored: bool = False
+    asks: Exchange | None = None
+
+    def scores(self, learner: Learner, step: int, prompts: Sequence[Prompt]) -> list[Scores]:
+        """The learner's log-probabilities of the drafts that reach it, in one forward pass; refusals go into the rows."""
+        assert self.asks is not None
+        with learner.clock.phase("exchange"):
+            collected = self.asks.collect(learner.name, step, [p.id for p in prompts])
+            by_id = {p.id: p for p in prompts}
+            admitted = list(zip(collected.records, collected.entries, strict=True))
+            for record, entry in admitted:
+                if record.step != step:  # its author no longer waits for it
+                    entry.refuse(Refusal.STALE)
+            carried = self.carry([(r, e) for r, e in admitted if e.accepted], learner, by_id)
+        if not carried:
+            return []
+        with learner.clock.phase("score"):
+            found = learner.engine.score([by_id[r.prompt_id] for r, _, _ in carried], [t.tokens for _, t, _ in carried])
+        return [
+            Scores(
+                author=learner.name,
+                version=learner.engine.version,
+                step=record.step,
+                prompt_id=record.prompt_id,
+                reader=record.author,
+                index=record.index,
+                logprobs=logprobs[: text.ends.size].tolist(),
+                pieces=np.diff(text.ends, prepend=0).tolist(),
+                eos_logprob=float(logprobs[-1]) if record.finished else 0.0,
+            )
+            for (record, text, _), logprobs in zip(carried, found, strict=True)
+        ]
 
     def collect(
-        self, learner: Learner, step: int, prompts: Sequence[Prompt], earlier: Sequence[Prompt] = (), behind: int = 0
+        self,
+        learner: Learner,
+        step: int,
+        prompts: Sequence[Prompt],
+        earlier: Sequence[Prompt] = (),
+        behind: int = 0,
+        own: Sequence[Group] = (),
     ) -> Received:
         """Receive, retokenise, verify and score; refusals go into the rows. earlier: prompts of earlier steps of which stale
-        records may speak. behind: as `Exchange.collect`."""
+        records may speak. behind: as `Exchange.collect`. own: the step's groups, of which scores may speak."""
         if not self.exchange.authors(learner.name):
             return Received()
         with learner.clock.phase("exchange"):
             collected = self.exchange.collect(learner.name, step, [p.id for p in prompts], behind)
             by_id = {p.id: p for p in (*earlier, *prompts)}
             admitted = list(zip(collected.records, collected.entries, strict=True))
-            carried = self.carry(admitted, learner, by_id)
+            carried, placed = self.carry(admitted, learner, by_id), self._placed(admitted, learner, step, own)
         with learner.clock.phase("verify"):
             answers = self._verified(carried, by_id)
         if self.scored and answers:
@@ -142,11 +184,13 @@ class Receiver:
                 )
                 answers = [(r, replace(a, receiver_old=s), e) for (r, a, e), s in zip(answers, scores, strict=True)]
         found: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-        for record, answer, _ in [*answers, *((r, r, e) for r, e in admitted if not isinstance(r, AnswerRecord))]:
+        plain = [(r, r) for r, _ in admitted if not isinstance(r, AnswerRecord | Scores)]
+        for record, answer in [*((r, a) for r, a, _ in answers), *plain, *((r, s) for r, s, _, _ in placed)]:
             found[record.inbox][record.prompt_id].append(answer)
         inbox = Inbox(**{box: {x: tuple(given) for x, given in of.items()} for box, of in found.items()})
         kept_out = sum(n for reason, n in collected.refused.items() if reason != Refusal.LATE)
-        return Received(inbox, admitted, [(a, e) for _, a, e in answers], kept_out)
+        scored = [(own_answer, e) for _, _, own_answer, e in placed]
+        return Received(inbox, admitted, [(a, e) for _, a, e in answers], scored, kept_out)
 
     def carry(
         self, admitted: Sequence[tuple[Record, ExchangeRow]], learner: Learner, prompts: Mapping[str, Prompt]
@@ -156,13 +200,12 @@ class Receiver:
         def score(records: Sequence[AnswerRecord], tokens: Sequence[np.ndarray]) -> list[np.ndarray]:
             return learner.engine.score([prompts[r.prompt_id] for r in records], tokens)
 
-        s = self.sharing
-        budget = (
-            {"text": s.max_text_residual, "boundary": s.max_boundary_residual} if s.defences.residual_budget else {}
-        )
         texts = [(r, e) for r, e in admitted if isinstance(r, AnswerRecord)]
         results = retokenise(
-            [r for r, _ in texts], learner.codec, budget=budget, score=score if s.spread == "receiver" else None
+            [r for r, _ in texts],
+            learner.codec,
+            budget=self._budget,
+            score=score if self.sharing.spread == "receiver" else None,
         )
         kept: list[tuple[AnswerRecord, Retokenised, ExchangeRow]] = []
         for (record, entry), result in zip(texts, results, strict=True):
@@ -171,13 +214,47 @@ class Receiver:
                 continue
             entry.receiver_tokens = result.tokens.size - record.finished
             entry.marks_spelled = result.spelled_tags
-            for name, residual in result.residuals.items():
-                setattr(entry, f"residual_{name}", residual)
+            entry.measured(result.residuals)
             if result.tokens.size > self.longest:
                 entry.refuse(Refusal.TOO_LONG)
             else:
                 kept.append((record, result, entry))
         return kept
+
+    def _placed(
+        self, admitted: Sequence[tuple[Record, ExchangeRow]], learner: Learner, step: int, own: Sequence[Group]
+    ) -> list[tuple[Scores, PeerScores, Answer, ExchangeRow]]:
+        """Scores on the tokens that the learner sampled, each chunk's sum by bytes; residuals go into the rows."""
+        answers = {(g.prompt.id, i): a for g in own for i, a in sent(g)}
+        fitting: list[tuple[Scores, ExchangeRow, Answer]] = []
+        for record, entry in admitted:
+            if not isinstance(record, Scores):
+                continue
+            answer = answers.get((record.prompt_id, record.index)) if record.reader == learner.name else None
+            if record.step != step:  # an answer of that number is another one now
+                entry.refuse(Refusal.STALE)
+            elif answer is None or sum(record.pieces) != len(answer.text.encode()):
+                entry.refuse(Refusal.INCONSISTENT)
+            else:
+                fitting.append((record, entry, answer))
+        read = learner.codec.read([a.tokens[: a.tokens.size - a.finished] for _, _, a in fitting])
+        ends = [np.cumsum(content.pieces, dtype=np.int32) for content in read]
+        placed = []
+        for (record, entry, answer), edges in zip(fitting, ends, strict=True):
+            residuals, source = align(record, edges, answer.finished)
+            entry.receiver_tokens = answer.tokens.size - answer.finished
+            entry.measured(residuals)
+            if excess(residuals, self._budget):
+                entry.refuse(Refusal.RESIDUAL)
+            else:
+                scores = PeerScores(record.author, record.version, record.prompt_id, record.index, *source)
+                placed.append((record, scores, answer, entry))
+        return placed
+
+    @property
+    def _budget(self) -> Mapping[str, float]:
+        s = self.sharing
+        return {"text": s.max_text_residual, "boundary": s.max_boundary_residual} if s.defences.residual_budget else {}
 
     def _verified(
         self, carried: Sequence[tuple[AnswerRecord, Retokenised, ExchangeRow]], prompts: Mapping[str, Prompt]

@@ -21,6 +21,7 @@ from harness.errors import StoreError
 from harness.exchange.exchange import Exchange
 from harness.files import TEMPORARY, disk_errors
 from harness.reading import open_regular
+from harness.suite.seeds import generator
 
 DIGEST_BYTES = 16
 MAX_FRAME_BYTES = 512 << 20
@@ -112,10 +113,13 @@ class ReplaySource:
                 found += _frame(file.read(end - file.tell()), self.path).messages
         return found
 
-    def serve(self, exchange: Exchange, step: int, authors: Sequence[str]) -> None:
-        """Send the step's messages in place of absent `authors`."""
+    def serve(self, exchange: Exchange, step: int, authors: Sequence[str], share: float = 1.0, seed: int = 0) -> None:
+        """Send the step's messages in place of absent `authors`: of each author's a share, drawn by `seed`."""
         for author in authors:
-            exchange.post(author, step, self.messages(step, author))
+            messages = self.messages(step, author)
+            drawn = generator(seed, "replay", author, step).permutation(len(messages))
+            kept = sorted(drawn[: int(share * len(messages) + 0.5)])
+            exchange.post(author, step, [messages[i] for i in kept])
 
 
 def _frames(file: BinaryIO, path: Path) -> Iterator[tuple[Frame, int, bytes]]:

@@ -14,17 +14,24 @@ from harness.verification.verdict import Verdict
 if TYPE_CHECKING:
     from harness.experience.records import GroupValue, Record
 
-__all__ = ["Answer", "Group", "Inbox", "PeerAnswer", "Prompt"]
+__all__ = ["Answer", "Group", "Inbox", "PeerAnswer", "PeerScores", "Prompt"]
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A question. text: before the chat template. labels: what results are broken down by, such as skill, level or subject."""
+    """A question. text: before the chat template. labels: what results are broken down by, such as skill, level or subject. hint:
+    where a question is asked again with one, the peer's answer: (author, id of the question, index)."""
 
     id: str
     text: str
     gold: str
     labels: Mapping[str, str] = field(default_factory=dict)
+    hint: tuple[str, str, int] | None = None
+
+    @property
+    def of(self) -> str:
+        """Id of the question that this one repeats with a hint; empty for a question as it was drawn."""
+        return self.hint[1] if self.hint else ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,6 +105,20 @@ class PeerAnswer:
         return self.verdict.reward
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PeerScores:
+    """A peer's log-probabilities of one of the learner's own answers. index: in the own group's `answers`. aligned: (T,) nats,
+    on the answer's tokens; source_logprob, source_tokens: their sum and number over the peer's, EOS left out."""
+
+    author: str
+    version: int
+    prompt_id: str
+    index: int
+    aligned: Float32[np.ndarray, "T"]
+    source_logprob: float
+    source_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class Inbox:
     """What one learner received for one step, by prompt id, in suite order of the authors. Each record type says which of these
@@ -107,7 +128,12 @@ class Inbox:
     successes: Mapping[str, tuple[PeerAnswer, ...]] = field(default_factory=dict)
     values: Mapping[str, tuple[GroupValue, ...]] = field(default_factory=dict)
     records: Mapping[str, tuple[Record, ...]] = field(default_factory=dict)
+    scores: Mapping[str, tuple[PeerScores, ...]] = field(default_factory=dict)
 
     def valid(self, prompt_id: str) -> tuple[PeerAnswer, ...]:
         """Peers' answers on which the learner's verifier could decide."""
         return tuple(a for a in self.answers.get(prompt_id, ()) if a.verdict.valid)
+
+    def right(self, prompt_id: str) -> tuple[PeerAnswer, ...]:
+        """Peers' successes whose verdict is right."""
+        return tuple(a for a in self.successes.get(prompt_id, ()) if a.verdict.value == "right")

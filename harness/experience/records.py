@@ -16,10 +16,13 @@ from harness.experience.answers import Answer, Group
 
 __all__ = [
     "AnswerRecord",
+    "Draft",
     "GroupValue",
+    "Pieces",
     "Record",
     "Refusal",
     "Rollout",
+    "Scores",
     "Success",
     "TextRollout",
     "bounded",
@@ -29,8 +32,8 @@ __all__ = [
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-# byte length of each of an answer's tokens, final EOS left out; they sum to the text's length in bytes
 Pieces = Callable[[Answer], list[int]]
+"""Byte length of each of an answer's tokens, final EOS left out; they sum to the text's length in bytes."""
 MAX_TEXT_BYTES = 1 << 20  # of a record's text, in UTF-8
 MAX_TOKENS = 1 << 17  # of one answer
 LOGPROB_SLACK = 1e-6  # rounding may lift the log-probability of a sure token a little above 0
@@ -74,7 +77,7 @@ class Refusal(StrEnum):
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
     """Header of all records. version: optimiser updates that the author has made. inbox: the field of `Inbox` that it fills."""
 
-    inbox: ClassVar[Literal["answers", "successes", "values", "records"]] = "records"
+    inbox: ClassVar[Literal["answers", "successes", "values", "records", "scores"]] = "records"
     author: Name
     version: Count
     step: Count
@@ -163,12 +166,7 @@ class Rollout(AnswerRecord, frozen=True, kw_only=True, tag="rollout"):
             )
         if sum(self.pieces) != size:
             raise ExchangeError(Refusal.INCONSISTENT, f"pieces of {sum(self.pieces)} bytes, text of {size}")
-        for values in (self.logprobs, (self.eos_logprob,)):
-            # A sum is finite only if every summand is; NaN would escape min and max.
-            if not math.isfinite(sum(values)) or min(values) < LOGPROB_FLOOR:
-                raise ExchangeError(Refusal.NOT_FINITE, "a log-probability is not finite")
-            if max(values) > LOGPROB_SLACK:
-                raise ExchangeError(Refusal.NOT_LOGPROB, f"log-probability {max(values):.3g}")
+        _logprobs((*self.logprobs, self.eos_logprob))
 
 
 class TextRollout(AnswerRecord, frozen=True, kw_only=True, tag="text"):
@@ -215,7 +213,39 @@ class Success(AnswerRecord, frozen=True, kw_only=True, tag="success"):
         return [cls.about(group, index=i, text=a.text) for i, a in sent(group) if a.verdict.value == "right"]
 
 
-SHIPPED: frozenset[type[Record]] = frozenset({Rollout, TextRollout, GroupValue, Success})
+class Draft(AnswerRecord, frozen=True, kw_only=True, tag="draft"):
+    """One own answer that peers are asked to score (`Need.SCORES`): it goes to those whose experience the author receives, and
+    `Scores` come back in the same step."""
+
+    finished: bool
+
+    @classmethod
+    def of(cls, group: Group, pieces: Pieces) -> list[Self]:
+        """One record per answer that is sent."""
+        return [cls.about(group, index=i, text=a.text, finished=a.finished) for i, a in sent(group)]
+
+
+class Scores(Record, frozen=True, kw_only=True, tag="scores"):
+    """The author's log-probabilities (nats) of the `index`-th answer that `reader` drafted, by the author's own tokens, each of so
+    many bytes (`pieces`). eos_logprob: 0 of an answer that was cut off."""
+
+    inbox: ClassVar[Literal["scores"]] = "scores"
+    reader: Name
+    index: Count
+    logprobs: Annotated[list[float], Meta(min_length=1, max_length=MAX_TOKENS)]
+    pieces: Annotated[list[Count], Meta(min_length=1, max_length=MAX_TOKENS)]
+    eos_logprob: float = 0.0
+
+    def check(self) -> None:
+        """Lengths agree; log-probabilities are finite, none positive."""
+        if len(self.logprobs) != len(self.pieces):
+            raise ExchangeError(
+                Refusal.INCONSISTENT, f"{len(self.logprobs)} log-probabilities, {len(self.pieces)} pieces"
+            )
+        _logprobs((*self.logprobs, self.eos_logprob))
+
+
+SHIPPED: frozenset[type[Record]] = frozenset({Rollout, TextRollout, GroupValue, Success, Draft, Scores})
 
 
 def sent(group: Group) -> Iterator[tuple[int, Answer]]:
@@ -263,6 +293,14 @@ def _floats(value: Any) -> Iterator[float]:
     elif isinstance(value, list | tuple):
         for entry in value:
             yield from _floats(entry)
+
+
+def _logprobs(values: Sequence[float]) -> None:
+    # A sum is finite only if every summand is; NaN would escape min and max.
+    if not math.isfinite(sum(values)) or min(values) < LOGPROB_FLOOR:
+        raise ExchangeError(Refusal.NOT_FINITE, "a log-probability is not finite")
+    if max(values) > LOGPROB_SLACK:
+        raise ExchangeError(Refusal.NOT_LOGPROB, f"log-probability {max(values):.3g}")
 
 
 def _text_bytes(text: str) -> int:

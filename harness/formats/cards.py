@@ -1,5 +1,5 @@
-"""Model cards of checkpoints in the hub's own metadata, and beside them the hub's evaluation results, a file for each benchmark:
-it leaves out a file whose dataset is not registered as one."""
+"""Model cards of checkpoints in the hub's own metadata, and beside them its evaluation results, a file for each registered
+dataset."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _NAMES = {"greedy": "greedy accuracy", "sampled": "mean accuracy of samples (avg
 
 
 def write_cards(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
-    """Write `<out>/<cell key>/<policy>/README.md` and `.eval_results/<task>.yaml` for each policy of each finished cell, to
-    go beside its weights; gives the policies' number. Raises UsageError, StoreError, DiskFullError."""
+    """Write `<out>/<cell key>/<policy>/README.md` and `.eval_results/<task>.yaml` for each policy of each finished cell;
+    gives the policies' number. Raises UsageError, StoreError, DiskFullError."""
     count = 0
     for count, cell in enumerate(finished_cells(snapshot, results, suite), 1):  # noqa: B007
         folder = out / cell.manifest.key / cell.policy
@@ -53,7 +53,6 @@ def benchmarks(cell: FinishedPolicy) -> dict[str, EvalResultEntry]:
 
 
 def card(cell: FinishedPolicy) -> str:
-    """The card as Markdown below YAML."""
     m = cell.manifest
     peers = ", ".join(p.name for p in m.policies if p.name != cell.policy) or "nobody"
     training, p = m.config["training"], m.provenance

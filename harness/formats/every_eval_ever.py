@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from harness.files import write_atomic
-from harness.formats.finished_cells import FinishedPolicy, QuestionSamples, Scored, finished_cells
+from harness.formats.finished_cells import FinishedPolicy, Scored, finished_cells
 from harness.store.read import Snapshot
 from harness.suite.cells import placeless
 
 COLLECTION = "experience-sharing-harness"
 DEVELOPER = "local"
 _IDS = {"greedy": "accuracy", "sampled": "pass_at_k", "best": "pass_at_k", "maj": "maj_at_k"}
-"""avg@k estimates pass@1; best@k, of k answers, is pass@k."""
 Values = dict[tuple[str, str, str], float | None]
-"""What each question is worth, by task, metric and `doc_id`; None without any verdict."""
 
 
 def write_every_eval_ever(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
@@ -54,7 +52,7 @@ def write_every_eval_ever(snapshot: Snapshot, results: Path, suite: str, out: Pa
             **_about(cell),
             "evaluation_results": evaluations,
         }
-        lines = [head | {"model_id": model} | line for asked in cell.asked() for line in _lines(cell, asked, values)]
+        lines = [head | {"model_id": model} | line for asked in cell.asked() for line in _lines(cell, values, *asked)]
         if lines:
             samples = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
             write_atomic(out / f"{place}_samples.jsonl", samples)
@@ -164,28 +162,30 @@ def _source(cell: FinishedPolicy, task: str) -> dict[str, Any]:
     return {**found, "source_type": "hf_dataset", "hf_repo": remote.repository, "samples_number": data.rows}
 
 
-def _lines(cell: FinishedPolicy, asked: QuestionSamples, values: Values) -> Iterator[dict[str, Any]]:
-    first, greedy = asked.answers[0], asked.way == "greedy"
+def _lines(
+    cell: FinishedPolicy, values: Values, task: str, way: str, answers: Sequence[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    first, greedy = answers[0], way == "greedy"
     text = {"raw": first["prompt"], "reference": [first["gold"]]}
     canonical = json.dumps(text, sort_keys=True, separators=(",", ":"))
-    invalid = [r["reason"] for r in asked.answers if r["verdict"] == "invalid"]
-    said = f"{len(invalid)} of {len(asked.answers)} answers without a verdict: {', '.join(sorted(set(invalid)))}"
+    invalid = [r["reason"] for r in answers if r["verdict"] == "invalid"]
+    said = f"{len(invalid)} of {len(answers)} answers without a verdict: {', '.join(sorted(set(invalid)))}"
     taken = {"turn_idx": 0, "extraction_method": "custom", "is_terminal": True}
-    for metric in (s.metric for s in cell.scores if s.task == asked.task and (s.metric == "greedy") == greedy):
-        if (value := values.get((asked.task, metric, first["doc_id"]))) is not None:
+    for metric in (s.metric for s in cell.scores if s.task == task and (s.metric == "greedy") == greedy):
+        if (value := values.get((task, metric, first["doc_id"]))) is not None:
             yield {
-                "evaluation_name": asked.task,
-                "evaluation_result_id": f"{asked.task}/{metric}",
+                "evaluation_name": task,
+                "evaluation_result_id": f"{task}/{metric}",
                 "sample_id": first["doc_id"],
                 "sample_hash": hashlib.sha256(canonical.encode()).hexdigest(),
                 "interaction_type": "single_turn",
                 "input": text,
-                "output": {"raw": [r["text"] for r in asked.answers]},
+                "output": {"raw": [r["text"] for r in answers]},
                 "answer_attribution": [
                     taken | {"source": f"output.raw[{i}]", "extracted_value": r["extracted"]}
-                    for i, r in enumerate(asked.answers)
+                    for i, r in enumerate(answers)
                 ],
                 "evaluation": {"score": value, "is_correct": value == 1},
                 "error": said if invalid else None,
-                "metadata": {**dict(first["labels"] or {}), "verdicts": ", ".join(r["verdict"] for r in asked.answers)},
+                "metadata": {**dict(first["labels"] or {}), "verdicts": ", ".join(r["verdict"] for r in answers)},
             }

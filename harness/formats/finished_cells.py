@@ -38,17 +38,7 @@ class Scored(NamedTuple):
     invalid: int
 
 
-class QuestionSamples(NamedTuple):
-    """The answers to one question, greedy (`way` greedy) or by sampling, in order of `repeat`: rows of `samples`."""
-
-    task: str
-    way: str
-    answers: list[dict[str, Any]]
-
-
 class FinishedPolicy(NamedTuple):
-    """One policy of one finished cell. folder: the cell's."""
-
     folder: Path
     manifest: Manifest
     policy: str
@@ -67,9 +57,9 @@ class FinishedPolicy(NamedTuple):
             return read_reference(self.folder.parent).contents(self.folder.name)
         return read_journal(self.folder)
 
-    def asked(self) -> Iterator[QuestionSamples]:
-        """Every question under each way of asking, at the scores' step; none of results without prompts (reference
-        results, bundles). Raises StoreError."""
+    def asked(self) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
+        """Task, way and answers (rows of `samples`, in order) of every question, at the scores' step; none where prompts
+        were not kept. Raises StoreError."""
         steps = {s.step for s in self.scores}
         rows = [r for r in self.contents.tables["samples"].to_pylist() if r["policy"] == self.policy]
         rows = [r for r in rows if r["checkpoint_step"] in steps and r["prompt"]]
@@ -78,16 +68,15 @@ class FinishedPolicy(NamedTuple):
             return row["task"], row["metric"], row["doc_id"]
 
         for (task, way, _), answers in groupby(sorted(rows, key=lambda r: (*question(r), r["repeat"])), key=question):
-            yield QuestionSamples(task, way, list(answers))
+            yield task, way, list(answers)
 
     @property
     def model(self) -> str:
-        """The name of what the policy was trained from."""
         model = next(p.model for p in self.manifest.policies if p.name == self.policy)
         return Path(model).name if Path(model).is_absolute() else model
 
     def published(self, task: str) -> DataSet | None:
-        """The published set that a task's questions are; None where they are generated, from elsewhere, of another version."""
+        """The published set that a task's questions are, if they are."""
         found = SETS.get(task)
         return found if found and self.manifest.identity.evaluation.get(task) == found.sha256 else None
 
@@ -114,8 +103,8 @@ def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[Fi
 
 
 def write_parquet(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
-    """Write the lines of `harness show` (`show`, and `seeds` by seed), `cells` and the store's tables, of cells that count,
-    into `out`; gives their number. Raises UsageError, StoreError, DiskFullError."""
+    """Write `show`, `seeds`, `cells` and the store's tables, of cells that count, into `out`; gives their number. Raises
+    UsageError, StoreError, DiskFullError."""
     if suite not in suites(snapshot):
         raise UsageError(f"no results of a suite {suite!r}")
     shown = {"show": show_rows(snapshot, suite), "seeds": seed_rows(snapshot, suite)}

@@ -1,8 +1,6 @@
-"""Journals as runs of a tracker, afterwards or while they grow: cells are runs, named with their keys.
-
-What was written is remembered beside the runs: a second look adds what is new, and a cell that was resumed from an earlier
-checkpoint is written anew. Nothing leaves this machine unless somebody is logged in to W&B or WANDB_MODE says so.
-"""
+"""Journals as runs of a tracker, afterwards or while they grow: cells are runs, named with their keys. A second look adds
+what is new; a cell that was resumed from an earlier checkpoint is written anew. Nothing leaves this machine unless somebody
+is logged in to W&B or WANDB_MODE says so."""
 
 from __future__ import annotations
 
@@ -28,12 +26,9 @@ from harness.store.manifest import Manifest, read_manifest
 
 _MAX_BYTES = 1 << 20
 _SECONDS = 120
-"""For a run of W&B to be opened, and for its last points to be sent."""
 
 
 class Point(NamedTuple):
-    """One number of one policy. at: seconds since 1970, of the cell's start, for journals hold no other."""
-
     policy: str
     tag: str
     step: int
@@ -42,16 +37,14 @@ class Point(NamedTuple):
 
 
 class WrittenPoints(msgspec.Struct, frozen=True):
-    """What a tracker holds of a cell: number and digest of its points; how often the cell was written anew."""
-
     points: int = 0
     digest: str = ""
     renewed: int = 0
 
 
 class NewPoints(NamedTuple):
-    """Points of a cell that a tracker has not yet. since: how many it has; at 0 what it holds is to go. renewed: how often it
-    went."""
+    """Points of a cell that a tracker has not yet. since: how many it has; at 0 what it holds is to go. renewed: how often
+    it went."""
 
     manifest: Manifest
     points: list[Point]
@@ -67,7 +60,6 @@ class NewPoints(NamedTuple):
             yield step, at, {f"{p.policy}/{p.tag}": p.value for p in points}
 
     def details(self) -> dict[str, Any]:
-        """What runs are grouped and filtered by."""
         m = self.manifest
         names = ("suite", "group", "regime", "regime_type", "seed", "budget", "engine", "options")
         policies = [p.name for p in m.policies]
@@ -84,7 +76,6 @@ class Tracker:
     folder: Path
 
     def memory(self, manifest: Manifest) -> Path:
-        """The file that says what it holds of a cell. Without it the cell is written anew."""
         return self.folder / "harness" / manifest.suite / f"{manifest.key}.json"
 
     def write(self, new: NewPoints) -> None:
@@ -93,9 +84,8 @@ class Tracker:
 
 
 def follow(results: Path, suite: str, tracker: Tracker) -> int:
-    """Bring the tracker up to the journals; returns the number of points written. Cells that cannot be read now are left for
-    the next look. Raises UsageError where there are none, or of the tracker, StoreError for names that are none for its
-    files."""
+    """Bring the tracker up to the journals; returns the number of points written. Cells that cannot be read are left for
+    the next look. Raises UsageError, StoreError."""
     count = 0
     for file in manifests(results, suite):
         try:
@@ -112,7 +102,6 @@ def follow(results: Path, suite: str, tracker: Tracker) -> int:
 
 
 def manifests(results: Path, suite: str) -> list[Path]:
-    """Files of the suite's cells. Raises UsageError where there are none."""
     found = sorted((results / suite).glob("*/manifest.json"))
     if not found:
         raise UsageError(f"{results / suite}: no cells yet (harness run {suite})")
@@ -201,8 +190,8 @@ class TensorBoard(Tracker):
 
 
 class Wandb(Tracker):
-    """In `<out>/wandb`, a run per cell, whose id is its key; offline without a login. History only grows: a later look adds a
-    segment, and a cell that is written anew becomes the run `<key>-2`."""
+    """In `<out>/wandb`, a run per cell; offline without a login. History only grows: a cell that is written anew becomes
+    the run `<key>-2`."""
 
     def __init__(self, out: Path) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -272,12 +261,12 @@ class Trackio(Tracker):
             raise UsageError(f"Trackio: {error}") from None
 
 
+# Class, name for people, extra
 _TRACKERS = {
     "tensorboard": (TensorBoard, "TensorBoard", "track"),
     "wandb": (Wandb, "W&B", "wandb"),
     "trackio": (Trackio, "Trackio", "trackio"),
 }
-"""Class, name for people, extra."""
 
 
 def open_tracker(name: str, out: Path) -> Tracker:

@@ -1,4 +1,4 @@
-"""The contract that every regime keeps, as a test for authors of plugins too: `check_regime(BestOfPeers)`. Needs no torch."""
+"""The contract of every regime, as a test: `check_regime(BestOfPeers)`. Needs no torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
@@ -17,12 +17,12 @@ import msgspec
 import numpy as np
 
 from harness.errors import PluginError
-from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
-from harness.experience.records import AnswerRecord, Rollout
+from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerScores, Prompt
+from harness.experience.records import AnswerRecord, Draft, Rollout, sent
 from harness.learning.minibatches import from_sampler, minibatches, pack
 from harness.learning.regime import Context, Measured, Need, Regime
 from harness.learning.registry import check_declaration, check_options, load, resolved, spaces
-from harness.learning.terms import OLD, Denominator, Term, TermAnswer
+from harness.learning.terms import OLD, Denominator, Term, TermAnswer, scheduled
 from harness.suite.space import Choice
 from harness.verification.verdict import Verdict
 
@@ -35,20 +35,26 @@ MAX_TOKENS = 8  # of the longest answer
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """One learner's step. policies: the learner first."""
+    """One learner's step. policies: the learner first. again: by question, what it would say with a hint."""
 
     name: str
     own: tuple[Group, ...]
     inbox: Inbox
     policies: tuple[str, ...]
+    again: Mapping[str, Group] = field(default_factory=dict)
 
     def context(self) -> Context:
         """What the learner may know besides."""
         return Context(self.policies[0], self.policies, 1, np.random.default_rng(0), MAX_TOKENS, updates=2)
 
     def learn(self, regime: Regime) -> list[Term]:
-        """What the regime makes of it."""
-        return regime.learn(self.own, self.inbox, self.context())
+        """What the regime makes of it, of its second round too."""
+        context = self.context()
+        hints = regime.hints(self.own, self.inbox, context)
+        second = [self.again[hint.prompt_id] for hint in hints if hint.prompt_id in self.again]
+        terms = regime.learn([*self.own, *second], self.inbox, context)
+        _hold(isinstance(terms, list) and all(isinstance(t, Term) for t in terms), "`learn` must return a list of Term")
+        return scheduled(terms, 1, 2)
 
 
 def situations(regime: Regime) -> list[Situation]:
@@ -61,7 +67,7 @@ def situations(regime: Regime) -> list[Situation]:
         _situation("unequal rollouts", regime, several, rollouts=(1, 5, 3)),
         _situation("some invalid", regime, several, invalid=0.4),
         _situation("only invalid answers", regime, several, invalid=1.0),
-        Situation("silent peers", silent.own, Inbox(), several),
+        Situation("silent peers", silent.own, Inbox(), several, silent.again),
         _situation("zero peers", regime, several[:1]),
         Situation("no prompts", (), Inbox(), several),
     ]
@@ -70,9 +76,10 @@ def situations(regime: Regime) -> list[Situation]:
 def _situation(
     name: str, regime: Regime, policies: tuple[str, ...], rollouts: tuple[int, ...] = (4, 4, 4), invalid: float = 0.0
 ) -> Situation:
-    """Every answer has tokens of its own; records are what the regime publishes."""
+    """Answers have tokens of their own; records are what the regime publishes."""
     rng, tag = np.random.default_rng(7), iter(range(1, 1_000_000))
     own: list[Group] = []
+    again: dict[str, Group] = {}
     found: dict[str, dict[str, tuple[Any, ...]]] = defaultdict(lambda: defaultdict(tuple))
 
     def group(prompt: Prompt, policy: str, count: int) -> Group:
@@ -92,9 +99,21 @@ def _situation(
         for author, count in zip(policies[1:], rollouts[1:], strict=False):
             theirs = group(prompt, author, count)
             for record in regime.publish([theirs], _one_byte_each):
+                if isinstance(record, Draft):
+                    continue
                 answer = isinstance(record, AnswerRecord) and _peer(rng, regime, record, theirs.answers[record.index])
                 found[record.inbox][prompt.id] += (answer or record,)
-    return Situation(name, tuple(own), Inbox(**found), policies)
+            if Need.SCORES in regime.needs:
+                found["scores"][prompt.id] += tuple(_scores(rng, author, own[-1], i) for i, _ in sent(own[-1]))
+        if regime.hint_tokens:
+            asked = replace(prompt, id=f"{prompt.id}/hinted", hint=("a peer", prompt.id, 0))
+            again[prompt.id] = group(asked, policies[0], rollouts[0])
+    return Situation(name, tuple(own), Inbox(**found), policies, again)
+
+
+def _scores(rng: np.random.Generator, author: str, group: Group, index: int) -> PeerScores:
+    aligned = -rng.gamma(1.5, 0.5, group.answers[index].tokens.size).astype(np.float32)
+    return PeerScores(author, 1, group.prompt.id, index, aligned, float(aligned[:-1].sum()), aligned.size)
 
 
 def _one_byte_each(answer: Answer) -> list[int]:
@@ -121,8 +140,8 @@ def _peer(rng: np.random.Generator, regime: Regime, record: AnswerRecord, answer
 
 
 def check_regime(regime: str | type[Regime], options: Mapping[str, Any] | None = None) -> None:
-    """Every check below, of an installed one's name or a class. Raises AssertionError with the clause that does not hold,
-    PluginError where it does not load."""
+    """Every check below, by an installed name or a class. Raises AssertionError with the clause, PluginError where it does
+    not load."""
     kind = load(regime) if isinstance(regime, str) else regime
 
     def make() -> Regime:
@@ -192,12 +211,24 @@ def publishes_what_it_shares(make: Make) -> None:
                 )
 
 
+def hints_at_what_it_received(make: Make) -> None:
+    """At most one hint a question, of an answer that was received to it."""
+    for situation in situations(make()):
+        found = make().hints(situation.own, situation.inbox, situation.context())
+        _hold(len({hint.prompt_id for hint in found}) == len(found), f"{situation.name}: two hints for one question")
+        for hint in found:
+            known = (
+                *situation.inbox.answers.get(hint.prompt_id, ()),
+                *situation.inbox.successes.get(hint.prompt_id, ()),
+            )
+            received = any(answer is hint.answer for answer in known)
+            _hold(received, f"{situation.name}: a hint to {hint.prompt_id!r} is no answer that was received to it")
+
+
 def learns_well_formed_terms(make: Make) -> None:
     """Finite terms that engines can pack, whatever came in."""
     for situation in situations(make()):
         terms = situation.learn(make())
-        alike = isinstance(terms, list) and all(isinstance(t, Term) for t in terms)
-        _hold(alike, "`learn` must return a list of Term")
         for term, answer in _answers(terms):
             at = f"{situation.name}: term {term.name!r}, prompt {answer.prompt_id!r}"
             _check_numbers(at, term, answer)
@@ -211,7 +242,7 @@ def learns_well_formed_terms(make: Make) -> None:
 
 def _check_numbers(at: str, term: Term, answer: TermAnswer) -> None:
     for name in ("advantage", "weight", "scale"):
-        _hold(np.isfinite(getattr(answer, name)), f"{at}: {name} is {getattr(answer, name)}")
+        _hold(np.isfinite(getattr(answer, name)).all(), f"{at}: {name} is {getattr(answer, name)}")
     _hold(np.isfinite(term.weight), f"{at}: the term's weight is {term.weight}")
     _hold(min(answer.weight, term.weight) >= 0, f"{at}: a negative weight turns the clip around; use the advantage")
     ratio = term.objective.form in ("ppo", "hard", "truncated") and answer.denominator is not None
@@ -230,7 +261,8 @@ def _check_origin(at: str, situation: Situation, term: Term, answer: TermAnswer)
     given: Sequence[Answer | PeerAnswer]
     if term.source == "own":
         _hold(answer.origin is None, f"{at}: an own answer has no origin")
-        given = [a for g in situation.own if g.prompt.id == prompt for a in g.answers]
+        groups = (*situation.own, *situation.again.values())
+        given = [a for g in groups if prompt in (g.prompt.id, g.prompt.of) for a in g.answers]
     else:
         received = (*inbox.answers.get(prompt, ()), *inbox.successes.get(prompt, ()))
         given = [a for a in received if (a.author, a.index) == answer.origin]
@@ -318,6 +350,7 @@ def _import(module: str, path: tuple[str, ...]) -> tuple[str, bool]:
 CHECKS: tuple[Callable[[Make], None], ...] = (
     declares_itself,
     publishes_what_it_shares,
+    hints_at_what_it_received,
     learns_well_formed_terms,
     learns_with_all_that_may_be_searched,
     learns_alone_without_peers,
@@ -339,9 +372,10 @@ def _answers(terms: Sequence[Term]) -> Iterator[tuple[Term, TermAnswer]]:
 
 
 def _arrays(situation: Situation) -> Iterator[np.ndarray]:
-    for group in situation.own:
+    for group in (*situation.own, *situation.again.values()):
         for mine in group.answers:
             yield from (mine.tokens, mine.logprobs)
+    yield from (scores.aligned for found in situation.inbox.scores.values() for scores in found)
     for received in (situation.inbox.answers, situation.inbox.successes):
         for theirs in (a for answers in received.values() for a in answers):
             yield from (a for a in (theirs.tokens, theirs.aligned, theirs.receiver_old) if a is not None)
@@ -349,7 +383,8 @@ def _arrays(situation: Situation) -> Iterator[np.ndarray]:
 
 def _digest(terms: Sequence[Term]) -> list[Any]:
     return [
-        (t.name, t.source, t.objective, t.weight, t.order, a.prompt_id, a.tokens.tobytes(), a.advantage, a.weight, a.scale,
+        (t.name, t.source, t.objective, t.weight, t.order, a.prompt_id, a.tokens.tobytes(),
+         np.asarray(a.advantage).tobytes(), a.weight, a.scale,
          a.origin, a.denominator if isinstance(a.denominator, Denominator | None) else np.asarray(a.denominator).tobytes(),
          None if a.mask is None else a.mask.tobytes())
         for t, a in _answers(terms)

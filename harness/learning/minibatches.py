@@ -20,6 +20,9 @@ from harness.learning.terms import OLD, Denominator, Objective, OldLogprobs, Ter
 Score = Callable[[Sequence[Prompt], Sequence[Int32[np.ndarray, "T"]]], Sequence[Float32[np.ndarray, "T"]]]
 
 
+_APART = {"nll": "nll", "kl": "kl"}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MiniBatch:
     """What one optimiser update learns. update: its index in the step. terms: all of the step, each with the answers that fell
@@ -32,14 +35,15 @@ class MiniBatch:
     correction: float = 0.0
 
     def normaliser(self, objective: Objective) -> int:
-        """Divisor of all terms with this aggregation, own and peer, weight 0 or not, at least 1; KL terms are counted apart."""
+        """Divisor of all terms with this aggregation, own and peer, weight 0 or not, at least 1; terms without a ratio are counted
+        apart, by their form."""
         if objective.aggregation == "prompt":
             return max(1, len({answer.prompt_id for term in self.terms for answer in term.answers}))
         alike = [
             answer
             for term in self.terms
             if term.objective.aggregation == objective.aggregation
-            and (term.objective.form == "kl") == (objective.form == "kl")
+            and _APART.get(term.objective.form) == _APART.get(objective.form)
             for answer in term.answers
         ]
         match objective.aggregation:
@@ -60,7 +64,7 @@ class MiniBatch:
 
 def can_move(term: Term, answer: TermAnswer) -> bool:
     """False where the gradient is zero whatever the weights are."""
-    pushes = answer.advantage != 0.0 or term.objective.form in ("nll", "kl")
+    pushes = bool(np.any(answer.advantage != 0.0)) or term.objective.form in ("nll", "kl")
     return pushes and term.weight * answer.weight != 0.0 and answer.counted > 0
 
 
@@ -68,6 +72,8 @@ def minibatches(terms: Sequence[Term], updates: int, max_tokens: int) -> list[Mi
     """Exactly `updates` mini-batches, some empty where units lack."""
     if updates < 1:
         raise ValueError(f"updates must be at least 1, not {updates}")
+    if waiting := [term.name for term in terms if term.schedule is not None]:
+        raise ValueError(f"term {waiting[0]!r}: its schedule is not settled")
     rank: dict[str, int] = {}
     sizes: dict[tuple[int, int], int] = {}
     for term in terms:
@@ -143,6 +149,8 @@ def from_sampler(batches: Sequence[MiniBatch]) -> list[MiniBatch]:
 
 FormCode = IntEnum("FormCode", ["PPO", "HARD", "NLL", "KL", "TRUNCATED"], start=0)
 """`Objective.form` as a number per answer."""
+WeightCode = IntEnum("WeightCode", ["ONE", "SHAPED", "SLOPE", "UNSURE"], start=0)
+"""`Objective.token_weight` likewise."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,7 +163,7 @@ class Packed:
     term: Int64[np.ndarray, "A"]
     counts: Int64[np.ndarray, "A"]
     weight: Float64[np.ndarray, "A"]
-    advantage: Float64[np.ndarray, "A"]
+    advantage: Float64[np.ndarray, "N"]
     form: Int64[np.ndarray, "A"]
     log_scale: Float64[np.ndarray, "A"]
     pooled: Bool[np.ndarray, "A"]
@@ -166,6 +174,8 @@ class Packed:
     log_bound: Float64[np.ndarray, "A"]
     first: Bool[np.ndarray, "A"]
     correction: Float64[np.ndarray, "A"]
+    token_weight: Int64[np.ndarray, "A"]
+    gamma: Float64[np.ndarray, "A"]
     denominator: Float64[np.ndarray, "N"]
     sampled: Float64[np.ndarray, "N"]
 
@@ -181,13 +191,14 @@ def pack(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) -> Packed:
     weights = np.array([batch.terms[i].weight * answer.weight / normalisers[i] for i, answer in answers])
     per_answer = np.array([o.aggregation in ("answer", "prompt") for o in objectives], dtype=bool)
     bounds = np.array([o.bounds(batch.update) for o in objectives]).reshape(-1, 2)
+    advantages = [_per_token(batch, index, answer, answer.advantage, 0.0) for index, answer in answers]
     flat = [_denominator(batch, index, answer) for index, answer in answers]
     sampled = [_per_token(batch, index, answer, answer.sampled, np.nan) for index, answer in answers]
     return Packed(
         term=np.array([index for index, _ in answers], dtype=np.int64),
         counts=counts,
         weight=weights / np.where(per_answer, counts, 1),
-        advantage=np.array([answer.advantage for _, answer in answers], dtype=np.float64),
+        advantage=np.concatenate([*advantages, np.zeros(0)]),
         form=np.array([FormCode[o.form.upper()] for o in objectives], dtype=np.int64),
         log_scale=np.array([answer.scale for _, answer in answers], dtype=np.float64),
         pooled=np.array(
@@ -200,6 +211,8 @@ def pack(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) -> Packed:
         log_bound=np.array([o.log_bound for o in objectives], dtype=np.float64),
         first=np.full(len(answers), batch.update == 0),
         correction=np.full(len(answers), batch.correction),
+        token_weight=np.array([WeightCode[o.token_weight.upper()] for o in objectives], dtype=np.int64),
+        gamma=np.array([o.gamma for o in objectives], dtype=np.float64),
         denominator=np.concatenate([*flat, np.zeros(0)]),
         sampled=np.concatenate([*sampled, np.zeros(0)]),
     )

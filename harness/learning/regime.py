@@ -11,17 +11,20 @@ import numpy as np
 
 from harness.experience.answers import Group, Inbox
 from harness.experience.records import Pieces, Record
+from harness.learning.hints import Hint
 from harness.learning.terms import OldLogprobs, Term
 
 __all__ = ["Context", "Measured", "Need", "NoOptions", "Regime"]
 
 
 class Need(StrEnum):
-    """What a regime needs besides records. ALIGNED: `PeerAnswer.aligned`. RECEIVER_OLD: `PeerAnswer.receiver_old`. GRADIENTS:
-    calls of `Regime.learnt`, at the cost of a copy of the gradient."""
+    """What a regime needs besides records. ALIGNED: `PeerAnswer.aligned`. RECEIVER_OLD: `PeerAnswer.receiver_old`. SCORES:
+    `Inbox.scores`, what peers find of the learner's own answers, at the cost of a forward pass of theirs. GRADIENTS: calls of
+    `Regime.learnt`, at the cost of a copy of the gradient."""
 
     ALIGNED = "aligned"
     RECEIVER_OLD = "receiver_old"
+    SCORES = "scores"
     GRADIENTS = "gradients"
 
 
@@ -56,7 +59,7 @@ class Regime:
     """One policy's instance of a regime. Options: a frozen dataclass of what a suite may set. shares: record types published.
     results_version: a plugin's own; None counts every change of its code. published: where formula and all defaults are, else
     empty. unequal_rollouts: whether policies may differ in rollouts, else unequal_reason. old_logprobs: whose OLD denominators
-    are, unless the suite says otherwise."""
+    are, unless the suite says otherwise. peer_share: of peers' answers, what may be learnt at most, for plans."""
 
     Options: ClassVar[type] = NoOptions
     shares: ClassVar[frozenset[type[Record]]] = frozenset()
@@ -65,6 +68,7 @@ class Regime:
     unequal_rollouts: ClassVar[bool] = True
     unequal_reason: ClassVar[str] = ""
     old_logprobs: ClassVar[OldLogprobs] = "trainer"
+    peer_share: ClassVar[float] = 1.0
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
@@ -74,10 +78,20 @@ class Regime:
         """May depend on the options."""
         return frozenset()
 
+    @property
+    def hint_tokens(self) -> int:
+        """The longest hint, in the learner's tokens; 0 without a second round. May depend on the options."""
+        return 0
+
     def publish(self, groups: Sequence[Group], pieces: Pieces) -> list[Record]:
         """What the policy sends of its own groups: by default all that `shares` names."""
         kinds = sorted(self.shares, key=lambda kind: kind.__name__)
         return [record for group in groups for kind in kinds for record in kind.of(group, pieces)]
+
+    def hints(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Hint]:
+        """The second round: at most one hint a prompt. What they give away is cut off; the groups that are sampled with what is
+        left stand behind the others in `learn`, their `prompt.of` the question's id."""
+        return []
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """The step's terms, from own groups, one per prompt, and what peers sent."""

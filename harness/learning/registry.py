@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -11,10 +12,10 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from harness.errors import PluginError
-from harness.experience.records import SHIPPED, AnswerRecord, Record, Rollout, bounded
+from harness.experience.records import SHIPPED, AnswerRecord, Draft, Record, Rollout, bounded
 from harness.learning.regime import Need, Regime
 from harness.learning.terms import OldLogprobs
-from harness.plugins import Door
+from harness.plugins import PluginRegistry
 from harness.suite.space import Space, as_dict, spaces_of
 
 __all__ = [
@@ -29,17 +30,20 @@ __all__ = [
     "spaces",
 ]
 
-DOOR: Door[Regime] = Door("harness.regimes", "regime", Regime)
-installed = DOOR.installed
+PLUGINS: PluginRegistry[Regime] = PluginRegistry("harness.regimes", "regime", Regime)
+installed = PLUGINS.installed
 
 
 @dataclass(frozen=True, slots=True)
 class RegimeInfo:
-    """One installed regime as listings show it. error: why it does not load."""
+    """As listings show it. source: what its module says of itself. status: whether formula and defaults are published. error: why
+    it does not load."""
 
     name: str
     origin: str
     summary: str = ""
+    source: str = ""
+    status: str = ""
     shares: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -50,7 +54,7 @@ class RegimeInfo:
 
 def load(name: str) -> type[Regime]:
     """The regime's class. Raises PluginError."""
-    regime = DOOR.load(name)
+    regime = PLUGINS.load(name)
     if not dataclasses.is_dataclass(regime.Options):
         raise PluginError(f"regime {name!r} ({regime.__module__}:{regime.__name__}): Options is not a dataclass")
     return regime
@@ -70,7 +74,7 @@ def build(name: str, options: Mapping[str, Any]) -> Regime:
 
 
 def check_declaration(regime: Regime) -> None:
-    """Raises PluginError where needs cannot come from shares, or a declaration is wrong."""
+    """Raises PluginError."""
     name, shares = type(regime).__name__, regime.shares
     if not isinstance(shares, frozenset) or not all(isinstance(k, type) and issubclass(k, Record) for k in shares):
         known = ", ".join(sorted(kind.__name__ for kind in SHIPPED))
@@ -88,12 +92,18 @@ def check_declaration(regime: Regime) -> None:
         raise PluginError(
             f"{name} needs peers' log-probabilities (Need.ALIGNED) but does not share Rollout, their only carrier"
         )
+    if (Need.SCORES in regime.needs) != (Draft in shares):
+        raise PluginError(
+            f"{name}: Need.SCORES and Draft, what peers score, belong together; one of them is not declared"
+        )
+    if (type(regime).hints is not Regime.hints and regime.hint_tokens < 1) or regime.hint_tokens < 0:
+        raise PluginError(f"{name} has `hints` and must say in `hint_tokens` how long they may be")
     if Need.RECEIVER_OLD in regime.needs and not any(issubclass(kind, AnswerRecord) for kind in shares):
         raise PluginError(f"{name} needs to score peers' answers (Need.RECEIVER_OLD) but shares none")
 
 
 def check_options(regime: type[Regime], options: Mapping[str, Any]) -> Any:
-    """A suite's `options` as the regime's Options. Raises PluginError that names the option."""
+    """A suite's `options` as the regime's Options. Raises PluginError."""
     fields = {option_name(f): f.name for f in dataclasses.fields(regime.Options)}
     hints = get_type_hints(regime.Options, include_extras=True)
     checked = {}
@@ -132,15 +142,15 @@ def option_name(field: dataclasses.Field[Any]) -> str:
 
 
 def resolved(options: Any) -> dict[str, Any]:
-    """All options with their values, as a suite would write them."""
+    """All options, as a suite would write them."""
     return {option_name(f): getattr(options, f.name) for f in dataclasses.fields(options)}
 
 
 def listing() -> list[RegimeInfo]:
-    """Every installed regime; a broken plugin is listed with its error."""
+    """Broken plugins with their error."""
     found = []
-    for name in DOOR.installed():
-        origin = DOOR.origin(name)
+    for name in PLUGINS.installed():
+        origin = PLUGINS.origin(name)
         try:
             regime, instance = load(name), build(name, {})
             options = resolved(instance.options)
@@ -154,6 +164,10 @@ def listing() -> list[RegimeInfo]:
                 name,
                 origin,
                 summary[0] if summary else "",
+                (sys.modules[regime.__module__].__doc__ or "").strip().partition("\n")[0],
+                "formula and defaults are published"
+                if regime.published
+                else "formula or defaults are our reading in part",
                 tuple(sorted(r.__name__ for r in regime.shares)),
                 tuple(sorted(instance.needs)),
                 options,

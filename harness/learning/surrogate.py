@@ -10,14 +10,15 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
-from harness.learning.minibatches import FormCode, Packed
+from harness.learning.minibatches import FormCode, Packed, WeightCode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnswerStatistics:
     """What the surrogate did with each of A answers. active_tokens: with a nonzero gradient. clipped_tokens: that a bound took
-    it from; none for `nll` and `kl`. ratio_*: sums over the importance weights before clipping; r is 1 for an answer of `nll`,
-    `kl` has none. drift: the trainer's log-probability at the step's start less the sampler's, nats; NaN where not known."""
+    it from; none for `nll` and `kl`. ratio_*: sums over the importance weights before clipping, times the tokens' weights; r is
+    1 for an answer of `nll`, and for each of its tokens where they have weights; `kl` has none. drift: the trainer's
+    log-probability at the step's start less the sampler's, nats; NaN where not known."""
 
     loss: Float64[np.ndarray, "A"]
     active_tokens: Int64[np.ndarray, "A"]
@@ -40,7 +41,8 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
         tensor = torch.as_tensor(values, device=logp.device)
         return (tensor if tensor.dtype in (torch.bool, torch.int64) else tensor.to(logp.dtype))[answer_of]
 
-    advantage, weight, form = per_token(packed.advantage), per_token(packed.weight), per_token(packed.form)
+    advantage = torch.as_tensor(packed.advantage, device=logp.device).to(logp.dtype)
+    weight, form = per_token(packed.weight), per_token(packed.form)
     low, high, log_bound = per_token(packed.low), per_token(packed.high), per_token(packed.log_bound)
     pooled, hard, nll, kl = per_token(packed.pooled), form == FormCode.HARD, form == FormCode.NLL, form == FormCode.KL
     truncated = form == FormCode.TRUNCATED
@@ -52,6 +54,15 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
     if packed.correction.any():
         drifted = torch.minimum((old - sampled).exp(), per_token(packed.correction))
         weight = torch.where(sampled.isnan(), weight, weight * drifted)
+    weighing = torch.ones_like(now)
+    shape = per_token(packed.token_weight)
+    if packed.token_weight.any():
+        p, gamma = now.exp(), per_token(packed.gamma)
+        shaped = p / (p + gamma)
+        weighing = torch.where(shape == WeightCode.SHAPED, shaped, weighing)
+        weighing = torch.where(shape == WeightCode.SLOPE, shaped * gamma / (p + gamma), weighing)
+        weighing = torch.where(shape == WeightCode.UNSURE, p * -now.expm1(), weighing)
+        weight = weight * weighing
     log_ratio = logp - old
     if packed.pooled.any():
         mean = torch.segment_reduce(log_ratio, "mean", lengths=counts, unsafe=True)
@@ -73,8 +84,8 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
     clamped = torch.minimum(torch.maximum(ratio, low), high).detach()
     value = torch.where(clipped, clamped, ratio) * clamped ** per_token(packed.exponent) * advantage
     if truncated.any():  # the weight is cut at `high` and held, the gradient of the log-probability stays
-        weighing = high * (1.0 + unbounded - unbounded.detach())
-        value = torch.where(truncated, torch.where(above, weighing, ratio) * advantage, value)
+        held = high * (1.0 + unbounded - unbounded.detach())
+        value = torch.where(truncated, torch.where(above, held, ratio) * advantage, value)
     # `kl`: minus k3 of log(p / base), which is 1 - exp(-x) - x
     value = torch.where(nll, logp, torch.where(kl, 1.0 - (-log_ratio).exp() - log_ratio, value))
     loss = -weight * value
@@ -85,10 +96,10 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
         summed = torch.segment_reduce(values.detach().double(), "sum", lengths=counts, unsafe=True)
         return summed.cpu().numpy()
 
-    share = torch.ones_like(logp, dtype=torch.float64).masked_fill(pooled | nll, 0.0)
+    share = torch.ones_like(logp, dtype=torch.float64).masked_fill(pooled | (nll & (shape == WeightCode.ONE)), 0.0)
     share[counts.cumsum(0) - counts] = 1.0  # an answer's one weight stands at its first token
     share = share * ~kl
-    detached = torch.where(nll, 1.0, ratio.detach().double())
+    detached = torch.where(nll, 1.0, ratio.detach().double()) * weighing
     return loss.sum(), AnswerStatistics(
         loss=per_answer(loss),
         active_tokens=per_answer(moving).astype(np.int64),

@@ -3,18 +3,21 @@ them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from math import cos, pi
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int32
 
-__all__ = ["OLD", "Denominator", "Objective", "Term", "TermAnswer"]
+__all__ = ["OLD", "Denominator", "Objective", "Schedule", "Term", "TermAnswer", "scheduled"]
 
 Ratio = Literal["token", "sequence", "cross"]
 Form = Literal["ppo", "hard", "truncated", "nll", "kl"]
 Aggregation = Literal["token", "answer", "prompt", "constant"]
+TokenWeight = Literal["one", "shaped", "slope", "unsure"]
 # Whose log-probabilities OLD stands for. Sampler and trainer are one policy, but may be two programs in half precision, whose
 # log-probabilities differ by more than GSPO's window is wide.
 OldLogprobs = Literal["sampler", "trainer"]
@@ -34,7 +37,8 @@ OLD = Denominator.OLD
 class Objective:
     """How log-probabilities become a number (docs/experience.md has each value's formula). ratio: `sequence` is GSPO's (arXiv
     2507.18071), `cross` HACPO's (2603.02604). low, high: bounds of r. low_step: added to `low` at each further update of the
-    step. log_bound: of |log r|. aggregation: `constant` is Dr. GRPO's (2503.20783)."""
+    step. log_bound: of |log r|. aggregation: `constant` is Dr. GRPO's (2503.20783). token_weight: by the token's probability
+    now, without gradient; LUFFY's (2504.14945) use `gamma`, CHORD's (2508.11408) is `unsure`."""
 
     ratio: Ratio = "token"
     form: Form = "ppo"
@@ -44,6 +48,8 @@ class Objective:
     exponent: float = 0.0
     log_bound: float = 20.0
     aggregation: Aggregation = "token"
+    token_weight: TokenWeight = "one"
+    gamma: float = 0.1
 
     def bounds(self, update: int) -> tuple[float, float]:
         """(low, high) at the step's `update`-th optimiser update, from 0."""
@@ -53,13 +59,13 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TermAnswer:
-    """One answer, in the learner's tokens. denominator: (T,) nats; a float for `cross`; None for `nll` or a ratio of exactly 1;
-    OLD for an own answer, which then needs `sampled`. weight: not negative. mask: tokens that take part. scale: of the
-    log-ratio. origin: (author, index) of a peer's."""
+    """One answer, in the learner's tokens. advantage: of all its tokens, or of each (T,). denominator: (T,) nats; a float for
+    `cross`; None for `nll` or a ratio of exactly 1; OLD for an own answer, which then needs `sampled`. weight: not negative. mask:
+    tokens that take part. scale: of the log-ratio. origin: (author, index) of a peer's."""
 
     prompt_id: str
     tokens: Int32[np.ndarray, "T"]
-    advantage: float
+    advantage: float | Float32[np.ndarray, "T"]
     denominator: Float32[np.ndarray, "T"] | float | Denominator | None = None
     weight: float = 1.0
     mask: Bool[np.ndarray, "T"] | None = None
@@ -73,9 +79,22 @@ class TermAnswer:
         return int(self.tokens.size if self.mask is None else self.mask.sum())
 
 
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A number that goes from `first` to `last` over a run, along half a cosine."""
+
+    first: float
+    last: float
+
+    def at(self, step: int, steps: int) -> float:
+        """At a step, from 1, of a run of `steps`."""
+        return self.last + (self.first - self.last) * (1 + cos(pi * (step - 1) / max(1, steps - 1))) / 2
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """Answers that share one objective. source: for bookkeeping only. order: lower ones are learnt first."""
+    """Answers that share one objective. source: for bookkeeping only. order: lower ones are learnt first. schedule: of the
+    weight, which `scheduled` multiplies by its value."""
 
     name: str
     source: Literal["own", "peer"]
@@ -83,3 +102,13 @@ class Term:
     answers: tuple[TermAnswer, ...]
     weight: float = 1.0
     order: int = 0
+    schedule: Schedule | None = None
+
+
+def scheduled(terms: Sequence[Term], step: int, steps: int) -> list[Term]:
+    """The terms with their weights of this step; one whose schedule is at 0 has no answers."""
+
+    def settled(term: Term, now: float) -> Term:
+        return replace(term, answers=term.answers if now else (), weight=term.weight * now, schedule=None)
+
+    return [t if t.schedule is None else settled(t, t.schedule.at(step, steps)) for t in terms]

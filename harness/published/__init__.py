@@ -1,4 +1,4 @@
-"""Published numbers beside ours: one data file per paper, a source for each number, and the papers' own inconsistencies."""
+"""Published numbers beside ours: one data file per paper."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Method = Annotated[str, Meta(pattern=r"^[a-z0-9-]+$")]
 
 
 class PublishedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One policy under one method (base, grpo, grpo16, gspo2, naive, a regime's name, ...). source: table or figure of the
-    paper. peer: empty for independent training. values: by task name, on the publication's scale."""
+    """One policy under one method (base, grpo, gspo2, a regime's name, ...). source: table or figure. peer: empty for
+    independent training. values: by task, on the publication's scale."""
 
     source: str
     group: str
@@ -28,7 +28,7 @@ class PublishedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Trained(msgspec.Struct, frozen=True):
-    """What one of our results was: a policy's model (hub name), its peers' models, and the variant that trained it."""
+    """One of our results: hub names of the policy's and its peers' models, and the variant."""
 
     model: str
     peers: tuple[str, ...]
@@ -39,8 +39,8 @@ class Trained(msgspec.Struct, frozen=True):
 
 
 class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A paper's numbers. metrics: how each benchmark was measured (`default` for the rest). suites: the shipped ones that
-    repeat its experiments. notes: what does not fit together in the paper or with others."""
+    """A paper's numbers. metrics: how each benchmark was measured (`default` for the rest). suites: shipped ones that
+    repeat it. notes: what does not fit together."""
 
     key: str
     short: str
@@ -55,7 +55,7 @@ class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: list[PublishedRow]
 
     def share(self, value: float) -> float:
-        """A value of this publication as a share (0-1), the scale of the harness's own results."""
+        """A value as a share (0-1)."""
         return value / 100 if self.scale == "percent" else value
 
     def metric(self, task: str) -> str:
@@ -63,20 +63,17 @@ class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.metrics.get(task, self.metrics["default"])
 
     def beside(self, trained: Trained) -> PublishedRow | None:
-        """The paper's row for the same model, peers and method, if any. A variant that is no method of the paper counts only as
-        plain independent training, at the rollouts that the paper's name says."""
-        method = self._method(trained)
+        """The row for the same model, peers and method, if any. A variant that is no method of the paper counts only as
+        independent training, at the rollouts that its name says."""
+        method = trained.variant if trained.factor == 1 else ""
+        if trained.regime == "independent":
+            method = _INDEPENDENT.get((trained.objective, trained.factor), "")
         peers = {_short(peer) for peer in trained.peers}
         for row in self.rows:
             same = _short(row.policy) == _short(trained.model) and row.method == method
             if same and (not row.peer or peers == {_short(row.peer)}):
                 return row
         return None
-
-    def _method(self, trained: Trained) -> str:
-        if trained.regime == "independent":
-            return _INDEPENDENT.get((trained.objective, trained.factor), "")
-        return trained.variant if trained.factor == 1 else ""
 
 
 _INDEPENDENT = {
@@ -89,7 +86,7 @@ _INDEPENDENT = {
 
 
 def _short(model: str) -> str:
-    """`Qwen/Qwen3-4B-Instruct-2507` and `Qwen3-4B-Instruct` are the same to a paper."""
+    """To a paper `Qwen/Qwen3-4B-Instruct-2507` is `Qwen3-4B-Instruct`."""
     return model.rsplit("/", 1)[-1].lower().removesuffix("-2507")
 
 

@@ -1,7 +1,7 @@
-"""`harness new-regime NAME` and its like: a plugin package that installs, passes its contract's test and runs as it is.
+"""`harness new-regime NAME` and its like: a plugin package that installs, passes its contract's test and runs.
 
-Its files are the templates in the folder of its kind, with $name, $module, $title, $group, $kind and $noun; NAME in a path is the
-module.
+Its files are the templates in the folder of its kind, and of its flavour where it has one (`regime-hints`), with $name, $module,
+$title, $group, $kind and $noun; NAME in a path is the module.
 """
 
 from __future__ import annotations
@@ -15,32 +15,29 @@ from string import Template
 from typing import Any
 
 from harness.errors import UsageError
-from harness.plugins import Door
+from harness.plugins import PluginRegistry
 
 TEMPLATES = Path(__file__).parent
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 LONGEST = 40
 
 
-def write_package(door: Door[Any], name: str, into: Path) -> Path:
-    """Write the package `into`/NAME and return its folder.
-
-    Raises UsageError where the name cannot be a plugin's and a module's, or is taken, and where the folder exists or cannot be
-    written.
-    """
+def write_package(plugins: PluginRegistry[Any], name: str, into: Path, flavour: str = "") -> Path:
+    """Returns its folder, `into`/NAME. Raises UsageError where the name cannot be a plugin's and a module's, or is taken,
+    and where the folder exists or cannot be written."""
     module = name.replace("-", "_")
-    noun = f"{'an' if door.noun[0] in 'aeiou' else 'a'} {door.noun}"
+    noun = f"{'an' if plugins.noun[0] in 'aeiou' else 'a'} {plugins.noun}"
     if not NAME.fullmatch(name) or len(name) > LONGEST or keyword.iskeyword(module):
         form = f"lower-case letters, digits and single hyphens, a letter first, at most {LONGEST}"
         raise UsageError(f"{name!r} cannot name {noun}: {form}")
-    if (taken := door.installed().get(name)) is not None:
+    if (taken := plugins.installed().get(name)) is not None:
         raise UsageError(f"{noun} {name!r} is installed already ({taken.value})")
     if module in sys.stdlib_module_names or importlib.util.find_spec(module) is not None:
         raise UsageError(f"{name!r}: a Python module {module!r} exists already; its name would be ambiguous")
     folder = into / name
     try:
         folder.mkdir(parents=True)
-        for path, text in rendered(door, name).items():
+        for path, text in rendered(plugins, name, flavour).items():
             file = folder / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
@@ -51,15 +48,21 @@ def write_package(door: Door[Any], name: str, into: Path) -> Path:
     return folder
 
 
-def rendered(door: Door[Any], name: str) -> dict[str, str]:
+def flavours(plugins: PluginRegistry[Any]) -> list[str]:
+    """What `flavour` may be."""
+    kind = plugins.group.removeprefix("harness.").removesuffix("s")
+    return sorted(folder.name.removeprefix(f"{kind}-") for folder in TEMPLATES.glob(f"{kind}-*"))
+
+
+def rendered(plugins: PluginRegistry[Any], name: str, flavour: str = "") -> dict[str, str]:
     """The package's files: texts by path."""
-    kind, module = door.group.removeprefix("harness.").removesuffix("s"), name.replace("-", "_")
+    kind, module = plugins.group.removeprefix("harness.").removesuffix("s"), name.replace("-", "_")
     title = "".join(part.capitalize() for part in name.split("-"))
-    words = {"name": name, "module": module, "title": title, "group": door.group, "kind": kind, "noun": door.noun}
-    root = TEMPLATES / kind
+    words = {"name": name, "module": module, "title": title, "group": plugins.group, "kind": kind, "noun": plugins.noun}
     return {
         file.relative_to(root).as_posix().removesuffix(".tmpl").replace("NAME", module): Template(
             file.read_text(encoding="utf-8")
         ).substitute(words)
+        for root in (TEMPLATES / kind, *([TEMPLATES / f"{kind}-{flavour}"] if flavour else []))
         for file in sorted(root.rglob("*.tmpl"))
     }

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.errors import PluginError
-from harness.plugins import Door
-from harness.verification.scorer import Called, Math, Scorer
+from harness.plugins import PluginRegistry
+from harness.verification.scorer import Called, Scorer
 
-DOOR: Door[Scorer] = Door("harness.scorers", "scorer", Scorer)  # type: ignore[type-abstract]
+PLUGINS: PluginRegistry[Scorer] = PluginRegistry("harness.scorers", "scorer", Scorer)  # type: ignore[type-abstract]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +22,16 @@ class ScorerInfo:
     remark: str = ""
 
 
-def called(name: str) -> Called | None:
+def called(name: str) -> Called:
     """What `Verifier.by` takes. Raises PluginError."""
-    found = DOOR.load(name)
-    if found is Math:
-        return None
+    found = PLUGINS.load(name)
     return Called(f"{found.__module__}:{found.__qualname__}", found.cpu_seconds, found.wall_seconds)
 
 
 def scorer_of(name: str) -> Scorer:
     """Raises PluginError."""
     try:
-        return DOOR.load(name)()
+        return PLUGINS.load(name)()
     except PluginError:
         raise
     except Exception as error:
@@ -42,13 +40,13 @@ def scorer_of(name: str) -> Scorer:
 
 def listing() -> list[ScorerInfo]:
     """A broken plugin with its error."""
-    return [_info(name) for name in DOOR.installed()]
+    return [_info(name) for name in PLUGINS.installed()]
 
 
 def _info(name: str) -> ScorerInfo:
     try:
         found = scorer_of(name)
     except PluginError as error:
-        return ScorerInfo(name, "", DOOR.origin(name), str(error))
+        return ScorerInfo(name, "", PLUGINS.origin(name), str(error))
     summary = (type(found).__doc__ or "").strip().partition("\n")[0]
-    return ScorerInfo(name, summary, DOOR.origin(name), remark=found.remark())
+    return ScorerInfo(name, summary, PLUGINS.origin(name), remark=found.remark())

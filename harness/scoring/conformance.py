@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from harness.scoring.catalogue import DOOR, called, scorer_of
+from harness.scoring.catalogue import PLUGINS, called, scorer_of
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 
@@ -34,7 +34,7 @@ def is_described(name: str) -> None:
     assert (type(scorer).__doc__ or "").strip(), "its docstring's first line is its summary"
     assert 0 < scorer.cpu_seconds <= scorer.wall_seconds <= 600, "cpu_seconds, wall_seconds: up to ten minutes"
     assert {right for _, _, right in scorer.examples} == {True, False}, "examples: of right and of wrong answers"
-    assert DOOR.results_version(name)[1] != "unknown"
+    assert PLUGINS.results_version(name)[1] != "unknown"
 
 
 def decides_its_examples(name: str) -> None:

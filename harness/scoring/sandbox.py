@@ -2,7 +2,7 @@
 
     python -I -S sandbox.py ASKED SAYS CPU_SECONDS MEMORY
 
-It gives up its network where it can. The token that says "passed" comes with the tests, once the program has ended.
+The token that says "passed" comes with the tests, once the program has ended.
 """
 
 import ctypes

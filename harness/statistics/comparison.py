@@ -19,10 +19,9 @@ from numpy.typing import ArrayLike
 
 from harness.statistics.intervals import Array, Estimate, mean_interval
 
+# The probability of any false finding in a family
 ALPHA = 0.05
-"""The probability of any false finding in a family."""
 MOST_SEEDS = 1000
-"""Nobody is told to run more."""
 MARGIN = 0.02
 """Accuracy below which an effect is of no interest, where the user names none."""
 GAINS, LOSES, EQUIVALENT, INCONCLUSIVE = "gains", "loses", "no effect beyond the margin", "cannot tell"
@@ -121,12 +120,9 @@ def seeds_to_detect(spread: float, effect: float, power: float = 0.8, level: flo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tests:
-    """All tests of one family, or of several along the first axes: panels, and behind them their mean if they are several.
-
-    difference, p, level, planned: of each pair, row minus column; the adjusted p-value, the level of its interval, and that level
-    before anything is found. spread, spread_p: p-values of "the gain is the same on all panels", raw and adjusted. inside: the
-    panels that the mean is over.
-    """
+    """All tests of one family (or several along the first axes): panels, and behind them their mean. difference, p, level,
+    planned: of each pair, row minus column; adjusted p-value, its interval's level, and that before anything is found.
+    spread, spread_p: p-values of "the gain is the same on all panels", raw and adjusted. inside: panels of the mean."""
 
     own: Estimate
     difference: Estimate
@@ -148,12 +144,11 @@ def family(
     """Paired t tests of all pairs on all panels and on their mean, and whether panels differ, as one family by Holm's method.
 
     noise: `sampling_variance` of each score. references: the row that each regime is compared with. counted: what is judged.
-    chosen: panels that the mean is over; it has the seeds that are on all of them.
+    chosen: panels of the mean, which has the seeds that are on all of them.
 
-    Weights: a regime's comparison with its reference on the mean counts one, on all panels together one, and the test whether
-    panels differ one; all other pairs together count as one. Panels differ where the gain on one is not the mean gain: a paired t
-    test each, the smallest p-value times the number of panels (Bonferroni); an analysis of variance supposes equal errors. Each
-    pair has its own error: a pooled one is wrong where one regime escapes a local optimum on some seeds only.
+    Weights: a regime's comparison with its reference on the mean counts one, on all panels together one, the test whether panels
+    differ one; all other pairs together one. Panels differ where the gain on one is not the mean gain: a paired t test each,
+    smallest p-value times their number (Bonferroni). Each pair has its own error: regimes may escape on some seeds only.
     """
     size = scores.shape[-2]
     ours = np.array([i for i, r in enumerate(references) if r is not None], dtype=np.intp)
@@ -203,13 +198,10 @@ def family(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """What the seeds say of several regimes on one panel, or on the mean of all.
-
-    difference, p: of each pair, row minus column; adjusted for the whole family. gains, gain_p: over each regime's reference, NaN
-    without one. corrected: (2, regimes) ends of the interval of the gain that leaves out 0 exactly where `gain_p` <= ALPHA. level:
-    of a single comparison before anything is found. detectable: the smallest gain found at that level with 80 % power. groups:
-    tie letters; regimes are told apart exactly where they share none. uneven: where the mean would mislead.
-    """
+    """One panel, or the mean of all. difference, p: of each pair, row minus column; adjusted. gains, gain_p: over each
+    regime's reference, NaN without one. corrected: (2, regimes) ends of the interval that leaves out 0 exactly where
+    `gain_p` <= ALPHA. level: before anything is found. detectable: the smallest gain found at that level with 80 % power.
+    groups: tie letters. uneven: where the mean would mislead."""
 
     own: Estimate
     difference: Estimate
@@ -234,10 +226,8 @@ def compare(
     withheld: Shaped[np.ndarray, "panels regimes"] | None = None,
     chosen: Bool[np.ndarray, "panels"] | None = None,
 ) -> list[Comparison]:
-    """`family`, and what follows: of each panel, and last of their mean (the panel itself where there is but one).
-
-    withheld: why nothing is said of a regime on a panel (of WITHHELD), or an empty text.
-    """
+    """Of each panel, and last of their mean (the panel itself where there is but one). withheld: why nothing is said of a
+    regime on a panel (of WITHHELD), or an empty text."""
     from scipy.special import stdtrit
 
     withheld = np.full(scores.shape[:2], "", dtype=object) if withheld is None else withheld

@@ -31,16 +31,15 @@ class Estimate:
         return Estimate(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
+# How improbable a small spread may be before it is taken for luck (`mean_interval`)
 VARIANCE_FLOOR = 0.07
-"""How improbable a small spread may be before it is taken for luck (`mean_interval`)."""
 
 
 def mean_interval(values: ArrayLike, level: float = 0.95, noise: ArrayLike | None = None) -> Estimate:
     """Mean and Student t interval over the last axis; NaN values are missing.
 
-    noise: the variance that each value is known to have (`sampling_variance`). A few seeds may agree by chance far closer than it
-    allows, so the variance over seeds is at least w chi2(0.07, n - 1) / (n - 1), w the mean noise: the lower 7 % quantile of what n
-    seeds show where noise is all there is. Intervals then cover at most 97 % (simulated), 95 % where seeds differ (our reading).
+    noise: each value's known variance (`sampling_variance`). A few seeds may agree by chance far closer than that, so the variance
+    is at least w chi2(0.07, n - 1) / (n - 1), w the mean noise. Intervals then cover at most 97 % (simulated; our reading).
     """
     from scipy.special import chdtri, stdtr, stdtrit
 
@@ -66,11 +65,10 @@ def mean_interval(values: ArrayLike, level: float = 0.95, noise: ArrayLike | Non
 
 def sampling_variance(accuracy: ArrayLike, error: ArrayLike, questions: ArrayLike, answers: ArrayLike) -> Array:
     """Variance of an accuracy a on given questions that its answers alone make (our reading). error: the standard error over
-    questions; answers: valid ones, to all questions.
+    questions; answers: valid ones.
 
-    With k = answers / questions > 1, answers of probability p_q vary by p_q (1 - p_q), whose mean is a (1 - a) less the variance
-    between questions:  (a (1 - a) - (questions - 1) error^2) / ((k - 1) questions).  Of a single answer per question half of
-    error^2 is taken. Never less than 1 / answers^2: where all are right another seed may get one wrong.
+    With k = answers / questions > 1:  (a (1 - a) - (questions - 1) error^2) / ((k - 1) questions), for answers of probability p_q
+    vary by p_q (1 - p_q). Of a single answer per question half of error^2. Never less than 1 / answers^2.
     """
     a, e, n, total = (np.asarray(v, dtype=np.float64) for v in (accuracy, error, questions, answers))
     with np.errstate(invalid="ignore", divide="ignore"):

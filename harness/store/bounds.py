@@ -19,7 +19,6 @@ from harness.suite.schema import LONGEST_NAME, LONGEST_TASK, NAME_PATTERN, TASK_
 
 _BUDGET = re.compile(r"[1-9][0-9]?x")
 LONGEST_KEY = 128
-"""Of cells' keys, and of what lies beside them."""
 _MAX_TEXT = 1 << 20
 _MAX_NAME = 256
 _MAX_COUNT = 1 << 53
@@ -42,16 +41,16 @@ _UNIQUE = {
     "samples": ["policy", "checkpoint_step", "task", "metric", "doc_id", "repeat"],
 }
 _NEGATIVE = {"made", "vote", "checkpoint_step"}
-"""Columns where -1 stands for none; of a checkpoint, for the model as published (`PUBLISHED`)."""
-LATER = {"clipped_tokens", "ratios", "vote", "empty", "unboxed"}
-"""Columns that older versions did not write."""
+# Columns that older versions did not write
+LATER = {
+    *("clipped_tokens", "ratios", "vote", "empty", "unboxed"),
+    *("hinted_prompts", "hinted_answers", "hinted_right"),
+}
 
 
 def fault(manifest: Manifest, key: str) -> str:
-    """What is wrong with the manifest of a finished cell, or base checkpoint, whose key is `key`; empty where nothing is.
-
-    Names become parts of paths. Those of a checkpoint that `harness evaluate` has asked are not: its group is the path of a folder.
-    """
+    """What is wrong with the manifest of a finished cell or base checkpoint; empty where nothing is. Names become parts of
+    paths; the group of an evaluated checkpoint is the path of a folder."""
     base = manifest.kind == "base"
     names = [policy.name for policy in manifest.policies]
     good = _printable if base else is_name
@@ -69,15 +68,12 @@ def fault(manifest: Manifest, key: str) -> str:
 
 
 def is_name(text: str, longest: int = LONGEST_NAME) -> bool:
-    """Whether it is a name as suites have them, which is always one part of a path."""
     return len(text) <= longest and re.fullmatch(NAME_PATTERN, text) is not None
 
 
 def check_parts(place: Path, manifest: Manifest, *more: str) -> None:
-    """Names that become folders and files: suite, key, group, regime and policies, and `more`.
-
-    Raises StoreError where one is not one part of a path: manifests that were never imported were never checked either.
-    """
+    """Raises StoreError where a name that becomes a folder or file is not one part of a path; our own manifests were never
+    checked."""
     names = (manifest.suite, manifest.key, manifest.group, manifest.regime, *(p.name for p in manifest.policies), *more)
     for name in names:
         if not _printable(name) or name in {".", ".."} or {"/", "\\"} & set(name):
@@ -92,7 +88,7 @@ Check = Callable[[pa.Table], pa.ChunkedArray]
 
 
 def checks(name: str, policies: pa.Array, table: pa.Table) -> dict[str, Check]:
-    """What each row of a table must satisfy, by the words that refuse it. With a column `cell` it is of several cells, and
+    """What each row must satisfy, by the words that refuse it. With a column `cell` the table is of several cells, and
     `policies` are those of all."""
     found: dict[str, Check] = {}
     for column in SCHEMAS[name]:

@@ -16,14 +16,12 @@ from harness.statistics.comparison import CEILING, FLOOR, IDLE
 from harness.store.read import Snapshot
 from harness.store.tuning import tuned_label
 
+# Stands for the mean over a group's policies
 MEAN = "*"
-"""Stands for the mean over a group's policies."""
 BySeed = dict[int, "Score"]
 
 
 class Key(NamedTuple):
-    """What the regimes of one family are compared on. policy: one of the group's, or MEAN."""
-
     group: str
     policy: str
     task: str
@@ -50,7 +48,8 @@ class Spent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A line of the tables. cells: the variant in the suite that it is made of. reference: what its gains are over, if anything."""
+    """A line of the tables. cells: the suite's variant that it is made of. sampled: rollouts of both rounds over the first
+    one's. reference: what its gains are over."""
 
     name: str
     kind: str
@@ -58,12 +57,13 @@ class Variant:
     budget: str
     baseline: str
     cells: str = ""
+    sampled: float = 1.0
     reference: str | None = None
 
 
 @dataclass(slots=True)
 class Family:
-    """Everything of one `Key`: scores and costs by regime and seed. withheld: why nothing is said of a regime."""
+    """Everything of one `Key`, by regime. withheld: why nothing is said of a regime."""
 
     scores: dict[str, BySeed] = field(default_factory=dict)
     base: dict[int | None, float] = field(default_factory=dict)
@@ -73,15 +73,13 @@ class Family:
 
 @dataclass(frozen=True)
 class Finished:
-    """A suite's finished cells: families and variants in the suite's order, and the policies of each group."""
-
     families: dict[Key, Family]
     variants: dict[str, Variant]
     policies: dict[str, list[str]]
 
 
+# Group and task: one panel
 Place = tuple[str, str]
-"""Group and task: one panel."""
 
 
 def compared(
@@ -91,8 +89,8 @@ def compared(
     withheld: Mapping[tuple[Place, str], str] | None = None,
     chosen: Container[Place] | None = None,
 ) -> tuple[list[str], dict[Place | None, Comparison]]:
-    """What the seeds say of the regimes of one policy and metric, in the order of `references`: by panel, and under None over
-    all of them, or those chosen. withheld: why nothing is said of a regime on a panel."""
+    """What the seeds say of the regimes of one policy and metric, in the order of `references`: by panel, and under None
+    over all of them, or those chosen."""
     names = [name for name in references if any(name in scores for scores in panels.values())]
     seeds = sorted({seed for scores in panels.values() for by_seed in scores.values() for seed in by_seed})
     none = Score(np.nan, np.nan)
@@ -127,8 +125,9 @@ ORDER BY base, c.group_name, s.task, 8, c.regime, c.seed, c.cell, s.policy
 """
 _VARIANTS = """
 SELECT regime, any_value(regime_type), any_value(options), any_value(budget),
-    coalesce(nullif(any_value(s.baseline), ''), any_value(c.baseline)), regime AS cells
-FROM current_cells c LEFT JOIN suites s USING (suite)
+    coalesce(nullif(any_value(s.baseline), ''), any_value(c.baseline)), regime AS cells,
+    coalesce(sum(t.rollouts) / nullif(sum(t.rollouts - t.hinted_answers), 0), 1.0) AS sampled
+FROM current_cells c LEFT JOIN suites s USING (suite) LEFT JOIN totals t USING (suite, cell)
 WHERE kind = 'cell' AND suite = ? GROUP BY regime
 """
 
@@ -221,8 +220,9 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _lines(found: Sequence[Variant], order: Sequence[str], tuned: Sequence[Sequence[str]]) -> dict[str, Variant]:
-    """The suite's variants as tables name them: as they stand there, then each with the settings that tuning chose, beside the
-    baseline as the same group tuned it. A variant's baseline is the one at its rollout budget."""
+    """The suite's variants, then each with the settings that tuning chose, beside the baseline as the same group tuned it.
+    A variant's baseline is the one at its rollout budget; with a second round at the next one that covers both, where the suite
+    has it."""
     places = {name: i for i, name in enumerate(order)}
     copies = {final for variant, final, _ in tuned if final != variant}
     by_name = {v.name: v for v in sorted(found, key=lambda v: (places.get(v.name, len(places)), v.name))}
@@ -230,11 +230,12 @@ def _lines(found: Sequence[Variant], order: Sequence[str], tuned: Sequence[Seque
     for ours in (v for v in by_name.values() if v.name not in copies):
         reference = None
         if baseline := by_name.get(ours.baseline):
-            wanted = (baseline.kind, baseline.options, ours.budget)
-            same = [
-                v.name for v in by_name.values() if (v.kind, v.options, v.budget) == wanted and v.name not in copies
-            ]
-            same = [baseline.name] if ours.budget == baseline.budget else same
+            alike = (baseline.kind, baseline.options)
+            others = [v for v in by_name.values() if (v.kind, v.options) == alike and v.name not in copies]
+            most = int(ours.budget[:-1]) * ours.sampled
+            cover = sorted((int(v.budget[:-1]), v.budget) for v in others if int(v.budget[:-1]) >= most)
+            budget = cover[0][1] if ours.sampled > 1 and cover else ours.budget
+            same = [baseline.name] if budget == baseline.budget else [v.name for v in others if v.budget == budget]
             reference = None if ours.name in (*same, baseline.name) or not same else same[0]
         lines[ours.name] = replace(ours, reference=reference)
     for variant, final, on in tuned:

@@ -1,8 +1,7 @@
 """The store's DuckDB file: where it lies, and its tables: those of the journals (`rows.TABLES`, with suite and cell in front),
 cells, suites, problems and scores; the rest are views.
 
-DuckDB maps its file into memory and locks it, which network file systems do not hold to. The file is made of the journals, so
-each machine builds its own where results lie on the network, and so does whoever may only read them.
+DuckDB maps and locks its file, which network file systems do not hold to, so the file is then built on a local disk.
 """
 
 from __future__ import annotations
@@ -22,17 +21,16 @@ from harness.store.rows import SCHEMAS
 
 STORE = "harness.duckdb"
 VARIABLE = "HARNESS_STORE"
+# Kinds of file systems that several machines may have mounted; every `fuse.*` too, but those of LOCAL_FUSE
 NETWORK = {
     "nfs", "nfs3", "nfs4", "lustre", "gpfs", "beegfs", "beegfs_nodev", "cifs", "smb3", "smbfs", "ceph", "glusterfs", "afs", "9p",
     "virtiofs", "wekafs", "panfs", "orangefs", "pvfs2", "gfs2", "ocfs2", "fuse",
 }  # fmt: skip
-"""Kinds of file systems that several machines may have mounted; every `fuse.*` too, but those of LOCAL_FUSE."""
 LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.portal", "fuse.lxcfs"}
 
 
 def store_path(results: Path) -> Path:
-    """The file of these results: where HARNESS_STORE says, else beside the journals, else in the cache, on a local disk. Raises
-    StoreError where its folder in the machine's temporary folder is somebody else's."""
+    """Where HARNESS_STORE says, else beside the journals, else in the cache, on a local disk. Raises StoreError."""
     whole = results.resolve()  # one folder for each results folder, whatever path leads there
     own = Path(f"{whole.name or 'results'}-{hashlib.blake2b(bytes(whole), digest_size=6).hexdigest()}", STORE)
     if forced := os.environ.get(VARIABLE):
@@ -52,22 +50,19 @@ def store_path(results: Path) -> Path:
 
 
 def on_network(path: Path) -> bool:
-    """Whether `path`, or what of it exists, lies where other machines may have mounted it too."""
     kind = kind_of_mount(path)
     return kind in NETWORK or (kind.startswith("fuse.") and kind not in LOCAL_FUSE)
 
 
 def kind_of_mount(path: Path) -> str:
-    """The kind of file system, as the system calls it; empty where it does not say."""
     import psutil
 
     whole, best, found = path.resolve(), -1, ""
     with suppress(OSError):
         for mount in psutil.disk_partitions(all=True):
             point = Path(mount.mountpoint)
-            if (
-                whole.is_relative_to(point) and len(point.parts) >= best
-            ):  # of two at one place the later hides the earlier
+            # of two at one place the later hides the earlier
+            if whole.is_relative_to(point) and len(point.parts) >= best:
                 best, found = len(point.parts), mount.fstype
     return found
 
@@ -86,8 +81,8 @@ CREATE TABLE suites (
 CREATE TABLE problems (suite VARCHAR, cell VARCHAR, problem VARCHAR, remedy VARCHAR);
 CREATE TABLE about (version VARCHAR);
 """
+# What people read for a line of `cells`: its key where its manifest cannot be read
 LABEL = "CASE group_name || regime WHEN '' THEN cell ELSE group_name || '/' || regime || coalesce('/' || seed, '') END"
-"""What people read for a line of `cells`: its key where its manifest cannot be read."""
 
 # Each question's value under each metric, at the newest checkpoint. An invalid verdict is left out of all of them, as in
 # `evaluation.metrics`: best@k of k samples asks for one right answer, maj@k for the most frequent one, the earliest of equals.
@@ -114,13 +109,14 @@ FROM newest, (VALUES ('mean'), ('best'), ('maj')) AS ways(way)
 WHERE way = 'mean' OR metric = 'sampled' AND k > 1 AND (way = 'best' OR voted)
 """
 # Rounding takes away what the order of a parallel sum changes: the same journals give the same scores and costs.
+# Of the rows of a relation `{samples}`. The only table that is computed: each `show` would take as long as all
+# answers
 SCORES = f"""
 SELECT suite, cell, policy, task, metric, checkpoint_step, max(repeats) AS repeats, count(value) AS questions,
     sum(answers)::BIGINT AS answers, sum(hits)::BIGINT AS right_answers, sum(invalid)::BIGINT AS invalid,
     round(avg(value), 12) AS accuracy, round(stddev_samp(value) / sqrt(count(value)), 12) AS error
 FROM ({_QUESTIONS}) GROUP BY ALL
 """
-"""Of the rows of a relation `{samples}`. The only table that is computed: each `show` would take as long as all answers."""
 VIEWS = {
     "questions": _QUESTIONS.format(samples="samples"),
     "totals": """
@@ -128,7 +124,9 @@ SELECT suite, cell, policy, count(*) AS steps, sum(rollouts)::BIGINT AS rollouts
     sum(trained_tokens)::BIGINT AS trained_tokens, sum(exchanged_tokens)::BIGINT AS exchanged_tokens,
     sum(exchanged_bytes)::BIGINT AS exchanged_bytes, sum(peer_received)::BIGINT AS peer_received,
     sum(peer_used)::BIGINT AS peer_used, sum(prompts)::BIGINT AS prompts, sum(prompts_all_wrong)::BIGINT AS prompts_all_wrong,
-    sum(prompts_rescued)::BIGINT AS prompts_rescued, avg(weight_second_moment) AS weight_second_moment,
+    sum(prompts_rescued)::BIGINT AS prompts_rescued, coalesce(sum(hinted_prompts), 0)::BIGINT AS hinted_prompts,
+    coalesce(sum(hinted_answers), 0)::BIGINT AS hinted_answers, coalesce(sum(hinted_right), 0)::BIGINT AS hinted_right,
+    avg(weight_second_moment) AS weight_second_moment,
     avg(effective_sample_size) AS effective_sample_size, avg(clipped_share) AS clipped_share, avg(refused_share) AS refused_share,
     avg(kl_step) AS kl_step, max_by(kl_base, step) AS kl_base, avg(gradient_norm) AS gradient_norm,
     stddev_samp(gradient_norm) AS gradient_norm_deviation, avg(own_peer_cosine) AS own_peer_cosine, avg(entropy) AS entropy,
@@ -163,8 +161,8 @@ QUALIFY row_number() OVER (
 ) = 1
 """,
 }
+# Tables with rows of single cells
 CELL_TABLES = (*SCHEMAS, "scores", "cells", "problems")
-"""Tables with rows of single cells."""
 
 
 def create(connection: duckdb.DuckDBPyConnection) -> None:

@@ -1,7 +1,5 @@
-"""What is wrong with a run, in words, from what it has stored: `harness doctor RUN`. It can be asked while the run goes on.
-
-A policy is judged by the last quarter of its steps so far (`symptoms`), the exchange by all of them.
-"""
+"""What is wrong with a run, in words, from what it has stored: `harness doctor RUN`. A policy is judged by the last quarter
+of its steps so far (`symptoms`), the exchange by all of them."""
 
 from __future__ import annotations
 
@@ -42,8 +40,6 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Something that cannot be read. cells: whose it is; an empty key is a file of the suite's own."""
-
     cells: list[str]
     problem: str
     remedy: str
@@ -53,12 +49,10 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 def diagnose(snapshot: Snapshot, suite: str, key: str | None = None) -> list[Finding]:
-    """Everything that is wrong with a suite's cells, or with one of them; empty where nothing is."""
     return _findings(snapshot, suite, key, _late(snapshot, suite, key))
 
 
 def _findings(snapshot: Snapshot, suite: str, key: str | None, late: Mapping[str, Sequence[Sums]]) -> list[Finding]:
-    """late: by cell, its policies over the last quarter of their steps."""
     cells = snapshot.query(
         f"SELECT cell AS key, {LABEL} AS cell, state, fault, reason, policies, config ->> '$.sharing.direction' AS direction, "
         f"config ->> '$.sharing.edges[*][1]' AS receivers FROM cells WHERE {_MINE} ORDER BY 2",
@@ -100,7 +94,7 @@ def damages(snapshot: Snapshot, suite: str | None = None, key: str | None = None
 
 
 def stored_damages(results: Path, suite: SuiteFile) -> dict[str, str]:
-    """By key, empty for a file of the suite's own, what cannot be read of it and what to do, as the store knows it now."""
+    """By key, empty for a file of the suite's own, what cannot be read and what to do."""
     with suppress(DiskFullError, StoreError):  # what it knew before
         ingest(results, deadline=10.0)
     if not store_path(results).exists():
@@ -110,7 +104,6 @@ def stored_damages(results: Path, suite: SuiteFile) -> dict[str, str]:
 
 
 def _due(cell: Mapping[str, Any]) -> set[str]:
-    """The policies to which peers must send. From strong to weak, or the reverse, no record says who receives: none is told."""
     if cell["direction"] in (None, "all"):
         return set(cell["policies"] if len(cell["policies"]) > 1 else ())
     return set(cell["receivers"] or ())
@@ -145,12 +138,10 @@ def _together(each: Sequence[Sums]) -> Sums:
 
 
 def _late(snapshot: Snapshot, suite: str, key: str | None = None) -> dict[str, list[Sums]]:
-    """By cell, each policy over the last quarter of its steps."""
     return {cell: [Sums(**row) for row in rows] for cell, rows in _by_cell(snapshot, _STEPS, suite, key).items()}
 
 
 def _by_cell(snapshot: Snapshot, query: str, suite: str, key: str | None) -> dict[str, list[dict[str, Any]]]:
-    """A query's rows by their `cell`, each without it."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in snapshot.query(query, [suite, key]).to_pylist():
         found.setdefault(row.pop("cell"), []).append(row)
@@ -202,7 +193,7 @@ WITH mine AS (SELECT cell, receiver, messages, accepted, reason, kind, used FROM
 sharing AS (SELECT DISTINCT cell FROM mine)
 SELECT trained.cell AS cell, policy, trained.cell IN (FROM sharing) AS shares, coalesce(sum(messages), 0)::BIGINT AS records,
     coalesce(sum(messages) FILTER (accepted), 0)::BIGINT AS accepted, mode(reason) FILTER (NOT accepted) AS reason,
-    coalesce(sum(messages) FILTER (accepted AND kind <> 'value'), 0)::BIGINT AS answers,
+    coalesce(sum(messages) FILTER (accepted AND kind NOT IN ('value', 'draft')), 0)::BIGINT AS answers,
     coalesce(sum(messages) FILTER (used), 0)::BIGINT AS used
 FROM (SELECT DISTINCT cell, policy FROM steps WHERE {_OF_MINE}) AS trained LEFT JOIN mine
     ON mine.cell = trained.cell AND receiver = policy

@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -40,17 +40,14 @@ from harness.store.rows import SCHEMAS
 from harness.store.tuning import chosen, read_tuning, tuning_name
 
 _LOCK = ".harness.lock"
+# Rows held before they are inserted: few large commits are fast
 _BATCH_BYTES = 256 << 20
-"""Rows held before they are inserted. Each commit writes again what the last one left of a row group: few large ones are fast."""
 _THREADS = min(4, os.cpu_count() or 1)
-"""Of DuckDB, while it inserts."""
+# A folder changed more recently is read again: its time stamp may not show the next change
 _SETTLED_NS = 2_000_000_000
-"""A folder changed more recently than this is read again next time: its time stamp may not show the next change."""
 
 
 class Problem(NamedTuple):
-    """What is wrong with a cell, or (cell empty) with a file of the suite's own, and what to do."""
-
     suite: str
     cell: str
     problem: str
@@ -58,31 +55,16 @@ class Problem(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A cell's folder and a fingerprint that changes with its contents."""
-
     suite: str
     cell: str
     folder: str
     fingerprint: str
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What an ingest did. problems: unreadable files; the rest of their cells is in the store."""
-
-    cells: int
-    removed: int
-    rows: int
-    seconds: float
-    problems: list[str] = field(default_factory=list)
-
-
 @contextmanager
 def writer_lock(store: Path, deadline: float) -> Iterator[bool]:
-    """Hold the one writer lock of a store's folder, which the operating system frees when the holder dies. Raises StoreError.
-
-    Yields whether there are locks: without them two writers build the same file twice, and each puts it in place whole.
-    """
+    """Hold the store's one writer lock, which the operating system frees when the holder dies; yields whether there are
+    locks. Without them two writers build the same file twice. Raises StoreError."""
     with disk_errors(store.parent / _LOCK):
         store.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(store.parent / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -98,14 +80,13 @@ def writer_lock(store: Path, deadline: float) -> Iterator[bool]:
         os.close(handle)
 
 
-def ingest(results: Path, deadline: float = 30.0, rebuild: bool = False) -> Report:
-    """Bring the store up to date with the journals and return what was done.
+def ingest(results: Path, deadline: float = 30.0, rebuild: bool = False) -> int:
+    """Bring the store up to date with the journals; returns how many cells were read.
 
     Raises StoreError (no folder, locked for longer than `deadline` seconds) and DiskFullError; the store is then as it was.
     """
     if not results.is_dir():
         raise StoreError(f"{results}: no such results folder")
-    started = time.monotonic()
     store = store_path(results)
     with writer_lock(store, deadline) as alone:
         for leftover in store.parent.glob(f"{STORE}.*{TEMPORARY}*") if alone else ():  # of a writer that died
@@ -115,16 +96,15 @@ def ingest(results: Path, deadline: float = 30.0, rebuild: bool = False) -> Repo
         found = {(s.suite, s.cell): s for s in sources}
         marks = {key: s.fingerprint for key, s in found.items()} | {(name, ""): mark for name, mark in suites.items()}
         if known == marks:
-            return Report(0, 0, 0, time.monotonic() - started)
+            return 0
         try:
-            report = _build(store, known, found, suites, results)
+            return _build(store, known, found, suites, results)
         except DiskFullError:
             raise
         except StoreError:
             if known is None:
                 raise
-            report = _build(store, None, found, suites, results)  # what is there is damaged: built anew
-        return replace(report, seconds=time.monotonic() - started)
+            return _build(store, None, found, suites, results)  # what is there is damaged: built anew
 
 
 def _build(
@@ -133,31 +113,40 @@ def _build(
     found: Mapping[tuple[str, str], Source],
     suites: Mapping[str, str],
     results: Path,
-) -> Report:
+) -> int:
     """known: fingerprints of what the store holds, from which the new one then starts."""
     changed = [s for key, s in found.items() if known is None or known.get(key) != s.fingerprint]
     gone = [key for key in known or {} if key[1] and key not in found]
-    rows, problems = 0, list[Problem]()
+    keys = [*((s.suite, s.cell) for s in changed), *gone]
 
     def fill(temporary: Path) -> None:
-        nonlocal rows
         if known is not None:
             shutil.copyfile(store, temporary)
         try:
-            rows = _write(temporary, known is None, changed, gone, suites, results, problems)
+            with duckdb.connect(str(temporary)) as connection:
+                connection.execute(f"SET threads = {_THREADS}")
+                if known is None:
+                    create(connection)
+                else:
+                    connection.register("keys", pa.table({"suite": [s for s, _ in keys], "cell": [c for _, c in keys]}))
+                    for table in CELL_TABLES:
+                        connection.execute(f"DELETE FROM {table} WHERE (suite, cell) IN (FROM keys)")
+                    connection.execute("DELETE FROM suites; DELETE FROM problems WHERE cell = ''")
+                _write(connection, changed, suites, results)
             sync(temporary)
+        except duckdb.Error as error:  # a failed write comes as one of several kinds
+            full = "No space left" in str(error)
+            raise OSError(errno.ENOSPC if full else errno.EIO, str(error).splitlines()[0]) from error
         finally:
             remove(temporary.with_name(temporary.name + ".wal"))
 
     replace_atomic(store, fill)
-    return Report(len(changed), len(gone), rows, 0.0, [p.problem for p in problems])
+    return len(changed)
 
 
 def scan(results: Path) -> tuple[list[Source], dict[str, str]]:
-    """Every cell's folder, and each suite file's fingerprint.
-
-    Costs two stats per cell: a rename into a folder changes the folder's own time stamp.
-    """
+    """Every cell's folder, and each suite file's fingerprint: two stats a cell, for a rename into a folder changes its time
+    stamp."""
     now = time.time_ns()
     sources: list[Source] = []
     suites: dict[str, str] = {}
@@ -192,7 +181,6 @@ def _stamp(path: str) -> int:
 
 
 def _known(store: Path) -> dict[tuple[str, str], str] | None:
-    """Fingerprints of the cells and (with an empty cell) suites in the store; None where there is none of this version."""
     if not store.exists():
         return None
     try:
@@ -208,34 +196,15 @@ def _known(store: Path) -> dict[tuple[str, str], str] | None:
 
 
 def _write(
-    path: Path,
-    fresh: bool,
-    changed: Sequence[Source],
-    gone: Sequence[tuple[str, str]],
-    suites: Mapping[str, str],
-    results: Path,
-    problems: list[Problem],
-) -> int:
-    try:
-        with duckdb.connect(str(path)) as connection:
-            connection.execute(f"SET threads = {_THREADS}")
-            if fresh:
-                create(connection)
-            else:
-                keys = [*((s.suite, s.cell) for s in changed), *gone]
-                connection.register("keys", pa.table({"suite": [s for s, _ in keys], "cell": [c for _, c in keys]}))
-                for table in CELL_TABLES:
-                    connection.execute(f"DELETE FROM {table} WHERE (suite, cell) IN (FROM keys)")
-                connection.execute("DELETE FROM suites; DELETE FROM problems WHERE cell = ''")
-            _insert(connection, "suites", [_suite(results, name, mark, problems) for name, mark in suites.items()])
-            rows = sum(_insert_cells(connection, batch) for batch in _batches(changed, problems))
-            forget()
-            _insert(connection, "problems", [p._asdict() for p in problems])
-            connection.execute("CHECKPOINT")
-    except duckdb.Error as error:  # a failed write comes as one of several kinds
-        full = "No space left" in str(error)
-        raise OSError(errno.ENOSPC if full else errno.EIO, str(error).splitlines()[0]) from error
-    return rows
+    connection: duckdb.DuckDBPyConnection, changed: Sequence[Source], suites: Mapping[str, str], results: Path
+) -> None:
+    problems: list[Problem] = []
+    _insert(connection, "suites", [_suite(results, name, mark, problems) for name, mark in suites.items()])
+    for batch in _batches(changed, problems):
+        _insert_cells(connection, batch)
+    forget()
+    _insert(connection, "problems", [p._asdict() for p in problems])
+    connection.execute("CHECKPOINT")
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -245,7 +214,6 @@ def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[di
 
 
 def _suite(results: Path, name: str, mark: str, problems: list[Problem]) -> dict[str, Any]:
-    """Its line in `suites`, as far as its files can be read."""
     folder, suite, tuning = suite_folder(results, name), SuiteFile(name=name, baseline=""), None
     stored = name.endswith(MARK)
 
@@ -281,7 +249,7 @@ class _Cell:
 
 
 def _load(source: Source, problems: list[Problem]) -> _Cell:
-    """Of a cell that cannot be read whole, what is left is no result: in no table, and no part of a mean."""
+    """What is left of a cell that cannot be read whole is no result."""
     stored, folder, found, mends = source.suite.endswith(MARK), Path(source.folder), "", ""
     kind: Literal["base", "cell"] = "base" if source.cell.startswith(("base-", "eval-")) else "cell"
     manifest = Manifest(suite=source.suite, key=source.cell, group="", kind=kind)
@@ -302,7 +270,6 @@ def _load(source: Source, problems: list[Problem]) -> _Cell:
 
 
 def _batches(sources: Sequence[Source], problems: list[Problem]) -> Iterator[list[_Cell]]:
-    """Cells in batches of bounded size, in the order of `sources`; what could not be read is added to `problems`."""
     batch: list[_Cell] = []
     size = 0
     for source in sources:
@@ -316,10 +283,8 @@ def _batches(sources: Sequence[Source], problems: list[Problem]) -> Iterator[lis
         yield batch
 
 
-def _insert_cells(connection: duckdb.DuckDBPyConnection, batch: Sequence[_Cell]) -> int:
-    """Batches need no common transaction: the file is still a temporary one."""
+def _insert_cells(connection: duckdb.DuckDBPyConnection, batch: Sequence[_Cell]) -> None:
     _insert(connection, "cells", [_cell(cell) for cell in batch])
-    rows = 0
     for name in SCHEMAS:
         holders = [cell for cell in batch if name in cell.tables]
         if not holders:
@@ -332,8 +297,6 @@ def _insert_cells(connection: duckdb.DuckDBPyConnection, batch: Sequence[_Cell])
         connection.execute(f"INSERT INTO {name} SELECT * FROM rows")
         if name == "samples":
             connection.execute(f"INSERT INTO scores {SCORES.format(samples='rows')}")
-        rows += data.num_rows
-    return rows
 
 
 def _cell(cell: _Cell) -> dict[str, Any]:

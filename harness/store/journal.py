@@ -4,9 +4,8 @@
     journal/compact-000012/           everything up to number 12: per table one Arrow IPC file (Feather), its checksum in
                                       its name: steps-1a2b3c4d.arrow
 
-A part appears by a rename, so after a crash it is there whole or not at all. A compact folder supersedes every part and
-compact folder of a lower number, so a crash at any moment of compacting leaves no row twice. Parts are msgpack, ten
-times cheaper to write than columns of a few rows; Arrow files of this size are read eight times faster than Parquet.
+A part appears by a rename. A compact folder supersedes every part and compact folder of a lower number, so a crash while
+compacting leaves no row twice. Parts are msgpack, ten times cheaper to write than columns of a few rows.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from harness.reading import read_bytes
 from harness.store.manifest import remedy
 from harness.store.rows import TABLE_OF, TABLES, Row, conform, to_arrow, up_to
 
+# Of one file
 MAX_BYTES = 1 << 30
-"""Of one file."""
 _MAGIC = b"XSJ1"
 _NAME = re.compile(r"part-(\d{6,})-(\d{6,})\.rows|compact-(\d{6,})")
 _COLUMNS = re.compile(r"([a-z]+)-([0-9a-f]{8})\.arrow")
@@ -39,15 +38,13 @@ _raw_decoder = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a journal holds: Arrow tables by name (absent where empty), and what could not be read."""
-
     tables: dict[str, pa.Table]
     problems: list[str] = field(default_factory=list)
 
 
 class Journal:
-    """The one writer of a cell's journal. A cell that resumes calls `rewind(step)` first; commit at each checkpoint at the
-    latest, and an evaluation in one piece."""
+    """The one writer of a cell's journal. A cell that resumes calls `rewind(step)` first; an evaluation is committed in one
+    piece."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` is the cell's. Leftovers of an interrupted writer are removed.
@@ -66,10 +63,8 @@ class Journal:
             self._buffer.setdefault(TABLE_OF[type(row)], []).append(row)
 
     def commit(self, step: int) -> None:
-        """Write what was appended as one part; `step` is the training step that has been finished.
-
-        Raises DiskFullError or StoreError; the rows then stay in memory and nothing torn is on the disk.
-        """
+        """Write what was appended as one part, after training step `step`. Raises DiskFullError, StoreError; the rows then
+        stay in memory."""
         if not self._buffer:
             return
         highest = max([step, *(row.at or 0 for rows in self._buffer.values() for row in rows)])
@@ -79,12 +74,8 @@ class Journal:
         self._buffer = {}
 
     def rewind(self, step: int) -> None:
-        """Go back to the checkpoint of `step`: drop later rows, and the evaluation of that checkpoint (it is made anew).
-
-        Costs stay, for they were spent. -1 drops all else.
-
-        Raises DiskFullError or StoreError, and StoreError where a part is corrupt.
-        """
+        """Go back to the checkpoint of `step`: drop later rows, and the evaluation of that checkpoint. Costs stay, for they
+        were spent. -1 drops all else. Raises DiskFullError, StoreError."""
         self._buffer = {
             table: kept
             for table, rows in self._buffer.items()
@@ -95,10 +86,7 @@ class Journal:
             self._rewrite(step)
 
     def compact(self) -> None:
-        """Rewrite the whole journal as one Arrow file per table: at the end of a cell, after the last commit.
-
-        Raises DiskFullError or StoreError, and StoreError where a part is corrupt.
-        """
+        """Rewrite the journal as one Arrow file per table, at the end of a cell. Raises DiskFullError, StoreError."""
         if _listing(self.folder)[1]:
             self._rewrite(None)
 
@@ -132,7 +120,6 @@ class Journal:
 
 
 def _listing(folder: Path) -> tuple[list[tuple[int, Path]], list[tuple[int, int, Path]]]:
-    """Compact folders (number, path), and the parts (number, highest step, path) that none supersedes, in order."""
     compacts: list[tuple[int, Path]] = []
     parts: list[tuple[int, int, Path]] = []
     for name in os.listdir(folder) if folder.is_dir() else ():

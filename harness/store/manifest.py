@@ -28,15 +28,11 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 MAX_BYTES = 4 << 20
 MANIFEST = "manifest.json"
 EVALUATIONS = "evaluations"
-"""Stand-alone evaluations lie together under this name in the results folder."""
 State = Literal["pending", "running", "cut off", "done", "failed"]
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-"""As much as a column of the store holds."""
 
 
 class PolicyEntry(msgspec.Struct, frozen=True):
-    """A policy: what it was trained from, and the precision where that was the embedded engine's choice."""
-
     name: str
     model: str
     revision: str = ""
@@ -44,7 +40,7 @@ class PolicyEntry(msgspec.Struct, frozen=True):
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """What a cell was trained on; overlaps: prompts left out because an evaluation set repeats them, by set."""
+    """What a cell was trained on; overlaps: prompts left out because an evaluation set repeats them."""
 
     name: str
     prompts: Count
@@ -63,7 +59,7 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a result came from; times in ISO 8601, UTC. environment: the variables that `session.cell.provenance` lists."""
+    """Where a result came from; times in ISO 8601, UTC."""
 
     code_version: str = ""
     commit: str = ""
@@ -77,11 +73,10 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell, or one evaluated base checkpoint (kind `base`; its `seed` is None unless each seed has its own base).
+    """One cell, or one evaluated base checkpoint (kind `base`; its `seed` is None unless each seed has its own).
 
-    regime: the variant's name; regime_type: the registered regime behind it. options: every setting of the variant besides name
-    and budget; its baseline is the variant of the same budget with regime_type and options of `baseline`. origin: a label after an
-    import. fault: the word for `reason`. identity: what the key holds besides `config`. pool: None for micro.
+    regime: the variant's name; regime_type: the registered regime. options: of the variant, besides name and budget. origin: a
+    label after an import. fault: the word for `reason`. identity: what the key holds besides `config`. pool: None for micro.
     """
 
     suite: str
@@ -142,15 +137,13 @@ def read_manifest(folder: Path | str) -> Manifest:
 
 
 def readable(folders: Iterable[Path]) -> Iterator[tuple[Path, Manifest]]:
-    """Those whose manifest is whole; what is wrong with the others stands in the store's table `problems`."""
     for folder in folders:
         with suppress(StoreError):
             yield folder, read_manifest(folder)
 
 
 def remedy(path: Path, removed: bool = True) -> str:
-    """What mends a damaged cell's folder, or a suite's file. removed: whether it must go first; where the manifest alone is damaged
-    the cell is evaluated again as it is."""
+    """What mends a damaged cell's folder, or a suite's file. removed: whether it must go first."""
     first, suite = f"remove {path} and " if removed else "", path.parent
     if suite.name == EVALUATIONS:
         return f"{first}evaluate its checkpoint again"
@@ -184,13 +177,13 @@ def read_suite(folder: Path, file: Path | None = None) -> SuiteFile:
 
 
 def sealed(value: msgspec.Struct) -> bytes:
-    """As JSON with a checksum in front: one altered digit of a seed would otherwise be another seed."""
+    """As JSON with a checksum in front, so that an altered digit is noticed."""
     plain = msgspec.json.encode(value)
     return msgspec.json.format(b'{"checksum":"%08x",' % zlib.crc32(plain) + plain[1:], indent=1) + b"\n"
 
 
+# Of a file without white space
 _HEAD = len(b'{"checksum":"........",')
-"""Of a file without white space."""
 
 
 def read_sealed(path: Path | str, kind: type[Struct], longest: int = MAX_BYTES) -> Struct:
@@ -214,13 +207,14 @@ def read_sealed(path: Path | str, kind: type[Struct], longest: int = MAX_BYTES) 
 
 
 SUBMISSION = "submission.json"
+# Trained again here and compared; every answer judged again here; neither; what comes along
+# (`store.reference_results`)
 Badge = Literal["re-executed", "re-scored", "as reported", "reference"]
-"""Trained again here and compared; every answer judged again here; neither; what comes along (`store.reference_results`)."""
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """`submission.json` beside a `suite.json`: how far results of another lab may be believed. category: whose settings the regimes
-    have. bundle: the file's name. re_executed: labels of the cells that were trained again."""
+    """`submission.json` beside a `suite.json`: how far results of another lab may be believed. category: whose settings the
+    regimes have. re_executed: labels of the cells that were trained again."""
 
     badge: Badge = "as reported"
     category: str = ""
@@ -241,11 +235,4 @@ def write_submission(folder: Path, submission: Submission) -> None:
 def read_submission(folder: Path) -> Submission | None:
     """None for our own results. Raises StoreError."""
     path = folder / SUBMISSION
-    try:
-        return msgspec.json.decode(read_bytes(path, MAX_BYTES), type=Submission)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise StoreError(f"{path}: not a submission: {error}") from error
+    return read_sealed(path, Submission) if path.exists() else None

@@ -29,17 +29,14 @@ from harness.store.statistic import STATISTICS, Pair, TableRow, bounds, number
 from harness.store.table import SeedRow, seed_rows
 
 Said = Literal["everything", "opening", "nothing"]
+# Seeds from which on a bootstrap interval is shown: of fewer it comes out far too narrow
 MIN_RUNS = 5
-"""Seeds from which on a bootstrap interval is shown: of fewer it comes out far too narrow."""
 End = tuple[str, float]
-"""A group or benchmark, and the gain there."""
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """One regime over all chosen groups and benchmarks: means seed by seed, compared in one family with every panel (`ShowRow`).
-
-    ends: the panels with the smallest and the largest gain, where their mean would mislead.
-    """
+    """One regime over all chosen groups and benchmarks, compared in one family with every panel (`ShowRow`). ends: the
+    panels with the smallest and the largest gain, where their mean would mislead."""
 
     regime: str
     seeds: int
@@ -59,8 +56,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """ranks: best mean first. groups, tasks, seeds: how many are behind them. pairs: whether groups are pairs of policies.
-    baseline: the one that most are compared with. left_out: what is in none of these, and why."""
+    """ranks: best mean first. groups, tasks, seeds: how many are behind them. pairs: whether groups are pairs. baseline:
+    the one that most are compared with."""
 
     ranks: list[Rank]
     groups: int
@@ -73,8 +70,8 @@ class Ranking(msgspec.Struct, frozen=True):
 
 
 class Pairing(msgspec.Struct, frozen=True, kw_only=True):
-    """Two regimes on the same seeds of one group and policy, compared as in the table of all regimes. difference: ours less theirs;
-    p: corrected for all that is compared there."""
+    """Two regimes on the same seeds of one group and policy, compared as in the table. difference: ours less theirs; p:
+    corrected."""
 
     group: str
     policy: str
@@ -87,8 +84,8 @@ class Pairing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
-    """One regime over all groups and benchmarks, each a task in the words of Agarwal et al. better: probability that a run of
-    it beats one of its baseline. Intervals are None for fewer than MIN_RUNS seeds and where all resamples are the same."""
+    """One regime over all groups and benchmarks (tasks, in Agarwal et al.). better: probability that a run of it beats one
+    of its baseline. Intervals are None for fewer than MIN_RUNS seeds and where all resamples are the same."""
 
     regime: str
     seeds: int
@@ -111,11 +108,8 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What stands above a suite's rows: the sentence of every choice, and by metric the regimes across groups and benchmarks.
-
-    missing, submission: filled in by who shows it. starts: what supervised starts changed. processors: the remark that pairs ran on
-    unlike ones.
-    """
+    """What stands above a suite's rows. across: by metric, the regimes over all groups and benchmarks. missing, submission:
+    filled in by who shows it. starts: what supervised starts changed."""
 
     margin: float = MARGIN
     sentences: list[Headline] = []
@@ -127,14 +121,13 @@ class Head(msgspec.Struct, frozen=True):
 
 
 NOTHING_PAIRED = "no seed of two regimes"
-"""Why a panel without a reason of its own is no part of the mean."""
 
 
 def rank(
     rows: Sequence[SeedRow], pairs: bool, margin: float = MARGIN, among: Sequence[SeedRow] | None = None
 ) -> Ranking:
-    """Mean over the groups and benchmarks of `rows` (of one policy and metric), seed by seed; a panel on which no verdict can
-    be given is no part of it. among: all rows of that policy and metric, for which what is chosen is corrected too."""
+    """Mean over the panels of `rows` (of one policy and metric), seed by seed, without panels that have no verdict. among:
+    all rows of that policy and metric, for which the choice is corrected too."""
     panels = list(dict.fromkeys((r.group, r.task) for r in rows))
     if not panels:
         return Ranking([], 0, 0, 0, pairs, "", margin)
@@ -178,14 +171,11 @@ def rank(
 def _compared(
     rows: Sequence[SeedRow], margin: float, chosen: Sequence[Place] | None = None
 ) -> tuple[list[str], dict[Place | None, Comparison]]:
-    """By panel, and under None over those that are chosen."""
-    panels: dict[Place, dict[str, BySeed]] = {(r.group, r.task): {} for r in rows}
-    for regime, by_place in _by_regime(rows).items():
-        for place, by_seed in by_place.items():
-            panels[place][regime] = by_seed
     withheld = {((r.group, r.task), r.regime): r.withheld for r in rows if r.withheld}
     one = chosen is not None and len(chosen) == 1
-    names, found = compared(panels, {r.regime: r.baseline for r in rows}, margin, withheld, None if one else chosen)
+    names, found = compared(
+        _panels(rows), {r.regime: r.baseline for r in rows}, margin, withheld, None if one else chosen
+    )
     return names, {**found, None: found[chosen[0]]} if one and chosen else found
 
 
@@ -200,8 +190,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def whom(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRow] | None = None) -> list[Share]:
-    """Every policy by itself, group by group in the order of `rows` (of one metric): the mean over benchmarks, corrected for all
-    groups that have a policy of that name. among: as in `rank`."""
+    """Every policy by itself, group by group: the mean over benchmarks, corrected for all groups that have a policy of that
+    name. among: as in `rank`."""
     own: dict[str, list[SeedRow]] = {}
     tasks = {r.task for r in rows}
     for r in rows if among is None else among:
@@ -221,7 +211,6 @@ def whom(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRo
 
 
 def _over_tasks(rows: Sequence[SeedRow]) -> list[SeedRow]:
-    """Of one policy, the mean over the benchmarks of each group; the task is empty."""
     tasks = {group: {r.task for r in rows if r.group == group} for group in {r.group for r in rows}}
     parts: dict[tuple[str, str, int], list[SeedRow]] = {}
     for r in rows:
@@ -264,11 +253,11 @@ def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MAR
 
 def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
     """Regimes over at least two groups or benchmarks, best IQM first; empty where there is only one."""
-    places = list(dict.fromkeys((r.group, r.task) for r in rows))
-    if len(places) < 2:
+    panels = _panels(rows)
+    if len(panels) < 2:
         return []
-    runs = {regime: _runs(by_place, places) for regime, by_place in _by_regime(rows).items()}
     references = {r.regime: r.baseline for r in rows}
+    runs = {regime: _runs(panels, regime) for regime in references}
     found = []
     for regime, scores in runs.items():
         other = runs.get(references[regime] or "", np.empty((0, 0)))
@@ -279,7 +268,7 @@ def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
             Aggregate(
                 regime=regime,
                 seeds=len(scores),
-                tasks=len(places),
+                tasks=len(panels),
                 iqm=iqm(scores),
                 iqm_interval=_width(iqm_interval(scores)) if several else None,
                 baseline=references[regime] if other.size else None,
@@ -291,8 +280,7 @@ def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
 
 
 def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said = "everything") -> Head:
-    """Sentences for each choice of policy, task and metric, those first that the ranking page opens with. said: all, these
-    alone, or none, for a view that shows no more."""
+    """Sentences for each choice of policy, task and metric, the ranking page's first. said: all, these alone, or none."""
     pairs = in_pairs(snapshot, suite)
     families = finished(snapshot, suite).families
     tasks = list(dict.fromkeys(key.task for key in families))
@@ -315,7 +303,6 @@ def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said =
 
 
 def in_pairs(snapshot: Snapshot, suite: str) -> bool:
-    """Whether all groups of the suite have two policies."""
     sizes = snapshot.query(
         "SELECT DISTINCT len(policies) AS n FROM current_cells WHERE suite = ? AND kind = 'cell'", [suite]
     )
@@ -326,16 +313,15 @@ def _width(found: BootstrapInterval) -> Pair | None:
     return (found.low, found.high) if found.low < found.high else None
 
 
-def _by_regime(rows: Iterable[SeedRow]) -> dict[str, dict[tuple[str, str], BySeed]]:
-    found: dict[str, dict[tuple[str, str], BySeed]] = {}
+def _panels(rows: Iterable[SeedRow]) -> dict[Place, dict[str, BySeed]]:
+    found: dict[Place, dict[str, BySeed]] = {}
     for r in rows:
-        found.setdefault(r.regime, {}).setdefault((r.group, r.task), {})[r.seed] = Score(r.accuracy, r.noise)
+        by_regime = found.setdefault((r.group, r.task), {})
+        by_regime.setdefault(r.regime, {})[r.seed] = Score(r.accuracy, r.noise)
     return found
 
 
-def _runs(
-    by_place: dict[tuple[str, str], BySeed], places: Sequence[tuple[str, str]]
-) -> Float[np.ndarray, "seeds places"]:
+def _runs(panels: dict[Place, dict[str, BySeed]], regime: str) -> Float[np.ndarray, "seeds panels"]:
     """Accuracies of the seeds that have finished everywhere."""
-    seeds = sorted(set.intersection(*(set(by_place.get(place, {})) for place in places)))
-    return np.array([[by_place[place][seed].accuracy for place in places] for seed in seeds])
+    parts = [by_regime.get(regime, {}) for by_regime in panels.values()]
+    return np.array([[part[seed].accuracy for part in parts] for seed in sorted(set.intersection(*map(set, parts)))])

@@ -1,11 +1,12 @@
 """Read-only access to the store: `harness show`, `status`, `sql` and the leaderboard.
 
-A user's statement runs in a process of its own (`python -m harness.store.read`): its memory is bounded by the operating system and
-its time by the caller, for the database's own limits do not reach into every function (`repeat`, `range`, `levenshtein`).
+A user's statement runs in a process of its own, with bounded memory and time: the database's own limits do not reach into
+every function.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -57,14 +58,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot:
-    """One consistent state of the store. It stays readable while a newer one takes its place; `close` it after use.
-
-    SQL can neither change anything nor reach files, the network or the settings.
-    """
+    """One consistent state of the store, readable while a newer one takes its place. SQL cannot change anything, nor reach
+    files, the network or the settings."""
 
     def __init__(self, results: Path, shown: SuiteFile | None = None, memory: int = OWN_MEMORY) -> None:
-        """shown: the run whose cells count for its suite, instead of the one that stands for the suite's folder. memory: bytes that
-        statements may take together. Raises StoreError where there is no store, or it cannot be read."""
+        """shown: the run whose cells count for its suite, instead of the folder's. memory: bytes for all statements. Raises
+        StoreError where the store is absent or cannot be read."""
         self.finished: dict[str, Any] = {}
         """By suite, what `comparisons.finished` found."""
         self.path = path = store_path(results)
@@ -94,10 +93,8 @@ class Snapshot:
             raise StoreError(self._damaged(error)) from error
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> pa.Table:
-        """Rows of one of our own statements (docs/store.md has the tables). Safe to call from several threads.
-
-        Raises StoreError where it fails, or takes longer than `OWN_SECONDS`.
-        """
+        """Rows of one of our own statements (docs/store.md). Thread-safe. Raises StoreError where it fails, or takes longer
+        than `OWN_SECONDS`."""
         with self._connection.cursor() as cursor:
             try:
                 cursor.execute(self._use)
@@ -107,10 +104,8 @@ class Snapshot:
                 raise StoreError(self._damaged(error) if _is_damage(error) else str(error)) from error
 
     def sql(self, statement: str, limits: Limits = LIMITS) -> Answer:
-        """A user's statement, exactly one that only reads. What bounds its memory and time for certain is `ask`.
-
-        Raises UsageError where it is refused, fails or exceeds a limit, StoreError where the store is damaged.
-        """
+        """A user's statement, one that only reads; `ask` bounds its memory and time for certain. Raises UsageError where it
+        is refused, fails or exceeds a limit, StoreError where the store is damaged."""
         try:
             parsed = duckdb.extract_statements(statement)
         except duckdb.Error as error:
@@ -146,7 +141,6 @@ class Snapshot:
 
 
 def _instead(connection: duckdb.DuckDBPyConnection, shown: SuiteFile, results: Path) -> None:
-    """Lay views over the store, in which a suite's cells are those of `shown`."""
     changed = {
         "baseline": shown.baseline, "variants": [v.name for v in shown.variants], "groups": list(shown.groups),
         "cells": list(shown.cells), "bases": list(shown.bases), "altered": list(shown.altered),
@@ -176,7 +170,6 @@ def _until(cursor: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[None]:
 
 
 def _answer(relation: duckdb.DuckDBPyRelation | None, limits: Limits) -> Answer:
-    """The first rows, as many as the limits allow."""
     if relation is None:
         return Answer()
     with relation.limit(limits.rows + 1).to_arrow_reader(_BATCH) as batches:
@@ -201,7 +194,6 @@ def _in_words(value: Any) -> Any:
 
 
 def _is_damage(error: duckdb.Error) -> bool:
-    """Of the file, not of the statement. A broken block comes as one of several kinds."""
     return isinstance(error, _DAMAGE) or "Corrupt database" in str(error)
 
 
@@ -214,20 +206,24 @@ _SPARE = 128 << 20
 def ask(results: Path, statement: str, limits: Limits) -> Answer:
     """The answer of one SELECT statement. Raises UsageError (also where it takes more than its limits), StoreError."""
     question = msgspec.json.encode((str(results), statement, limits))
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        try:
-            said, complaint = process.communicate(question, limits.seconds + START_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise UsageError(f"the statement took longer than {limits.seconds:g} s") from None
-        finally:
-            process.kill()
     try:
-        answer, refused, usage = msgspec.msgpack.decode(said, type=tuple[Answer, str, bool])  # JSON would lack NaN
+        process = subprocess.run(
+            [sys.executable, "-P", "-m", __name__],
+            input=question,
+            capture_output=True,
+            timeout=limits.seconds + START_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"the statement took longer than {limits.seconds:g} s") from None
+    try:
+        answer, refused, usage = msgspec.msgpack.decode(
+            process.stdout, type=tuple[Answer, str, bool]
+        )  # JSON would lack NaN
     except msgspec.MsgspecError:
-        if process.returncode > 0 and b"MemoryError" not in complaint and b"bad_alloc" not in complaint:
-            raise StoreError(f"the statement's process failed: {complaint.decode(errors='replace')[-400:]}") from None
+        if process.returncode > 0 and not re.search(b"MemoryError|bad_alloc", process.stderr):
+            raise StoreError(
+                f"the statement's process failed: {process.stderr.decode(errors='replace')[-400:]}"
+            ) from None
         raise UsageError(_too_large(limits)) from None
     if refused:
         raise (UsageError if usage else StoreError)(refused)

@@ -4,10 +4,7 @@ results/reference/<suite>/reference.json      what it is, its cells, the SHA-256
 results/reference/<suite>/suite.json          as `store.manifest`
 results/reference/<suite>/tuning.json         of a tuned suite (`store.tuning`)
 results/reference/<suite>/manifests.parquet   cell, manifest (JSON)
-results/reference/<suite>/<table>.parquet     a table of the cells' journals, `cell` in front
-
-A table of all cells in one file takes a fifth of what the same rows take in journals. A run of the suite that is itself called
-`reference` has its own cells beside these folders.
+results/reference/<suite>/<table>.parquet     a table of the cells' journals, `cell` in front: a fifth of the journals' room
 """
 
 from __future__ import annotations
@@ -27,10 +24,10 @@ import pyarrow.compute as pc
 from harness.errors import StoreError
 from harness.files import TEMPORARY, remove, replace_atomic, write_atomic
 from harness.reading import read_bytes
-from harness.store.bounds import LATER, checks, fault, is_name
+from harness.store.bounds import checks, fault, is_name
 from harness.store.journal import MAX_BYTES, Contents
-from harness.store.manifest import Manifest, SuiteFile, write_suite
-from harness.store.rows import SCHEMAS, conform
+from harness.store.manifest import Manifest, SuiteFile, read_sealed, write_suite
+from harness.store.rows import conform
 
 ORIGIN = "reference"
 MARK = f"@{ORIGIN}"
@@ -39,7 +36,7 @@ ABOUT, MANIFESTS = "reference.json", "manifests"
 FORMAT = 1
 
 
-class About(msgspec.Struct, frozen=True, kw_only=True):
+class ReferenceIndex(msgspec.Struct, frozen=True, kw_only=True):
     """reference.json. harness: the version that wrote it. cells: keys in the order of the files. files: SHA-256 by name."""
 
     format: int
@@ -51,14 +48,11 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Reference:
-    """A suite's reference results; each table's rows of a cell stand together, in the order of `manifests`."""
-
     manifests: dict[str, Manifest]
     tables: dict[str, pa.Table]
 
     @cached_property
     def _places(self) -> dict[str, dict[str, tuple[int, int]]]:
-        """By table and cell, where its rows begin, and how many they are."""
         places: dict[str, dict[str, tuple[int, int]]] = {}
         for name, table in self.tables.items():
             counts = table["cell"].value_counts().to_pylist()  # in order of first appearance
@@ -67,20 +61,17 @@ class Reference:
         return places
 
     def contents(self, cell: str) -> Contents:
-        """The cell's journal, as far as it was kept."""
         places = {name: by_cell[cell] for name, by_cell in self._places.items() if cell in by_cell}
         rows = {name: self.tables[name].slice(*place).drop_columns(["cell"]) for name, place in places.items()}
         return Contents({name: conform(name, table.combine_chunks()) for name, table in rows.items()}, [])
 
 
 def references(results: Path) -> dict[str, Path]:
-    """The folders of reference results in a results folder, by the name that each suite is shown under."""
     folders = (file.parent for file in sorted(results.glob(f"{ORIGIN}/*/{ABOUT}")))
     return {f"{folder.name}{MARK}": folder for folder in folders if not folder.name.endswith(TEMPORARY)}
 
 
 def suite_folder(results: Path, suite: str) -> Path:
-    """Where the files of a suite lie that concern all its cells: results/<suite>, or those of its reference results."""
     return results / ORIGIN / suite.removesuffix(MARK) if suite.endswith(MARK) else results / suite
 
 
@@ -90,16 +81,12 @@ def meant(suite: str, known: list[str]) -> str:
 
 
 def own(known: list[str]) -> list[str]:
-    """Without reference results, unless there is nothing else."""
     return [suite for suite in known if not suite.endswith(MARK)] or known
 
 
-def read_about(folder: Path) -> About:
+def read_about(folder: Path) -> ReferenceIndex:
     """Raises StoreError."""
-    try:
-        about = msgspec.json.decode(read_bytes(folder / ABOUT, MAX_BYTES), type=About)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise StoreError(f"{folder / ABOUT}: cannot be read: {error}") from error
+    about = read_sealed(folder / ABOUT, ReferenceIndex)
     if about.format != FORMAT:
         raise StoreError(f"{folder / ABOUT}: format {about.format}; this version reads {FORMAT}")
     return about
@@ -119,22 +106,21 @@ def restored(folder: Path) -> str:
 
 
 def forget() -> None:
-    """Let go of the rows that were read last."""
     _read.cache_clear()
 
 
 @lru_cache(maxsize=1)
 def _read(folder: Path, state: bytes) -> Reference | StoreError:
-    """An error is kept too: each cell asks."""
     try:
-        return _read_checked(folder, msgspec.json.decode(state, type=About))
+        return _read_checked(folder, msgspec.json.decode(state, type=ReferenceIndex))
     except StoreError as error:
         return error
 
 
-def _read_checked(folder: Path, about: About) -> Reference:
+def _read_checked(folder: Path, about: ReferenceIndex) -> Reference:
     import pyarrow.parquet as pq
 
+    place = folder
     if outside := [name for name in about.files if not is_name(name)]:
         raise StoreError(f"{folder / ABOUT}: files: {outside[0][:200]!a} is no name for a file")
     try:
@@ -149,18 +135,16 @@ def _read_checked(folder: Path, about: About) -> Reference:
         }
         manifests = _manifests(folder / f"{MANIFESTS}.parquet", tables.pop(MANIFESTS), about.cells)
         for name, table in tables.items():
-            _check_table(folder / f"{name}.parquet", name, table, manifests)
+            place = folder / f"{name}.parquet"
+            _check_table(place, name, table, manifests)
     except (OSError, KeyError, ValueError, pa.ArrowException, msgspec.MsgspecError) as error:
-        raise StoreError(
-            f"{folder}: not reference results: {(str(error).splitlines() or [type(error).__name__])[0]}"
-        ) from error
+        words = (str(error).splitlines() or [type(error).__name__])[0]
+        raise StoreError(f"{place}: not reference results: {words}") from error
     shown = {"suite": f"{folder.name}{MARK}", "origin": ORIGIN}
     return Reference({key: msgspec.structs.replace(m, **shown) for key, m in manifests.items()}, tables)
 
 
 def _manifests(file: Path, table: pa.Table, cells: tuple[str, ...]) -> dict[str, Manifest]:
-    text = pa.string()
-    _check_schema(file, pa.schema([("cell", text), ("manifest", text)]), table)
     if tuple(table["cell"].to_pylist()) != cells or len(set(cells)) < len(cells):
         raise StoreError(f"{file}: other cells than those of {ABOUT}")
     found = {}
@@ -175,10 +159,7 @@ def _manifests(file: Path, table: pa.Table, cells: tuple[str, ...]) -> dict[str,
 
 
 def _check_table(file: Path, name: str, table: pa.Table, manifests: Mapping[str, Manifest]) -> None:
-    """By the rules of an import. Raises StoreError where a column or a row is not as it must be, or a cell's rows lie apart."""
-    if name not in SCHEMAS:
-        raise StoreError(f"{file}: not a table of a journal")
-    _check_schema(file, SCHEMAS[name].insert(0, pa.field("cell", pa.string())), table)
+    """By the rules of an import. Raises StoreError where a row is not as it must be, or a cell's rows lie apart."""
     table.validate(full=True)
     if strange := set(table["cell"].unique().to_pylist()) - manifests.keys():
         raise StoreError(
@@ -187,26 +168,11 @@ def _check_table(file: Path, name: str, table: pa.Table, manifests: Mapping[str,
     cell = table["cell"].combine_chunks()
     if pc.sum(pc.not_equal(cell[1:], cell[:-1])).as_py() not in {None, len(cell.unique()) - 1}:
         raise StoreError(f"{file}: column cell: rows of one cell lie apart")
-    for pair in table.select(["cell", "policy"]).group_by(["cell", "policy"]).aggregate([]).to_pylist():
-        known = [policy.name for policy in manifests[pair["cell"]].policies]
-        if pair["policy"] not in known and (name, pair["policy"]) != ("costs", ""):
-            raise StoreError(f"{file}: column policy: {str(pair['policy'])[:200]!a} is no policy of {pair['cell']}")
     whole = conform(name, table).append_column("cell", table["cell"])
     policies = pa.array(sorted({policy.name for m in manifests.values() for policy in m.policies}))
     for problem, check in checks(name, policies, whole).items():
         if bad := table.num_rows - (pc.sum(pc.fill_null(check(whole), False)).as_py() or 0):
             raise StoreError(f"{file}: column {problem} ({bad:,} row{'s' * (bad > 1)})")
-
-
-def _check_schema(file: Path, schema: pa.Schema, table: pa.Table) -> None:
-    names = table.schema.names
-    for column in schema:
-        if column.name not in names and column.name in LATER:
-            continue
-        if names.count(column.name) != 1:
-            raise StoreError(f"{file}: column {column.name}: {'stands twice' if column.name in names else 'absent'}")
-        if not (kind := table.schema.field(column.name).type).equals(column.type):
-            raise StoreError(f"{file}: column {column.name}: {kind}, not {column.type}")
 
 
 def write_reference(
@@ -233,7 +199,7 @@ def write_reference(
             if parts:
                 _write(temporary, name, pa.concat_tables(parts))
         digests = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(temporary.iterdir())}
-        about = About(format=FORMAT, suite=suite.name, harness=harness, cells=tuple(manifests), files=digests)
+        about = ReferenceIndex(format=FORMAT, suite=suite.name, harness=harness, cells=tuple(manifests), files=digests)
         write_atomic(temporary / ABOUT, msgspec.json.format(msgspec.json.encode(about), indent=1) + b"\n")
         remove(folder)  # the system renames a folder to a name that is free
 

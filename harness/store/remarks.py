@@ -14,15 +14,13 @@ from harness.store.database import LABEL
 from harness.store.read import Snapshot
 from harness.store.rows import PUBLISHED
 
+# The state of a cell whose row is of other settings or code than it has now
 STALE = "stale"
-"""The state of a cell whose row is of other settings or code than it has now."""
 _NAMED = 3
-"""Cells, or pairs, that are named of those that are alike."""
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell of the suite that is in no row, or is there STALE. key: empty where nobody knows it. fault: the word for it
-    (`errors.Fault`), None where it has not failed."""
+    """A cell of the suite that is in no row, or is there STALE. key: empty where nobody knows it. fault: of `errors.Fault`."""
 
     cell: str
     key: str
@@ -32,7 +30,6 @@ class Missing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def missing(snapshot: Snapshot, suite: str) -> list[Missing]:
-    """The cells of the suite as it was run last that are not done; those that never began are pending."""
     about = snapshot.query("SELECT groups, seeds, variants, cells FROM suites WHERE suite = ?", [suite]).to_pylist()
     labels, keys = list[str](), list[str]()
     for one in about:  # in the order of `suite.cells.expand`
@@ -54,7 +51,6 @@ def missing(snapshot: Snapshot, suite: str) -> list[Missing]:
 
 
 def _told(found: Iterable[Missing]) -> list[str]:
-    """A line for each state and reason, with the first cells that it is of and the number of the others."""
     alike: dict[tuple[str, str], list[str]] = {}
     for m in found:
         why = f"{m.fault}: {m.reason}" if m.fault else m.reason
@@ -69,7 +65,6 @@ def _told(found: Iterable[Missing]) -> list[str]:
 
 
 def noted(found: Sequence[Missing]) -> dict[str, list[str]]:
-    """What a table must say of itself: heads with the lines below them; nothing where it is whole."""
     heads = ("Missing from these numbers", "In these numbers, but of other settings or code than now")
     parts = {head: [m for m in found if (m.state == STALE) == stale] for stale, head in enumerate(heads)}
     return {f"{head}: {len(part):,} cell{'s' * (len(part) > 1)}": _told(part) for head, part in parts.items() if part}
@@ -87,8 +82,8 @@ def counted(snapshot: Snapshot, suite: str, found: Iterable[Missing]) -> str:
 
 
 def mixed(cells: Iterable[tuple[str, int | None, Mapping[str, str]]]) -> str:
-    """A sentence where cells of one group and seed ran on several kinds of processors or GPUs; empty where none did. cells: group,
-    seed and the machine of its provenance, which may not say its processor."""
+    """A sentence where cells of one group and seed ran on several kinds of processors or GPUs, else empty. cells: group,
+    seed, machine."""
     kinds: dict[tuple[str, int | None], set[str]] = {}
     for group, seed, machine in cells:
         if machine.get("processor"):
@@ -147,10 +142,8 @@ FROM counted GROUP BY group_name, policy, task, metric, moment, place ORDER BY 1
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy at one moment: as published, after its start, or after RL by a regime, whose name `moment` is then.
-
-    strict: share of answers finished, boxed and right; lenient: with the right answer in any form, or as the last number.
-    """
+    """One policy as published, after its start, or after RL by a regime. strict: share of answers finished, boxed and
+    right; lenient: right in any form, or as the last number."""
 
     group: str
     policy: str
@@ -164,7 +157,6 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stages(snapshot: Snapshot, suite: str) -> list[Stage]:
-    """Of every policy that was measured before its start; empty for a suite without starts."""
     there = snapshot.query("SELECT 1 FROM samples WHERE suite = ? AND checkpoint_step = ? LIMIT 1", [suite, PUBLISHED])
     if not there.num_rows:
         return []

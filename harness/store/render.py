@@ -4,159 +4,206 @@ from __future__ import annotations
 
 import csv
 import io
-import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, groupby
 from operator import attrgetter
+from typing import Any
 
 import msgspec
-from rich.cells import cell_len, chop_cells
+import numpy as np
+from rich.cells import cell_len
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from harness.errors import UsageError
 from harness.statistics.comparison import GAINS, LOSES
 from harness.store.ranking import MIN_RUNS, Aggregate, Head
-from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, Stage, noted
+from harness.store.reference_results import MARK
+from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, noted
 from harness.store.sentences import explained
-from harness.store.statistic import PERCENT, SHARE, Pair, Statistic, shown
+from harness.store.statistic import PERCENT, POINTS, SHARE, Pair, Statistic, shown
 from harness.store.table import MEAN, ShowRow
-from harness.store.text import visible
+from harness.store.text import harmless, visible
+from harness.store.tuning_table import TuningResults, TuningRow
 
 Rows = Sequence[ShowRow]
-Cell = tuple[str, str]
-"""A text and its style."""
+Cell = str | Text
 _LEAST = 3
-"""Columns of a terminal, however narrow: the first, as they stand in order of weight."""
-_STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32}
 _COLOURS = {GAINS: "green", LOSES: "red"}
 
 
 def render(
-    suite: str, rows: Rows, form: str = "table", width: int = 120, colour: bool = False, head: Head | None = None
+    suite: str,
+    rows: Rows,
+    form: str = "table",
+    width: int = 120,
+    colour: bool = False,
+    head: Head | None = None,
+    tuned: TuningResults | None = None,
 ) -> str:
     """`form`: table, json, csv, markdown or latex; `width` and `colour` are for `table`. Raises UsageError."""
     head = head or Head()
-    if form == "table":
-        return _Terminal(width, colour).table(suite, rows, head)
     if form == "json":
-        return msgspec.json.encode({"suite": suite, **msgspec.structs.asdict(head), "rows": list(rows)}).decode()
-    if form not in _FORMS:
-        raise UsageError(f"unknown format {form!r} (table, json, {', '.join(_FORMS)})")
-    return _FORMS[form](suite, rows, head)
+        found: dict[str, Any] = {"suite": suite, **msgspec.structs.asdict(head), "rows": list(rows)}
+        if tuned:
+            moved = {"transfer": tuned.transfer} if tuned.transfer else {}
+            found["tuning"] = {"trials": tuned.tuning, "rows": tuned.rows, **moved}
+        return msgspec.json.encode(found).decode()
+    if form in ("csv", "latex"):
+        return (_csv if form == "csv" else _latex)(suite, rows, head)
+    if form not in ("table", "markdown"):
+        raise UsageError(f"unknown format {form!r} (table, json, csv, markdown, latex)")
+    page = _Page(form, width, colour)
+    (page.results if form == "table" else page.lines)(suite, rows, head)
+    if tuned and tuned.rows:
+        _tuned(page, tuned)
+    return page.text()
 
 
 def overview(heads: Mapping[str, Head], width: int = 120, colour: bool = False) -> str:
-    """What `show` of each suite opens with, without its table; for a terminal."""
-    parts = []
+    page = _Page("table", width, colour)
     for suite, head in heads.items():
         said = next((f"{h.metric}: {h.sentence}" for h in head.sentences), "no cell has finished")
-        parts += _Terminal(width, colour).folded(visible(suite), "bold")
+        page.say(suite, "bold")
         for line in (said, *noted(head.missing)):
-            parts += textwrap.wrap(visible(line), width, initial_indent="  ", subsequent_indent="  ")
-    return "\n".join(parts) + "\n"
+            page.say(line, indent=2)
+    return page.text()
 
 
-class _Terminal:
-    """Parts of a page, as lists of lines."""
+class _Page:
+    def __init__(self, form: str, width: int, colour: bool) -> None:
+        self._markdown, self._file = form == "markdown", io.StringIO()
+        self._console = Console(
+            file=self._file, width=1 << 20 if self._markdown else width, force_terminal=colour, highlight=False,
+            color_system="standard" if colour else None, markup=False, emoji=False,
+        )  # fmt: skip
 
-    def __init__(self, width: int, colour: bool) -> None:
-        self.width, self.colour = width, colour
+    def say(self, text: str, style: str = "", indent: int = 0) -> None:
+        """A paragraph, folded between words."""
+        words = " ".join((_cell if self._markdown else visible)(text).split())
+        self._console.print(Padding(Text(words, style), (0, 0, 0, indent), expand=False) if words else "")
 
-    def table(self, suite: str, rows: Rows, head: Head) -> str:
+    def table(self, title: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]], note: str = "") -> None:
+        if self._markdown:
+            self._console.print(
+                f"**{_cell(title)}**\n\n{piped(heads, [[_cell(str(cell)) for cell in row] for row in rows], 2)}"
+            )
+            return
+        lines = [[Text(visible(cell)) if isinstance(cell, str) else cell for cell in row] for row in rows]
+        table = Table(box=None, header_style="dim")
+        for i, head in enumerate(heads):
+            widest = max([cell_len(head), *(row[i].cell_len for row in lines)])
+            if i < 2:
+                table.add_column(head, overflow="fold", min_width=min(4, widest))
+            else:
+                table.add_column(head, justify="right", no_wrap=True, min_width=widest)
+        for row in lines:
+            table.add_row(*row)
+        self.say(title, "bold")
+        self._console.print(table)
+        if note:
+            self.say(note, "dim")
+        self.say("")
+
+    def text(self) -> str:
+        return "\n".join(line.rstrip() for line in self._file.getvalue().splitlines()) + "\n"
+
+    def results(self, suite: str, rows: Rows, head: Head) -> None:
         if not rows:
-            return "\n".join(["no finished cells yet", *self._not_there(head)]) + "\n"
-        parts = self.folded(visible(f"{suite}: {head.submission}")) if head.submission else []
-        opening = [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)]
-        if opening:
-            parts += self.folded(visible(suite), "bold")
+            self.say("no finished cells yet")
+            self._beside(head)
+            return
+        if head.submission:
+            self.say(f"{suite}: {head.submission}")
+        if opening := [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)]:
+            self.say(suite, "bold")
             for headline in opening:
-                parts += self.folded(visible(f"{headline.metric}: {headline.sentence}"))
-            parts.append("")
+                self.say(f"{headline.metric}: {headline.sentence}")
+            self.say("")
         columns = self._fitting(rows, head.margin)
         heads = ("regime", "policy", *(s.head for s in columns))
         for (group, task, metric), members in groupby(rows, key=attrgetter("group", "task", "metric")):
             title = f"{group}: {task}, {metric}; accuracy in %, gain in points, 95 % intervals"
-            parts += self._section(title, heads, (_cells(row, columns, head.margin) for row in members))
-        for metric, found in head.across.items():
-            parts += self._across(metric, found)
-        for (group, task, metric), stages in groupby(head.starts, key=attrgetter("group", "task", "metric")):
-            title = f"{group}: {task}, {metric}; before the supervised start, after it, and after RL; accuracy in %"
-            heads = ("policy", "when", "strict", "lenient", "answers", "seeds")
-            parts += self._section(title, heads, map(_stage_cells, stages), STRICT)
-        parts += self._not_there(head)
-        parts += [*self.folded(visible(head.processors)), ""] if head.processors else []
-        about = (
+            self.table(title, heads, (_cells(row, columns, head.margin) for row in members))
+        for metric, across in head.across.items():
+            title = f"all {across[0].tasks} panels, {metric}: interquartile mean in %, how often a run beats one of the baseline"
+            note = "95 % stratified bootstrap intervals over seeds"
+            note += "" if any(a.iqm_interval for a in across) else f" from {MIN_RUNS} seeds on"
+            self.table(title, ("regime", "seeds", "IQM", "better than baseline"), map(_across, across), note)
+        self._beside(head)
+        self.say(
             "gain: paired by seed with the baseline at the same rollout budget (Student t). used: share of received peer answers "
-            f"that gave a gradient. {explained(head.margin)}"
+            f"that gave a gradient. {explained(head.margin)}",
+            "dim",
         )
-        return "\n".join([*parts, *self.folded(about, "dim")]) + "\n"
-
-    def folded(self, text: str, style: str = "") -> list[str]:
-        return [self._styled(line, style) for line in textwrap.wrap(text, self.width)]
-
-    def _styled(self, text: str, style: str) -> str:
-        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.colour and style and text else text
 
     def _fitting(self, rows: Rows, margin: float) -> Sequence[Statistic]:
-        """As many columns as leave room for names."""
         columns = shown("terminal")
         lines = [["regime", "policy", *(s.head for s in columns)]]
-        lines += [[text for text, _ in _cells(row, columns, margin)] for row in rows]
+        lines += [list(map(str, _cells(row, columns, margin))) for row in rows]
         ends = accumulate(2 + max(map(cell_len, texts)) for texts in zip(*lines, strict=True))
-        return columns[: max(_LEAST, sum(end <= self.width for end in ends) - 2)]
+        return columns[: max(_LEAST, sum(end <= self._console.width for end in ends) - 2)]
 
-    def _not_there(self, head: Head) -> list[str]:
-        """What is part of no number above, or of other settings."""
-        parts = []
-        for title, lines in noted(head.missing).items():
-            wrapped = (textwrap.wrap(visible(f"- {line}"), self.width, subsequent_indent="  ") for line in lines)
-            parts += [title, *(part for each in wrapped for part in each), ""]
-        return parts
-
-    def _across(self, metric: str, found: Sequence[Aggregate]) -> list[str]:
-        title = (
-            f"all {found[0].tasks} panels, {metric}: interquartile mean in %, how often a run beats one of the baseline"
-        )
-        note = "95 % stratified bootstrap intervals over seeds"
-        note += "" if any(a.iqm_interval for a in found) else f" from {MIN_RUNS} seeds on"
+    def lines(self, suite: str, rows: Rows, head: Head) -> None:
+        """One table of all panels."""
+        columns = shown("markdown")
         lines = []
-        for a in found:
-            better = f"{SHARE.text(a.better)} {PERCENT.interval(a.better_interval)}".rstrip()
-            texts = (visible(a.regime), str(a.seeds), PERCENT.with_interval(a.iqm, a.iqm_interval), better)
-            lines.append([(text, "") for text in texts])
-        return self._section(title, ("regime", "seeds", "IQM", "better than baseline"), lines, note)
+        for row in rows:
+            regime = _cell(row.regime)
+            names = [_cell(row.group), _cell(row.task), row.metric, f"**{regime}**" if row.best else regime]
+            names.append("mean" if row.policy == MEAN else _cell(row.policy))
+            texts = ((s, _text(row, s, head.margin)) for s in columns)
+            lines.append([*names, *(text if s.numeric or s.interval_of else _cell(text) for s, text in texts)])
+        heads = ["group", "task", "metric", "regime", "policy", *(s.head for s in columns)]
+        words = [5 + i for i, s in enumerate(columns) if not (s.numeric or s.interval_of)]
+        self._console.print(piped(heads, lines, 5, words), end="")
+        self._beside(head)
 
-    def _section(self, title: str, heads: Iterable[str], rows: Iterable[Sequence[Cell]], note: str = "") -> list[str]:
-        """The first two columns to the left and folded where they leave no room, numbers to the right and never cut.
-
-        By hand, because a general layout takes longer than all the statistics.
-        """
-        lines = [[(head, "dim") for head in heads], *rows]
-        widths = [max(cell_len(line[i][0]) for line in lines) for i in range(len(lines[0]))]
-        room = max(8, self.width - sum(widths[2:]) - 2 * len(widths))
-        widths[1] = min(widths[1], max(4, room - widths[0], room // 2))
-        widths[0] = min(widths[0], max(4, room - widths[1]))
-        out = self.folded(visible(title), "bold")
-        for line in lines:
-            names = [
-                chop_cells(text.replace("\n", " "), size) for (text, _), size in zip(line[:2], widths, strict=False)
+    def _beside(self, head: Head) -> None:
+        """What is no part of the table above, of no number in it, or of other settings."""
+        for (group, task, metric), stages in groupby(head.starts, key=attrgetter("group", "task", "metric")):
+            title = f"{group}: {task}, {metric}; before the supervised start, after it, and after RL; accuracy in %"
+            lines = [
+                (
+                    stage.policy if stage.moment == AS_PUBLISHED else "",
+                    stage.moment if stage.moment in (AS_PUBLISHED, STARTED) else f"RL: {stage.moment}",
+                    PERCENT.text(stage.strict),
+                    PERCENT.text(stage.lenient),
+                    f"{stage.answers:,}",
+                    str(stage.seeds),
+                )
+                for stage in stages
             ]
-            for i in range(max(1, *(len(name) for name in names))):
-                texts = [name[i] if i < len(name) else "" for name in names]
-                texts += [text if i == 0 else "" for text, _ in line[2:]]
-                padded = []
-                for place, (text, (_, style), size) in enumerate(zip(texts, line, widths, strict=True)):
-                    styled, space = self._styled(text, style), " " * (size - cell_len(text))
-                    padded.append(styled + space if place < 2 else space + styled)
-                out.append(f" {'  '.join(padded)}".rstrip())
-        return [*out, *(self.folded(note, "dim") if note else []), ""]
+            self.table(title, ("policy", "when", "strict", "lenient", "answers", "seeds"), lines, STRICT)
+        for title, missing in noted(head.missing).items():
+            self._console.print(f"\n{title}:\n" if self._markdown else title)
+            for line in missing:
+                self.say(f"- {line}")
+            self.say("")
+        if head.processors:
+            self.say(head.processors)
+            self.say("")
+
+
+def piped(heads: Sequence[str], lines: Sequence[Sequence[str]], names: int, words: Sequence[int] = ()) -> str:
+    """A table in Markdown, its numbers to the right: all but the first columns, so many as `names`, and those of `words`."""
+    rules = ["---" if i < names or i in words else "---:" for i in range(len(heads))]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (heads, rules, *lines))
+
+
+def _across(row: Aggregate) -> tuple[str, ...]:
+    better = f"{SHARE.text(row.better)} {PERCENT.interval(row.better_interval)}".rstrip()
+    return row.regime, str(row.seeds), PERCENT.with_interval(row.iqm, row.iqm_interval), better
 
 
 def _cells(row: ShowRow, columns: Sequence[Statistic], margin: float) -> list[Cell]:
     style = _COLOURS.get(row.verdict, "")
     return [
-        (visible(row.regime) if row.policy == MEAN else "", "bold" if row.best else ""),
-        ("mean" if row.policy == MEAN else visible(row.policy), ""),
-        *((_text(row, s, margin), style if s.tinted else "") for s in columns),
+        Text(visible(row.regime) if row.policy == MEAN else "", "bold" if row.best else ""),
+        "mean" if row.policy == MEAN else visible(row.policy),
+        *(Text(_text(row, s, margin), style if s.tinted else "") for s in columns),
     ]
 
 
@@ -165,18 +212,63 @@ def _text(row: ShowRow, column: Statistic, margin: float) -> str:
     return column.unit.with_interval(value, getattr(row, beside.name)) if beside else column.text(value, margin)
 
 
-def _stage_cells(stage: Stage) -> list[Cell]:
-    when = stage.moment if stage.moment in (AS_PUBLISHED, STARTED) else f"RL: {stage.moment}"
-    name = visible(stage.policy) if stage.moment == AS_PUBLISHED else ""
-    return [(text, "") for text in (name, visible(when), *_stage_numbers(stage))]
+# What tuning changed --------------------------------------------------------------------------------------------------
+
+_TUNED_HEADS = (
+    "regime", "as published", "gain", "tuned", "gain", "change", "over trials", "lead: promised", "kept", "CPU-s",
+)  # fmt: skip
+_TUNED_NOTE = (
+    "gain: over the baseline as published, and of tuned regimes over the *tuned* baseline; change: tuned less published. Over "
+    "trials: lowest to highest score on the tuning groups. Lead of the best trial over the published setting: promised by the "
+    "trials, and kept on seeds that chose nothing. Points"
+)
 
 
-def _stage_numbers(stage: Stage) -> tuple[str, ...]:
-    return PERCENT.text(stage.strict), PERCENT.text(stage.lenient), f"{stage.answers:,}", str(stage.seeds)
+def _tuned(page: _Page, found: TuningResults) -> None:
+    tuning, rows = found.tuning, found.rows
+    first = [r for r in rows if r.group == rows[0].group]
+    trials = len(tuning.variants[0].trials)
+    page.say("")
+    page.say(f"Tuned under an equal budget: {trials} trials each, {tuning.metric} of {tuning.task}")
+    for group, members in groupby(rows, key=attrgetter("group")):
+        page.table(group, _TUNED_HEADS, map(_tuned_cells, members))
+    for row in first:
+        chosen = next(v for v in tuning.variants if (v.variant, v.on) == (row.variant, row.on))
+        published = next(t.settings for t in chosen.trials if t.number == 0)
+        changed = ", ".join(f"{k} {published[k]} -> {v}" for k, v in row.settings.items() if v != published[k])
+        page.say(f"{chosen.label}: {f'trial {chosen.chosen}: {changed}' if changed else 'as published was best'}")
+    if leads := [(r.promised, r.kept) for r in first if r.kept is not None]:
+        promised, kept = (float(np.mean(each)) for each in zip(*leads, strict=True))
+        page.say(
+            f"Optimism of choosing the best of {trials} trials, mean of {len(leads)} choices: a lead of {POINTS.text(promised)} "
+            f"points promised, {POINTS.text(kept)} kept, {POINTS.text(promised - kept)} of luck."
+        )
+    page.say(
+        _TUNED_NOTE + ("" if tuning.suite.endswith(MARK) else f"; trials are cells: harness show {tuning.trials_in}")
+    )
+    if found.transfer:
+        page.say("")
+        page.say("Transfer: settings that different tuning groups chose, used on the same group")
+    for (group, one, other), moved in groupby(found.transfer, key=attrgetter("group", "first_on", "second_on")):
+        heads = ("regime", f"tuned on {one}", f"tuned on {other}", "first less second")
+        lines = [(r.variant, PERCENT.text(r.first), PERCENT.text(r.second), r.apart) for r in moved]
+        page.table(group, heads, lines)
+
+
+def _tuned_cells(row: TuningRow) -> list[str]:
+    return [
+        f"{row.variant}, tuned on {row.on}" if row.on else row.variant, PERCENT.text(row.published),
+        POINTS.with_interval(row.published_gain, row.published_interval), PERCENT.text(row.tuned),
+        POINTS.with_interval(row.tuned_gain, row.tuned_interval), POINTS.with_interval(row.change, row.change_interval),
+        f"{PERCENT.text(row.lowest)} to {PERCENT.text(row.highest)}" + (f", {row.failed} failed" if row.failed else ""),
+        POINTS.text(row.promised), POINTS.text(row.kept), f"{row.cpu_seconds:,.0f}",
+    ]  # fmt: skip
+
+
+# For programs and papers ----------------------------------------------------------------------------------------------
 
 
 def _csv(suite: str, rows: Rows, head: Head) -> str:
-    """Rows only; an interval in two columns."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     ends = {name: (f"{name}_low", f"{name}_high") for name in ShowRow.__struct_fields__ if name.endswith("interval")}
@@ -184,42 +276,9 @@ def _csv(suite: str, rows: Rows, head: Head) -> str:
     for row in rows:
         values: list[object] = [suite]
         for name, value in msgspec.structs.asdict(row).items():
-            values += (value or (None, None)) if name in ends else [_harmless(value)]
+            values += (value or (None, None)) if name in ends else [value if value == MEAN else harmless(value)]
         writer.writerow(values)
     return out.getvalue()
-
-
-def _harmless(value: object) -> object:
-    """A spreadsheet takes a cell that begins so for a formula."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") and value != MEAN else value
-
-
-def _markdown(suite: str, rows: Rows, head: Head) -> str:
-    columns = shown("markdown")
-    lines = []
-    for row in rows:
-        regime = _cell(row.regime)
-        names = [_cell(row.group), _cell(row.task), row.metric, f"**{regime}**" if row.best else regime]
-        names.append("mean" if row.policy == MEAN else _cell(row.policy))
-        texts = ((s, _text(row, s, head.margin)) for s in columns)
-        lines.append([*names, *(text if s.numeric or s.interval_of else _cell(text) for s, text in texts)])
-    rules = ["---"] * 5 + ["---:" if s.numeric or s.interval_of else "---" for s in columns]
-    text = _piped([["group", "task", "metric", "regime", "policy", *(s.head for s in columns)], rules, *lines])
-    if head.starts:
-        heads = ["group", "task", "metric", "policy", "when", "strict", "lenient", "answers", "seeds"]
-        moments = [
-            [_cell(m.group), _cell(m.task), m.metric, _cell(m.policy), _cell(m.moment), *_stage_numbers(m)]
-            for m in head.starts
-        ]
-        text += "\nBefore the supervised start, after it, and after RL:\n\n"
-        text += _piped([heads, ["---"] * 5 + ["---:"] * 4, *moments])
-    for title, missing in noted(head.missing).items():
-        text += f"\n{title}:\n\n" + "".join(f"- {_cell(line)}\n" for line in missing)
-    return text + (f"\n{_cell(head.processors)}\n" if head.processors else "")
-
-
-def _piped(lines: Iterable[Sequence[str]]) -> str:
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 _MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>()#+!|~$"} | {"\n": " ", "\r": " ", "\t": " "})
@@ -230,7 +289,6 @@ def _cell(text: str) -> str:
 
 
 def _latex(suite: str, rows: Rows, head: Head) -> str:
-    """A booktabs table per task and metric: regimes down, groups and policies across."""
     parts = ["% needs \\usepackage{booktabs}"]
     panel = attrgetter("task", "metric")
     for (task, metric), members in groupby(sorted(rows, key=panel), key=panel):
@@ -279,6 +337,3 @@ _TEX = str.maketrans(
 
 def _tex(text: str) -> str:
     return visible(text).replace("\n", " ").translate(_TEX)
-
-
-_FORMS: dict[str, Callable[[str, Rows, Head], str]] = {"csv": _csv, "markdown": _markdown, "latex": _latex}

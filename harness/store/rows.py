@@ -1,12 +1,13 @@
-"""Everything that a cell writes, one struct per table, and its Arrow schema. A row belongs to the cell in whose folder it lies.
+"""Everything that a cell writes, one struct per table, and its Arrow schema. A row belongs to the cell in whose folder it
+lies.
 
-Floats are NaN where they were not measured (null in Arrow, NULL in the store). Shares are fractions in [0, 1], log-probabilities
-and entropies are in nats, times in seconds of CPU.
+Floats are NaN where not measured (null in Arrow). Shares are in [0, 1], log-probabilities and entropies in nats, times in
+seconds of CPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
 import msgspec
@@ -49,8 +50,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class StepRow(Row, frozen=True, kw_only=True):
     """One policy at one training step; docs/store.md defines each column.
 
-    Whoever's they are, answers *take part* if their advantage and weight are not 0, and are *used* if one of their tokens had
-    a nonzero gradient in the step's update: taking part, and not outside a bound of its ratio on the side that clips.
+    Answers *take part* if their advantage and weight are not 0, and are *used* if one of their tokens had a nonzero gradient.
     """
 
     policy: str
@@ -86,6 +86,9 @@ class StepRow(Row, frozen=True, kw_only=True):
     prompts: int = 0
     prompts_all_wrong: int = 0
     prompts_rescued: int = 0
+    hinted_prompts: int = 0
+    hinted_answers: int = 0
+    hinted_right: int = 0
     peer_only_support_share: float = NAN
     rollouts: int = 0
     generated_tokens: int = 0
@@ -122,7 +125,7 @@ class ExchangeRow(Row, frozen=False, kw_only=True, gc=False):  # type: ignore[mi
     """One record as its receiver saw it: the ledger's entry, filled in until the step is journalled.
 
     messages: how many alike the row sums up, 0 for an author that sent nothing. made: -1 where the header could not be read.
-    reason: of a refusal (`experience.refusal.Refusal`). residual_*: `tokenization.residuals.Residuals`.
+    reason: of a refusal.
     """
 
     step: int
@@ -147,6 +150,11 @@ class ExchangeRow(Row, frozen=False, kw_only=True, gc=False):  # type: ignore[mi
     marks_spelled: int = 0
     verdict: str = ""
     used: bool = False
+
+    def measured(self, residuals: Mapping[str, float]) -> None:
+        """Keep what retokenising lost."""
+        for name, residual in residuals.items():
+            setattr(self, f"residual_{name}", residual)
 
     def refuse(self, reason: str) -> None:
         """Take the acceptance back: what retokenising or the receiver's verifier found out."""
@@ -180,11 +188,8 @@ PUBLISHED = -1
 
 
 class SampleRow(Row, frozen=True, kw_only=True):
-    """One evaluation answer.
-
-    checkpoint_step: 0 for the base, or PUBLISHED. vote: for maj@k, the `repeat` of the first valid answer to the question that says
-    the same; -1 where nothing was extracted or the verdict is invalid.
-    """
+    """One evaluation answer. checkpoint_step: 0 for the base, or PUBLISHED. vote: for maj@k, the `repeat` of the first
+    valid answer that says the same; -1 where nothing was extracted or the verdict is invalid."""
 
     policy: str
     checkpoint_step: int

@@ -29,12 +29,10 @@ def points(share: float) -> str:
 
 
 def verdict_words(verdict: str, margin: float) -> str:
-    """A verdict as people read it, e.g. `no effect larger than 2 points`."""
     return f"no effect larger than {points(margin)}" if verdict == EQUIVALENT else verdict
 
 
 def verdict_mark(verdict: str, margin: float) -> str:
-    """The same for a column of a table, e.g. `no effect > 2`."""
     return f"no effect > {100 * margin:.3g}" if verdict == EQUIVALENT else verdict
 
 
@@ -63,7 +61,6 @@ def sentence(found: Ranking) -> str:
 
 
 def _family(baseline: str, ranks: Sequence[Rank], margin: float, first: bool) -> str:
-    """What those that are compared with one baseline do. Of tuned ones, whose names say so, it is said once."""
     over, _, settings = baseline.partition(", ")
     over = f"tuned {over}" if settings else over
     opening = f"{settings if first else settings.capitalize()}: " if settings else "" if first else f"Against {over}: "
@@ -94,7 +91,6 @@ def _family(baseline: str, ranks: Sequence[Rank], margin: float, first: bool) ->
 
 
 def _ends(rank: Rank) -> str:
-    """Its name, and how far apart its groups are where a mean would mislead."""
     if rank.ends is None:
         return _name(rank)
     (low, least), (high, most) = rank.ends
@@ -107,7 +103,7 @@ def _signed(share: float) -> str:
 
 
 def doubt(found: Ranking) -> str:
-    """How many seeds would settle what the sentence leaves open, for the sharpest and the most blurred regime there; empty where
+    """How many seeds would settle what the sentence leaves open, for the sharpest and the most blurred regime; empty where
     seeds are not what is wanting."""
     known = sorted(
         (r.seeds_needed or MOST_SEEDS, r.regime)
@@ -127,8 +123,7 @@ def doubt(found: Ranking) -> str:
 
 
 def _power(unseen: Sequence[Rank], named: bool) -> str:
-    """How large a gain would have been seen, regime by regime: the sharpest, the middle and the most blurred one. named: with the
-    seeds of each."""
+    """The gain that would have been seen with the sharpest, the middle and the most blurred regime."""
     found = ((r.detectable or 2.0, r.regime, r.paired_seeds) for r in unseen)
     known = sorted(each for each in found if each[0] <= 1)  # nobody gains more
     if not known:
@@ -142,7 +137,6 @@ def _power(unseen: Sequence[Rank], named: bool) -> str:
 
 
 def _apart(gainers: Sequence[Rank]) -> str:
-    """How those that gain stand to each other; silent where it is more than one sentence can say."""
     if len(gainers) < 2:
         return ""
     together = [[bool(set(a.tie_group) & set(b.tie_group)) for b in gainers] for a in gainers]
@@ -158,7 +152,6 @@ def _names(ranks: Sequence[Rank]) -> str:
 
 
 def _name(rank: Rank) -> str:
-    """Without the settings that its whole family has."""
     return rank.regime.partition(", ")[0] if ", " in str(rank.baseline) else rank.regime
 
 

@@ -1,14 +1,12 @@
-"""What the table says of a regime: one declaration per statistic, which every view reads.
-
-A statistic is a function below: its name is the field of `ShowRow` (JSON, CSV), what it returns the field's type, its docstring
-the help sentence, and `statistic` says how and where it is shown. Nothing else in the harness or the leaderboard names it.
-"""
+"""What the table says of a regime: one declaration per statistic, which every view reads. A statistic is a function below:
+its name is the field of `ShowRow`, its return type the field's, its docstring the help sentence."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Literal, get_type_hints
 
 import numpy as np
@@ -22,15 +20,14 @@ __all__ = ["STATISTICS", "Statistic", "TableRow", "Unit", "View", "bounds", "num
 
 Pair = tuple[float, float]
 View = Literal["terminal", "markdown", "page"]
-"""`page` is the ranking page of the leaderboard and the static report."""
+# The place of a column that stands behind those with one
 LAST = 1000
-"""The place of a column that does not mind where it stands: behind those with a place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """How a value is written. name: of the unit, for titles. factor: from the stored value. mark: behind each value where the
-    head does not name the unit."""
+    """How a value is written. name: for titles. factor: from the stored value. mark: behind each value where the head has
+    no unit."""
 
     name: str = ""
     factor: float = 1.0
@@ -39,14 +36,12 @@ class Unit:
     mark: str = ""
 
     def text(self, value: float | None, mark: bool = True) -> str:
-        """E.g. `57.5`; a dash where there is none."""
         if value is None or value != value:
             return "–"
         written = f"{self.factor * value:{'+' if self.signed else ''}z,.{self.digits}f}"
         return written.replace("-", "−") + self.mark * mark
 
     def interval(self, pair: Pair | None, form: str = "[{}, {}]") -> str:
-        """E.g. `[55.0, 60.0]`; empty where there is none."""
         return form.format(*(replace(self, signed=False).text(end, mark=False) for end in pair)) if pair else ""
 
     def with_interval(self, value: float | None, pair: Pair | None) -> str:
@@ -65,12 +60,9 @@ RATE = Unit(name="points", factor=100, digits=2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """What a statistic is made from: one regime on one group, policy, task and metric.
-
-    found: the family's comparison, in which the regime stands at `place`. reference: the regime that gains are over. base: by
-    seed, accuracy before training. spent: sum over `seeds` seeds; None where costs do not belong to the row. against: the
-    reference's, mean per seed. policies: how many the line is the mean of; `spent` is theirs together.
-    """
+    """One regime on one group, policy, task and metric. found: the family's comparison, in which the regime stands at
+    `place`. base: by seed, accuracy before training. spent, against: costs by seed, its own and its reference's. policies:
+    how many the line is the mean of; `spent` is theirs together."""
 
     found: Comparison
     place: int
@@ -90,23 +82,36 @@ class TableRow:
         return float(sum(getattr(seed, what) for seed in self.spent))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statistic:
-    """A declared statistic. head: over a narrow column. better: which values are, where that can be said. places: its column's
-    in each view; absent where it has none. interval_of: the statistic whose 95 % interval it is, and beside whose values it
-    stands where there is no room for a column. tinted: takes the colour of the verdict."""
+Measure = Callable[[TableRow], Any]
 
-    name: str
-    kind: Any
-    of: Callable[[TableRow], Any]
+
+@dataclass(slots=True)
+class Statistic:
+    """A declared statistic: decorates the function that computes it. head: over a narrow column. terminal, markdown, page: its
+    column's place in that view, None for none. interval_of: the statistic whose 95 % interval it is, shown beside its value where
+    there is no column. tinted: takes the verdict's colour."""
+
     title: str
-    head: str
-    help: str
-    unit: Unit
-    better: Literal["", "higher", "lower"]
-    places: Mapping[View, int]
-    interval_of: str
-    tinted: bool
+    unit: Unit = WORDS
+    _: KW_ONLY
+    head: str = ""
+    better: Literal["", "higher", "lower"] = ""
+    terminal: int | None = LAST
+    markdown: int | None = LAST
+    page: int | None = LAST
+    interval_of: str = ""
+    tinted: bool = False
+    of: Measure = field(init=False)
+    name: str = field(init=False)
+    kind: Any = field(init=False)
+    help: str = field(init=False)
+
+    def __call__(self, of: Measure) -> Measure:
+        """Declare it under the function's name."""
+        self.of, self.name, self.kind = of, of.__name__, get_type_hints(of)["return"]
+        self.head, self.help = self.head or self.title.lower(), inspect.getdoc(of) or ""
+        STATISTICS[self.name] = self
+        return of
 
     @property
     def numeric(self) -> bool:
@@ -120,11 +125,9 @@ class Statistic:
 
     @property
     def interval(self) -> Statistic | None:
-        """The one that holds its 95 % interval."""
         return next((s for s in STATISTICS.values() if s.interval_of == self.name), None)
 
     def text(self, value: Any, margin: float) -> str:
-        """A value as people read it; `margin` is that of the verdicts, and other words stay."""
         if self.interval_of:
             return STATISTICS[self.interval_of].unit.interval(value) or "–"
         if self.numeric:
@@ -132,48 +135,16 @@ class Statistic:
         return visible(verdict_mark(value, margin)) if value else ""
 
 
+# By name, in the order of the fields of `ShowRow`
 STATISTICS: dict[str, Statistic] = {}
-"""By name, in the order of the fields of `ShowRow`."""
 
 
-def statistic(
-    title: str,
-    unit: Unit = WORDS,
-    *,
-    head: str = "",
-    better: Literal["", "higher", "lower"] = "",
-    terminal: int | None = LAST,
-    markdown: int | None = LAST,
-    page: int | None = LAST,
-    interval_of: str = "",
-    tinted: bool = False,
-) -> Callable[[Callable[[TableRow], Any]], Callable[[TableRow], Any]]:
-    """Declare the decorated function of a `TableRow` as a statistic. terminal, markdown, page: its column's place in that view,
-    None for none; programs get every statistic."""
-
-    def declare(of: Callable[[TableRow], Any]) -> Callable[[TableRow], Any]:
-        asked: dict[View, int | None] = {"terminal": terminal, "markdown": markdown, "page": page}
-        STATISTICS[of.__name__] = Statistic(
-            name=of.__name__,
-            kind=get_type_hints(of)["return"],
-            of=of,
-            title=title,
-            head=head or title.lower(),
-            help=inspect.getdoc(of) or "",
-            unit=unit,
-            better=better,
-            places={view: place for view, place in asked.items() if place is not None},
-            interval_of=interval_of,
-            tinted=tinted,
-        )
-        return of
-
-    return declare
+statistic = Statistic
 
 
 def shown(view: View) -> list[Statistic]:
     """The columns of a view, in order."""
-    return sorted((s for s in STATISTICS.values() if view in s.places), key=lambda s: s.places[view])
+    return sorted((s for s in STATISTICS.values() if getattr(s, view) is not None), key=attrgetter(view))
 
 
 def number(value: float | np.floating | np.ndarray) -> float | None:
@@ -182,7 +153,6 @@ def number(value: float | np.floating | np.ndarray) -> float | None:
 
 
 def bounds(estimate: Estimate, within: Pair = (-np.inf, np.inf)) -> Pair | None:
-    """The interval of one mean, as far as it lies in what is possible; None where there is none."""
     low, high = (number(np.clip(end, *within)) for end in (estimate.low, estimate.high))
     return None if low is None or high is None else (low, high)
 
@@ -283,7 +253,7 @@ def cost(row: TableRow) -> float | None:
 
 @statistic("Budget", terminal=None, markdown=None, page=None)
 def budget(row: TableRow) -> str:
-    """Rollouts as a multiple of the suite's."""
+    """Rollouts as a multiple of the suite's, and what a second round adds."""
     return row.budget
 
 

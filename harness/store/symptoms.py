@@ -1,5 +1,5 @@
-"""How a policy that is being trained does, in a line, and what is wrong with it, with what to do: one judgement for a run that
-goes on (`session.cell.health`), for one that is over (`harness run`) and for what is stored (`harness doctor RUN`)."""
+"""How a policy that is being trained does, in a line, and what is wrong with it: one judgement for a run that goes on, one
+that is over, and what is stored."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import msgspec
 
 from harness.store.rows import StepRow, TermRow
 
+# Of the steps so far: a policy is judged by their end
 LAST_SHARE = 0.25
-"""Of the steps so far, at their end: by what happened there a policy is judged."""
+# Of cut-off answers, from which on mostly that is learnt
 TRUNCATED_SHARE = 0.5
-"""From so many answers on, what is learnt is mostly to be cut off."""
+# Of answers that are empty, or without a box, from which on most are wrong whatever the policy can
 SILENT_SHARE = 0.5
-"""From so many answers on that are empty, or without a box, most of them are wrong whatever the policy can."""
+# Of own answers without a gradient, from which on most of the sampling is for nothing
 IDLE_SHARE = 0.9
-"""From so many own answers without a gradient on, most of the sampling is for nothing."""
+# Nats per token: 99 of 100 tokens are as good as certain
 ENTROPY_GONE = 0.01
-"""Nats per token: 99 of 100 tokens are as good as certain."""
 INVALID_SHARE = 0.01
 
 
@@ -63,8 +63,8 @@ ADVICE = {
 
 
 class Sums(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy over some of its steps. own, active: own answers in the loss, and those with a gradient. entropy: mean over
-    these steps, nats per token; entropy_first: at its first step. Others as in `StepRow`."""
+    """One policy over some of its steps. own, active: own answers in the loss, and those with a gradient. entropy: their
+    mean, nats per token; entropy_first: at its first step."""
 
     policy: str
     first: int
@@ -83,8 +83,8 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def late(steps: Sequence[StepRow], terms: Iterable[TermRow], least: int = 0) -> Sums:
-    """The last quarter of one policy's steps so far, or more of them until there are `least` answers; rows in the order of steps,
-    of which there is at least one."""
+    """The last quarter of one policy's steps so far, or more until there are `least` answers; rows in the order of steps,
+    at least one."""
     size = max(1, math.ceil(LAST_SHARE * len(steps)))
     while size < len(steps) and sum(r.answers for r in steps[-size:]) < least:
         size += 1
@@ -106,12 +106,11 @@ def is_empty(text: str) -> bool:
 
 
 def is_unboxed(text: str) -> bool:
-    """Text without the box that is asked for."""
     return not is_empty(text) and "\\boxed" not in text
 
 
 def figures(sums: Sums) -> str:
-    """How it does, e.g. ``12% right, 30% of own answers gave a gradient, 5% cut off, 0% empty, 2% without a box``."""
+    """E.g. ``12% right, 30% of own answers gave a gradient, 5% cut off, 0% empty, 2% without a box``."""
     parts = [f"{_share(sums.right, sums.right + sums.wrong)} right"]
     parts += [f"{_share(sums.active, sums.own)} of own answers gave a gradient"] if sums.own else []
     shares = {"cut off": sums.truncated, "empty": sums.empty, "without a box": sums.unboxed}
@@ -120,7 +119,6 @@ def figures(sums: Sums) -> str:
 
 
 def judge(sums: Sums) -> Iterator[tuple[Trouble, str]]:
-    """What is wrong with a policy, in words without the advice; causes come before what follows from them."""
     span = f"in steps {sums.first} to {sums.last}"
     valid, answers = sums.right + sums.wrong, sums.answers
     if answers and sums.truncated == answers:

@@ -31,12 +31,9 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 if TYPE_CHECKING:
 
     class ShowRow(_Place, frozen=True, kw_only=True):
-        """One row: a regime on one group, policy, task and metric, and a field per declared statistic (`store.statistic`).
-
-        Accuracies, gains and shares are fractions in [0, 1]; costs are means per seed. What is said of significance comes from one
-        family of paired t tests over the regimes, groups and tasks of one policy and metric (`statistics.compare`). variant: of
-        the suite, whose cells it is made of; another name than `regime` where settings were searched.
-        """
+        """A regime on one group, policy, task and metric, with a field per declared statistic (`store.statistic`).
+        Accuracies, gains and shares are fractions; costs are means per seed. variant: the suite's, whose cells it is made
+        of."""
 
         variant: str
 
@@ -53,8 +50,6 @@ else:
 
 
 class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell's state, as its manifest has it; `failed` where a file of it cannot be read."""
-
     key: str
     regime: str
     group: str
@@ -65,8 +60,8 @@ class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One seed of a row, its gain over the baseline's same seed. variant: of the suite, whose cell. noise: `sampling_variance`.
-    withheld: why no verdict is given."""
+    """One seed of a row. variant: whose cell. gain: over the baseline's same seed. noise: `sampling_variance`. withheld:
+    why no verdict is given."""
 
     group: str
     policy: str
@@ -84,13 +79,12 @@ class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def suites(snapshot: Snapshot) -> list[str]:
-    """Names of all suites with cells, in order of name; reference results behind our own."""
     found = snapshot.query("SELECT DISTINCT suite FROM cells ORDER BY suite")["suite"].to_pylist()
     return sorted(found, key=lambda suite: suite.endswith(MARK))
 
 
 def status_rows(snapshot: Snapshot, suite: str | None = None) -> list[StatusRow]:
-    """The cells that have a folder, or all evaluations where there is no cell, in order of group, seed and regime."""
+    """The cells that have a folder, or all evaluations where there is no cell."""
     rows = snapshot.query(
         "SELECT cell AS key, regime, group_name AS 'group', seed, state, reason, attempts FROM current_cells "
         "WHERE $1 IS NULL OR suite = $1 QUALIFY kind = 'cell' OR count_if(kind = 'cell') OVER (PARTITION BY suite) = 0 "
@@ -101,8 +95,7 @@ def status_rows(snapshot: Snapshot, suite: str | None = None) -> list[StatusRow]
 
 
 def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[ShowRow]:
-    """The finished cells, in the suite's order of groups and regimes, policies beside each other. `margin` is that of the verdicts.
-    Raises StoreError on an unknown suite."""
+    """The finished cells, in the suite's order. margin: of the verdicts. Raises StoreError on an unknown suite."""
     cells = finished(snapshot, suite)
     if not cells.families and suite not in suites(snapshot):
         raise StoreError(f"no results of a suite {suite!r}")
@@ -119,7 +112,7 @@ def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[Sh
 
 
 def seed_rows(snapshot: Snapshot, suite: str, of: str | None = None) -> list[SeedRow]:
-    """Seed by seed, in the order of `show_rows`; `of` one policy or MEAN, or all. Empty for an unknown suite."""
+    """Seed by seed, of one policy or MEAN, or all. Empty for an unknown suite."""
     cells = finished(snapshot, suite)
     rows = []
     for (group, policy, task, metric), family in cells.families.items():
@@ -148,7 +141,6 @@ def seed_rows(snapshot: Snapshot, suite: str, of: str | None = None) -> list[See
 
 
 def choice_rows(policy: str, metric: str, cells: Finished, margin: float) -> Iterator[ShowRow]:
-    """Of one policy and metric: what is corrected together."""
     families = {
         (key.group, key.task): family
         for key, family in cells.families.items()
@@ -170,7 +162,7 @@ def choice_rows(policy: str, metric: str, cells: Finished, margin: float) -> Ite
                 base=[family.base.get(seed, family.base.get(None, np.nan)) for seed in family.scores[name]],
                 spent=family.costs[name],
                 against=family.costs.get(variant.reference or "", ()),
-                budget=variant.budget,
+                budget=variant.budget + (f"+{variant.sampled - 1:.0%}" if variant.sampled > 1 else ""),
                 policies=len(cells.policies[group]) if policy == MEAN else 1,
             )
             values = {s.name: s.of(row) for s in STATISTICS.values()}

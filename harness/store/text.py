@@ -6,11 +6,8 @@ import unicodedata
 
 
 def visible(text: str, limit: int = 0) -> str:
-    """The text with control and direction characters, and what is no character, shown as escapes, so that a terminal does not obey
-    them.
-
-    Line feeds and tabs stay. With `limit`, a longer text is cut and says so.
-    """
+    """Control and direction characters as escapes, so that a terminal does not obey them. With `limit`, a longer text is
+    cut and says so."""
     cut = text[:limit] if limit and len(text) > limit else text
     if not cut.isprintable():
         cut = "".join(c if c in "\n\t" or not _controls(c) else f"\\x{ord(c):02x}" for c in cut)
@@ -21,3 +18,8 @@ def _controls(character: str) -> bool:
     if ord(character) & 0xFFFE == 0xFFFE:
         return True
     return unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"} and character != "\u200d"
+
+
+def harmless(value: object) -> object:
+    """As it stands, or quoted where a spreadsheet would take it for a formula."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value

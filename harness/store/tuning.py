@@ -13,8 +13,7 @@ import msgspec
 
 from harness.errors import StoreError
 from harness.files import write_atomic
-from harness.reading import read_bytes
-from harness.store.manifest import MAX_BYTES, SuiteFile, read_suite, suite_file_name
+from harness.store.manifest import SuiteFile, read_sealed, read_suite, suite_file_name
 from harness.store.reference_results import MARK, suite_folder
 
 
@@ -31,11 +30,9 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
-    """A variant's tuning. chosen: the trial with the best score of those that ran to the end; 0 is the variant as published.
-
-    on: the tuning group that chose; "" for all together. final: the name in the table of the chosen setting. checked,
-    checked_published: scores of both settings on the check's seeds. Costs: of all trials.
-    """
+    """chosen: the trial with the best score of those that ran to the end; 0 is the variant as published. on: the tuning
+    group that chose; "" for all. final: the chosen setting's name in the table. checked, checked_published: scores of both
+    settings on the check's seeds."""
 
     variant: str
     final: str
@@ -50,7 +47,6 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The variant, and who chose where several did."""
         return tuned_label(self.variant, self.on) if self.on else self.variant
 
 
@@ -67,7 +63,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tuned_label(variant: str, on: str) -> str:
-    """What tables call a variant with its chosen setting: `sgt, tuned`, or `sgt, tuned on trap`. No variant's name has a comma."""
+    """`sgt, tuned`, or `sgt, tuned on trap`. No variant's name has a comma."""
     return f"{variant}, tuned" + (f" on {on}" if on else "")
 
 
@@ -77,12 +73,10 @@ def tuning_path(results: Path, file: SuiteFile) -> Path:
 
 
 def tuning_name(suite_file: str) -> str:
-    """Of the file beside it."""
     return suite_file.replace("suite", "tuning").replace("altered", "tuning")
 
 
 def chosen(tuning: Tuning | None) -> list[list[str]]:
-    """As the store keeps it: variant, the name of its chosen setting in the table, and who chose it."""
     return [[t.variant, t.final, t.on] for t in (tuning.variants if tuning else ())]
 
 
@@ -92,7 +86,7 @@ def write_tuning(results: Path, file: SuiteFile, tuning: Tuning) -> None:
 
 
 def read_tuning(results: Path, suite: str, file: SuiteFile | None = None) -> Tuning | None:
-    """Of the run that stands for the suite's folder, or of `file`; None for a suite that is not tuned. Raises StoreError."""
+    """Of the folder's run, or of `file`; None for a suite that is not tuned. Raises StoreError."""
     try:
         folder = suite_folder(results, suite)
         path = folder / tuning_path(results, file or read_suite(folder)).name
@@ -100,11 +94,8 @@ def read_tuning(results: Path, suite: str, file: SuiteFile | None = None) -> Tun
         return None
     if not path.is_file():
         return None
-    try:
-        tuning = msgspec.json.decode(read_bytes(path, MAX_BYTES), type=Tuning)
-        return msgspec.structs.replace(tuning, suite=suite) if suite.endswith(MARK) else tuning
-    except (OSError, msgspec.MsgspecError) as error:
-        raise StoreError(f"{path}: {error}") from error
+    tuning = read_sealed(path, Tuning)
+    return msgspec.structs.replace(tuning, suite=suite) if suite.endswith(MARK) else tuning
 
 
 def without_trials(suites: Sequence[str]) -> list[str]:

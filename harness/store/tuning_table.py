@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -12,18 +11,14 @@ import numpy as np
 from harness.statistics import paired
 from harness.store.comparisons import MEAN, BySeed, Finished, Spent, finished
 from harness.store.read import Snapshot
-from harness.store.reference_results import MARK
-from harness.store.statistic import PERCENT, POINTS, Pair, bounds, number
+from harness.store.statistic import POINTS, Pair, bounds, number
 from harness.store.tuning import Tuned, Tuning, tuned_label
 
 
 class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant on one group; accuracies and differences are fractions. on: `Tuned.on`.
-
-    published_gain: over the baseline as published; tuned_gain: over the *tuned* baseline. Intervals: paired by seed, Student t.
-    lowest, highest, deviation: of the trials that ran to the end. promised: the best trial's lead over the published setting; kept:
-    the same on the check's seeds.
-    """
+    """One variant on one group, in fractions. published_gain: over the baseline as published; tuned_gain: over the *tuned*
+    baseline. lowest, highest, deviation: of the trials that ran to the end. promised: the best trial's lead over the
+    published setting; kept: the same on the check's seeds."""
 
     group: str
     variant: str
@@ -50,8 +45,6 @@ class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of two tuning groups on one group of the table: mean accuracies, and first less second paired by seed."""
-
     group: str
     variant: str
     first_on: str
@@ -62,10 +55,19 @@ class TransferRow(msgspec.Struct, frozen=True, kw_only=True):
     interval: Pair | None
     same: bool
 
+    @property
+    def apart(self) -> str:
+        """The difference with its interval, in points."""
+        return "the same setting" if self.same else POINTS.with_interval(self.difference, self.interval)
+
+
+class TuningResults(NamedTuple):
+    tuning: Tuning
+    rows: list[TuningRow]
+    transfer: list[TransferRow]
+
 
 class Scores(msgspec.Struct, frozen=True):
-    """Of a suite's finished variants, the mean over groups and seeds of the mean over policies."""
-
     task: str
     metric: str
     score: dict[str, float]
@@ -94,19 +96,17 @@ def scores(snapshot: Snapshot, suite: str, task: str, cells: int, only: str = ""
 
 
 def metric_of(found: Finished, task: str) -> str:
-    """What a comparison goes by: answers sampled at temperature 1 where there are any, else greedy ones."""
+    """Answers sampled at temperature 1 where there are any, else greedy ones."""
     metrics = [metric for _, _, of, metric in found.families if of == task]
     return next((m for m in metrics if m.startswith("avg@")), "greedy")
 
 
 def whole(found: Finished, group: str) -> str:
-    """Under which name a group's own score stands: its mean, or its only policy."""
     policies = found.policies[group]
     return MEAN if len(policies) > 1 else policies[0]
 
 
 def tuning_rows(snapshot: Snapshot, tuning: Tuning) -> list[TuningRow]:
-    """The table, as far as its cells are finished, by group."""
     rows = []
     for group, scored in _first_task(snapshot, tuning).items():
         for variant in tuning.variants:
@@ -119,7 +119,7 @@ def tuning_rows(snapshot: Snapshot, tuning: Tuning) -> list[TuningRow]:
 
 
 def transfer_rows(snapshot: Snapshot, tuning: Tuning) -> list[TransferRow]:
-    """Every two choices of a variant on every group, as far as their cells are finished; none where all groups chose together."""
+    """Every two choices of a variant on every group, as far as their cells are finished."""
     rows = []
     for group, scored in _first_task(snapshot, tuning).items():
         for one, other in combinations(tuning.variants, 2):
@@ -137,7 +137,6 @@ def transfer_rows(snapshot: Snapshot, tuning: Tuning) -> list[TransferRow]:
 
 
 def _first_task(snapshot: Snapshot, tuning: Tuning) -> dict[str, dict[str, BySeed]]:
-    """Scores by group and variant, of the whole group on the table's first task."""
     found = finished(snapshot, tuning.suite)
     first = next((task for _, _, task, _ in found.families), "")
     return {
@@ -170,7 +169,6 @@ def _row(
 
 
 def difference(ours: BySeed, theirs: BySeed) -> tuple[float | None, Pair | None]:
-    """Mean difference over the seeds that both have, and its interval where there are two or more."""
     seeds = sorted(ours.keys() & theirs.keys())
     a, b = (np.array([by_seed[s] for s in seeds]).reshape(-1, 2) for by_seed in (ours, theirs))
     found = paired(a[:, 0], b[:, 0], noise=a[:, 1] + b[:, 1])
@@ -179,82 +177,3 @@ def difference(ours: BySeed, theirs: BySeed) -> tuple[float | None, Pair | None]
 
 def _mean(by_seed: BySeed) -> float:
     return float(np.mean([score.accuracy for score in by_seed.values()]))
-
-
-def with_tuning(
-    text: str, tuning: Tuning, rows: Sequence[TuningRow], transfer: Sequence[TransferRow], form: str
-) -> str:
-    """A suite's table in the given form of `harness show`, and what tuning changed below it (in JSON: under `tuning`)."""
-    if form == "json":
-        added = {"trials": tuning, "rows": rows, **({"transfer": transfer} if transfer else {})}
-        return msgspec.json.encode({**msgspec.json.decode(text), "tuning": added}).decode()
-    if form not in ("table", "markdown") or not rows:
-        return text
-    lines = [
-        f"Tuned under an equal budget: {len(tuning.variants[0].trials)} trials each, {tuning.metric} of {tuning.task}",
-        "",
-    ]
-    for group in dict.fromkeys(r.group for r in rows):
-        lines += _block(group, [_HEADS, *(_cells(r) for r in rows if r.group == group)], form)
-    for row in (r for r in rows if r.group == rows[0].group):
-        chosen = next(v for v in tuning.variants if (v.variant, v.on) == (row.variant, row.on))
-        first = next(t.settings for t in chosen.trials if t.number == 0)
-        changed = ", ".join(f"{k} {first[k]} -> {v}" for k, v in row.settings.items() if v != first[k])
-        lines.append(f"{chosen.label}: {f'trial {chosen.chosen}: {changed}' if changed else 'as published was best'}")
-    note = "" if tuning.suite.endswith(MARK) else f"; trials are cells: harness show {tuning.trials_in}"
-    lines += ["", *_optimism([r for r in rows if r.group == rows[0].group]), _NOTE + note]
-    if transfer:
-        lines += ["", "Transfer: settings that different tuning groups chose, used on the same group", ""]
-    for group, first_on, second_on in dict.fromkeys((r.group, r.first_on, r.second_on) for r in transfer):
-        own = [r for r in transfer if (r.group, r.first_on, r.second_on) == (group, first_on, second_on)]
-        heads = ["regime", f"tuned on {first_on}", f"tuned on {second_on}", "first less second"]
-        body = [[r.variant, PERCENT.text(r.first), PERCENT.text(r.second), apart(r)] for r in own]
-        lines += _block(group, [heads, *body], form)
-    return text.rstrip("\n") + "\n\n" + "\n".join(lines).rstrip("\n") + "\n"
-
-
-def _block(group: str, cells: Sequence[Sequence[str]], form: str) -> list[str]:
-    """One group's table, heads first, and an empty line."""
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    padded = [[value.ljust(w) if i == 0 else value.rjust(w) for i, (value, w) in enumerate(zip(row, widths, strict=True))]
-              for row in cells]  # fmt: skip
-    if form == "markdown":
-        padded.insert(1, ["-" * w for w in widths])
-        return [f"**{group}**", "", *(f"| {' | '.join(row)} |" for row in padded), ""]
-    return [group, *("  " + "  ".join(row).rstrip() for row in padded), ""]
-
-
-def _optimism(rows: Sequence[TuningRow]) -> list[str]:
-    """What choosing the best trial promises more than it keeps, mean of these rows; nothing without a check."""
-    leads = [(r.promised, r.kept) for r in rows if r.kept is not None]
-    if not leads:
-        return []
-    promised, kept = (float(np.mean(each)) for each in zip(*leads, strict=True))
-    return [
-        f"Optimism of choosing the best of {rows[0].trials} trials, mean of {len(leads)} choices: a lead of "
-        f"{POINTS.text(promised)} points promised, {POINTS.text(kept)}\nkept, {POINTS.text(promised - kept)} of luck.",
-        "",
-    ]
-
-
-def apart(row: TransferRow) -> str:
-    """The difference with its interval in points, or that there is none to speak of."""
-    return "the same setting" if row.same else POINTS.with_interval(row.difference, row.interval)
-
-
-_HEADS = ["regime", "as published", "gain", "tuned", "gain", "change", "over trials", "lead: promised", "kept", "CPU-s"]
-_NOTE = (
-    "gain: over the baseline as published, and of tuned regimes over the *tuned* baseline; change: tuned less published. Over\n"
-    "trials: lowest to highest score on the tuning groups. Lead of the best trial over the published setting: promised by the\n"
-    "trials, and kept on seeds that chose nothing. Points"
-)
-
-
-def _cells(row: TuningRow) -> list[str]:
-    return [
-        f"{row.variant}, tuned on {row.on}" if row.on else row.variant, PERCENT.text(row.published),
-        POINTS.with_interval(row.published_gain, row.published_interval), PERCENT.text(row.tuned),
-        POINTS.with_interval(row.tuned_gain, row.tuned_interval), POINTS.with_interval(row.change, row.change_interval),
-        f"{PERCENT.text(row.lowest)} to {PERCENT.text(row.highest)}" + (f", {row.failed} failed" if row.failed else ""),
-        POINTS.text(row.promised), POINTS.text(row.kept), f"{row.cpu_seconds:,.0f}",
-    ]  # fmt: skip

@@ -1,19 +1,12 @@
-"""A bundle: a finished suite's results as one file that another lab can check. No weights, no path of this machine.
-
-A zip whose members are stored, not compressed, so that nothing unpacks to more than the file is:
-
-    bundle.json     what it is, and the SHA-256 of every other member
-    scores.json     the accuracies and the table that its samples give
-    <suite>/...     a suite's results folder (`store.manifest`), cut to what tables need
-
-Equal results are equal bytes. The name is `<suite>-<digest>.zip`, the first 16 digits of bundle.json's SHA-256.
-"""
+"""A bundle: a finished suite's results as one zip, its members stored as they are, without weights or paths of this machine:
+bundle.json (what it is, and the SHA-256 of every other member), scores.json (accuracies and table), <suite>/ (its results folder,
+cut to what tables need). Equal results are equal bytes. Its name is `<suite>-<digest>.zip`, with 16 digits of bundle.json's
+SHA-256."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import os
 import re
 import stat
 import struct
@@ -30,20 +23,12 @@ import harness
 from harness.cache import PRETRAINED
 from harness.errors import StoreError, UsageError
 from harness.files import write_atomic
-from harness.reading import in_words, open_regular, read_bytes
+from harness.reading import in_words, read_bytes
 from harness.session.cell.manifests import processor
 from harness.session.policy.models import local_folder
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal, write_columns
-from harness.store.manifest import (
-    Manifest,
-    SuiteFile,
-    read_manifest,
-    read_suite,
-    remedy,
-    write_manifest,
-    write_suite,
-)
+from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, remedy, write_manifest, write_suite
 from harness.store.read import Snapshot
 from harness.store.reference_results import KEPT
 from harness.store.table import show_rows
@@ -56,12 +41,9 @@ WORDLESS = ("prompt",)
 MAX_BYTES = 64 << 20
 """Of a bundle; what it unpacks to is never more."""
 MAX_MEMBERS = 20_000
-MAX_DIRECTORY = 4 << 20
-"""Of the list of members, which is read into memory as a whole."""
 ABOUT, SCORES = "bundle.json", "scores.json"
 FORMAT = 1
 _DATE = (1980, 1, 1, 0, 0, 0)
-_END = struct.Struct("<4s4H2LH")
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}"
 _MEMBER = re.compile(
     rf"{ABOUT}|{SCORES}|{_NAME}/(suite\.json|tuning\.json|{_NAME}/(manifest\.json|journal/{COMPACT}/[a-z]+-[0-9a-f]{{8}}\.arrow))"
@@ -70,7 +52,7 @@ _BROKEN = (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, struct
 
 
 class BundleAbout(msgspec.Struct, frozen=True, kw_only=True):
-    """bundle.json. files: SHA-256 by member. processor: of the machine on which the bundle was made."""
+    """files: SHA-256 by member. processor: where the bundle was made."""
 
     format: int
     suite: str
@@ -80,8 +62,8 @@ class BundleAbout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_bundle(suite: str, results: Path, out: Path | None = None) -> Path:
-    """Write the bundle of results/<suite> to `out` (a file, or a folder for it); returns its path. Raises UsageError for what
-    is not finished, StoreError, DiskFullError."""
+    """Write the bundle of results/<suite> to `out` (a file, or a folder); returns its path. Raises UsageError for what is not
+    finished, StoreError, DiskFullError."""
     folder = results / suite
     if not (folder / "suite.json").is_file():
         raise UsageError(f"{folder}: no results of the suite as written (harness run {suite})")
@@ -107,7 +89,7 @@ def make_bundle(suite: str, results: Path, out: Path | None = None) -> Path:
 
 
 def installed(suite: Suite) -> list[str]:
-    """The evaluation's tasks, all installed by name: anybody can ask and judge them again. Raises UsageError for others."""
+    """The evaluation's tasks, which anybody can ask and judge again. Raises UsageError for others."""
     for task in (suite.training.task, *suite.evaluation.tasks):
         if not isinstance(task, str) or task.startswith("lm_eval:"):
             name = task if isinstance(task, str) else task.file
@@ -118,10 +100,7 @@ def installed(suite: Suite) -> list[str]:
 
 
 def stated(results: Path, suite: str) -> dict[str, Any]:
-    """scores.json: every accuracy, and the rows of the table, as the samples of the one suite in `results` give them.
-
-    Raises StoreError.
-    """
+    """scores.json, as the samples of the one suite in `results` give it. Raises StoreError."""
     ingest(results)
     with Snapshot(results) as snapshot:
         scores = snapshot.query(
@@ -133,7 +112,7 @@ def stated(results: Path, suite: str) -> dict[str, Any]:
 
 
 def compact(tables: Mapping[str, pa.Table], wordless: Sequence[str] = WORDLESS) -> dict[str, pa.Table]:
-    """A journal's tables cut to what a suite's table is made of, and the checks need. wordless: columns of samples to empty."""
+    """A journal cut to what the table and the checks need. wordless: columns of samples to empty."""
     kept = {name: tables[name] for name in KEPT if name in tables}
     if (samples := kept.get("samples")) is not None:
         nothing = pa.repeat(pa.scalar("", pa.string()), samples.num_rows)
@@ -144,7 +123,7 @@ def compact(tables: Mapping[str, pa.Table], wordless: Sequence[str] = WORDLESS) 
 
 
 def finished(source: Path) -> tuple[Manifest, dict[str, pa.Table]]:
-    """Manifest, without a path of this machine, and tables of a finished cell or base. Raises UsageError, StoreError."""
+    """Of a finished cell or base, without a path of this machine. Raises UsageError, StoreError."""
     try:
         manifest = read_manifest(source)
     except StoreError as error:
@@ -162,12 +141,11 @@ def finished(source: Path) -> tuple[Manifest, dict[str, pa.Table]]:
 
 
 def portable(file: SuiteFile) -> SuiteFile:
-    """A suite's file without a path of this machine."""
     return msgspec.structs.replace(file, config=_portable(file.config))
 
 
 def _portable(value: Any) -> Any:
-    """Plain configuration with the names of models' folders in the place of their paths, which no key knows."""
+    """Folders' names in the place of their paths, which no key knows."""
     if isinstance(value, dict):
         return {k: _model(v) if k == "model" and isinstance(v, str) else _portable(v) for k, v in value.items()}
     return [_portable(v) for v in value] if isinstance(value, list) else value
@@ -184,19 +162,24 @@ def _json(value: object) -> bytes:
 
 
 def pack(suite: str, files: Mapping[str, bytes], harness: str, processor: str) -> tuple[str, bytes]:
-    """Name and bytes of the bundle of these members. Raises UsageError where it would be too large to be taken."""
+    """Its name and bytes. Raises UsageError where it would be too large."""
     digests = {name: hashlib.sha256(files[name]).hexdigest() for name in sorted(files)}
     about = _json(BundleAbout(format=FORMAT, suite=suite, harness=harness, processor=processor, files=digests))
+    data = _zipped({**files, ABOUT: about})
+    if len(files) >= MAX_MEMBERS or len(data) > MAX_BYTES:
+        size = f"{len(files):,} files, {len(data):,} bytes"
+        raise UsageError(f"{suite}: too large for a bundle ({size}; at most {MAX_MEMBERS:,} and {MAX_BYTES:,})")
+    return _bundle_name(suite, about), data
+
+
+def _zipped(members: Mapping[str, bytes]) -> bytes:
     sink = io.BytesIO()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as file:
-        for name in [ABOUT, *sorted(files)]:
+        for name in sorted(members, key=lambda name: (name != ABOUT, name)):
             member = zipfile.ZipInfo(name, _DATE)
             member.create_system, member.external_attr = 3, (stat.S_IFREG | 0o644) << 16
-            file.writestr(member, about if name == ABOUT else files[name])
-    if len(files) >= MAX_MEMBERS or sink.tell() > MAX_BYTES:
-        size = f"{len(files):,} files, {sink.tell():,} bytes"
-        raise UsageError(f"{suite}: too large for a bundle ({size}; at most {MAX_MEMBERS:,} and {MAX_BYTES:,})")
-    return _bundle_name(suite, about), sink.getvalue()
+            file.writestr(member, members[name])
+    return sink.getvalue()
 
 
 def _bundle_name(suite: str, about: bytes) -> str:
@@ -204,70 +187,33 @@ def _bundle_name(suite: str, about: bytes) -> str:
 
 
 def unpack(bundle: Path, folder: Path) -> tuple[BundleAbout, str]:
-    """Write the members into `folder`, which is empty; returns what bundle.json says, and the name that the content has. All
-    is judged before it is written. Raises UsageError, DiskFullError."""
-    data = _read(bundle)
-    contents = {}
+    """Judge, then write the members into `folder`, which is empty; returns bundle.json and the name that the content has. Raises
+    UsageError, DiskFullError."""
+    contents: dict[str, bytes] = {}
     try:
+        data = read_bytes(bundle, MAX_BYTES)
         with zipfile.ZipFile(io.BytesIO(data)) as file:
-            for name, member in _checked_members(bundle, file, len(data)).items():
+            members = file.infolist()
+            if len(members) > MAX_MEMBERS:
+                raise UsageError(f"{bundle}: {len(members):,} members; a bundle has at most {MAX_MEMBERS:,}")
+            if (stated := sum(member.file_size for member in members)) > len(data):
+                raise UsageError(f"{bundle}: its members state {stated:,} bytes; the whole file has {len(data):,}")
+            for member in members:
+                if not _MEMBER.fullmatch(name := member.orig_filename):
+                    raise UsageError(f"{bundle}: {name[:200]!a}: not a path that a bundle has")
                 contents[name] = file.read(member)
+    except OSError as error:
+        raise UsageError(f"{bundle}: cannot be read: {in_words(error)}") from None
     except _BROKEN as error:
-        at = f"{name}: damaged" if contents else "not a zip"
-        raise UsageError(f"{bundle}: {at}: {error}") from None
+        raise UsageError(f"{bundle}: {f'{name}: damaged' if contents else 'not a bundle'}: {error}") from None
     about = _about(bundle, contents)
+    if _zipped(contents) != data:  # links, compressed or second members, bytes beside them
+        raise UsageError(f"{bundle}: not packed as `harness bundle` does: each member once, as it is, and nothing else")
     for name, content in contents.items():
         target = folder / PurePosixPath(name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
     return about, _bundle_name(about.suite, contents[ABOUT])
-
-
-def _read(bundle: Path) -> bytes:
-    """The zip's bytes, once its list of members is known to be small: `zipfile` reads what the file's end states."""
-    try:
-        with open_regular(bundle) as file:
-            size = os.fstat(file.fileno()).st_size
-        if size > MAX_BYTES:
-            raise UsageError(f"{bundle}: {size:,} bytes; a bundle has at most {MAX_BYTES:,}")
-        data = read_bytes(bundle, MAX_BYTES)
-    except OSError as error:
-        raise UsageError(f"{bundle}: cannot be read: {in_words(error)}") from None
-    end = data[-_END.size :]
-    if len(data) < _END.size or not end.startswith(b"PK\5\6"):
-        raise UsageError(f"{bundle}: not a bundle (no zip, or something behind its end)")
-    _, *_, count, length, _, _ = _END.unpack(end)
-    if count > MAX_MEMBERS or length > MAX_DIRECTORY or b"PK\6\7" in data[-_END.size - 20 : -_END.size]:
-        raise UsageError(f"{bundle}: its list of members is too long ({count:,} members, {length:,} bytes)")
-    return data
-
-
-def _refuse(place: str, faults: Mapping[str, object]) -> None:
-    for problem, wrong in faults.items():
-        if wrong:
-            raise UsageError(f"{place}: {problem}")
-
-
-def _checked_members(bundle: Path, file: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    members: dict[str, zipfile.ZipInfo] = {}
-    total = 0
-    for member in file.infolist():
-        name, kind = member.orig_filename, stat.S_IFMT(member.external_attr >> 16)
-        total += member.compress_size
-        plain = member.compress_type == zipfile.ZIP_STORED and member.file_size == member.compress_size
-        faults = {
-            "a link": kind == stat.S_IFLNK,
-            "not a regular file": kind not in (0, stat.S_IFREG),
-            "not a path that a bundle has": not _MEMBER.fullmatch(name),
-            "stands twice": name in members,
-            f"states {member.file_size:,} bytes; the whole file has {size:,}": member.file_size > MAX_BYTES
-            or total > size,
-            "compressed; members of a bundle are stored as they are": not plain,
-            "encrypted": member.flag_bits & 1,
-        }
-        _refuse(f"{bundle}: {name[:200]!a}", faults)
-        members[name] = member
-    return members
 
 
 def _about(bundle: Path, contents: Mapping[str, bytes]) -> BundleAbout:
@@ -276,20 +222,18 @@ def _about(bundle: Path, contents: Mapping[str, bytes]) -> BundleAbout:
         about = msgspec.json.decode(contents.get(ABOUT, b""), type=BundleAbout)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{place}: absent or not what it should be: {error}") from None
-    _refuse(
-        place,
-        {
-            f"format {about.format}; this version reads {FORMAT}": about.format != FORMAT,
-            f"suite: not a suite's name: {about.suite[:80]!a}": not re.fullmatch(_NAME, about.suite),
-        },
-    )
+    if about.format != FORMAT:
+        raise UsageError(f"{place}: format {about.format}; this version reads {FORMAT}")
+    if not re.fullmatch(_NAME, about.suite):
+        raise UsageError(f"{place}: suite: not a suite's name: {about.suite[:80]!a}")
     for name in sorted((contents.keys() - {ABOUT}) | about.files.keys()):
-        digest = hashlib.sha256(contents.get(name, b"")).hexdigest()
         faults = {
             "absent": name not in contents,
             "not in bundle.json": name not in about.files,
             f"not of the suite {about.suite}": name != SCORES and name.split("/")[0] != about.suite,
-            "altered (its SHA-256 is not the one in bundle.json)": digest != about.files.get(name),
+            "altered (its SHA-256 is not the one in bundle.json)": name in contents
+            and hashlib.sha256(contents[name]).hexdigest() != about.files.get(name),
         }
-        _refuse(f"{bundle}: {name}", faults)
+        if problem := next((problem for problem, wrong in faults.items() if wrong), ""):
+            raise UsageError(f"{bundle}: {name}: {problem}")
     return about

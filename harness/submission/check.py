@@ -19,7 +19,7 @@ from harness.store.text import visible
 from harness.submission import evidence
 from harness.submission.bundle import compact
 from harness.submission.evidence import Evidence
-from harness.submission.rerun import RerunRequest, RerunResult, re_execute
+from harness.submission.rerun import RerunRequest, re_execute
 from harness.suite.load import resolve
 from harness.suite.schema import Suite, Variant
 from harness.tuning.derived import tuned_from
@@ -48,7 +48,7 @@ THEN: dict[str, Callable[[Evidence], str]] = {
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One check. words: what it read, or the reason, which begins with the place of the fault."""
+    """words: what was read, or the reason, which begins with the place of the fault."""
 
     check: str
     good: bool
@@ -56,7 +56,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BundleReport(msgspec.Struct, kw_only=True):
-    """A bundle's checks, in order. submission: how far it may be believed; None where it is refused."""
+    """submission: how far it may be believed; None where it is refused."""
 
     bundle: str
     lines: list[CheckResult] = []
@@ -68,7 +68,6 @@ class BundleReport(msgspec.Struct, kw_only=True):
         return next((line.words for line in self.lines if not line.good), "")
 
     def describe(self) -> str:
-        """A line for each check, and what the bundle may be called."""
         width = max(len(line.check) for line in self.lines)
         lines = [
             f"{'ok     ' if x.good else 'REFUSED'}  {x.check:{width}}  {visible(x.words, 600)}" for x in self.lines
@@ -88,7 +87,7 @@ class BundleReport(msgspec.Struct, kw_only=True):
 
 @contextmanager
 def checked(bundle: Path, results: Path, again: RerunRequest | None = None) -> Iterator[tuple[Evidence, BundleReport]]:
-    """The bundle in a temporary folder, as far as it could be unpacked, and its report. results: our own, left alone."""
+    """The bundle in a temporary folder, and its report. results: our own, left alone."""
     report = BundleReport(bundle=str(bundle))
     with tempfile.TemporaryDirectory(prefix="submit-check-") as place:
         e = Evidence(bundle, results, Path(place))
@@ -98,12 +97,13 @@ def checked(bundle: Path, results: Path, again: RerunRequest | None = None) -> I
             with bounded():
                 for name, check in THEN.items():
                     report.add(name, partial(check, e))
-        trained: list[RerunResult] = []
+        trained: dict[str, str] = {}
         if again is not None and not report.refused:
             try:
                 trained = re_execute(e, again)
                 report.lines += [
-                    CheckResult(check="re-execution", good=True, words=f"{x.label}: {x.words}") for x in trained
+                    CheckResult(check="re-execution", good=True, words=f"{label}: {how}")
+                    for label, how in trained.items()
                 ]
             except HarnessError as error:
                 report.lines.append(CheckResult(check="re-execution", good=False, words=str(error)))
@@ -112,7 +112,7 @@ def checked(bundle: Path, results: Path, again: RerunRequest | None = None) -> I
                 badge="re-executed" if trained else "re-scored",
                 category=category(e.resolved),
                 bundle=e.name,
-                re_executed=tuple(cell.label for cell in trained),
+                re_executed=tuple(trained),
             )
         yield e, report
 
@@ -120,8 +120,8 @@ def checked(bundle: Path, results: Path, again: RerunRequest | None = None) -> I
 def take_bundle(
     bundle: Path, results: Path, origin: str | None, again: RerunRequest | None = None
 ) -> tuple[BundleReport, Path | None]:
-    """Check the bundle and take it over into results/<suite>@<origin>; the folder is None where it is refused. origin: by
-    default the digest in its name. Raises UsageError, StoreError, DiskFullError."""
+    """Into results/<suite>@<origin>, by default the digest in its name; the folder is None where it is refused. Raises
+    UsageError, StoreError, DiskFullError."""
     with checked(bundle, results, again) as (e, report):
         if report.submission is None:
             return report, None
@@ -143,7 +143,7 @@ def take_bundle(
 
 
 def mark_reported(results: Path, label: str) -> None:
-    """Say of what was imported as a folder that nothing of it was checked but its form. Raises DiskFullError, StoreError."""
+    """Of an imported folder nothing was checked but its form. Raises DiskFullError, StoreError."""
     for folder in sorted(results.glob(f"*@{label}")):
         if read_submission(folder) is None and suite_files(folder):
             about = ""
@@ -153,8 +153,7 @@ def mark_reported(results: Path, label: str) -> None:
 
 
 def category(suite: Suite) -> str:
-    """Whose settings the suite's regimes have, the baseline's left out: tuned, published defaults, unpublished ones, its own,
-    unknown."""
+    """Whose settings the suite's regimes have, the baseline's left out."""
     names = {v.name for v in suite.regimes}
     plain = next(v.regime for v in suite.regimes if v.name == suite.baseline)
     kinds = "published defaults", "defaults that nobody published", "settings of their own", "not installed here"

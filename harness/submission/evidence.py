@@ -1,8 +1,4 @@
-"""A bundle unpacked, and its checks: it is what it says (schema, suite, completeness, keys, provenance, text), all questions and
-steps, each cell's rows its own, verdicts that follow from the texts, tables that follow from the verdicts.
-
-A check returns one line on what it read, and raises UsageError with the place of the fault.
-"""
+"""A bundle's checks. Each returns one line on what it read, and raises UsageError with the place of the fault."""
 
 from __future__ import annotations
 
@@ -20,10 +16,11 @@ import msgspec
 import pyarrow as pa
 
 from harness.errors import DataError, PluginError, StoreError, SuiteError, UsageError
-from harness.evaluation.metrics import EvaluationSample, votes
+from harness.evaluation.metrics import votes
 from harness.learning import registry
 from harness.scoring.catalogue import called
-from harness.session.cell.manifests import Base, cell_manifest, suite_file
+from harness.session.cell.manifests import Base, base_manifest, bases_of, cell_manifest, label_of, suite_file
+from harness.session.single.rescoring import stored_sample
 from harness.session.suite import rules
 from harness.statistics import paired
 from harness.store.comparisons import MEAN, finished
@@ -36,7 +33,7 @@ from harness.store.text import visible
 from harness.submission.bundle import SCORES, BundleAbout, installed, stated, unpack
 from harness.suite.cells import NO_IDENTITY, Cell, Identity, digest, expand
 from harness.suite.load import load, resolve, shipped
-from harness.suite.schema import ModelGroup, Suite, Variant
+from harness.suite.schema import ModelGroup, Policy, Suite, Variant
 from harness.tasks.registry import get_task
 from harness.tasks.source import fair_part
 from harness.tuning.derived import tuned_from
@@ -63,7 +60,7 @@ _SAID_OF_A_CELL = (
 
 @dataclass
 class Evidence:
-    """A bundle that is being checked. results: our own. folder: a temporary one. about, name: of `unpack`."""
+    """results: our own. folder: a temporary one. about, name: of `unpack`."""
 
     bundle: Path
     results: Path
@@ -113,19 +110,19 @@ class Evidence:
 
     @cached_property
     def cells(self) -> dict[Label, Manifest]:
-        """No cell's rows are another's: regimes of one seed start from the same samples, those of two seeds from others."""
+        """By label."""
         cells: dict[Label, Manifest] = {}
         for key, manifest in self.manifests.items():
             if manifest.kind == "cell":
                 label = manifest.group, manifest.regime, manifest.seed or 0
                 if label in cells:
-                    raise self.fault(f"a second cell {named(label)}", f"{key}/manifest.json")
+                    raise self.fault(f"a second cell {label_of(manifest)}", f"{key}/manifest.json")
                 cells[label] = manifest
         return cells
 
     @cached_property
     def derived(self) -> list[Cell]:
-        """The suite's cells with their keys, under the identities that the manifests state."""
+        """Under the identities that the manifests state."""
         first = {(group, regime): manifest.identity for (group, regime, _), manifest in reversed(self.cells.items())}
 
         def identity(group: ModelGroup, variant: Variant) -> Identity:
@@ -133,28 +130,24 @@ class Evidence:
 
         return expand(self.resolved, identity)
 
-    def derived_bases(self) -> Iterator[tuple[Base, Manifest | None]]:
-        """Every base checkpoint of the suite, and the manifest that says it is that one."""
-        suite = self.resolved
+    def derived_bases(self) -> list[tuple[Base, Manifest | None]]:
+        """With the manifest that says it is that one."""
         stated = {(m.group, m.policies[0].name, m.seed): m for m in self.manifests.values() if m.kind == "base"}
-        for group in suite.groups:
-            for policy in group.policies:
-                for seed in suite.seeds if policy.stage0 is not None and policy.stage0.per_seed else [None]:
-                    manifest = stated.get((group.name, policy.name, seed))
-                    yield Base(suite, group, policy, seed, manifest.identity if manifest else NO_IDENTITY), manifest
+
+        def identity(group: ModelGroup, policy: Policy, seed: int | None) -> Identity:
+            manifest = stated.get((group.name, policy.name, seed))
+            return NO_IDENTITY if manifest is None else manifest.identity
+
+        bases = bases_of(self.resolved, identity)
+        return [(base, stated.get((base.group.name, base.policy.name, base.seed))) for base in bases]
 
     def tables(self, key: str) -> dict[str, pa.Table]:
         """A cell's journal."""
         return read_journal(self.root / self.suite / key).tables
 
 
-def named(label: Label) -> str:
-    """As `--only` matches it."""
-    return "/".join(map(str, label))
-
-
 def schema(e: Evidence) -> str:
-    """Every file and every row, by the rules of `harness import`; nothing lies in the bundle that belongs to no cell."""
+    """By the rules of `harness import`; nothing lies in the bundle that belongs to no cell."""
     report = import_results(e.root, e.folder / "imported", "submitted")
     if report.refused:
         raise e.fault(report.refused[0].replace(f"{e.root}/", ""))
@@ -202,7 +195,7 @@ def suite(e: Evidence) -> str:
 
 
 def _written(suite: Suite) -> Any:
-    """Without what resolving adds: commits and folders of models, the task of a start's examples."""
+    """Without what resolving adds."""
     written = suite.model_dump(mode="json")
     for group in written["groups"]:
         for policy in group["policies"]:
@@ -213,22 +206,22 @@ def _written(suite: Suite) -> Any:
 
 
 def seeds(e: Evidence) -> str:
-    """Every regime on every group with every seed: nobody left a bad one out."""
+    """Nobody left a bad one out."""
     suite = e.resolved
     wanted = [(g.name, v.name, s) for g in suite.groups for s in suite.seeds for v in suite.regimes]
     if missing := [label for label in wanted if label not in e.cells]:
-        raise e.fault(f"{named(missing[0])} is missing; a bundle holds every cell of its suite", e.suite)
+        raise e.fault(f"{'/'.join(map(str, missing[0]))} is missing; a bundle holds every cell of its suite", e.suite)
     if more := sorted(e.cells.keys() - set(wanted)):
-        raise e.fault(f"{named(more[0])} is no cell of the suite", e.suite)
+        raise e.fault(f"{'/'.join(map(str, more[0]))} is no cell of the suite", e.suite)
     for base, manifest in e.derived_bases():
         if manifest is None:
-            at = f"{base.group.name}/{base.policy.name}" + (f"/{base.seed}" if base.seed is not None else "")
+            at = label_of(base_manifest(base)).removeprefix("base ")
             raise e.fault(f"the base checkpoint {at} is missing", e.suite)
     return f"all of {len(suite.seeds)} seeds x {len(suite.regimes)} regimes x {len(suite.groups)} groups"
 
 
 def keys(e: Evidence) -> str:
-    """Each cell's key derived again from the suite. All seeds of a regime have one identity, with our evaluation sets."""
+    """Derived again from the suite. All seeds of a regime have one identity, with our evaluation sets."""
     for cell in e.derived:
         stated = e.cells[cell.group.name, cell.variant.name, cell.seed]
         place = f"{e.suite}/{stated.key}/manifest.json"
@@ -260,7 +253,7 @@ def keys(e: Evidence) -> str:
 
 
 def provenance(e: Evidence) -> str:
-    """Dates, commits, versions and costs that can be true together: no more CPU time than the machine's cores had in that time."""
+    """No more CPU time than the machine's cores had in that time."""
     for key, manifest in e.manifests.items():
         said, place = manifest.provenance, f"{e.suite}/{key}/manifest.json: provenance"
         version = _VERSION.fullmatch(said.code_version)
@@ -292,7 +285,7 @@ def provenance(e: Evidence) -> str:
 
 
 def text(e: Evidence) -> str:
-    """Names and remarks hold no markup and no control characters; what models wrote may, and is shown as text."""
+    """What models wrote may hold markup, and is shown as text."""
     for place, word in _names(e):
         free = place.split(": ")[1].startswith(("config.engine_options", "engine_options"))
         markup = not free and _MARKUP.search(word)
@@ -315,25 +308,23 @@ def _names(e: Evidence) -> Iterator[tuple[str, str]]:
 
 
 def foreign(e: Evidence) -> str:
-    """How many of its cells are here already."""
     folders = sorted(e.results.glob(f"{e.suite}@*")) if e.results.is_dir() else []
     known = sum((folder / key / "manifest.json").is_file() for folder in folders for key in e.manifests)
     return f"changes nothing in {e.results}" + (f"; {known} of its cells are there" if known else "")
 
 
 def questions(e: Evidence) -> str:
-    """Each evaluation asks each question of the suite, once or k times, with our reference answers where we have the set."""
-    evaluation = e.resolved.evaluation
+    """Asked once or k times, with our reference answers where we have the set."""
+    evaluation, tasks = e.resolved.evaluation, installed(e.resolved)
     golds: dict[str, dict[str, str]] = {}
-    wanted: dict[tuple[str, str], set[int]] = {}
-    for task in installed(e.resolved):
+    wanted: set[tuple[str, str, int]] = set()
+    for task in tasks:
         with suppress(DataError, PluginError):
             prompts = fair_part(get_task(task).documents(None, fetch=False), evaluation.limit)
             golds[task] = {prompt.id: prompt.gold for prompt in prompts}
-        if evaluation.greedy or evaluation.k is None:
-            wanted[task, "greedy"] = {0}
-        if k := get_task(task).k if evaluation.k is None else evaluation.k:
-            wanted[task, "sampled"] = set(range(k))
+        k = get_task(task).k if evaluation.k is None else evaluation.k
+        wanted |= {(task, "greedy", 0)} if evaluation.greedy or evaluation.k is None else set()
+        wanted |= {(task, "sampled", repeat) for repeat in range(k)}
     last = {cell.key: cell.training.steps for cell in e.derived}
     known, count = {task: set(own) for task, own in golds.items()}, 0
     for key, manifest in e.manifests.items():
@@ -346,41 +337,23 @@ def questions(e: Evidence) -> str:
             if newest != step:
                 raise e.fault(f"of step {newest}; the suite evaluates step {step}", place)
             own = [row for row in own if row["checkpoint_step"] == newest]
-            if problem := _not_as_asked(own, wanted, golds, known):
-                raise e.fault(problem, place)
-    unknown = [task for task in installed(e.resolved) if task not in golds]
-    return f"{count:,} answers, none left out" + (
-        f"; not here to compare with: {', '.join(unknown)}" if unknown else ""
-    )
-
-
-def _not_as_asked(
-    rows: list[dict[str, Any]],
-    wanted: Mapping[tuple[str, str], set[int]],
-    golds: Mapping[str, dict[str, str]],
-    known: dict[str, set[str]],
-) -> str:
-    """What is wrong with the answers of one evaluation. wanted: repeats of each question by task and metric. golds: ours, by
-    task. known: the questions of each task, to which the first evaluation adds."""
-    asked: dict[tuple[str, str], dict[str, set[int]]] = {}
-    for row in rows:
-        task, question = row["task"], row["doc_id"]
-        asked.setdefault((task, row["metric"]), {}).setdefault(question, set()).add(row["repeat"])
-        if task in golds and row["gold"] != (gold := golds[task].get(question)):
-            ours = "which the suite does not ask" if gold is None else f"whose answer is {gold[:40]!a}"
-            return f"the question {question[:80]!a}, {ours}, has {row['gold'][:40]!a}"
-    for (task, metric), repeats in wanted.items():
-        answers = asked.pop((task, metric), {})
-        own = known.setdefault(task, set(answers))
-        if wrong := [question for question in own if answers.get(question) != repeats]:
-            return f"{task}, {metric}: the question {wrong[0][:80]!a} does not have {len(repeats)} answers"
-        if more := answers.keys() - own:
-            return f"{task}, {metric}: the question {min(more)[:80]!a} is not asked in the others"
-    return f"answers that the suite does not ask for: {', '.join(next(iter(asked)))[:80]}" if asked else ""
+            for row in own:
+                task, question = row["task"], row["doc_id"]
+                if task in golds and row["gold"] != (gold := golds[task].get(question)):
+                    ours = "which the suite does not ask" if gold is None else f"whose answer is {gold[:40]!a}"
+                    raise e.fault(f"the question {question[:80]!a}, {ours}, has {row['gold'][:40]!a}", place)
+            asked = {(row["task"], row["metric"], row["repeat"], row["doc_id"]) for row in own}
+            for task in tasks:
+                known.setdefault(task, {question for name, *_, question in asked if name == task})
+            whole = {(*one, question) for one in wanted for question in known[one[0]]}
+            for one in sorted(asked ^ whole)[:1]:
+                what = "is missing" if one in whole else "is not asked for, or not in the others"
+                raise e.fault(f"{one[0]}, {one[1]}: answer {one[2]} to {one[3][:80]!a} {what}", place)
+    unknown = ", ".join(task for task in tasks if task not in golds)
+    return f"{count:,} answers, none left out" + (f"; not here to compare with: {unknown}" if unknown else "")
 
 
 def steps(e: Evidence) -> str:
-    """Every step of every policy, each of which adds up."""
     count = 0
     for cell in e.derived:
         table = e.tables(cell.key).get("steps")
@@ -400,7 +373,7 @@ def steps(e: Evidence) -> str:
 
 
 def cells(e: Evidence) -> str:
-    """No cell's rows are another's: regimes of one seed start from the same samples, those of two seeds from others."""
+    """Regimes of one seed start from the same samples, those of two seeds from others."""
     first: dict[str, tuple[Cell, Any]] = {}
     whole: dict[str, Cell] = {}
     for cell in e.derived:
@@ -438,7 +411,7 @@ def _may_receive(cell: Cell) -> bool:
 
 
 def verdicts(e: Evidence) -> str:
-    """Every answer judged again here: verdicts, extracted answers and votes are those that its text gives."""
+    """Judged again here, with extracted answers and votes."""
     count = 0
     with Verifier(workers=1) as verifier:
         for key in e.manifests:
@@ -447,18 +420,19 @@ def verdicts(e: Evidence) -> str:
             for task, of_task in groupby(rows, key=lambda row: str(row["task"])):
                 own = list(of_task)
                 judge = verifier.by(called(get_task(task).scorer))
-                judged = judge.verify([(row["gold"], row["text"]) for row in own])
-                samples = [
-                    EvaluationSample(
-                        task=task, mode=row["metric"], document=row["doc_id"], repeat=row["repeat"], prompt="", text=row["text"],
-                        gold=row["gold"], verdict=verdict, tokens=row["tokens"], finished=row["finished"],
-                    )
-                    for row, verdict in zip(own, judged, strict=True)
-                ]  # fmt: skip
-                for _, answers in groupby(zip(own, samples, strict=True), key=lambda pair: _question(pair[0])):
-                    pairs = list(answers)
-                    for (row, sample), vote in zip(pairs, votes([sample for _, sample in pairs]), strict=True):
-                        _compare(e, key, row, sample, vote)
+                judged = iter(judge.verify([(row["gold"], row["text"]) for row in own]))
+                for _, answers in groupby(own, key=_question):
+                    given = list(answers)
+                    samples = [msgspec.structs.replace(stored_sample(row), verdict=next(judged)) for row in given]
+                    for row, sample, vote in zip(given, samples, votes(samples), strict=True):
+                        value, extracted = sample.verdict.value, sample.verdict.extracted
+                        said = row["verdict"], row["extracted"], vote if row["vote"] is None else row["vote"]
+                        if said != (value, extracted, vote):
+                            problem = (
+                                f"stated {said[0]} ({said[1][:40]!a}), but its text is {value} ({extracted[:40]!a})"
+                            )
+                            where = f"{task}, {row['metric']}, {row['doc_id'][:80]}#{row['repeat']}"
+                            raise e.fault(problem, f"{e.suite}/{key}: samples: {where}")
     return f"{count:,} answers judged again, all as stated"
 
 
@@ -466,17 +440,8 @@ def _question(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("task", "metric", "policy", "checkpoint_step", "doc_id"))
 
 
-def _compare(e: Evidence, key: str, row: Mapping[str, Any], sample: EvaluationSample, vote: int) -> None:
-    again = sample.verdict
-    said = row["verdict"], row["extracted"], row["vote"] if row["vote"] is not None else vote
-    if said != (again.value, again.extracted, vote):
-        where = f"{row['task']}, {row['metric']}, {row['doc_id'][:80]}#{row['repeat']}"
-        problem = f"stated {said[0]} ({said[1][:40]!a}), but its text is {again.value} ({again.extracted[:40]!a})"
-        raise e.fault(problem, f"{e.suite}/{key}: samples: {where}")
-
-
 def table(e: Evidence) -> str:
-    """scores.json against what the samples give here: every accuracy of every cell, every row of the table."""
+    """scores.json against what the samples give here."""
     try:
         said = msgspec.json.decode((e.root / SCORES).read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -492,7 +457,7 @@ def table(e: Evidence) -> str:
 
 
 def noise_floor(e: Evidence) -> str:
-    """Variants that differ in nothing but the stream of their samples differ by no more than chance."""
+    """A/A: variants that differ in their stream of samples alone differ by chance alone."""
     pairs = [(a.name, b.name) for a, b in combinations(e.resolved.regimes, 2) if _alike(a, b)]
     if not pairs:
         return "the suite has no A/A control"
@@ -527,7 +492,7 @@ def _alike(a: Variant, b: Variant) -> bool:
 
 
 def first_difference(left: Any, right: Any, rounding: float = 0.0) -> tuple[str, str, str] | None:
-    """Path and both values, shortened, of the first place where two plain values differ by more than the rounding of numbers."""
+    """Path and both values, shortened. rounding: of numbers."""
     theirs, ours = dict(_leaves(left)), dict(_leaves(right))
     for path in {**theirs, **ours}:
         a, b = theirs.get(path, "nothing"), ours.get(path, "nothing")
@@ -556,5 +521,4 @@ def _short(value: Any) -> str:
 
 
 def plain(value: object) -> Any:
-    """Structs as what JSON makes of them, for comparisons."""
     return msgspec.json.decode(msgspec.json.encode(value))

@@ -1,12 +1,15 @@
-"""Cells trained and evaluated again from what is stored of them, and compared row by row."""
+"""Stored cells trained again and compared row by row."""
 
 from __future__ import annotations
 
 import math
+import queue
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -15,18 +18,19 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from harness.errors import SuiteError, UsageError
+from harness.engines.embedded.numerics import environment
+from harness.errors import CellError, SuiteError, UsageError
 from harness.learning import registry
 from harness.phases import Interrupted
-from harness.session.cell.manifests import packages, processor
-from harness.session.driver.jobs import cell_job, run_job
+from harness.session.cell.manifests import label_of, packages, processor
+from harness.session.driver.jobs import Finished, Progress, job_of
+from harness.session.driver.matrix import CLOSE_SECONDS, SILENCE_SECONDS, Inbox, WorkerProcess
 from harness.session.suite.rules import check_roots
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, read_manifest
 from harness.submission.bundle import WORDLESS, compact
-from harness.submission.evidence import Evidence, named
+from harness.submission.evidence import Evidence
 from harness.suite.cells import cell_of
-from harness.verification.verifier import Verifier
 from harness.versions import recorded
 
 APART = {"costs"}
@@ -39,24 +43,15 @@ _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class RerunRequest:
-    """How many random cells, drawn by `seed` (None: one that nobody could foresee), each in at most so many minutes."""
+    """seed: of the choice; None is one that nobody could foresee. minutes: for each cell."""
 
     cells: int
     seed: int | None = None
     minutes: float = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class RerunResult:
-    """A cell that came out again. words: how alike."""
-
-    label: str
-    words: str
-
-
 def run_again(stored: Path, folder: Path) -> None:
-    """Train and evaluate the cell of `stored` in `folder`. Raises UsageError for what is no finished cell, and as the cell
-    does."""
+    """Raises UsageError for what is no finished cell, and as the cell does."""
     manifest = read_manifest(stored)
     if manifest.kind != "cell" or manifest.state != "done":
         raise UsageError(f"{stored}: not a finished cell (kind {manifest.kind}, {manifest.state})")
@@ -64,16 +59,27 @@ def run_again(stored: Path, folder: Path) -> None:
 
 
 def _train(manifest: Manifest, folder: Path, deadline: float) -> None:
-    """deadline: of `time.monotonic`; Interrupted is raised there."""
+    """In a worker process, whose environment is the cell's. deadline: of `time.monotonic`; Interrupted is raised there."""
     beside = {name: getattr(manifest, name) for name in ("suite", "key", "baseline", "identity")}
-    job = cell_job(cell_of({**manifest.config, **beside}), folder)
-    with Verifier(workers=1) as verifier:
-        run_job(
-            job,
-            verifier,
-            lambda done, total, words: print(f"{done:g}/{total:g}  {words}", file=sys.stderr),
-            lambda: time.monotonic() > deadline,
-        )
+    cell, inbox = cell_of({**manifest.config, **beside}), Inbox()
+    worker = WorkerProcess(inbox, environment(cell.engine_options), SILENCE_SECONDS)
+    try:
+        worker.take(job_of(cell, folder))
+        while (left := min(deadline, worker.heard + SILENCE_SECONDS) - time.monotonic()) > 0:
+            with suppress(queue.Empty):
+                match inbox.get(timeout=min(left, threading.TIMEOUT_MAX))[1]:
+                    case Progress(done=done, total=total, words=words):
+                        print(f"{done:g}/{total:g}  {words}", file=sys.stderr)
+                    case Finished(outcome="done"):
+                        return
+                    case Finished(reason=reason):
+                        raise CellError(f"{folder}: {reason}")
+                    case None:
+                        raise CellError(f"{folder}: {worker.exit_reason()}")
+                worker.heard = time.monotonic()
+        raise Interrupted
+    finally:
+        worker.close(time.monotonic() + CLOSE_SECONDS)
 
 
 def differences(left: Mapping[str, pa.Table], right: Mapping[str, pa.Table]) -> Iterator[tuple[str, bool, str]]:
@@ -99,37 +105,28 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     return {k: None if k in nan else v for k, v in row.items() if not k.endswith("_seconds")}
 
 
-def re_execute(evidence: Evidence, again: RerunRequest) -> list[RerunResult]:
-    """Train `again.cells` random cells of a checked bundle. Raises UsageError for the first that comes out otherwise, or
-    where nothing can be trained here."""
+def re_execute(evidence: Evidence, again: RerunRequest) -> dict[str, str]:
+    """How alike random cells of a checked bundle are, by label. Raises UsageError for the first that comes out otherwise, or
+    cannot be trained here."""
     seed = secrets.randbelow(1 << 31) if again.seed is None else again.seed
     cells = [manifest for _, manifest in sorted(evidence.cells.items()) if manifest.regime_type in registry.installed()]
     if not cells:
         raise evidence.fault("none of its regimes is installed here", evidence.suite)
     chosen = Random(seed).sample(cells, min(again.cells, len(cells)))
-    places = [f"{evidence.bundle}: {evidence.suite}/{m.key} ({label(m)}, --seed {seed})" for m in chosen]
+    places = [f"{evidence.bundle}: {evidence.suite}/{m.key} ({label_of(m)}, --seed {seed})" for m in chosen]
     for manifest, place in zip(chosen, places, strict=True):
         possible(manifest, place)
     try:
         check_roots(evidence.resolved, Path("results"))
     except SuiteError as error:
         raise evidence.fault(error.problem, evidence.suite) from None
-    return [
-        re_run(
-            manifest,
-            evidence.tables(manifest.key),
-            evidence.folder / "again" / manifest.key,
-            place,
-            again.minutes,
-            made_on=evidence.about.processor,
+    again_in = evidence.folder / "again"
+    return {
+        label_of(manifest): re_run(
+            manifest, evidence.tables(manifest.key), again_in / manifest.key, place, again.minutes, evidence.about.processor
         )
         for manifest, place in zip(chosen, places, strict=True)
-    ]
-
-
-def label(manifest: Manifest) -> str:
-    """As `--only` matches it."""
-    return named((manifest.group, manifest.regime, manifest.seed or 0))
+    }  # fmt: skip
 
 
 def possible(manifest: Manifest, place: str) -> None:
@@ -162,9 +159,9 @@ def re_run(
     minutes: float,
     made_on: str = "",
     wordless: Sequence[str] = WORDLESS,
-) -> RerunResult:
-    """Train a cell again in `folder` and compare it with its `stored` tables. made_on: its kind of CPU, where the manifest
-    does not say. wordless: columns that were not stored. Raises UsageError where it comes out otherwise, or not in time."""
+) -> str:
+    """How alike the rows are. made_on: its kind of CPU, where the manifest does not say. wordless: columns that were not stored.
+    Raises UsageError where the rows differ, or it takes too long."""
     print(f"training again: {place}", file=sys.stderr)
     try:
         _train(manifest, folder, time.monotonic() + 60 * minutes)
@@ -173,15 +170,14 @@ def re_run(
     now = compact(read_journal(folder).tables, wordless)
     wrong = [f"{table}: {words}" for table, same, words in differences(stored, now) if not same]
     if not wrong:
-        return RerunResult(label(manifest), "every row the same")
+        return "every row the same"
     here = {name: packages().get(name) for name in _LIBRARIES}
     there = {name: manifest.provenance.packages.get(name) for name in _LIBRARIES}
     if processor() in (manifest.provenance.machine.get("processor"), made_on) and here == there:
         raise UsageError(f"{place}: other rows on the same kind of CPU: {wrong[0]}")
     furthest = _furthest(stored["samples"], now["samples"], place)
     what = "kind of CPU" if here == there else "versions of libraries"
-    words = f"within the tolerance for other {what}: accuracies {100 * furthest:.1f} points apart at most"
-    return RerunResult(label(manifest), words)
+    return f"within the tolerance for other {what}: accuracies {100 * furthest:.1f} points apart at most"
 
 
 def _furthest(stored: pa.Table, now: pa.Table, place: str) -> float:

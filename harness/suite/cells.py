@@ -1,4 +1,4 @@
-"""Cells: one regime on one group of policies with one seed; the unit of work, of resume and of statistics."""
+"""Cells: the unit of work, of resume and of statistics."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from harness.suite.schema import Evaluation, Keep, ModelGroup, Sharing, Suite, T
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What a result depends on besides its configuration; the key hashes it too. models: by policy, a micro family, `content
-    DIGEST` of a folder, or a hub name with its commit. pool: digest of the training pool; empty for micro. evaluation:
-    checksums by task. versions: of the packages that compute."""
+    """What a key hashes besides the configuration. models: by policy, a micro family, `content DIGEST` of a folder, or a hub name
+    with its commit. pool: digest; empty for micro. evaluation: checksums by task. versions: of the packages that compute."""
 
     models: dict[str, str] = {}
     pool: str = ""
@@ -31,7 +30,7 @@ NO_IDENTITY = Identity()
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Everything that decides one cell's result, and the key that is its content hash."""
+    """Everything that decides one cell's result. key: its content hash."""
 
     suite: str
     engine: str
@@ -63,10 +62,11 @@ class Cell:
         return own * self.variant.factor
 
     def config(self) -> dict[str, Any]:
-        """The resolved configuration as plain data: what the key hashes, each model's digest in its name's place."""
+        """As plain data: what the key hashes, each model's digest in its name's place. Fast numerics leave no word, so that older
+        cells keep their keys."""
         return {
             "engine": self.engine,
-            "engine_options": dict(self.engine_options),
+            "engine_options": {k: v for k, v in self.engine_options.items() if (k, v) != ("numerics", "fast")},
             "group": self.group.model_dump(mode="json"),
             "variant": self.variant.model_dump(mode="json"),
             "sharing": self.sharing.model_dump(mode="json"),
@@ -77,22 +77,18 @@ class Cell:
 
 
 def cell_of(fields: Mapping[str, Any]) -> Cell:
-    """A cell from its fields as plain data, such as `Cell.config` with the others beside it. Raises ValueError."""
+    """From plain data, such as `Cell.config` with the others beside it. Raises ValueError."""
     return msgspec.convert(fields, Cell, dec_hook=read)
 
 
-def written(model: Any) -> Any:
-    """A part of a suite as plain data, for msgspec's `enc_hook`."""
-    if isinstance(model, BaseModel):
-        return model.model_dump(mode="json")
-    raise NotImplementedError(f"{type(model).__name__} is no part of a suite")
+def written(model: BaseModel) -> Any:
+    """For msgspec's `enc_hook`."""
+    return model.model_dump(mode="json")
 
 
-def read(kind: type, fields: Any) -> Any:
-    """A part of a suite from plain data, for msgspec's `dec_hook`. Raises ValueError."""
-    if issubclass(kind, BaseModel):
-        return kind.model_validate(fields)
-    raise NotImplementedError(f"{kind.__name__} is no part of a suite")
+def read(kind: type[BaseModel], fields: Any) -> Any:
+    """For msgspec's `dec_hook`. Raises ValueError."""
+    return kind.model_validate(fields)
 
 
 def digest(*parts: Any) -> str:
@@ -101,14 +97,13 @@ def digest(*parts: Any) -> str:
 
 
 def keyed(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """A policy's configuration without where its model lies, which `Identity.models` says, and without a style that nobody
-    chose: older cells keep their keys."""
+    """Without where its model lies, which `Identity.models` says, and without a style that nobody chose: older cells keep their
+    keys."""
     left = {"model", "revision", *(("style",) if policy.get("style") is None else ())}
     return {name: value for name, value in policy.items() if name not in left}
 
 
 def cell_key(config: Mapping[str, Any], identity: Identity) -> str:
-    """The key of the cell that has this configuration and identity."""
     own = {
         **config,
         "group": {**config["group"], "policies": [keyed(policy) for policy in config["group"]["policies"]]},
@@ -119,12 +114,12 @@ def cell_key(config: Mapping[str, Any], identity: Identity) -> str:
 
 
 def placeless(task: Any) -> Any:
-    """A task without where its file lies: its SHA-256 says what it is."""
+    """A task without where its file lies."""
     return {name: value for name, value in task.items() if name != "file"} if isinstance(task, Mapping) else task
 
 
 def expand(suite: Suite, identity: Callable[[ModelGroup, Variant], Identity]) -> list[Cell]:
-    """All cells in the order group, seed, regime: an interrupted run leaves comparable cells."""
+    """In the order group, seed, regime: an interrupted run leaves comparable cells."""
     cells = []
     for group in suite.groups:
         firsts = [
@@ -145,7 +140,6 @@ def expand(suite: Suite, identity: Callable[[ModelGroup, Variant], Identity]) ->
 
 
 def select(cells: Sequence[Cell], only: str | None) -> list[Cell]:
-    """The cells whose label or regime matches the glob."""
     if only is None:
         return list(cells)
     return [c for c in cells if fnmatch.fnmatchcase(c.label, only) or fnmatch.fnmatchcase(c.variant.name, only)]

@@ -1,24 +1,27 @@
-"""From a path, or the name of a shipped suite, to a validated Suite."""
+"""From a path, or a shipped name, to a validated Suite; YAML is read as the hostile data it is."""
 
 from __future__ import annotations
 
 import copy
 import difflib
 import itertools
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from harness.errors import SuiteError, UsageError
-from harness.suite import schema, yaml
+from harness.reading import CONTROLS, in_words, read_text
+from harness.suite import schema
 from harness.suite.schema import TASK_FORMS, Suite
 
-__all__ = ["LABORATORY", "find", "first_error", "load", "resolve", "shipped"]
+__all__ = ["LABORATORY", "find", "first_error", "load", "parse_yaml", "read_yaml", "resolve", "shipped"]
 
 _STEP = re.compile(r"([A-Za-z0-9_.+-]+?)((?:\[\d{1,4}\])*)(?:\.(?=[A-Za-z])|$)")
 _LONGEST_KEY = 200
@@ -36,12 +39,12 @@ LABORATORY = "bandit.yaml"
 
 
 def shipped() -> dict[str, Path]:
-    """Names and paths of the suites that come with the package; `bandit.yaml` is a laboratory's file, not a suite."""
+    """Suites that come with the package; `bandit.yaml` is a laboratory's file."""
     return {file.stem: file for file in _FOLDER.glob("*.yaml") if file.name != LABORATORY}
 
 
 def find(name: str) -> Path:
-    """The file meant by `name`: a path, or the name of a shipped suite. Raises SuiteError, with the nearest name."""
+    """Raises SuiteError, with the nearest name."""
     path = Path(name)
     if path.suffix in {".yaml", ".yml"} or os.path.isfile(name) or (os.path.dirname(name) and os.path.exists(name)):
         return path
@@ -57,11 +60,10 @@ def find(name: str) -> Path:
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Suite:
-    """A validated suite from a file or a shipped name. overrides: `key=value`, the key a path such as `training.steps`.
-    Raises SuiteError with the place of the first fault (regimes' own options are checked by `session.suite.rules.validate`),
-    UsageError for an override that is none."""
+    """overrides: `key=value`, the key a path such as `training.steps`. Raises SuiteError with the place of the first fault
+    (regimes' own options are checked by `session.suite.rules.validate`), UsageError for an override."""
     path = find(name)
-    raw = yaml.read(path)
+    raw = read_yaml(path)
     if raw is None:
         raise SuiteError(str(path), "", "the file is empty")
     if not isinstance(raw, dict):
@@ -72,12 +74,11 @@ def load(name: str, overrides: Sequence[str] = ()) -> Suite:
 
 
 def resolve(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Suite:
-    """A suite from its plain data, which is left alone, and overrides. source: for messages. Raises as `load`."""
+    """A suite from its plain data, which is left alone. source: for messages. Raises as `load`."""
     own = copy.deepcopy(dict(raw))
     for override in overrides:
         _apply(own, override)
     try:
-        yaml.check_numbers(own, source)
         return Suite.model_validate(own)
     except (ValidationError, SuiteError) as error:
         fault = error if isinstance(error, SuiteError) else first_error(error, source)
@@ -88,7 +89,7 @@ def resolve(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Su
 
 
 def first_error(error: ValidationError, source: str) -> SuiteError:
-    """The first of pydantic's findings, with its place written as in YAML. source: for the message."""
+    """The first of pydantic's findings, with its place as in YAML. source: for the message."""
     first = error.errors(include_url=False)[0]
     where = ""
     for part in (p for p in first["loc"] if p not in TASK_FORMS):
@@ -125,6 +126,107 @@ def _apply(raw: dict[str, Any], override: str) -> None:
             if isinstance(target, list) and isinstance(step, int) and isinstance(target[step], str):
                 target[step] = {"regime": target[step]}
             target = target[step]
-        target[steps[-1]] = yaml.parse(text, f"--set {key}")
+        target[steps[-1]] = parse_yaml(text, f"--set {key}")
     except (KeyError, IndexError, TypeError):
         raise UsageError(f"--set {key}: the suite has no such place") from None
+
+
+MAX_BYTES, MAX_LENGTH, MAX_BITS = 1 << 18, 4096, 63  # of a file, in characters of a value, of a whole number
+MAX_DEPTH, MAX_VALUES = 32, 10_000  # the largest shipped suite has some hundreds of values
+_KINDS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float")}
+"""What a plain word may stand for besides itself: dates, merges and the like stay words."""
+_FLOAT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$")
+"""As in 1e-3, which YAML 1.1 takes for a word."""
+_NUMBER = re.compile(
+    r"[-+]?(0|[1-9][0-9]*|0x[0-9a-fA-F]+|(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)"
+)
+"""Numbers that YAML 1.1 and 1.2 read alike; 010, 1:30, 0b11 and 1_000 are others, or words, in YAML 1.2."""
+
+
+class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
+    """Refuses all but plain scalars, lists and mappings of moderate size."""
+
+    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {
+        first: [(tag, pattern) for tag, pattern in kinds if tag in _KINDS]
+        for first, kinds in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    depth = values = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()
+        tag, word = getattr(event, "tag", None) or "", getattr(event, "value", None) or ""
+        control = CONTROLS.search(word) or ""
+        self.values += 1
+        _refuse(
+            event.start_mark,
+            {
+                "anchors and aliases are not allowed": isinstance(event, yaml.AliasEvent) or event.anchor,
+                f"the tag {tag[:80]!r} is not allowed": tag,
+                f"nested deeper than {MAX_DEPTH}": self.depth >= MAX_DEPTH,
+                f"more than {MAX_VALUES:,} values": self.values > MAX_VALUES,
+                f"a value of more than {MAX_LENGTH:,} characters": len(word) > MAX_LENGTH,
+                f"the control character {control and control[0]!a} is not allowed": control,
+            },
+        )
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        found = super().construct_object(node, deep)
+        if node.tag.endswith((":int", ":float")):
+            what = f"{node.value!r} is {found} in YAML 1.1 and something else in YAML 1.2"
+            faults = {
+                f"{what}: write the number itself, or quotes": not _NUMBER.fullmatch(node.value),
+                f"must be a finite number (got {found})": found != found or abs(found) == math.inf,
+                f"must be a number of at most {MAX_BITS} bits": isinstance(found, int)
+                and found.bit_length() > MAX_BITS,
+            }
+            _refuse(node.start_mark, faults)
+        return found
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            _refuse(key.start_mark, {"a key must be a word": not isinstance(key, yaml.ScalarNode)})
+            _refuse(key.start_mark, {f"the key {key.value!r} stands twice": key.value in seen})
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _refuse(mark: Any, faults: Mapping[str, Any]) -> None:
+    for problem, wrong in faults.items():
+        if wrong:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+
+
+_PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, [*"-+0123456789"])
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    """`text` as plain Python data. Raises SuiteError, naming line and column."""
+    try:
+        loader = _PlainLoader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise SuiteError(source, where, str(error.problem or error.context)) from None
+    except yaml.reader.ReaderError as error:
+        raise SuiteError(source, "", f"the character {chr(error.character)!a} is not allowed") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise SuiteError(source, "", f"not readable as YAML: {str(error).splitlines()[0]}") from None
+
+
+def read_yaml(path: Path) -> Any:
+    """The file's content as plain Python data. Raises SuiteError."""
+    try:
+        text = read_text(path, MAX_BYTES)
+    except OSError as error:
+        raise SuiteError(str(path), "", in_words(error)) from None
+    return parse_yaml(text, str(path))

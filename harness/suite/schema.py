@@ -6,7 +6,7 @@ Regimes' own options are validated by the regimes (`harness.learning.registry`),
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -23,7 +23,6 @@ from pydantic import (
     model_validator,
 )
 
-from harness.suite.edges import Edge, Strengths, edges_of
 from harness.suite.space import Choice, Range
 
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.+-]*"
@@ -37,6 +36,30 @@ Style = Literal["raw", "zero-shot", "few-shot"]
 Keep = Literal["last", "best", "none"]
 CURVE_PROMPTS = 120
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Edge = tuple[str, str]
+"""(author, receiver)"""
+Strengths = Callable[[], Mapping[str, float]]
+
+
+def edges_of(
+    policies: Sequence[str], direction: str | Iterable[Edge], strengths: Strengths | None = None
+) -> tuple[Edge, ...]:
+    """Edges by receiver, then author, in suite order. direction: a word of `Sharing.direction`, or the edges; equals in
+    strength do not send to each other. Raises ValueError."""
+    every = tuple((author, receiver) for receiver in policies for author in policies if author != receiver)
+    match direction:
+        case "all" | "none":
+            return every if direction == "all" else ()
+        case "strong_to_weak" | "weak_to_strong":
+            if strengths is None:
+                raise ValueError(f"{direction} needs the policies' strengths")
+            found, sign = strengths(), 1 if direction == "strong_to_weak" else -1
+            return tuple((a, r) for a, r in every if sign * found[a] > sign * found[r])
+    assert not isinstance(direction, str)
+    chosen = {(author, receiver) for author, receiver in direction}
+    for author, receiver in sorted(chosen - {*every}):
+        raise ValueError(f"no edge {author} -> {receiver}: it does not join two of {', '.join(policies)}")
+    return tuple(edge for edge in every if edge in chosen)
 
 
 class _Model(BaseModel):
@@ -51,7 +74,7 @@ class _Model(BaseModel):
 
 
 def _distinct(what: str) -> AfterValidator:
-    """Refuses a list in which a name (of a task that is a file: none yet) or a number stands twice."""
+    """Refuses an item that stands twice; a task that is a file has no name yet."""
 
     def check(items: list[Any]) -> list[Any]:
         names = [getattr(item, "name", item) for item in items if not isinstance(item, FileTask)]
@@ -120,9 +143,13 @@ class Policy(_Model):
         "untouched.",
     )
 
+    @property
+    def is_micro(self) -> bool:
+        return self.model.startswith("micro/")
+
     @model_validator(mode="after")
     def _micro(self) -> Policy:
-        if self.model.startswith("micro/"):
+        if self.is_micro:
             if self.revision is not None:
                 raise ValueError("a micro model has no revision")
             for name in (name for name in Stage0.younger if getattr(self.stage0, name, None) is not None):
@@ -196,16 +223,22 @@ class Sharing(_Model):
 
     def among(self, policies: Sequence[str], strengths: Strengths | None = None) -> tuple[Edge, ...]:
         """Who sends to whom of these policies, as `edges_of`. Raises ValueError."""
-        if self.direction == "edges":
-            return edges_of(policies, [(author, receiver) for author, receiver in self.edges or ()])
-        return edges_of(policies, self.direction, strengths)
+        stated = [(author, receiver) for author, receiver in self.edges or ()]
+        return edges_of(policies, stated if self.direction == "edges" else self.direction, strengths)
 
 
 class Replay(_Model):
     """The finished cells whose recordings are served: those of this suite and variant, same group name and seed."""
 
+    younger: ClassVar[dict[str, Any]] = {"share": [1.0, 1.0]}
+
     suite: Name = Field(description="Whose results are replayed.")
     regime: Name = Field(description="The variant that was recorded.")
+    share: Annotated[list[Fraction], Field(min_length=2, max_length=2)] = Field(
+        default=[1.0, 1.0],
+        description="Share of each recorded step that is served, at the run's first and last step, half a cosine between "
+        "(S2L-PO's annealing: [1, 0]).",
+    )
 
 
 class Settings(_Model):
@@ -557,12 +590,10 @@ class Suite(_Model):
             raise ValueError("tune.transfer: from one pair to another takes two groups or more")
 
     def training_of(self, variant: Variant) -> Training:
-        """The variant's training: the suite's, and what the variant has of its own."""
         own = variant.training.model_dump(exclude_none=True) if variant.training else {}
         return self.training.model_copy(update=own)
 
     def sharing_of(self, variant: Variant) -> Sharing:
-        """The variant's sharing settings, the suite's where it has none."""
         return variant.sharing or self.sharing
 
 
@@ -571,7 +602,7 @@ def starts(groups: Iterable[ModelGroup], seeds: Iterable[int]) -> set[str]:
     found = set()
     for policy in (p for group in groups for p in group.policies):
         stage0 = policy.stage0 or Stage0()
-        if not policy.model.startswith("micro/"):
+        if not policy.is_micro:
             found.add(policy.model + (f" at {policy.revision}" if policy.revision else ""))
             continue
         numbers = {stage0.seed + 1000 * (seed + 1) for seed in seeds} if stage0.per_seed else {stage0.seed}

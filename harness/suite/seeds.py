@@ -15,7 +15,7 @@ def derive(*parts: int | str) -> int:
 
 
 def derive_many(count: int, *parts: int | str) -> UInt64[np.ndarray, "count"]:
-    """`count` seeds, one per sample: a prefix for smaller counts, so that budgets share their first samples."""
+    """One per sample: a prefix for smaller counts, so that budgets share their first samples."""
     return np.array([derive(*parts, i) for i in range(count)], dtype=np.uint64)
 
 

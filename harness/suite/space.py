@@ -1,8 +1,5 @@
-"""Search spaces: what a setting may be, on which scale, and what is likely before anything was tried.
-
-An option carries its space in its annotation, `lambda_: Annotated[float, Range(0.01, 3.0, "log")] = 0.1`. An optimiser searches
-the unit interval: `at` says which value u is, `unit` takes a value back.
-"""
+"""Search spaces, in an option's annotation: `lambda_: Annotated[float, Range(0.01, 3.0, "log")] = 0.1`. An optimiser searches [0,
+1]: `at` says which value u is, `unit` takes a value back."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from `low` to `high`, both included. scale: on which equal steps are alike. prior: `uniform` on it, or `normal`
-    around the default, cut off at the ends. relative: factors of the suite's own value."""
+    """`low` to `high`, both included. scale: on which equal steps are alike. prior: `uniform` on it, or `normal` around the
+    default. relative: factors of the suite's own value."""
 
     low: float
     high: float
@@ -41,13 +38,13 @@ class Range:
             raise ValueError(f"a range on a log scale begins above 0, not at {self.low}")
 
     def around(self, given: float) -> Range:
-        """The range where the suite gives this value: itself, unless it is relative."""
+        """The range where the suite gives this value."""
         if not self.relative:
             return self
         return dataclasses.replace(self, low=self.low * given, high=self.high * given, relative=False)
 
     def holds(self, value: Any) -> bool:
-        """Whether the value lies in it, ends included."""
+        """Whether the value lies in it."""
         return (
             isinstance(value, int | float)
             and not isinstance(value, bool)
@@ -56,7 +53,7 @@ class Range:
         )
 
     def at(self, u: float, default: Any) -> float | int:
-        """The value at `u` in [0, 1] under the prior (normal: around `default`), rounded to three significant digits."""
+        """The value at `u` in [0, 1] under the prior (normal: around `default`)."""
         if self.prior == "normal":
             bell = NormalDist(self._place(default), WIDTH)
             low, high = bell.cdf(0.0), bell.cdf(1.0)
@@ -93,7 +90,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Choice:
-    """One of two or more values, all equally likely. relative: they are factors of the value that the suite gives."""
+    """Two or more values, equally likely. relative: factors of the suite's own value."""
 
     values: tuple[Any, ...]
     relative: bool = False
@@ -105,11 +102,11 @@ class Choice:
             raise ValueError("a choice is between two values or more")
 
     def around(self, given: float) -> Choice:
-        """The choice where the suite gives this value."""
+        """The range where the suite gives this value."""
         return Choice(*(type(given)(given * v) for v in self.values)) if self.relative else self
 
     def holds(self, value: Any) -> bool:
-        """Whether it is one of them."""
+        """Whether the value lies in it."""
         return any(v == value and type(v) is type(value) for v in self.values)
 
     def __str__(self) -> str:
@@ -136,7 +133,7 @@ def _bare(hint: Any) -> Iterable[Any]:
 
 
 def spaces_of(kind: type, defaults: Mapping[str, Any]) -> dict[str, Space]:
-    """The spaces in a class's annotations, by field. Raises ValueError where a field's default lies outside its space."""
+    """By field. Raises ValueError where a default lies outside its space."""
     found: dict[str, Space] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         for metadata in _bare(hint):

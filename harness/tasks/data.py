@@ -1,4 +1,4 @@
-"""Sets from a folder, or from their public source by way of the user's cache, checked."""
+"""Sets from a folder, or from their public source through the user's cache, checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TRIES = 3  # of a connection that breaks
 
 
 class DataInfo(msgspec.Struct, frozen=True):
-    """origin: where the set would be loaded from."""
+    """origin: where it would be loaded from."""
 
     name: str
     title: str
@@ -45,7 +45,7 @@ def folder_in_use(data_dir: Path | None) -> Path | None:
 
 
 def load(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[Problem]:
-    """All rows of a set, in order. Raises DataError where it is unknown, absent, unreadable or altered."""
+    """All rows of a set, in order. Raises DataError."""
     if name not in SETS:
         raise DataError(f"unknown data set {name!r}; there are {', '.join(SETS)}")
     data, folder = SETS[name], folder_in_use(data_dir)

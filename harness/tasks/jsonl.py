@@ -1,4 +1,4 @@
-"""A JSONL file as a task (docs/tasks.md). The file is anyone's: a fault is one line that names the place."""
+"""A JSONL file as a task (docs/tasks.md). A fault is one line that names the place."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Option = Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
 
 
 class Line(msgspec.Struct, frozen=True):
-    """Other fields are left alone. `tests` are for programs."""
+    """Other fields are ignored. tests: for programs."""
 
     prompt: Text | None = None
     question: Text | None = None
@@ -59,8 +59,8 @@ class Question(NamedTuple):
 
 
 def pinned(task: FileTask, folder: Path | None = None) -> FileTask:
-    """The task with its file's absolute path and SHA-256, every line checked. A relative path starts at `folder`, else here.
-    Raises DataError, PluginError."""
+    """With absolute path and SHA-256, every line checked. A relative path starts at `folder`, else here. Raises DataError,
+    PluginError."""
     path = Path(task.file).expanduser()
     if not path.is_absolute() and folder is not None and (folder / path).is_file():
         path = folder / path
@@ -75,7 +75,7 @@ def pinned(task: FileTask, folder: Path | None = None) -> FileTask:
 
 @lru_cache(maxsize=8)
 def questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]:
-    """In the file's order. Raises DataError naming the line, also where the content is another."""
+    """In the file's order. Raises DataError naming the line, also for other content."""
     data = _content(path)
     if (found := hashlib.sha256(data).hexdigest()) != sha256:
         raise DataError(f"{path}: has SHA-256 {found[:12]}..., expected {sha256[:12]}...; its content was altered")
@@ -144,7 +144,7 @@ def _one(first: object, second: object, *names: str) -> object:
 
 
 def _letter(gold: str, options: list[str]) -> str:
-    """Of the right option, which the file gives as letter or text. Raises ValueError."""
+    """Of the right option, given as letter or text. Raises ValueError."""
     letters = [chr(65 + i) for i in range(len(options))]
     meant = {letter for letter, option in zip(letters, options, strict=True) if option.strip() == gold.strip()}
     if gold.strip().upper() in letters:
@@ -157,7 +157,7 @@ def _letter(gold: str, options: list[str]) -> str:
 
 
 class _Sides(NamedTuple):
-    """`undecided`: some questions are on both."""
+    """undecided: some questions are on both."""
 
     train: tuple[Prompt, ...]
     test: tuple[Prompt, ...]
@@ -232,7 +232,7 @@ class Jsonl(TaskSource):
         return _Sides(train, test, any(side == "both" for _, side in sides))
 
     def _side(self, question: Question) -> Side:
-        """By the line's word, else by its text: the same in every lab."""
+        """By the line's word, else its text."""
         if question.split is not None:
             return question.split
         if not self.task.held_out:

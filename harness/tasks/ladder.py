@@ -1,8 +1,5 @@
-"""The ladder: eleven levels of short questions in three groups, for models of 0.1 to 1.5 B.
-
-A problem is held out when crc32 of its level and content is divisible by eight; such problems are never trained on, and
-evaluation uses no others.
-"""
+"""The ladder: eleven levels of short questions in three groups, for models of 0.1 to 1.5 B. Eighths of a level are held out
+by crc32 of level and content."""
 
 from __future__ import annotations
 
@@ -12,16 +9,15 @@ from functools import lru_cache
 from random import Random
 from types import MappingProxyType
 from typing import Literal, get_args
-from zlib import crc32
 
 from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
+from harness.tasks import micro
+from harness.tasks.micro import NAMES, THINGS
 
 GroupName = Literal["add", "mul", "text"]
 GROUPS: tuple[GroupName, ...] = get_args(GroupName)
 
-_NAMES = ("Tom", "Ann", "Sam", "Eva", "Max", "Mia")
-_THINGS = ("pens", "cups", "eggs", "nuts", "keys", "caps")
 _LEGS = MappingProxyType(
     {"cow": 4, "duck": 2, "spider": 8, "ant": 6, "horse": 4, "bee": 6, "dog": 4, "cat": 4, "owl": 2, "hen": 2, "sheep": 4, "fly": 6}
 )  # fmt: skip
@@ -38,39 +34,14 @@ vase wall wasp water wave whale wheel wind wine wolf wood wool yard zebra
 _WORDS = tuple(_SPELT.split())
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """content: what is asked, bare, e.g. `47 + 8`."""
-
-    skill: str
-    group: str
-    content: str
-    question: str
-    steps: tuple[str, ...]
-    answer: str
+class Problem(micro.Problem):
+    __slots__ = ()
+    ask = " Put the answer in \\boxed{}."
+    hint = " Work by steps and put the answer in \\boxed{}."
 
     @property
-    def held_out(self) -> bool:
-        return crc32(f"{self.skill}:{self.content}".encode()) % 8 == 0
-
-    @property
-    def prompt(self) -> str:
-        """Asks for what is scored, in RL and evaluation."""
-        return f"Q: {self.question} Put the answer in \\boxed{{}}.\nA:"
-
-    @property
-    def hinted_prompt(self) -> str:
-        """Asks for steps as well."""
-        return f"Q: {self.question} Work by steps and put the answer in \\boxed{{}}.\nA:"
-
-    @property
-    def direct(self) -> str:
-        return f" \\boxed{{{self.answer}}}"
-
-    @property
-    def chain_of_thought(self) -> str:
-        """The steps, then the answer."""
-        return f" {', '.join(self.steps)}.{self.direct}"
+    def key(self) -> str:
+        return f"{self.skill}:{self.content}"
 
 
 Drawn = tuple[str, str, tuple[str, ...], int | str]
@@ -121,7 +92,7 @@ def _solve(rng: Random) -> Drawn:
 
 def _word1(rng: Random) -> Drawn:
     a, b = rng.randint(3, 20), rng.randint(2, 9)
-    name, thing = rng.choice(_NAMES), rng.choice(_THINGS)
+    name, thing = rng.choice(NAMES), rng.choice(THINGS)
     if a > b and rng.random() < 0.5:
         content, does, answer = f"{a} - {b}", "gives away", a - b
     else:
@@ -145,7 +116,7 @@ def _legs(rng: Random) -> Drawn:
 
 
 def _spell(rng: Random) -> Drawn:
-    """Dots, because the verifier reads a minus, a comma or a blank as mathematics."""
+    """Dots: a minus, comma or blank is mathematics to the verifier."""
     word = rng.choice(_WORDS)
     question = f"Write the letters of {word} backwards, with dots between them."
     return word, question, (".".join(word),), ".".join(reversed(word))
@@ -153,8 +124,6 @@ def _spell(rng: Random) -> Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A way of drawing problems."""
-
     name: str
     group: GroupName
     _draw: Callable[[Random], Drawn]
@@ -190,7 +159,6 @@ LEVELS: Mapping[str, Level] = MappingProxyType(
 
 NAME = "ladder"
 _EVALUATION_SEED, _WORKED_SEED = 20_261, 20_262
-_DRAWS_PER_PROBLEM = 400
 
 
 def is_ladder(task: str) -> bool:
@@ -210,62 +178,36 @@ def levels_of(task: str) -> tuple[str, ...]:
     return names
 
 
-def as_prompt(problem: Problem, *, hinted: bool = False) -> Prompt:
-    """hinted: asks for steps, never in RL."""
-    return Prompt(
-        id=f"{problem.skill}{'-hinted' if hinted else ''}:{problem.content}",
-        text=problem.hinted_prompt if hinted else problem.prompt,
-        gold=problem.answer,
-        labels={"skill": problem.skill, "group": problem.group},
-    )
-
-
 def training_prompts(step_seed: int, count: int, levels: Sequence[str] = tuple(LEVELS)) -> list[Prompt]:
-    """Distinct, the same for the same seed, levels as even as `count` allows. Raises DataError where they do not hold so many."""
-    if count < 1:
-        raise DataError(f"{NAME}: {count} training prompts a step asked for; at least 1 is needed")
+    """Distinct, by the seed alone, levels as even as `count` allows. Raises DataError where they hold too few."""
     rng = Random(step_seed)
-    order: list[str] = []
-    while len(order) < count:
-        order += rng.sample(levels, len(levels))
-    found: dict[tuple[str, str], Problem] = {}
-    for name in order[:count]:
-        if not _add(name, rng, found, held_out=False):
-            raise DataError(f"{NAME}: {count} distinct prompts a step asked for; level {name} does not hold its share")
-    return [as_prompt(problem) for problem in found.values()]
+    order = micro.even(NAME, rng, levels, count)
+    found = _distinct(rng, order)
+    if len(found) < count:
+        level = order[len(found)]
+        raise DataError(f"{NAME}: {count} distinct prompts a step asked for; level {level} does not hold its share")
+    return micro.as_prompts(found)
 
 
 @lru_cache(maxsize=64)
-def evaluation_problems(levels: tuple[str, ...] = tuple(LEVELS), per_level: int = 40) -> tuple[Problem, ...]:
+def evaluation_problems(levels: tuple[str, ...] = tuple(LEVELS), per_level: int = 40) -> tuple[micro.Problem, ...]:
     """The first held-out problems of each level, a fixed set."""
-    found: dict[tuple[str, str], Problem] = {}
-    for name in levels:
-        rng = Random(_EVALUATION_SEED)
-        for _ in range(per_level):
-            _add(name, rng, found, held_out=True)
-    return tuple(found.values())
+    return tuple(p for name in levels for p in _distinct(Random(_EVALUATION_SEED), [name] * per_level, "held out"))
 
 
 def evaluation_prompts(
     levels: tuple[str, ...] = tuple(LEVELS), per_level: int = 40, *, hinted: bool = False
 ) -> list[Prompt]:
-    return [as_prompt(problem, hinted=hinted) for problem in evaluation_problems(levels, per_level)]
+    return micro.as_prompts(evaluation_problems(levels, per_level), hinted=hinted)
 
 
 def worked(level: str, count: int) -> str:
-    """Solved training problems to stand before a prompt: the same ones every time."""
-    rng, found = Random(_WORKED_SEED), dict[tuple[str, str], Problem]()
-    while len(found) < count:
-        if not _add(level, rng, found, held_out=False):
-            raise DataError(f"{NAME}: {count} worked examples asked for; level {level} holds {len(found)}")
-    return "".join(f"{problem.prompt}{problem.chain_of_thought}\n\n" for problem in found.values())
+    """Solved training problems to stand before a prompt, always the same."""
+    found = _distinct(Random(_WORKED_SEED), [level] * count)
+    if len(found) < count:
+        raise DataError(f"{NAME}: {count} worked examples asked for; level {level} holds {len(found)}")
+    return "".join(f"{problem.prompt}{problem.chain_of_thought}\n\n" for problem in found)
 
 
-def _add(name: str, rng: Random, found: dict[tuple[str, str], Problem], *, held_out: bool) -> bool:
-    """False where many draws find no new problem."""
-    for _ in range(_DRAWS_PER_PROBLEM):
-        problem = LEVELS[name].draw(rng, held_out=held_out)
-        if (name, problem.content) not in found:
-            found[name, problem.content] = problem
-            return True
-    return False
+def _distinct(rng: Random, order: Sequence[str], part: str = "all") -> list[micro.Problem]:
+    return micro.distinct(order, lambda name, _: LEVELS[name].draw(rng, held_out=part == "held out"), part)

@@ -8,14 +8,13 @@ import msgspec
 
 from harness.errors import DataError, PluginError
 from harness.scoring.catalogue import called, scorer_of
-from harness.tasks.registry import DOOR, get_task, names, source_of
-from harness.tasks.task import Style, Task
-from harness.verification.scorer import Scorer
+from harness.tasks.registry import PLUGINS, get_task, names, source_of
+from harness.tasks.task import Style
 from harness.verification.verifier import Verifier
 
 
 class TaskInfo(msgspec.Struct, frozen=True):
-    """perfect, empty: scores of who gives every gold and of who says nothing; None where the documents are not at hand, which
+    """perfect, empty: scores of who gives every gold and of who says nothing; None where the documents are absent, which
     `problem` explains. error: why its plugin does not load."""
 
     name: str
@@ -36,35 +35,28 @@ class TaskInfo(msgspec.Struct, frozen=True):
 
 
 def listing(data_dir: Path | None = None) -> list[TaskInfo]:
-    """Every task; nothing is fetched. A plugin that does not load is listed with its error."""
+    """Every task; nothing is fetched. Broken plugins with their error."""
     with Verifier() as verifier:
         return [_listed(name, data_dir, verifier) for name in names()]
 
 
 def _listed(name: str, data_dir: Path | None, verifier: Verifier) -> TaskInfo:
-    origin = DOOR.origin(name)
+    origin = PLUGINS.origin(name)
     try:
-        source = source_of(name)
-        task = get_task(name)
+        source, task = source_of(name), get_task(name)
         judge, scorer = verifier.by(called(task.scorer)), scorer_of(task.scorer)
-        found = _info(task, data_dir, judge, scorer)
+        perfect = empty = None
+        problem = ""
+        try:
+            golds = [prompt.gold for prompt in task.documents(data_dir, fetch=False)]
+            given = [(gold, text) for gold in golds if (text := scorer.perfect(gold)) is not None]
+            perfect = _score(judge, given) if given else None
+            empty = _score(judge, [(gold, "") for gold in golds])
+        except DataError as error:
+            problem = str(error)
     except Exception as error:  # of a plugin: whatever it raises is listed
         said = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
         return TaskInfo(name, "", None, 0, (), "", "", None, None, origin=origin, error=said)
-    summary = (type(source).__doc__ or "").strip().partition("\n")[0]
-    return msgspec.structs.replace(found, summary=summary, trains=source.trains, origin=origin)
-
-
-def _info(task: Task, data_dir: Path | None, verifier: Verifier, scorer: Scorer) -> TaskInfo:
-    perfect = empty = None
-    problem = ""
-    try:
-        golds = [prompt.gold for prompt in task.documents(data_dir, fetch=False)]
-        given = [(gold, text) for gold in golds if (text := scorer.perfect(gold)) is not None]
-        perfect = _score(verifier, given) if given else None
-        empty = _score(verifier, [(gold, "") for gold in golds])
-    except DataError as error:
-        problem = str(error)
     return TaskInfo(
         task.name,
         task.title,
@@ -76,7 +68,10 @@ def _info(task: Task, data_dir: Path | None, verifier: Verifier, scorer: Scorer)
         perfect,
         empty,
         problem,
+        summary=(type(source).__doc__ or "").strip().partition("\n")[0],
         scorer=task.scorer,
+        trains=source.trains,
+        origin=origin,
     )
 
 

@@ -1,4 +1,4 @@
-"""`lm_eval:NAME`: a generative task of lm-eval's with its own prompts, filters and metric (docs/tasks.md)."""
+"""`lm_eval:NAME`: a generative task of lm-eval's by its own prompts, filters and metric (docs/tasks.md)."""
 
 from __future__ import annotations
 

@@ -1,16 +1,14 @@
-"""The micro task: procedural arithmetic of six skills in two groups, two levels, and the one-step facts they rest on.
-
-A question is held out when crc32 of its text is divisible by eight; such questions are never trained on, and evaluation uses no
-others.
-"""
+"""The micro task: procedural arithmetic of six skills in two groups and two levels, and the one-step facts they rest on.
+Eighths are held out by crc32 of the question."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 from zlib import crc32
 
 from harness.errors import DataError
@@ -21,8 +19,8 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 GroupName = Literal["add", "mul"]
 GROUPS: tuple[GroupName, ...] = get_args(GroupName)
 
-_NAMES = ("Tom", "Ann", "Sam", "Eva", "Max", "Mia")
-_THINGS = ("pens", "cups", "eggs", "nuts", "keys", "caps")
+NAMES = ("Tom", "Ann", "Sam", "Eva", "Max", "Mia")
+THINGS = ("pens", "cups", "eggs", "nuts", "keys", "caps")
 
 
 PARTS = MappingProxyType(
@@ -33,30 +31,42 @@ PARTS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Problem:
+    """content: what is asked, bare, e.g. `47 + 8`. level: 0 where skills have none."""
+
     skill: str
     group: str
-    level: Level
+    content: str
     question: str
     steps: tuple[str, ...]
-    answer: int
+    answer: int | str
+    level: int = 0
+    ask: ClassVar[str] = ""
+    hint: ClassVar[str] = " by steps"
+    """Stage 0 always answers it by chain of thought, which makes that competence measurable."""
+
+    @property
+    def key(self) -> str:
+        """Decides the part, and is drawn once."""
+        return self.content
+
+    @property
+    def part(self) -> int:
+        """Which eighth it lies in."""
+        return crc32(self.key.encode()) % 8
 
     @property
     def held_out(self) -> bool:
         return self.part == 0
 
     @property
-    def part(self) -> int:
-        """Which eighth it lies in."""
-        return crc32(self.question.encode()) % 8
-
-    @property
     def prompt(self) -> str:
-        return f"Q: {self.question}\nA:"
+        """Asks for what is scored, in RL and evaluation."""
+        return f"Q: {self.question}{self.ask}\nA:"
 
     @property
     def hinted_prompt(self) -> str:
-        """Stage 0 always answers it by chain of thought, which makes that competence measurable."""
-        return f"Q: {self.question} by steps\nA:"
+        """Asks for steps; never in RL."""
+        return f"Q: {self.question}{self.hint}\nA:"
 
     @property
     def direct(self) -> str:
@@ -91,12 +101,12 @@ def _sub3(rng: Random, level: Level) -> Drawn:
 def _word(rng: Random, level: Level) -> Drawn:
     question, steps, answer = _add(rng, level)
     a, b, c = question.split("+")
-    name, thing = rng.choice(_NAMES), rng.choice(_THINGS)
+    name, thing = rng.choice(NAMES), rng.choice(THINGS)
     return f"{name} has {a} {thing}, buys {b}, then {c} more. How many {thing}?", steps, answer
 
 
 def _mul(rng: Random, level: Level) -> Drawn:
-    """Either order, for more questions without larger numbers."""
+    """Either order, for more questions."""
     a, tens, ones = rng.randint(2, 9), rng.randint(1, 1 if level == 1 else 3), rng.randint(1, 9)
     high, low = 10 * tens * a, ones * a
     steps = (f"{a}*{10 * tens}={high}", f"{a}*{ones}={low}", f"{high}+{low}={high + low}")
@@ -121,8 +131,6 @@ def _sumul(rng: Random, level: Level) -> Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """group: which a policy may be strong or weak in."""
-
     name: str
     group: GroupName
     _draw: Callable[[Random, Level], Drawn]
@@ -130,7 +138,8 @@ class Skill:
     def draw(self, rng: Random, level: Level, *, held_out: bool) -> Problem:
         """The next problem on the wanted side of the split."""
         while True:
-            problem = Problem(self.name, self.group, level, *self._draw(rng, level))
+            question, steps, answer = self._draw(rng, level)
+            problem = Problem(self.name, self.group, question, question, steps, answer, level)
             if problem.held_out == held_out:
                 return problem
 
@@ -151,54 +160,76 @@ SKILLS: Mapping[str, Skill] = MappingProxyType(
 
 
 def draw_fact(rng: Random, skill: Skill) -> Problem:
-    """One step of a random problem, half of the time the last. The problem is not shown and may be held out; the fact's own
-    question never is."""
+    """One step of a random problem, half of the time the last. The problem may be held out; the fact's question never is."""
     while True:
         level = rng.choice(LEVELS)
         problem = skill.draw(rng, level, held_out=rng.random() < 1 / 8)
         step = problem.steps[-1] if rng.random() < 0.5 else rng.choice(problem.steps)
         question, _, answer = step.partition("=")
-        fact = Problem("facts", "drill", level, question, (step,), int(answer))
+        fact = Problem("facts", "drill", question, question, (step,), int(answer), level)
         if not fact.held_out:
             return fact
 
 
 _EVALUATION_SEED = 20_260
-_DRAWS_PER_PROMPT = 400
+_MOST_MISSES = 2_000  # draws in a row that find nothing new
 
 
-def as_prompt(problem: Problem, *, hinted: bool = False) -> Prompt:
-    """hinted: asks for steps, never in RL."""
-    return Prompt(
-        id=f"{problem.skill}{'-hinted' if hinted else ''}:{problem.question}",
-        text=problem.hinted_prompt if hinted else problem.prompt,
-        gold=str(problem.answer),
-        labels={"skill": problem.skill, "level": str(problem.level), "group": problem.group},
-    )
+def as_prompts(problems: Iterable[Problem], *, hinted: bool = False) -> list[Prompt]:
+    """hinted: they ask for steps."""
+    return [
+        Prompt(
+            id=f"{problem.skill}{'-hinted' if hinted else ''}:{problem.content}",
+            text=problem.hinted_prompt if hinted else problem.prompt,
+            gold=str(problem.answer),
+            labels={"skill": problem.skill}
+            | ({"level": str(problem.level)} if problem.level else {})
+            | {"group": problem.group},
+        )
+        for problem in problems
+    ]
+
+
+def even(task: str, rng: Random, names: Sequence[str], count: int) -> list[str]:
+    """`count` of the names, as even as may be. Raises DataError."""
+    if count < 1:
+        raise DataError(f"{task}: {count} training prompts a step asked for; at least 1 is needed")
+    order: list[str] = []
+    while len(order) < count:
+        order += rng.sample(names, len(names))
+    return order[:count]
+
+
+def distinct(order: Sequence[str], draw: Callable[[str, int], Problem], part: str) -> list[Problem]:
+    """A problem for each name, fewer where many draws find no new one. draw: by name and number of the draw."""
+    found: dict[str, Problem] = {}
+    missed = 0
+    for number in itertools.count():
+        if len(found) == len(order) or missed == _MOST_MISSES:
+            break
+        problem = draw(order[len(found)], number)
+        new = problem.part in PARTS[part] and problem.key not in found
+        missed = 0 if new else missed + 1
+        if new:
+            found[problem.key] = problem
+    return list(found.values())
 
 
 def training_prompts(
     step_seed: int, count: int, skills: Sequence[str] = tuple(SKILLS), part: str = "all"
 ) -> list[Prompt]:
-    """Distinct, the same for the same seed, skills as even as `count` allows. part: of `PARTS`. Raises DataError for an unknown
-    skill, or more prompts than there are."""
-    if count < 1:
-        raise DataError(f"micro: {count} training prompts a step asked for; at least 1 is needed")
+    """Distinct, by the seed alone, skills as even as `count` allows. part: of `PARTS`. Raises DataError for an unknown
+    skill, or too many."""
     rng = Random(step_seed)
-    order: list[str] = []
-    while len(order) < count:
-        order += rng.sample(skills, len(skills))
-    return [as_prompt(problem) for problem in _distinct(rng, order[:count], part)]
-
-
-def evaluation_problems(per_skill: int = 40, part: str = "held out") -> list[Problem]:
-    """The first ones of each skill: a fixed set, levels alternating. Raises DataError."""
-    return [problem for skill in SKILLS for problem in _distinct(Random(_EVALUATION_SEED), [skill] * per_skill, part)]
+    return as_prompts(_distinct(rng, even("micro", rng, skills, count), part))
 
 
 def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False, part: str = "held out") -> list[Prompt]:
-    """hinted: they ask for steps."""
-    return [as_prompt(problem, hinted=hinted) for problem in evaluation_problems(per_skill, part)]
+    """The first ones of each skill, levels alternating. Raises DataError."""
+    return as_prompts(
+        (problem for skill in SKILLS for problem in _distinct(Random(_EVALUATION_SEED), [skill] * per_skill, part)),
+        hinted=hinted,
+    )
 
 
 def worked_examples() -> list[Problem]:
@@ -207,19 +238,15 @@ def worked_examples() -> list[Problem]:
 
 
 def _distinct(rng: Random, order: Sequence[str], part: str) -> list[Problem]:
-    """One problem per entry of `order`. Raises DataError where the space is too small."""
-    unknown = [name for name in order if name not in SKILLS]
-    if unknown:
+    """Raises DataError where the space is too small."""
+    if unknown := [name for name in order if name not in SKILLS]:
         raise DataError(f"micro: unknown skill {unknown[0]!r}; there are {', '.join(SKILLS)}")
-    problems: dict[str, Problem] = {}
-    for draws in range(_DRAWS_PER_PROMPT * len(order)):
-        if len(problems) == len(order):
-            break
-        skill, level = SKILLS[order[len(problems)]], LEVELS[draws % len(LEVELS)]
-        problem = skill.draw(rng, level, held_out=part == "held out")
-        if problem.part in PARTS[part]:
-            problems.setdefault(problem.question, problem)
+
+    def draw(name: str, number: int) -> Problem:
+        return SKILLS[name].draw(rng, LEVELS[number % len(LEVELS)], held_out=part == "held out")
+
+    problems = distinct(order, draw, part)
     if len(problems) < len(order):
         side = {"held out": "held-out", "all": "training"}.get(part, part)
         raise DataError(f"micro: {len(order)} distinct {side} questions asked for, only {len(problems)} found")
-    return list(problems.values())
+    return problems

@@ -1,7 +1,5 @@
-"""Which training problems are also evaluation problems: equal once normalised, or nearly so.
-
-Sets are pinned, so this is found once (tools/overlap_index.py) and shipped as `overlaps.json`: pools are the same in every lab.
-"""
+"""Training problems that are also evaluation problems, exactly or nearly. Sets are pinned, so this is found once
+(tools/overlap_index.py) and shipped as `overlaps.json`."""
 
 from __future__ import annotations
 
@@ -47,12 +45,12 @@ def pinned() -> Index:
 
 
 def tokens(problem: str) -> list[str]:
-    """Words, numbers and signs without punctuation, figures and LaTeX cosmetics."""
+    """Words, numbers and signs, without LaTeX cosmetics."""
     return _TOKEN.findall(_COSMETIC.sub(" ", problem).lower())
 
 
 def shingles(words: Sequence[str]) -> frozenset[tuple[str, ...]]:
-    """All runs of four tokens; the whole of a shorter problem."""
+    """Runs of four tokens; a shorter problem whole."""
     last = max(1, len(words) - SHINGLE + 1)
     return frozenset(tuple(words[start : start + SHINGLE]) for start in range(last))
 
@@ -60,8 +58,8 @@ def shingles(words: Sequence[str]) -> frozenset[tuple[str, ...]]:
 def find_overlaps(
     training: Iterable[tuple[str, str]], evaluation: Iterable[tuple[str, str, str]], near: float = NEAR
 ) -> list[Overlap]:
-    """Training problems (id, text) that repeat an evaluation problem (set, id, text): the same tokens, or a Jaccard similarity
-    of token 4-grams of at least `near`; the most similar one of each."""
+    """Training problems (id, text) that repeat an evaluation problem (set, id, text): the same tokens, or Jaccard
+    similarity of token 4-grams of at least `near`; the most similar one of each."""
     names: list[tuple[str, str]] = []
     sizes: list[int] = []
     exact: dict[str, int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.errors import DataError, PluginError, UsageError
-from harness.plugins import Door
+from harness.plugins import PluginRegistry
 from harness.scoring import catalogue as scorers
 from harness.suite.schema import FileTask
 from harness.tasks import ladder
@@ -12,7 +12,7 @@ from harness.tasks.source import TaskSource
 from harness.tasks.task import Task
 from harness.versions import versions
 
-DOOR: Door[TaskSource] = Door("harness.tasks", "task", TaskSource)  # type: ignore[type-abstract]
+PLUGINS: PluginRegistry[TaskSource] = PluginRegistry("harness.tasks", "task", TaskSource)  # type: ignore[type-abstract]
 EVALUATION_SETS = tuple(name for name, data in SETS.items() if data.k)
 """The published ones."""
 _FIRST = ("micro", "micro_dev", ladder.NAME, *EVALUATION_SETS)
@@ -20,12 +20,12 @@ _FIRST = ("micro", "micro_dev", ladder.NAME, *EVALUATION_SETS)
 
 def names() -> list[str]:
     """The shipped ones first."""
-    known = DOOR.installed()
+    known = PLUGINS.installed()
     return [*(name for name in _FIRST if name in known), *(name for name in known if name not in _FIRST)]
 
 
 def named(text: str) -> str | FileTask:
-    """A task as a command line gives it: a name, or `my.jsonl:exact`, which is read and pinned. Raises DataError, PluginError."""
+    """A task as a command line gives it: a name, or `my.jsonl:exact`, read and pinned. Raises DataError, PluginError."""
     from harness.tasks.jsonl import pinned
 
     file, colon, scorer = text.rpartition(":")
@@ -47,7 +47,7 @@ def source_of(task: str | FileTask) -> TaskSource:
 
         return LmEvalTask(task)
     base = task.partition(".")[0]
-    found = DOOR.load(base)
+    found = PLUGINS.load(base)
     try:
         return found(task)
     except (PluginError, DataError):
@@ -57,7 +57,7 @@ def source_of(task: str | FileTask) -> TaskSource:
 
 
 def get_task(name: str | FileTask, **parameters: int) -> Task:
-    """Parameters: micro's per_skill, ladder's per_level. Raises PluginError, UsageError for one that it does not take."""
+    """Parameters: micro's per_skill, ladder's per_level. Raises PluginError, UsageError for another."""
     source = source_of(name)
     try:
         return source.evaluation(**parameters)
@@ -70,8 +70,8 @@ def results_versions(task: str | FileTask) -> dict[str, str]:
     source = source_of(task)
     if get_task(task).judge is not None:
         return source.results_versions()
-    own = {} if isinstance(task, FileTask) else dict([DOOR.results_version(task.partition(".")[0])])
-    judged = dict([scorers.DOOR.results_version(get_task(task).scorer)])
+    own = {} if isinstance(task, FileTask) else dict([PLUGINS.results_version(task.partition(".")[0])])
+    judged = dict([scorers.PLUGINS.results_version(get_task(task).scorer)])
     if "verification" in judged and not source.integers:
         judged |= versions(["verification/symbolic"])
     return own | judged
@@ -79,7 +79,7 @@ def results_versions(task: str | FileTask) -> dict[str, str]:
 
 def training_source(task: str | FileTask) -> TaskSource:
     """Raises PluginError for a task that is unknown or for evaluation alone."""
-    known = isinstance(task, FileTask) or task.startswith("lm_eval:") or task.partition(".")[0] in DOOR.installed()
+    known = isinstance(task, FileTask) or task.startswith("lm_eval:") or task.partition(".")[0] in PLUGINS.installed()
     if known and (found := source_of(task)).trains:
         return found
     there = ["micro", ladder.NAME, *SOURCES, *(name for name in names() if name not in _FIRST)]

@@ -1,7 +1,7 @@
-"""The sets of problems: source, licence, what identifies the content, and how rows become problems.
+"""The sets of problems: source, licence, checksum, and how rows become problems.
 
-Revisions are commits. Minerva and OlympiadBench come from the repository of the Qwen2.5-Math evaluation: today's hub copy of
-OlympiadBench has 674 rows instead of 675.
+Revisions are commits. Minerva and OlympiadBench come from Qwen2.5-Math's repository: the hub's OlympiadBench has 674 rows
+today, not 675.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def math500_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
 
 
 def math_row(raw: Mapping[str, Any], file: str, place: int) -> Problem | None:
-    """The gold is the solution's last box; two training rows with an empty one are left out."""
+    """The gold is the solution's last box; two training rows have none."""
     answer = extract(raw["solution"]).rstrip(".,") if "boxed" in raw["solution"] else ""
     if not answer:
         return None
@@ -90,7 +90,7 @@ def aime_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
 
 
 def numbered_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
-    """Exam I, then exam II, fifteen problems each."""
+    """Exam I, then II, fifteen each."""
     exam, number = ("I", place + 1) if place < 15 else ("II", place - 14)
     return Problem(
         id=f"2025-{exam}-{number}", problem=raw["problem"], answer=_integer(re.sub(r"\D*$", "", str(raw["answer"])))
@@ -104,7 +104,7 @@ def amc_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
 
 
 def minerva_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
-    """The gold is the solution's box, its Python-like spellings turned into LaTeX."""
+    """The gold is the solution's box, Python-like spellings as LaTeX."""
     answer = extract(raw["solution"])
     if number := re.fullmatch(r"(-?[\d.]+)e([-+]?\d+)", answer):
         answer = rf"{number[1]} \times 10^{{{int(number[2])}}}"
@@ -157,8 +157,8 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """file, sha256: in a data folder. convert: a row with its file's name and place to ours, or None. k, max_new_tokens: 0
-    where it is for training alone."""
+    """file, sha256: in a data folder. convert: a row with its file and place to ours, or None. k, max_new_tokens: 0 for
+    training alone."""
 
     name: str
     title: str

@@ -150,7 +150,7 @@ class Published(TaskSource):
         )
 
     def pool(self, min_level: int | None = None, data_dir: Path | None = None) -> TrainingPool:
-        """Less what any evaluation set repeats. min_level: problems below it or without a level are left out."""
+        """Less what any evaluation set repeats. min_level: others are left out."""
         full = self._whole(self.name, folder_in_use(data_dir))
         if min_level is None:
             return full

@@ -1,4 +1,4 @@
-"""Where a task's questions come from, and which of them are taken (docs/tasks.md)."""
+"""A task's questions, and which are taken (docs/tasks.md)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _DRAWS = 400
 
 @dataclass(frozen=True, slots=True)
 class TrainingPool:
-    """Prompts after all filters, with the evaluation's instruction, and what was left out. overlaps: an evaluation set repeats
-    them. ambiguous: the solution boxes several answers."""
+    """Prompts after all filters, with the evaluation's instruction, and what was left out. overlaps: repeated in an
+    evaluation set. ambiguous: several boxed answers."""
 
     name: str
     prompts: tuple[Prompt, ...]
@@ -35,7 +35,7 @@ class TrainingPool:
     below_level: int = 0
 
     def draw(self, step_seed: int, count: int) -> list[Prompt]:
-        """Distinct, the same for the same seed. Raises DataError if the pool is smaller."""
+        """Distinct, by the seed alone. Raises DataError if the pool is smaller."""
         if not 1 <= count <= len(self.prompts):
             raise DataError(f"{self.name}: {count} prompts a step asked for; the pool holds {len(self.prompts)}")
         return Random(step_seed).sample(self.prompts, count)
@@ -54,10 +54,10 @@ def part_of(pool: TrainingPool, part: str) -> TrainingPool:
 
 
 class TaskSource(ABC):
-    """What the entry-point group `harness.tasks` names; the docstring's first line is its summary. Its module imports nothing
+    """Named by the entry-point group `harness.tasks`; the docstring's first line is its summary. Its module imports nothing
     heavy.
 
-    name: as a suite writes it; what follows a dot chooses a part (`ladder.add2`).
+    name: as in a suite; a dot chooses a part (`ladder.add2`).
     """
 
     results_version: ClassVar[int | None] = None
@@ -81,10 +81,10 @@ class TaskSource(ABC):
 
     @abstractmethod
     def evaluation(self) -> Task:
-        """How it is asked and scored. Reads nothing: `Task.documents` does. Own parameters have defaults."""
+        """How it is asked and scored; reads nothing. Own parameters have defaults."""
 
     def pool(self, min_level: int | None = None, data_dir: Path | None = None) -> TrainingPool:
-        """All training questions as `evaluation()` asks them, without those that it repeats. Raises DataError."""
+        """Training questions as `evaluation()` asks them, without those that it repeats. Raises DataError."""
         raise DataError(f"{self.name} has no training questions")
 
     def draw(
@@ -96,11 +96,11 @@ class TaskSource(ABC):
         part: str = "all",
         data_dir: Path | None = None,
     ) -> list[Prompt]:
-        """Distinct, the same for the same seed. part: `tuning` and `final` have none in common. Raises DataError."""
+        """Distinct, by the seed alone. part: `tuning` and `final` share none. Raises DataError."""
         return part_of(self.pool(min_level, data_dir), part).draw(step_seed, count)
 
     def pool_digest(self) -> str:
-        """What identifies the training questions, for a cell's key; empty where code makes them. Raises DataError."""
+        """For a cell's key; empty where code makes the questions. Raises DataError."""
         return "" if self.generated else self.pool().digest()
 
     def results_versions(self) -> dict[str, str]:
@@ -113,7 +113,7 @@ class TaskSource(ABC):
 
 
 class Generated(TaskSource):
-    """A task whose questions code invents; a question's text decides its side. size: held-out questions."""
+    """Questions that code invents; a question's text decides its side. size: held out."""
 
     generated = trains = True
     size: ClassVar[int] = 200
@@ -154,8 +154,8 @@ _SEED = 20_260
 
 
 def fair_part(documents: Sequence[Prompt], limit: int | None) -> list[Prompt]:
-    """`limit` of the documents, in order: each label's values get their share, within a value by a fixed seed from the ids. A
-    smaller limit chooses a part of a larger one."""
+    """`limit` documents, in order: each label's values get their share, by a fixed seed. A smaller limit chooses a part of
+    a larger one."""
     if limit is None or limit >= len(documents):
         return list(documents)
     labels = list(dict.fromkeys(label for document in documents for label in document.labels))
@@ -164,7 +164,7 @@ def fair_part(documents: Sequence[Prompt], limit: int | None) -> list[Prompt]:
 
 
 def _spread(documents: Sequence[Prompt], labels: Sequence[str], within: str = "") -> list[Prompt]:
-    """Systematic sampling: the j-th of a value's n documents stands at (j + u) / n with a drawn u in [0, 1)."""
+    """Systematic sampling: the j-th of n stands at (j + u) / n, u in [0, 1)."""
     if not labels:
         return sorted(documents, key=lambda document: derive(_SEED, document.id))
     label, *rest = labels

@@ -17,7 +17,7 @@ STEP_BY_STEP = "Please reason step by step, and put your final answer within \\b
 
 
 class Documents(Protocol):
-    """A task's prompts; data_dir None: HARNESS_DATA, else the public source, fetched if `fetch`."""
+    """data_dir None: HARNESS_DATA, else the public source, fetched if `fetch`."""
 
     def __call__(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]: ...
 
@@ -35,9 +35,9 @@ class Example:
 class Task:
     """One evaluation set.
 
-    styles: the default first. `raw` the problem itself, `zero-shot` with an instruction as in training, `few-shot` after worked
-    examples. frame: a problem between examples, up to its solution. k: samples a document for avg@k. checksum: of its file in a
-    data folder. scorer: in training too. until: strings that end an answer in any style. judge: decides instead of a scorer.
+    styles: the default first; `raw` the problem itself, `zero-shot` with an instruction as in training, `few-shot` after
+    worked examples. frame: a problem between examples, up to its solution. k: samples a document for avg@k. checksum: of its
+    file. until: strings that end any answer. judge: decides instead of a scorer.
     """
 
     name: str

@@ -1,5 +1,5 @@
-"""Markup in a peer's text: control tokens, which no text becomes, and reasoning tags, which map by meaning. In a copy of the
-tokenizer each control token is renamed to a string that is refused in any text."""
+"""Markup in a peer's text: no text becomes a control token, reasoning tags map by meaning. A copy of the tokenizer spells
+control tokens as no text may."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ REASONING_TAGS: tuple[tuple[str, ...], ...] = (
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """Ids of added tokens that are special, in the chat template or in brackets; of tokens that the tokenizer names; of
-    bracketed pieces that the template writes. Not of spaces, single characters, byte pieces."""
+    """Added tokens that are special, in the chat template or in brackets; tokens that the tokenizer names; bracketed pieces
+    of the template. Not spaces, single characters, byte pieces."""
     core = tokenizer.backend_tokenizer
     template = json.dumps(tokenizer.chat_template, ensure_ascii=False) if tokenizer.chat_template else ""
     named, added = set(tokenizer.all_special_tokens), core.get_added_tokens_decoder()
@@ -56,8 +56,8 @@ def control_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 
 
 def isolated(tokenizer: Tokenizer, settings: Mapping[str, Any], control: Iterable[str]) -> Tokenizer:
-    """A copy with control tokens out of reach, ids unchanged, nothing truncated or added. settings: the tokenizer, parsed.
-    Raises TokenizationError (`vocabulary`)."""
+    """A copy with control tokens out of reach, ids unchanged, nothing truncated or added. Raises TokenizationError
+    (`vocabulary`)."""
     from tokenizers import Tokenizer
 
     names = {content: f"{MARKER}{index}" for index, content in enumerate(control)}
@@ -92,8 +92,8 @@ def _renamed(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A text in the receiver's own tags. cuts: (end in the original, start, end in `text`) of each replaced tag, in bytes.
-    spelled: tags without a token."""
+    """A text in the receiver's tags. cuts: (end in the original, start, end in `text`) of replaced tags, in bytes. spelled:
+    without a token."""
 
     text: str
     cuts: tuple[tuple[int, int, int], ...] = ()
@@ -109,7 +109,7 @@ class Translated:
 
 
 class ReasoningTags:
-    """The tags of one tokenizer: `own` are its spellings."""
+    """Of one tokenizer: `own` are its spellings."""
 
     def __init__(self, added: Iterable[str]) -> None:
         has, table = set(added), dict[str, str | None]()

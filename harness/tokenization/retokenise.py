@@ -1,21 +1,22 @@
-"""Peers' records as the learner's own tokens, and what that loses (residuals)."""
+"""Peers' records as the learner's own tokens, and what that loses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from math import nan
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int32
 
 from harness.errors import ExchangeError, TokenizationError
-from harness.experience.records import AnswerRecord, Refusal, Rollout
-from harness.tokenization.alignment import Segmentations, chunks, distribute, inexact
+from harness.experience.records import AnswerRecord, Refusal, Rollout, Scores
+from harness.tokenization.alignment import chunks, distribute, inexact
 from harness.tokenization.codec import Decoded, Encoded, TokenCodec
 
-__all__ = ["Retokenised", "edit_distance", "noncanonical_shares", "retokenise", "text_residual"]
+__all__ = ["Retokenised", "align", "edit_distance", "excess", "noncanonical_shares", "retokenise", "text_residual"]
 
 WINDOW = 2048  # bytes: edit distance costs the square of the length, so longer texts are compared in windows
 Score = Callable[[Sequence[AnswerRecord], Sequence[Int32[np.ndarray, "T"]]], Sequence[Float32[np.ndarray, "T"]]]
@@ -23,12 +24,13 @@ Score = Callable[[Sequence[AnswerRecord], Sequence[Int32[np.ndarray, "T"]]], Seq
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Retokenised:
-    """One record in the receiver's tokens, with its EOS iff finished. residuals, our reading: `text`: byte edit distance of the
-    text and its round trip / bytes; with log-probabilities also `boundary`: share of tokens in chunks with several; `mass`:
-    |aligned - source| sum, nats; `length`: difference of tokens / source's; `canonical`: the record's `noncanonical`. aligned:
-    (T,) nats; source_logprob, source_tokens: over the source's tokens without EOS."""
+    """One record in the receiver's tokens, with EOS iff finished. ends: byte position where each but EOS ends. residuals, our
+    reading: `text`: byte edit distance of the round trip / bytes; with log-probabilities `boundary`: share of tokens in chunks
+    with several; `mass`: |aligned - source| sum, nats; `length`: difference of tokens / source's; `canonical`: the record's
+    `noncanonical`. aligned: (T,) nats; source_logprob, source_tokens: without EOS."""
 
     tokens: Int32[np.ndarray, "T"]
+    ends: Int32[np.ndarray, "T"]
     residuals: Mapping[str, float]
     spelled_tags: int = 0
     aligned: Float32[np.ndarray, "T"] | None = None
@@ -43,9 +45,9 @@ def retokenise(
     budget: Mapping[str, float] = {},
     score: Score | None = None,
 ) -> list[Retokenised | ExchangeError]:
-    """Checked records in order; in place of a refused one its error (`untranslatable`, `residual`). budget: the most of a
-    residual, by name; what was not measured is within it. score: the receiver's own log-probabilities without EOS, by which
-    chunks are spread; None spreads by bytes."""
+    """In order; an error (`untranslatable`, `residual`) for a refused one. budget: the most of a residual, by name; what
+    was not measured is within it. score: the receiver's log-probabilities without EOS, by which chunks are spread; None: by
+    bytes."""
     read: list[tuple[Encoded, float] | ExchangeError] = []
     for record, encoded in zip(records, receiver.try_encode([r.text for r in records]), strict=True):
         try:
@@ -54,12 +56,14 @@ def retokenise(
             read.append((encoded, text_residual(receiver, record.text, encoded)))
         except TokenizationError as error:
             read.append(ExchangeError(Refusal.UNTRANSLATABLE, str(error)))
+    weights: Iterator[Any] = repeat(None)
     kept = [
         (record, r[0])
         for record, r in zip(records, read, strict=True)
         if isinstance(record, Rollout) and not isinstance(r, ExchangeError)
     ]
-    aligned = iter(_aligned(kept, score) if kept else [])
+    if score is not None and kept:
+        weights = iter(score([record for record, _ in kept], [encoded.ids for _, encoded in kept]))
     results: list[Retokenised | ExchangeError] = []
     for record, r in zip(records, read, strict=True):
         if isinstance(r, ExchangeError):
@@ -67,48 +71,47 @@ def retokenise(
             continue
         encoded, text = r
         tokens = np.append(encoded.ids, np.int32(receiver.eos_id)) if record.finished else encoded.ids
-        residuals, source = next(aligned) if isinstance(record, Rollout) else ({}, ())
+        residuals, source = (
+            align(record, encoded.ends, record.finished, next(weights)) if isinstance(record, Rollout) else ({}, ())
+        )
         residuals = {"text": text, **residuals}
-        over = [f"{n} residual {v:.4g}, at most {budget[n]:.4g}" for n, v in residuals.items() if v > budget.get(n, v)]
+        over = excess(residuals, budget)
         results.append(
-            ExchangeError(Refusal.RESIDUAL, over[0])
+            ExchangeError(Refusal.RESIDUAL, over)
             if over
-            else Retokenised(tokens, residuals, encoded.spelled_tags, *source)
+            else Retokenised(tokens, encoded.ends, residuals, encoded.spelled_tags, *source)
         )
     return results
 
 
-def _aligned(
-    kept: Sequence[tuple[Rollout, Encoded]], score: Score | None
-) -> list[tuple[dict[str, float], tuple[Float32[np.ndarray, "T"], float, int]]]:
-    """Of each record its residuals, aligned log-probabilities, their source's sum and number."""
-    records = [record for record, _ in kept]
-    sent, sizes = np.array([len(r.tokens) for r in records]), np.array([e.ids.size for _, e in kept])
-    logprobs = np.concatenate([np.array(r.logprobs, dtype=np.float64) for r in records])
-    source_ends = np.concatenate([np.cumsum(r.pieces) for r in records])
-    pair = Segmentations(source_ends, np.concatenate([e.ends for _, e in kept]), sent, sizes)
-    parts = chunks(pair)
-    weights = None
-    if score is not None:
-        weights = np.concatenate([np.asarray(s, dtype=np.float64) for s in score(records, [e.ids for _, e in kept])])
-    aligned = distribute(pair, parts, logprobs, weights)
-    begins = np.cumsum(sizes) - sizes
-    mass = np.add.reduceat(logprobs, np.cumsum(sent) - sent)
-    lost = np.add.reduceat(aligned, begins, dtype=np.float64) - mass
-    guessed = np.add.reduceat(np.repeat(inexact(parts), parts.receiver_sizes), begins, dtype=np.int64)
-    results = []
-    for i, record in enumerate(records):
-        size, count = int(sizes[i]), int(sent[i])
-        residuals = {
-            "boundary": float(guessed[i]) / size,
-            "mass": abs(float(lost[i])),
-            "length": abs(size - count) / count,
-            "canonical": nan if record.noncanonical is None else record.noncanonical,
-        }
-        values = aligned[begins[i] : begins[i] + size]
-        values = np.append(values, np.float32(record.eos_logprob)) if record.finished else values
-        results.append((residuals, (values, float(mass[i]), count)))
-    return results
+def excess(residuals: Mapping[str, float], budget: Mapping[str, float]) -> str:
+    """Which residual is over its budget; empty where none is."""
+    over = [f"{n} residual {v:.4g}, at most {budget[n]:.4g}" for n, v in residuals.items() if v > budget.get(n, v)]
+    return over[0] if over else ""
+
+
+def align(
+    record: Rollout | Scores,
+    ends: Int32[np.ndarray, "T"],
+    finished: bool,
+    weights: Float32[np.ndarray, "T"] | None = None,
+) -> tuple[dict[str, float], tuple[Float32[np.ndarray, "T"], float, int]]:
+    """Residuals; log-probabilities on the receiver's tokens, the source's sum and number. ends: byte positions where those
+    tokens end, EOS left out. finished: whether EOS follows. weights: as for `distribute`."""
+    size, count, logprobs = ends.size, len(record.logprobs), np.array(record.logprobs, dtype=np.float64)
+    parts = chunks(np.cumsum(record.pieces), ends)
+    by = None if weights is None else np.asarray(weights, dtype=np.float64)
+    aligned = distribute(ends, parts, logprobs, by)
+    (mass,), (got,) = np.add.reduceat(logprobs, [0]), np.add.reduceat(aligned, [0], dtype=np.float64)
+    residuals = {
+        "boundary": float(parts.receiver_sizes[inexact(parts)].sum()) / size,
+        "mass": abs(float(got - mass)),
+        "length": abs(size - count) / count,
+    }
+    if isinstance(record, Rollout):
+        residuals["canonical"] = nan if record.noncanonical is None else record.noncanonical
+    values = np.append(aligned, np.float32(record.eos_logprob)) if finished else aligned
+    return residuals, (values, float(mass), count)
 
 
 def text_residual(codec: TokenCodec, text: str, encoded: Encoded) -> float:
@@ -126,7 +129,7 @@ def text_residual(codec: TokenCodec, text: str, encoded: Encoded) -> float:
 
 
 def edit_distance(a: bytes, b: bytes) -> int:
-    """Levenshtein distance in bytes, bit-parallel in Python's long integers (Myers 1999, in Hyyro's 2003 form)."""
+    """Levenshtein in bytes, bit-parallel in long integers (Myers 1999, in Hyyro's 2003 form)."""
     if a == b or not a or not b:
         return abs(len(a) - len(b))
     array, every, top = np.frombuffer(a, dtype=np.uint8), (1 << len(a)) - 1, 1 << (len(a) - 1)
@@ -148,8 +151,8 @@ def edit_distance(a: bytes, b: bytes) -> int:
 
 
 def noncanonical_shares(codec: TokenCodec, answers: Sequence[Int32[np.ndarray, "T"]]) -> list[float]:
-    """The `canonical` residual of sampled answers (without EOS): share of tokens that encoding the text does not make to end
-    there; 1.0 where it cannot be encoded. Raises TokenizationError."""
+    """The `canonical` residual of sampled answers (without EOS): share of tokens that encoding the text does not end there;
+    1.0 where it cannot be encoded. Raises TokenizationError."""
     decoded = codec.read(answers)
     encoded = codec.try_encode([d.text for d in decoded])
     return [_share(ids, d, e) for ids, d, e in zip(answers, decoded, encoded, strict=True)]

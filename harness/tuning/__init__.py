@@ -1,1 +1,1 @@
-"""Tuning under an equal budget: trials as cells of a suite of their own, then the table (docs/tuning.md). Imports without torch."""
+"""Tuning under an equal budget (docs/tuning.md). Imports without torch."""

@@ -1,4 +1,4 @@
-"""The suites derived from one with `tune`: of trials, of the check of what was chosen, and of the table. No I/O."""
+"""The suites of trials, of the check, and of the table. No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Chosen = Mapping[str, Any]
 
 
 class TrialRequest(NamedTuple):
-    """One run of a trial: which of a variant's settings, for how many steps."""
+    """One run of a trial."""
 
     variant: Variant
     number: int
@@ -29,14 +29,13 @@ class TrialRequest(NamedTuple):
 
 
 def tune_of(suite: Suite) -> Tune:
-    """Of a suite that has it."""
     assert suite.tune is not None
     return suite.tune
 
 
 def search_space(suite: Suite, variant: Variant) -> dict[str, Space]:
-    """What is searched for a variant: settings of training, then its regime's options; the suite's own value is always in it.
-    More answers a prompt are fewer prompts, so only divisors of the step's answers are searched."""
+    """Settings of training, then the regime's options; the suite's own value is always in it. More answers a prompt are fewer
+    prompts, so only divisors of the step's answers are searched."""
     now = published(suite, variant)
     training = suite.training_of(variant)
     found: dict[str, Space] = {}
@@ -64,14 +63,14 @@ def _including(space: Space, value: Any) -> Space:
 
 
 def published(suite: Suite, variant: Variant) -> dict[str, Any]:
-    """The settings of a variant as the suite has it: those of trial 0."""
+    """The settings of trial 0."""
     training = suite.training_of(variant)
     options = registry.resolved(registry.build(variant.regime, variant.options).options)
     return {**{COMMON + name: getattr(training, name) for name in tune_of(suite).training}, **options}
 
 
 def with_settings(suite: Suite, variant: Variant, name: str, settings: Chosen, steps: int) -> Variant:
-    """The variant with these settings under another name: as many answers a step as the suite has, however many a prompt."""
+    """As many answers a step as the suite has, however many a prompt."""
     before = suite.training_of(variant)
     own: dict[str, Any] = {key.removeprefix(COMMON): v for key, v in settings.items() if key.startswith(COMMON)}
     if "rollouts" in own:
@@ -92,7 +91,7 @@ def trial_name(variant: str, number: int, steps: int | None = None) -> str:
 
 
 def trial_suite(suite: Suite, asked: Sequence[TrialRequest]) -> Suite:
-    """Every run of a trial so far as a variant; trial 0 of the baseline is the baseline."""
+    """Every run so far as a variant; trial 0 of the baseline is the baseline."""
     top = suite.training.steps
     variants = [
         with_settings(suite, variant, trial_name(variant.name, n, steps if steps < top else None), settings, steps)
@@ -102,12 +101,12 @@ def trial_suite(suite: Suite, asked: Sequence[TrialRequest]) -> Suite:
 
 
 def choosers(tune: Tune) -> list[str]:
-    """Who chooses settings: each tuning group by its name, or, as "", all of them together."""
+    """Each tuning group, or, as "", all together."""
     return [group.name for group in tune.groups] if tune.transfer else [""]
 
 
 def tuned_name(suite: Suite, variant: str, number: int) -> str:
-    """`sgt-tuned`; with several choices `sgt-tuned.3`, for all that chose trial 3. Trial 0 is the variant itself."""
+    """`sgt-tuned`; with `transfer` `sgt-tuned.3`. Trial 0 is the variant itself."""
     if number == 0:
         return variant
     return variant + TUNED + (f".{number}" if tune_of(suite).transfer else "")
@@ -121,7 +120,7 @@ def tuned_from(name: str, names: Iterable[str]) -> str | None:
 
 
 def check_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Suite:
-    """Each variant as published and as chosen, on the tuning groups with seeds that chose nothing. chosen: settings by trial."""
+    """As published and as chosen, with seeds that chose nothing. chosen: settings by trial."""
     variants = []
     for variant in suite.regimes:
         for n, values in {0: published(suite, variant), **chosen[variant.name]}.items():
@@ -131,7 +130,7 @@ def check_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Sui
 
 
 def final_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Suite:
-    """The suite with each variant's chosen settings beside it; where the published ones won there is nothing to add."""
+    """Chosen settings beside the published ones, where others won."""
     tuned = [
         with_settings(suite, v, tuned_name(suite, v.name, number), settings, suite.training.steps)
         for v in suite.regimes
@@ -156,12 +155,12 @@ def lengths(suite: Suite) -> list[int]:
 
 
 def runs(suite: Suite) -> int:
-    """Cells that tuning runs before the table, at most: trials at all rungs, and the check."""
+    """Cells before the table, at most."""
     return sum(len(s.groups) * len(s.seeds) * len(s.regimes) for s in foreseen(suite)[:-1])
 
 
 def foreseen(suite: Suite) -> list[Suite]:
-    """All that a suite with `tune` will run at most, the table last, with published settings where none are chosen yet."""
+    """All that will run at most, the table last."""
     now = {v.name: published(suite, v) for v in suite.regimes}
     chosen = {name: dict.fromkeys(range(1, 1 + len(choosers(tune_of(suite)))), s) for name, s in now.items()}
     asked = [TrialRequest(v, i, now[v.name], steps) for v in suite.regimes for i, steps in enumerate(lengths(suite))]
@@ -169,10 +168,13 @@ def foreseen(suite: Suite) -> list[Suite]:
     return [trial_suite(suite, asked), *check, final_suite(suite, chosen)]
 
 
-def check_names(suite: Suite, source: str) -> None:
-    """Raises SuiteError where a derived name is taken or too long."""
+def check_variants(suite: Suite, source: str) -> None:
+    """Raises SuiteError where a derived name is taken or too long, or a variant takes steps of its own."""
     names = {v.name for v in suite.regimes}
-    for i, name in enumerate(v.name for v in suite.regimes):
+    for i, variant in enumerate(suite.regimes):
+        name, problem = variant.name, "with `tune` all variants take the same steps"
+        if variant.training is not None and variant.training.steps is not None:
+            raise SuiteError(source, f"regimes[{i}].training.steps", problem)
         if taken := sorted(other for other in names if tuned_from(other, [name])):
             raise SuiteError(
                 source, f"regimes[{i}].name", f"{taken[0]!r} is the name of its tuned copy; choose another"

@@ -1,7 +1,5 @@
-"""A tuned suite's runs, one after another: batches of trials by rungs, the check, the table.
-
-What a stage asks for follows from the suite and the stored results of the stages before it alone, so a killed run goes on.
-"""
+"""A tuned suite's runs: trials by rungs, the check, the table. Each follows from the suite and stored results alone, so a killed
+run goes on."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ from harness.store.tuning_table import Scores, scores
 from harness.suite.schema import Suite, Variant
 from harness.tuning.derived import (
     TrialRequest,
-    check_names,
     check_suite,
+    check_variants,
     choosers,
     final_suite,
     published,
@@ -51,23 +49,22 @@ class Stages:
     def __init__(self, prepared: Prepared, results: Path) -> None:
         if prepared.suite.tune is None:
             raise UsageError(f"{prepared.suite.name}: a suite without `tune`")
-        check_names(prepared.suite, prepared.source)
+        check_variants(prepared.suite, prepared.source)
         self._whole, self._results = prepared, results
         self.suite, self.tune = prepared.suite, tune_of(prepared.suite)
         self._files: dict[str, SuiteFile] = {}
         self._starts = _starts(prepared)
-        self._check_steps()
 
     def __iter__(self) -> Iterator[Stage]:
         asked: list[TrialRequest] = []
         told: dict[str, list[CompletedTrial]] = {v.name: [] for v in self.suite.regimes}
         for first in range(0, self.tune.trials, self.tune.batch):
             numbers = range(first, min(first + self.tune.batch, self.tune.trials))
-            batch = [
-                TrialRequest(v, n, settings, 0)
-                for v in self.suite.regimes
-                for n, settings in zip(numbers, self._proposed(v, told[v.name], numbers), strict=True)
-            ]
+            batch: list[TrialRequest] = []
+            for v in self.suite.regimes:
+                spaces, defaults = search_space(self.suite, v), published(self.suite, v)
+                tried = propose(spaces, defaults, told[v.name], numbers, self.tune.sampler, self.tune.seed)
+                batch += [TrialRequest(v, n, settings, 0) for n, settings in zip(numbers, tried, strict=True)]
             yield from self._by_rungs(batch, asked)
             for ask in batch:
                 told[ask.variant.name].append(self._told(ask, asked))
@@ -81,14 +78,13 @@ class Stages:
         yield Stage(final, "the table", last=True)
 
     def over(self, stage: Stage) -> bool:
-        """Whether every cell of the stage is done, or has come to nothing through its own setting."""
-        return all(
-            s.state == "done" or self._has_lost(stage.prepared.folder / s.cell.key) for s in stage.prepared.status()
-        )
+        """Whether each cell is done, or failed through its own setting."""
+        return all(s.state == "done" or self._has_lost(stage.prepared.folder / s.key) for s in stage.prepared.status())
 
     def _by_rungs(self, batch: Sequence[TrialRequest], asked: list[TrialRequest]) -> Iterator[Stage]:
-        """Runs of a batch: all at the first rung, of each variant the best part at the next. Trial 0 goes the whole way."""
-        going, words = list(batch), _range([b.number for b in batch])
+        """At each rung the best part goes on. Trial 0 goes the whole way."""
+        going, low, high = list(batch), batch[0].number, batch[-1].number
+        words = f"{low}" if low == high else f"{low}-{high}"
         for i, steps in enumerate([*self.tune.rungs, self.suite.training.steps]):
             now = [a._replace(steps=steps) for a in going if a.number != 0 or steps == self.suite.training.steps]
             if i == 0 and self.tune.rungs:
@@ -104,7 +100,7 @@ class Stages:
             going = self._best(going, steps)
 
     def _best(self, going: Sequence[TrialRequest], steps: int) -> list[TrialRequest]:
-        """Of each variant one in `keep`, at least one, by score at this rung; of equals the earlier trial."""
+        """One in `keep`, at least one; of equals the earlier trial."""
         found = self._scores("tuning", self.tune.seeds).score
         kept: list[TrialRequest] = []
         for variant in self.suite.regimes:
@@ -125,12 +121,6 @@ class Stages:
     def _has_lost(self, folder: Path) -> bool:
         return any(found.state == "failed" and found.fault in OWN_FAULTS for _, found in readable([folder]))
 
-    def _proposed(
-        self, variant: Variant, told: Sequence[CompletedTrial], numbers: Sequence[int]
-    ) -> list[dict[str, object]]:
-        spaces = search_space(self.suite, variant)
-        return propose(spaces, published(self.suite, variant), told, numbers, self.tune.sampler, self.tune.seed)
-
     def _told(self, ask: TrialRequest, asked: Sequence[TrialRequest]) -> CompletedTrial:
         found, top, name = self._scores("tuning", self.tune.seeds).score, self.suite.training.steps, ask.variant.name
         runs = [a for a in asked if (a.variant.name, a.number) == (name, ask.number)]
@@ -144,7 +134,7 @@ class Stages:
     def _choices(
         self, variant: Variant, told: Sequence[CompletedTrial], scored: Mapping[str, Scores]
     ) -> dict[str, CompletedTrial]:
-        """By who chose: of the trials that ran to the end on all tuning groups the best; of equals the earlier."""
+        """Of the trials that ran to the end on all tuning groups the best; of equals the earlier."""
         ended = [t for t in told if t.value is not None]
         if not ended:
             raise HarnessError(f"{self.suite.name}: no trial of {variant.name} could be trained to its end")
@@ -198,16 +188,9 @@ class Stages:
             ),
         )  # fmt: skip
 
-    def _check_steps(self) -> None:
-        for i, variant in enumerate(self.suite.regimes):
-            if variant.training is not None and variant.training.steps is not None:
-                raise SuiteError(
-                    self._whole.source, f"regimes[{i}].training.steps", "with `tune` all variants take the same steps"
-                )
-
 
 def _starts(prepared: Prepared) -> set[str]:
-    policies = [(p, c) for c in prepared.every for p in c.group.policies if not p.model.startswith("micro/")]
+    policies = [(p, c) for c in prepared.every for p in c.group.policies if not p.is_micro]
     return {c.identity.models[p.name] for p, c in policies}
 
 
@@ -218,8 +201,3 @@ def _trial(variant: str, told: CompletedTrial, top: int, scored: Mapping[str, fl
     score = None if ended and told.value is None else scored.get(name)
     fault = "training failed" if score is None else ""
     return Trial(number=told.number, variant=name, settings=dict(told.settings), steps=steps, score=score, fault=fault)
-
-
-def _range(numbers: Sequence[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return f"{low}" if low == high else f"{low}-{high}"

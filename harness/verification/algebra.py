@@ -1,5 +1,4 @@
-"""math-verify under our rules, in a process that may be killed; imports sympy. Its own time-outs are switched off: they need
-SIGALRM in a main thread."""
+"""math-verify under our rules; imports sympy. Its own time-outs need SIGALRM in a main thread and are off."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ def _parse(text: str) -> list[Any]:
 
 
 def equivalent(gold: str, answer: str) -> bool:
-    """Whether math-verify and our guards agree that both are equal. Raises Unreadable for the answer's fault; anything else
-    leaves the pair undecided."""
+    """Whether math-verify and our guards agree on equality. Raises Unreadable for the answer's fault, else anything."""
     gold_side = _parse(gold)
     try:
         answer_side = _parse(answer)
@@ -68,8 +66,8 @@ def _symbols(value: Basic) -> frozenset[str]:
 
 
 def _same_values(gold: Expr, answer: Expr) -> bool | None:
-    """Whether they agree within 1e-6 at three points; None where they have no value. It keeps wrong answers from `simplify`,
-    which can run for hours, and decides on decimals, which math-verify rounds to six places."""
+    """Equality to 1e-6 at three points; None where there is no value. Spares `simplify`, which can run for hours, and
+    decides on decimals, which math-verify rounds."""
     symbols = sorted(gold.free_symbols | answer.free_symbols, key=str)
     compared = False
     for base in _POINTS if symbols else (0.0,):

@@ -1,5 +1,5 @@
 """Whether an answer means the same as the gold, by rules in bounded time; `algebra` decides only on golds in none of our
-grammars. An answer that cannot be read cheaply is wrong."""
+grammars."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from harness.verification.numerals import (
     split_unit,
     without_adverb,
 )
+from harness.verification.scorer import Score
 
 _LABEL = re.compile(r"\\text\s*\{([^{}]*)\}\s*[:=]?\s*(?=\S)")
 _MEMBER = re.compile(r"[A-Za-z]\s*\\in(?![a-zA-Z])\s*")
@@ -31,7 +32,7 @@ _ARGUMENT = re.compile(r"_\s*(?:\{[^{}]*\}|\w)|\\[a-zA-Z]+|[A-Za-z]'*\s*(?:\^\s*
 
 @lru_cache(maxsize=16_384)
 def stated(text: str) -> tuple[str, ...]:
-    """Spellings of the one value that an answer states; the text itself where there is none, or a list."""
+    """Spellings of the one value that an answer states; else the text itself."""
     text = without_adverb(text)
     label = _LABEL.match(text)
     if label and is_label(label[1]):
@@ -62,7 +63,7 @@ def stated(text: str) -> tuple[str, ...]:
 
 
 def parse_decimal(text: str) -> int | None:
-    """Decimal places; None for what is no decimal or integer."""
+    """Decimal places; None where it is no decimal."""
     numeral = parse_numeral(text)
     return numeral.places if numeral else None
 
@@ -96,7 +97,7 @@ def relation(text: str) -> tuple[list[str], list[str]]:
 
 
 def _agree(left: str, right: str, rounded: bool) -> bool:
-    """`rounded`: the last may be a decimal that the other rounds to."""
+    """rounded: the last may be a rounded decimal."""
     if _TO_DO.search(left) or is_name(left):
         return True
     (ours, phrase), (theirs, _) = split_unit(left), split_unit(right)
@@ -158,8 +159,8 @@ class Unreadable(Exception):
 
 
 def compare(gold: str, answer: str, algebra: Algebra | None = None) -> bool:
-    """Whether two extracted answers are equivalent. Raises OverLimit, NeedsAlgebra where `algebra` is None and decides, else
-    what `algebra` raises."""
+    """Whether two extracted answers are equivalent. Raises OverLimit, NeedsAlgebra without `algebra`, else what `algebra`
+    raises."""
     if answer.isdecimal() and gold.isdecimal() and answer.isascii():
         if len(answer) > MAX_DIGITS:
             raise OverLimit("digits")
@@ -169,6 +170,18 @@ def compare(gold: str, answer: str, algebra: Algebra | None = None) -> bool:
     if _UNREADABLE.search(answer):
         return False
     return _equal(normalise(gold), normalise(answer), algebra)
+
+
+def decide(gold: str, answer: str, algebra: Algebra | None = None) -> Score:
+    """Mathematics on an extracted answer. Raises NeedsAlgebra without `algebra`, else what it raises on the gold."""
+    if not answer:
+        return Score(False, reason="missing")
+    try:
+        return Score(compare(gold, answer, algebra), answer)
+    except OverLimit as limit:
+        return Score(False, answer, f"over-limit: {limit}")
+    except Unreadable as fault:
+        return Score(False, answer, f"unreadable: {fault}")
 
 
 def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
@@ -214,7 +227,7 @@ def _is_numeral(numeral: Numeral, gold: str, value: str) -> bool:
 
 
 def _without_parentheses(text: str) -> str:
-    """`(x+1)` is `x+1`; a tuple, an interval and `(a)(b)` stay."""
+    """`(x+1)` is `x+1`; tuples, intervals and `(a)(b)` stay."""
     split = split_items(text)
     return _without_parentheses(split.items[0]) if split.brackets == "()" and len(split.items) == 1 else text
 
@@ -229,7 +242,7 @@ def _bare(text: str) -> str:
 
 
 def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    """None where neither side has several items."""
+    """None without several items."""
     ours, theirs = expand(split_items(stated(gold)[0])), expand(split_items(stated(answer)[0]))
     if len(ours.items) < 2 and len(theirs.items) < 2:
         return None
@@ -250,7 +263,7 @@ def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | No
 
 
 def _compare_matrices(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    """None where the gold is no matrix."""
+    """None where the gold is none."""
     rows, told = _matrix(stated(gold)[0]), _matrix(stated(answer)[0])
     if rows is None:
         return None
@@ -282,7 +295,7 @@ def _match_unordered(gold: Items, answer: Items, algebra: Algebra | None) -> boo
 
 
 def _compare_relations(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    """Equations up to a factor, inequalities side by side; None where the gold is neither."""
+    """Equations up to a factor, inequalities by sides; None where the gold is neither."""
     sides, signs = relation(gold)
     if not signs:
         return None
@@ -309,7 +322,7 @@ def _symbols(side: Expression | None) -> frozenset[str]:
 
 
 def check_limits(gold: str, answer: str) -> None:
-    """Raises OverLimit for what would take hours; the gold's own constructs are allowed."""
+    """Raises OverLimit; the gold's own constructs are allowed."""
     if _LONG_DIGITS.search(answer):
         raise OverLimit("digits")
     depth = deepest = 0
@@ -370,7 +383,7 @@ def _scaled(text: str, factor: Fraction) -> Expression | None:
 
 
 def _rounded(gold: Expression, answer: str) -> bool:
-    """A decimal of six or more digits that the gold's value rounds to, or is cut to."""
+    """A decimal of six or more digits that the gold rounds to, or is cut to."""
     offered = parse_numeral(answer)
     if offered is None or not offered.places:
         return False
@@ -381,7 +394,7 @@ def _rounded(gold: Expression, answer: str) -> bool:
 
 
 def same_answer(left: str, right: str) -> bool:
-    """For votes: without the algebra system, and never slow."""
+    """For votes: without algebra."""
     try:
         return compare(left, right)
     except (NeedsAlgebra, OverLimit):

@@ -1,8 +1,7 @@
 """Read a LaTeX expression and compare two by value, in bounded time.
 
-Values are exact fractions while that is cheap, else 100 digits of mpmath, more where finer differences are. Expressions in the
-same symbols are equal when they agree at places of both signs over 26 orders of magnitude (Schwartz 1980,
-doi:10.1145/322217.322225, for polynomials).
+Values are exact fractions while cheap, else 100 digits of mpmath or more. Expressions in the same symbols are equal when they
+agree at places of both signs over 26 orders of magnitude (Schwartz 1980, doi:10.1145/322217.322225, for polynomials).
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class TooLarge(Exception):
 
 
 class _Undecided(TooLarge):
-    """More digits than are ever computed would tell two values apart."""
+    """Too many digits would be needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,6 @@ class _Parser:
         return self.tokens[self.position][1]
 
     def accept(self, *wanted: str) -> str:
-        """The next token if it is one of these, taken."""
         token = self.token
         if token not in wanted:
             return ""
@@ -319,8 +317,8 @@ class _Parser:
 class _Evaluation:
     """Values of nodes at one place.
 
-    lost: bits of precision that cancelled. largest: exponent of the greatest term that cancelled. fine: bits that show every
-    small part. imaginary: whether i was met, or there are no symbols; else values are real where they are defined.
+    lost: bits of precision that cancelled. largest: exponent of the greatest such term. fine: bits that show every small part.
+    imaginary: i was met or there are no symbols; else values are real where defined.
     """
 
     def __init__(self, place: Mapping[str, Fraction]) -> None:
@@ -496,7 +494,7 @@ _THREAD = threading.local()
 
 
 def _context() -> Any:
-    """mpmath's state is global; here each thread has its own."""
+    """One for each thread: mpmath's is global."""
     if not hasattr(_THREAD, "mp"):
         _THREAD.mp = MPContext()
         _THREAD.mp.prec = _BITS
@@ -508,7 +506,7 @@ Places = list[dict[str, Fraction]]
 
 @lru_cache(maxsize=512)
 def places(symbols: frozenset[str]) -> tuple[Places, Places]:
-    """Where expressions in these symbols are compared: near places and far ones."""
+    """Near places and far ones."""
     if not symbols:
         return [{}], []
     draw, names = random.Random(20_250_101), sorted(symbols)
@@ -524,7 +522,7 @@ def places(symbols: frozenset[str]) -> tuple[Places, Places]:
 
 @lru_cache(maxsize=64)
 def _many(symbols: frozenset[str]) -> dict[str, np.ndarray]:
-    """1,500 places from -30 to 30 and 300 of all sizes and signs, by symbol."""
+    """1,500 places from -30 to 30 and 300 of all sizes, by symbol."""
     draw = np.random.default_rng(20_250_102)
     steps = (np.arange(1_500) + draw.random((len(symbols), 1_500))) / 25 - 30
     sizes = 10 ** draw.uniform(-13, 13, (len(symbols), 300)) * draw.choice((-1, 1), (len(symbols), 300))
@@ -533,7 +531,7 @@ def _many(symbols: frozenset[str]) -> dict[str, np.ndarray]:
 
 
 def _array(node: Node, at: Mapping[str, Any], real: bool, degrees: bool = False) -> Any:
-    """Values at many places in double precision; NaN where there are none."""
+    """Values at many places in double precision; NaN where none."""
     match node:
         case ("number", value):
             return np.complex128(value)
@@ -587,7 +585,7 @@ _gamma = np.vectorize(lambda value: gamma(value) if 0 < value < 170 else nan, ot
 
 
 def _suspects(gold: Expression, answer: Expression) -> Places:
-    """At most 32 places where two expressions seem to differ most."""
+    """At most 32 places where both seem to differ most."""
     at = _many(gold.symbols)
     real = not (_has_unit(gold.root) or _has_unit(answer.root))
     try:
@@ -603,7 +601,7 @@ def _suspects(gold: Expression, answer: Expression) -> Places:
 
 
 def _turns(node: Node) -> bool:
-    """Whether the value may turn a corner, jump or end; two analytic functions that agree somewhere are one."""
+    """Whether it may turn a corner, jump or end; analytic functions that agree somewhere are one."""
     match node:
         case ("call", name, inner):
             smooth = name in _ANALYTIC
@@ -627,7 +625,7 @@ def _is_integer(node: Node) -> bool:
 
 
 def number(expression: Expression) -> Value | None:
-    """Of an expression without symbols; None where it has no value or is too large."""
+    """None where it has symbols, no value, or is too large."""
     if expression.symbols:
         return None
     with suppress(TooLarge):
@@ -636,7 +634,7 @@ def number(expression: Expression) -> Value | None:
 
 
 def near(left: Value, right: Value, slack: Fraction | None = None) -> bool:
-    """Whether two values are equal, or no further apart than `slack`."""
+    """Whether values are equal, or within `slack`."""
     if slack is None and isinstance(left, Fraction) and isinstance(right, Fraction):
         return left == right
     evaluation = _Evaluation({})
@@ -646,8 +644,8 @@ def near(left: Value, right: Value, slack: Fraction | None = None) -> bool:
 
 
 def same_value(gold: Expression, answer: Expression, positive: frozenset[str] = frozenset()) -> bool | None:
-    """Whether both have the same value wherever one has a real one; None where the gold has none. positive: symbols compared
-    above zero alone. Raises TooLarge."""
+    """Equality wherever one has a real value; None where the gold has none. positive: symbols compared above zero alone.
+    Raises TooLarge."""
     if gold.symbols != answer.symbols:
         return False
     real: bool | None = None
@@ -679,8 +677,8 @@ def same_value(gold: Expression, answer: Expression, positive: frozenset[str] = 
 def _same_at(
     place: dict[str, Fraction], gold: Expression, answer: Expression, bits: int, finest: float
 ) -> tuple[bool | None, bool]:
-    """Whether the values agree, None where the place says nothing; and whether they should be real. finest: small parts that so
-    many bits show are compared too."""
+    """Whether values agree, None where the place says nothing; whether they should be real. finest: small parts that so
+    many bits show count too."""
     with _context().workprec(bits):
         ours, theirs = _Evaluation(place), _Evaluation(place)
         mp = ours.mp
@@ -714,7 +712,7 @@ def _same_at(
 
 
 def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression, Expression]) -> bool | None:
-    """Whether the sides' differences are constant multiples of each other; None as in `same_value`. Raises TooLarge."""
+    """Whether the sides' differences are constant multiples; None as in `same_value`. Raises TooLarge."""
     ours, theirs = _difference(gold), _difference(answer)
     if ours.symbols != theirs.symbols:
         return False

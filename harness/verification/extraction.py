@@ -1,5 +1,5 @@
-"""Which part of a response is its answer: the last box, else an answer phrase, else the last number. An answerer who may write
-several boxes would need only one to be right. All scans are linear."""
+"""A response's answer: the last box, else an answer phrase, else the last number; of several boxes one, or guesses would
+pay. Scans are linear."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LONGEST = 1 << 16
 
 
 def extract(text: str) -> str:
-    """The answer as written; empty where there is none, or the last box is unbalanced."""
+    """As written; empty where there is none, or the last box is unbalanced."""
     if (box := last_box(text)) is not None:
         return box
     tail = text[-_TAIL:]
@@ -47,7 +47,7 @@ def extract(text: str) -> str:
 
 
 def last_box(text: str) -> str | None:
-    """Of the last box that is not empty; an empty string where it is unbalanced, None where there is none."""
+    """The last that is not empty; an empty string where unbalanced, None without one."""
     end = len(text)
     while (end := text.rfind("box", 0, end)) >= 0:
         if command := _BOX.match(text, end):
@@ -80,7 +80,7 @@ def _boxed(text: str, start: int) -> str | None:
 
 
 def _statement(rest: str) -> str:
-    """Up to the sentence's end or a reason; a formula alone where no other value follows it."""
+    """Up to the sentence's end or a reason; a formula alone where no other value follows."""
     rest = rest.lstrip(" \t:*=\n")
     for opening, closing in _MATH:
         if not rest.startswith(opening):

@@ -1,4 +1,4 @@
-"""Messages of the verifier's processes: a length, then so many bytes; no wait without a deadline."""
+"""Messages of the verifier's processes: a length, then so many bytes."""
 
 from __future__ import annotations
 
@@ -9,35 +9,23 @@ from io import FileIO
 
 import msgspec
 
+from harness.verification.scorer import Called
+from harness.verification.verdict import Verdict
+
 _LONGEST = 1 << 20
 KEPT = 512
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """CPU and wall-clock seconds of a pair, bytes of a worker. More CPU time is wrong, more waiting invalid."""
-
-    cpu_seconds: float = 0.7
-    wall_seconds: float = 60.0
-    memory_bytes: int = 1 << 30
-
-
 class Question(msgspec.Struct, frozen=True):
-    """answer: the extracted one, or for a scorer the whole response. scorer: `module:Class`, empty for mathematics."""
+    """answer: for mathematics the extracted one, else the whole response."""
 
     gold: str
     answer: str
-    scorer: str = ""
-    cpu_seconds: float | None = None
-    wall_seconds: float | None = None
+    scorer: Called
 
 
-class Reply(msgspec.Struct, frozen=True):
-    """right: None where the worker could not decide. cpu_seconds: of the worker and all that it started."""
-
-    right: bool | None
-    reason: str = ""
-    extracted: str = ""
-    cpu_seconds: float = 0.0
+Reply = tuple[Verdict, float]
+"""And the CPU-seconds of the worker and all that it started."""
 
 
 def say(stream: FileIO, message: bytes) -> None:

@@ -1,4 +1,4 @@
-"""One spelling for answers that mean the same on paper, and the parts of lists and intervals. Nothing is evaluated."""
+"""One spelling for answers that mean the same, and the parts of lists. Nothing is evaluated."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Numbers as people write them, with the words beside them, decided exactly.
 
-Nouns are an open class and not compared; the words that change a value are listed here. A gold that is a numeral wants a
-numeral: `40+2` is no answer to 42, or a policy would learn to restate the question.
+Words that change a value are listed; other nouns are not compared. A numeral as gold wants a numeral: `40+2` is no answer to
+42, or restating the question would pay.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """Words after a value: what they multiply it by, and the known units in them."""
+    """Words after a value: a factor and known units."""
 
     factor: Fraction = Fraction(1)
     percent: bool = False
@@ -82,7 +82,7 @@ NOTHING = Phrase()
 
 
 def read_phrase(text: str) -> Phrase | None:
-    r"""None where it is no unit or scale. A lone letter is a unit inside `\text` or behind a unit (`km/h`), else a variable."""
+    r"""None where it is no unit or scale. A lone letter is a unit inside `\text` or behind a unit, else a variable."""
     text = text.strip()
     if not text:
         return NOTHING
@@ -153,7 +153,7 @@ def is_label(text: str) -> bool:
 
 
 def without_adverb(text: str) -> str:
-    """Without `approximately`, `exactly`, `a total of` before a value."""
+    """Without `approximately`, `a total of` and the like."""
     match = _ADVERB.match(text)
     return text[match.end() :] if match and match.group().count("{") == match.group().count("}") else text
 
@@ -186,7 +186,7 @@ _DEGREE = frozenset({("degree", 1)})
 
 @dataclass(frozen=True, slots=True)
 class Numeral:
-    """places: of a decimal; None for other notations."""
+    """places: of a decimal."""
 
     value: Fraction
     percent: bool = False
@@ -197,7 +197,7 @@ class Numeral:
 
 @lru_cache(maxsize=8_192)
 def parse_numeral(text: str) -> Numeral | None:
-    """None where it is no numeral, or has too many digits."""
+    """None where it is none, or too long."""
     text = _strip_parentheses(text.strip())
     if not text or len(text) > 3 * MAX_DIGITS or re.search(rf"\d{{{MAX_DIGITS + 1}}}", text):
         return None
@@ -227,8 +227,8 @@ def parse_numeral(text: str) -> Numeral | None:
 
 
 def same_number(gold: Numeral, answer: Numeral) -> bool:
-    """Exact equality. A percent sign may stand for the hundredth, or from 1 on for the bare number; a decimal answers a
-    fraction that has no finite one when it is right to six or more digits; two known units must agree."""
+    """Exact equality. A percent sign may stand for the hundredth, or from 1 on for the bare number; a decimal right to six
+    digits answers a fraction without a finite one; known units must agree."""
     if gold.unit and answer.unit and gold.unit != answer.unit:
         return False
     if answer.radix is not None and answer.radix != (gold.radix or 10):

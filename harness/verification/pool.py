@@ -1,5 +1,5 @@
-"""A pool of killable verifier processes, started when first needed. Subprocesses and pipes: usable from threads, daemonic and
-forked processes and under Ray."""
+"""Killable verifier processes, started when first needed: usable from threads, daemonic and forked processes, and under
+Ray."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ import psutil
 
 from harness import phases
 from harness.errors import VerificationError
-from harness.verification.messages import Limits, Question, Reply, hear, say
+from harness.verification.messages import Question, Reply, hear, say
+from harness.verification.verdict import Verdict
 
 _ROOT = Path(__file__).resolve().parents[2]
 _START_SECONDS = 120.0
@@ -29,7 +30,7 @@ _asked = threading.local()
 
 
 def asked_seconds() -> float:
-    """CPU-seconds that processes have used to answer the calling thread, killed ones included."""
+    """CPU-seconds of processes for the calling thread, killed ones included."""
     found: float = getattr(_asked, "seconds", 0.0)
     return found
 
@@ -37,12 +38,12 @@ def asked_seconds() -> float:
 class _Worker:
     """used: CPU-seconds that are counted."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self) -> None:
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", ""))))
         single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self.used = 0.0
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "harness.verification.worker", msgspec.json.encode(limits).decode()],
+            [sys.executable, "-m", "harness.verification.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -55,14 +56,15 @@ class _Worker:
         """The next reply, or what became of the process, which then is dead."""
         body = hear(cast(FileIO, self.process.stdout), seconds)
         if body:
-            return msgspec.msgpack.decode(body, type=Reply)
+            reply: Reply = msgspec.msgpack.decode(body, type=Reply)
+            return reply
         self.kill(0.0 if body is None else 5.0)
         return "timeout" if body is None else f"crash: exit status {self.process.returncode}"
 
-    def ask(self, question: Question, limits: Limits) -> Reply | str:
+    def ask(self, question: Question) -> Reply | str:
         with contextlib.suppress(BrokenPipeError):
             say(cast(FileIO, self.process.stdin), msgspec.msgpack.encode(question))
-        return self.reply(question.wall_seconds or limits.wall_seconds)
+        return self.reply(question.scorer.wall_seconds)
 
     def kill(self, patience: float = 0.0) -> None:
         """patience: seconds for a process that is ending by itself."""
@@ -86,8 +88,8 @@ def _kill_all(workers: list[_Worker], owner: int) -> None:
 
 
 class Pool:
-    def __init__(self, size: int, limits: Limits) -> None:
-        self.size, self.limits = size, limits
+    def __init__(self, size: int) -> None:
+        self.size = size
         self._adopt()
 
     def _adopt(self) -> None:
@@ -96,49 +98,51 @@ class Pool:
         self._idle: list[_Worker] = []
         self._finalizer = weakref.finalize(self, _kill_all, self._idle, self._owner)
 
-    def decide(self, questions: Sequence[Question]) -> list[Reply]:
-        """Replies in order. Raises VerificationError where workers do not start."""
+    def decide(self, questions: Sequence[Question]) -> list[Verdict]:
+        """Verdicts in order. Raises VerificationError where workers do not start."""
         if os.getpid() != self._owner:
             self._adopt()
-        replies = []
+        verdicts = []
         with self._lock:
             threads = ThreadPoolExecutor(min(self.size, len(questions)))
             try:
-                for reply in threads.map(self._decide, questions):
-                    _asked.seconds = asked_seconds() + reply.cpu_seconds
-                    replies.append(reply)
+                for verdict, seconds in threads.map(self._decide, questions):
+                    _asked.seconds = asked_seconds() + seconds
+                    verdicts.append(verdict)
             finally:
                 threads.shutdown(cancel_futures=True)
-        return replies
+        return verdicts
 
     def close(self) -> None:
-        """Idempotent; the pool starts again when asked again."""
+        """Idempotent; may be asked again."""
         _kill_all(self._idle, self._owner)
 
     def _decide(self, question: Question) -> Reply:
-        """With the CPU-seconds that it took. A question whose process was killed or stopped is asked once more."""
-        seconds, cause = 0.0, ""
+        """With its CPU-seconds. Asked once more where the process was killed or stopped."""
+        seconds = 0.0
         for _ in range(2):
-            worker, before = self._take()
-            reply = worker.ask(question, self.limits)
+            worker = self._take()
+            before = worker.used
+            reply = worker.ask(question)
             phases.beat()
-            if isinstance(reply, Reply):
-                worker.used = max(worker.used, reply.cpu_seconds)
+            if isinstance(reply, str):
+                verdict, killed = Verdict("invalid", reply), True
+            else:
+                verdict, used = reply
+                worker.used, killed = max(before, used), verdict.reason.startswith("crash: SIG")
                 self._idle.append(worker)
             seconds += worker.used - before
-            cause = reply if isinstance(reply, str) else reply.reason
-            if isinstance(reply, Reply) and not cause.startswith("crash: SIG"):
-                return msgspec.structs.replace(reply, cpu_seconds=seconds)
-        return Reply(right=None, reason=cause, cpu_seconds=seconds)
+            if not killed:
+                break
+        return verdict, seconds
 
-    def _take(self) -> tuple[_Worker, float]:
-        """And the CPU-seconds of it that are counted already."""
+    def _take(self) -> _Worker:
         with contextlib.suppress(IndexError):
             while (worker := self._idle.pop()).process.poll() is not None:
                 worker.kill()
-            return worker, worker.used
+            return worker
         for _ in range(_STARTS):
-            worker = _Worker(self.limits)
-            if isinstance(worker.reply(_START_SECONDS), Reply):
-                return worker, 0.0
+            worker = _Worker()
+            if not isinstance(worker.reply(_START_SECONDS), str):
+                return worker
         raise VerificationError("the verifier's worker processes do not start")

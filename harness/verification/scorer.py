@@ -1,4 +1,4 @@
-"""What a scorer is: one way to decide whether an answer is right (docs/tasks.md)."""
+"""Ways to decide whether an answer is right (docs/tasks.md)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import ClassVar, NamedTuple
 
 from harness.verification.extraction import extract
 
-__all__ = ["Called", "Math", "Score", "Scorer", "Undecided"]
+__all__ = ["MATH", "Called", "Math", "Score", "Scorer", "Undecided"]
 
 
 class Score(NamedTuple):
-    """extracted: what was read as the answer. reason: why it is wrong, where that is not plain."""
+    """extracted: what was read as the answer. reason: why it is wrong."""
 
     right: bool
     extracted: str = ""
@@ -20,11 +20,11 @@ class Score(NamedTuple):
 
 
 class Undecided(Exception):
-    """The scorer is at fault: the answer is left out of every statistic and loss. Never a zero."""
+    """The scorer is at fault: the answer is left out, never a zero."""
 
 
 class Called(NamedTuple):
-    """A scorer as processes are told of it. reference: `module:Class`."""
+    """reference: `module:Class`. More CPU time is wrong, more waiting invalid."""
 
     reference: str
     cpu_seconds: float
@@ -32,7 +32,7 @@ class Called(NamedTuple):
 
 
 class Scorer(ABC):
-    """What the entry-point group `harness.scorers` names. Made without arguments, in a process that may be killed; its module
+    """Named by the entry-point group `harness.scorers`; made without arguments in a process that may be killed. Its module
     imports nothing heavy."""
 
     results_version: ClassVar[int | None] = None
@@ -45,23 +45,23 @@ class Scorer(ABC):
     """(gold, text, whether it is right), of both kinds."""
 
     def prepare(self) -> None:  # noqa: B027  # most need nothing
-        """Heavy imports, before an answer's seconds are counted."""
+        """Heavy imports, not counted."""
 
     def fault(self, gold: str) -> str:
-        """What is wrong with a gold; empty where nothing is."""
+        """Of a gold; empty where there is none."""
         return "" if gold.strip() else "the answer is empty"
 
     def perfect(self, gold: str) -> str | None:
-        """A text that is right; None where a gold alone does not make one."""
+        """A right text; None where a gold alone makes none."""
         return f"The answer is $\\boxed{{{gold}}}$."
 
     def remark(self) -> str:
-        """What this machine cannot give it; empty where nothing is missing."""
+        """What this machine cannot give it; else empty."""
         return ""
 
     @abstractmethod
     def score(self, gold: str, text: str) -> Score:
-        """Decide on the whole response. Raises Undecided."""
+        """On the whole response. Raises Undecided."""
 
 
 class Math(Scorer):
@@ -76,18 +76,10 @@ class Math(Scorer):
         equivalent("\\frac{x}{2}", "0.5x")  # builds the parser's tables
 
     def score(self, gold: str, text: str) -> Score:
-        return self.decide(gold, extract(text))
-
-    def decide(self, gold: str, answer: str) -> Score:
-        """On an extracted answer. Raises whatever the algebra system does on the gold."""
         from harness.verification.algebra import equivalent
-        from harness.verification.equivalence import OverLimit, Unreadable, compare
+        from harness.verification.equivalence import decide
 
-        if not answer:
-            return Score(False, reason="missing")
-        try:
-            return Score(compare(gold, answer, equivalent), answer)
-        except OverLimit as limit:
-            return Score(False, answer, f"over-limit: {limit}")
-        except Unreadable as fault:
-            return Score(False, answer, f"unreadable: {fault}")
+        return decide(gold, extract(text), equivalent)
+
+
+MATH = Called(f"{__name__}:{Math.__name__}", Math.cpu_seconds, Math.wall_seconds)

@@ -14,9 +14,8 @@ Decision = Literal["right", "wrong", "invalid"]
 class Verdict(msgspec.Struct, frozen=True):
     """A decision on one answer.
 
-    A missing, unreadable or over-limit answer is wrong, also in time and memory: its author would else choose which failures
-    count. `invalid` means that the verifier failed; it is left out of every statistic and loss, and counted. reason: of a wrong
-    or invalid one.
+    Missing, unreadable and over-limit answers are wrong, or their author would choose which failures count. `invalid`: the
+    verifier failed; left out of statistics and losses, and counted. reason: of a wrong or invalid one.
     """
 
     value: Decision
@@ -30,5 +29,5 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def reward(self) -> float:
-        """1.0, 0.0, or NaN for invalid, which poisons a sum visibly."""
+        """1.0, 0.0, or NaN for invalid."""
         return {"right": 1.0, "wrong": 0.0}.get(self.value, float("nan"))

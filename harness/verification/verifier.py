@@ -9,13 +9,15 @@ from hashlib import blake2b
 from types import TracebackType
 from typing import Self
 
+from msgspec.structs import replace
+
 from harness.errors import VerificationError
-from harness.verification.equivalence import NeedsAlgebra, OverLimit, compare
+from harness.verification.equivalence import NeedsAlgebra, decide
 from harness.verification.extraction import extract
-from harness.verification.messages import KEPT, Limits, Question
+from harness.verification.messages import KEPT, Question
 from harness.verification.pool import Pool
-from harness.verification.scorer import Called
-from harness.verification.verdict import Decision, Verdict
+from harness.verification.scorer import MATH, Called
+from harness.verification.verdict import Verdict
 
 __all__ = ["Verifier", "require_valid"]
 
@@ -25,62 +27,54 @@ _LONGEST = 1 << 17
 
 
 class Verifier:
-    """Decides by mathematics or `by` a scorer. Cheap to create; deterministic; safe to share between threads.
+    """Decides by mathematics or `by` a scorer: most pairs here, the rest in killable processes. Deterministic; safe between
+    threads. workers: default one per core."""
 
-    Most pairs are decided here by `compare`, the rest in a pool of killable processes. workers: default one per core.
-    """
-
-    def __init__(self, workers: int | None = None, limits: Limits | None = None) -> None:
+    def __init__(self, workers: int | None = None) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._pool = Pool(workers or cores, limits or Limits())
+        self._pool = Pool(workers or cores)
         self._cache: dict[tuple[str, ...], Verdict] = {}
-        self._scorer: Called | None = None
+        self._scorer = MATH
 
-    def by(self, scorer: Called | None) -> Self:
-        """The same processes and verdicts, asked to judge by this scorer; None is mathematics."""
+    def by(self, scorer: Called) -> Self:
+        """The same processes, judging by this scorer."""
         other = copy.copy(self)
         other._scorer = scorer
         return other
 
     def verify(self, pairs: Sequence[tuple[str, str | None]]) -> list[Verdict]:
         """Verdicts on (gold, response), in order. Raises VerificationError where processes do not start."""
-        scorer, cache = self._scorer, self._cache
-        longest = MAX_TEXT if scorer is None else _LONGEST
-        verdicts: list[Verdict | None] = []
-        waiting: dict[tuple[str, ...], list[int]] = {}
-        key: tuple[str, ...]
-        for index, (gold, text) in enumerate(pairs):
-            if not isinstance(text, str) or not text.strip():
-                verdicts.append(Verdict("wrong", "missing"))
-            elif len(text) > longest:
-                verdicts.append(Verdict("wrong", "over-limit: text"))
-            else:
-                if scorer is None:
-                    key = (gold, extract(text))
-                    verdict = cache.get(key) or self._decide(*key)
-                else:
-                    key = (scorer.reference, gold, _digest(text))
-                    verdict = cache.get(key)
-                verdicts.append(verdict)
-                if verdict is None:
-                    waiting.setdefault(key, []).append(index)
-        if waiting:
-            questions = [self._question(*pairs[indices[0]], key[1]) for key, indices in waiting.items()]
-            for (key, indices), reply in zip(waiting.items(), self._pool.decide(questions), strict=True):
-                value: Decision = "invalid" if reply.right is None else "right" if reply.right else "wrong"
-                said = key[1][:KEPT] if scorer is None else reply.extracted
-                verdict = Verdict(value, reply.reason, said)
-                if verdict.valid:
-                    self._remember(key, verdict)
-                for index in indices:
-                    verdicts[index] = verdict
-        return [verdict for verdict in verdicts if verdict is not None]
+        found = [self._at_once(gold, text) for gold, text in pairs]
+        waiting = list(dict.fromkeys(asked for asked in found if isinstance(asked, Question)))
+        decided = dict(zip(waiting, self._pool.decide(waiting), strict=True)) if waiting else {}
+        for question, verdict in decided.items():
+            if self._mathematics:
+                decided[question] = verdict = replace(verdict, extracted=question.answer[:KEPT])
+            if verdict.valid:
+                self._remember(question, verdict)
+        return [decided[asked] if isinstance(asked, Question) else asked for asked in found]
 
-    def _question(self, gold: str, text: str | None, answer: str) -> Question:
-        if self._scorer is None:
-            return Question(gold, answer)
-        clean = (text or "").encode("utf-8", "replace").decode()
-        return Question(gold, clean, self._scorer.reference, self._scorer.cpu_seconds, self._scorer.wall_seconds)
+    @property
+    def _mathematics(self) -> bool:
+        return self._scorer.reference == MATH.reference
+
+    def _at_once(self, gold: str, text: str | None) -> Verdict | Question:
+        """The question where a process must decide."""
+        if not isinstance(text, str) or not text.strip():
+            return Verdict("wrong", "missing")
+        if len(text) > (MAX_TEXT if self._mathematics else _LONGEST):
+            return Verdict("wrong", "over-limit: text")
+        answer = extract(text) if self._mathematics else text.encode("utf-8", "replace").decode()
+        question = Question(gold, answer, self._scorer)
+        if (verdict := self._cache.get(_key(question))) is not None:
+            return verdict
+        if not self._mathematics:
+            return question
+        try:
+            score = decide(gold, answer)
+        except NeedsAlgebra:
+            return question
+        return self._remember(question, Verdict("right" if score.right else "wrong", score.reason, answer[:KEPT]))
 
     def close(self) -> None:
         """Idempotent; cached verdicts stay usable."""
@@ -94,27 +88,16 @@ class Verifier:
     ) -> None:
         self.close()
 
-    def _decide(self, gold: str, answer: str) -> Verdict | None:
-        """None where algebra is needed."""
-        if not answer:
-            return Verdict("wrong", "missing")
-        try:
-            right = compare(gold, answer)
-        except OverLimit as limit:
-            return self._remember((gold, answer), Verdict("wrong", f"over-limit: {limit}", answer[:KEPT]))
-        except NeedsAlgebra:
-            return None
-        return self._remember((gold, answer), Verdict("right" if right else "wrong", "", answer[:KEPT]))
-
-    def _remember(self, key: tuple[str, ...], verdict: Verdict) -> Verdict:
+    def _remember(self, question: Question, verdict: Verdict) -> Verdict:
         if len(self._cache) >= _CACHE_SIZE:
             self._cache.clear()
-        self._cache[key] = verdict
+        self._cache[_key(question)] = verdict
         return verdict
 
 
-def _digest(text: str) -> str:
-    return blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
+def _key(question: Question) -> tuple[str, ...]:
+    answer = question.answer.encode("utf-8", "backslashreplace")
+    return question.scorer.reference, question.gold, blake2b(answer, digest_size=16).hexdigest()
 
 
 def require_valid(verdicts: Iterable[Verdict], max_share: float) -> None:

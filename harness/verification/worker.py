@@ -1,8 +1,8 @@
-"""One verifier process: reads questions on stdin, answers on stdout, and outlives whatever an answer does to it.
+"""One verifier process: questions on stdin, answers on stdout.
 
-It imports the algebra system, then forks a child that decides, ended by a timer of CPU time and bounded by RLIMIT_AS. The
-parent answers for a dead child and forks the next in milliseconds. A child ended by its limits or by a library's fault is the
-answer's doing, which is wrong; one ended from outside is the verifier's failure.
+It imports the algebra system, then forks a child that decides under a timer of CPU time and RLIMIT_AS, answers for a dead one
+and forks the next in milliseconds. A child ended by its limits or a library's fault is the answer's doing: wrong; one ended
+from outside is the verifier's failure.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from io import FileIO
 import msgspec
 import psutil
 
-from harness.verification.messages import KEPT, Limits, Question, Reply, hear, say
-from harness.verification.scorer import Math, Scorer, Undecided
+from harness.verification.messages import KEPT, Question, hear, say
+from harness.verification.scorer import MATH, Math, Scorer, Undecided
+from harness.verification.verdict import Verdict
 
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
 _RENEW = 3  # exit status of a child that has answered and whose memory is spent
 _PR_SET_PDEATHSIG = 1
+_MEMORY = 1 << 30  # bytes of an answer
 
 
-def serve(limits: Limits) -> None:
+def serve() -> None:
     """Answer questions until stdin closes."""
     for ignored in (signal.SIGINT, signal.SIGTERM):  # meant for whoever asks, who closes stdin or kills
         signal.signal(ignored, signal.SIG_IGN)
@@ -40,9 +42,9 @@ def serve(limits: Limits) -> None:
     Math().prepare()
     gc.freeze()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    most = psutil.Process().memory_info().vms + limits.memory_bytes
+    most = psutil.Process().memory_info().vms + _MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    _reply(replies, Reply(right=True, reason="ready"))
+    _reply(replies, Verdict("right", "ready"))
     busy = mmap.mmap(-1, 1)  # shared with the child: whether a question waits for a reply
     while True:
         busy[0] = 0
@@ -51,7 +53,7 @@ def serve(limits: Limits) -> None:
         if child == 0:
             status = 1
             try:
-                status = _answer(requests, replies, limits, busy, before)
+                status = _answer(requests, replies, busy, before)
             finally:
                 os._exit(status)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -61,9 +63,9 @@ def serve(limits: Limits) -> None:
             _reply(replies, _cause(status))
 
 
-def _reply(replies: FileIO, reply: Reply, before: float = 0.0) -> None:
+def _reply(replies: FileIO, verdict: Verdict, before: float = 0.0) -> None:
     """before: CPU-seconds of the worker before this process was forked."""
-    say(replies, msgspec.msgpack.encode(msgspec.structs.replace(reply, cpu_seconds=before + _used())))
+    say(replies, msgspec.msgpack.encode((verdict, before + _used())))
 
 
 def _used() -> float:
@@ -71,32 +73,31 @@ def _used() -> float:
     return sum(book.ru_utime + book.ru_stime for book in books)
 
 
-def _answer(requests: FileIO, replies: FileIO, limits: Limits, busy: mmap.mmap, before: float) -> int:
-    """The exit status. `busy` falls before the reply is written: a missing reply is noticed, one too many would answer the next
-    question."""
+def _answer(requests: FileIO, replies: FileIO, busy: mmap.mmap, before: float) -> int:
+    """The exit status. `busy` falls before the reply is written: one reply too many would answer the next question."""
     with suppress(AttributeError, OSError):  # Linux only
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     while body := hear(requests):
         busy[0] = 1
         question = msgspec.msgpack.decode(body, type=Question)
-        scorer = _scorer(question.scorer) if question.scorer else Math()
-        signal.setitimer(signal.ITIMER_PROF, max(question.cpu_seconds or limits.cpu_seconds, 1e-6))
-        reply = judge(question, scorer)
+        scorer = _scorer(question.scorer.reference)
+        signal.setitimer(signal.ITIMER_PROF, max(question.scorer.cpu_seconds, 1e-6))
+        verdict = judge(question, scorer)
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         busy[0] = 0
-        _reply(replies, reply, before)
-        if reply.reason == "over-limit: memory":
+        _reply(replies, verdict, before)
+        if verdict.reason == "over-limit: memory":
             return _RENEW
     return 0
 
 
-def _cause(status: int) -> Reply:
+def _cause(status: int) -> Verdict:
     if status == -signal.SIGPROF:
-        return Reply(right=False, reason="over-limit: time")
+        return Verdict("wrong", "over-limit: time")
     name = signal.Signals(-status).name if status < 0 else f"exit status {status}"
     if -status in _FAULTS:
-        return Reply(right=False, reason=f"unreadable: {name}")
-    return Reply(right=None, reason=f"crash: {name}")
+        return Verdict("wrong", f"unreadable: {name}")
+    return Verdict("invalid", f"crash: {name}")
 
 
 @cache
@@ -110,24 +111,30 @@ def _scorer(reference: str) -> Scorer | str:
     return found
 
 
-def judge(question: Question, scorer: Scorer | str) -> Reply:
+def judge(question: Question, scorer: Scorer | str) -> Verdict:
     """What ran out is the answer's doing; a scorer that fails leaves it undecided."""
     if isinstance(scorer, str):
-        return Reply(right=None, reason=scorer)
+        return Verdict("invalid", scorer)
     try:
-        found = (scorer.score if question.scorer else Math().decide)(question.gold, question.answer)
-        if not isinstance(found.right, bool):
-            return Reply(right=None, reason="crash: neither right nor wrong")
-        return Reply(right=found.right, reason=str(found.reason)[:KEPT], extracted=str(found.extracted)[:KEPT])
+        if question.scorer.reference == MATH.reference:
+            from harness.verification.algebra import equivalent
+            from harness.verification.equivalence import decide
+
+            score = decide(question.gold, question.answer, equivalent)
+        else:
+            score = scorer.score(question.gold, question.answer)
+        if not isinstance(score.right, bool):
+            return Verdict("invalid", "crash: neither right nor wrong")
+        return Verdict("right" if score.right else "wrong", str(score.reason)[:KEPT], str(score.extracted)[:KEPT])
     except Undecided as error:
-        return Reply(right=None, reason=f"undecided: {error}"[:KEPT])
+        return Verdict("invalid", f"undecided: {error}"[:KEPT])
     except MemoryError:
-        return Reply(right=False, reason="over-limit: memory")
+        return Verdict("wrong", "over-limit: memory")
     except RecursionError:
-        return Reply(right=False, reason="over-limit: recursion")
+        return Verdict("wrong", "over-limit: recursion")
     except Exception as error:  # sympy and plugins raise anything; the answer counts as undecided
-        return Reply(right=None, reason=f"crash: {type(error).__name__}")
+        return Verdict("invalid", f"crash: {type(error).__name__}")
 
 
 if __name__ == "__main__":
-    serve(msgspec.json.decode(sys.argv[1], type=Limits))
+    serve()

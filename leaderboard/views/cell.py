@@ -18,7 +18,6 @@ from leaderboard.data import Store
 from leaderboard.page import Page, choose, downloads, draw_figures, draw_table, empty, escaped
 
 _LIMIT = 20_000
-"""Characters of one text that are fetched."""
 _PER_PAGE = 6
 _SAMPLES = """
 SELECT policy, task, metric, doc_id, repeat, substr(prompt, 1, {limit}) AS prompt, length(prompt) AS prompt_size,
@@ -42,7 +41,6 @@ _TRACE = ", ".join(
     ]
 )
 _TOKENS = 400
-"""Tokens drawn."""
 _STYLE = """<style>.tokens {font-family: ui-monospace, monospace; font-size: .82rem; line-height: 1.3; overflow-wrap: anywhere;
 margin: .2rem 0 .6rem}
 .tokens span {display: inline-block; text-align: center; padding: .1rem .18rem; margin: .06rem; border-radius: .2rem;
@@ -168,7 +166,6 @@ def token_view(trace: Mapping[str, Any]) -> str:
 
 
 def _token(piece: bytes, edge: bool, logprobs: Sequence[float]) -> str:
-    """The second log-probability in brackets; the first is how dark it is."""
     text = html.escape(visible(piece.decode(errors="replace")).replace("\n", "⏎")) or "∅"
     told = " ".join(f"({v:z.2f})" if k else f"{v:z.2f}" for k, v in enumerate(logprobs)) or "&nbsp;"
     likely = math.exp(min(logprobs[0], 0.0)) if logprobs and not math.isnan(logprobs[0]) else 1.0
@@ -208,7 +205,6 @@ def _draw_answer(row: dict[str, Any]) -> None:
 
 
 def _draw_text(caption: str, row: Mapping[str, Any], *columns: str) -> None:
-    """Texts as text; `<column>_size`: characters before one was cut."""
     st.caption(caption)
     for column in columns:
         text, size = row[column], row[f"{column}_size"]

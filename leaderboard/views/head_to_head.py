@@ -100,7 +100,7 @@ def _name(pair: Pairing) -> str:
 
 
 def _label(pair: Pairing) -> str:
-    return f"{POINTS.text(pair.difference)} {POINTS.interval(pair.interval)}".strip()
+    return POINTS.with_interval(pair.difference, pair.interval)
 
 
 def _mark(pair: Pairing, margin: float) -> charts.Figure:
@@ -111,7 +111,6 @@ def _mark(pair: Pairing, margin: float) -> charts.Figure:
 
 
 def _by_question(store: Store, suite: str, variants: dict[str, str], metric: str, task: str) -> pd.DataFrame | None:
-    """variants: whose cells the two regimes are."""
     kind = "sampled" if metric.startswith("avg@") else metric
     frame = store.frame(_QUESTIONS, suite, *variants.values(), kind, task)
     keys = ["group", "policy", "doc_id"]

@@ -13,8 +13,8 @@ from leaderboard import charts
 from leaderboard.data import Store
 from leaderboard.page import Page, downloads, draw_figure, draw_table, escaped, number
 
+# Independent training at the regimes' rollouts: the one with the regime's own objective before the other
 _BASELINES = ("gspo", "grpo")
-"""Independent training at the regimes' rollouts: the one with the regime's own objective before the other."""
 _MORE_ROLLOUTS = {"gspo2": "independent-2x", "grpo16": "independent-2x", "grpo32": "independent-4x"}
 _COLUMNS = {
     "regime": "Regime",

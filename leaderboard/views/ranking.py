@@ -33,8 +33,8 @@ from leaderboard.page import (
 )
 
 _SORTS = ("best first", "suite order", "name", "cheapest first")
+# Figures before "show all"
 _SHOWN = 7
-"""Figures before "show all"."""
 
 
 def draw(store: Store, suite: str) -> None:
@@ -82,7 +82,6 @@ def draw(store: Store, suite: str) -> None:
 
 
 def _draw_suites(store: Store) -> None:
-    """Nothing for a single one: all of it follows below."""
     names = list(store.suites()["name"])
     if len(names) > 1:
         st.header("All suites", anchor="all-suites")
@@ -101,7 +100,6 @@ def _draw_answer(said: Outcome) -> None:
 
 
 def _plain(rows: pd.DataFrame, but: str = "") -> pd.DataFrame:
-    """For `st.table`, which takes texts for Markdown; those of `but` are."""
     return rows.assign(**{c: [escaped(v) for v in rows[c]] for c in rows if c != but})
 
 

@@ -8,7 +8,7 @@ import streamlit as st
 
 from harness.store.statistic import POINTS
 from harness.store.tuning import Tuning
-from harness.store.tuning_table import apart, transfer_rows, tuning_rows
+from harness.store.tuning_table import transfer_rows, tuning_rows
 from leaderboard import charts
 from leaderboard.data import Store
 from leaderboard.page import Page, choose, downloads, draw_figures, draw_table, empty, number
@@ -93,7 +93,7 @@ def _draw_tuned(store: Store, tuning: Tuning) -> None:
     frame = pd.DataFrame(rows)
     for gain in _GAINS:
         interval = f"{gain.removesuffix('_gain')}_interval"
-        frame[gain] = [f"{POINTS.text(row[gain])} {POINTS.interval(row[interval])}".rstrip() for row in rows]
+        frame[gain] = [POINTS.with_interval(row[gain], row[interval]) for row in rows]
     frame[[*_SHARES]] = frame[[*_SHARES]].astype(float) * 100
     who = [*(["group"] if frame["group"].nunique() > 1 else []), "variant", *(["on"] if frame["on"].any() else [])]
     shown = frame[[*who, *_GAINS, *_SHARES, "trials", "failed", "rollouts", "cpu_seconds"]]
@@ -103,7 +103,7 @@ def _draw_tuned(store: Store, tuning: Tuning) -> None:
         st.caption(
             "Settings that different tuning groups chose, used on the same group: accuracies, and the first less the second."
         )
-        frame = pd.DataFrame([msgspec.structs.asdict(r) | {"apart": apart(r)} for r in moved])
+        frame = pd.DataFrame([msgspec.structs.asdict(r) | {"apart": r.apart} for r in moved])
         frame[[*_MOVED]] = frame[[*_MOVED]].astype(float) * 100
         shown = frame[["group", "variant", "first_on", "first", "second_on", "second", "apart"]]
         draw_table(shown, "transfer-table", "Settings tuned on one group, used on another", _TITLES)

@@ -45,12 +45,12 @@ MEASURES: dict[str, Measure] = {
     "second moment of the weights": Measure(
         "weight_second_moment",
         "mean of the squared importance weights on peer data, before clipping; 1 without peers, and 1 for imitation (SGT), "
-        "which uses no ratio and pays in bias instead",
+        "which uses no ratio and pays in bias instead; of LUFFY and CHORD their tokens' weights, which are below 1",
         1.0,
     ),
     "effective sample size": Measure(
         "effective_sample_size",
-        "share of the peer data that its importance weights leave; 1 without peers and for imitation (SGT)",
+        "share of the peer data that its importance or token weights leave; 1 without peers and for imitation (SGT)",
         1.0,
     ),
     "clipped peer data": Measure(
@@ -59,6 +59,8 @@ MEASURES: dict[str, Measure] = {
         0.0,
     ),
     "refused peer data": Measure("refused_share", "share of peer records that the receiver refused", 0.0),
+    "second round": Measure("hinted_answers / nullif(rollouts, 0)", "share of rollouts sampled with a hint", 0.0),
+    "right with a hint": Measure("hinted_right / nullif(hinted_answers, 0)", "share of the second round's answers"),
     "gradient norm": Measure("gradient_norm", "before clipping, mean over the step's updates"),
     "peer to own gradient": Measure(
         "peer_gradient_norm / nullif(own_gradient_norm, 0)",

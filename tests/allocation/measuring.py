@@ -12,7 +12,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.allocation.demand import CellDemand, PolicyDemand, Workload
+from harness.allocation.cost_model import CellDemand, PolicyDemand, Workload
 from harness.allocation.shapes import shape_from_config
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_tokenizer
@@ -62,7 +62,6 @@ def build(name: str, folder: Path) -> Path:
 
 
 def stored(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of distinct storages."""
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 

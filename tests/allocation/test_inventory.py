@@ -1,8 +1,4 @@
-"""Inventories: stated, found here, read off a Ray cluster; and which GPUs there are.
-
-Every number true, 3: which GPUs there are is what CUDA shows, by one place that plan, `doctor`, workers and Ray go by.
-`nvidia-smi` is a script; everything else is real.
-"""
+"""Inventories: stated, found here, read off a Ray cluster."""
 
 from __future__ import annotations
 

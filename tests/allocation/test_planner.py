@@ -9,11 +9,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from harness.allocation.cost_model import CONTEXT_BYTES, USABLE
-from harness.allocation.demand import CellDemand, PolicyDemand, Workload
-from harness.allocation.inventory import Inventory, parse
-from harness.allocation.layout import CellLayout, Gpu, cell_layout, host_bytes, least_gpus, policy_layout, split_layout
-from harness.allocation.planner import Plan, WorkerDemand, describe, plan_cells, plan_workers
+from harness.allocation.cost_model import CONTEXT_BYTES, USABLE, CellDemand, PolicyDemand, Workload
+from harness.allocation.inventory import Bundle, Inventory, parse
+from harness.allocation.layout import CellLayout, Gpu, cell_layout, host_bytes, least_gpus, policy_layout
+from harness.allocation.planner import KindPlan, Plan, describe, plan_cells, plan_workers
 from harness.allocation.shapes import load_shape
 
 WORK = Workload(57, 128, 1024, 4096, 5120, evaluated=20_000, evaluation_tokens=4096)
@@ -31,6 +30,10 @@ def halves(shared: bool | None = None, **more: object) -> CellDemand:
     return CellDemand(tuple(PolicyDemand(name, HALF, 8, **more) for name in "ab"), work, shared)  # type: ignore[arg-type]
 
 
+def workers(kind: str, cells: int, seconds: float, memory: int, device: int = 0, cores: int = 1) -> KindPlan:
+    return KindPlan(kind, cells, seconds, (Bundle(int(device > 0), cores, memory, device),))
+
+
 PAIR = cell("Qwen3-4B-Base", "Llama-3.2-3B-Instruct")
 
 
@@ -43,7 +46,7 @@ def plan(inventory: str | Inventory, *cells: CellDemand, **more: object) -> Plan
         for p in kind.layout.policies:
             assert max(p.memory.train, p.memory.rollout) <= p.peak <= USABLE * p.capacity
             stacked = kind.layout.arrangement == "stacked"
-            assert p.split or p.sleeps or stacked or p.peak == sum(msgspec.to_builtins(p.memory).values())
+            assert p.sleeps or stacked or p.peak == sum(msgspec.to_builtins(p.memory).values())
             assert p.memory.kv_cache > 0
     return found
 
@@ -63,7 +66,6 @@ def test_a_pair_on_eight_gpus() -> None:
 
 
 def test_unequal_policies_finish_a_step_together() -> None:
-    """Qwen3-8B beside 1.7B: with equal shares the larger takes twice as long and more."""
     found = cell_layout(cell("Qwen3-8B-Base", "Qwen3-1.7B-Base"), 16, H100)
     assert found is not None
     large, small = found.policies
@@ -74,7 +76,6 @@ def test_unequal_policies_finish_a_step_together() -> None:
 
 
 def test_one_gpu_is_too_little_and_the_shortfall_is_exact() -> None:
-    """With the GPUs that the sentence asks for it fits; with one less it does not; and so with the memory."""
     unlike = replace(PAIR, shared=False)
     needed = [least_gpus(p, WORK, H100) for p in unlike.policies]
     total = sum(n or 99 for n in needed)
@@ -94,7 +95,6 @@ def test_one_gpu_is_too_little_and_the_shortfall_is_exact() -> None:
 
 
 def test_a_machine_without_gpus_is_told_so_in_one_line() -> None:
-    """A policy of 4 B parameters on four cores: what it wants, that there are no GPUs, and how many policies more."""
     (line,) = (line for line in describe(plan("4cpu-24G", PAIR)).splitlines() if "does not fit" in line)
     assert "per GPU, and here are none: 4 cores take their place" in line
     assert line.endswith("(and 1 more: `harness plan --json` has all)")
@@ -122,8 +122,8 @@ def test_cards_without_bf16_are_refused_when_the_plan_is_made() -> None:
     v100, a100 = parse("2x8xV100-32G").nodes[0], parse("2x2xA100-80G").nodes[1]
     assert [node.gpu_kind for node in plan(Inventory((v100, a100)), halves()).resources.nodes] == ["A100"]
     for half in (True, False):
-        work = [WorkerDemand("a", 1, 1.0, 10**9, 10**9, half=half)]
-        assert plan_workers(1, work, parse("1xT4-16G")).feasible != half
+        work = [workers("a", 1, 1.0, 10**9, 10**9)]
+        assert plan_workers(1, work, parse("1xT4-16G"), half=half).feasible != half
 
 
 @pytest.mark.parametrize("inventory", ["1xA100-40G", "1xRTX4090-24G"])
@@ -151,28 +151,11 @@ def test_turns_are_taken_where_nothing_else_fits_or_the_suite_wants_them(invento
 
 
 def test_a_layout_of_the_suites_own_keeps_its_devices() -> None:
-    """Also of policies that share them; one alone has nobody to take turns with."""
     own = cell_layout(halves(shared=True, devices=3), 8, replace(H100, stacks=True))
     assert own is not None
     assert (own.arrangement, own.gpus) == ("stacked", 3)
     assert layout("1xA100-40G", replace(halves(shared=True), policies=halves().policies[:1])) is not None
     assert "does not fit on 1 GPU of 80.0 GB" in str(plan("1xH100-80G", cell("Qwen3-8B", devices=2)).shortfall)
-
-
-def test_a_policy_is_split_over_its_gpus_when_experience_may_be_stale() -> None:
-    """Where that is the faster way: both sides then work at once."""
-    lockstep, stale = (
-        cell_layout(cell("Qwen3-8B", "Qwen3-8B", work=replace(WORK, staleness=n)), 16, H100) for n in (0, 1)
-    )
-    assert lockstep is not None
-    assert stale is not None
-    assert lockstep.arrangement == "colocated"
-    assert stale.step_seconds <= lockstep.step_seconds
-    place = split_layout(PAIR.policies[0], WORK, 8, H100)
-    assert place is not None
-    assert place.split
-    assert (place.gpus + place.rollout_gpus, sum(b.gpus for b in place.bundles)) == (8, 8)
-    assert not place.engine_options()["colocate"]
 
 
 def test_the_base_takes_the_hosts_memory_and_measuring_a_share_of_the_gradients() -> None:
@@ -209,7 +192,7 @@ def test_a_large_suite_is_planned_near_its_bound() -> None:
 
 
 def test_workers_on_cores() -> None:
-    jobs, bases = [WorkerDemand("g/independent", 10, 30.0, 9 * 10**8)], [WorkerDemand("base", 2, 90.0, 9 * 10**8)]
+    jobs, bases = [workers("g/independent", 10, 30.0, 9 * 10**8)], [workers("base", 2, 90.0, 9 * 10**8)]
     found = plan_workers(15, jobs, parse("4cpu-24G"), bases)
     assert (found.cells, found.pending, found.resources.workers) == (15, 10, 4)
     assert found.predicted == msgspec.convert(
@@ -224,9 +207,9 @@ def test_workers_on_cores() -> None:
 
 
 def test_jobs_are_processes_however_many_cores_each_has() -> None:
-    large, little = WorkerDemand("large", 4, 100.0, 1 << 30, cores=2), WorkerDemand("small", 9, 10.0, 1 << 30)
-    for inventory, workers, found in (("4cpu-32G", None, (2, 4, 200.0)), ("8cpu-32G", 1, (1, 2, 400.0))):
-        planned = plan_workers(4, [large], parse(inventory), workers=workers)
+    large, little = workers("large", 4, 100.0, 1 << 30, cores=2), workers("small", 9, 10.0, 1 << 30)
+    for inventory, most, found in (("4cpu-32G", None, (2, 4, 200.0)), ("8cpu-32G", 1, (1, 2, 400.0))):
+        planned = plan_workers(4, [large], parse(inventory), workers=most)
         resources = planned.resources
         assert (resources.workers, resources.cores_used, planned.predicted.wall_seconds) == found
         assert planned.predicted.cpu_seconds == 800.0
@@ -234,15 +217,18 @@ def test_jobs_are_processes_however_many_cores_each_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "busy", "inventory", "workers", "shared", "seconds"),
+    ("size", "busy", "inventory", "together", "shared", "seconds"),
     [(25 * 10**9, 0.1, "2xH100-80G", 6, 3, 60), (10**9, 0.4, "2xH100-80G", 4, 2, 90), (60 * 10**9, 0.1, "1xH100-80G", 1, 1, 360)],
 )  # fmt: skip
-def test_workers_share_gpus_by_memory_and_by_time(size, busy, inventory, workers, shared, seconds) -> None:  # type: ignore[no-untyped-def]
-    jobs = [WorkerDemand("g/independent", 12, 30.0, 10**9, size, busy)]
-    found = plan_workers(12, jobs, parse(inventory))
-    assert (found.resources.workers, found.resources.shared, found.predicted.wall_seconds) == (workers, shared, seconds)
+def test_workers_share_gpus_by_memory_and_by_time(size, busy, inventory, together, shared, seconds) -> None:  # type: ignore[no-untyped-def]
+    found = plan_workers(12, [workers("g/independent", 12, 30.0, 10**9, size)], parse(inventory), busy=busy)
+    assert (found.resources.workers, found.resources.shared, found.predicted.wall_seconds) == (
+        together,
+        shared,
+        seconds,
+    )
     assert found.predicted.gpu_seconds == 360 / shared
-    small = plan_workers(12, [replace(jobs[0], device=60 * 10**9)], parse("1xRTX4090-24G"))
+    small = plan_workers(12, [workers("g/independent", 12, 30.0, 10**9, 60 * 10**9)], parse("1xRTX4090-24G"))
     assert "60.0 GB per GPU where the largest has 22.8 GB: 37.2 GB short" in str(small.shortfall)
 
 

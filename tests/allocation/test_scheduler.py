@@ -1,4 +1,4 @@
-"""The scheduler on random finite batches: nothing is given twice, nothing waits for ever, nothing idles that could run."""
+"""The scheduler on random finite batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.allocation import layout
-from harness.allocation.demand import PolicyDemand
+from harness.allocation.cost_model import PolicyDemand
 from harness.allocation.inventory import Bundle, capacity, parse, place
 from harness.allocation.planner import Request, Scheduler, timetable
 from harness.allocation.shapes import load_shape
@@ -22,7 +22,6 @@ bundles = st.lists(st.builds(Bundle, st.integers(0, 4), st.integers(1, 8), st.in
 
 @given(batch=st.lists(st.tuples(bundles, st.floats(1, 100)), max_size=12), seed=st.randoms())
 def test_a_finite_batch_is_run_to_its_end(batch, seed):
-    """All or nothing, so no two jobs wait for each other, as they do that take one bundle after the other."""
     inventory = parse("3x4xH100-80G+8cpu-64G")
     whole = capacity(inventory)
     jobs = [Request(str(i), tuple(own), seconds) for i, (own, seconds) in enumerate(batch) if place(own, whole)]
@@ -68,7 +67,6 @@ def test_a_timetable_is_what_a_run_takes():
     gpus=st.integers(1, 10),
 )
 def test_no_division_makes_the_slowest_faster(works, least, useful, gpus):
-    """Also where only some numbers of GPUs are faster than the one before; GPUs that help nobody stay free."""
     policies = tuple(PolicyDemand(f"p{i}", load_shape("micro/llama"), 1) for i in range(len(works)))
 
     def seconds(i, n):

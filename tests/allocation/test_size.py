@@ -12,8 +12,15 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.allocation import chunks, embedded
-from harness.allocation.cost_model import checkpoint_bytes, device, kv_cache_bytes, trainer_states
-from harness.allocation.demand import CellDemand, PolicyDemand, Workload
+from harness.allocation.cost_model import (
+    CellDemand,
+    PolicyDemand,
+    Workload,
+    checkpoint_bytes,
+    device,
+    kv_cache_bytes,
+    trainer_states,
+)
 from harness.allocation.embedded import process_memory
 from harness.allocation.layout import LOGITS_BYTES, activation_bytes, measuring_bytes, working_bytes
 from harness.allocation.shapes import chosen, load_shape, shape_from_config
@@ -41,7 +48,6 @@ def build(family: str, precision: str = "fp32", **more: object) -> tuple[torch.n
     ("family", "precision"), [("llama", "fp32"), ("qwen3", "fp32"), ("qwen2", "fp32"), ("qwen3", "bf16")]
 )
 def test_weights_gradients_and_adam_states(family: str, precision: str) -> None:
-    """Mixed precision has fp32 masters, and gradients that belong to them."""
     model, policy = build(family, precision)
     half = precision == "bf16"
     masters = [p.detach().float().requires_grad_() for p in model.parameters()] if half else list(model.parameters())
@@ -61,7 +67,6 @@ def test_weights_gradients_and_adam_states(family: str, precision: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_kv_cache(family: str) -> None:
-    """In whole blocks, divided by heads."""
     model, policy = build(family)
     with torch.no_grad():
         cache = model(torch.zeros(1, 32, dtype=torch.long), use_cache=True).past_key_values

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from harness.allocation.demand import Lengths
+from harness.allocation.cost_model import Lengths
 from harness.allocation.inventory import parse
 from harness.allocation.layout import HOST_BYTES
 from harness.allocation.planner import plan_cells
@@ -38,12 +35,13 @@ def test_a_cell_in_figures() -> None:
 
 
 def test_what_a_regimes_declarations_imply() -> None:
-    """Rollouts are trained on, successes seldom, values not; who asks for the receiver's old policy scores them."""
-    cells = cells_of("reference")
+    cells = cells_of("beyond")
     group = next(iter(cells)).partition("/")[0]
-    found = {name: regime_load(cells[f"{group}/{name}"]) for name in ("independent", "naive", "sgt", "xgrpo", "hacpo")}
+    names = ("independent", "naive", "sgt", "xgrpo", "hacpo", "luffy", "chord", "graft-luffy")
+    found = {name: regime_load(cells[f"{group}/{name}"]) for name in names}
     assert {name: load[:2] for name, load in found.items()} == {
         "independent": (0.0, 0.0), "naive": (1.0, 1.0), "sgt": (0.1, 0.0), "xgrpo": (0.0, 0.0), "hacpo": (1.0, 0.0),
+        "luffy": (1.0, 0.0), "chord": (1.0, 0.0), "graft-luffy": (1.0, 0.0),
     }  # fmt: skip
 
 
@@ -73,12 +71,3 @@ def test_every_place_of_a_shipped_suite_holds_reference_and_measuring(name: str,
             options = place.engine_options()
             assert options["micro_batch_tokens"] == place.micro_batch * work.sequence
             assert "max_length" not in options
-
-
-def test_planning_imports_no_torch() -> None:
-    code = (
-        "import sys, harness.session.suite.planning;"
-        "print([m for m in ('torch', 'transformers', 'ray', 'deepspeed', 'vllm') if m in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
-    assert out.strip() == "[]"

@@ -1,4 +1,4 @@
-"""`harness bandit`: a file in, the plane and the facts out, stored; bad files refused by place."""
+"""`harness bandit`: a file in, the plane and the facts out, stored."""
 
 from __future__ import annotations
 

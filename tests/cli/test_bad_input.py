@@ -1,4 +1,4 @@
-"""What a user gets wrong, and an output that takes nothing: one clear line, and the exit code that says whose fault it is."""
+"""What a user gets wrong, and an output that takes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ Harness = Callable[..., Said]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with results/pair, a finished suite."""
     root = tmp_path_factory.mktemp("lab")
     kinds = (Regime("independent", "independent", 0.0, shares=""), Regime("sgt", "sgt", 0.1, shares="success"))
     write_results(root / "results", "pair", {"ab": ("a", "b")}, kinds, exchanges=0)
@@ -222,7 +221,6 @@ def test_printed_commands_are_quoted(harness: Harness, tmp_path: Path) -> None:
 
 @pytest.fixture
 def checkpoint(folder: Path) -> Path:
-    """ck, which has a configuration and no weights."""
     (folder / "ck").mkdir(exist_ok=True)
     (folder / "ck" / "config.json").write_text('{"model_type": "llama"}')
     return folder / "ck"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from session.running import harness
+from running import harness
 
 from harness.cli.app import app
 from harness.engines.embedded.families import build_model, build_tokenizer

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from session.running import harness
+from running import harness
 
 from harness.cache import cache_folder
 from harness.cli import checkup

@@ -1,7 +1,4 @@
-"""The batch script: what it asks for, what it runs, that nothing of a suite or an option reaches the shell unquoted.
-
-Against a real SLURM: benchmarks/slurm_here.sh.
-"""
+"""The batch script: what it asks for, what it runs, that nothing of a suite or an option reaches the shell unquoted."""
 
 from __future__ import annotations
 
@@ -14,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+from running import harness
 
 from harness.clusters.slurm import SlurmOptions, job, read_template
 from harness.errors import UsageError
 from harness.session.suite.prepare import Shard, prepare
-from tests.session.running import harness
 
 EVIL = 'x\'; touch hacked; echo $(touch hacked) `touch hacked` "$(touch hacked)" #'
 
@@ -97,7 +94,6 @@ def test_the_suite_beside_it_has_the_cells_of_the_one_that_was_named(tmp_path, o
 
 
 def test_nothing_of_an_option_is_run_by_the_shell(tmp_path):
-    """The command is replaced by one that prints its arguments."""
     _, made = written(
         "quickstart",
         tmp_path / EVIL.replace("/", ""),

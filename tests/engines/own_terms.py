@@ -22,6 +22,5 @@ def terms_of(engine, prompts, samples=None):
 
 
 def gradients(engine, prompts, terms):
-    """Neither clipped nor followed."""
     engine.update(prompts, terms, Optimisation(learning_rate=0.0, clip_norm=1e9, max_tokens=24))
     return {n: p.grad.clone() for n, p in engine._trained().named.items() if p.grad is not None}

@@ -1,14 +1,11 @@
-"""The embedded engine on random models of the architectures that matter, against transformers' own generation and forward pass.
-
-Windows are shorter than the prompts, so that sampling, prefixes and teacher forcing must each hide what lies too far back.
-"""
+"""The embedded engine on random models of the architectures that matter, against transformers' own generation and forward pass."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
+import architectures
 import numpy as np
 import pytest
 import torch
@@ -129,7 +126,6 @@ def build(kind, folder):
 @pytest.mark.slow_but("gemma3", "qwen3_moe", "deepseek_v3")
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_as_transformers_itself(kind, tmp_path, prompts):
-    """Greedy answers are those of `generate`, and sampled log-probabilities those of a plain forward pass over the whole text."""
     build(kind, tmp_path)
     prompts = sorted(prompts, key=lambda p: -len(p.text))[:4] + list(prompts[:4])
     engine = EmbeddedEngine("a", tmp_path, device="cpu")
@@ -160,7 +156,6 @@ def test_as_transformers_itself(kind, tmp_path, prompts):
 
 @pytest.mark.parametrize("kind", ["gemma3", "mistral"])
 def test_the_windows_matter(kind, tmp_path, prompts):
-    """Otherwise the test above could not fail: with a wide window the log-probabilities are others."""
     build(kind, tmp_path)
     sample = EmbeddedEngine("a", tmp_path, device="cpu").sample(prompts[:1], np.zeros((1, 1), np.uint64), Sampling())
     config = json.loads((tmp_path / "config.json").read_text())
@@ -187,13 +182,10 @@ def test_what_is_neither_full_nor_sliding_is_refused_by_name(tmp_path):
 
 
 def test_the_table_of_architectures_is_current_and_claims_no_more_than_is_compared_here():
-    spec = importlib.util.spec_from_file_location("architectures", ROOT / "tools" / "architectures.py")
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    assert set(tool.VERIFIED) == {make.model_type for make, _ in CONFIGS.values()}
-    assert "opens" not in [tool.verdict(kind) for kind in tool.NAMED]
-    text = tool.PAGE.read_text("utf-8")
-    assert tool.page(text) == text, "run: python tools/architectures.py"
+    assert set(architectures.VERIFIED) == {make.model_type for make, _ in CONFIGS.values()}
+    assert "opens" not in [architectures.verdict(kind) for kind in architectures.NAMED]
+    text = architectures.PAGE.read_text("utf-8")
+    assert architectures.page(text) == text, "run: python tools/architectures.py"
 
 
 def test_attention_of_its_own_is_refused_before_weights_are_read(tmp_path):

@@ -69,7 +69,6 @@ def test_only_own_denominators_are_filled_in():
 @pytest.mark.parametrize("updates", [1, 2])
 @pytest.mark.parametrize("objective", [TOKEN, replace(GSPO, low=0.5, high=2.0)], ids=["token", "sequence"])
 def test_correction_by_the_formula(objective, updates):
-    """Gradient of min(exp(trainer - sampler), C) r A, token by token, nothing clipped; peers are left alone."""
     rng, truncation = np.random.default_rng(4), 1.5
     sampled = [-rng.gamma(2.0, 0.5, n) for n in (1, 4, 6, 3)]
     start = [s + rng.normal(0, 0.6, s.size) for s in sampled]
@@ -145,7 +144,6 @@ def test_drift_of_known_answers(objective, outside):
 
 
 def test_drift_is_of_the_first_update_and_of_own_answers():
-    """Later forward passes see other weights; answers of advantage 0 have none; peers have no sampler here."""
     answers = [answer(0, SAMPLED[0]), answer(1, SAMPLED[1]), answer(2, SAMPLED[2], 0.0)]
     found = drift_of(own(GSPO, answers), updates=2)
     assert (found.mean, found.outside) == (pytest.approx(0.1, rel=1e-4), 0.0)

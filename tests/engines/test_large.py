@@ -1,4 +1,4 @@
-"""What only large models need: vocabularies in parts, choices in two steps, bf16 with fp32 masters."""
+"""What only large models need."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ HALF_CHECKS = (
 @pytest.mark.slow_but("gemma3", "qwen3_moe")
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_vocabularies_in_parts_give_the_same(kind, tmp_path, prompts, monkeypatch):
-    """Log-probabilities and gradients, with caps and ungrouped ids; no part holds more than a few ids."""
     build(kind, tmp_path)
     prompts = prompts[:4]
     seeds = np.arange(12, dtype=np.uint64).reshape(4, 3)
@@ -75,7 +74,6 @@ def test_parts_are_as_wide_as_a_gpu_wants_them():
 
 @one_family
 def test_answers_of_one_token_in_parts(folder, prompts, monkeypatch):
-    """Nothing is left to look up after the prompt, and the vocabulary is large."""
     engine = EmbeddedEngine("a", folder, device="cpu")
     answers = [np.array([engine.stop[0]], np.int32)] * 2
     whole = engine.score(prompts[:2], answers)
@@ -146,7 +144,6 @@ def test_bf16_computes_as_fp32_within_its_error(folder, prompts):
 
 @one_family
 def test_bf16_masters_learn_what_bf16_weights_would_lose(folder, prompts, tmp_path):
-    """Steps far below a weight's bf16 spacing add up in the masters; the model's own weights follow once they are large enough."""
     engine = EmbeddedEngine("a", folder, device="cpu", dtype="bf16")
     samples = engine.sample(prompts[:4], np.arange(16, dtype=np.uint64).reshape(4, 4), Sampling(1.0, 24))
     answers = tuple(

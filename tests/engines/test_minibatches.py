@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.learning.minibatches import minibatches
-from harness.learning.terms import Objective, Term, TermAnswer
+from harness.learning.terms import Objective, Schedule, Term, TermAnswer
 
 
 def answers(prompt, count, size=3, advantage=1.0, weight=1.0):
@@ -55,7 +52,7 @@ def test_every_answer_once_units_whole_and_nothing_empty_without_need(sizes, upd
 def test_normalisers_count_own_and_peer_together_and_the_silent_ones_too():
     token, answer = Objective(), Objective(ratio="sequence", aggregation="answer")
     constant, prompt = Objective(aggregation="constant"), Objective(form="nll", aggregation="prompt")
-    kl = Objective(form="kl")
+    kl, nll = Objective(form="kl"), Objective(form="nll", token_weight="unsure")
     terms = (
         Term("own", "own", token, answers("a", 4, size=5) + answers("b", 4, size=5, advantage=0.0)),
         Term("peer", "peer", token, answers("a", 2, size=7, weight=0.0)),
@@ -63,6 +60,7 @@ def test_normalisers_count_own_and_peer_together_and_the_silent_ones_too():
         Term("drgrpo", "own", constant, answers("b", 6)),
         Term("rescue", "peer", prompt, answers("c", 1)),
         Term("kl", "own", kl, answers("a", 4, size=5)),
+        Term("imitation", "peer", nll, answers("a", 3, size=6)),
     )
     (batch,) = minibatches(terms, 1, max_tokens=48)
     assert batch.normaliser(token) == 8 * 5 + 2 * 7
@@ -70,14 +68,12 @@ def test_normalisers_count_own_and_peer_together_and_the_silent_ones_too():
     assert batch.normaliser(constant) == 6 * 48
     assert batch.normaliser(prompt) == 3
     assert batch.normaliser(kl) == 4 * 5
-    assert [index for index, _ in batch.live()] == [0] * 4 + [2] * 3 + [3] * 6 + [4] + [5] * 4
+    assert batch.normaliser(nll) == 3 * 6, "what has no ratio is counted apart"
+    assert [index for index, _ in batch.live()] == [0] * 4 + [2] * 3 + [3] * 6 + [4] + [5] * 4 + [6] * 3
 
 
 def test_zero_updates_are_refused():
     with pytest.raises(ValueError, match="at least 1"):
         minibatches([], 0, 48)
-
-
-def test_terms_can_be_cut_and_packed_without_torch():
-    code = "import sys, harness.learning.minibatches; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    with pytest.raises(ValueError, match="'own': its schedule is not settled"):
+        minibatches([Term("own", "own", Objective(), (), schedule=Schedule(1.0, 0.0))], 1, 48)

@@ -1,4 +1,4 @@
-"""The sampling loop's own parts: rows that close up, weights laid out for sampling, attention of one query."""
+"""The sampling loop's own parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ one_family = pytest.mark.parametrize("folder", ["qwen"], indirect=True)
 
 
 def cache(prompts: int) -> KeyValues:
-    """Two layers whose numbers all differ, 3 tokens long."""
     made = KeyValues(3)
     numbers = torch.arange(2 * prompts * 2 * 3 * 4.0).view(2, prompts, 2, 3, 4)
     made.layers = [(numbers[0], -numbers[0]), (numbers[1], -numbers[1])]
@@ -80,7 +79,6 @@ def test_packing_ends_with_its_block_and_leaves_fp32_alone():
 @pytest.mark.parametrize("queries", [1, 5])
 @pytest.mark.parametrize("learning", [False, True])
 def test_grouped_attention_is_attention(dtype, queries, learning):
-    """Over a part of longer memory, as a cache gives it; shared keys."""
     rng = torch.Generator().manual_seed(0)
     query = torch.randn(3, 6, queries, 16, generator=rng).to(dtype)
     key, value = (torch.randn(3, 2, 20, 16, generator=rng).to(dtype)[:, :, :11] for _ in range(2))

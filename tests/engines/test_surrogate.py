@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -129,26 +130,16 @@ def test_loss_and_gradient_follow_the_formula(form, ratio, aggregation):
     torch.testing.assert_close(logp.grad, torch.cat([gradients[id(a)] for _, a in live]), rtol=1e-10, atol=1e-14)
     moved = [int((gradients[id(a)] != 0).sum()) for _, a in live]
     assert statistics.active_tokens.tolist() == moved
+    bounded = form in ("ppo", "hard", "truncated")
+    assert statistics.clipped_tokens.tolist() == [
+        (a.counted - m) * bounded for (_, a), m in zip(live, moved, strict=True)
+    ]
     assert loss.item() != 0
     if form in ("ppo", "hard", "truncated"):
         assert (statistics.ratio_count == (packed.counts if ratio == "token" else 1)).all()
         assert (statistics.ratio_square * statistics.ratio_count >= statistics.ratio_sum**2 - 1e-9).all()
     if form in ("ppo", "hard"):
         assert 0 < statistics.clipped_tokens.sum() < packed.counts.sum()
-
-
-@pytest.mark.parametrize(("form", "ratio", "aggregation"), CASES)
-def test_each_token_has_a_gradient_or_is_clipped_or_is_not_pushed(form, ratio, aggregation):
-    """Whatever is asked, answers of zero advantage or weight included: by autograd, and by whether a bound is to blame."""
-    batch, logps = make_batch(form, ratio, aggregation)
-    everything = [(i, a) for i, term in enumerate(batch.terms) for a in term.answers]
-    _, statistics = surrogate(flat(everything, logps), pack(batch, everything))
-    _, gradients = by_the_book(batch, logps)
-    moved = [int((gradients[id(a)] != 0).sum()) for _, a in everything]
-    pushed = [bool(a.weight) * (form in ("nll", "kl") or a.advantage != 0) * a.counted for _, a in everything]
-    assert statistics.active_tokens.tolist() == moved
-    bounded = form in ("ppo", "hard", "truncated")
-    assert statistics.clipped_tokens.tolist() == [(p - m) * bounded for p, m in zip(pushed, moved, strict=True)]
 
 
 @pytest.mark.parametrize(("form", "ratio", "aggregation"), CASES)
@@ -170,6 +161,43 @@ def test_microbatches_add_up(form, ratio, aggregation):
         gradient |= dict(zip(piece.tolist(), logp.grad.split(packed.counts.tolist()), strict=True))
     assert total == pytest.approx(loss.item(), rel=1e-12)
     assert torch.equal(torch.cat([gradient[i] for i in range(len(live))]), whole.grad)
+
+
+SHAPES = {
+    "one": lambda p: 1.0 + 0 * p,
+    "shaped": lambda p: p / (p + 0.3),
+    "slope": lambda p: 0.3 * p / (p + 0.3) ** 2,
+    "unsure": lambda p: p * (1 - p),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("form", ["ppo", "hard", "truncated", "nll", "kl"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_token_weight_multiplies_each_token_and_carries_no_gradient(shape, form, dtype):
+    """Token weights without gradient in the one loss: each token's gradient is that of weight one times w(p)."""
+    plain, logps = make_batch(form, "token", "token")
+    terms = (replace(t, objective=replace(t.objective, token_weight=shape, gamma=0.3)) for t in plain.terms)
+    found = []
+    for batch in (plain, replace(plain, terms=tuple(terms))):
+        live = list(batch.live())
+        logp = flat(live, logps, dtype)
+        packed = pack(batch, live)
+        loss, statistics = surrogate(logp, packed)
+        loss.backward()
+        found.append((logp, packed, statistics))
+    (leaf, _, one), (logp, packed, weighed) = found
+    weight = SHAPES[shape](leaf.detach().double().exp())
+    torch.testing.assert_close(logp.grad.double(), leaf.grad.double() * weight, rtol=2e-6, atol=1e-9)
+    assert weighed.active_tokens.tolist() == one.active_tokens.tolist()
+    assert weighed.clipped_tokens.tolist() == one.clipped_tokens.tolist()
+    if shape != "one" and form != "kl":
+        assert (weighed.ratio_count == packed.counts).all()
+        each = partial(np.repeat, repeats=packed.counts)
+        log_ratio = (logp.detach().double().numpy() - packed.denominator) * each(packed.log_scale)
+        ratio = np.exp(np.where(each(packed.on_policy) | (form == "nll"), 0.0, log_ratio.clip(-0.9, 0.9)))
+        sums = np.add.reduceat(ratio * weight.numpy(), np.cumsum(packed.counts) - packed.counts)
+        assert weighed.ratio_sum == pytest.approx(sums, rel=1e-5)
 
 
 def test_bounds_tighten_with_further_updates():

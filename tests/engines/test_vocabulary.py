@@ -1,4 +1,4 @@
-"""What a folder says of its tokens: the end that is taught, rows without a token, and faults in one line that names the policy."""
+"""What a folder says of its tokens."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ def test_a_template_without_a_stop_teaches_eos(tmp_path):
 
 
 def test_rows_without_a_token_are_forbidden_and_none_else(tmp_path):
-    """Ids behind a hole are real tokens: `len(tokenizer)` is not the end of the vocabulary."""
     vocabulary = open_vocabulary(folder(tmp_path, holes=(7, 8, 20)), chat=False, policy="p")
     used = set(vocabulary.tokenizer.get_vocab().values())
     assert max(used) >= len(vocabulary.tokenizer)

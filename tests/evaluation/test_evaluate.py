@@ -131,7 +131,6 @@ TEMPLATE = (
 
 @pytest.fixture(scope="module")
 def talking(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The checkpoint with a chat template."""
     folder = tmp_path_factory.mktemp("talking") / "talking"
     shutil.copytree(checkpoint, folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)

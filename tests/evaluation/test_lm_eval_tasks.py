@@ -1,4 +1,4 @@
-"""lm-eval's own tasks by name: their prompts, filters and metric decide, on local data and without a network."""
+"""lm-eval's own tasks by name."""
 
 from __future__ import annotations
 

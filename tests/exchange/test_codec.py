@@ -155,7 +155,6 @@ def fuzzed(count: int, seed: int) -> list[bytes]:
         return bytes(flipped)
 
     def counts(message: bytes) -> bytes:
-        """A header byte that announces billions of elements, somewhere."""
         at = rng.integers(len(message))
         head = bytes([rng.choice([0xDD, 0xDF, 0xDB, 0xC6, 0xC9])])
         return message[:at] + head + b"\xff\xff\xff\xff" + message[at + 1 :]
@@ -178,7 +177,6 @@ def fuzzed(count: int, seed: int) -> list[bytes]:
 
 
 def test_thousands_of_fuzzed_messages() -> None:
-    """Every one a checked record or a typed refusal; decoding never takes more than a few times the largest message."""
     outcomes: Counter[str] = Counter()
     peak = 0
     for seed in range(8):
@@ -213,7 +211,6 @@ def test_thousands_of_fuzzed_messages() -> None:
     ids=["tokens", "lists", "astral", "type", "keys"],
 )
 def test_small_messages_do_not_grow_large(message: bytes) -> None:
-    """The worst that a message of legal size can cost: text and lists at their limits."""
     tracemalloc.start()
     try:
         with pytest.raises(ExchangeError):

@@ -13,8 +13,7 @@ from harness.exchange.exchange import Collected, Exchange, Quotas
 from harness.exchange.misbehaviour import Condition, Lying, Noisy, Sender, Silent, Spamming, Stale, condition_of
 from harness.experience.answers import Answer, Group, Prompt
 from harness.experience.records import GroupValue, Record, Refusal, Rollout, Success, TextRollout
-from harness.suite.edges import edges_of
-from harness.suite.schema import Defences
+from harness.suite.schema import Defences, edges_of
 from harness.verification.verdict import Verdict
 
 ANSWERS = 40

@@ -20,8 +20,7 @@ from harness.exchange import exchange as see
 from harness.exchange.exchange import Collected, Exchange, Quotas
 from harness.exchange.wire import InProcess, encode
 from harness.experience.records import Record, Refusal, Success
-from harness.suite.edges import edges_of
-from harness.suite.schema import Defences
+from harness.suite.schema import Defences, edges_of
 
 POLICIES = ("b", "a", "c")
 
@@ -35,7 +34,6 @@ def among(policies: tuple[str, ...] = POLICIES, edges: Any = "all", **changes: A
 
 
 def refusals(exchange: Exchange) -> Counter[tuple[str, str, str]]:
-    """Entries that were refused, by (receiver, author, reason)."""
     return Counter((e.receiver, e.author, e.reason) for e in exchange.ledger if not e.accepted)
 
 
@@ -96,7 +94,6 @@ HEADERS: list[tuple[Refusal, list[Record]]] = [
 
 @pytest.mark.parametrize(("reason", "records"), HEADERS, ids=[str(r) for r, _ in HEADERS])
 def test_headers_are_checked(reason: Refusal, records: list[Record]) -> None:
-    """The last record is refused, and every other let in; the regime shares all types but successes."""
     exchange = among(("a", "b", "c"), kinds=see.SHIPPED - {Success})
     exchange.publish("c", 3, [])
     got = heard(exchange, records, 3)
@@ -257,25 +254,6 @@ def test_ledger_is_filled_in_by_the_receiver() -> None:
     assert exchange.ledger[0].source_tokens == len(rollout(index=0).tokens)
 
 
-def test_thousands_of_hostile_messages_reach_a_receiver() -> None:
-    """Everything is counted, the honest author is heard in full, and the ledger stays small."""
-    from test_codec import fuzzed
-
-    exchange = among(quotas=Quotas(messages=20_000, bytes=1 << 40))
-    total: Counter[str] = Counter()
-    for step in range(8):
-        messages = fuzzed(500, seed=100 + step)
-        exchange.post("a", step, messages)
-        exchange.publish("c", step, step_records("c", step))
-        got = exchange.collect("b", step, PROMPTS)
-        assert sum(r.author == "c" for r in got.records) == 12
-        theirs = [r for r in got.records if r.author == "a"]
-        assert len(theirs) + sum(got.refused.values()) == len(messages)
-        total += got.refused
-    assert sum(total.values()) > 3_600
-    assert set(total) <= set(Refusal)
-
-
 moves = st.lists(
     st.tuples(
         st.sampled_from(POLICIES), st.sampled_from(POLICIES), st.integers(0, 6), st.sampled_from([*PROMPTS, "p9"]),
@@ -378,7 +356,6 @@ def test_of_a_flood_ahead_one_delivery_a_step_is_kept_and_its_step_counts_no_fur
 
 
 def test_receivers_at_steps_of_their_own_hear_everything_once() -> None:
-    """Three policies at random paces, never more than two steps apart: every record arrives at every peer exactly once."""
     steps, exchange = 12, among(max_staleness=2, deadline=20.0)
     heard_by: dict[str, Counter[tuple[str, int, str, int]]] = {policy: Counter() for policy in POLICIES}
     spans: list[int] = []

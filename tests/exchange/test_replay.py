@@ -1,4 +1,4 @@
-"""A stored exchange, served again without the peer: the same records, or a clear refusal to read it."""
+"""A stored exchange, served again without the peer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.exchange.exchange import Collected, Exchange
 from harness.exchange.replay import Frame, ReplaySource, ReplayWriter
 from harness.exchange.wire import encode
 from harness.experience.records import Record, Refusal
-from harness.suite.edges import edges_of
+from harness.suite.schema import edges_of
 
 POLICIES = ("a", "b", "c")
 STEPS = range(1, 6)
@@ -38,10 +38,10 @@ def record(path: Path, steps: range = STEPS, resume: int = -1) -> list[tuple[Rec
     return heard
 
 
-def replayed(source: ReplaySource, step: int, receiver: str = "b") -> Collected:
+def replayed(source: ReplaySource, step: int, receiver: str = "b", share: float = 1.0, seed: int = 0) -> Collected:
     authors = tuple(p for p in POLICIES if p != receiver)
     exchange = Exchange(POLICIES, edges_of(POLICIES, [(author, receiver) for author in authors]))
-    source.serve(exchange, step, authors)
+    source.serve(exchange, step, authors, share, seed)
     return exchange.collect(receiver, step, PROMPTS)
 
 
@@ -57,6 +57,22 @@ def test_round_trip(tmp_path: Path) -> None:
     stored = (tmp_path / "exchange.bin").stat().st_size
     once = sum(len(encode(r)) for step in STEPS for author in POLICIES for r in step_records(author, step))
     assert stored < 1.1 * once, "what two receivers accept is stored once"
+
+
+def test_a_share_of_each_authors_messages_is_drawn_by_seed_and_step(tmp_path: Path) -> None:
+    """S2L-PO's annealing on `replay`."""
+    record(tmp_path / "log")
+    source = ReplaySource(tmp_path / "log")
+    whole = replayed(source, 2).records
+    of = {author: [r for r in whole if r.author == author] for author in ("a", "c")}
+    for share in (0.0, 0.3, 0.5, 1.0):
+        got = replayed(source, 2, share=share).records
+        for author, sent in of.items():
+            assert len([r for r in got if r.author == author]) == int(share * len(sent) + 0.5)
+        assert list(got) == [r for r in whole if r in got]
+        assert got == replayed(source, 2, share=share).records, "a resumed run draws the same"
+    drawn = {str(replayed(source, 2, share=0.5, seed=seed).records) for seed in range(6)}
+    assert len(drawn) > 1
 
 
 def test_resuming_drops_what_is_run_again(tmp_path: Path) -> None:

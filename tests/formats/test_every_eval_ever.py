@@ -1,5 +1,4 @@
-"""`harness export --format eee`: the store's own numbers, the same bytes each time, no false verdict; and what the format's own
-validator says, where it is installed."""
+"""`harness export --format eee`: the store's own numbers, the same bytes each time, no false verdict."""
 
 from __future__ import annotations
 
@@ -14,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pytest
+from running import ingested
 from synthetic_results import REGIMES, write_results
 
 from harness.formats.every_eval_ever import write_every_eval_ever
@@ -69,7 +69,6 @@ def written(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def records(written: Path) -> dict[tuple[str, str], tuple[dict, list[dict]]]:
-    """By cell and policy, the record and its lines."""
     found = {}
     for file in written.glob("data/*/*/*/*.json"):
         record = json.loads(file.read_text())
@@ -186,8 +185,7 @@ def cut(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifests = {folder.name: read_manifest(folder) for folder in folders}
     tables = {folder.name: compact(read_journal(folder).tables) for folder in folders}
     write_reference(place / "results/reference/s", read_suite(results / "s"), "test", manifests, tables)
-    ingest(place / "results")
-    with Snapshot(place / "results") as snapshot:
+    with ingested(place / "results") as snapshot:
         assert write_every_eval_ever(snapshot, place / "results", "s@reference", place / "eee") == 4
     return place / "eee"
 

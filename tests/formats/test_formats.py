@@ -1,4 +1,4 @@
-"""Other programs read what `harness export` writes: lm-eval's own readers, Parquet's, the hub's model cards."""
+"""Other programs read what `harness export` writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lm_eval.utils import (
     get_sample_results_filenames,
     make_table,
 )
-from session.running import harness
+from running import ingested, ok
 from synthetic_results import REGIMES, write_results
 
 from harness.errors import StoreError, UsageError
@@ -43,7 +43,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write(folder: Path, suite: str, tasks: tuple[str, ...] = ("micro", "gsm8k"), limit: int | None = None) -> Path:
-    """Results with what an evaluation's configuration has."""
     write_results(folder, suite, regimes=REGIMES[:3], seeds=(1, 2), steps=2, questions=10, tasks=tasks, text="<b>")
     evaluation = {"limit": limit, "max_new_tokens": None, "k": 2}
     for file in (f for f in folder.glob("*/*/manifest.json") if not f.parent.name.startswith("base-")):
@@ -155,8 +154,7 @@ def test_nothing_is_written_outside_whatever_our_own_manifests_are_called(
     for file in folder.glob("*/[!b]*/manifest.json"):
         write_manifest(file.parent, msgspec.structs.replace(read_manifest(file.parent), **{field: NAMES[field]}))
     before = contents(tmp_path)
-    ingest(folder)
-    with Snapshot(folder) as snapshot, pytest.raises(StoreError, match="is no name for a file"):
+    with ingested(folder) as snapshot, pytest.raises(StoreError, match="is no name for a file"):
         write_(snapshot, folder, "s", tmp_path / "a" / "b" / "out")
     assert contents(tmp_path).keys() - before.keys() <= {"results/.harness.lock"}
 
@@ -171,6 +169,5 @@ def test_the_pages_commands_run_as_printed(tmp_path: Path, monkeypatch: pytest.M
     for command in commands:
         if "track" in command and find_spec(command.split("--to ")[1]) is None:
             continue
-        code, _, err = harness(*command.split()[1:])
-        assert code == 0, err
+        ok(*command.split()[1:])
     assert {"report.html", "lm-eval", "eee", "parquet", "cards"} <= {p.name for p in tmp_path.iterdir()}

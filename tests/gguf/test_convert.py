@@ -1,4 +1,4 @@
-"""GGUF files written by the format's own library, converted back: weights, ids, ends, and what must be refused."""
+"""GGUF files written by the format's own library, converted back."""
 
 from __future__ import annotations
 
@@ -120,44 +120,33 @@ def written(file, kind, core, model, **changes):
     """A GGUF file as llama.cpp's converter lays it out: interleaved rotary pairs for llama, norms plus one for gemma."""
     architecture = "llama" if kind == "smollm" else "gemma3"
     writer, config = gguf.GGUFWriter(file, architecture), model.config
-    writer.add_name("tiny")
-    writer.add_license("cc0-1.0")
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(512)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
     tokens = [core.id_to_token(i) for i in range(core.get_vocab_size())]
-    if kind == "gemma":
-        writer.add_key_length(16)
-        writer.add_value_length(16)
-        writer.add_sliding_window(16)
-        writer.add_rope_freq_base(1e6)
-        learnt = [token for token, _ in sorted(core.get_vocab().items(), key=lambda item: item[1])]
-        writer.add_tokenizer_model("llama")
-        writer.add_token_scores([-1000.0 if i < 262 else -float(i) for i in range(len(learnt))])
-    else:
-        writer.add_rope_dimension_count(8)
-        writer.add_rope_freq_base(1e4)
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre(changes.get("pre", "smollm"))
-        writer.add_token_merges([" ".join(merge) for merge in json.loads(core.to_str())["model"]["merges"]])
     added = core.get_added_tokens_decoder()
     types = [
         3 if i in added and added[i].special else 4 if i in added else 6 if t.startswith("<0x") else 1
         for i, t in enumerate(tokens)
     ]
-    writer.add_token_list(tokens)
-    writer.add_token_types(types)
-    writer.add_bos_token_id(2)
-    writer.add_eos_token_id(1)
-    writer.add_pad_token_id(0)
-    writer.add_unk_token_id(3)
-    writer.add_add_bos_token(kind == "gemma")
-    writer.add_add_space_prefix(False)
+    fields = {
+        "name": "tiny", "license": "cc0-1.0", "block_count": config.num_hidden_layers, "context_length": 512,
+        "embedding_length": config.hidden_size, "feed_forward_length": config.intermediate_size,
+        "head_count": config.num_attention_heads, "head_count_kv": config.num_key_value_heads,
+        "layer_norm_rms_eps": config.rms_norm_eps, "vocab_size": config.vocab_size, "token_list": tokens, "token_types": types,
+        "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0, "unk_token_id": 3, "add_bos_token": kind == "gemma",
+        "add_space_prefix": False,
+    }  # fmt: skip
+    if kind == "gemma":
+        fields |= {
+            "key_length": 16, "value_length": 16, "sliding_window": 16, "rope_freq_base": 1e6, "tokenizer_model": "llama",
+            "token_scores": [-1000.0 if i < 262 else -float(i) for i in range(len(core.get_vocab()))],
+        }  # fmt: skip
+    else:
+        merges = [" ".join(merge) for merge in json.loads(core.to_str())["model"]["merges"]]
+        fields |= {
+            "rope_dimension_count": 8, "rope_freq_base": 1e4, "tokenizer_model": "gpt2",
+            "tokenizer_pre": changes.get("pre", "smollm"), "token_merges": merges,
+        }  # fmt: skip
+    for name, value in fields.items():
+        getattr(writer, f"add_{name}")(value)
     norms = GEMMA_NORMS if kind == "gemma" else LLAMA_NORMS
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight":
@@ -184,7 +173,6 @@ def written(file, kind, core, model, **changes):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Both kinds: tokenizer, model, file."""
     folder = tmp_path_factory.mktemp("gguf")
     cores = {"smollm": smollm(), "gemma": gemma()}
     trained = {"smollm": llama(cores["smollm"]), "gemma": gemma_model(cores["gemma"])}
@@ -236,7 +224,6 @@ def test_broken_files_are_one_line(made, tmp_path, cut):
 
 @pytest.mark.slow
 def test_command(made, tmp_path):
-    """As a user starts it; a second time the folder is there already."""
     command = [
         sys.executable,
         "-c",

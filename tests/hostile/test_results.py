@@ -1,4 +1,4 @@
-"""Results of others that mean harm: nothing hangs, nothing grows, the good cells are taken."""
+"""Results of others that mean harm."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from running import ingested
 from synthetic_results import REGIMES, write_results
 
 from harness import limits
 from harness.store.foreign import import_results
-from harness.store.ingest import ingest
-from harness.store.read import Snapshot
 from harness.store.rows import SCHEMAS
 
 
@@ -63,8 +62,7 @@ def test_one_cell_of_another_kind_and_the_others_are_read(tmp_path: Path, kind: 
         ("manifest", "loop"),
         ("manifest", "dangling link"),
     }  # as if there were none
-    ingest(theirs)
-    with Snapshot(theirs) as snapshot:
+    with ingested(theirs) as snapshot:
         found = snapshot.sql("SELECT count(DISTINCT cell) FROM samples").rows[0][0]
     assert found == len(cells) - (place != "manifest")
     assert time.process_time() - started < 10

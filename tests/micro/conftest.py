@@ -1,4 +1,4 @@
-"""One OpenMP thread here and in child processes: several spin against each other on a busy machine."""
+"""One OpenMP thread here and in child processes."""
 
 import os
 

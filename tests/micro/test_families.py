@@ -64,7 +64,6 @@ def test_weights_follow_the_seed_only() -> None:
 
 @pytest.mark.slow
 def test_tokenizers_are_the_same_in_another_process() -> None:
-    """Hash seeds differ between processes; a trainer that leans on their order would show here."""
     code = "from harness.engines.embedded.families import FAMILIES, _trained\nfor f in FAMILIES: print(_trained(f))"
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     assert there.stdout.splitlines() == [_trained(family) for family in FAMILIES]

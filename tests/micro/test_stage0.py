@@ -1,7 +1,8 @@
-"""Stage 0 with a few steps: cache, gate, determinism. The trained bases' quality is measured, not tested (docs/micro.md)."""
+"""Stage 0 with a few steps: cache, gate, determinism."""
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import replace
 from itertools import islice, pairwise
@@ -18,13 +19,13 @@ from harness.cache import cache_folder
 from harness.engines.embedded.families import FAMILIES, build_model, build_tokenizer
 from harness.engines.embedded.presets import PRESETS, Mixture, draw_examples
 from harness.engines.embedded.warmup import (
+    REPORT,
     MicroSpec,
     Pretrainer,
     Schedule,
     base_checkpoint,
-    read_report,
 )
-from harness.errors import CellError, UsageError
+from harness.errors import CellError
 from harness.files import lock
 
 TINY = MicroSpec("qwen", "mul", steps=3, rounds=0, gate=0.0, probes=1)
@@ -46,10 +47,10 @@ def test_second_call_trains_nothing(cache: Path) -> None:
     assert len(seen) == 3
     assert AutoModelForCausalLM.from_pretrained(folder).config.model_type == "qwen3"
     assert AutoTokenizer.from_pretrained(folder).eos_token == "<eos>"
-    report = read_report(folder)
-    assert report.steps == 3
-    assert set(report.given_cot.groups) == {"add", "mul"}
-    assert report.cpu_seconds > 0
+    report = json.loads((folder / REPORT).read_bytes())
+    assert report["steps"] == 3
+    assert set(report["given_cot"]["groups"]) == {"add", "mul"}
+    assert report["cpu_seconds"] > 0
     assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".")] == []
 
 
@@ -129,21 +130,20 @@ def test_gate_adds_rounds_and_then_gives_up(cache: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_training_lowers_the_loss(family: str) -> None:
-    """Split batches give the whole batch's loss, and forty steps learn the format."""
     tokenizer = build_tokenizer(family)
     model = build_model(family, 0, tokenizer)
     trainer = Pretrainer(
         model, tokenizer, draw_examples(PRESETS["trap"], "add", Random(0)), Schedule(warmup=5, batch=8)
     )
     held = trainer._encode(list(islice(draw_examples(PRESETS["trap"], "add", Random(9)), 16)))
-    targets = sum(row.ids.size - row.start for row in held)
+    targets = sum(ids.size - start for ids, start in held)
     with torch.no_grad():
         before = trainer._loss(held) / targets
         parts = sum(trainer._loss([row]) for row in held) / targets
     torch.testing.assert_close(before, parts, rtol=1e-5, atol=1e-5)
-    labels = torch.from_numpy(held[0].ids)[None]
+    labels = torch.from_numpy(held[0][0])[None]
     logits = model(labels).logits.log_softmax(-1)[0]
-    start = held[0].start
+    start = held[0][1]
     by_hand = -sum(logits[t - 1, labels[0, t]] for t in range(start, labels.shape[1]))
     torch.testing.assert_close(trainer._loss(held[:1]), by_hand, rtol=1e-4, atol=1e-4)
     trainer.run(40, lambda done: None)
@@ -158,11 +158,3 @@ def test_schedule() -> None:
     assert rates[4] == 1.0
     assert all(later < earlier for earlier, later in pairwise(rates[4:]))
     assert rates[-1] == pytest.approx(0.1, abs=0.02)
-
-
-@pytest.mark.parametrize("change", [{"family": "mamba"}, {"strong": "div"}, {"preset": "trapp"}])
-def test_unknown_names_are_refused(change: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match=next(iter(change.values()))):
-        replace(TINY, **change)
-    with pytest.raises(UsageError, match="weak_cot"):
-        Mixture(weak_cot=1.5)

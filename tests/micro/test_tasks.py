@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import operator
 import re
-import subprocess
-import sys
 from dataclasses import asdict, replace
 from itertools import islice
 from random import Random
@@ -15,9 +13,9 @@ from zlib import crc32
 import pytest
 
 from harness.engines.embedded.presets import PRESETS, Mixture, draw_examples
-from harness.errors import DataError, UsageError
+from harness.errors import DataError
 from harness.experience.answers import Prompt
-from harness.tasks.micro import LEVELS, SKILLS, draw_fact, evaluation_problems, evaluation_prompts, training_prompts
+from harness.tasks.micro import LEVELS, SKILLS, draw_fact, evaluation_prompts, training_prompts
 from harness.tasks.registry import get_task
 
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
@@ -57,7 +55,6 @@ def test_micro_can_be_asked_for_what_is_scored_and_its_default_stays() -> None:
 
 
 def test_what_is_asked_can_be_asked_otherwise() -> None:
-    """Training pools hold prompts in one style; a policy may be asked in another."""
     task = get_task("gsm8k")
     prompt = Prompt("a", "How many?", "3")
     zero = replace(prompt, text=task.render(prompt, "zero-shot"))
@@ -87,7 +84,6 @@ def test_facts_are_single_right_steps() -> None:
 
 
 def test_golden_problems() -> None:
-    """The exact texts; a change here changes every base checkpoint and every result."""
     drawn = [SKILLS[skill].draw(Random(7), 2, held_out=False) for skill in SKILLS]
     assert [(p.prompt, p.chain_of_thought) for p in drawn] == GOLDEN
     assert drawn[0].hinted_prompt == f"Q: {drawn[0].question} by steps\nA:"
@@ -110,7 +106,7 @@ def test_training_prompts_are_even() -> None:
 
 
 def test_training_never_meets_evaluation() -> None:
-    evaluation = {p.question for p in evaluation_problems()}
+    evaluation = {p.text[3:-3] for p in evaluation_prompts()}
     trained = {p.text[3:-3] for seed in range(150) for p in training_prompts(seed, 32)}
     supervised = {
         example.prompt.removeprefix("Q: ").removesuffix("\nA:").removesuffix(" by steps")
@@ -155,7 +151,6 @@ def test_presets_leave_the_weak_group_its_habit() -> None:
 
 
 def test_matched_errs_by_habit_only() -> None:
-    """Mistakes come in the stated shares, are carried into the answer, and never follow a prompt for steps."""
     mixture = PRESETS["matched"]
     assert mixture.hard == ("word", "muladd")
     slips: dict[str, list[bool]] = {"hinted": [], "strong": [], "weak": []}
@@ -179,20 +174,10 @@ def test_matched_errs_by_habit_only() -> None:
     assert shares["weak"] == pytest.approx(mixture.weak_slip, abs=0.05)
 
 
-def test_a_mixture_with_an_unknown_hard_skill_is_refused() -> None:
-    with pytest.raises(UsageError, match="'sine'"):
-        Mixture(weak_cot=1.0, hard=("word", "sine"))
-
-
 @pytest.mark.parametrize(("count", "skills"), [(0, ("add",)), (400, ("mul",)), (2, ("add", "sine"))])
 def test_impossible_requests_are_refused(count: int, skills: tuple[str, ...]) -> None:
     with pytest.raises(DataError, match="micro"):
         training_prompts(0, count, skills)
-
-
-def test_task_imports_without_torch() -> None:
-    code = "import sys, harness.tasks.micro, harness.engines.embedded.presets; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 GOLDEN = [

@@ -41,7 +41,6 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def ray_cluster():
-    """Ray on this machine with four logical devices."""
     import ray
 
     from harness.engines.openrlhf.cluster import connect

@@ -15,9 +15,10 @@ from ray._common.utils import reset_ray_address
 from ray._private.utils import read_ray_address
 from ray_nodes import head
 
+from harness.engines.backend import read_options
 from harness.engines.openrlhf import seams
-from harness.engines.openrlhf.cluster import Reservation, fit, layout
-from harness.engines.openrlhf.plugin import Settings, settings_of
+from harness.engines.openrlhf.cluster import Reservation, layout
+from harness.engines.openrlhf.plugin import Settings
 from harness.errors import EngineError, InfeasibleError, SuiteError
 
 pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(120)]
@@ -82,12 +83,12 @@ def test_layouts():
 
 def test_bad_options_name_their_place():
     with pytest.raises(SuiteError, match=r"x.yaml: engine_options.zero_stage: "):
-        settings_of({"zero_stage": 1}, "x.yaml")
+        read_options(Settings, {"zero_stage": 1}, "x.yaml")
     with pytest.raises(SuiteError, match=r"x.yaml: engine_options: zero_stage 0 needs dtype fp32"):
-        settings_of({"zero_stage": 0}, "x.yaml")  # item 1
-    assert settings_of({"zero_stage": 0, "dtype": "fp32"}).zero_stage == 0
+        read_options(Settings, {"zero_stage": 0}, "x.yaml")  # item 1
+    assert read_options(Settings, {"zero_stage": 0, "dtype": "fp32"}).zero_stage == 0
     with pytest.raises(SuiteError, match="unknown field `zero`"):
-        settings_of({"zero": 1})
+        read_options(Settings, {"zero": 1})
 
 
 @pytest.mark.parametrize("devices", [{"trainers": 2}, {"rollout_engines": 2}, {"trainers": 2, "tensor_parallel": 4}])
@@ -122,8 +123,6 @@ def strangers_cluster():
 
 @pytest.mark.timeout(300)
 def test_a_strangers_cluster_is_joined_only_where_it_is_named(strangers_cluster):
-    """As `harness run` keeps a cluster for its workers: by a process that prints the address."""
-
     def joined(how, **environment):
         clean = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
         code = f"import ray; {how}; print('at', ray.get_runtime_context().gcs_address)"
@@ -152,12 +151,6 @@ def test_which_devices_must_be_neighbours():
         "b": Settings(trainers=5, tensor_parallel=2, share_devices=True),
     }
     assert blocks(both) == [4, 1]
-
-
-def test_blocks_go_to_the_fullest_node_that_holds_them():
-    assert fit([2, 2], {"x": 3, "y": 3, "z": 3}) == ["x", "x", "y", "y"]
-    assert fit([1, 4, 1], {"x": 4, "y": 1, "z": 1}) == ["y", "x", "x", "x", "x", "z"]
-    assert fit([2, 2], {"x": 3, "y": 1}) == []
 
 
 THREE_NODES = """
@@ -196,7 +189,6 @@ cluster.shutdown()
 
 @pytest.mark.timeout(300)
 def test_a_tensor_parallel_engine_is_never_divided_between_nodes():
-    """Three nodes of three devices, two engines of two: Ray's packing alone puts the second engine on two nodes."""
     clean = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     run = subprocess.run([sys.executable, "-c", THREE_NODES], env=clean, capture_output=True, text=True, timeout=280)
     said = dict(line.split(": ", 1) for line in run.stdout.splitlines() if ": " in line)

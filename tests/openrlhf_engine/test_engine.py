@@ -1,4 +1,4 @@
-"""The engine on real Ray, DeepSpeed and vLLM: conformance, weight sync, checkpoints between engines, policies side by side."""
+"""The engine on real Ray, DeepSpeed and vLLM."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from first_ratios import check_every_regime
 
 from harness.engines.conformance import CHECKS, Case, name_of
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.openrlhf.batches import AnswerRow
 from harness.engines.openrlhf.cluster import Reservation
 from harness.engines.openrlhf.engine import Base, OpenRLHFEngine
 from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.trainer import AnswerRow
 from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import EngineError
 from harness.learning.terms import Objective, Term, TermAnswer
@@ -84,7 +84,6 @@ def own_term(prompts, samples, scale=1.0):
 
 
 def test_weight_sync_is_real(make, prompts, report_line, monkeypatch):
-    """After each step the rollout engine gives the trainer's log-probabilities; without the sync the check fails."""
     engine = make("a")
     seeds = np.arange(24, dtype=np.uint64).reshape(6, 4)
     worst = 0.0
@@ -113,7 +112,6 @@ def test_no_regime_clips_its_first_update_whatever_the_sampler_says(make, prompt
 
 
 def test_weights_that_transformers_renames_are_synced_too(folders, prompts):
-    """GPT-NeoX's head is `lm_head` in transformers, `embed_out` in a checkpoint and in vLLM; `update` checks the sync."""
     engine = Alone("neox", folders["neox"], settings=Settings(**SETTINGS))
     try:
         samples = engine.sample(prompts[:2], np.arange(8, dtype=np.uint64).reshape(2, 4), Sampling(1.0, 16))
@@ -126,7 +124,6 @@ def test_weights_that_transformers_renames_are_synced_too(folders, prompts):
 
 
 def test_checkpoints_pass_between_engines(make, prompts, folders, tmp_path):
-    """Saved by one engine, taken up by the other, either way: the next step is the same."""
     ours, embedded = make("a"), EmbeddedEngine("a", folders["qwen"], device="cpu")
     samples = ours.sample(prompts[:6], np.arange(24, dtype=np.uint64).reshape(6, 4), Sampling(1.0, 24))
     terms, optimisation = [own_term(prompts[:6], samples)], Optimisation(learning_rate=1e-4, max_tokens=24)
@@ -175,8 +172,6 @@ def step(engine, prompts, found, at):
 
 
 def test_policies_take_turns_on_one_device(make, prompts, folders, tmp_path):
-    """In two threads on one device, a policy's trainer and rollout engine in turn too: the results of a policy with a device to
-    itself, and only one policy has memory there."""
     found, settings = {}, Settings(**SETTINGS, share_devices=True, sleep=True)
     alone = make("alone")
     for at in range(2):
@@ -203,7 +198,6 @@ def test_policies_take_turns_on_one_device(make, prompts, folders, tmp_path):
 
 
 def on(member, do):
-    """Run a function of the actor in its process."""
     return ray.get(member.handle.__ray_call__.remote(do), timeout=60)
 
 

@@ -1,4 +1,4 @@
-"""Parts of an engine die or stop: named within the deadline, everything freed, and a new engine works."""
+"""Parts of an engine die or stop."""
 
 from __future__ import annotations
 

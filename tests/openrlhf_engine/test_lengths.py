@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from harness.engines.catalogue import open_engines
+from harness.engines.catalogue import open_backend
 from harness.engines.embedded.families import build_model, build_tokenizer
 from harness.errors import SuiteError
 from harness.session.cell.evaluate import sample_rows
 from harness.session.cell.questions import with_length
-from harness.session.suite.planning import place_of_base, plan_for
+from harness.session.suite.planning import place_of, plan_for
 from harness.session.suite.prepare import prepare
 from harness.verification.verifier import Verifier
 
@@ -41,9 +41,9 @@ def test_a_paper_suite_at_a_tenth_of_its_lengths(suite, tmp_path, report_line):
     prepared = suite()
     base = prepared.bases[0]
     evaluation, policy, folder = prepared.suite.evaluation, base.policy, tmp_path / "model"
-    layout = place_of_base(plan_for(prepared, None), base).layout[policy.name]
+    layout = place_of(plan_for(prepared, None), base).layout[policy.name]
     options = with_length("openrlhf", {**layout, **prepared.suite.engine_options}, policy, folder, evaluation)
-    with Verifier(workers=1) as verifier, open_engines("openrlhf", {policy.name: options}, 1.0) as engines:
+    with Verifier(workers=1) as verifier, open_backend("openrlhf", {policy.name: options}, 1.0) as engines:
         engine = engines.reference(policy, folder)
         rows = sample_rows(engine, evaluation, policy, 0, 0, verifier)
         report_line(

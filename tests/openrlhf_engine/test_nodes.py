@@ -59,10 +59,12 @@ def test_a_node_that_sees_other_folders_and_little_shared_memory_is_named(tmp_pa
     assert not [*models.iterdir()]
 
 
-def test_nobody_at_the_address_is_one_line():
+def test_nobody_at_the_address_is_one_line(tmp_path):
     for command in ("doctor", "run", "plan"):
         suite = [] if command == "doctor" else ["openrlhf_cpu"]
         more = ["--within", "2"] if command == "doctor" else []
+        if command == "run":
+            more = ["--results", tmp_path]
         code, out, err = harness(command, *suite, "--address", "127.0.0.1:9", *more)
         assert (code, out, err.count("\n")) == (1, "", 1), err
         assert "no Ray cluster to join at 127.0.0.1:9" in err

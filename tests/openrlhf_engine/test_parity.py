@@ -13,12 +13,11 @@ from safetensors.torch import load_file as load_torch
 from harness.engines import checkpoint
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.openrlhf import state
-from harness.engines.openrlhf.batches import AnswerRow, learning_splits, scoring_split
 from harness.engines.openrlhf.offload import MemoryState, all_tensors, storages
 from harness.engines.openrlhf.plugin import Settings
 from harness.engines.openrlhf.seams import checksum, environment
 from harness.engines.openrlhf.strategy import Strategy
-from harness.engines.openrlhf.trainer import PolicyWorker, open_trainers
+from harness.engines.openrlhf.trainer import AnswerRow, PolicyWorker, learning_splits, open_trainers, scoring_split
 from harness.engines.protocol import Optimisation, Sampling
 from harness.engines.tally import Tally
 from harness.engines.vocabulary import open_vocabulary
@@ -28,7 +27,7 @@ from harness.experience.records import GroupValue
 from harness.learning import registry
 from harness.learning.minibatches import from_sampler, minibatches, pack
 from harness.learning.regime import Context
-from harness.learning.terms import Objective, Term, TermAnswer
+from harness.learning.terms import Objective, Term, TermAnswer, scheduled
 from harness.verification.verdict import Verdict
 
 LONGEST = 24
@@ -41,7 +40,7 @@ ROUNDING = 2 * float(np.finfo(np.float32).eps)
 part of a step."""
 SCALE = 0.1
 """A loss is a sum of advantages of order 1 that nearly cancel; below this its relative error says nothing."""
-REGIMES = ("independent", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft", "sapo", "ftis")
+REGIMES = ("independent", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft", "sapo", "ftis", "luffy", "chord")
 OBJECTIVES = {
     f"{ratio}-{form}-{aggregation}": Objective(ratio, form, low=0.8, high=1.2, exponent=exponent, aggregation=aggregation)
     for ratio, form, aggregation, exponent in [
@@ -97,7 +96,7 @@ class World:
         """A regime's terms, or own and peer terms of one objective, the peers' with masks."""
         if case in REGIMES:
             context = Context("a", ("a", "b"), 1, np.random.default_rng(0), LONGEST, 1)
-            return registry.build(case, {}).learn(self.own, self.inbox, context)
+            return scheduled(registry.build(case, {}).learn(self.own, self.inbox, context), 1, 2)
         objective, rng = OBJECTIVES[case], np.random.default_rng(3)
         own = tuple(
             TermAnswer(g.prompt.id, a.tokens, float(rng.normal()), denominator(objective, a.logprobs))
@@ -115,7 +114,6 @@ class World:
 
 
 def verdict(index, right):
-    """The first `right` answers of a group are right."""
     return Verdict("right" if index < right else "wrong")
 
 
@@ -185,7 +183,6 @@ def world(folders, prompts):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_updates_equal_the_embedded_engine(stage, trainers, world, folders, tmp_path, report_line):
-    """Every objective's form and every regime, one and three mini-batches a step, two steps one after another."""
     folder = folders["qwen"]
     strategy = Strategy(Settings(dtype="fp32", zero_stage=stage, trainers=trainers.ranks), temperature=1.0)
     worst = {"loss": 0.0, "norm": 0.0, "weight": 0.0}
@@ -220,7 +217,6 @@ def test_updates_equal_the_embedded_engine(stage, trainers, world, folders, tmp_
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("stage", "dtype"), [(0, "fp32"), (2, "bf16"), (3, "fp32")])
 def test_sleeping_and_scoring_the_base_change_nothing(stage, dtype, trainers, world, folders, prompts, tmp_path):
-    """Two learn the same; one of them also sleeps at all depths and lends its memory to the base: same weights and moments."""
     folder, ranks = folders["qwen"], trainers.ranks
     strategy = Strategy(Settings(dtype=dtype, zero_stage=stage, trainers=ranks), temperature=1.0)
     optimisation = Optimisation(learning_rate=1e-3, max_tokens=LONGEST, measure=True)
@@ -326,7 +322,6 @@ def weight_difference(trainers, embedded, shares, folder):
 
 
 def test_parity_would_notice_another_objective(world, folders):
-    """The figures above are far below what a wrong bound changes."""
     engine = EmbeddedEngine("a", folders["qwen"], device="cpu")
     term = world.terms("token-ppo-token")[0]
     wrong = replace(term, objective=replace(term.objective, high=1.1))
@@ -335,7 +330,6 @@ def test_parity_would_notice_another_objective(world, folders):
 
 
 def grow(trainers, strategy, world, folder, **more):
-    """One update of a fresh policy."""
     trainers.call("init_model_from_pretrained", strategy, str(folder), 1 << 30)
     trainers.call("join", [], open_vocabulary(folder, chat=False).forbidden)
     optimisation = Optimisation(learning_rate=1e-3, max_tokens=LONGEST, **more)
@@ -362,8 +356,6 @@ def test_a_checkpoint_without_masters_is_not_written(world, folders, tmp_path):
 
 
 def sealed(trainers, folder, version):
-    """The trainers' checkpoint as the engine writes it."""
-
     def fill(new):
         trainers.call("save", str(new), checkpoint.OPTIMISER)
 
@@ -409,7 +401,6 @@ def test_checkpoints_pass_between_engines_bit_for_bit(stage, dtype, trainers, wo
 
 
 def in_memory():
-    """Bytes of all tensors of this process."""
     return sum(storage.nbytes() for storage in storages(all_tensors("cpu")))
 
 

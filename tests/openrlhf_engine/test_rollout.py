@@ -21,9 +21,9 @@ from vllm.v1.worker.gpu.sample.logit_bias import MAX_NUM_LOGIT_BIAS_TOKENS, Logi
 from harness.engines.openrlhf import engine, seams
 from harness.engines.openrlhf.plugin import Settings
 from harness.engines.openrlhf.remote import RemoteActor, end, processes
-from harness.engines.openrlhf.rollout import Generated, RolloutWorker
+from harness.engines.openrlhf.rollout import RolloutWorker
 from harness.engines.openrlhf.strategy import Strategy
-from harness.engines.protocol import Sampling
+from harness.engines.protocol import Sample, Sampling
 from harness.errors import EngineError
 from harness.experience.answers import Prompt
 
@@ -55,7 +55,7 @@ def test_more_forbidden_ids_than_the_newer_runner_holds_go_to_the_older_one(more
 def test_answers_that_the_engines_own_limit_ended_are_no_answers(monkeypatch):
     """24.1: they were returned as if `max_new_tokens` had ended them, and counted as wrong."""
     tokens = np.zeros(5, np.int32)
-    found = [Generated(tokens, np.zeros(5, np.float32), finished) for finished in (True, False, False)]
+    found = [Sample(tokens, np.zeros(5, np.float32), "", finished) for finished in (True, False, False)]
     policy = object.__new__(engine.OpenRLHFEngine)
     vocabulary = SimpleNamespace(
         encode=lambda prompt: [1], text=lambda ids, finished: "", stop=(0,), forbidden=frozenset()

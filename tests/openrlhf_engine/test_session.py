@@ -67,13 +67,11 @@ def running(suite, results):
 
 
 def ended(process, limit):
-    """The command's exit code and what it said."""
     _, errors = process.communicate(timeout=limit)
     return int(errors.rpartition("exit code ")[2]), errors
 
 
 def newest(folder):
-    """Step of the newest checkpoint; -1 before the first."""
     found = [re.fullmatch(r"step-(\d+)", p.name) for p in (folder / "resume").glob("step-*")]
     return max((int(match[1]) for match in found if match), default=-1)
 

@@ -1,4 +1,4 @@
-"""SEE's mailboxes in a Ray actor: the in-process transport's behaviour, from several processes, with deadlines."""
+"""SEE's mailboxes in a Ray actor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns on shared devices, without the devices: who holds how much, in which order it changes hands, and no wait for ever."""
+"""Turns on shared devices, without the devices."""
 
 from __future__ import annotations
 

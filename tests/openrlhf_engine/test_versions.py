@@ -1,7 +1,4 @@
-"""Everything of OpenRLHF, DeepSpeed, vLLM and Ray that the engine relies on is where it was in the pinned versions.
-
-A failure here says what a newer version has moved; nothing else has to be read to know where to look.
-"""
+"""Everything of OpenRLHF, DeepSpeed, vLLM and Ray that the engine relies on is where it was in the pinned versions."""
 
 from __future__ import annotations
 
@@ -166,7 +163,6 @@ def test_every_seam_is_there_and_says_why():
 
 
 def test_importing_changes_nothing():
-    """In a process of its own: the engine's modules, and then what they would change, is as its own package made it."""
     import subprocess
     import sys
 

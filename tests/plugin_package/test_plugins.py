@@ -1,4 +1,4 @@
-"""Plugins that pip really installs: found without import, imported on use, and listed with their error when broken."""
+"""Plugins that pip really installs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.catalogue import DOOR as ENGINES
+from harness.engines.catalogue import PLUGINS as ENGINES
 from harness.errors import UsageError
-from harness.learning.registry import DOOR as REGIMES
+from harness.learning.registry import PLUGINS as REGIMES
 from harness.scaffold import write_package
-from harness.tasks.registry import DOOR as TASKS
+from harness.tasks.registry import PLUGINS as TASKS
 
 HERE = Path(__file__).parent
 SUITE = """
@@ -36,6 +36,8 @@ def site(tmp_path_factory):
     shutil.copytree(HERE / "witnesses", work / "witnesses")
     written = (
         write_package(REGIMES, "shortest-success", work),
+        write_package(REGIMES, "likely-answers", work, "scores"),
+        write_package(REGIMES, "wrong-drafts", work, "hints"),
         write_package(ENGINES, "plain-torch", work),
         write_package(TASKS, "near-sums", work),
     )
@@ -59,7 +61,6 @@ def harness(
 
 
 def document(site: Path, *arguments: str) -> dict:
-    """What a command that ends well says as JSON."""
     done = harness(site, *arguments, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -121,11 +122,15 @@ def test_refused_before_anything_starts_in_one_line(site, tmp_path, name, words)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("door", "name", "passed"),
-    [(REGIMES, "shortest-success", 5), (ENGINES, "plain-torch", 14), (TASKS, "near-sums", 15)],
-)
-def test_a_scaffold_passes_its_own_tests(site, tmp_path, door, name, passed):
-    written = write_package(door, name, tmp_path)
+    ("registry", "name", "flavour", "passed"),
+    [
+        (REGIMES, "shortest-success", "", 5), (REGIMES, "likely-answers", "scores", 5), (REGIMES, "wrong-drafts", "hints", 5),
+        (ENGINES, "plain-torch", "", 14), (TASKS, "near-sums", "", 15),
+    ],
+)  # fmt: skip
+def test_a_scaffold_passes_its_own_tests(site, tmp_path, registry, name, flavour, passed):
+    """Beyond rollouts: one regime of each kind passes from outside the package."""
+    written = write_package(plugins, name, tmp_path, flavour)
     for own in written.glob(f"{name.replace('-', '_')}*"):  # the installed module is tested
         shutil.rmtree(own) if own.is_dir() else own.unlink()
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(written)]
@@ -223,9 +228,10 @@ def test_a_record_type_that_the_harness_does_not_know_arrives(site, tmp_path):
 def test_the_scaffold_is_short_and_clean(tmp_path):
     engine = write_package(ENGINES, "plain-torch", tmp_path) / "plain_torch"
     assert sum(len(file.read_text().splitlines()) for file in engine.iterdir()) < 200
-    written = write_package(REGIMES, "best-of-peers", tmp_path)
-    assert len((written / "best_of_peers.py").read_text().splitlines()) < 60
-    done = subprocess.run([sys.executable, "-m", "ruff", "check", "--isolated", "--line-length", "120", written],
+    for name, flavour in (("best_of_peers", ""), ("likely", "scores"), ("drafts", "hints")):
+        written = write_package(REGIMES, name.replace("_", "-"), tmp_path / "all", flavour)
+        assert len((written / f"{name}.py").read_text().splitlines()) < 62
+    done = subprocess.run([sys.executable, "-m", "ruff", "check", "--isolated", "--line-length", "120", tmp_path / "all"],
                           capture_output=True, text=True, timeout=60)  # fmt: skip
     assert done.returncode == 0, done.stdout
 
@@ -251,6 +257,9 @@ def test_the_command_writes_or_refuses_in_one_line(site, tmp_path):
         "pyproject.toml", "best_of_peers.py", "tests", "README.md", "suite.yaml"
     }  # fmt: skip
     refused(site, "installed already", "new-regime", "shortest-success", "--into", str(tmp_path))
+    refused(site, "one of answers, hints, scores", "new-regime", "more", "--kind", "dreams", "--into", str(tmp_path))
+    assert harness(site, "new-regime", "scored", "--kind", "scores", "--into", str(tmp_path)).returncode == 0
+    assert "Need.SCORES" in (tmp_path / "scored" / "scored.py").read_text()
 
 
 def test_existing_folders_and_unwritable_places_are_refused(tmp_path):

@@ -1,7 +1,4 @@
-"""ALGORITHMS.md's advantages, weights and losses as plain loops: nothing of the harness's own arithmetic is used.
-
-A `Row` is one answer of a step: which answer, its advantage, its weight, and whether it comes after the own answers.
-"""
+"""ALGORITHMS.md's advantages, weights and losses as plain loops."""
 
 from __future__ import annotations
 
@@ -62,7 +59,6 @@ def independent(world: World, dr: bool = False) -> list[Row]:
 
 
 def pooled(world: World, union: bool = True, scale: bool = True) -> list[Row]:
-    """naive, and PRP with union or per-source statistics."""
     rows = []
     for x in world.prompts:
         everyone = [k for p in world.policies for k in world.group(p, x)]
@@ -173,7 +169,6 @@ def graft(world: World, threshold: float = 0.8) -> list[Row]:
 
 
 def k3(log_ratio: float) -> float:
-    """Of one token: exp(d) - 1 - d."""
     return math.exp(log_ratio) - 1 - log_ratio
 
 
@@ -188,6 +183,21 @@ def ftis(world: World, gamma: float = 50.0, union: bool = False, of_author: bool
     """Peer answers of positive advantage, and the others where the policies are near on them."""
     rows = pooled(world, union)
     return [r for r in rows if r.own or r.advantage > 0 or far(world, r.key, of_author) < gamma]
+
+
+def successes(world: World, prompt: str) -> list[Key]:
+    """Peers' answers that are right, whatever their authors claim."""
+    return [k for p in world.policies[1:] for k in world.group(p, prompt) if world.reward(k) == 1]
+
+
+def luffy(world: World) -> list[Row]:
+    """Own answers and peers' right ones as one group, where there are own ones."""
+    rows = []
+    for x in world.prompts:
+        keys = [*world.group("p0", x), *successes(world, x)] if world.group("p0", x) else []
+        pool = rewards(world, keys)
+        rows += [Row(k, z(world.reward(k), pool)) for k in keys]
+    return rows
 
 
 # --- losses of one mini-batch: `logp` holds the current log-probabilities of each answer's tokens ---
@@ -255,3 +265,30 @@ def ftis_loss(
                 r = cap * (1 + (lp[t] - lp[t].detach()) * weighs)
             total = total + r * row.advantage
     return -total / sum(len(logp[r.key]) for r in rows)
+
+
+def luffy_loss(
+    rows: Sequence[Row], logp: LogProbs, denominator: Denominator, weight: Callable[[float], float]
+) -> Tensor:
+    """Own: GRPO. Peers, token by token: the score function times a weight of the token's probability. One divisor."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row in rows:
+        lp = logp[row.key]
+        if row.own:
+            old = denominator(row.key)
+            total = total + ppo(torch.exp(lp - (lp.detach() if old is None else old)), row.advantage, 0.8, 1.28).sum()
+            continue
+        for t in lp:
+            total = total + weight(math.exp(t.item())) * torch.exp(t - t.item()) * row.advantage
+    return -total / sum(len(logp[r.key]) for r in rows)
+
+
+def chord_loss(
+    own: Sequence[Row], imitated: Sequence[Key], logp: LogProbs, denominator: Denominator, mu: float, phi: bool
+) -> Tensor:
+    """(1 - mu) GRPO + mu mean_t phi(p_t) (-log p_t); without imitated answers GRPO."""
+    tokens = [t for k in imitated for t in logp[k]]
+    if not tokens:
+        return token_loss(own, logp, denominator)
+    nll = sum((math.exp(t.item()) * (1 - math.exp(t.item())) if phi else 1.0) * -t for t in tokens) / len(tokens)
+    return (1 - mu) * token_loss(own, logp, denominator) + mu * nll

@@ -11,20 +11,22 @@ import pytest
 
 from harness.errors import PluginError
 from harness.experience.answers import Answer
-from harness.experience.records import GroupValue, Rollout, Success, TextRollout
+from harness.experience.records import Draft, GroupValue, Rollout, Success, TextRollout
 from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_answer
 from harness.learning.conformance import check_regime
+from harness.learning.hints import Hint
 from harness.learning.regime import Need, Regime
-from harness.learning.registry import build, installed
+from harness.learning.registry import build, installed, listing
 from harness.learning.terms import Term
 
 SHARES = {
     "independent": set(), "naive": {TextRollout}, "prp": {Rollout}, "xgrpo": {GroupValue}, "sgt": {Success},
     "hacpo": {Rollout}, "graft": {Rollout}, "sapo": {TextRollout}, "ftis": {Rollout},
+    "luffy": {Success}, "chord": {Success}, "grafted": {Rollout}, "rlccf": {TextRollout}, "copd": {Draft}, "core": {TextRollout},
 }  # fmt: skip
 NEEDS = {
     "naive": {Need.RECEIVER_OLD}, "sapo": {Need.RECEIVER_OLD}, "graft": {Need.RECEIVER_OLD}, "prp": {Need.ALIGNED},
-    "ftis": {Need.ALIGNED, Need.RECEIVER_OLD},
+    "ftis": {Need.ALIGNED, Need.RECEIVER_OLD}, "copd": {Need.SCORES},
 }  # fmt: skip
 OPTIONS = [(name, {}) for name in SHARES] + [
     ("independent", {"objective": "gspo"}),
@@ -34,6 +36,12 @@ OPTIONS = [(name, {}) for name in SHARES] + [
     ("xgrpo", {"baseline": "mixed", "normalise": "none"}),
     ("hacpo", {"length_normalisation": "bytes", "guards": False}),
     ("sapo", {"external": 1}),
+    ("luffy", {"gradient": "weight"}),
+    ("chord", {"mu_first": 1.0, "mu_last": 0.0, "phi": False}),
+    ("grafted", {"update": "sgt"}),
+    ("grafted", {"update": "hacpo"}),
+    ("copd", {"ratio": 0.0, "beta": 0.5}),
+    ("core", {"probability": 1.0, "train_on": "plain"}),
     ("ftis", {"groups": "union", "beyond": "none", "divergence": "author", "filter_kl": 1.0}),
 ]
 
@@ -51,9 +59,18 @@ def test_what_is_shared_and_needed():
     assert build("prp", {"ratio": "none"}).needs == set()
 
 
+def test_the_listing_has_source_and_status():
+    found = {info.name: info for info in listing()}
+    assert "arXiv 2504.14945" in found["luffy"].source
+    assert found["luffy"].status == "formula and defaults are published"
+    assert "arXiv 2508.11408" in found["chord"].source
+    assert "our reading" in found["chord"].status
+
+
 def test_published_defaults():
-    """What the papers and our readings say, beside what `harness regimes` shows."""
     assert build("xgrpo", {}).options == build("xgrpo", {"baseline": "pooled", "beta": 0.5, "normalise": "std"}).options
+    assert build("luffy", {}).options == build("luffy", {"gamma": 0.1, "gradient": "objective"}).options
+    assert build("chord", {}).options == build("chord", {"mu_first": 0.9, "mu_last": 0.05, "phi": True}).options
     defaults = {"truncation": 2.0, "filter_kl": 50.0, "groups": "vertical", "beyond": "weight", "divergence": "learner"}
     assert build("ftis", {}).options == build("ftis", defaults).options
     assert build("graft", {}).options.threshold == 0.8
@@ -69,7 +86,9 @@ def test_published_defaults():
         ("hacpo", {"length_normalisation": "chars"}, "length_normalisation"), ("graft", {"threshold": 1.0}, "threshold"),
         ("ftis", {"truncation": 0.0}, "^truncation: "), ("ftis", {"filter_kl": -1.0}, "^filter_kl: "),
         ("sgt", {"lambda": -0.1}, "lambda"), ("prp", {"clip_low": 1.1}, "clip_low"), ("sapo", {"external": -1}, "external"),
-        ("xgrpo", {"beta": 1.1}, "beta"),
+        ("xgrpo", {"beta": 1.1}, "beta"), ("copd", {"ratio": -1.0}, "ratio"), ("copd", {"beta": 0.0}, "beta"),
+        ("core", {"probability": 0.72}, "probability"), ("core", {"template": "{hint"}, "template"),
+        ("core", {"template": "{answer}"}, "template"), ("core", {"tokens": 0}, "tokens"),
     ],
 )  # fmt: skip
 def test_bad_options_are_refused_by_name(name, options, word):
@@ -110,7 +129,6 @@ class RoundedOptions:
 
 
 def learning(change):
-    """`learn` that gives its one own term through `change`."""
     return lambda self, own, inbox, context: [change(own_term(own, grpo_advantages, GRPO))]
 
 
@@ -144,6 +162,14 @@ def write_into_inputs(self, own, inbox, context):
     return Good.learn(self, own, inbox, context)
 
 
+def hint_twice(self, own, inbox, context):
+    return [Hint(g.prompt.id, p) for g in own for p in inbox.valid(g.prompt.id)]
+
+
+def hint_elsewhere(self, own, inbox, context):
+    return [Hint(f"{g.prompt.id}0", p) for g in own for p in inbox.valid(g.prompt.id)[:1]]
+
+
 def learn_invalid(self, own, inbox, context):
     decided = [
         replace(g, answers=tuple(replace(a, verdict=g.valid[0].verdict) for a in g.answers)) for g in own if g.valid
@@ -153,6 +179,11 @@ def learn_invalid(self, own, inbox, context):
 
 BAD = [
     ({"shares": frozenset({Success}), "needs": frozenset({Need.ALIGNED})}, "does not share Rollout"),
+    ({"needs": frozenset({Need.SCORES})}, "belong together"),
+    ({"shares": frozenset({Draft}), "learn": Regime.learn}, "belong together"),
+    ({"hints": lambda self, own, inbox, context: []}, "how long they may be"),
+    ({"hints": hint_twice, "hint_tokens": 9}, "two hints"),
+    ({"hints": hint_elsewhere, "hint_tokens": 9}, "no answer that was received"),
     ({"__doc__": None}, "no docstring"),
     ({"shares": {Rollout}}, "frozenset"),
     ({"publish": publish_as_another}, "publishes as 'someone else'"),

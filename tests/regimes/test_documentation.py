@@ -16,6 +16,7 @@ CARRIES = {
     "rollouts with log-probs": {"Rollout"},
     "counts of valid and right answers": {"GroupValue"},
     "text of verified successes": {"Success"},
+    "drafts, and peers' scores of them": {"Draft"},
 }
 
 

@@ -102,9 +102,3 @@ def test_weight_is_the_frozen_cross_ratio_without_eos_gated_and_cut_at_one(log_s
     terms = learn({"x": {"k": "00", "a": "10"}, **RETURN}, log_s=log_s)
     assert [a.weight for a in terms[1].answers] == pytest.approx([weight] * 2, rel=1e-6)
     assert all(a.mask is None for a in terms[1].answers)
-
-
-def test_threshold_is_an_option():
-    with pytest.raises(Exception, match="threshold"):
-        build("graft", {"threshold": 1.0})
-    assert build("graft", {}).options.threshold == 0.8

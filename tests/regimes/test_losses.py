@@ -16,6 +16,7 @@ from worlds import MAX_TOKENS, World, make_world
 from harness.learning.minibatches import minibatches, pack, settle
 from harness.learning.registry import build
 from harness.learning.surrogate import surrogate
+from harness.learning.terms import scheduled
 
 STEPS = [
     ({"policies": policies}, updates, seed, old)
@@ -46,7 +47,6 @@ def at_start(world, key):
 
 
 def harness_step(world, terms, logp, updates, old_logprobs):
-    """Loss of each mini-batch and the gradient by answer."""
     losses, gradients = [], {}
 
     def score(asked, answers):
@@ -139,6 +139,21 @@ def xgrpo(baseline: str, beta: float, normalise: str) -> Case:
     return Case("xgrpo", lambda world, _: formulas.xgrpo(world, baseline, beta, normalise == "std"), options)
 
 
+def luffy(weight: Callable[[float], float], **options: Any) -> Case:
+    def loss(world, rows, logp, old, update):
+        return formulas.luffy_loss(rows, logp, old, weight)
+
+    return Case("luffy", lambda world, _: formulas.luffy(world), options, loss, updates=1)
+
+
+def chord(mu: float, **options: Any) -> Case:
+    def loss(world, rows, logp, old, update):
+        imitated = [k for x in world.prompts for k in formulas.successes(world, x)]
+        return formulas.chord_loss(rows, imitated, logp, old, mu, options.get("phi", True))
+
+    return Case("chord", lambda world, _: formulas.independent(world), options, loss, updates=1)
+
+
 CASES = {
     "grpo": Case("independent", lambda world, _: formulas.independent(world)),
     "dr_grpo": Case(
@@ -159,6 +174,10 @@ CASES = {
     "ftis": ftis(2.0, True, 50.0),
     "ftis narrow": ftis(0.5, True, 3.0, of_author=True),
     "ftis cut": ftis(0.5, False, 3.0, union=True),
+    "luffy": luffy(lambda p: 0.1 * p / (p + 0.1) ** 2),
+    "luffy weight": luffy(lambda p: p / (p + 0.5), gamma=0.5, gradient="weight"),
+    "chord": chord(0.9),
+    "chord mu": chord(0.3, phi=False, mu_first=0.3, mu_last=0.3),
     "hacpo": hacpo(1.0, True, False),
     "hacpo fixed bytes": hacpo(3.0, False, True),
     "hacpo flat": hacpo(0.0, True, False),
@@ -169,7 +188,7 @@ def compare(case: Case, step: tuple[Any, ...], regime: Any, loss_of: Callable[..
     sizes, updates, seed, old_logprobs = step
     world, updates = make_world(seed, prompts=8, **sizes), min(updates, case.updates)
     logp = current(world, seed)
-    terms = regime.learn(world.own, world.inbox, world.context(updates=updates))
+    terms = scheduled(regime.learn(world.own, world.inbox, world.context(updates=updates)), 1, 10)
     drawn = [world.key_of(a.tokens) for t in terms if t.source == "peer" for a in t.answers]
 
     def denominator(update):
@@ -210,7 +229,6 @@ def test_the_step_is_the_formula(step, name):
 
 @pytest.mark.parametrize("step", [s for s in STEPS if s[1] < 4], ids=str)
 def test_sgt(step):
-    """L_GRPO + lambda NLL of one success per rescue prompt, the NLL averaged over all prompts of the mini-batch."""
     world = make_world(step[2], prompts=8, **step[0])
     regime = build("sgt", {"lambda": 0.3})
     terms = regime.learn(world.own, world.inbox, world.context())
@@ -239,7 +257,6 @@ def test_these_worlds_exercise_replacement_thresholds_and_filters():
 
 
 def test_draws_are_uniform_and_without_repeats():
-    """SGT's success of all peers' on a prompt; SAPO's groups of mixed outcome, as many as own ones unless told."""
     world = next(w for w in (make_world(s, policies=3, prompts=1) for s in range(99)) if any(
         len(k) == 4 and len({a for a, _, _ in k}) == 2 for k in formulas.rescues(w).values()))  # fmt: skip
     (keys,) = formulas.rescues(world).values()

@@ -48,7 +48,7 @@ def test_rollouts(name):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["naive", "sapo"])
+@pytest.mark.parametrize("name", ["naive", "sapo", "core"])
 def test_text_only(name):
     header = {"author": "me", "version": 5, "step": 9, "prompt_id": "x"}
     assert published(name) == [

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 
 import numpy as np
 
-from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
+from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerScores, Prompt
 from harness.experience.records import GroupValue
 from harness.learning.regime import Context
 from harness.verification.verdict import Verdict
@@ -51,7 +52,6 @@ class World:
         return 1.0 if self.answers[key].verdict.value == "right" else 0.0
 
     def key_of(self, tokens: np.ndarray) -> Key:
-        """Of the very array that an answer holds."""
         if not self._keys:
             self._keys.update({id(a.tokens): k for k, a in self.answers.items()})
         return self._keys[id(tokens)]
@@ -95,8 +95,19 @@ def make_world(
                 right = sum(a.verdict.value == "right" for a in valid)
                 header = {"author": name, "version": 2, "step": 1, "prompt_id": prompt}
                 values[prompt] = (*values.get(prompt, ()), GroupValue(**header, count=len(valid), right=right))
-    world.inbox = Inbox(sent, claimed, values)
+    scores = {g.prompt.id: tuple(_scores(g, names[1:], seed)) for g in world.own}
+    world.inbox = Inbox(sent, claimed, values, scores=scores)
     return world
+
+
+def _scores(group: Group, peers: tuple[str, ...], seed: int) -> Iterator[PeerScores]:
+    """Every peer's of every valid answer but one."""
+    rng = np.random.default_rng([seed, int(group.prompt.id[1:])])
+    for i, answer in list(enumerate(group.answers))[:: -1 if seed % 2 else 1]:
+        for peer in peers:
+            if answer.verdict.valid and (peer, i) != ("p1", 3):
+                aligned = _logprobs(rng, answer.tokens.size)
+                yield PeerScores(peer, 2, group.prompt.id, i, aligned, float(aligned.sum()), 3)
 
 
 def _own(rng: np.random.Generator, verdict: Verdict) -> Answer:

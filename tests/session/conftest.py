@@ -1,4 +1,4 @@
-"""Two tiny policies that guess right now and then: enough for the loop, the exchange and the resume, in seconds."""
+"""Two tiny policies that guess right now and then."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from random import Random
 
 import pytest
 import torch
+from running import run
 
 from harness.engines.embedded.families import build_model, build_tokenizer
+from harness.session.suite.prepare import Prepared, prepare
 from harness.tasks.micro import SKILLS
 
 SUITE = """
@@ -47,7 +49,6 @@ def _train(family: str, folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def folders(shared: Callable[[str, Callable[[Path], object]], Path]) -> dict[str, Path]:
-    """Saved policies by family."""
     return {
         family: shared(f"policy-{family}", lambda folder, family=family: _train(family, folder))  # type: ignore[misc]
         for family in ("llama", "qwen")
@@ -56,13 +57,21 @@ def folders(shared: Callable[[str, Callable[[Path], object]], Path]) -> dict[str
 
 @pytest.fixture(scope="session")
 def suite_text(folders: dict[str, Path]) -> str:
-    """The tiny suite."""
     return SUITE.format(**folders)
+
+
+@pytest.fixture(scope="session")
+def finished(suite_text: str, shared: Callable[[str, Callable[[Path], object]], Path]) -> Prepared:
+    def make(root: Path) -> None:
+        (root / "tiny.yaml").write_text(suite_text)
+        run(root / "tiny.yaml", root / "results")
+
+    root = shared("finished", make)
+    return prepare(str(root / "tiny.yaml"), root / "results")
 
 
 @pytest.fixture
 def suite_file(tmp_path: Path, suite_text: str) -> Path:
-    """The tiny suite as a file."""
     file = tmp_path / "tiny.yaml"
     file.write_text(suite_text)
     return file

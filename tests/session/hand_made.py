@@ -1,7 +1,4 @@
-"""One step made by hand: what a learner sampled, what peers sent it, and what it was told to learn, ratio by ratio.
-
-Every ratio is exact: the engine scores the answers, and each denominator is set so that the wanted ratio comes out.
-"""
+"""One step made by hand."""
 
 from __future__ import annotations
 
@@ -23,8 +20,7 @@ from harness.learning.terms import Objective, Term, TermAnswer
 from harness.session.cell.learners import Learner, verdicts
 from harness.session.cell.step_rows import mark_used
 from harness.store.rows import ExchangeRow
-from harness.suite.edges import edges_of
-from harness.suite.schema import Defences, Policy, Sharing
+from harness.suite.schema import Defences, Policy, Sharing, edges_of
 from harness.tokenization.codec import TokenCodec
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
@@ -110,13 +106,11 @@ class HandMade:
     ledger: list[ExchangeRow]
 
     def answer(self, told: Told) -> TermAnswer:
-        """The term's answer that `told` speaks of."""
         term = next(t for t in self.terms if t.name == told.term)
         return term.answers[[t for t in TOLD if t.term == told.term].index(told)]
 
 
 def member_of(folder: Path) -> Learner:
-    """A learner with its engine."""
     engine = EmbeddedEngine("a", folder, device="cpu")
     return Learner(Policy(name="a", model=str(folder)), engine, GRAFT(), 4, folder)
 

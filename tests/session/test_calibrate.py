@@ -23,7 +23,6 @@ def sample(text: str, finished: bool = True) -> Sample:
 
 
 def test_by_hand() -> None:
-    """Right is finished and right, boxed or not; pass@2 asks for one of the two."""
     prompts = [Prompt("a", "", "5"), Prompt("b", "", "6"), Prompt("c", "", "7")]
     drawn = [
         [sample(r"\boxed{5}"), sample("it is 5")],

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
-import math
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import rerun
+from running import cell, ingested, rows, run
 from safetensors.numpy import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from harness.engines.embedded.families import build_model, build_tokenizer
 from harness.engines.embedded.plugin import Embedded
 from harness.errors import SuiteError
 from harness.experience.answers import Prompt
 from harness.learning.conformance import check_regime
 from harness.learning.regime import Measured
+from harness.learning.terms import Schedule
 from harness.phases import Interrupted
 from harness.session.cell import cell as cells
 from harness.session.cell.manifests import base_manifest, state_of
@@ -26,18 +25,13 @@ from harness.session.policy.models import micro_spec
 from harness.session.single.rescoring import rescore_results
 from harness.session.single.standalone import evaluate_checkpoint
 from harness.session.suite.prepare import prepare
-from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest
-from harness.store.read import Snapshot
 from harness.suite.schema import Sharing
 from harness.tasks.micro import SKILLS
 from harness.tasks.registry import get_task
 
-from .running import cell, rows, run
-
 TABLES = ("steps", "terms", "exchanges", "curves", "samples")
-ONLY = {"independent", "sgt", "hacpo"}
 
 
 def weights(prepared, regime, policy="a"):
@@ -46,13 +40,6 @@ def weights(prepared, regime, policy="a"):
 
 def same_weights(left, right):
     return left.keys() == right.keys() and all((left[k] == right[k]).all() for k in left)
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, suite_text):
-    root = tmp_path_factory.mktemp("finished")
-    (root / "tiny.yaml").write_text(suite_text)
-    return run(root / "tiny.yaml", root / "results")
 
 
 def test_every_regime_trains_and_is_evaluated(finished):
@@ -78,8 +65,7 @@ def test_drift_of_the_sampler_is_kept_per_step_and_added_up(finished):
         assert mean is None or (0 <= mean <= high < 1e-4 and outside == 0)
     assert any(mean and mean < high for mean, high, _ in drifts), "rounding is seen"
     results = finished.folder.parent
-    ingest(results)
-    with Snapshot(results) as store:
+    with ingested(results) as store:
         totals = store.query("SELECT * FROM totals JOIN cells USING (suite, cell) WHERE kind = 'cell'").to_pylist()
     assert len(totals) == 2 * len(found)
     for row in totals:
@@ -89,7 +75,6 @@ def test_drift_of_the_sampler_is_kept_per_step_and_added_up(finished):
 
 
 def test_a_variant_chooses_its_old_log_probabilities_and_their_correction(suite_file, tmp_path):
-    """By rounding alone: the trainer's ratios are exactly 1, the sampler's are not, and a correction moves the loss."""
     suite_file.write_text(
         suite_file.read_text()
         .replace("[independent, prp, xgrpo, sgt, hacpo, naive, graft, sapo, ftis]", "\n".join(
@@ -145,13 +130,6 @@ def test_ledger_steps_and_terms_agree_on_what_was_used(finished):
     )
 
 
-def test_a_run_repeats_itself(finished, suite_file, tmp_path):
-    again = run(suite_file, tmp_path / "results", only="*/hacpo/*")
-    for table in TABLES:
-        assert rows(again, again.cells[0], table) == rows(finished, cell(finished, "hacpo"), table), table
-    assert same_weights(weights(again, "hacpo"), weights(finished, "hacpo"))
-
-
 @pytest.mark.slow
 def test_without_peers_every_regime_is_its_baseline(finished, suite_file, tmp_path):
     alone = run(suite_file, tmp_path / "results", overrides=["sharing.direction=none", "regimes[0].objective=gspo"],
@@ -169,13 +147,6 @@ def test_a_lone_policy_equals_one_outside_the_sharing_path(finished, suite_file,
     suite_file.write_text(text.replace(b + "\n", "") + "sharing: {direction: none}\n")
     lone = run(suite_file, tmp_path / "results", only="*/prp/*")
     assert same_weights(weights(lone, "prp"), weights(finished, "independent"))
-
-
-def test_checkpoint_opens_with_transformers(finished):
-    folder: Path = finished.folder / cell(finished, "sgt").key / "checkpoint" / "a"
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    assert model.config.vocab_size >= len(tokenizer)
 
 
 def test_eval_of_a_checkpoint_reproduces_the_stored_greedy_answers_and_stores_the_back_end(finished, tmp_path):
@@ -197,9 +168,6 @@ def test_eval_of_a_checkpoint_reproduces_the_stored_greedy_answers_and_stores_th
 
 
 def test_a_stored_cell_runs_again_to_its_rows(finished, tmp_path):
-    spec = importlib.util.spec_from_file_location("rerun", Path(__file__).parents[2] / "tools/rerun.py")
-    rerun = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(rerun)
     stored, other = (finished.folder / cell(finished, name).key for name in ("prp", "xgrpo"))
     rerun.run_again(stored, tmp_path / stored.name)
     assert list(rerun.differences(stored, tmp_path / stored.name)) == []
@@ -234,9 +202,6 @@ def with_condition(suite_file, condition):
     ("condition", "regime", "reason"),
     [
         ("{kind: lying}", "sgt", "unverified"),
-        ("{kind: noisy, share: 0.5}", "sgt", "unverified"),
-        ("{kind: stale, steps: 1}", "prp", "stale"),
-        ("{kind: silent, start: 2}", "prp", "late"),
         ("{kind: spamming}", "prp", "quota"),
     ],
 )
@@ -253,15 +218,6 @@ def test_without_the_defence_a_liar_is_believed(suite_file, tmp_path):
     assert any(row["used"] and row["author"] == "b" for row in rows(prepared, prepared.cells[0], "exchanges"))
 
 
-def test_stale_answers_are_learnt_where_the_suite_permits_them(suite_file, tmp_path):
-    file = with_condition(suite_file, "{kind: stale, steps: 1}")
-    prepared = run(file, tmp_path / "r", overrides=["sharing.max_staleness=2"], only="*/naive/*")
-    taken = [r for r in rows(prepared, prepared.cells[0], "exchanges") if r["author"] == "b" and r["accepted"]]
-    assert taken
-    assert all(row["step"] - row["made"] == 1 for row in taken)
-    assert any(row["used"] for row in taken)
-
-
 def test_a_recording_replaces_the_peer(suite_file, tmp_path):
     run(suite_file, tmp_path / "r", overrides=["sharing.record=true"], only="*/naive/*")
     text = suite_file.read_text()
@@ -275,6 +231,15 @@ def test_a_recording_replaces_the_peer(suite_file, tmp_path):
     found = rows(replayed, replayed.cells[0], "exchanges")
     assert {row["author"] for row in found} == {"b"}
     assert all(row["accepted"] for row in found)
+    annealed = run(suite_file, tmp_path / "r", overrides=["regimes=[independent, {regime: naive, name: annealed, "
+                   "replay: {suite: tiny, regime: naive, share: [1.0, 0.0]}}]"], only="*/annealed/*")  # fmt: skip
+    fewer = rows(annealed, annealed.cells[0], "exchanges")
+    steps = replayed.cells[0].training.steps
+    sent, served = ([sum(r["step"] == step for r in kept) for step in range(1, steps + 1)] for kept in (found, fewer))
+    shares = [Schedule(1.0, 0.0).at(step, steps) for step in range(1, steps + 1)]
+    assert served == [int(share * count + 0.5) for share, count in zip(shares, sent, strict=True)]
+    assert served[0] == sent[0] > served[-1] == 0
+    assert annealed.cells[0].key != replayed.cells[0].key
 
 
 def test_spreading_by_the_receivers_own_logprobs_and_the_canonical_share(suite_file, tmp_path):
@@ -305,7 +270,7 @@ class InThreads(Embedded):
 
 @pytest.fixture
 def threads(monkeypatch):
-    monkeypatch.setattr(cells, "open_engines", lambda _, options, temperature: InThreads(options, temperature))
+    monkeypatch.setattr(cells, "open_backend", lambda _, options, temperature: InThreads(options, temperature))
 
 
 @pytest.mark.slow
@@ -366,43 +331,15 @@ def test_direction_by_strength(direction, expected):
     assert len(found) == len(expected)
 
 
-@pytest.fixture(scope="module")
-def novice(tmp_path_factory):
-    """A policy that was never trained: it answers nothing right."""
-    folder = tmp_path_factory.mktemp("novice") / "qwen"
-    tokenizer = build_tokenizer("qwen")
-    build_model("qwen", 0, tokenizer).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-@pytest.mark.slow_but("strong_to_weak")
-@pytest.mark.parametrize(
-    ("direction", "author", "receiver"), [("strong_to_weak", "a", "b"), ("weak_to_strong", "b", "a")]
-)
-def test_only_the_one_side_speaks(suite_file, folders, novice, tmp_path, direction, author, receiver):
+def test_only_the_one_side_speaks(suite_file, folders, untrained, tmp_path):
     """Strength is measured on the base policies: a was trained, b never was, and the suite says nothing of it."""
-    suite_file.write_text(suite_file.read_text().replace(str(folders["qwen"]), str(novice)))
-    settings = [f"sharing.direction={direction}", "training.measure_every=0"]
-    settings += ["evaluation.limit=120", "evaluation.curve_prompts=120"]
+    suite_file.write_text(suite_file.read_text().replace(str(folders["qwen"]), str(untrained("qwen"))))
+    settings = ["sharing.direction=strong_to_weak", "training.measure_every=0", "evaluation.limit=120"]
+    settings += ["evaluation.curve_prompts=120"]
     done = run(suite_file, tmp_path / "results", settings, only="*/naive/*")
     found = rows(done, done.cells[0], "exchanges")
-    assert {(r["author"], r["receiver"]) for r in found} == {(author, receiver)}
+    assert {(r["author"], r["receiver"]) for r in found} == {("a", "b")}
     assert any(r["accepted"] for r in found)
-
-
-def test_the_kl_term_pulls_towards_the_base(suite_file, tmp_path):
-    """The same cell with and without it; the distance to the base is measured, 6.7 and 0.13 nats when this was written."""
-
-    def distance(weight: float) -> float:
-        settings = [f"training.kl={weight}", "training.steps=6", "training.measure_every=6", "training.updates=2"]
-        done = run(suite_file, tmp_path / f"kl-{weight}", settings, only="*/independent/*")
-        last = [r["kl_base"] for r in rows(done, done.cells[0], "steps") if r["step"] == 6]
-        assert len(last) == 2
-        assert all(math.isfinite(value) for value in last)
-        return sum(last)
-
-    assert distance(1.0) < distance(0.0) / 5
 
 
 PER_SEED = """
@@ -431,7 +368,6 @@ def test_a_base_for_each_seed(tmp_path):
 
 
 def test_each_policy_is_asked_in_its_own_style(suite_file, tmp_path):
-    """The questions are the same; what each policy reads of them, in training and in evaluation, is its own."""
     settings = [
         "groups[0].policies[0].style=few-shot",
         "training.measure_every=0",
@@ -448,6 +384,7 @@ def test_each_policy_is_asked_in_its_own_style(suite_file, tmp_path):
         assert asked["a"], who
         assert all(shots[-60:] in text for text in asked["a"]), "a long one loses its beginning in evaluation"
         assert all(text.startswith("Q: ") and "boxed" not in text for text in asked["b"])
+    assert {(r["policy"], r["name"]) for r in rows(done, done.cells[0], "terms")} >= {("a", "kl"), ("b", "kl")}
     assert {r["prompt"].rpartition("\n\n")[2] for r in samples if r["policy"] == "a"} == {
         r["prompt"] for r in samples if r["policy"] == "b"
     }

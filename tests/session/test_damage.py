@@ -1,4 +1,4 @@
-"""What is damaged is named with what to do by every command alike; whoever follows the words has the table again."""
+"""What is damaged is named with what to do by every command alike."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import Run, harness, ok, rows, run
 from synthetic_results import REGIMES, write_results
 from typer.testing import CliRunner
 
@@ -27,7 +28,6 @@ from harness.store.reference_results import read_reference
 from harness.store.remarks import missing
 
 from .conftest import SUITE
-from .running import Run, harness, rows, run
 
 ROOT = Path(__file__).parents[2]
 SHORT = [("[independent, prp, xgrpo, sgt, hacpo, naive, graft, sapo, ftis]", "[independent, naive]"), ("steps: 4", "steps: 1"),
@@ -35,7 +35,6 @@ SHORT = [("[independent, prp, xgrpo, sgt, hacpo, naive, graft, sapo, ftis]", "[i
 
 
 def called(*words: object) -> Run:
-    """A command that only reads, in this process."""
     done = CliRunner().invoke(app, list(map(str, words)))
     error = done.exception
     said = f"harness: {error}\n" if error is not None and not isinstance(error, SystemExit) else ""
@@ -76,13 +75,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path])
         assert long in text
         text = text.replace(long, short)
     file.write_text(text)
-    code, _, err = harness("run", file, "--results", place / "results")
-    assert code == 0, err
+    ok("run", file, "--results", place / "results")
     return file, place / "results"
 
 
 def follow(words: set[str], file: Path, results: Path) -> None:
-    """Do what they say."""
     for remedy in words:
         if path := re.fullmatch(r"remove (\S+) and run the suite again", remedy):
             shutil.rmtree(path[1]) if Path(path[1]).is_dir() else Path(path[1]).unlink()

@@ -67,24 +67,6 @@ def test_the_largest_model_decides(tmp_path: Path, config: dict[str, int], engin
     assert suite.training.max_new_tokens == suite.evaluation.max_new_tokens
 
 
-def test_every_setting_is_explained_and_no_line_is_long(pair: tuple[str, str]) -> None:
-    lines = draft(pair, "micro", "pair").splitlines()
-    assert max(map(len, lines)) <= 132
-    for key in [
-        "task",
-        "steps",
-        "max_new_tokens",
-        "learning_rate",
-        "checkpoint_every",
-        "measure_every",
-        "limit",
-        "k",
-        "curve_every",
-    ]:
-        at = next(i for i, line in enumerate(lines) if line.startswith(f"  {key}:"))
-        assert lines[at - 1].startswith("  #"), key
-
-
 def test_the_file_prepares_and_the_check_before_a_run_has_nothing_to_remark(
     pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +80,7 @@ def test_the_file_prepares_and_the_check_before_a_run_has_nothing_to_remark(
     assert undeclared(pair, file) == []
     prepared = prepare(str(file), tmp_path / "results", overrides=["regimes=[independent]"])
     assert len(prepared.cells) == 3
-    monkeypatch.setattr("harness.engines.folder.check_weights", lambda folder: None)
+    monkeypatch.setattr("harness.engines.vocabulary.check_weights", lambda folder: None)
     assert preflight(prepared, run=False) == []
     raw = prepare(
         str(file), tmp_path / "results", overrides=["regimes=[independent]", "groups[0].policies[0].style=raw"]

@@ -1,4 +1,4 @@
-"""Cells that fail: hung, with an exception, or trained into a hole; their word, their reason, and what `harness doctor` says."""
+"""Cells that fail: hung, with an exception, or trained into a hole."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from running import harness, installed, run
 
 from harness.errors import Fault, TrainingError
 from harness.session.cell import log as logs
@@ -18,8 +19,6 @@ from harness.store.manifest import read_manifest
 from harness.store.read import Snapshot
 from harness.store.rows import StepRow
 from harness.store.symptoms import ADVICE, Sums, Trouble, figures, judge
-
-from .running import harness, installed, run
 
 MISFITS = '''
 import time
@@ -141,20 +140,7 @@ def test_a_log_is_bounded_and_keeps_its_ends(tmp_path, monkeypatch):
 
 PATIENTS = '''
 import dataclasses
-from pathlib import Path
-import numpy as np
 from regimes.independent import Independent
-
-
-class Hungry(Independent):
-    """Wants more memory than there is, once."""
-
-    def learn(self, own, inbox, context):
-        tries = Path(__file__).with_name("tries")
-        if not tries.exists():
-            tries.touch()
-            np.ones(1 << 55)
-        return super().learn(own, inbox, context)
 
 
 class Mad(Independent):
@@ -181,8 +167,7 @@ FAST = ["evaluation.curve_every=0", "training.measure_every=0", "regimes=[indepe
 
 @pytest.fixture
 def patients(tmp_path: Path) -> dict[str, str]:
-    """The environment in which the bad regimes are installed."""
-    regimes = {name: name.title() for name in ("hungry", "mad", "undefined")}
+    regimes = {name: name.title() for name in ("mad", "undefined")}
     return installed(tmp_path / "site", "patients", PATIENTS, regimes)
 
 
@@ -198,7 +183,6 @@ def failed(suite_file: Path, results: Path, *overrides: str) -> tuple[Fault | No
 
 
 def doctor(run: object, results: Path) -> dict[tuple[str, str], str]:
-    """Findings of `harness doctor RUN` as {(policy, trouble): words}."""
     code, out, err = harness("doctor", run, "--results", results, "--json")
     assert code == 1, err
     found = json.loads(out)["findings"]
@@ -228,15 +212,6 @@ def test_answers_that_are_all_cut_off(suite_file: Path, tmp_path: Path) -> None:
     assert harness("doctor", "nothing", "--results", tmp_path)[0] == 2
 
 
-def test_a_policy_that_forgets_what_it_could(suite_file: Path, tmp_path: Path) -> None:
-    sizes = ["training.learning_rate=1.0", "training.prompts=24", "training.rollouts=24", "training.max_new_tokens=8"]
-    fault, reason, _ = failed(suite_file, tmp_path, *sizes)
-    assert fault is Fault.COLLAPSED, reason
-    assert "the reward collapsed: none of 576 answers in steps 4 to 4 is right" in reason
-    told = doctor("tiny", tmp_path)
-    assert {("a", Trouble.ENTROPY), ("a", Trouble.ALL_FAIL)} <= told.keys()
-
-
 @pytest.mark.slow
 def test_a_loss_that_is_no_number_and_one_that_is_far_out(
     suite_file: Path, tmp_path: Path, patients: dict[str, str]
@@ -259,19 +234,6 @@ def test_a_loss_that_is_no_number_and_one_that_is_far_out(
     }
     for form in ("table", "markdown", "latex"):
         assert "pair/mad/3 failed" in harness("show", "tiny", "--results", tmp_path, "--format", form, env=patients)[1]
-
-
-@pytest.mark.slow
-def test_want_of_memory_is_tried_once_more_alone(suite_file: Path, tmp_path: Path, patients: dict[str, str]) -> None:
-    """In a new process; what fails again: tests/session/test_driver.py."""
-    more = [x for o in ("regimes=[hungry, independent]", "baseline=hungry", *FAST[:2]) for x in ("--set", o)]
-    code, _, err = harness("run", suite_file, "--results", tmp_path / "results", "--jobs", 2, *more, env=patients)
-    assert code == 0, err
-    assert "pair/hungry/3: once more, after the others and alone" in err
-    found = {m.regime: m for m in map(read_manifest, tmp_path.glob("results/tiny/[!.a]*/"))}["hungry"]
-    assert (found.state, found.fault, found.attempts) == ("done", None, 2)
-    logs = tmp_path.glob(f"results/tiny/{found.key}/log*")
-    assert len({p.read_text().partition(", process ")[2].split()[0] for p in logs}) == 2
 
 
 def steps(folder: Path, right: list[int], truncated: int = 0, answers: int = 100) -> Path:

@@ -1,4 +1,4 @@
-"""What a cell's key depends on, and what not; and why `status` says that a cell is to be run anew."""
+"""What a cell's key depends on, and what not."""
 
 from __future__ import annotations
 
@@ -100,20 +100,6 @@ def test_a_folder_is_its_content_not_its_path(suite: Path, folder: Path, tmp_pat
     assert keys(suite, tmp_path)[0] != before[0]
 
 
-def test_a_large_file_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    original = weights._file_digest
-    monkeypatch.setattr(weights, "_file_digest", lambda path: read.append(path.name) or original(path))
-    monkeypatch.setattr(weights, "_SETTLED_NS", -1_000_000_000)
-    first = weights.content_digest(folder)
-    assert sorted(read) == ["config.json", "model.safetensors"]
-    read.clear()
-    assert weights.content_digest(folder) == first
-    assert read == ["config.json"]
-    (folder / "model.safetensors").write_bytes(bytes((3 << 20) - 1) + b"\x01")
-    assert weights.content_digest(folder) != first
-
-
 def hub_ref(tmp_path: Path, commit: str) -> None:
     ref = tmp_path / "hub" / "models--maker--octo" / "refs" / "main"
     ref.parent.mkdir(parents=True, exist_ok=True)
@@ -193,15 +179,15 @@ def test_a_plugins_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     file.write_text('"""Mine."""\nRATE = 1\n')
     monkeypatch.syspath_prepend(str(tmp_path))
     mine = type("Mine", (Regime,), {"__module__": "best_of_peers"})
-    monkeypatch.setattr("harness.plugins._load", lambda door, name: mine)
-    name, first = registry.DOOR.results_version("mine")
+    monkeypatch.setattr("harness.plugins._load", lambda plugins, name: mine)
+    name, first = registry.PLUGINS.results_version("mine")
     assert name == "regime mine"
     file.write_text('"""Another word."""\n# and a comment\nRATE = 1\n')
-    assert registry.DOOR.results_version("mine") == (name, first)
+    assert registry.PLUGINS.results_version("mine") == (name, first)
     file.write_text('"""Mine."""\nRATE = 2\n')
-    assert registry.DOOR.results_version("mine")[1] != first
+    assert registry.PLUGINS.results_version("mine")[1] != first
     mine.results_version = 7
-    assert registry.DOOR.results_version("mine") == (name, "7")
+    assert registry.PLUGINS.results_version("mine") == (name, "7")
 
 
 def test_status_says_why_a_cell_is_to_be_run_anew(suite: Path, folder: Path, tmp_path: Path) -> None:

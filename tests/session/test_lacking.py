@@ -58,7 +58,6 @@ def suite(tmp_path: Path) -> Iterator[Path]:
 
 
 def shown(suite: object, results: Path, form: str = "json") -> tuple[str, str]:
-    """What `harness show` prints on stdout and on stderr."""
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
         show_suite(None if suite is None else str(suite), results, form)
     return out.getvalue(), err.getvalue()
@@ -75,7 +74,6 @@ def changed(suite: Path, old: str, new: str) -> Path:
 
 
 def test_a_seed_that_was_added_to_the_file_is_missing(suite: Path, tmp_path: Path) -> None:
-    """`missing: []` in JSON, and not a word elsewhere."""
     results = tmp_path / "results"
     assert lacks(suite, results) == {} == lacks("lab", results)
     changed(suite, "seeds: [1, 2]", "seeds: [1, 2, 5]")
@@ -99,7 +97,7 @@ def test_a_table_of_other_settings_says_so(suite: Path, tmp_path: Path) -> None:
     found = lacks(suite, results)
     assert set(found.values()) == {("stale", "to be run anew: option training.steps 6 -> 7")}
     assert len(found) == 4
-    assert {f"pair/{s.cell.variant.name}/{s.cell.seed}" for s in prepare(str(suite), results).status()} == set(found)
+    assert {s.label for s in prepare(str(suite), results).status()} == set(found)
     text, _ = shown(suite, results, "table")
     assert "In these numbers, but of other settings or code than now: 4 cells" in text
     assert "and 1 more stale (to be run anew: option training.steps 6 -> 7)" in " ".join(text.split())

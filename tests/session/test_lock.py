@@ -93,7 +93,6 @@ def test_a_full_disk_is_one_thing(code: int, kind: type[Exception], tmp_path: Pa
 def test_disjoint_keys_go_on_side_by_side_and_a_common_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither a stopped holder is dead, nor one that is killed is waited for."""
     monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.2)
     with holder(CLAIM, tmp_path, "idle", "a", "b") as process:
         with locked(tmp_path, {"c"}):

@@ -18,7 +18,8 @@ from harness.session.cell.step_rows import k3, step_row, term_rows, trace_rows
 from harness.store.rows import ExchangeRow, StepRow, TermRow
 from harness.suite.schema import Sharing
 from harness.tokenization.codec import TokenCodec
-from session.hand_made import PROMPTS, STEP, TERMS, TOLD, HandMade, Told, hand_made, member_of
+
+from .hand_made import PROMPTS, STEP, TERMS, TOLD, HandMade, Told, hand_made, member_of
 
 NAN = float("nan")
 PHASES = ("generate", "verify", "exchange", "score", "train")
@@ -69,7 +70,6 @@ def test_the_hand_made_step_holds_every_fate(step: HandMade) -> None:
 
 
 def test_own_answers(step: HandMade, row: StepRow) -> None:
-    """right right right; wrong hopeless, wrong solved, wrong failed, two truncated; four invalid; by hand."""
     answers = [a for g in step.own for a in g.answers]
     sizes = [a.tokens.size for a in answers]
     assert (row.policy, row.step, row.version) == ("a", STEP, 1)
@@ -96,7 +96,6 @@ def test_used_means_a_nonzero_gradient_everywhere(step: HandMade, row: StepRow) 
 
 
 def test_what_the_update_says_of_each_answer_is_what_autograd_says(step: HandMade) -> None:
-    """The gradient of a term that holds one answer alone, by its norm."""
     for told in TOLD:
         term = next(t for t in step.terms if t.name == told.term)
         alone = Term(term.name, term.source, term.objective, (step.answer(told),), weight=term.weight)
@@ -105,14 +104,12 @@ def test_what_the_update_says_of_each_answer_is_what_autograd_says(step: HandMad
 
 
 def test_clipped_share(step: HandMade, row: StepRow) -> None:
-    """Of the peer tokens with an advantage and a weight, those whose gradient a bound took: HACPO's outside are among them."""
     part = sum(step.answer(t).counted for t in PEER if t.becomes != "silent")
     assert row.clipped_share == pytest.approx(sum(clipped(step, t) for t in PEER) / part)
     assert 0.3 < row.clipped_share < 0.7
 
 
 def test_importance_weights(step: HandMade, row: StepRow) -> None:
-    """Over the single weights of all peer answers that take part; imitation weighs 1."""
     r = np.array([w for t in PEER for w in weights(step, t)])
     assert row.weight_second_moment == pytest.approx((r**2).mean(), rel=1e-4)
     assert row.effective_sample_size == pytest.approx(r.sum() ** 2 / (len(r) * (r**2).sum()), rel=1e-4)
@@ -127,8 +124,6 @@ def test_peer_only_support(step: HandMade, row: StepRow) -> None:
 
 
 def test_what_was_sent_and_refused(step: HandMade, row: StepRow) -> None:
-    """Refused: stale, unheard of, too long, unverified, a repetition, two unreadable.
-    The third policy sent nothing, so it has no record that could be refused."""
     sent = 15 + 1 + 2 + 1 + 1 + 2 + 1  # told, untold, earlier, unheard of, too long, successes, value
     assert row.refused_share == pytest.approx(7 / (sent + 3))
     assert row.peer_received == sent - 2 - 1  # without stale and unheard of, which the exchange kept out, and the value
@@ -157,7 +152,6 @@ def test_update(step: HandMade, row: StepRow) -> None:
 
 
 def test_gradients_apart(folders: dict[str, Path]) -> None:
-    """Norms and cosine of own and peer terms by autograd through the model; a lone term's norm is its source's."""
     learner = member_of(folders["llama"])
     engine, eos = learner.engine, learner.engine.tokenizer.eos_token_id
     tokens = {"own": [*engine.tokenizer.encode("12"), eos], "peer": [*engine.tokenizer.encode("71"), eos]}
@@ -291,7 +285,6 @@ def test_lengths_verdicts_and_residuals_of_exchanges(step: HandMade, folders: di
 
 
 def test_marks_that_the_receiver_reads_as_letters_are_counted(step: HandMade) -> None:
-    """Neither micro tokenizer has a token for them."""
     entry = ExchangeRow(step=STEP, author="b", receiver="a", kind="success")
     record = Success(author="b", version=3, step=STEP, prompt_id="failed", index=0, text="<think>5</think> \\boxed{5}")
     nobody = Exchange(("a",), ())
@@ -309,7 +302,6 @@ def test_without_peers_nothing_is_measured_of_them(step: HandMade) -> None:
 
 
 def test_nothing_learnt_clips_nothing_and_supports_nothing(step: HandMade) -> None:
-    """Two learnt and two zero-advantage answers with nothing clipped; peers refused by GRAFT's weight and HACPO's window."""
     keep = {
         "own": [t for t in of("own") if t.becomes != "clipped"],
         "graft": [t for t in of("graft") if t.weight == 0 or t.advantage == 0],
@@ -332,7 +324,6 @@ def test_nothing_learnt_clips_nothing_and_supports_nothing(step: HandMade) -> No
 
 
 def test_divergence_per_token() -> None:
-    """k3, token by token, by hand."""
     old = [np.log(np.array([0.5, 0.25], np.float32)), np.log(np.array([0.8], np.float32))]
     new = [np.log(np.array([0.25, 0.5], np.float32)), np.log(np.array([0.8], np.float32))]
     by_hand = [0.5 - 1 - np.log(0.5), 2 - 1 - np.log(2.0), 0.0]

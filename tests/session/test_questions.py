@@ -29,7 +29,7 @@ from harness.session.cell.questions import (
     with_length,
 )
 from harness.session.suite.demands import MICRO_PROMPT_TOKENS
-from harness.session.suite.planning import place_of_cell, plan_for
+from harness.session.suite.planning import place_of, plan_for
 from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare
 from harness.tasks.registry import get_task
@@ -159,7 +159,7 @@ def test_a_plan_has_the_measured_lengths_and_sets_no_limit_by_a_prior(suite):
     lengths = measured(few_shot, Path(few_shot.model), cell.evaluation, cell)
     (kind,) = plan.kinds
     assert {p.sequence for p in kind.layout.policies} == {lengths.prompt + 30}
-    assert all("max_length" not in options for options in place_of_cell(plan, cell).layout.values())
+    assert all("max_length" not in options for options in place_of(plan, cell).layout.values())
 
 
 def test_a_stated_length_that_is_too_short_is_refused_by_its_key(suite, folder):

@@ -1,4 +1,4 @@
-"""Kill and resume; docs/recovery.md names the test of each fault. Many of them at random moments: benchmarks/torture.py."""
+"""Kill and resume; docs/recovery.md names the test of each fault."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from running import cell, harness, rows, run, said, start, wait_until
 from safetensors.numpy import load_file
 
 from harness.errors import StoreError
@@ -25,8 +26,6 @@ from harness.session.cell import resume_point
 from harness.session.suite.prepare import Prepared
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, PolicyEntry, read_manifest, read_suite, write_manifest
-
-from .running import cell, harness, rows, run, said, start, wait_until
 
 ROOT = Path(__file__).parents[2]
 FAST = ["evaluation.curve_every=0", "regimes=[independent]"]
@@ -51,20 +50,13 @@ def weights(prepared: Prepared, regime: str) -> dict[str, object]:
     return {f"{p}.{k}": v.tobytes() for p in "ab" for k, v in load_file(folder / p / "model.safetensors").items()}
 
 
-@pytest.fixture(scope="module")
-def straight(suite_text: str, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """Two cells in one go."""
-    place = tmp_path_factory.mktemp("straight")
-    (place / "tiny.yaml").write_text(suite_text)
-    return run(place / "tiny.yaml", place / "results", ["regimes=[independent, hacpo, sgt]"], only="[hs]*")
-
-
 @pytest.mark.slow_but("hacpo")
 @pytest.mark.parametrize(
-    ("regime", "moment"), [("hacpo", "stopped"), ("sgt", "stopped"), ("hacpo", "before"), ("sgt", "after")]
+    ("regime", "moment"),
+    [("hacpo", "stopped"), ("sgt", "stopped"), ("hacpo", "before"), ("sgt", "after")],
 )
 def test_an_interrupted_cell_resumes_exactly(
-    straight: Prepared, suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, regime: str, moment: str
+    finished: Prepared, suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, regime: str, moment: str
 ) -> None:
     """Stopped between two checkpoints, or killed before or after one was written: the same rows and weights, no cost lost."""
     save = resume_point.save
@@ -75,7 +67,7 @@ def test_an_interrupted_cell_resumes_exactly(
         raise Killed
 
     again: Callable[..., Prepared] = lambda **more: run(  # noqa: E731
-        suite_file, tmp_path, ["regimes=[independent, hacpo, sgt]"], only=regime, **more
+        suite_file, tmp_path, ["regimes=[independent, hacpo, sgt, chord]"], only=regime, **more
     )
     if moment != "stopped":
         monkeypatch.setattr(resume_point, "save", killed)
@@ -86,8 +78,8 @@ def test_an_interrupted_cell_resumes_exactly(
     (one,), folder = resumed.cells, resumed.folder / resumed.cells[0].key
     assert not list(resumed.folder.rglob("*.tmp"))
     for table in ("steps", "terms", "exchanges", "curves", "samples"):
-        assert rows(resumed, one, table) == rows(straight, one, table), table
-    assert weights(resumed, regime) == weights(straight, regime)
+        assert rows(resumed, one, table) == rows(finished, cell(finished, regime), table), table
+    assert weights(resumed, regime) == weights(finished, regime)
     journal = read_journal(folder).tables
     for phase in ("generate", "train"):  # what was lost with the checkpoint was spent, too
         survived = sum(row[f"{phase}_seconds"] for row in journal["steps"].to_pylist())
@@ -95,7 +87,7 @@ def test_an_interrupted_cell_resumes_exactly(
         assert sum(spent) >= survived - 1e-9
     assert {row["attempt"] for row in rows(resumed, one, "costs")} == {1, 2}
     (folder / "manifest.json").write_bytes(b"torn")
-    run(suite_file, tmp_path, ["regimes=[independent, hacpo, sgt]"], only=regime)
+    run(suite_file, tmp_path, ["regimes=[independent, hacpo, sgt, chord]"], only=regime)
     assert read_manifest(folder).attempts == 3, "the ledger of costs knows the starts"
 
 
@@ -120,7 +112,6 @@ def test_no_steps_and_killed_before_the_end_is_finished(
 
 @pytest.mark.timeout(600)
 def test_a_killed_worker_is_tried_once_more(suite_file: Path, tmp_path: Path) -> None:
-    """By `kill -9`. The store, when it is gone afterwards, is built again, though nothing is left to do."""
     results, short = tmp_path / "results", ["--set", "regimes=[independent]", "--jobs", 1]
     process = start("run", suite_file, "--results", results, *short)
     worker_of(results, "step 2/4", process)[0].kill()
@@ -137,7 +128,6 @@ def test_a_killed_worker_is_tried_once_more(suite_file: Path, tmp_path: Path) ->
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Digests of all files but the logs."""
     files = [file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("log")]
     return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
@@ -198,7 +188,6 @@ def test_sigterm_on_a_busy_machine_ends_like_ctrl_c(suite_file: Path, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_where_flock_fails_a_run_works_and_a_killed_one_goes_on(suite_file: Path, tmp_path: Path) -> None:
-    """`flock` answers ENOLCK, as on Lustre or NFS without a lock daemon: a library loaded before the C library's."""
     if not shutil.which("gcc"):
         pytest.skip("needs gcc")
     source, library = tmp_path / "no_locks.c", tmp_path / "no_locks.so"
@@ -250,9 +239,9 @@ def test_every_altered_byte_of_a_manifest_is_noticed(tmp_path: Path) -> None:
 
 
 def test_the_table_of_faults_names_tests_that_there_are() -> None:
-    section = (ROOT / "docs" / "recovery.md").read_text().partition("| moment |")[2].partition("\n\n")[0]
+    section = (ROOT / "docs" / "recovery.md").read_text().partition("| event |")[2].partition("\n\n")[0]
     lines = section.splitlines()[2:]
-    assert len(lines) >= 20
+    assert len(lines) >= 16
     for line in lines:
         found = re.search(r"\| `(tests/[\w/]+\.py)::(test_\w+)` \|$", line)
         assert found is not None, f"no test: {line}"
@@ -262,7 +251,6 @@ def test_the_table_of_faults_names_tests_that_there_are() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_dozen_faults(tmp_path: Path) -> None:
-    """benchmarks/torture.py in short: tables and costs compared after each fault."""
     torture = [sys.executable, str(ROOT / "benchmarks/torture.py"), "--short", "--seed", "4", "--work", str(tmp_path)]
     done = subprocess.run(torture, capture_output=True, text=True, timeout=1400, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

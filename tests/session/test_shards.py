@@ -1,4 +1,4 @@
-"""Shards of one suite in one folder: who has which cells, side by side as commands, and over mounts that share no locks."""
+"""Shards of one suite in one folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from running import harness, ok, start, wait_until
 
 from harness.cli.results import status
 from harness.errors import UsageError
@@ -20,16 +21,13 @@ from harness.session.suite.prepare import Shard, prepare
 from harness.store.database import kind_of_mount, on_network, store_path
 from harness.store.manifest import Provenance, read_suite, write_manifest
 
-from .running import harness, start, wait_until
-
 TIMES = ("cpu_seconds", "gpu_seconds", "gain_per_gpu_second", "cost")
 FOUR = ["--set", "regimes=[independent, hacpo]", "--set", "seeds=[3, 4]"]
 SHORT = [*FOUR, "--set", "training.steps=2", "--set", "training.checkpoint_every=1"]
 
 
 def table(suite: str, results: Path) -> list[dict[str, object]]:
-    code, out, err = harness("show", suite, "--format", "json", "--results", results)
-    assert code == 0, err
+    out = ok("show", suite, "--format", "json", "--results", results)
     return [{k: v for k, v in row.items() if k not in TIMES} for row in json.loads(out)["rows"]]
 
 
@@ -136,7 +134,6 @@ LOCK = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'a'), fcntl.LOCK_EX | f
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_machines_that_share_no_locks_share_out_a_suite(suite_file, tmp_path, monkeypatch):
-    """Two mounts of one folder: `flock` at one is not seen at the other, DuckDB's file lies elsewhere, and claims hold."""
     here, there = tmp_path / "here", tmp_path / "there"
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
     with mounts(tmp_path / "backing", here, there):
@@ -153,8 +150,7 @@ def test_machines_that_share_no_locks_share_out_a_suite(suite_file, tmp_path, mo
         code, _, err = harness("run", suite_file, "--results", there, *SHORT)
         first.send_signal(signal.SIGCONT)
         assert (code, "another `harness run` is writing these results" in err) == (2, True), err
-        code, _, err = harness("run", suite_file, "--results", there, "--jobs", 1, "--shard", "2/2", *SHORT)
-        assert code == 0, err
+        ok("run", suite_file, "--results", there, "--jobs", 1, "--shard", "2/2", *SHORT)
         _, err = first.communicate(timeout=300)
         assert first.returncode == 0, err
         assert not [*here.rglob("harness.duckdb*")]
@@ -226,9 +222,8 @@ def test_an_altered_run_stands_for_a_suite_that_was_never_run_as_written(tmp_pat
     file, results = tmp_path / "bop3.yaml", tmp_path / "results"
     file.write_text(SEEDS.format(**folders))
     settings = ["--set", "seeds=[7]", "--set", "regimes=[independent]"]
-    code, _, err = harness("run", file, "--results", results, "--json", *settings)
-    assert code == 0, err
-    code, out, err = harness("show", "bop3", "--results", results, "--format", "json")
+    ok("run", file, "--results", results, "--json", *settings)
+    _, out, err = harness("show", "bop3", "--results", results, "--format", "json")
     assert {row["seeds"] for row in json.loads(out)["rows"]} == {1}
     assert "not run as written yet" in err
     states = json.loads(harness("status", "bop3", "--results", results, "--json")[1])["cells"]

@@ -1,4 +1,4 @@
-"""The supervised start of a pretrained policy: cached by content, by its own template and end, measured before and after."""
+"""The supervised start of a pretrained policy."""
 
 from __future__ import annotations
 
@@ -12,28 +12,25 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from running import ingested, run
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_tokenizer
 from harness.engines.embedded.presets import PRESETS, draw_ladder_examples
-from harness.engines.embedded.warmup import Warmup, _learn, _response, read_report, warmup_checkpoint
-from harness.errors import CellError, SuiteError, UsageError
+from harness.engines.embedded.warmup import REPORT, Warmup, _learn, _response, warmup_checkpoint
+from harness.errors import SuiteError
 from harness.experience.answers import Prompt
-from harness.session.driver.jobs import base_job, run_job
+from harness.session.driver.jobs import job_of, run_job
 from harness.session.policy.models import base_folder
 from harness.session.suite.prepare import prepare
-from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.ranking import heading
-from harness.store.read import Snapshot
 from harness.store.remarks import AS_PUBLISHED, STARTED, stages
 from harness.store.render import render
 from harness.store.table import show_rows
 from harness.suite.schema import Policy
 from harness.verification.verifier import Verifier
-
-from .running import run
 
 CHAT = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% if m.role == 'assistant' %}<turn>{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"  # noqa: E501
 TINY = Warmup("tiny", "content x", chat=True, task="ladder.add1+legs", steps=3, rounds=0, gate=0.0, probes=1)
@@ -94,12 +91,11 @@ def test_a_start_is_made_once_and_is_a_whole_folder(model: Path, dtype: str) -> 
     assert after.dtype == (torch.bfloat16 if dtype == "bf16" else torch.float32)
     assert any((x.float() != y.float()).any() for x, y in zip(before.parameters(), after.parameters(), strict=True))
     assert AutoTokenizer.from_pretrained(folder).chat_template == CHAT
-    assert read_report(folder).steps == 3
+    assert json.loads((folder / REPORT).read_bytes())["steps"] == 3
     assert not (folder / "optimiser.safetensors").exists()
 
 
 def test_the_end_that_is_taught_is_the_one_that_is_sampled(model: Path) -> None:
-    """By a chat template the end of its turn, without one EOS; and no blank where the template has opened the answer."""
     text = r" 4 + 7 = 11. \boxed{11}"
     for chat, end, start in ((True, "<turn>", "4"), (False, "<eos>", " 4")):
         engine = EmbeddedEngine("a", model, chat=chat, device="cpu", dtype="fp32")
@@ -110,7 +106,6 @@ def test_the_end_that_is_taught_is_the_one_that_is_sampled(model: Path) -> None:
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_a_start_teaches_the_form(model: Path, chat: bool) -> None:
-    """The response's log-likelihood after the prompt as it is later asked goes up, the end's too."""
     engine = EmbeddedEngine("a", model, chat=chat, device="cpu", dtype="bf16")
     start = replace(TINY, chat=chat, learning_rate=3e-3, steps=40)
     held = list(islice(draw_ladder_examples(start.mixture, "add", ("add1", "legs"), Random(9)), 12))
@@ -143,15 +138,7 @@ def test_key_covers_what_determines_the_weights() -> None:
     assert len(digests) == 1  # a name says nothing of the weights
 
 
-def test_the_gate_adds_rounds_and_then_gives_up(model: Path, cache: Path) -> None:
-    with pytest.raises(CellError, match=r"accuracy given chain of thought .* after 5 steps; RL needs 1\.0"):
-        warmup_checkpoint(replace(TINY, gate=1.0, rounds=2), model, device="cpu")
-    assert not any(path.is_dir() for path in (cache / "stage0").iterdir())
-
-
 def test_presets_on_the_ladder() -> None:
-    """`format` answers everything by steps; `trap` answers its weak group bare; a slip stays consistent with its step."""
-
     def drawn(preset: str, count: int = 400):  # type: ignore[no-untyped-def]
         return list(islice(draw_ladder_examples(PRESETS[preset], "add", ("add2", "mul1x1", "spell"), Random(1)), count))
 
@@ -173,7 +160,7 @@ def test_measured_before_the_start_and_after_it(suite: Path, tmp_path: Path) -> 
     assert [p.stage0.task for p in prepared.suite.groups[0].policies if p.stage0] == ["ladder.add1+legs", "micro"]
     with Verifier(workers=1) as verifier:
         for base in prepared.bases:
-            run_job(base_job(base, prepared.folder / base.key, {}), verifier, lambda *_: None, lambda: False)
+            run_job(job_of(base, prepared.folder / base.key, {}), verifier, lambda *_: None, lambda: False)
     for base in prepared.bases:
         samples = read_journal(prepared.folder / base.key).tables["samples"].to_pylist()
         asked = {
@@ -183,8 +170,7 @@ def test_measured_before_the_start_and_after_it(suite: Path, tmp_path: Path) -> 
         assert asked[-1] == asked[0]
     run(suite, tmp_path / "results")
     prepared.record()
-    ingest(tmp_path / "results")
-    with Snapshot(tmp_path / "results") as snapshot:
+    with ingested(tmp_path / "results") as snapshot:
         found = stages(snapshot, "started")
         rows, head = show_rows(snapshot, "started"), heading(snapshot, "started")
     assert {(m.policy, m.metric, m.moment) for m in found} == {
@@ -224,8 +210,6 @@ def test_faults_have_their_place(suite: Path, tmp_path: Path, setting: str, word
 def test_settings_of_pretrained_models_are_not_for_micro_ones() -> None:
     with pytest.raises(ValueError, match=r"stage0\.steps is for pretrained models"):
         Policy.model_validate({"name": "a", "model": "micro/llama", "stage0": {"steps": 3}})
-    with pytest.raises(UsageError, match="no examples"):
-        replace(TINY, task="gsm8k")
 
 
 def test_what_micro_suites_never_said_stands_in_no_key() -> None:

@@ -1,4 +1,4 @@
-"""`tune:` from a suite to its table: equal budgets, nothing shared with the table, the same choice whatever happens on the way."""
+"""`tune:` from a suite to its table."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from safetensors.torch import load_file, save_file
 
 pytest.importorskip("optuna", reason="the tune extra is not installed")
 
+from running import harness
+
 from harness.cli.tables import show_suite
 from harness.errors import Fault, SuiteError
 from harness.session.cell.manifests import cell_manifest, mark
 from harness.session.cell.questions import training_prompts
-from harness.session.driver.jobs import cell_job, encoder, run_job, to_worker
+from harness.session.driver.jobs import encoder, job_of, run_job, to_worker
 from harness.session.suite.prepare import prepare, prepare_stored
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
@@ -29,8 +31,6 @@ from harness.store.tuning import Tuned, Tuning, read_tuning
 from harness.suite.load import load
 from harness.tuning.stages import Stages
 from harness.verification.verifier import Verifier
-
-from .running import harness
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +60,6 @@ SMALLEST = ("tune.trials=2", "tune.rungs=[]", "tune.check=[]", "seeds=[3]")
 
 @pytest.fixture(scope="session")
 def others(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Other base checkpoints: the same policies, a little moved."""
     found = {}
     for family, folder in folders.items():
         place = tmp_path_factory.mktemp("other") / family
@@ -82,7 +81,6 @@ def tuned_file(tmp_path: Path, folders: dict[str, Path], others: dict[str, Path]
 
 @pytest.fixture(scope="session")
 def tuned(folders: dict[str, Path], others: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The suite's results."""
     place = tmp_path_factory.mktemp("tuned")
     (place / "tiny.yaml").write_text(SUITE.format(**folders, **others))
     assert _drive(place / "tiny.yaml", place / "results")
@@ -108,7 +106,7 @@ def _drive(file: Path, results: Path, overrides: Sequence[str] = (), most: int |
                 if left == 0:
                     return False
                 left = None if left is None else left - 1
-                run_job(cell_job(cell, stage.prepared.folder / cell.key), verifier, lambda *a: None, lambda: False)
+                run_job(job_of(cell, stage.prepared.folder / cell.key), verifier, lambda *a: None, lambda: False)
             assert stages.over(stage)
     finally:
         verifier.close()
@@ -127,7 +125,6 @@ def _cells(results: Path, suite: str):
 
 
 def _plain(tuning: Tuning) -> Tuning:
-    """Without what it took."""
     return msgspec.structs.replace(
         tuning, variants=tuple(msgspec.structs.replace(v, cpu_seconds=0, gpu_seconds=0) for v in tuning.variants)
     )
@@ -200,7 +197,7 @@ def _prompts(results: Path, suite: str) -> dict[str, set[str]]:
     """Every question that a suite's stored cells asked: in training as the loop draws them, in evaluation as the journals say."""
     found: dict[str, set[str]] = {"trained": set(), "evaluated": set()}
     for cell in prepare_stored(suite, results).every:
-        again = to_worker.decode(encoder.encode(cell_job(cell, results))).cell
+        again = to_worker.decode(encoder.encode(job_of(cell, results))).cell
         for step in range(1, STEPS + 1):
             found["trained"] |= {p.text for p in training_prompts(again, step)}
         samples = read_journal(results / suite / cell.key).tables["samples"]
@@ -209,7 +206,6 @@ def _prompts(results: Path, suite: str) -> dict[str, set[str]]:
 
 
 def test_nothing_that_tuning_saw_is_in_the_table(tuned):
-    """On the stored cells: groups, seeds, base checkpoints, training prompts, evaluation prompts."""
     results = tuned
     table, table_prompts = _cells(results, "tiny"), _prompts(results, "tiny")
     assert len(table_prompts["trained"]) > 200
@@ -262,10 +258,6 @@ def test_a_trial_that_came_to_nothing_has_lost_and_any_other_failure_is_mended_f
         assert (sgt.chosen, sgt.final) == (0, "sgt")
 
 
-def _done(results: Path, suite: str) -> int:
-    return sum('"state": "done"' in f.read_text() for f in results.glob(f"{suite}/[!b]*/manifest.json"))
-
-
 def _score(variant: Tuned, number: int) -> float:
     return next(t.score for t in variant.trials if t.number == number)
 
@@ -277,7 +269,7 @@ def test_show_knows_the_trials_and_json_holds_them(tuned, capsys):
     assert {r["variant"] for r in found["rows"]} == {"independent", "sgt"}
     for form, words in (("table", "over trials"), ("markdown", "| regime")):
         show_suite("tiny", tuned, form)
-        out = capsys.readouterr().out
+        out = capsys.readouterr().out.replace("\\", "")
         assert "Tuned under an equal budget: 4 trials each, avg@4 of micro_dev" in out
         assert words in out
         leads = [v for v in read_tuning(tuned, "tiny").variants if v.chosen]

@@ -1,4 +1,4 @@
-"""Bundles taken apart, changed and put together again with every digest right: what somebody who means harm would do."""
+"""Bundles taken apart, changed and put together again with every digest right."""
 
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ GIT = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b.c", "GIT_COMMITTER_NAME"
 
 
 def commands() -> list[str]:
-    """The page's indented lines."""
     return [line.strip() for line in (ROOT / "docs/submit.md").read_text().splitlines() if line.startswith("    ")]
 
 
@@ -56,7 +55,6 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def walked(stranger: dict[str, str]) -> list[tuple[str, str]]:
-    """Each command with what it printed."""
     found = []
     for command in commands():
         done = subprocess.run(

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pydantic
+import suite_keys
 
 from harness.suite import schema
 
-TOOL = Path(__file__).parents[2] / "tools" / "suite_keys.py"
-
-
-def tool():  # type: ignore[no-untyped-def]
-    spec = importlib.util.spec_from_file_location("suite_keys", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["suite_keys"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 def test_the_page_is_current_and_says_something_of_every_key() -> None:
-    keys = tool()
-    assert list(keys.missing()) == []
-    assert keys.PAGE.read_text("utf-8") == keys.page(), "run: python tools/suite_keys.py"
+    assert list(suite_keys.missing()) == []
+    assert suite_keys.PAGE.read_text("utf-8") == suite_keys.page(), "run: python tools/suite_keys.py"
 
 
 def test_no_part_of_the_schema_is_left_out() -> None:
     models = {m for m in vars(schema).values() if isinstance(m, type) and issubclass(m, pydantic.BaseModel)}
-    assert set(tool().sections()) == {m for m in models if m.__name__[0] != "_" and m is not pydantic.BaseModel}
+    assert set(suite_keys.sections()) == {m for m in models if m.__name__[0] != "_" and m is not pydantic.BaseModel}
 
 
 def test_types_and_defaults_in_words() -> None:
-    lines = tool().page().splitlines()
+    lines = suite_keys.page().splitlines()
     assert "| `training.learning_rate` | number above 0 to 1 | `0.0001` | Of AdamW, constant." in " ".join(lines)
     assert any(line.startswith("| `evaluation.k` | whole number from 0 to 1,024 or null | `4` |") for line in lines)
     assert any(line.startswith("| `regimes[].budget` | `1x`, `2x`, `4x` | `1x` |") for line in lines)

@@ -16,9 +16,23 @@ from harness.session.suite.prepare import prepare
 from harness.suite.load import find, load
 from harness.tasks.registry import EVALUATION_SETS
 
-SUITES = ("cross_family", "hetero_size", "hetero_state", "ablation_hacpo", "mutual_rl", "graft")
-AGAINST = dict.fromkeys(SUITES, "hacpo2026") | {"mutual_rl": "mutual_rl2026", "graft": "graft2026"}
-COVERED = {"cross_family": 10, "hetero_size": 22, "hetero_state": 10, "ablation_hacpo": 14, "mutual_rl": 8, "graft": 36}
+SUITES = (
+    "cross_family", "hetero_size", "hetero_state", "ablation_hacpo", "mutual_rl", "graft", "graft_replication",
+)  # fmt: skip
+AGAINST = dict.fromkeys(SUITES, "hacpo2026") | {
+    "mutual_rl": "mutual_rl2026",
+    "graft": "graft2026",
+    "graft_replication": "graft2026",
+}
+COVERED = {
+    "cross_family": 10,
+    "hetero_size": 22,
+    "hetero_state": 10,
+    "ablation_hacpo": 14,
+    "mutual_rl": 8,
+    "graft": 36,
+    "graft_replication": 10,
+}
 
 
 @pytest.mark.parametrize("name", SUITES)

@@ -1,4 +1,4 @@
-"""A limit is a fair sample: every skill, level and subject has its share, the same questions everywhere."""
+"""A limit is a fair sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets from a folder and from their pinned public source; every failure is one sentence that names both ways out."""
+"""Sets from a folder and from their pinned public source."""
 
 from __future__ import annotations
 
@@ -195,7 +195,6 @@ def _raw_row(name: str, row: dict[str, str]) -> Raw:
 
 
 def _published(name: str, local: list[dict[str, str]]) -> dict[str, list[Raw]]:
-    """The public source's files with these problems."""
     files: dict[str, list[Raw]] = {file: [] for file in SETS[name].remote.files}
     for row in local:
         subject = row["id"].split("/")[1] if name in ("math", "math_train") else ""
@@ -215,7 +214,6 @@ def _encoded(file: str, content: list[dict[str, object]]) -> bytes:
 @needs_data
 @pytest.mark.parametrize("name", list(SETS))
 def test_the_public_form_of_a_set_gives_the_same_problems_and_golds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Served in the public source's columns, every set comes back as the folder has it (golds equal by the verifier)."""
     assert FOLDER is not None
     local = [json.loads(line) for line in (FOLDER / SETS[name].file).read_text("utf-8").split("\n") if line]
     files = _published(name, local)

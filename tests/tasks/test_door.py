@@ -1,4 +1,4 @@
-"""Tasks through the entry points: the shipped ones keep the contract that a plugin's must keep."""
+"""Tasks through the entry points."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from benchmark_data import data_folder
 from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
 from harness.tasks.conformance import CHECKS, DESCRIBED, name_of
-from harness.tasks.registry import DOOR, EVALUATION_SETS, get_task, names, results_versions, source_of, training_source
+from harness.tasks.registry import (
+    EVALUATION_SETS,
+    PLUGINS,
+    get_task,
+    names,
+    results_versions,
+    source_of,
+    training_source,
+)
 from harness.tasks.source import Generated
 from harness.tasks.task import Task
 
@@ -32,9 +40,9 @@ def test_conformance(name, check, monkeypatch):
 
 
 def test_the_shipped_ones_come_through_the_door_and_first():
-    assert set(DOOR.installed()) == {*MADE, *EVALUATION_SETS}
+    assert set(PLUGINS.installed()) == {*MADE, *EVALUATION_SETS}
     assert names()[:3] == list(MADE)
-    assert DOOR.origin("micro").endswith("(harness.tasks.shipped:Micro)")
+    assert PLUGINS.origin("micro").endswith("(harness.tasks.shipped:Micro)")
     with pytest.raises(PluginError, match="did you mean 'gsm8k'"):
         get_task("gsm8")
     with pytest.raises(PluginError, match="micro has no part 'add'"):
@@ -42,7 +50,6 @@ def test_the_shipped_ones_come_through_the_door_and_first():
 
 
 def test_a_shipped_tasks_version_is_in_its_package():
-    """The rules on other mathematics than plain integers have a version of their own, in the keys of what they decide."""
     for name in names():
         symbolic = {"verification/symbolic"} if name in EVALUATION_SETS else set()
         assert results_versions(name).keys() == {"tasks", "verification"} | symbolic

@@ -1,4 +1,4 @@
-"""A JSONL file as a task: every fault names its line, a key follows the content, and nothing is trained on that is evaluated."""
+"""A JSONL file as a task."""
 
 from __future__ import annotations
 
@@ -167,9 +167,9 @@ def test_the_key_follows_the_scorer_and_its_version(tmp_path: Path, monkeypatch:
     plain = suite(tmp_path, *[FILE.replace("exact", "math")] * 2)
     assert prepare(str(plain), tmp_path / "r").cells[0].key != cell.key
     suite(tmp_path)
-    before = type(catalogue.DOOR).results_version
-    raised = lambda door, name: ("scoring", "2") if name == "exact" else before(door, name)  # noqa: E731
-    monkeypatch.setattr(type(catalogue.DOOR), "results_version", raised)
+    before = type(catalogue.PLUGINS).results_version
+    raised = lambda plugins, name: ("scoring", "2") if name == "exact" else before(plugins, name)  # noqa: E731
+    monkeypatch.setattr(type(catalogue.PLUGINS), "results_version", raised)
     later = prepare(file, tmp_path / "r")
     assert later.cells[0].key != cell.key
     assert {b.key for b in later.bases} != {b.key for b in prepare("smoke", tmp_path / "r").bases}

@@ -25,7 +25,6 @@ LEGS |= {"shee": 4, "flie": 6}
 
 
 def answer(problem: Problem) -> str:
-    """From the question's words alone."""
     numbers = [int(n) for n in re.findall(r"\d+", problem.question)]
     match problem.skill:
         case "second":
@@ -63,13 +62,11 @@ def test_problems_are_right_and_ask_for_a_box(level: str, held_out: bool) -> Non
 
 
 def test_golden_problems() -> None:
-    """The exact texts; a change here changes every start and every result."""
     drawn = [level.draw(Random(7), held_out=False) for level in LEVELS.values()]
     assert [(p.content, p.chain_of_thought) for p in drawn] == GOLDEN
 
 
 def test_right_and_wrong_by_the_verifier() -> None:
-    """Also where the answer is no number: letters in another order are another answer."""
     problems = evaluation_problems()
     shifted = [
         ".".join((lambda s: [*s[1:], s[0]])(p.answer.split("."))) if p.skill == "spell" else str(int(p.answer) + 1)

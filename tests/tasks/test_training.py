@@ -1,13 +1,12 @@
-"""Training prompts: overlaps with evaluation sets are found and dropped; draws depend on the step's seed alone."""
+"""Training prompts: overlaps with evaluation sets are found and dropped."""
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from pathlib import Path
-from types import ModuleType
 
 import msgspec
+import overlap_index
 import pytest
 from benchmark_data import data_folder
 
@@ -22,16 +21,6 @@ from harness.tasks.source import TrainingPool, part_of
 
 FOLDER = data_folder()
 needs_data = pytest.mark.skipif(FOLDER is None, reason="no benchmark folder (HARNESS_DATA)")
-
-
-def overlap_index() -> ModuleType:
-    """tools/overlap_index.py."""
-    spec = importlib.util.spec_from_file_location("overlap_index", Path(__file__).parents[2] / "tools/overlap_index.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_overlaps_exact_near_and_none() -> None:
@@ -70,9 +59,9 @@ def test_math_drops_what_the_evaluation_sets_repeat() -> None:
 
 @needs_data
 def test_the_pinned_overlaps_are_those_of_all_sets() -> None:
-    found = overlap_index().index(FOLDER)
+    found = overlap_index.index(FOLDER)
     assert found == pinned()
-    assert overlap_index().text(found) == INDEX.read_text("utf-8")
+    assert overlap_index.text(found) == INDEX.read_text("utf-8")
 
 
 def test_the_pinned_overlaps_are_of_the_pinned_sets() -> None:

@@ -1,4 +1,4 @@
-"""Chunks and spreading against a merge written token by token (against TRL's: benchmarks/alignment.py), and conservation."""
+"""Chunks and spreading against a merge written token by token (against TRL's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import zoo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.tokenization.alignment import Segmentations, chunks, distribute
+from harness.tokenization.alignment import chunks, distribute
 
 
 def loop_chunks(source, receiver):
@@ -46,52 +46,29 @@ def groups_of(parts):
 
 @st.composite
 def answers(draw):
-    """A few answers in two segmentations of equal byte length; tokens without bytes anywhere."""
-    pairs = []
-    for _ in range(draw(st.integers(1, 4))):
-        size = draw(st.integers(1, 20))
-        sides = []
-        for _ in range(2):
-            ends = sorted(draw(st.lists(st.integers(0, size), max_size=15)))
-            sides.append([*ends, size])
-        pairs.append(sides)
-    return pairs
-
-
-def batch_of(pairs):
-    source, receiver = zip(*pairs, strict=True)
-    return Segmentations(
-        np.array([end for ends in source for end in ends], dtype=np.int32),
-        np.array([end for ends in receiver for end in ends], dtype=np.int32),
-        np.array([len(ends) for ends in source]),
-        np.array([len(ends) for ends in receiver]),
-    )
+    """An answer in two segmentations of equal byte length; tokens without bytes anywhere."""
+    size = draw(st.integers(1, 20))
+    return [np.array([*sorted(draw(st.lists(st.integers(0, size), max_size=15))), size], dtype=np.int32) for _ in "ab"]
 
 
 @settings(max_examples=300, deadline=None)
 @given(answers())
-def test_chunks_are_those_of_the_merge(pairs):
-    expected, at = [], (0, 0)
-    for source, receiver in pairs:
-        for s, r in loop_chunks(source, receiver):
-            expected.append(([i + at[0] for i in s], [i + at[1] for i in r]))
-        at = (at[0] + len(source), at[1] + len(receiver))
-    assert groups_of(chunks(batch_of(pairs))) == expected
+def test_chunks_are_those_of_the_merge(pair):
+    assert groups_of(chunks(*pair)) == loop_chunks(*(ends.tolist() for ends in pair))
 
 
 @settings(max_examples=300, deadline=None)
 @given(answers(), st.integers(0, 2**32 - 1), st.sampled_from([None, 1e-320, 1e-3, 1.0]))
-def test_mass_is_conserved_and_stays_in_its_chunk(pairs, seed, scale):
-    """scale: of the receiver's own log-probabilities; None spreads by bytes."""
-    pair, rng = batch_of(pairs), np.random.default_rng(seed)
-    logprobs = -rng.exponential(2.0, pair.source_ends.size) * (rng.random(pair.source_ends.size) < 0.8)
-    weights = None if scale is None else -np.maximum(rng.exponential(scale, pair.receiver_ends.size), 1e-322)
-    parts = chunks(pair)
-    aligned = distribute(pair, parts, logprobs, weights)
+def test_mass_is_conserved_and_stays_in_its_chunk(pair, seed, scale):
+    rng, (source, receiver) = np.random.default_rng(seed), pair
+    logprobs = -rng.exponential(2.0, source.size) * (rng.random(source.size) < 0.8)
+    weights = None if scale is None else -np.maximum(rng.exponential(scale, receiver.size), 1e-322)
+    parts = chunks(source, receiver)
+    aligned = distribute(receiver, parts, logprobs, weights)
     assert aligned.dtype == np.float32
     assert (aligned <= 0).all()
     assert math.isclose(aligned.sum(dtype=np.float64), logprobs.sum(), abs_tol=1e-6, rel_tol=1e-7)
-    lengths = np.concatenate([np.diff(receiver, prepend=0) for _, receiver in pairs])
+    lengths = np.diff(receiver, prepend=0)
     for s, r in groups_of(parts):
         share = lengths[r] if weights is None else weights[r]
         np.testing.assert_allclose(aligned[r], logprobs[s].sum() * (share / share.sum()), rtol=1e-6, atol=1e-5)
@@ -99,20 +76,19 @@ def test_mass_is_conserved_and_stays_in_its_chunk(pairs, seed, scale):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_conservation_over_a_long_answer(seed):
-    """The sum of 20,000 rounded float32 values drifts; that of the aligned values does not."""
     rng = np.random.default_rng(seed)
     source_ends = np.cumsum(rng.integers(1, 6, 20_000))
     receiver_ends = np.unique(np.append(rng.integers(1, source_ends[-1], 15_000), source_ends[-1]))
     logprobs = -rng.exponential(1.0, source_ends.size)
-    pair = Segmentations.of(source_ends, receiver_ends)
-    aligned = distribute(pair, chunks(pair), logprobs)
+    aligned = distribute(receiver_ends, chunks(source_ends, receiver_ends), logprobs)
     assert abs(aligned.sum(dtype=np.float64) - logprobs.sum()) < 1e-6
 
 
 def test_a_receiver_that_is_sure_of_its_tokens_gets_bytes():
-    pair = Segmentations.of(np.array([4]), np.array([1, 4]))
-    assert distribute(pair, chunks(pair), np.array([-4.0]), np.zeros(2)).tolist() == [-1.0, -3.0]
-    assert distribute(pair, chunks(pair), np.array([-4.0]), np.array([-3.0, -1.0])).tolist() == [-3.0, -1.0]
+    ends = np.array([1, 4])
+    parts = chunks(np.array([4]), ends)
+    assert distribute(ends, parts, np.array([-4.0]), np.zeros(2)).tolist() == [-1.0, -3.0]
+    assert distribute(ends, parts, np.array([-4.0]), np.array([-3.0, -1.0])).tolist() == [-3.0, -1.0]
 
 
 PAIRS = [(a, b) for a in sorted(zoo.KINDS) for b in sorted(zoo.KINDS) if a != b]
@@ -120,20 +96,13 @@ PAIRS = [(a, b) for a in sorted(zoo.KINDS) for b in sorted(zoo.KINDS) if a != b]
 
 @pytest.mark.parametrize(("source", "receiver"), PAIRS[::3])
 def test_mass_over_two_thousand_texts(source, receiver, encoded):
-    """30 of the 90 pairs, each on all texts in one call; the chunks of every 50th text against the merge."""
+    """30 of the 90 pairs; the chunks of every 50th text against the merge."""
     both = [(a, b) for a, b in zip(encoded[source], encoded[receiver], strict=True) if a is not None and b is not None]
-    pair = Segmentations(
-        np.concatenate([a.ends for a, _ in both]),
-        np.concatenate([b.ends for _, b in both]),
-        np.array([a.ends.size for a, _ in both]),
-        np.array([b.ends.size for _, b in both]),
-    )
-    logprobs = -np.random.default_rng(1).exponential(0.3, pair.source_ends.size)
-    aligned = distribute(pair, chunks(pair), logprobs)
-    sent = np.add.reduceat(logprobs, np.cumsum(pair.source_counts) - pair.source_counts)
-    got = np.add.reduceat(aligned, np.cumsum(pair.receiver_counts) - pair.receiver_counts, dtype=np.float64)
     assert len(both) > 1950
-    np.testing.assert_allclose(got, sent, rtol=1e-7, atol=1e-6)
-    for a, b in both[::50]:
-        single = groups_of(chunks(Segmentations.of(a.ends, b.ends)))
-        assert single == loop_chunks(a.ends.tolist(), b.ends.tolist())
+    rng = np.random.default_rng(1)
+    for place, (a, b) in enumerate(both):
+        logprobs, parts = -rng.exponential(0.3, a.ends.size), chunks(a.ends, b.ends)
+        aligned = distribute(b.ends, parts, logprobs)
+        assert math.isclose(aligned.sum(dtype=np.float64), logprobs.sum(), abs_tol=1e-6, rel_tol=1e-7)
+        if place % 50 == 0:
+            assert groups_of(parts) == loop_chunks(a.ends.tolist(), b.ends.tolist())

@@ -1,4 +1,4 @@
-"""Reasoning marks map by meaning; ends never come from text, whatever else they are."""
+"""Reasoning marks map by meaning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from harness.experience.records import Success
-from harness.tokenization.alignment import Segmentations, chunks, distribute
+from harness.tokenization.alignment import chunks, distribute
 from harness.tokenization.codec import TokenCodec
 from harness.tokenization.markup import REASONING_TAGS, ReasoningTags
 from harness.tokenization.retokenise import retokenise
@@ -40,7 +40,6 @@ def test_between_equal_tokenizers_nothing_changes():
 
 
 def test_a_mark_becomes_the_receivers_own():
-    """Another spelling, another length: bytes are covered once, log-probabilities stay with the mark."""
     source, receiver = thinker("<think>", "</think>"), thinker("[THINK]", "[/THINK]", build=zoo.gemma)
     own_marks = [receiver._own.token_to_id(mark) for mark in ("[THINK]", "[/THINK]")]
     text = f"é {THOUGHT} <think>x"
@@ -98,7 +97,6 @@ def test_every_id_that_ends_an_answer_is_out_of_reach():
 
 
 def test_joined_before_bytes_is_read_all_the_same():
-    """ByteLevel behind Fuse, as some converters write it."""
     tokenizer = zoo.fast(zoo.byte_level())
     before = TokenCodec(tokenizer)
     texts = [text for text in zoo.texts(40) if before.try_encode([text])[0].__class__.__name__ == "Encoded"]
@@ -113,9 +111,8 @@ def test_joined_before_bytes_is_read_all_the_same():
 
 
 def test_mass_holds_where_the_receivers_log_probabilities_cancel():
-    """Scores above 0 by rounding: shares of a sum near 0 would be arbitrarily large."""
-    pair = Segmentations(np.array([6]), np.array([2, 4, 6]), np.array([1]), np.array([3]))
+    ends = np.array([2, 4, 6])
     for weights in ([2e-4, -2e-4 + 1e-12, 0.0], [-1e-9, 1e-9, -1e-13], [0.0, 0.0, 0.0]):
-        aligned = distribute(pair, chunks(pair), np.array([-7.25]), np.array(weights))
+        aligned = distribute(ends, chunks(np.array([6]), ends), np.array([-7.25]), np.array(weights))
         assert abs(aligned.sum(dtype=np.float64) + 7.25) < 1e-6
         assert (aligned <= 0).all()

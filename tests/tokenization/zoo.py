@@ -34,7 +34,6 @@ def _bpe(**options: object) -> Tokenizer:
 
 
 def byte_level() -> Tokenizer:
-    """GPT-2."""
     t = _bpe()
     t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     t.train_from_iterator(corpus(), _bpe_trainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
@@ -96,7 +95,6 @@ def unigram_nfkc() -> Tokenizer:
 
 
 def unigram_fallback() -> Tokenizer:
-    """Unigram with byte fallback and no normaliser."""
     cut = pre_tokenizers.Metaspace(prepend_scheme="never")
     vocab = [(p, 0.0) for p in [*SPECIAL, *BYTES]] + _scored(_pieces(corpus()[320:], cut)[0])
     t = Tokenizer(models.Unigram(vocab, unk_id=0, byte_fallback=True))
@@ -195,7 +193,6 @@ def fast(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
 
 
 def texts(per_kind: int, seed: int = 0) -> list[str]:
-    """`per_kind` texts of each of eight kinds."""
     rng = random.Random(seed)
     return [" ".join(word(rng) for _ in range(rng.randint(1, 12))) for word in WORDS for _ in range(per_kind)]
 

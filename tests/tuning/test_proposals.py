@@ -1,4 +1,4 @@
-"""What is asked next: a function of seed and results; trial 0 as published; equal answers a step whatever is drawn."""
+"""What is asked next: a function of seed and results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.suite.load import load
 from harness.suite.space import Choice, Range
 from harness.tuning.derived import (
     TrialRequest,
-    check_names,
+    check_variants,
     final_suite,
     foreseen,
     published,
@@ -165,4 +165,4 @@ def test_names_that_are_taken_or_too_long():
     for regime, says in (("{regime: sgt, name: independent-tuned}", "is the name of its tuned copy"),
                          ("{regime: sgt, name: " + "x" * 60 + "}", "too long")):  # fmt: skip
         with pytest.raises(SuiteError, match=says):
-            check_names(load("tuned_small", [f"regimes[2]={regime}"]), str(Path("x.yaml")))
+            check_variants(load("tuned_small", [f"regimes[2]={regime}"]), str(Path("x.yaml")))

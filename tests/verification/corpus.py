@@ -1,14 +1,9 @@
-"""Answers made by grammar: a gold, the way it is written, and whether that way is honest or cheats.
-
-`corpus(seed)` is deterministic. Honest answers state the gold's value as people write it; cheating ones state something else that
-a lenient reader takes for it: a second value, another scale, unit or base, a negation, a sum left to do, a value nearby.
-Dear ones are written to cost the reader time.
-"""
+"""Answers made by grammar: a gold, the way it is written, and whether that way is honest or cheats."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -39,8 +34,11 @@ def corpus(seed: int = 0, rounds: int = 12) -> list[Case]:
     return list(cases)
 
 
+def _boxed(gold: str, honest: bool, form: str, ways: Iterable[str]) -> Iterator[Case]:
+    return (Case(gold, BOX % way, honest, form) for way in ways)
+
+
 def _layout(gold: str) -> Iterator[Case]:
-    """Type sizes, colours, delimiters and sentences around any gold."""
     for write in (
         r"\boxed{\bf %s}", r"\boxed{\mathbf{%s}}", r"\boxed{\large %s}", r"\boxed{{\Large %s}}", r"\boxed{\color{red}{%s}}",
         r"\boxed{\color{blue} %s}", r"\boxed{\textcolor{red}{%s}}", r"\boxed{\displaystyle %s}", r"\boxed{\boldsymbol{%s}}",
@@ -197,18 +195,16 @@ def _fractions(draw: random.Random) -> Iterator[Case]:
     forms += [f"{float(value):.8f}"] if bottom in (3, 7, 9) else [f"{float(value)}"]
     if bottom in (3, 9):
         forms.append(rf"{whole}.\overline{{{9 * rest // bottom}}}")
-    for form in forms:
-        yield Case(gold, BOX % form, True, "honest: notation")
+    yield from _boxed(gold, True, "honest: notation", forms)
     power = draw.randint(1, 12)
     yield Case(rf"\frac{{1}}{{{2**power}}}", BOX % f"2^{{-{power}}}", True, "honest: notation")
-    for form in (
+    yield from _boxed(gold, False, "cheating: nearby", (
         rf"\frac{{{bottom}}}{{{value.numerator}}}", f"{float(value) + 0.01:.2f}", f"{value.numerator}:{bottom + 1}",
         rf"\frac{{{value.numerator}.0001}}{{{bottom}}}",
         rf"\frac{{{value.numerator}}}{{{bottom}x}}", rf"\frac{{{value.numerator}}}{{{bottom}}}\text{{ of it or less}}",
         rf"-{gold}", rf"{gold}\text{{ million}}",
         rf"\frac{{{value.numerator}}}{{{bottom}}}+\frac{{1}}{{1000000}}", rf"\frac{{{value.numerator - 1} + 1}}{{{bottom}}} + 0",
-    ):  # fmt: skip
-        yield Case(gold, BOX % form, False, "cheating: nearby")
+    ))  # fmt: skip
 
 
 def _expressions(draw: random.Random) -> Iterator[Case]:
@@ -231,20 +227,18 @@ def _expressions(draw: random.Random) -> Iterator[Case]:
     }  # fmt: skip
     for gold, forms in honest.items():
         yield from _layout(gold)
-        for form in forms:
-            yield Case(gold, BOX % form, True, "honest: algebra")
+        yield from _boxed(gold, True, "honest: algebra", forms)
         yield from (
             case
             for case in _hedges(gold, gold.replace(str(a), str(a + 1), 1))
             if gold.replace(str(a), str(a + 1), 1) != gold
         )
-        for form in (
+        yield from _boxed(gold, False, "cheating: nearby", (
             rf"{gold}+\frac{{1}}{{1000000001}}", rf"1.0000001({gold})", rf"-({gold})", rf"{gold}+1", rf"2({gold})",
             rf"\frac{{1}}{{{gold}}}", rf"{gold}+10^{{-9}}",
             rf"({gold})\text{{ million}}", rf"({gold})^2", rf"{gold}+z", rf"\overline{{{gold}}}+1",
             rf"{gold} \cdot \frac{{1}}{{1.0000001}}",
-        ):  # fmt: skip
-            yield Case(gold, BOX % form, False, "cheating: nearby")
+        ))  # fmt: skip
     yield Case("x^2+1", BOX % rf"x^2+\frac{{1}}{{1.000000{a}}}", False, "cheating: nearby")
     yield Case(f"{a}x", BOX % rf"{a}|x|", False, "cheating: nearby")
     yield Case(f"{a}x", BOX % rf"{a}\sqrt{{x^2}}", False, "cheating: nearby")
@@ -259,32 +253,38 @@ def _measures(draw: random.Random) -> Iterator[Case]:
     raised = f"^{power}" if power > 1 else ""
     word = {1: "", 2: "square ", 3: "cubic "}[power]
     gold = rf"{value}\text{{ {short}}}{raised}"
-    for form in (
+    yield from _boxed(gold, True, "honest: unit or noun", (
         rf"{value}\text{{ {word}{long}}}", rf"{value} \mathrm{{~{short}}}{raised}", str(value),
         rf"{value} \, \text{{{short}}}{raised}", rf"{value}.0 \text{{ {short}}}{raised}",
         rf"A = {value}\text{{ {word}{long}}}", rf"{value}\text{{ {short}}}^{{{power}}}",
-    ):  # fmt: skip
-        yield Case(gold, BOX % form, True, "honest: unit or noun")
+    ))  # fmt: skip
     wrong = power % 3 + 1
-    for form in (
+    yield from _boxed(gold, False, "cheating: unit", (
         rf"{value}\text{{ {short}}}^{wrong}" if wrong > 1 else rf"{value}\text{{ {short}}}", rf"{value}\text{{ kg}}",
         rf"{value}\text{{ {short}}}^{power + 3}", rf"{value}\text{{ mm}}{raised}",
         rf"{value}\text{{ {short}}}{raised}/\text{{s}}", rf"{value}\text{{ per {short}}}",
         rf"{value}\text{{ {short} or }}{value + 1}", rf"{value + 1}\text{{ {short}}}{raised}",
         rf"{value}\text{{ million {short}}}{raised}", rf"{value}\text{{ {short}}}^{wrong + 3}\text{{ box}}",
-    ):  # fmt: skip
-        yield Case(gold, BOX % form, False, "cheating: unit")
+    ))  # fmt: skip
     percent = draw.randint(1, 99)
-    for form in (rf"{percent}\%", f"{percent}%", rf"{percent} \text{{ percent}}", rf"{percent / 100}", str(percent)):
-        yield Case(rf"{percent}\%", BOX % form, True, "honest: percent")
-    for form in (
-        rf"{percent + 1}\%",
-        rf"{percent / 1000}",
-        rf"{percent}\text{{ permille}}",
-        rf"{percent}\%\text{{ or more}}",
-        rf"{percent * 100}\%",
-    ):
-        yield Case(rf"{percent}\%", BOX % form, False, "cheating: unit")
+    yield from _boxed(
+        rf"{percent}\%",
+        True,
+        "honest: percent",
+        (rf"{percent}\%", f"{percent}%", rf"{percent} \text{{ percent}}", rf"{percent / 100}", str(percent)),
+    )
+    yield from _boxed(
+        rf"{percent}\%",
+        False,
+        "cheating: unit",
+        (
+            rf"{percent + 1}\%",
+            rf"{percent / 1000}",
+            rf"{percent}\text{{ permille}}",
+            rf"{percent}\%\text{{ or more}}",
+            rf"{percent * 100}\%",
+        ),
+    )
 
 
 def _lists(draw: random.Random) -> Iterator[Case]:
@@ -316,65 +316,84 @@ def _lists(draw: random.Random) -> Iterator[Case]:
 def _tuples(draw: random.Random) -> Iterator[Case]:
     one, two, other = sorted(draw.sample(range(-60, 60), 3))
     gold = f"({one}, {two})"
-    for form in (
-        rf"\left({one}, {two}\right)",
-        f"({one},{two})",
-        f"x={one}, y={two}",
-        f"y={two}, x={one}",
-        f"(x,y) = ({one}, {two})",
-        f"{one}, {two}",
-        rf"({one};\,{two})",
-    ):
-        yield Case(gold, BOX % form, True, "honest: tuple or interval")
-    for form in (
+    yield from _boxed(
+        gold,
+        True,
+        "honest: tuple or interval",
+        (
+            rf"\left({one}, {two}\right)",
+            f"({one},{two})",
+            f"x={one}, y={two}",
+            f"y={two}, x={one}",
+            f"(x,y) = ({one}, {two})",
+            f"{one}, {two}",
+            rf"({one};\,{two})",
+        ),
+    )
+    yield from _boxed(gold, False, "cheating: tuple or interval", (
         f"({two}, {one})", f"[{one}, {two}]", f"({one}, {two}]", rf"{one} \text{{ or }} {two}",
         f"({one}, {two}), ({one}, {other})", f"({one}, {two}, {other})", f"({one}, {other})",
         rf"({one}, {two}) \text{{ or }} ({two}, {one})", f"y={one}, x={two}", rf"\{{{one}, {two}\}}",
         rf"({one}, {two}) \cup ({two}, {other})", f"{one}",
-    ):  # fmt: skip
-        yield Case(gold, BOX % form, False, "cheating: tuple or interval")
+    ))  # fmt: skip
     union = rf"(-\infty, {one}) \cup [{two}, \infty)"
-    for form in (
-        rf"[{two}, \infty) \cup (-\infty, {one})",
-        rf"(-\infty,{one})\cup[{two},\infty)",
-        rf"x \in {union}",
-        rf"(-\infty, {one}) \text{{ or }} [{two}, \infty)",
-    ):
-        yield Case(union, BOX % form, True, "honest: tuple or interval")
-    for form in (
-        rf"(-\infty, {one}] \cup [{two}, \infty)",
-        rf"(-\infty, {one})",
-        rf"(-\infty, {one}) \cup [{other}, \infty)",
-        rf"(-\infty, {one}) \cap [{two}, \infty)",
-        r"(-\infty, \infty)",
-    ):
-        yield Case(union, BOX % form, False, "cheating: tuple or interval")
+    yield from _boxed(
+        union,
+        True,
+        "honest: tuple or interval",
+        (
+            rf"[{two}, \infty) \cup (-\infty, {one})",
+            rf"(-\infty,{one})\cup[{two},\infty)",
+            rf"x \in {union}",
+            rf"(-\infty, {one}) \text{{ or }} [{two}, \infty)",
+        ),
+    )
+    yield from _boxed(
+        union,
+        False,
+        "cheating: tuple or interval",
+        (
+            rf"(-\infty, {one}] \cup [{two}, \infty)",
+            rf"(-\infty, {one})",
+            rf"(-\infty, {one}) \cup [{other}, \infty)",
+            rf"(-\infty, {one}) \cap [{two}, \infty)",
+            r"(-\infty, \infty)",
+        ),
+    )
 
 
 def _equations(draw: random.Random) -> Iterator[Case]:
     slope, shift = draw.randint(2, 9), draw.randint(1, 20)
     gold = f"y={slope}x+{shift}"
-    for form in (
-        f"y-{slope}x={shift}",
-        f"{slope}x-y+{shift}=0",
-        f"2y={2 * slope}x+{2 * shift}",
-        f"{slope}x+{shift}=y",
-        f"{slope}x+{shift}",
-        f"f(x)={slope}x+{shift}",
-        f"y - {shift} = {slope}x",
-    ):
-        yield Case(gold, BOX % form, True, "honest: equation")
-    for form in (
-        f"y-{slope}x={shift + 1}",
-        f"y+{slope}x={shift}",
-        "0=0",
-        f"y=-{slope}x+{shift}",
-        rf"y={slope}x+{shift} \text{{ or }} y=x",
-        f"y={slope}x",
-        f"y-y={slope}x-{slope}x",
-        f"y^2=({slope}x+{shift})^2",
-    ):
-        yield Case(gold, BOX % form, False, "cheating: equation")
+    yield from _boxed(
+        gold,
+        True,
+        "honest: equation",
+        (
+            f"y-{slope}x={shift}",
+            f"{slope}x-y+{shift}=0",
+            f"2y={2 * slope}x+{2 * shift}",
+            f"{slope}x+{shift}=y",
+            f"{slope}x+{shift}",
+            f"f(x)={slope}x+{shift}",
+            f"y - {shift} = {slope}x",
+        ),
+    )
+    yield from _boxed(
+        gold,
+        False,
+        "cheating: equation",
+        (
+            f"y-{slope}x={shift + 1}",
+            f"y+{slope}x={shift}",
+            "0=0",
+            f"y=-{slope}x+{shift}",
+            rf"y={slope}x+{shift} \text{{ or }} y=x",
+            f"y={slope}x",
+            f"y-y={slope}x-{slope}x",
+            f"y^2=({slope}x+{shift})^2",
+        ),
+    )
     plane = f"{slope}x + 2y - 2z - {shift} = 0"
     yield Case(plane, BOX % f"{slope}x+2y-2z={shift}", True, "honest: equation")
     yield Case(plane, BOX % f"{shift} = {slope}x + 2y - 2z", True, "honest: equation")
@@ -387,7 +406,7 @@ def _equations(draw: random.Random) -> Iterator[Case]:
 def _dear(draw: random.Random) -> Iterator[Case]:
     a, b = draw.randint(3, 9), draw.randint(20, 90)
     for gold in (str(b), "x^2+1", rf"{a}\sqrt{{2}}", rf"\sum_{{k=1}}^{{n}} k^{{{a}}}"):
-        for form in (
+        yield from _boxed(gold, False, "cheating: dear", (
             rf"\lfloor e^{{e^{{e^{a}}}}} \rfloor", rf"\pi^{{\pi^{{\pi^{{\pi^{a}}}}}}}",
             rf"\begin{{vmatrix}} x^{a} & y^{b} & z \\ (x+y)^{b} & z^{a} & 1 \\ x & y & (z+1)^{b} \end{{vmatrix}}",
             rf"(x+1)^{{{b}}}(x+2)^{{{b}}}(x^{a}+x+1)^{{{b}}}", rf"\sin(\sin(\sin(\sin(\sin(x^{{{b}}}+\sqrt{{x+\sqrt{{x}}}})))))",
@@ -397,5 +416,4 @@ def _dear(draw: random.Random) -> Iterator[Case]:
             rf"\frac{{(x^{{{b}}}-1)^{{{b}}}}}{{(x-1)^{{{b}}}}}", rf"\cos(\cos(\cos(e^{{x^{{{b}}}}})))",
             rf"\prod_{{k=1}}^{{n}} (x^k+{a})^{{{b}}}", rf"x^{{x^{{x^{{x^{a}}}}}}}",
             "+".join(rf"\sqrt{{x+{k}}}" for k in range(b)), "(" * 20 + "x" + "+1)^{9}" * 20,
-        ):  # fmt: skip
-            yield Case(gold, BOX % form, False, "cheating: dear")
+        ))  # fmt: skip

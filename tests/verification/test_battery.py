@@ -1,4 +1,4 @@
-"""Hostile answers: nothing hangs, nothing is right, and the verifier lives on; in threads, processes and under Ray."""
+"""Hostile answers: nothing hangs, nothing is right, and the verifier lives on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hostile_answers import HOSTILE
 
 from harness.errors import VerificationError
-from harness.verification.messages import Limits, Question, Reply
-from harness.verification.scorer import Math
+from harness.verification.messages import Question
+from harness.verification.scorer import MATH, Math
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier, require_valid
 from harness.verification.worker import judge
@@ -89,7 +89,6 @@ SLOWEST = (r"\sum_{k=1}^{n} k", r"\boxed{n \lfloor e^{e^{e^3}} \rfloor}")
 
 @pytest.mark.parametrize(("pair", "reason"), [(SLOWEST, "over-limit: time"), (HUGE, "over-limit: memory")])
 def test_an_answer_over_the_limits_is_wrong_and_the_pool_goes_on(pair: tuple[str, str], reason: str) -> None:
-    """Not invalid: invalid answers are left out of the mean, and a policy could choose which of its failures are."""
     with Verifier(workers=1) as verifier:
         before = verifier.verify([UNREAD])[0].value
         verdicts = verifier.verify([pair, (r"\max(y, z)", r"\boxed{\max(z, y)}")])
@@ -101,25 +100,24 @@ def test_an_answer_over_the_limits_is_wrong_and_the_pool_goes_on(pair: tuple[str
 @pytest.mark.parametrize(
     ("error", "reply"),
     [
-        (MemoryError, Reply(right=False, reason="over-limit: memory")),
-        (RecursionError, Reply(right=False, reason="over-limit: recursion")),
-        (ZeroDivisionError, Reply(right=None, reason="crash: ZeroDivisionError")),
+        (MemoryError, Verdict("wrong", "over-limit: memory")),
+        (RecursionError, Verdict("wrong", "over-limit: recursion")),
+        (ZeroDivisionError, Verdict("invalid", "crash: ZeroDivisionError")),
     ],
 )
 def test_memory_and_depth_are_the_answers_doing(
-    error: type[Exception], reply: Reply, monkeypatch: pytest.MonkeyPatch
+    error: type[Exception], reply: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def algebra(gold: str, answer: str) -> bool:
         raise error
 
     monkeypatch.setattr("harness.verification.algebra.equivalent", algebra)
-    assert judge(Question(gold=UNREAD[0], answer=r"\max(x, y, 1)"), Math()) == reply
+    assert judge(Question(UNREAD[0], r"\max(x, y, 1)", MATH), Math()) == reply
 
 
 def test_a_child_killed_from_outside_is_no_verdict() -> None:
-    """While it decides, twice: the verifier's own failure. While it idles: nothing, and no reply is left for the next question."""
     others = set(psutil.Process().children())
-    with Verifier(workers=1, limits=Limits(cpu_seconds=20.0)) as verifier:
+    with Verifier(workers=1).by(MATH._replace(cpu_seconds=20.0)) as verifier:
         assert verifier.verify([UNREAD])[0].value == "right"
 
         def deciding() -> list[psutil.Process]:

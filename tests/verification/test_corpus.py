@@ -120,7 +120,6 @@ def _same(gold: str, answer: str) -> bool:
 def test_an_answer_that_offers_two_values_is_right_for_neither(
     pair: tuple[str, str], joined: str, around: str, placed: str
 ) -> None:
-    """Whatever joins two values and stands around them, in a box or a sentence."""
     text = placed % (around % (pair[0] + joined + pair[1]))
     for gold in pair:
         assert _same(gold, extract(text)) is False, text
@@ -145,7 +144,6 @@ SURFACES = {
 @pytest.mark.skipif(not (FOLDER / "math500.jsonl").is_file(), reason="no benchmark folder (HARNESS_DATA)")
 @pytest.mark.timeout(300)
 def test_every_gold_is_right_for_itself_in_thirty_forms() -> None:
-    """All sets, training ones too; in-process, so that none needs the algebra system. One in two hundred may fall, of each form."""
     names = (
         "math500",
         "gsm8k",

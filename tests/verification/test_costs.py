@@ -42,7 +42,6 @@ CALLED = Called(f"{__name__}:Busy", 5.0, 10.0)
 
 
 def asked(verifier: Verifier, text: str, called: Called = CALLED) -> float:
-    """CPU-seconds of a phase that has this text scored."""
     clock = Clock()
     with clock.phase("verify"):
         verifier.by(called).verify([("gold", text)])

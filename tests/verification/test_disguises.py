@@ -20,7 +20,7 @@ from harness.verification.equivalence import OverLimit, compare
 from harness.verification.expression import read
 from harness.verification.notation import normalise
 
-COUNT = int(os.environ.get("DISGUISES", "4000"))
+COUNT = int(os.environ.get("DISGUISES", "1000"))
 Points = dict[str, np.ndarray]
 
 
@@ -74,7 +74,6 @@ def _gold(draw: random.Random, v: str, w: str) -> Written:
 def _disguises(
     draw: random.Random, gold: Written, v: str, w: str
 ) -> Iterator[tuple[str, str, Callable[[Points], np.ndarray]]]:
-    """Name, TeX and where it is something else."""
     g, at = gold
     c, scale = draw.randint(-20, 20), draw.randint(1, 10)
     s = 10**scale

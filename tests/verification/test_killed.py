@@ -10,7 +10,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from harness.verification.messages import Limits
+from harness.verification.scorer import MATH
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 
@@ -25,11 +25,17 @@ PAIRS: list[tuple[str, str | None]] = [
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("how", "parent"),
-    [(signal.SIGKILL, False), (signal.SIGSTOP, False), (signal.SIGKILL, True), (signal.SIGSTOP, True)],
+    [
+        (signal.SIGKILL, False),
+        *(
+            pytest.param(how, parent, marks=pytest.mark.slow)
+            for how, parent in ((signal.SIGSTOP, False), (signal.SIGKILL, True), (signal.SIGSTOP, True))
+        ),
+    ],
 )
 def test_killed_and_stopped_processes_change_no_verdict(how: signal.Signals, parent: bool) -> None:
     found: list[Verdict] = []
-    with Verifier(workers=1, limits=Limits(wall_seconds=3.0)) as verifier:
+    with Verifier(workers=1).by(MATH._replace(wall_seconds=3.0)) as verifier:
         asking = threading.Thread(target=lambda: found.extend(verifier.verify(PAIRS)))
         asking.start()
         struck = 0

@@ -26,7 +26,6 @@ def test_verdict(verdicts: dict[tuple[str, str], str], gold: str, text: str, rig
 
 @pytest.mark.slow
 def test_math_verify_alone_errs_on_at_least_sixty() -> None:
-    """Keeps the list honest: most of these pairs need our rules."""
     script = textwrap.dedent(
         """
         import logging, sys, msgspec

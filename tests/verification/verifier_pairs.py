@@ -1,7 +1,4 @@
-"""Pairs of gold and answer that tell verifiers apart: what is right, as a reader of the gold would judge.
-
-Many are answers on which math-verify 0.9.0 alone errs (`test_pairs` counts them); the rest guard against over-correction.
-"""
+"""Pairs of gold and answer that tell verifiers apart."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from harness.engines.embedded import lora as adapters
 from harness.engines.embedded.kernels import packed
 from harness.engines.embedded.loading import open_policy
 from harness.engines.embedded.logprobs import Request, answer_logprobs, microbatches
+from harness.engines.embedded.numerics import Numerics, require
 from harness.engines.embedded.plugin import Lora
 from harness.engines.embedded.sampling import Drawn, draw
 from harness.engines.learner import learn
@@ -50,6 +51,7 @@ class EmbeddedEngine:
         threads: int | None = None,
         lora: Mapping[str, Any] | None = None,
         checkpointing: bool = False,
+        numerics: Numerics | None = None,
     ) -> None:
         if threads:
             torch.set_num_threads(threads)
@@ -62,6 +64,12 @@ class EmbeddedEngine:
             open_policy, device=self._device, chat=chat, name=name, lora=self._lora, checkpointing=checkpointing
         )
         self._policy = self._open(folder, precision=dtype)
+        if numerics == "portable":
+            if (self._device.type, self.precision) != ("cpu", "fp32"):
+                raise EngineError(
+                    f"{folder}: {self.precision} on {self._device.type}; numerics: portable needs device: cpu, dtype: fp32"
+                )
+            require()
         self._masters: Masters | None = None
 
     @property

@@ -41,7 +41,7 @@ _CORPUS_TEXTS = 6_000
 
 
 class Family(NamedTuple):
-    """A tokenizer's recipe, and a configuration to which the vocabulary's size is added."""
+    """The vocabulary's size is added to the configuration."""
 
     train_tokenizer: Callable[[list[str]], Tokenizer]
     config: Callable[..., PretrainedConfig]
@@ -64,7 +64,7 @@ def build_tokenizer(family: str) -> PreTrainedTokenizerFast:
 
 
 def build_model(family: str, seed: int, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """A freshly initialised model (fp32, std 0.05) for `tokenizer`. Leaves torch's global generator untouched."""
+    """Freshly initialised (fp32, std 0.05). Leaves torch's global generator untouched."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
@@ -75,7 +75,7 @@ def build_model(family: str, seed: int, tokenizer: PreTrainedTokenizerFast) -> P
 
 
 def corpus(seed: int, texts: int) -> list[str]:
-    """Generated training texts: prompts plain and hinted, answers direct and by chain of thought."""
+    """Prompts plain and hinted, answers direct and by chain of thought."""
     rng, skills = Random(seed), list(SKILLS.values())
     lines = []
     for _ in range(texts):

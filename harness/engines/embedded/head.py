@@ -1,6 +1,5 @@
-"""The output layer: from last hidden states to the log-probabilities of given tokens. Many logits are made for some of the
-vocabulary at a time, forward and again backward, so that a token costs a hidden state (the idea of Wijmans et al., arXiv
-2411.09009)."""
+"""The output layer: from last hidden states to log-probabilities of tokens. Many logits are made for some of the vocabulary at
+a time, forward and again backward (the idea of Wijmans et al., arXiv 2411.09009)."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from harness.errors import EngineError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Head:
-    """A linear layer, whose outputs are multiplied by `factor`, then bounded by cap * tanh(x / cap)."""
+    """Outputs are multiplied by `factor`, then bounded by cap * tanh(x / cap)."""
 
     weight: Float[Tensor, "V D"]
     bias: Float[Tensor, "V"] | None
@@ -76,7 +75,7 @@ def logprobs(
 
 
 class _InParts(torch.autograd.Function):
-    """Forward keeps hidden states and the log of each row's sum; backward makes each part's logits again."""
+    """Keeps hidden states and the log of each row's sum; backward makes each part's logits again."""
 
     @staticmethod
     def forward(
@@ -120,7 +119,7 @@ class _InParts(torch.autograd.Function):
 
 
 def _scaled(logits: Tensor, temperature: float, forbidden: Tensor) -> Tensor:
-    """A copy in fp32. Most parts forbid nothing, and a pass over all logits costs."""
+    """Most parts forbid nothing, and a pass over all logits costs."""
     scaled = logits.to(torch.float32, copy=True)
     if temperature != 1.0:
         scaled /= temperature

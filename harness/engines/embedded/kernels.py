@@ -36,8 +36,7 @@ def grouped(
     **others: Any,
 ) -> tuple[Tensor, None]:
     """(B, H, Q, D) queries over (B, H / n, K, D) keys and values, faster than torch's CPU kernel, which wants shared keys
-    repeated. Scores are kept for the backward pass, so longer sequences go to that kernel. softcap: bounds the scores,
-    before the mask is added."""
+    repeated. Scores are kept for the backward pass, so longer sequences go to that kernel. softcap: bounds the scores."""
     batch, heads, queries, width = query.shape
     shared, keys = key.shape[1:3]
     together = query.reshape(batch, shared, heads // shared * queries, width)
@@ -62,8 +61,8 @@ ALL_MASK_ATTENTION_FUNCTIONS.register(GROUPED, eager_mask)
 
 @contextmanager
 def packed(model: nn.Module, rows: int) -> Iterator[None]:
-    """Within it, linear layers in bf16 on a CPU use copies of their weights laid out for inputs of about `rows` rows, which
-    torch else makes anew in each product; the same to the bit. Gradients and changes of the weights do not reach the copies."""
+    """Within it, linear layers in bf16 on a CPU use copies of their weights laid out for about `rows` rows, which torch else
+    makes in each product; the same to the bit. Changes of the weights do not reach the copies."""
     layers = [layer for layer in model.modules() if type(layer) is nn.Linear and _gains(layer.weight)]
     for layer in layers:
         weight = _onednn._reorder_linear_weight(layer.weight.detach(), rows)
@@ -84,8 +83,8 @@ def _product(weight: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:
 
 
 def recompute(model: PreTrainedModel) -> None:
-    """From now on activations are made again in the backward pass (Chen et al., arXiv 1604.06174); transformers' own goes
-    without keys and values of a prefix. Raises EngineError for a model without layers that allow it."""
+    """Activations are made again in the backward pass (Chen et al., arXiv 1604.06174); transformers' own goes without keys and
+    values of a prefix. Raises EngineError where no layers allow it."""
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise EngineError(f"no layers that allow checkpointing ({model.config.model_type})")

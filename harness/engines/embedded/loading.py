@@ -24,8 +24,7 @@ from harness.engines.embedded.head import Head
 from harness.engines.embedded.kernels import GROUPED, recompute
 from harness.engines.embedded.masks import kinds_of_layers
 from harness.engines.embedded.plugin import Lora
-from harness.engines.folder import check_small_files, check_weights
-from harness.engines.vocabulary import Vocabulary, in_one_line, open_vocabulary
+from harness.engines.vocabulary import Vocabulary, check_small_files, check_weights, in_one_line, open_vocabulary
 from harness.errors import EngineError
 
 transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -36,7 +35,7 @@ NEVER = -1e9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Policy:
-    """A model and what its tokens mean. forbidden: added to the logits."""
+    """forbidden: added to the logits."""
 
     model: PreTrainedModel
     head: Head
@@ -62,8 +61,8 @@ def open_policy(
     lora: Lora | None = None,
     checkpointing: bool = False,
 ) -> Policy:
-    """Model (dropout off) and tokenizer of a folder; nothing is downloaded, no code of it is run. precision: None takes that of
-    the weights; a folder that adapters were merged into is computed in fp32. Raises EngineError."""
+    """Dropout is off; nothing is downloaded, no code of the folder is run. precision: None takes that of the weights; a folder
+    that adapters were merged into is computed in fp32. Raises EngineError."""
     try:
         check_small_files(folder)
         check_weights(folder)
@@ -112,7 +111,7 @@ def open_policy(
 
 
 def check_layers(folder: Path, config: PretrainedConfig) -> None:
-    """Raises EngineError, by name, for a model with layers that this engine cannot run."""
+    """Raises EngineError, by name, for layers that this engine cannot run."""
     kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     try:
         kinds_of_layers(config)

@@ -1,5 +1,5 @@
-"""LoRA: low-rank adapters beside frozen linear layers (Hu et al., arXiv 2106.09685), by peft. A checkpoint has the merged
-weights, in fp32, as bf16 would round small adapters away, and the adapters, to go on with."""
+"""LoRA (Hu et al., arXiv 2106.09685), by peft. A checkpoint has the merged weights, in fp32, as bf16 would round small adapters
+away, and the adapters."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MARK, BASE, NAME = ".lora_", ".base_layer", "default"
 
 
 def adapt(model: PreTrainedModel, lora: Lora) -> None:
-    """Freeze the model and put adapters in, the same in every process, which change nothing yet. Raises EngineError where peft
-    is not installed, or the model has no linear layers."""
+    """Freeze the model and put adapters in, the same in every process. Raises EngineError where peft is not installed, or there
+    are no linear layers."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
@@ -46,7 +46,7 @@ def save(model: PreTrainedModel, folder: Path) -> None:
 
 @torch.no_grad()
 def load(model: PreTrainedModel, folder: Path) -> None:
-    """Take the adapters out of a folder of `save`. Raises CheckpointError where they are not this model's."""
+    """Raises CheckpointError where the folder's adapters are not this model's."""
     try:
         found = load_file(folder / ADAPTERS)
     except (OSError, SafetensorError):

@@ -1,5 +1,5 @@
-"""Additive masks over keys, for full and for sliding attention. Queries are the last keys, so one mask of full attention says
-all. Finite numbers throughout, so that a row that may see nothing stays a number."""
+"""Additive masks over keys, for full and sliding attention. Queries are the last keys. Finite numbers, so that a row that may
+see nothing stays a number."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ Masks = Tensor | Mapping[str, Tensor]  # as transformers takes them: one, or one
 
 
 def kinds_of_layers(config: PretrainedConfig) -> dict[str, int | None]:
-    """Window in tokens, None for all, by kind of layer; under "" where the config does not name kinds. Raises EngineError for
-    other kinds."""
+    """Window in tokens, None for all; under "" where the config does not name kinds. Raises EngineError for others."""
     window = getattr(config, "sliding_window", None)
     named = set(getattr(config, "layer_types", None) or ())
     if not named:
@@ -49,7 +48,7 @@ def windowed(mask: Float[Tensor, "B 1 Q K"], window: int | None) -> Float[Tensor
 def left_pad(
     prompts: Sequence[Sequence[int]], device: torch.device, dtype: torch.dtype
 ) -> tuple[Int64[Tensor, "P L"], Float[Tensor, "P L"]]:
-    """Prompt ids, and 0 where a prompt has a token, the lowest number of `dtype` where it is padded."""
+    """Prompt ids, and 0 where there is a token, the lowest number of `dtype` elsewhere."""
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device)
     hidden = torch.tensor([[True] * (width - len(p)) + [False] * len(p) for p in prompts], device=device)

@@ -1,8 +1,8 @@
-"""The embedded engine's door: what it offers, without importing torch."""
+"""What the embedded engine declares, without importing torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,8 @@ from msgspec import Meta
 from harness.allocation import inventory
 from harness.allocation.chunks import MICRO_TOKENS
 from harness.allocation.shapes import Precision
-from harness.engines.kind import Engines
+from harness.engines.backend import Backend
+from harness.engines.embedded.numerics import Numerics, chosen, lacking, unlike
 from harness.engines.protocol import PolicyEngine
 from harness.errors import EngineError
 from harness.suite.schema import Policy
@@ -34,7 +35,9 @@ class EmbeddedOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     takes CUDA where there is any. micro_tokens: padded tokens of one forward and backward pass. dtype: None takes bf16 for weights
     that come in half precision, else fp32. threads: of torch on a CPU; None takes what the plan gives the cell.
     lora: `{rank: 16, alpha: 32}` trains adapters of that rank, counted alpha / rank times, and not the model's own weights.
-    checkpointing: activations are made again in the backward pass, to save memory."""
+    checkpointing: activations are made again in the backward pass, to save memory.
+    numerics: `portable` gives the same rows on every x86-64 machine with AVX2, by one thread in fp32; None takes it where all
+    models are micro families, on a CPU that can, else `fast`, whose rows repeat on one kind of CPU."""
 
     device: Annotated[str, Meta(pattern=r"^(cpu|cuda|mps|xpu)\Z")] | None = None
     micro_tokens: Annotated[int, Meta(ge=1, le=1 << 30)] = MICRO_TOKENS
@@ -42,9 +45,10 @@ class EmbeddedOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     threads: Annotated[int, Meta(ge=1, le=1024)] | None = None
     lora: Lora | None = None
     checkpointing: bool = False
+    numerics: Numerics | None = None
 
 
-class Embedded(Engines):
+class Embedded(Backend):
     """torch and transformers in this process; CPU, or one CUDA device"""
 
     Options = EmbeddedOptions
@@ -52,13 +56,27 @@ class Embedded(Engines):
 
     @classmethod
     def lacking(cls, options: Mapping[str, Any]) -> str:
-        absent = options.get("device") == "cuda" and not inventory.local().gpus
-        return "device: cuda: there is no CUDA device here" if absent else ""
+        if options.get("device") == "cuda" and not inventory.local().gpus:
+            return "device: cuda: there is no CUDA device here"
+        apart = options.get("numerics") == "portable" and (unlike(options) or lacking())
+        return (
+            f"numerics: portable is computed in fp32 by one thread of an x86-64 CPU with AVX2: {apart}" if apart else ""
+        )
+
+    @classmethod
+    def settled(cls, options: Mapping[str, Any], models: Iterable[str]) -> dict[str, Any]:
+        return {**options, "numerics": chosen(options, models)}
+
+    @classmethod
+    def remark(cls, options: Mapping[str, Any], models: Iterable[str]) -> str:
+        portable = chosen({**options, "numerics": None}, models, able=True) == "portable"
+        why = lacking() if portable and options.get("numerics") == "fast" else ""
+        return f"numerics: fast, for {why}: rows repeat on this kind of CPU only" if why else ""
 
     @staticmethod
     def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
         from harness.engines.embedded.loading import check_layers
-        from harness.engines.folder import read_folder
+        from harness.engines.vocabulary import read_folder
 
         if options.get("lora") and find_spec("peft") is None:
             raise EngineError("engine_options.lora needs peft: pip install -e '.[lora]' -c constraints.txt")

@@ -1,8 +1,5 @@
-"""Which habits a warm-up gives a policy. Imports no torch.
-
-A base can execute chain of thought in every skill (hinted examples teach that) but, asked plainly, chooses it only as often as
-the mixture says: a gap that RL can close.
-"""
+"""Which habits a warm-up gives a policy: it can reason in every skill (hinted examples teach that) but, asked plainly, does so
+only as often as the mixture says: a gap that RL can close. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from random import Random
 from types import MappingProxyType
 from typing import TypeVar
 
-from harness.errors import UsageError
 from harness.tasks import ladder
 from harness.tasks.micro import GROUPS, LEVELS, SKILLS, Problem, draw_fact
 
@@ -26,10 +22,9 @@ AnyProblem = TypeVar("AnyProblem", Problem, ladder.Problem)
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Shares, each in [0, 1]. drill: of all examples, one-step facts, asked for by steps. hinted: of the others, those asked
-    for by steps, always answered so. strong_cot, weak_cot: of plain examples of the policy's strong and weak group, those
-    answered by steps. short: of the plain answers by steps in `hard` skills, those that stop a step short. strong_slip,
-    weak_slip: in the others, those whose last step goes wrong."""
+    """Shares. drill: of all examples, one-step facts. hinted: of the others, those asked for by steps, always answered so.
+    strong_cot, weak_cot: of plain examples of the policy's strong and weak group, those answered by steps. short: of these in
+    `hard` skills, those that stop a step short. strong_slip, weak_slip: in the others, those whose last step goes wrong."""
 
     weak_cot: float
     strong_cot: float = 0.7
@@ -40,16 +35,9 @@ class Mixture:
     short: float = 0.0
     hard: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        for name in set(self.__slots__) - {"hard"}:
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise UsageError(f"mixture: {name} is {getattr(self, name)}, not a share between 0 and 1")
-        if unknown := set(self.hard) - set(SKILLS):
-            raise UsageError(f"mixture: unknown skill {min(unknown)!r}; there are {', '.join(SKILLS)}")
-
 
 def between(first: Mixture, second: Mixture, share: float) -> Mixture:
-    """Each number so far on the way from the first to the second; the hard skills are the second's."""
+    """So far on the way from the first to the second, whose hard skills it has."""
     numbers = {
         name: getattr(first, name) + share * (getattr(second, name) - getattr(first, name))
         for name in set(Mixture.__slots__) - {"hard"}
@@ -80,7 +68,7 @@ PRESETS: Mapping[str, Mixture] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One supervised pair; the loss is taken on the response and the EOS after it."""
+    """The loss is taken on the response and the EOS after it."""
 
     prompt: str
     response: str
@@ -99,7 +87,7 @@ def draw_examples(mixture: Mixture, strong: str, rng: Random) -> Iterator[Exampl
 
 
 def draw_ladder_examples(mixture: Mixture, strong: str, levels: Sequence[str], rng: Random) -> Iterator[Example]:
-    """The same from the ladder's levels. What is in neither group goes as the strong one does."""
+    """What is in neither group goes as the strong one does."""
     while True:
         level = ladder.LEVELS[rng.choice(levels)]
         drill = rng.random() < mixture.drill
@@ -129,7 +117,7 @@ def _stopped_short(problem: AnyProblem) -> AnyProblem:
 
 
 def _slipped(problem: AnyProblem, rng: Random) -> AnyProblem:
-    """With a wrong last step and the answer that follows, at least 1. What ends in no number stays."""
+    """With a wrong last step and the answer that follows. What ends in no number stays."""
     last, right = problem.steps[-1], str(problem.answer)
     if not (right.isdigit() and last.endswith(right)):
         return problem

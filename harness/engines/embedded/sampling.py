@@ -1,6 +1,5 @@
-"""The sampling loop: prompts prefilled once, G answers each, finished rows dropped on the way. Answers are drawn by inverse CDF
-with one uniform per (answer seed, position), so an answer depends on its seed and the weights, not on its neighbours (up to
-the rounding of a matrix product)."""
+"""The sampling loop: prompts prefilled once, G answers each, finished rows dropped. Answers are drawn by inverse CDF with one
+uniform per (answer seed, position), so an answer depends on its seed and the weights, not on its neighbours (up to rounding)."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ COMPACTION = 0.125  # share of finished rows at which they are dropped, as a fin
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """N answers. tokens, logprobs: valid up to each answer's `lengths`, EOS included."""
+    """tokens, logprobs: valid up to each answer's `lengths`, EOS included."""
 
     tokens: Int64[np.ndarray, "N T"]
     logprobs: Float32[np.ndarray, "N T"]
@@ -73,7 +72,7 @@ class KeyValues:
         return copy
 
     def keep(self, order: Int64[Tensor, "K"]) -> None:
-        """Row i becomes what row order[i] was. Only rows that change place are copied."""
+        """Row i becomes what row order[i] was."""
         places = (order != torch.arange(len(order), device=order.device)).nonzero().squeeze(1)
         moved = order[places]
         for number, pair in enumerate(self.layers):
@@ -181,7 +180,7 @@ def _choose(
 
 
 def _inverse(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> Int64[Tensor, "B"]:
-    """By inverse CDF in float64; in a large vocabulary first a block of ids, then one in it by what is left of the chance."""
+    """In float64; in a large vocabulary first a block of ids, then one in it by what is left of the chance."""
     size = weights.shape[1]
     if size <= BLOCK:
         return _reached(weights, chance)[0]
@@ -194,7 +193,7 @@ def _inverse(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> Int
 def _reached(
     weights: Float[Tensor, "B K"], chance: Float64[Tensor, "B"]
 ) -> tuple[Int64[Tensor, "B"], Float64[Tensor, "B"]]:
-    """The first index whose cumulative weight reaches `chance` of the total, and which share, in (0, 1], of its weight was
+    """The first index whose cumulative weight reaches `chance` of the total, and the share, in (0, 1], of its weight that was
     needed."""
     cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     wanted = (chance * cumulative[:, -1])[:, None]

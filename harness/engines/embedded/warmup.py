@@ -9,14 +9,13 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from math import cos, pi
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -33,6 +32,7 @@ from harness.cache import cache_folder
 from harness.engines import checkpoint
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_model, build_tokenizer
+from harness.engines.embedded.numerics import Numerics, require
 from harness.engines.embedded.presets import (
     PRESETS,
     START_EXAMPLES,
@@ -43,7 +43,7 @@ from harness.engines.embedded.presets import (
     draw_ladder_examples,
 )
 from harness.engines.protocol import Optimisation, Sample, Sampling
-from harness.errors import CellError, CheckpointError, DiskFullError, UsageError
+from harness.errors import CellError, CheckpointError, DiskFullError
 from harness.experience.answers import Prompt
 from harness.files import is_full, lock
 from harness.learning.terms import Objective, Term, TermAnswer
@@ -63,14 +63,15 @@ RATE, RISE = (
     3,
 )  # learning rate of a pretrained model's warm-up, and steps until it is reached (docs/pretrained.md)
 REPORT = "stage0.json"
+SHIPPED = Path(__file__).with_name("bases")
+"""Base checkpoints of the quickstart, by their keys: made by `base_checkpoint`, and of no use once their code has changed."""
 IMITATION = Objective(form="nll", aggregation="answer")
 _IGNORED = -100
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """AdamW at `learning_rate` after a linear rise, then by a cosine down to `floor` times that. A `Pretrainer` draws `pool`
-    batches together."""
+    """A linear rise, then a cosine down to `floor` times `learning_rate`. A `Pretrainer` draws `pool` batches together."""
 
     batch: int = 16
     pool: int = 4
@@ -91,7 +92,7 @@ class Schedule:
 @dataclass(frozen=True, slots=True)
 class MicroSpec:
     """A micro family's base. steps: of the first round; further ones have a quarter. gate: least accuracy in every skill group.
-    probes: held-out prompts a skill that measure it."""
+    probes: held-out prompts a skill."""
 
     boxed: ClassVar[str] = r"\\boxed\{(-?\d+)\}"
 
@@ -104,15 +105,7 @@ class MicroSpec:
     gate: float = 0.65
     probes: int = 40
     schedule: Schedule = field(default_factory=Schedule)
-
-    def __post_init__(self) -> None:
-        for kind, name, known in (
-            ("micro family", self.family, STEPS),
-            ("stage 0 preset", self.preset, PRESETS),
-            ("skill group", self.strong, micro.GROUPS),
-        ):
-            if name not in known:
-                raise UsageError(f"unknown {kind} {name!r}; there are {', '.join(known)}")
+    numerics: Numerics = "fast"
 
     @property
     def title(self) -> str:
@@ -126,6 +119,8 @@ class MicroSpec:
     def key(self) -> str:
         """Content hash of everything that determines the weights."""
         said = asdict(self) | {"steps": self.budget, "mixture": asdict(PRESETS[self.preset])}
+        if self.numerics == "fast":  # older ones keep their keys
+            del said["numerics"]
         digest = _digest(spec=said, code=versions(("stage0", "tasks")))
         return f"{self.family}-{self.strong}-{self.preset}-{self.seed}-{digest}"
 
@@ -138,8 +133,7 @@ class MicroSpec:
 
 @dataclass(frozen=True, slots=True)
 class Warmup:
-    """A pretrained model's. content: says which weights it begins from. task: micro, or levels of the ladder. The rest as in
-    `MicroSpec`."""
+    """A pretrained model's. content: which weights it begins from. task: micro, or levels of the ladder."""
 
     boxed: ClassVar[str] = r"\\boxed\{([^{}]*)\}"
 
@@ -156,14 +150,6 @@ class Warmup:
     rounds: int = 4
     gate: float = 0.1
     probes: int = 12
-
-    def __post_init__(self) -> None:
-        if self.preset not in PRESETS:
-            raise UsageError(f"unknown stage 0 preset {self.preset!r}; there are {', '.join(PRESETS)}")
-        if self.task != "micro" and not ladder.is_ladder(self.task):
-            raise UsageError(
-                f"stage 0 has no examples of {self.task!r}; it has those of micro and of the ladder's levels"
-            )
 
     @property
     def title(self) -> str:
@@ -202,9 +188,6 @@ class Warmup:
         return bool(text.partition("\\boxed")[0].strip())
 
 
-Spec: TypeAlias = MicroSpec | Warmup
-
-
 class Accuracy(msgspec.Struct, frozen=True):
     """Share by skill group, and the mean of all answers."""
 
@@ -216,22 +199,9 @@ class Accuracy(msgspec.Struct, frozen=True):
         return min(self.groups.values())
 
 
-class Report(msgspec.Struct, frozen=True):
-    """`stage0.json`. given_cot: on prompts that ask for steps; sampled, greedy: on plain ones. cot_share: of the sampled, those
-    with steps."""
-
-    spec: dict[str, object]
-    steps: int
-    given_cot: Accuracy
-    sampled: Accuracy
-    greedy: Accuracy
-    cot_share: Accuracy
-    cpu_seconds: float
-
-
 def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadline: float = 3600.0) -> Path:
-    """A micro family's base: from the cache, or trained now. Raises CellError where the gate does not hold after all rounds, or
-    another process that makes it is not done in time, DiskFullError, and Interrupted while it waits."""
+    """From the cache, or trained now. Raises CellError where the gate does not hold, or another process that makes it is not
+    done in time, DiskFullError, and Interrupted while it waits."""
 
     def build(folder: Path) -> None:
         tokenizer = build_tokenizer(spec.family)
@@ -242,10 +212,16 @@ def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadli
 
         def opened() -> EmbeddedEngine:
             model.save_pretrained(folder)
-            return EmbeddedEngine("stage0", folder, device="cpu")
+            return EmbeddedEngine("stage0", folder, device="cpu", numerics=spec.numerics)
 
-        with one_thread():
+        if spec.numerics == "portable":
+            require()
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # so that the weights do not depend on the number of cores
+        try:
             _train(spec, pretrainer.run, opened, folder, progress)
+        finally:
+            torch.set_num_threads(threads)
 
     return _cached(spec.key, build, deadline)
 
@@ -258,14 +234,17 @@ def warmup_checkpoint(
     device: str | None = None,
     dtype: Precision | None = None,
     threads: int | None = None,
+    numerics: Numerics | None = None,
     deadline: float = 7200.0,
 ) -> Path:
-    """The model in `folder` after its warm-up: from the cache, or trained now. Raises as `base_checkpoint`, and EngineError."""
+    """The model in `folder` after its warm-up. Raises as `base_checkpoint`, and EngineError."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     precision = dtype or chosen(read_config(folder / "config.json"))
 
     def build(new: Path) -> None:
-        engine = EmbeddedEngine(warmup.name, folder, chat=warmup.chat, device=device, dtype=precision, threads=threads)
+        engine = EmbeddedEngine(
+            warmup.name, folder, chat=warmup.chat, device=device, dtype=precision, threads=threads, numerics=numerics
+        )
         examples = warmup.examples()
 
         def train(steps: int, done: Callable[[int], None]) -> None:
@@ -278,11 +257,7 @@ def warmup_checkpoint(
         engine.tokenizer.save_pretrained(new)
         engine.close()
 
-    return _cached(warmup.key(precision), build, deadline)
-
-
-def read_report(folder: Path) -> Report:
-    return msgspec.json.decode((folder / REPORT).read_bytes(), type=Report)
+    return _cached(warmup.key(precision) + "-portable" * (numerics == "portable"), build, deadline)
 
 
 def _digest(**parts: Any) -> str:
@@ -291,6 +266,8 @@ def _digest(**parts: Any) -> str:
 
 
 def _cached(key: str, build: Callable[[Path], None], deadline: float) -> Path:
+    if _whole(SHIPPED / key, key):
+        return SHIPPED / key
     folder = cache_folder() / "stage0" / key
     if _whole(folder, key):
         return folder
@@ -326,14 +303,13 @@ def _whole(folder: Path, key: str) -> bool:
 
 
 def _train(
-    spec: Spec,
+    spec: MicroSpec | Warmup,
     train: Callable[[int, Callable[[int], None]], None],
     opened: Callable[[], EmbeddedEngine],
     folder: Path,
     progress: Progress | None,
 ) -> None:
-    """Train until the gate holds, and leave the report in `folder`. train: makes so many steps. opened: the engine of what it
-    has made."""
+    """Until the gate holds; the report is left in `folder`. opened: the engine of what was made."""
     began, steps = time.process_time(), 0
     for extra in range(spec.rounds + 1):
         planned = max(1, spec.budget // 4) if extra else spec.budget
@@ -350,15 +326,15 @@ def _train(
             f"{spec.title}: accuracy given chain of thought is {given_cot.groups} after {steps} steps; RL needs {spec.gate}"
         )
     plain = spec.questions(hinted=False)
-    report = Report(
-        spec=asdict(spec),
-        steps=steps,
-        given_cot=given_cot,
-        sampled=measured(plain),
-        greedy=measured(plain, temperature=0.0, samples=1),
-        cot_share=_share(engine, lambda prompt, sample: spec.reasons(sample.text), plain),
-        cpu_seconds=time.process_time() - began,
-    )
+    report = {
+        "spec": asdict(spec),
+        "steps": steps,
+        "given_cot": given_cot,  # on prompts that ask for steps, the others on plain ones
+        "sampled": measured(plain),
+        "greedy": measured(plain, temperature=0.0, samples=1),
+        "cot_share": _share(engine, lambda prompt, sample: spec.reasons(sample.text), plain),  # of answers with steps
+        "cpu_seconds": time.process_time() - began,
+    }
     (folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(report)))
 
 
@@ -387,7 +363,7 @@ def _is_right(boxed: str, prompt: Prompt, sample: Sample) -> bool:
 
 
 def _learn(engine: EmbeddedEngine, examples: Sequence[Example], warmup: Warmup, step: int, steps: int) -> None:
-    """One optimiser step: the mean over examples of each response's mean log-likelihood, its end included."""
+    """One step: the mean over examples of each response's mean log-likelihood, its end included."""
     prompts = [Prompt(f"{step}/{place}", example.prompt, "") for place, example in enumerate(examples)]
     answers = tuple(
         TermAnswer(prompt.id, _response(engine, example.response, warmup.chat), advantage=1.0)
@@ -410,16 +386,12 @@ def _response(engine: EmbeddedEngine, text: str, chat: bool) -> np.ndarray:
     return np.array([*ids, engine.stop[0]], dtype=np.int32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenisedExample:
-    """Ids of prompt, response and EOS; the response begins at `start`."""
-
-    ids: Int64[np.ndarray, "T"]
-    start: int
+Row = tuple[Int64[np.ndarray, "T"], int]
+"""Ids of prompt, response and EOS; where the response begins."""
 
 
 class Pretrainer:
-    """Trains a small model. Examples are sorted by length within a pool, so that hardly any padding is computed."""
+    """Examples are sorted by length within a pool, so that hardly any padding is computed."""
 
     def __init__(
         self,
@@ -450,47 +422,33 @@ class Pretrainer:
             done(step + 1)
         self._model.train(False)
 
-    def _batches(self) -> Iterator[tuple[list[TokenisedExample], float]]:
+    def _batches(self) -> Iterator[tuple[list[Row], float]]:
         """Batches, and the factor that makes a summed loss the pool's token mean."""
         batch, pool = self._schedule.batch, self._schedule.pool
         while True:
-            rows = sorted(self._encode(list(islice(self._examples, batch * pool))), key=lambda row: row.ids.size)
-            scale = pool / sum(row.ids.size - row.start for row in rows)
+            rows = sorted(self._encode(list(islice(self._examples, batch * pool))), key=lambda row: row[0].size)
+            scale = pool / sum(ids.size - start for ids, start in rows)
             cuts = list(range(0, len(rows), batch))
             self._rng.shuffle(cuts)
             for cut in cuts:
                 yield rows[cut : cut + batch], scale
 
-    def _encode(self, examples: list[Example]) -> list[TokenisedExample]:
+    def _encode(self, examples: list[Example]) -> list[Row]:
         texts = [example.prompt for example in examples] + [example.response for example in examples]
         encoded = self._tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         end = [self._tokenizer.eos_token_id]
         pairs = zip(encoded[: len(examples)], encoded[len(examples) :], strict=True)
-        return [
-            TokenisedExample(np.array(prompt.ids + response.ids + end, dtype=np.int64), len(prompt.ids))
-            for prompt, response in pairs
-        ]
+        return [(np.array(p.ids + r.ids + end, dtype=np.int64), len(p.ids)) for p, r in pairs]
 
-    def _loss(self, rows: list[TokenisedExample]) -> Tensor:
+    def _loss(self, rows: list[Row]) -> Tensor:
         """Summed cross entropy of the response tokens."""
-        width = max(row.ids.size for row in rows) - 1
+        width = max(ids.size for ids, _ in rows) - 1
         inputs = np.full((len(rows), width), self._tokenizer.eos_token_id, dtype=np.int64)
         labels = np.full((len(rows), width), _IGNORED, dtype=np.int64)
-        for index, row in enumerate(rows):
-            inputs[index, : row.ids.size - 1] = row.ids[:-1]
-            labels[index, row.start - 1 : row.ids.size - 1] = row.ids[row.start :]
+        for index, (ids, start) in enumerate(rows):
+            inputs[index, : ids.size - 1] = ids[:-1]
+            labels[index, start - 1 : ids.size - 1] = ids[start:]
         hidden = self._model.base_model(input_ids=torch.from_numpy(inputs), use_cache=False).last_hidden_state
         taken = torch.from_numpy(labels != _IGNORED)
         logits = self._model.get_output_embeddings()(hidden[taken])  # type: ignore[no-untyped-call]
         return cross_entropy(logits, torch.from_numpy(labels)[taken], reduction="sum")
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch on one thread inside the block, so that a result does not depend on the number of cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -1,5 +1,4 @@
-"""Ray itself, and the one reservation that holds all of a cell's resources: a placement group, which Ray grants whole or not at
-all."""
+"""Ray, and the one reservation of all of a cell's resources: a placement group, which Ray grants whole or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from harness import phases
-from harness.allocation.inventory import LOGICAL, VISIBLE, Card, Inventory, from_ray, visible
+from harness.allocation.inventory import LOGICAL, VISIBLE, Bundle, Card, Inventory, from_ray, place, visible
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.offload import Devices
 from harness.engines.openrlhf.plugin import Settings
@@ -35,8 +34,8 @@ OWN = "local"  # Ray's word for a new cluster; without an address it joins which
 
 
 def connect(devices: int | None = None, address: str | None = None, quiet: bool = False) -> None:
-    """Join the cluster at `address`, by default that of `RAY_ADDRESS`, or start a Ray of our own with so many logical GPUs
-    where there is no CUDA, by default one per core. Idempotent. Raises EngineError where no cluster answers."""
+    """Join the cluster at `address` or `RAY_ADDRESS`, or start a Ray of our own, without CUDA with so many logical GPUs (one
+    per core). Idempotent. Raises EngineError where no cluster answers."""
     with _connecting:
         if ray.is_initialized():
             return
@@ -69,7 +68,6 @@ def connect(devices: int | None = None, address: str | None = None, quiet: bool 
 
 
 def _join(address: str, environment: dict[str, Any], quiet: bool) -> None:
-    """What its actors say on stderr is heard here, in the cell's log, unless `quiet`."""
     host, _, port = address.rpartition(":")
     try:
         if port.isdecimal() and "/" not in host:  # Ray itself waits long for an address at which nothing is
@@ -87,10 +85,10 @@ def inventory(address: str | None = None) -> Inventory:
 
 
 def _cards(node: str) -> list[Card]:
-    """The GPUs that CUDA shows on a node, asked by a task that takes nothing there."""
+    """Asked by a task that takes nothing there."""
     unchanged = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
-    place = NodeAffinitySchedulingStrategy(node, soft=False)
-    task = ray.remote(num_cpus=0, max_retries=0)(visible).options(scheduling_strategy=place, runtime_env=unchanged)
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    task = ray.remote(num_cpus=0, max_retries=0)(visible).options(scheduling_strategy=there, runtime_env=unchanged)
     try:
         return ray.get(task.remote(), timeout=CARDS_SECONDS)  # type: ignore[no-any-return]
     except RayError as error:
@@ -99,7 +97,7 @@ def _cards(node: str) -> list[Card]:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One policy's bundles: of each trainer rank, and of each rollout engine's first device."""
+    """Bundles of each trainer rank, and of each rollout engine's first device."""
 
     trainers: tuple[int, ...]
     rollouts: tuple[int, ...]
@@ -107,13 +105,13 @@ class Slot:
     policies: int = 1
 
     def part(self, share: float) -> float:
-        """What a process may book of its bundle, which its policies divide among themselves; Ray knows four decimals."""
+        """What a process books of its bundle, which the policies divide; Ray knows four decimals."""
         return int(share / self.policies * 10_000) / 10_000
 
 
 class Reservation:
-    """All bundles of a cell; a bundle is one GPU and one CPU. Raises InfeasibleError where the cluster has too few devices even
-    when idle, EngineError where others did not free enough within the longest `start_seconds`."""
+    """A bundle is one GPU and one CPU. Raises InfeasibleError where the cluster has too few even when idle, EngineError where
+    others did not free enough within the longest `start_seconds`."""
 
     def __init__(self, policies: Mapping[str, Settings]) -> None:
         connect()
@@ -146,7 +144,7 @@ class Reservation:
                 )
 
     def release(self, deadline: float = 30.0) -> None:
-        """Give everything back and wait until Ray has it. Idempotent; raises EngineError after `deadline` seconds."""
+        """Wait until Ray has it all back. Idempotent; raises EngineError after `deadline` seconds."""
         if not ray.is_initialized():
             return
         remove_placement_group(self.group)
@@ -165,8 +163,7 @@ class Reservation:
 
 
 def layout(policies: Mapping[str, Settings]) -> tuple[dict[str, Slot], list[int]]:
-    """Each policy's slot, and the sizes of the blocks of neighbouring devices that must lie on one node: a rollout engine's
-    tensor-parallel ones. Raises EngineError as `shared`."""
+    """Each policy's slot, and the sizes of the blocks of neighbouring devices that must lie on one node: tensor-parallel ones."""
     together = shared(policies.values())
     slots: dict[str, Slot] = {}
     inside: set[int] = set()  # devices in one block with the one before them
@@ -195,9 +192,8 @@ def shared(policies: Iterable[Settings]) -> bool:
 
 
 def _grouped(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
-    """A placement group of one bundle per device; None after `deadline` seconds. Ray's own packing would divide a block between
-    two nodes, so where there are blocks and several nodes each block is given its node, and another one if that does not
-    become free."""
+    """A placement group of one bundle per device; None after `deadline` seconds. Ray's packing would divide a block between two
+    nodes, so each is given its node, and another one if that does not become free."""
     end = monotonic() + deadline
     bundles = [{"GPU": 1.0, "CPU": 1.0}] * sum(blocks)
     while True:
@@ -218,28 +214,17 @@ def _grouped(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
 
 
 def _nodes_of(blocks: Sequence[int]) -> list[str]:
-    """The node of each device: where there is space now, else on an idle cluster. Empty where any will do. Raises
-    InfeasibleError."""
+    """Of each device: where there is space now, else on an idle cluster. Empty where any will do. Raises InfeasibleError."""
     free, total = seams.node_resources()
     if max(blocks) == 1 or len(total) == 1:
         return []
     for resources in (free, total):
-        space = {node: int(min(has.get("GPU", 0), has.get("CPU", 0))) for node, has in sorted(resources.items())}
-        if found := fit(blocks, space):
-            return found
+        space = {
+            node: Bundle(int(min(has.get("GPU", 0), has.get("CPU", 0)))) for node, has in sorted(resources.items())
+        }
+        if placed := place([Bundle(size) for size in blocks], space):
+            return [node for node, size in zip(placed[1], blocks, strict=True) for _ in range(size)]
     raise InfeasibleError(
         f"a rollout engine's {max(blocks)} devices must be on one node, and the cell's are {sum(blocks)}: no such room on "
-        f"{len(total)} nodes of at most {max(space.values())}; a smaller tensor_parallel fits"
+        f"{len(total)} nodes of at most {max(space.values()).gpus}; a smaller tensor_parallel fits"
     )
-
-
-def fit(blocks: Sequence[int], space: Mapping[str, int]) -> list[str]:
-    """The node of each device: the largest block first, each to the fullest node that holds it. Empty: it does not fit."""
-    left, chosen = dict(space), dict[int, str]()
-    for index in sorted(range(len(blocks)), key=lambda i: -blocks[i]):
-        able = [node for node, devices in left.items() if devices >= blocks[index]]
-        if not able:
-            return []
-        chosen[index] = min(able, key=lambda node: left[node])
-        left[chosen[index]] -= blocks[index]
-    return [chosen[index] for index, size in enumerate(blocks) for _ in range(size)]

@@ -1,5 +1,5 @@
-"""One policy on a Ray cluster, trained by DeepSpeed actors and sampled by vLLM. What is learnt is decided where the embedded
-engine decides it: mini-batches and surrogate are the same code. Policies that share devices take turns."""
+"""One policy on a Ray cluster, trained by DeepSpeed actors and sampled by vLLM, with the embedded engine's mini-batches and
+surrogate."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from vllm import SamplingParams
 from harness.engines import checkpoint
 from harness.engines.learner import check_norm
 from harness.engines.openrlhf import seams
-from harness.engines.openrlhf.batches import AnswerRow, learning_splits, scoring_split
 from harness.engines.openrlhf.cluster import Reservation, connect
 from harness.engines.openrlhf.offload import DeviceLease, MemoryState
 from harness.engines.openrlhf.plugin import Settings
 from harness.engines.openrlhf.remote import Call, Process, RemoteActor, end, gather
 from harness.engines.openrlhf.rollout import open_rollouts
 from harness.engines.openrlhf.strategy import Strategy
-from harness.engines.openrlhf.trainer import Learnt, open_trainers
+from harness.engines.openrlhf.trainer import AnswerRow, Learnt, learning_splits, open_trainers, scoring_split
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
 from harness.engines.tally import Tally
 from harness.engines.vocabulary import open_vocabulary
@@ -41,8 +40,8 @@ STEPS = 1 << 30  # length of OpenRLHF's learning-rate schedule, which is constan
 
 
 class OpenRLHFEngine:
-    """A PolicyEngine over a Hugging Face folder that every node of the cluster can read. Raises EngineError where the folder
-    does not open, or a part of the engine does not come up within its deadline."""
+    """A PolicyEngine over a Hugging Face folder that every node can read. Raises EngineError where that does not open, or a
+    part does not come up within its deadline."""
 
     def __init__(
         self,
@@ -53,8 +52,10 @@ class OpenRLHFEngine:
         temperature: float = 1.0,
         chat: bool = False,
         reservation: Reservation,
+        trained: bool = True,
     ) -> None:
-        self.name = name
+        """trained: False is only sampled: rollout engines without a trainer."""
+        self.name, self.trained = name, trained
         self._settings = settings
         vocabulary = self._vocabulary = open_vocabulary(folder, chat, name)
         self.version = 0
@@ -85,26 +86,23 @@ class OpenRLHFEngine:
             raise
 
     def cpu_seconds(self) -> float:
-        """Of the engine's actors so far; the last known where they do not answer."""
+        """Of the engine's actors; the last known where they do not answer."""
         everyone = [*self._trainers, *self._rollouts]
         with suppress(EngineError):  # the call that is being timed says better what is wrong
-            calls = [Call(member, member.handle.cpu_seconds.remote()) for member in everyone]
+            calls = [member.call("cpu_seconds") for member in everyone]
             self._used = sum(self._gather(calls, "counting CPU time", METER_SECONDS, watch=[]))
         return self._used
 
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
-        """vLLM draws its own random numbers from a seed: other answers than the embedded engine's."""
+        """vLLM draws other random numbers from a seed than the embedded engine."""
         ids = [self._vocabulary.encode(prompt) for prompt in prompts]
         asked = [(prompt, int(seed)) for prompt, group in zip(ids, seeds, strict=True) for seed in group]
         many = len(self._rollouts)
         with self._lease.turn(MemoryState.NOTHING, MemoryState.ALL):
             calls = [
-                Call(
-                    member,
-                    member.handle.sample.remote(*zip(*((p, self._request(s, sampling)) for p, s in mine), strict=True)),
-                )
+                member.call("sample", *zip(*((p, self._request(s, sampling)) for p, s in mine), strict=True))
                 for index, member in enumerate(self._rollouts)
                 if (mine := asked[index::many])
             ]
@@ -117,7 +115,7 @@ class OpenRLHFEngine:
                 f"{sampling.max_new_tokens:,} new tokens: they would count as wrong"
             )
         samples = [
-            Sample(one.tokens, one.logprobs, self._vocabulary.text(one.tokens, one.finished), one.finished)
+            replace(one, text=self._vocabulary.text(one.tokens, one.finished))
             for one in (answers[index % many][index // many] for index in range(len(asked)))
         ]
         group = seeds.shape[1]
@@ -131,11 +129,12 @@ class OpenRLHFEngine:
     def score_base(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
     ) -> list[Float32[np.ndarray, "T"]]:
-        """The same under the weights of the folder that the engine was opened from."""
+        """Under the weights of the folder that the engine was opened from."""
+        if not self.trained:
+            raise EngineError(f"policy {self.name!r}: a reference without a trainer is only sampled")
         return self._answer_scores(prompts, answers, "base_logprobs", self._folder)
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
-        """The rollout engines take the new weights and are checked to have them."""
         with self._lease.whole_turn():
             return self._update(prompts, terms, optimisation)
 
@@ -150,18 +149,11 @@ class OpenRLHFEngine:
         ranks, budget = len(self._trainers), self._settings.micro_batch_tokens
         splits = [learning_splits(batch, own, ranks, budget) for batch, own in zip(batches, rows, strict=True)]
         with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
-            learnt: list[list[Learnt]] = self._gather(
-                [
-                    Call(
-                        member,
-                        member.handle.learn.remote(
-                            [tuple(s.batches[rank] for s in own) for own in splits], optimisation
-                        ),
-                    )
-                    for rank, member in enumerate(self._trainers)
-                ],
-                "updating",
-            )
+            calls = [
+                member.call("learn", [tuple(s.batches[rank] for s in own) for own in splits], optimisation)
+                for rank, member in enumerate(self._trainers)
+            ]
+            learnt: list[list[Learnt]] = self._gather(calls, "updating")
         for index, one in enumerate(learnt[0]):
             check_norm(self.name, self.version + index, one.gradient_norm)
         self.version += optimisation.updates
@@ -191,14 +183,14 @@ class OpenRLHFEngine:
         )
 
     def sync(self) -> None:
-        """Send the trainer's weights to the rollout engines. Raises EngineError where a tensor did not arrive as the trainer
-        has it."""
+        """Raises EngineError where a tensor did not arrive at a rollout engine as the trainer has it."""
         suspects = [*self._trainers, *self._rollout_cores()]
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.WEIGHTS):
             self._on_workers("expect")
-            calls = self._on_trainers("broadcast_to_vllm")
+            calls = [member.call("broadcast_to_vllm") for member in self._trainers]
             self._gather(calls, "syncing weights", self._settings.sync_seconds, suspects=suspects)
-            sent, *_ = self._gather(self._on_trainers("checksums"), "checking the weight sync")
+            calls = [member.call("checksums") for member in self._trainers]
+            sent, *_ = self._gather(calls, "checking the weight sync")
             for member, arrived in self._on_workers("arrived"):
                 if wrong := seams.differing(sent, arrived):
                     raise EngineError(
@@ -207,7 +199,7 @@ class OpenRLHFEngine:
                     )
 
     def _rehearse(self) -> None:
-        """Lose the rollout engines' parameters and sync: they must be again what vLLM itself has read from the folder."""
+        """Lose the rollout engines' parameters and sync: they must be what vLLM itself has read."""
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.WEIGHTS):
             read = self._on_workers("held")
             self._on_workers("lose")
@@ -219,8 +211,8 @@ class OpenRLHFEngine:
                     )
 
     def check_sync(self, rows: Sequence[AnswerRow]) -> float:
-        """Largest mean difference per token (nats) between rollout engines and trainer on a few of the rows. Raises EngineError
-        beyond `USUAL` times what it was before the first update and `settings.tolerance`."""
+        """Largest mean difference per token (nats) between rollout engines and trainer. Raises EngineError beyond `USUAL` times
+        what it was before the first update and `settings.tolerance`."""
         member, worst = self._difference(rows)
         before = self._before or 0.0
         allowed = USUAL * before + self._settings.tolerance
@@ -233,7 +225,7 @@ class OpenRLHFEngine:
         return worst
 
     def _difference(self, rows: Sequence[AnswerRow]) -> tuple[str, float]:
-        """The rollout engine that is furthest from the trainer, and how far."""
+        """The rollout engine furthest from the trainer, and how far."""
         room = self._settings.max_length or math.inf  # for the one token that a rollout engine is to add
         probes = [row for row in rows if 1 < row.length < room][: PROBES * len(self._rollouts) : len(self._rollouts)]
         if not probes:
@@ -243,7 +235,7 @@ class OpenRLHFEngine:
         mine = self._scores([AnswerRow(ids[:1], np.array(ids[1:], np.int32)) for ids in sequences], "logprobs", True)
         with self._lease.turn(MemoryState.NOTHING, MemoryState.ALL):
             theirs = self._gather(
-                [Call(member, member.handle.prompt_logprobs.remote(sequences)) for member in self._rollouts],
+                [member.call("prompt_logprobs", sequences) for member in self._rollouts],
                 "checking the weight sync",
                 watch=self._rollout_cores(),
             )
@@ -252,28 +244,27 @@ class OpenRLHFEngine:
         return self._rollouts[furthest].name, found[furthest]
 
     def save(self, folder: Path) -> None:
-
         def fill(new: Path) -> None:
-            target = str(new.resolve())
             with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
-                self._gather(self._on_trainers("save", target, checkpoint.OPTIMISER), "saving")
+                target = str(new.resolve())
+                calls = [member.call("save", target, checkpoint.OPTIMISER) for member in self._trainers]
+                self._gather(calls, "saving")
             self.tokenizer.save_pretrained(new)
 
         checkpoint.write(folder, self.name, self.version, fill)
 
     def restore(self, folder: Path) -> None:
-        """Continue from a folder of either engine's `save`; without an optimiser's state with a fresh one."""
+        """From either engine's `save`; without an optimiser's state with a fresh one."""
         seal = checkpoint.check(folder, self.name)
-        if (
-            open_vocabulary(folder, self._vocabulary.chat, self.name).tokenizer.get_vocab()
-            != self.tokenizer.get_vocab()
-        ):
+        tokenizer = open_vocabulary(folder, self._vocabulary.chat, self.name).tokenizer
+        if tokenizer.get_vocab() != self.tokenizer.get_vocab():
             raise CheckpointError(f"{folder}: another tokenizer than that of policy {self.name!r}")
         path = str(folder.resolve())
         with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
             self._load(path)
             if checkpoint.OPTIMISER in seal.files:
-                self._gather(self._on_trainers("load_moments", f"{path}/{checkpoint.OPTIMISER}"), "restoring")
+                moments = f"{path}/{checkpoint.OPTIMISER}"
+                self._gather([member.call("load_moments", moments) for member in self._trainers], "restoring")
         self.version = seal.version
         self.sync()
 
@@ -287,37 +278,38 @@ class OpenRLHFEngine:
 
     def _start(self) -> None:
         settings = self._settings
-        environment, share = seams.environment(settings.sync_seconds), self._slot.part(TRAINER_SHARE)
-        handles = open_trainers(self._group, self._slot.trainers, share, environment, settings.start_seconds)
-        self._trainers = self._members("trainer rank", handles)
+        if self.trained:
+            environment, share = seams.environment(settings.sync_seconds), self._slot.part(TRAINER_SHARE)
+            handles = open_trainers(self._group, self._slot.trainers, share, environment, settings.start_seconds)
+            self._trainers = self._members("trainer rank", handles)
         self._open_rollouts()
-        if settings.sleep:
-            self._lease.hold(MemoryState.ALL, MemoryState.NOTHING)
-        self._load(self._folder)
-        self._rehearse()
+        if self.trained:
+            if settings.sleep:
+                self._lease.hold(MemoryState.ALL, MemoryState.NOTHING)
+            self._load(self._folder)
+            self._rehearse()
 
     def _open_rollouts(self) -> None:
         environment = seams.environment(self._settings.sync_seconds) | seams.runner(len(self._vocabulary.forbidden))
         handles = open_rollouts(self._folder, self._settings, self._group, self._slot, environment)
         self._rollouts = self._members("rollout engine", handles)
-        up = [Call(member, member.handle.processes.remote()) for member in (*self._trainers, *self._rollouts)]
+        up = [member.call("processes") for member in (*self._trainers, *self._rollouts)]
         found = self._gather(up, "starting", self._settings.start_seconds, watch=[])
         self._processes = [process for processes in found for process in processes]
 
     def _hold_trainers(self, held: MemoryState) -> None:
-        if self._trainers:
-            self._gather(self._on_trainers("hold", held), "falling asleep or waking up")
+        calls = [member.call("hold", held) for member in self._trainers]
+        self._gather(calls, "falling asleep or waking up")
 
     def _hold_rollouts(self, held: MemoryState) -> None:
-        calls = [Call(member, member.handle.hold.remote(held)) for member in self._rollouts]
+        calls = [member.call("hold", held) for member in self._rollouts]
         self._gather(calls, "falling asleep or waking up", watch=self._trainers)
 
     def _load(self, folder: str) -> None:
-        calls = self._on_trainers("init_model_from_pretrained", self._strategy, folder, STEPS, None)
-        self._gather(calls, "loading weights", self._settings.start_seconds)
-        engines = [member.handle for member in self._rollouts]
-        joining = self._on_trainers("join", engines, self._vocabulary.forbidden)
-        self._gather(joining, "joining the engines", self._settings.start_seconds)
+        loading = ("init_model_from_pretrained", self._strategy, folder, STEPS, None)
+        joining = ("join", [member.handle for member in self._rollouts], self._vocabulary.forbidden)
+        for doing, asked in (("loading weights", loading), ("joining the engines", joining)):
+            self._gather([member.call(*asked) for member in self._trainers], doing, self._settings.start_seconds)
 
     def _request(self, seed: int, sampling: Sampling) -> SamplingParams:
         return SamplingParams(
@@ -347,10 +339,7 @@ class OpenRLHFEngine:
     def _scores(self, rows: Sequence[AnswerRow], method: str, *arguments: Any) -> list[Float32[np.ndarray, "T"]]:
         split = scoring_split(rows, len(self._trainers), self._settings.micro_batch_tokens)
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.NOTHING):
-            calls = [
-                Call(member, getattr(member.handle, method).remote(split.batches[rank], *arguments))
-                for rank, member in enumerate(self._trainers)
-            ]
+            calls = [member.call(method, split.batches[rank], *arguments) for rank, member in enumerate(self._trainers)]
             found = self._gather(calls, "scoring")
         scores: list[Float32[np.ndarray, "T"]] = [np.zeros(0, np.float32)] * len(rows)
         for groups, flats in zip(split.places, found, strict=True):
@@ -363,16 +352,13 @@ class OpenRLHFEngine:
     def _members(self, kind: str, handles: Sequence[Any]) -> list[RemoteActor]:
         return [RemoteActor(f"policy {self.name!r}: {kind} {index}", handle) for index, handle in enumerate(handles)]
 
-    def _on_trainers(self, method: str, *arguments: Any) -> list[Call]:
-        return [Call(member, getattr(member.handle, method).remote(*arguments)) for member in self._trainers]
-
     def _on_workers(self, method: str) -> list[tuple[RemoteActor, Any]]:
-        calls = [Call(member, member.handle.on_workers.remote(method)) for member in self._rollouts]
+        calls = [member.call("on_workers", method) for member in self._rollouts]
         answers = self._gather(calls, "checking the weight sync", self._settings.sync_seconds)
         return [(call.member, one) for call, found in zip(calls, answers, strict=True) for one in found]
 
     def _rollout_cores(self) -> list[RemoteActor]:
-        """The rollout engines, watched down to vLLM's own process, which hears nothing while it takes weights."""
+        """Watched down to vLLM's own process, which hears nothing while it takes weights."""
         return [replace(member, sign="core_pulse") for member in self._rollouts]
 
     def _gather(
@@ -383,7 +369,6 @@ class OpenRLHFEngine:
         watch: Sequence[RemoteActor] | None = None,
         suspects: Sequence[RemoteActor] | None = None,
     ) -> list[Any]:
-        """Results by the deadline, `call_seconds` by default. watch: by default all."""
         if self._closed:
             raise EngineError(f"policy {self.name!r}: the engine is closed")
         return gather(
@@ -401,19 +386,8 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(measured)) if measured else math.nan
 
 
-class Frozen:
-    """A model that never learns: a reference is the folder that it was opened from."""
-
-    name: str
-
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise EngineError(f"policy {self.name!r}: a reference neither learns nor is stored")
-
-    update = save = restore = _refuse
-
-
-class Base(Frozen):
-    """An open engine's base, in the engine's own processes and memory; sampled before the first update."""
+class Base:
+    """An engine's base, which never learns, in the engine's own memory; sampled before the first update."""
 
     version = 0
 
@@ -429,17 +403,12 @@ class Base(Frozen):
             raise EngineError(f"policy {self.name!r}: its base can be sampled only before the first update")
         return self._engine.sample(prompts, seeds, sampling)
 
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise EngineError(f"policy {self.name!r}: a reference neither learns nor is stored")
+
+    update = save = restore = _refuse
+
     def close(self) -> None:
-        """Nothing to free that is not the engine's."""
-
-
-class OpenRLHFReference(Frozen, OpenRLHFEngine):
-    """A frozen folder by itself, to be sampled: rollout engines without a trainer."""
-
-    def score(
-        self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
-    ) -> list[Float32[np.ndarray, "T"]]:
-        raise EngineError(f"policy {self.name!r}: a reference without a trainer is only sampled")
-
-    def _start(self) -> None:
-        self._open_rollouts()
+        """A trained engine goes on."""
+        if not self._engine.trained:
+            self._engine.close()

@@ -1,14 +1,13 @@
-"""One Ray cluster for all of a run's cells, so that Ray itself shares the devices out among them. Imports without Ray."""
+"""One Ray cluster for all of a run's cells. Imports without Ray."""
 
 from __future__ import annotations
 
 import os
-import queue
+import select
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -20,8 +19,8 @@ END_SECONDS = 30.0
 
 @contextmanager
 def local_ray(address: str | None = None) -> Iterator[str]:
-    """Address of the cluster: `address` or `RAY_ADDRESS`, else of one of our own in a process that ends when its stdin closes,
-    so it cannot outlive the run. Raises EngineError where Ray does not start."""
+    """`address` or `RAY_ADDRESS`, else that of a cluster of our own, in a process that ends when its stdin closes. Raises
+    EngineError where Ray does not start."""
     if address := address or os.environ.get("RAY_ADDRESS"):
         yield address
         return
@@ -31,8 +30,10 @@ def local_ray(address: str | None = None) -> Iterator[str]:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
         )  # fmt: skip
         assert process.stdin is not None
+        assert process.stdout is not None
         try:
-            address = _address(process)
+            said, _, _ = select.select([process.stdout], [], [], START_SECONDS)
+            address = process.stdout.readline().decode().strip() if said else ""
             if not address:
                 errors.seek(0)
                 lines = errors.read()[-2000:].decode(errors="replace").splitlines() or ["it said nothing"]
@@ -48,19 +49,7 @@ def local_ray(address: str | None = None) -> Iterator[str]:
                 process.wait()
 
 
-def _address(process: subprocess.Popen[bytes]) -> str:
-    """What it prints as its only line; empty if it dies or the deadline passes first."""
-    said: queue.Queue[str] = queue.Queue()
-    assert process.stdout is not None
-    listen = process.stdout.readline
-    threading.Thread(target=lambda: said.put(listen().decode().strip()), daemon=True).start()
-    with suppress(queue.Empty):
-        return said.get(timeout=START_SECONDS)
-    return ""
-
-
 def main() -> None:
-    """Print the address of a cluster on this machine, and end it when stdin closes."""
     for ignored in (signal.SIGINT, signal.SIGTERM):  # the run decides what they mean, and closes stdin
         signal.signal(ignored, signal.SIG_IGN)
     out = os.dup(1)

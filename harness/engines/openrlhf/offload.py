@@ -1,6 +1,6 @@
-"""Memory that a sleeping process gives back, and whose turn it is to have the device. A GPU's tensors go to pinned memory of
-the host; where the device is the host itself, to an unlinked file in `TMPDIR`, which should be a disk. Tensors keep their
-shapes and views: only the storage beneath is emptied, as torch's FSDP does."""
+"""Memory that a sleeping process gives back, and whose turn it is to have the device. A GPU's tensors go to pinned memory;
+where the device is the host, to an unlinked file in `TMPDIR`, which should be a disk. Only the storage beneath a tensor is
+emptied, as torch's FSDP does."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _PAGE, _MADV_DONTNEED = 4096, 4
 
 
 class OffloadedTensors:
-    """The contents of some tensors, whose own memory is free until `restore`. Tensors that share a storage go together."""
+    """The contents of tensors whose memory is free until `restore`. Those that share a storage go together. free: False leaves
+    the tensors as they are, to be overwritten; else what is not torch's to free (a mapped file) stays. least: bytes of a
+    storage worth the way."""
 
     def __init__(self, tensors: Iterable[Tensor], *, free: bool = True, least: int = LEAST_BYTES) -> None:
-        """free: False leaves the tensors as they are, to be overwritten and restored; else what is not torch's to free (a
-        mapped file) stays. least: bytes of a storage worth the way."""
         self._storages = [s for s in storages(tensors) if s.nbytes() >= least and (s.resizable() or not free)]
         self._sizes = [storage.nbytes() for storage in self._storages]
         self._host: list[Tensor] = []
@@ -50,7 +50,7 @@ class OffloadedTensors:
             pass
 
     def one_by_one(self) -> Iterator[None]:
-        """The same, storage by storage in the order of the tensors."""
+        """Storage by storage, in the order of the tensors."""
         if self._file is not None:
             self._file.seek(0)
         while self._storages:
@@ -76,14 +76,14 @@ def storages(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
 
 
 def all_tensors(device: str) -> list[Tensor]:
-    """Every tensor of this process on devices of that type, whatever holds it."""
+    """Of this process, whatever holds them."""
     kinds = (Tensor, torch.nn.Parameter)
     found = [found for found in gc.get_objects() if type(found) in kinds]
     return [t for t in found if t.layout is torch.strided and t.device.type == device]
 
 
 def discard(tensors: Iterable[Tensor]) -> None:
-    """Give the pages of CPU tensors back to the system; they read as zeros from now on."""
+    """Give the pages of CPU tensors back to the system; they then read as zeros."""
     for storage in storages(tensors):
         first = -(-storage.data_ptr() // _PAGE) * _PAGE
         length = (storage.data_ptr() + storage.nbytes() - first) // _PAGE * _PAGE
@@ -91,7 +91,7 @@ def discard(tensors: Iterable[Tensor]) -> None:
 
 
 def release() -> None:
-    """Hand what the allocators keep for later back to the device and to the system."""
+    """What the allocators keep for later."""
     gc.collect()
     torch.cuda.empty_cache()
     ctypes.CDLL(None).malloc_trim(0)
@@ -107,8 +107,7 @@ def _view(tensor: Tensor) -> memoryview:
 
 
 class MemoryState(IntEnum):
-    """How much a trainer or rollout engine has on the device. WEIGHTS: to score or to be synced; ALL: optimiser or KV cache
-    too."""
+    """WEIGHTS: to score or to be synced; ALL: optimiser or KV cache too."""
 
     NOTHING = 0
     WEIGHTS = 1
@@ -116,7 +115,7 @@ class MemoryState(IntEnum):
 
 
 class Devices:
-    """One set of devices. A policy keeps its memory there until another one's turn comes."""
+    """A policy keeps its memory there until another one's turn comes."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -124,8 +123,8 @@ class Devices:
 
 
 class DeviceLease:
-    """What one policy has on its devices, and when. With `settings.sleep` trainers and rollout engines take turns too; else all
-    of a policy comes and goes together. trainers, rollouts: make the one or the other hold so much."""
+    """With `settings.sleep` trainers and rollout engines take turns too; else all of a policy comes and goes together.
+    trainers, rollouts: make these hold so much."""
 
     def __init__(
         self,
@@ -142,7 +141,7 @@ class DeviceLease:
 
     @contextmanager
     def turn(self, trainer: MemoryState, rollout: MemoryState) -> Iterator[None]:
-        """Inside, trainers and rollout engines have so much on the devices, which are this policy's. Raises as `whole_turn`."""
+        """Inside, trainers and rollout engines have so much on the devices. Raises as `whole_turn`."""
         with self.whole_turn():
             if self._settings.sleep:
                 self.hold(trainer, rollout)
@@ -152,8 +151,7 @@ class DeviceLease:
 
     @contextmanager
     def whole_turn(self) -> Iterator[None]:
-        """Inside, no other policy's turn comes; the policy's own calls may nest. Raises EngineError where the turn does not
-        come in time."""
+        """Inside, no other policy's turn comes; calls may nest. Raises EngineError where the turn does not come in time."""
         deadline = self._settings.call_seconds
         if not self._devices.lock.acquire(timeout=deadline):
             raise EngineError(
@@ -173,7 +171,7 @@ class DeviceLease:
             self._devices.holder = None
 
     def hold(self, *wanted: MemoryState) -> None:
-        """Whoever needs less gives memory back before anyone takes more."""
+        """Less before more."""
         for index in sorted((0, 1), key=lambda i: wanted[i] - self._held[i]):
             if wanted[index] != self._held[index]:
                 self._make[index](wanted[index])

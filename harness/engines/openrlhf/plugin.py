@@ -1,4 +1,4 @@
-"""The OpenRLHF engine's door: what it offers, without importing Ray."""
+"""What the OpenRLHF engine declares, without importing Ray."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from msgspec import Meta
 from harness.allocation import inventory
 from harness.allocation.inventory import Inventory
 from harness.allocation.shapes import Precision
-from harness.engines.kind import Engines, read_options
+from harness.engines.backend import Backend, read_options
 from harness.engines.openrlhf.local_ray import local_ray
 from harness.engines.protocol import PolicyEngine
 from harness.errors import EngineError
@@ -97,17 +97,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return 1e-4 if self.dtype == "fp32" else 0.05
 
 
-def settings_of(options: Mapping[str, Any], source: str = "suite") -> Settings:
-    """Validated settings. Raises SuiteError with the place inside `engine_options`."""
-    return read_options(Settings, options, source)
-
-
 LAYOUT = frozenset(
     {"trainers", "rollout_engines", "tensor_parallel", "colocate"}
 )  # a suite that sets one does it all itself
 
 
-class OpenRLHF(Engines):
+class OpenRLHF(Backend):
     """OpenRLHF's Ray trainers with DeepSpeed and vLLM
 
     All that the policies need is reserved at once.
@@ -125,7 +120,7 @@ class OpenRLHF(Engines):
 
     @classmethod
     def devices(cls, options: Mapping[str, Any], source: str) -> int | None:
-        return settings_of(options, source).devices if LAYOUT & options.keys() else None
+        return read_options(Settings, options, source).devices if LAYOUT & options.keys() else None
 
     @classmethod
     def inventory(cls, address: str | None) -> Inventory:
@@ -144,10 +139,10 @@ class OpenRLHF(Engines):
 
     @staticmethod
     def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
-        from harness.engines.folder import read_folder
+        from harness.engines.vocabulary import read_folder
 
         config, tokenizer = read_folder(folder)
-        asked, limit = settings_of(options).max_length, getattr(config, "max_position_embeddings", None)
+        asked, limit = read_options(Settings, options).max_length, getattr(config, "max_position_embeddings", None)
         if asked and limit and asked > limit:
             raise EngineError(
                 f"{folder}: the model has {limit:,} positions, fewer than the {asked:,} tokens of a question and its answer "
@@ -159,7 +154,7 @@ class OpenRLHF(Engines):
         from harness.engines.openrlhf.cluster import Reservation
 
         super().__init__(options, temperature)
-        self._settings = {name: settings_of(own) for name, own in options.items()}
+        self._settings = {name: read_options(Settings, own) for name, own in options.items()}
         self._reservation = Reservation(self._settings)
         self._opened.callback(self._reservation.release)
         self.side_by_side = not self._reservation.shared
@@ -167,15 +162,13 @@ class OpenRLHF(Engines):
         self._engines: dict[str, list[OpenRLHFEngine]] = {name: [] for name in options}
 
     def open(self, policy: Policy, folder: Path) -> PolicyEngine:
-        from harness.engines.openrlhf.engine import OpenRLHFEngine
-
-        return self._start(OpenRLHFEngine, policy, folder)
+        return self._start(policy, folder)
 
     def reference(self, policy: Policy, folder: Path) -> PolicyEngine:
-        from harness.engines.openrlhf.engine import Base, OpenRLHFReference
+        from harness.engines.openrlhf.engine import Base
 
         opened = self._engines[policy.name]
-        return Base(opened[0]) if opened else self._start(OpenRLHFReference, policy, folder)
+        return Base(opened[0] if opened else self._start(policy, folder, trained=False))
 
     def transport(self, endpoints: Sequence[str]) -> Transport:
         from harness.engines.openrlhf.see_actor import RayTransport
@@ -201,14 +194,17 @@ class OpenRLHF(Engines):
             running = [pool.submit(work, item) for item in listed]
         return [one.result() for one in running]
 
-    def _start(self, kind: type[OpenRLHFEngine], policy: Policy, folder: Path) -> PolicyEngine:
-        engine = kind(
+    def _start(self, policy: Policy, folder: Path, trained: bool = True) -> OpenRLHFEngine:
+        from harness.engines.openrlhf.engine import OpenRLHFEngine
+
+        engine = OpenRLHFEngine(
             policy.name,
             folder,
             settings=self._settings[policy.name],
             temperature=self._temperature,
             chat=policy.chat,
             reservation=self._reservation,
+            trained=trained,
         )
         self._opened.callback(engine.close)
         self._engines[policy.name].append(engine)

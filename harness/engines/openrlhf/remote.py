@@ -1,6 +1,5 @@
 """Waiting for Ray actors with deadlines. A broken peer shows first as its neighbours' broken connection, a stopped one as
-everybody's wait: so actors answer `pulse` beside their work, and a failure is put down to the one that gives no sign of
-life."""
+everybody's wait: so actors answer `pulse` beside their work, and a failure is put down to the one that gives no sign of life."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ PATIENCE_AT_THE_END = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process of the cluster; the time of creation tells it from a later one with the same id."""
+    """The time of creation tells it from a later one with the same id."""
 
     node: str
     pid: int
@@ -33,14 +32,17 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class RemoteActor:
-    """An actor, its name in messages, e.g. ``policy 'llama': trainer rank 1``, and its method that gives a sign of life."""
+    """name: in messages. sign: the method that gives a sign of life."""
 
     name: str
     handle: Any
     sign: str = "pulse"
 
+    def call(self, method: str, *arguments: Any) -> Call:
+        return Call(self, getattr(self.handle, method).remote(*arguments))
+
     def pulse(self) -> Any:
-        return getattr(self.handle, self.sign).remote()
+        return self.call(self.sign).ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,8 @@ def gather(
     watch: Sequence[RemoteActor],
     suspects: Sequence[RemoteActor] | None = None,
 ) -> list[Any]:
-    """Results in the order of `calls`, within `deadline` seconds. silence: seconds without a sign of life after which a member
-    of `watch` counts as hung. suspects: who is asked for one after a failure. Raises EngineError, which names the member."""
+    """Results in the order of `calls`. silence: seconds without a sign of life after which a member of `watch` counts as hung.
+    suspects: who is asked for one after a failure. Raises EngineError, which names the member."""
     end = monotonic() + deadline
     suspects = watch if suspects is None else suspects
     results: dict[Any, Any] = {}
@@ -80,14 +82,14 @@ def gather(
 
 
 class Pulses:
-    """Signs of life, asked for again and again without ever blocking. open: questions without an answer yet."""
+    """Signs of life, asked for without ever blocking. open: questions without an answer yet."""
 
     def __init__(self, members: Sequence[RemoteActor], silence: float) -> None:
         self._members, self._silence, self._asked = members, silence, monotonic()
         self.open: dict[Any, RemoteActor] = {}
 
     def check(self, doing: str) -> None:
-        """Ask anew where it is time. Raises EngineError for members that are dead or silent over the limit."""
+        """Ask anew where it is time. Raises EngineError for members that are dead or silent too long."""
         now = monotonic()
         if self.open:
             answered, _ = ray.wait(list(self.open), num_returns=len(self.open), timeout=0)
@@ -119,7 +121,7 @@ def _result(ref: Any, member: RemoteActor, doing: str, left: float, watch: Seque
 
 
 def _blame(watch: Sequence[RemoteActor], problem: str) -> str:
-    """The problem, headed by the members that are dead or silent."""
+    """Headed by the members that are dead or silent."""
     asked = {member.pulse(): member for member in watch}
     if not asked:
         return problem
@@ -149,7 +151,7 @@ def processes() -> list[Process]:
 
 
 def cpu_seconds() -> float:
-    """CPU time, user's and system's, of the calling process and all it started."""
+    """Of the calling process and all it started."""
     me, used = psutil.Process(), 0.0
     for process in (me, *me.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
@@ -159,8 +161,7 @@ def cpu_seconds() -> float:
 
 
 def end(members: Sequence[RemoteActor], known: Sequence[Process]) -> None:
-    """Kill the actors, and whatever of their known processes is still there: a stopped actor does not hear Ray, a killed one
-    leaves children."""
+    """Kill the actors and their known processes: a stopped actor does not hear Ray, a killed one leaves children."""
     for member in members:
         ray.kill(member.handle, no_restart=True)
     here, refs = ray.get_runtime_context().get_node_id(), []

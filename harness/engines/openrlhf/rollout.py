@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import ray
-from jaxtyping import Float32, Int32
+from jaxtyping import Float32
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -21,17 +20,9 @@ from harness.engines.openrlhf.cluster import Slot
 from harness.engines.openrlhf.offload import MemoryState
 from harness.engines.openrlhf.plugin import Settings
 from harness.engines.openrlhf.remote import Process, cpu_seconds, processes
+from harness.engines.protocol import Sample
 
 ROLLOUT_SHARE = 0.2  # of a bundle's device, in Ray's books
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Generated:
-    """tokens, logprobs: (T,), with the stop token when `finished`; of the distribution that was sampled."""
-
-    tokens: Int32[np.ndarray, "T"]
-    logprobs: Float32[np.ndarray, "T"]
-    finished: bool
 
 
 class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
@@ -39,7 +30,7 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
     _held = MemoryState.ALL
 
     async def name_weights(self, stored: Mapping[str, str]) -> None:
-        """From now on the trainer's weights of these names are taken under those that a checkpoint has."""
+        """Take the trainer's weights of these names under those that a checkpoint has."""
         self._stored = stored
 
     async def update_weight(self, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -48,9 +39,9 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
     async def update_weight_cuda_ipc(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return await super().update_weight_cuda_ipc(self._stored.get(name, name), *args, **kwargs)
 
-    async def sample(self, prompts: Sequence[list[int]], settings: Sequence[SamplingParams]) -> list[Generated]:
-        """An answer to each prompt. The scheduler is held until it has every request, and its prefix cache is emptied first:
-        what is batched with what, and so the rounding, depends on the call alone."""
+    async def sample(self, prompts: Sequence[list[int]], settings: Sequence[SamplingParams]) -> list[Sample]:
+        """An answer to each prompt, without its text. The scheduler is held until it has every request, and its prefix cache is
+        emptied first: what is batched with what, and so the rounding, depends on the call alone."""
         await self.llm.pause_generation(mode="keep", clear_cache=True)
         tasks = [asyncio.ensure_future(self.generate(*request)) for request in zip(prompts, settings, strict=True)]
         while self.get_num_unfinished_requests() < len(tasks) and not any(task.done() for task in tasks):
@@ -59,7 +50,7 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         return [_generated(output.outputs[0]) for output in await asyncio.gather(*tasks)]
 
     async def prompt_logprobs(self, sequences: Sequence[list[int]]) -> list[Float32[np.ndarray, "T-1"]]:
-        """Log-probability of every token but the first, at temperature 1, from a fresh forward pass."""
+        """Of every token but the first, at temperature 1, from a fresh forward pass."""
         asked = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
         outputs = await asyncio.gather(*(self.generate(sequence, asked) for sequence in sequences))
         return [_chosen(s[1:], output.prompt_logprobs[1:]) for s, output in zip(sequences, outputs, strict=True)]
@@ -68,7 +59,7 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         return list(await self.llm.collective_rpc(method))
 
     async def hold(self, wanted: MemoryState) -> None:
-        """vLLM's sleep of level 1, and the two stages of its waking up."""
+        """vLLM's sleep of level 1, and its two stages of waking up."""
         if wanted < self._held:
             if self._held < MemoryState.ALL:
                 await self.wake_up(["kv_cache"])  # vLLM does not fall asleep again from half way
@@ -85,12 +76,12 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         return os.getpid()
 
     async def core_pulse(self) -> int:
-        """A sign of life of the engine's own process too."""
+        """Of the engine's own process too."""
         await self.llm.is_sleeping()
         return os.getpid()
 
     async def processes(self) -> list[Process]:
-        """Of this actor; where the engine spans several devices, of vLLM's workers too, which Ray started."""
+        """Where the engine spans several devices, of vLLM's workers too, which Ray started."""
         apart = self.kwargs["distributed_executor_backend"] == "ray"
         workers = await self.llm.collective_rpc("worker_processes") if apart else []
         return [*processes(), *(Process(*process) for found in workers for process in found)]
@@ -102,9 +93,9 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         self.llm.shutdown()
 
 
-def _generated(output: Any) -> Generated:
+def _generated(output: Any) -> Sample:
     tokens = np.array(output.token_ids, dtype=np.int32)
-    return Generated(tokens, _chosen(output.token_ids, output.logprobs), output.finish_reason == "stop")
+    return Sample(tokens, _chosen(output.token_ids, output.logprobs), "", output.finish_reason == "stop")
 
 
 def _chosen(tokens: Sequence[int], positions: Sequence[Any]) -> Float32[np.ndarray, "T"]:
@@ -114,8 +105,8 @@ def _chosen(tokens: Sequence[int], positions: Sequence[Any]) -> Float32[np.ndarr
 def open_rollouts(
     folder: str, settings: Settings, group: PlacementGroup, slot: Slot, environment: dict[str, str]
 ) -> list[Any]:
-    """Handles of the policy's rollout engines, still starting. OpenRLHF's `create_vllm_engines` takes no actor class, chooses
-    bundles from the group's first on, and always runs in bf16."""
+    """Rollout engines, still starting. OpenRLHF's `create_vllm_engines` takes no actor class, chooses bundles from the group's
+    first on, and always runs in bf16."""
     actor = ray.remote(runtime_env={"env_vars": environment})(RolloutWorker)
     alone, share = settings.tensor_parallel == 1, slot.part(ROLLOUT_SHARE)
     booked = share if alone else 0  # several devices are booked by vLLM's own workers

@@ -1,10 +1,7 @@
 """Every touch of what OpenRLHF, DeepSpeed, vLLM and Ray do not offer as their interface, each with its reason (`SEAMS`), and
-what adapts them to clusters without CUDA. Nothing is changed by an import: a trainer calls `adapt_trainer`, vLLM's engine
-process asks for `Worker`. `tests/openrlhf_engine/test_versions.py` says what a newer version has moved.
-
-Without CUDA weights are synced over Gloo; vLLM's linear layers keep their weights as they are, which it would pack and drop;
-and its sleep mode, ignored on CPUs, gives memory back: weights go to a file, the KV cache's pages to the system.
-"""
+what adapts them to clusters without CUDA: weights are synced over Gloo, vLLM keeps the weights of its linear layers, and its
+sleep gives memory back. Nothing is changed by an import: a trainer calls `adapt_trainer`, vLLM's engine process asks for
+`Worker`. `tests/openrlhf_engine/test_versions.py` says what a newer version has moved."""
 
 from __future__ import annotations
 
@@ -59,13 +56,13 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def needed() -> bool:
-    """Whether the devices of the cluster that was joined are cores, whatever this node itself has."""
+    """Whether the cluster's devices are cores, whatever this node itself has."""
     return torch.version.cuda is None or not accelerated(ray.cluster_resources())
 
 
 def environment(sync_seconds: float) -> dict[str, str]:
-    """Environment variables of the actors; empty on GPUs. Spinning OpenMP threads made DeepSpeed 30 to 70 times slower;
-    torch.compile's warm-up costs more than it gives on a CPU."""
+    """Of the actors. Spinning OpenMP threads made DeepSpeed 30 to 70 times slower; torch.compile's warm-up costs more than it
+    gives."""
     if not needed():
         return {}
     return {
@@ -82,7 +79,7 @@ def environment(sync_seconds: float) -> dict[str, str]:
 
 
 class GlooGroup:
-    """The weight-sync group between the trainer (rank 0) and the vLLM workers."""
+    """Of the weight sync: the trainer (rank 0) and the vLLM workers."""
 
     def __init__(self, host: str, port: int, rank: int, world: int, timeout: float) -> None:
         from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
@@ -92,7 +89,7 @@ class GlooGroup:
         self._group = ProcessGroupGloo(PrefixStore("weights", self._store), rank, world, wait)
 
     def broadcast(self, tensor: Tensor, src: int, stream: object = None) -> None:
-        """In place; raises RuntimeError when a member is gone or the time-out has passed."""
+        """In place; raises RuntimeError when a member is gone or late."""
         from torch.distributed import BroadcastOptions
 
         options = BroadcastOptions()
@@ -101,8 +98,8 @@ class GlooGroup:
 
 
 def checksum(tensor: Tensor) -> str:
-    """Type, shape and a sum over all elements, on the tensor's own device: of each one's bits as an integer, times an odd
-    number for its place, modulo 2^64. So a single element that differs always shows."""
+    """Type, shape and the sum of all elements' bits as integers, each times an odd number for its place, modulo 2^64: a single
+    one that differs always shows."""
     words = tensor.detach().contiguous().flatten().view(_WORDS[tensor.element_size()])
     total = torch.zeros((), dtype=torch.int64, device=words.device)
     for start in range(0, len(words), CHUNK):
@@ -113,12 +110,12 @@ def checksum(tensor: Tensor) -> str:
 
 
 def differing(these: dict[str, str], those: dict[str, str]) -> list[str]:
-    """Names under which one has another checksum than the other, or none."""
+    """Names with unlike checksums."""
     return sorted(name for name in these.keys() | those.keys() if these.get(name) != those.get(name))
 
 
 class Checked:
-    """What vLLM's worker can say of its weights, beside its own class."""
+    """What vLLM's worker can say of its weights."""
 
     model_runner: Any
     model_config: Any
@@ -136,11 +133,11 @@ class Checked:
         model.arrived.clear()
 
     def arrived(self) -> dict[str, str]:
-        """Checksums of the tensors that were to be loaded since, by the names of a checkpoint."""
+        """Checksums of what was to be loaded since, by the names of a checkpoint."""
         return dict(self.model_runner.model.arrived)
 
     def held(self) -> dict[str, str]:
-        """Checksums of the model's parameters, in the engine's precision, by vLLM's own names."""
+        """Of the parameters, in the engine's precision, by vLLM's own names."""
         dtype = self.model_config.dtype
         return {name: checksum(weight.to(dtype)) for name, weight in self.model_runner.model.named_parameters()}
 
@@ -161,13 +158,13 @@ def clip_at(engine: Any, norm: float) -> None:
 
 
 def reduce_gradients(engine: Any) -> None:
-    """Sum a DeepSpeed engine's gradients over its ranks now, and not again in its step."""
+    """Over the ranks now, and not again in the step."""
     engine.enable_backward_allreduce = False
     engine.buffered_allreduce_fallback()
 
 
 def node_resources() -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
-    """What is free on each node of the Ray cluster, and what there is, by node id."""
+    """Free and in all, by node id."""
     from ray._private import state
 
     return state.available_resources_per_node(), state.total_resources_per_node()
@@ -175,8 +172,7 @@ def node_resources() -> tuple[dict[str, dict[str, float]], dict[str, dict[str, f
 
 @functools.cache
 def adapt_trainer(timeout: float) -> None:
-    """fp32 weights and sums of gradients in this process, and without CUDA its devices are the CPU. timeout: Gloo's, in
-    seconds."""
+    """fp32 weights and sums of gradients; without CUDA the CPU as device. timeout: Gloo's, in seconds."""
     from openrlhf.utils import utils
 
     half = utils.convert_to_torch_dtype
@@ -206,7 +202,7 @@ def adapt_trainer(timeout: float) -> None:
 
 
 def _gradients_to_add(found: Any) -> Any:
-    """ZeRO 2's gradients of a micro-batch: the first one's in the precision in which all are added up."""
+    """ZeRO 2's of a micro-batch, the first one's in the precision in which all are added up."""
 
     def get_all_grad_tensors(optimizer: Any, parameters: list[Any], dtype: torch.dtype) -> list[torch.Tensor]:
         gradients = found(optimizer, parameters, dtype)
@@ -224,8 +220,7 @@ class _CpuDevice(str):
 
 
 def runner(forbidden: int) -> dict[str, str]:
-    """Environment of a rollout engine that rules out so many ids: the older of vLLM's model runners where the newer one would
-    end with it."""
+    """For so many forbidden ids: the older of vLLM's model runners where the newer one would end."""
     from vllm.v1.worker.gpu.sample.logit_bias import MAX_NUM_LOGIT_BIAS_TOKENS
 
     return {"VLLM_USE_V2_MODEL_RUNNER": "0"} if forbidden > MAX_NUM_LOGIT_BIAS_TOKENS else {}

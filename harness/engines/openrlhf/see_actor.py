@@ -1,5 +1,5 @@
-"""SEE's mailboxes in a Ray actor of their own. Ray moves Python objects between the cluster's processes and is only as safe as
-the cluster is private; a policy that is not trusted so far belongs behind another transport."""
+"""SEE's mailboxes in a Ray actor. Ray is only as safe as the cluster is private; a policy that is not trusted so far belongs
+behind another transport."""
 
 from __future__ import annotations
 
@@ -18,18 +18,12 @@ from harness.experience.records import Refusal
 NAME = "the SEE actor"
 
 
-class Mailboxes:
-    """The actor: `InProcess`, served by a thread per endpoint that may wait and some for those that never do."""
-
-    def __init__(self, endpoints: Sequence[str], max_bytes: int, max_messages: int) -> None:
-        self._transport = InProcess(endpoints, max_bytes, max_messages)
-
-    def send(self, sender: str, receiver: str, step: int, messages: Sequence[bytes]) -> None:
-        self._transport.send(sender, receiver, step, messages)
+class Mailboxes(InProcess):
+    """The actor: a thread per endpoint that may wait, and some for what never does."""
 
     @ray.method(concurrency_group="waiting")  # type: ignore[untyped-decorator]
     def receive(self, receiver: str, timeout: float) -> list[Delivery]:
-        return self._transport.receive(receiver, timeout)
+        return super().receive(receiver, timeout)
 
     @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
     def pulse(self) -> int:
@@ -41,8 +35,8 @@ class Mailboxes:
 
 
 class RayTransport:
-    """A `Transport` through one actor, for several threads and, pickled by Ray, several processes. Every method raises
-    EngineError where the actor died, hangs or missed the deadline."""
+    """For several threads and, pickled by Ray, processes. Every method raises EngineError where the actor died, hangs or missed
+    the deadline."""
 
     def __init__(
         self,

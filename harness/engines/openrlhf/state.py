@@ -1,5 +1,5 @@
-"""A trainer's state: its weights by the names of a checkpoint, those of its base in their place, and moments as one file, whole
-parameters by name: independent of ZeRO stage and number of ranks, and the embedded engine's format."""
+"""A trainer's state: weights by the names of a checkpoint, those of its base in their place, and moments by name, whole: the
+embedded engine's format, independent of ZeRO stage and ranks."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ KEYS = ("exp_avg", "exp_avg_sq")
 
 @contextmanager
 def base_weights(engine: Any, folder: Path) -> Iterator[None]:
-    """Inside, the DeepSpeed engine's module has the weights of `folder`; afterwards its own come back, bit for bit. Every rank
-    takes part. Raises EngineError where the folder lacks a weight in safetensors files."""
+    """Inside, the module has the weights of `folder`; afterwards its own, bit for bit. Every rank takes part. Raises
+    EngineError where the folder lacks a weight in safetensors files."""
     module = engine.module
     with ExitStack() as files:
         found = _read(module, folder, files)
@@ -47,7 +47,7 @@ def base_weights(engine: Any, folder: Path) -> Iterator[None]:
 
 
 def weights(module: torch.nn.Module) -> list[Tensor]:
-    """What a rank keeps of the module's weights: its shards under ZeRO 3."""
+    """Of this rank: its shards under ZeRO 3."""
     return [getattr(parameter, "ds_tensor", parameter) for parameter in module.parameters()]
 
 
@@ -58,8 +58,7 @@ def forget_gathered(engine: Any) -> None:
 
 
 def stored_names(model: Any) -> dict[str, str]:
-    """The names that parameters have in a checkpoint, where transformers has others. Raises EngineError where one is more than
-    renamed."""
+    """In a checkpoint, where transformers has others. Raises EngineError where one is more than renamed."""
     names = {}
     for name, _ in model.named_parameters():
         stored = list(revert_weight_conversion(model, {name: torch.empty(0, device="meta")}))
@@ -90,8 +89,8 @@ def _read(module: Any, folder: Path, files: ExitStack) -> dict[str, Tensor]:
 
 
 def save_moments(file: Path, engine: Any) -> None:
-    """Write `key:parameter` entries from rank 0, which alone keeps them; every rank takes part. Raises CheckpointError where
-    DeepSpeed does not have a master or moment."""
+    """`key:parameter` entries, from rank 0; every rank takes part. Raises CheckpointError where DeepSpeed lacks a master or
+    moment."""
     state: dict[str, Tensor] = {}
     first = torch.distributed.get_rank() == 0
     updates = max((int(s["step"]) for s in engine.basic_optimizer.state.values() if "step" in s), default=0)
@@ -109,8 +108,7 @@ def save_moments(file: Path, engine: Any) -> None:
 
 
 def load_moments(file: Path, engine: Any) -> None:
-    """Put a saved state back on every rank. Raises CheckpointError where it belongs to other parameters, or lacks something of
-    one."""
+    """On every rank. Raises CheckpointError where they belong to other parameters, or one lacks something."""
     with safe_open(file, framework="pt") as state:
         entries = dict.fromkeys(state.keys())
         steps = {int(state.get_tensor(entry)) for entry in entries if entry.startswith("step:")}
@@ -138,7 +136,7 @@ def load_moments(file: Path, engine: Any) -> None:
 
 
 def _create(engine: Any) -> None:
-    """Adam's state comes into being with its first step: one of zero gradient and zero learning rate."""
+    """Adam's state comes into being with a step: one of zero gradient and zero learning rate."""
     for group in engine.optimizer.param_groups:
         group["lr"] = 0.0
     ids = torch.zeros(1, 2, dtype=torch.long, device=torch.cuda.current_device())

@@ -24,9 +24,8 @@ _NAMES = {
 
 
 def import_without_flash() -> None:
-    """Import OpenRLHF where flash-attn, which takes hours to build, is absent: `ring_attn_utils` imports five of its names for
-    what the engine does not use, and is given names that raise when they are called; everything else sees flash-attn as
-    absent."""
+    """flash-attn takes hours to build: `ring_attn_utils` imports five of its names for what the engine does not use, and is
+    given names that raise when called; everything else sees flash-attn as absent."""
     if _MODULE in sys.modules or importlib.util.find_spec("flash_attn") is not None:
         return
     # The file alone, not its package: transformers asks, once and for all, whether flash-attn exists.
@@ -76,19 +75,19 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
         self.patience = timedelta(seconds=max(settings.start_seconds, settings.call_seconds))
 
     def setup_distributed(self, timeout: timedelta | None = None) -> None:
-        """A rank waits for the others at most as long as any call may take."""
+        """A rank waits for the others as long as any call may take."""
         super().setup_distributed(timeout or self.patience)
 
     def print(self, *_: Any) -> None:
         """OpenRLHF prints whole models here."""
 
     def _get_model_parameters(self, model: Any, *, optim: str | None = None, weight_decay: float = 0.0) -> Any:
-        """All as one group: weight decay is the suite's for all of them."""
+        """One group: weight decay is the suite's for all."""
         raw, _ = super()._get_model_parameters(model, optim=optim, weight_decay=weight_decay)
         return raw, [parameter for parameter in raw.parameters() if parameter.requires_grad]
 
     def get_ds_train_config(self, optim_dict: dict[str, Any] | None = None, *, max_norm: float | None = None) -> Any:
-        """With torch's AdamW, the embedded engine's; it steps when told to, however many micro-batches went before."""
+        """With torch's AdamW; it steps when told to, however many micro-batches went before."""
         if optim_dict is not None:
             optim_dict["params"]["torch_adam"] = True
         config = super().get_ds_train_config(optim_dict, max_norm=max_norm)
@@ -106,7 +105,7 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
 
 
 def arguments(settings: Settings, temperature: float) -> SimpleNamespace:
-    """As far as the classes in use read them; all else is left out so that a new one is noticed."""
+    """What the classes in use read; all else is left out so that a new one is noticed."""
     name = SimpleNamespace
     adam = name(lr=0.0, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
     return name(

@@ -1,11 +1,13 @@
-"""The DeepSpeed side: OpenRLHF's policy actor, learning by the harness's surrogate loss."""
+"""The DeepSpeed side: answers as OpenRLHF's `Experience` in micro-batches, and its policy actor, learning by the harness's
+surrogate loss. All ranks run equally many passes, the shorter lists filled up with idle ones, whose loss is zero."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from math import nan, sqrt
 from pathlib import Path
@@ -15,14 +17,13 @@ import numpy as np
 import ray
 import torch
 from deepspeed.runtime.zero import GatheredParameters
-from jaxtyping import Float, Float32
+from jaxtyping import Bool, Float, Float32, Int32
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor, distributed
 
 from harness.engines.openrlhf import seams
-from harness.engines.openrlhf.batches import MicroBatch
 from harness.engines.openrlhf.offload import MemoryState, OffloadedTensors, all_tensors, release
 from harness.engines.openrlhf.remote import Process, cpu_seconds, processes
 from harness.engines.openrlhf.state import (
@@ -33,72 +34,144 @@ from harness.engines.openrlhf.state import (
     stored_names,
     weights,
 )
-from harness.engines.openrlhf.strategy import ActorPPOTrainer, PolicyModelActor, Strategy
+from harness.engines.openrlhf.strategy import ActorPPOTrainer, Experience, PolicyModelActor, Strategy
 from harness.engines.protocol import Optimisation
 from harness.errors import EngineError
+from harness.learning.minibatches import MiniBatch, Packed, pack
 from harness.learning.surrogate import AnswerStatistics, surrogate
 
 NEVER = -1e9  # added to the logits of ids that are never content, as in the embedded engine
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnswerRow:
+    """`mask` (T,) says which of the answer's tokens are asked for."""
+
+    prompt: Sequence[int]
+    answer: Int32[np.ndarray, "T"]
+    mask: Bool[np.ndarray, "T"] | None = None
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt) + len(self.answer)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MicroBatch:
+    """sequences, attention_mask (B, L), action_mask (B, L - 1); `packed` is None where nothing is learnt."""
+
+    experience: Experience
+    packed: Packed | None = None
+
+
+class Split(NamedTuple):
+    """Micro-batches by rank, equally many on each, and the indices of the rows in each."""
+
+    batches: list[list[MicroBatch]]
+    places: list[list[list[int]]]
+
+
+def experience(rows: Sequence[AnswerRow]) -> Experience:
+    """Right-padded rows; `action_mask[b, t]` marks that token t + 1 is asked for."""
+    width = max(row.length for row in rows)
+    sequences = torch.zeros(len(rows), width, dtype=torch.long)
+    attention = torch.zeros(len(rows), width, dtype=torch.long)
+    actions = torch.zeros(len(rows), width - 1, dtype=torch.bool)
+    for index, row in enumerate(rows):
+        sequences[index, : row.length] = torch.tensor([*row.prompt, *row.answer.tolist()])
+        attention[index, : row.length] = 1
+        asked = True if row.mask is None else torch.from_numpy(row.mask)
+        actions[index, len(row.prompt) - 1 : row.length - 1] = asked
+    return Experience(sequences=sequences, attention_mask=attention, action_mask=actions)
+
+
+def scoring_split(rows: Sequence[AnswerRow], ranks: int, budget: int) -> Split:
+    """Of at most `budget` padded tokens each, without anything to learn."""
+    return _split(rows, range(len(rows)), ranks, budget, lambda places: None)
+
+
+def learning_splits(batch: MiniBatch, rows: Sequence[AnswerRow], ranks: int, budget: int) -> tuple[Split, Split]:
+    """Of own and of peer answers, learnt in this order; `rows[i]` is the i-th answer of `batch.live()`."""
+    live = list(batch.live())
+    own, peer = (
+        [i for i, (term, _) in enumerate(live) if batch.terms[term].source == source] for source in ("own", "peer")
+    )
+    split = partial(
+        _split, rows, ranks=ranks, budget=budget, packed=lambda places: pack(batch, [live[i] for i in places])
+    )
+    return split(own, fewest=0 if peer else 1), split(peer)
+
+
+def _split(
+    rows: Sequence[AnswerRow],
+    chosen: Sequence[int],
+    ranks: int,
+    budget: int,
+    packed: Callable[[list[int]], Packed | None],
+    fewest: int = 0,
+) -> Split:
+    shares: list[list[list[int]]] = [[] for _ in range(ranks)]
+    for turn, index in enumerate(sorted(chosen, key=lambda i: -rows[i].length)):
+        # Back and forth over the ranks, so that each gets long and short rows alike.
+        place = turn % (2 * ranks)
+        groups = shares[min(place, 2 * ranks - 1 - place)]
+        # The longest row of a group comes first; a single row that is longer than the budget goes alone.
+        if groups and rows[groups[-1][0]].length * (len(groups[-1]) + 1) <= budget:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    longest = max(fewest, *map(len, shares))
+    idle = MicroBatch(experience([AnswerRow([0], np.zeros(1, np.int32), np.zeros(1, bool))]))
+    batches = [
+        [*(MicroBatch(experience([rows[i] for i in g]), packed(g)) for g in groups), *[idle] * (longest - len(groups))]
+        for groups in shares
+    ]
+    return Split(batches, shares)
+
+
 Plan = tuple[
     Sequence[MicroBatch], Sequence[MicroBatch]
 ]  # one rank's micro-batches of one update: own answers', peer answers'
 
 
 class Apart(NamedTuple):
-    """Norms of own and of peer gradients alone, and their cosine; NaN where absent or not measured."""
+    """Norms of own and peer gradients, and their cosine; NaN where absent or not measured."""
 
     own: float = nan
     peer: float = nan
     cosine: float = nan
 
 
-@contextmanager
-def _hooked(parameters: Sequence[Tensor], add: Callable[[int, Tensor], None]) -> Iterator[None]:
-    handles = [p.register_hook(partial(add, index)) for index, p in enumerate(parameters)]  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+class Gradients:
+    """An update's gradients before DeepSpeed shards them. With `measure`, own and peer answers' add up apart: each rank keeps
+    its share of the sums over all ranks, in fp32; own ones are offloaded while peers' add up."""
 
-
-class Norms:
-    """Sum of the norms of all gradients of an update, over all ranks: NaN or infinite where one of them is, which DeepSpeed
-    does not tell."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self._parameters = [p for p in module.parameters() if p.requires_grad]
-        self._sum = torch.zeros((), device=self._parameters[0].device)
-
-    def collect(self) -> AbstractContextManager[None]:
-        return _hooked(self._parameters, self._add)
-
-    def sum(self) -> float:
-        """Over all ranks; a collective operation, once."""
-        distributed.all_reduce(self._sum)
-        return float(self._sum)
-
-    def _add(self, index: int, gradient: Tensor) -> None:
-        self._sum += torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32)
-
-
-class Sums:
-    """Gradients of own and of peer answers, added up before DeepSpeed shards them. Each rank keeps its share of every sum,
-    reduced over all ranks, in fp32; own answers' sums are offloaded while peers' add up."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, measure: bool) -> None:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._ranks, self._rank = distributed.get_world_size(), distributed.get_rank()
+        self._measure, self._norms = measure, torch.zeros((), device=self._parameters[0].device)
         self._sums: dict[str, dict[int, Tensor]] = {"own": {}, "peer": {}}
         self._offloaded = OffloadedTensors([])
 
     @contextmanager
     def collect(self, source: str) -> Iterator[None]:
-        """Backward passes inside count for `source`, "own" before "peer"; every rank runs equally many."""
-        with _hooked(self._parameters, partial(self._add, source)):
+        """Backward passes inside count for `source`, "own" before "peer"."""
+        handles = [
+            p.register_hook(partial(self._add, source, index))  # type: ignore[no-untyped-call]
+            for index, p in enumerate(self._parameters)
+        ]
+        try:
             yield
-        if source == "own":
+        finally:
+            for handle in handles:
+                handle.remove()
+        if self._measure and source == "own":
             self._offloaded = OffloadedTensors(self._sums["own"].values(), least=1)
+
+    def norms(self) -> float:
+        """Sum over all ranks: NaN or infinite where one is, which DeepSpeed does not tell. A collective operation, once."""
+        distributed.all_reduce(self._norms)
+        return float(self._norms)
 
     def apart(self) -> Apart:
         own, peer = self._sums["own"], self._sums["peer"]
@@ -110,15 +183,19 @@ class Sums:
             if index in peer:
                 found[2] += (mine * peer[index].double()).sum().cpu()
         found[1] = sum(share.double().square().sum().cpu() for share in peer.values())
-        if self._ranks > 1:
-            found = found.to(self._parameters[0].device)
+        if self._measure and self._ranks > 1:
+            found = found.to(self._norms.device)
             distributed.all_reduce(found)
         norms = [sqrt(square) if there else nan for square, there in zip(found.tolist(), measured, strict=False)]
         scale = norms[0] * norms[1]
         return Apart(norms[0], norms[1], float(found[2]) / scale if scale > 0 else nan)
 
     def _add(self, source: str, index: int, gradient: Tensor) -> None:
-        flat = gradient.detach().float().flatten()
+        gradient = gradient.detach()
+        self._norms += torch.linalg.vector_norm(gradient, dtype=torch.float32)
+        if not self._measure:
+            return
+        flat = gradient.float().flatten()
         if self._ranks > 1:
             flat = flat.clone()
             distributed.all_reduce(flat)
@@ -132,7 +209,7 @@ class Sums:
 
 
 class Learnt(NamedTuple):
-    """One update on one rank: statistics of each micro-batch that was not idle, and the global gradient norm before clipping."""
+    """One update on one rank: statistics of its micro-batches, and the global gradient norm before clipping."""
 
     statistics: list[AnswerStatistics]
     gradient_norm: float
@@ -143,13 +220,11 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
     def learn(
         self, own: Sequence[MicroBatch], peer: Sequence[MicroBatch], forbidden: Tensor, optimisation: Optimisation
     ) -> Learnt:
-        """One optimiser update, left out where the gradient is not finite. DeepSpeed averages the loss over ranks, here it is
-        their sum."""
+        """One update, left out where the gradient is not finite. DeepSpeed averages the loss over ranks, here it is their sum."""
         statistics: list[AnswerStatistics] = []
-        norms = Norms(self.actor.model.module)
-        sums = Sums(self.actor.model.module) if optimisation.measure else None
+        gradients = Gradients(self.actor.model.module, optimisation.measure)
         for source, batches in (("own", own), ("peer", peer)):
-            with norms.collect(), sums.collect(source) if sums else nullcontext():
+            with gradients.collect(source):
                 for batch in batches:
                     logp = logprobs(self.actor, batch, forbidden)
                     if batch.packed is None:
@@ -158,10 +233,10 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
                         loss, found = surrogate(logp, batch.packed)
                         statistics.append(found)
                     self.strategy.backward(loss * self.strategy.world_size, self.actor, self.actor_optim)
-        if not math.isfinite(together := norms.sum()):
+        if not math.isfinite(together := gradients.norms()):
             return Learnt(statistics, together, Apart())
-        apart = sums.apart() if sums else Apart()
-        sums = None  # its memory is the step's
+        apart = gradients.apart()
+        del gradients  # its memory is the step's
         return Learnt(statistics, self._step(optimisation), apart)
 
     def _step(self, optimisation: Optimisation) -> float:
@@ -191,7 +266,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
     def init_model_from_pretrained(
         self, strategy: Strategy, pretrain: str, max_steps: int, vllm_engines: None = None
     ) -> None:
-        """Load the weights, or load them again: everything of an earlier call is dropped."""
+        """May be called again: everything of an earlier call is dropped."""
         seams.adapt_trainer(strategy.deadline)
         if getattr(self, "actor", None) is not None:
             self.actor.model.destroy()  # DeepSpeed's hooks would keep everything
@@ -229,12 +304,12 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         return _scores(self.actor, batches, None if raw else self.forbidden)
 
     def base_logprobs(self, batches: Sequence[MicroBatch], folder: str) -> list[Float32[np.ndarray, "N"]]:
-        """The same under the weights of `folder`, from which the policy once started."""
+        """The same under the weights of `folder`."""
         with base_weights(self.actor.model, Path(folder)):
             return _scores(self.actor, batches, self.forbidden)
 
     def hold(self, wanted: MemoryState) -> None:
-        """Have so much on the device from now on; the rest of this process's tensors is offloaded."""
+        """Have so much on the device; the rest of this process's tensors is offloaded."""
         model, away = self.actor.model, self._offloaded
         scoring = [*weights(model.module), *model.module.buffers(), self.forbidden]
         if wanted < MemoryState.ALL and MemoryState.ALL not in away:
@@ -254,7 +329,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
                 away.pop(held).restore()
 
     def save(self, folder: str, moments_file: str) -> None:
-        """A Hugging Face folder and the optimiser's state; rank 0 writes, all take part."""
+        """Rank 0 writes, all take part."""
         config = self.actor.model.module.config
         config.use_cache = True
         if self.strategy.stage == 3 or torch.distributed.get_rank() == 0:
@@ -291,8 +366,8 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
 def open_trainers(
     group: PlacementGroup, bundles: Sequence[int], share: float, environment: dict[str, str], deadline: float
 ) -> list[Any]:
-    """Handles of a policy's ranks, still starting, of whose devices each books `share`. Raises EngineError if the first does
-    not come up within `deadline` seconds."""
+    """A policy's ranks, still starting, of whose devices each books `share`. Raises EngineError where the first does not come
+    up in time."""
     actor = ray.remote(num_gpus=1, concurrency_groups={"pulse": 1}, runtime_env={"env_vars": environment})(PolicyWorker)
 
     def start(rank: int, host: str | None, port: int | None) -> Any:

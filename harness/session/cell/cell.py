@@ -1,6 +1,4 @@
-"""One cell: open its learners, train, evaluate, and keep the manifest true.
-
-A step: roll out, verify, publish, collect, learn, update; then journal and checkpoint."""
+"""One cell: train, evaluate, and keep the manifest true."""
 
 from __future__ import annotations
 
@@ -15,21 +13,21 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from harness.engines.catalogue import open_engines
-from harness.engines.kind import Engines
+from harness.engines.backend import Backend
+from harness.engines.catalogue import open_backend
 from harness.engines.protocol import Optimisation, PolicyEngine, Sampling
 from harness.errors import HarnessError, VerificationError
 from harness.exchange.receiving import Receiver
 from harness.experience.answers import Group, Prompt
 from harness.learning import registry
 from harness.learning.regime import Context, Measured, Need
-from harness.learning.terms import Objective, Term, TermAnswer
+from harness.learning.terms import Objective, Term, TermAnswer, scheduled
 from harness.phases import Interrupted, halt, log, phase
 from harness.session.cell import resume_point, step_rows
-from harness.session.cell.evaluate import cost_rows, evaluate_member
+from harness.session.cell.evaluate import cost_rows, sample_rows
 from harness.session.cell.exchanges import CellExchange
 from harness.session.cell.health import Watch, check_loss, check_trained
-from harness.session.cell.learners import Clock, Learner, roll_out, verdicts
+from harness.session.cell.learners import Clock, Learner, roll_out, second_round, verdicts
 from harness.session.cell.manifests import cell_manifest, mark, with_commits
 from harness.session.cell.questions import (
     as_asked,
@@ -41,7 +39,7 @@ from harness.session.cell.questions import (
     truncate_at_stop,
     with_length,
 )
-from harness.session.policy.models import base_folder, start_options
+from harness.session.policy.models import base_folder
 from harness.store.journal import Journal
 from harness.store.rows import CurveRow, Row, StepRow, TermRow, TraceRow
 from harness.suite.cells import Cell
@@ -63,16 +61,13 @@ def run_cell(
     layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     attempt: int = 1,
 ) -> float:
-    """Train and evaluate `cell` in `folder`, from its newest checkpoint. Returns CPU-seconds.
-
-    layout: engine options of a plan, by policy; the suite's own come first. attempt: this start's number.
-
+    """From its newest checkpoint; returns CPU-seconds. layout: engine options of a plan, by policy; the suite's own come first.
     Raises CellError, DiskFullError, Interrupted."""
     policies = cell.group.policies
     manifest = structs.replace(cell_manifest(cell), pool=pool_entry(cell.training))
     mark(folder, manifest, "running", attempts=attempt)
     journal = Journal(folder)
-    start = start_options(cell.engine, cell.engine_options)
+    start = cell.engine_options if cell.engine == "embedded" else {}
     folders = {p.name: base_folder(p, cell.seed, options=start) for p in policies}
     chosen = {name: {**layout.get(name, {}), **cell.engine_options} for name in folders}
     options = {
@@ -89,9 +84,12 @@ def run_cell(
 
     def evaluated(learner: Learner) -> list[Row]:
         halt()
-        return [*evaluate_member(learner, cell, verifier, attempt)]
+        with learner.clock.phase("evaluate"):  # the same seeds in every regime: answers are paired
+            steps, seed = cell.training.steps, cell.seed
+            rows = sample_rows(learner.engine, cell.evaluation, learner.policy, steps, seed, verifier)
+        return [*rows, *cost_rows(attempt, learner.name, learner.clock, rows)]
 
-    with open_engines(cell.engine, options, cell.training.temperature) as engines:
+    with open_backend(cell.engine, options, cell.training.temperature) as engines:
         learners = engines.each(opened, range(len(policies)))
         computed = {m.name: getattr(m.engine, "precision", "") for m in learners}
         manifest = with_commits(manifest, {m.name: m.base for m in learners}, computed)
@@ -130,7 +128,7 @@ class Run:
 
     cell: Cell
     folder: Path
-    engines: Engines
+    engines: Backend
     learners: Sequence[Learner]
     journal: Journal
     verifier: Verifier
@@ -173,12 +171,13 @@ class Run:
         resume_point.finish(folder, steps)
 
     def _train(self) -> None:
-        """From the newest checkpoint to the last step."""
         cell, steps = self.cell, self.cell.training.steps
         found = resume_point.latest(self.folder)
         done = 0 if found is None else found[0]
         self.journal.rewind(-1 if found is None else done)
-        lockstep = not (self.engines.side_by_side and cell.sharing.max_staleness) or cell.variant.replay is not None
+        scored = any(Need.SCORES in m.regime.needs for m in self.learners)
+        apart = self.engines.side_by_side and cell.sharing.max_staleness > 0
+        lockstep = not apart or scored or cell.variant.replay is not None
         self.exchange = CellExchange(
             cell, self.folder, self.learners, self.engines.transport, self._strengths, done, lockstep
         )
@@ -217,7 +216,7 @@ class Run:
         return step % self.cell.training.checkpoint_every == 0 or step == self.cell.training.steps
 
     def _meeting(self, step: int) -> int:
-        """The next step after which all learners wait for one another."""
+        """The next step at which all learners wait for one another."""
         while not (self._has_curve(step) or self._has_checkpoint(step) or step % COMMIT_EVERY == 0):
             step += 1
         return step
@@ -231,9 +230,17 @@ class Run:
             lambda m: roll_out(m, self.cell, step, self._prompts(step, m), self.verifier), self.learners
         )
         groups = {m.name: own for m, own in zip(self.learners, rolled, strict=True)}
+        records = {}
         for learner in self.learners:
             self._count_invalid(groups[learner.name])
-            self.exchange.publish(learner, groups[learner.name], step, self._measured(step))
+            records[learner.name] = self.exchange.records(learner, groups[learner.name], step, self._measured(step))
+            self.exchange.publish(learner, records[learner.name], step, drafts=True)
+        if self.exchange.asks is not None:  # in place of each one's drafts come the scores that it gives to others'
+            found = self.engines.each(lambda m: self._receiver().scores(m, step, self._prompts(step, m)), self.learners)
+            for learner, scores in zip(self.learners, found, strict=True):
+                records[learner.name] += scores
+        for learner in self.learners:
+            self.exchange.publish(learner, records[learner.name], step)
 
         def learn(learner: Learner) -> Learnt:
             others = [own for name, own in groups.items() if name != learner.name]
@@ -242,7 +249,6 @@ class Run:
         return self.engines.each(learn, self.learners)
 
     def _apart(self, first: int, last: int) -> list[Learnt]:
-        """At each learner's own pace, at most `max_staleness` ahead."""
         steps = range(first, last + 1)
 
         def walk(learner: Learner) -> list[tuple[list[Group], Learnt]]:
@@ -262,7 +268,7 @@ class Run:
         learner.clock.next_step()
         own = roll_out(learner, self.cell, step, self._prompts(step, learner), self.verifier)
         self._count_invalid(own)
-        self.exchange.publish(learner, own, step, self._measured(step))
+        self.exchange.publish(learner, self.exchange.records(learner, own, step, self._measured(step)), step)
         return own, self._learn(learner, step, own, [], behind=self.cell.sharing.max_staleness)
 
     def _keep(self, learnt: Sequence[Learnt]) -> None:
@@ -286,20 +292,23 @@ class Run:
         kept = range(max(1, step - self.exchange.memory), step)
         return list({p.id: p for at in kept for p in self._prompts(at, learner) if p.id not in current}.values())
 
-    def _learn(
-        self, learner: Learner, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int
-    ) -> Learnt:
-        """On earlier prompts only stale peer answers exist: they stand as groups without own answers."""
-        prompts, earlier = self._prompts(step, learner), self._earlier(step, learner)
-        training = self.cell.training
-        receiver = Receiver(
+    def _receiver(self) -> Receiver:
+        return Receiver(
             self.exchange.exchange,
             self.cell.sharing,
             partial(verdicts, self.verifier),
-            longest=2 * training.max_new_tokens,
+            longest=2 * self.cell.training.max_new_tokens,
             scored=any(Need.RECEIVER_OLD in m.regime.needs for m in self.learners),
+            asks=self.exchange.asks,
         )
-        received = receiver.collect(learner, step, prompts, earlier, behind)
+
+    def _learn(
+        self, learner: Learner, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int
+    ) -> Learnt:
+        """Earlier prompts have stale peer answers only: groups without own answers."""
+        prompts, earlier = self._prompts(step, learner), self._earlier(step, learner)
+        training = self.cell.training
+        received = self._receiver().collect(learner, step, prompts, earlier, behind, own)
         context = Context(
             learner=learner.name,
             policies=tuple(m.name for m in self.learners),
@@ -314,7 +323,12 @@ class Run:
             late = [
                 Group(p, learner.name, learner.engine.version, step, ()) for p in earlier if p.id in received.prompts
             ]
-            terms = learner.regime.learn([*own, *late], received.inbox, context)
+            hints = learner.regime.hints([*own, *late], received.inbox, context) if learner.regime.hint_tokens else []
+        again = second_round(learner, self.cell, step, own, hints, self.verifier)
+        self._count_invalid(again)
+        with learner.clock.phase("exchange"):
+            terms = learner.regime.learn([*own, *late, *again], received.inbox, context)
+            terms = scheduled(terms, step, training.steps)
         if training.kl:
             terms = [*terms, self._kl_term(learner, own)]
         measure, told = self._measured(step), Need.GRADIENTS in learner.regime.needs
@@ -331,14 +345,14 @@ class Run:
             sampler_correction=variant.sampler_correction,
         )
         with learner.clock.phase("train"):
-            report = learner.engine.update([*prompts, *earlier], terms, optimisation)
+            report = learner.engine.update([*prompts, *earlier, *(g.prompt for g in again)], terms, optimisation)
         check_loss(learner.name, step, report.loss)
         if told:
             learner.regime.learnt(Measured(report.own_gradient_norm, report.peer_gradient_norm, report.own_peer_cosine))
-        step_rows.mark_used(received, terms, report.terms)
+        step_rows.mark_used(received, terms, report.terms, again)
         kl_step, kl_base = self._divergences(learner, own) if measure else (step_rows.NAN, step_rows.NAN)
         return Learnt(
-            step_rows.step_row(learner, step, own, others, received, terms, report, kl_step, kl_base),
+            step_rows.step_row(learner, step, own, others, received, terms, report, kl_step, kl_base, again),
             [*step_rows.trace_rows(learner, step, own, received), *step_rows.term_rows(learner.name, step, report)],
         )
 
@@ -356,7 +370,7 @@ class Run:
         return Term("kl", "own", KL, answers, weight=self.cell.training.kl)
 
     def _divergences(self, learner: Learner, own: Sequence[Group]) -> tuple[float, float]:
-        """KL of the sampling policy to the updated one and to the base, per own token."""
+        """KL of the sampling policy to the updated one and to the base (nats per own token)."""
         pairs = [(g.prompt, a) for g in own for a in g.valid]
         prompts, tokens, old = [p for p, _ in pairs], [a.tokens for _, a in pairs], [a.logprobs for _, a in pairs]
         with learner.clock.phase("measure"):
@@ -376,7 +390,7 @@ class Run:
                 resume_point.offer(self.folder, step, learner, accuracy, self.best)
 
     def _probe(self, learner: Learner, engine: PolicyEngine, why: str) -> tuple[float, int]:
-        """Accuracy of one sample per prompt at temperature 1, with the same seeds at every step and in every cell."""
+        """Accuracy of one sample per prompt at temperature 1, with equal seeds at every step and in every cell."""
         prompts = curve_prompts(self.cell, learner.policy)
         seeds = np.stack(
             [derive_many(1, self.cell.seed, "curve", self.cell.group.name, learner.name, p.id) for p in prompts]
@@ -409,7 +423,7 @@ class Run:
             )
 
     def _checkpoint(self, step: int) -> None:
-        """Rows first: rows after the checkpoint are made again, those before it would be lost."""
+        """Rows first: those after a checkpoint are made again, those before it would be lost."""
         self._costs()
         self.journal.commit(step)
         with self.learners[0].clock.phase("save"):
@@ -417,6 +431,5 @@ class Run:
             resume_point.save(self.folder, self.cell.key, step, self.learners, exchange, self.best)
 
     def _costs(self) -> None:
-        """Move the clocks' totals into the append-only ledger."""
         for learner in self.learners:
             self.journal.append(cost_rows(self.attempt, learner.name, learner.clock))

@@ -9,29 +9,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness.engines.catalogue import open_engines
+from harness.engines.catalogue import open_backend
 from harness.engines.protocol import PolicyEngine
 from harness.evaluation.backends import EngineBackend
 from harness.evaluation.metrics import EvaluationSample, votes
 from harness.evaluation.run import evaluate, metric_names
 from harness.phases import halt, phase
-from harness.session.cell.learners import Clock, Learner
+from harness.session.cell.learners import Clock
 from harness.session.cell.manifests import Base, base_manifest, mark, with_commits
 from harness.session.cell.questions import with_length
-from harness.session.policy.models import base_folder, has_start, raw_folder, start_options
+from harness.session.policy.models import base_folder, raw_folder
 from harness.store.journal import Journal
 from harness.store.rows import PUBLISHED, CostRow, SampleRow
-from harness.suite.cells import Cell
 from harness.suite.schema import Evaluation, Policy
 from harness.tasks.registry import get_task
 from harness.verification.verifier import Verifier
-
-
-def evaluate_member(learner: Learner, cell: Cell, verifier: Verifier, attempt: int) -> list[SampleRow | CostRow]:
-    """Samples of the same seed are paired across regimes."""
-    with learner.clock.phase("evaluate"):
-        rows = sample_rows(learner.engine, cell.evaluation, learner.policy, cell.training.steps, cell.seed, verifier)
-    return [*rows, *cost_rows(attempt, learner.name, learner.clock, rows)]
 
 
 def evaluate_base(
@@ -42,8 +34,7 @@ def evaluate_base(
     layout: Mapping[str, Any] = MappingProxyType({}),
     attempt: int = 1,
 ) -> float:
-    """Make the base checkpoint if need be, and measure it as trained ones are; returns CPU-seconds. layout, attempt: as in
-    `run_cell`."""
+    """Make the base checkpoint if need be, and measure it; returns CPU-seconds. layout, attempt: as in `run_cell`."""
     policy, suite, seed, clock = base.policy, base.suite, base.seed or 0, Clock()
     options = {**layout, **suite.engine_options}
     with clock.phase("stage0"), phase(f"base weights of {policy.name}", 1.0) as weights:
@@ -53,13 +44,13 @@ def evaluate_base(
             weights.count(share)
             progress(share, 1.0, words)
 
-        checkpoint = base_folder(policy, seed, trained, start_options(suite.engine, options))
+        checkpoint = base_folder(policy, seed, trained, options if suite.engine == "embedded" else {})
     options = with_length(suite.engine, options, policy, checkpoint, suite.evaluation)
     journal = Journal(folder)
     journal.rewind(-1)
 
     def measured(place: Path, step: int, what: str = "") -> tuple[list[SampleRow], str]:
-        with open_engines(suite.engine, {policy.name: options}, 1.0) as engines:
+        with open_backend(suite.engine, {policy.name: options}, 1.0) as engines:
             with phase(f"opening {policy.name}{what}"):
                 engine = engines.reference(policy, place)
             clock.meter, clock.gpus = partial(engines.cpu_seconds, policy.name), engine.gpus
@@ -68,7 +59,7 @@ def evaluate_base(
             return found, getattr(engine, "precision", "")
 
     rows, precision = measured(checkpoint, 0)
-    if has_start(policy):  # what it has changed
+    if policy.stage0 is not None and not policy.is_micro:  # what the start has changed
         rows = [*measured(raw_folder(policy), PUBLISHED, " as published")[0], *rows]
     journal.append(rows)
     journal.append(cost_rows(attempt, policy.name, clock, rows))
@@ -98,16 +89,15 @@ def sample_rows(
 
 def journal_rows(samples: Iterable[EvaluationSample], policy: str, step: int) -> list[SampleRow]:
     questions = [list(found) for _, found in groupby(samples, key=lambda s: (s.task, s.mode, s.document))]
-    return [_row(s, vote, policy, step) for found in questions for s, vote in zip(found, votes(found), strict=True)]
-
-
-def _row(sample: EvaluationSample, vote: int, policy: str, step: int) -> SampleRow:
-    return SampleRow(
-        policy=policy, checkpoint_step=step, task=sample.task, metric=sample.mode, doc_id=sample.document,
-        repeat=sample.repeat, labels=sample.labels, prompt=sample.prompt, text=sample.text,
-        extracted=sample.verdict.extracted, vote=vote, gold=sample.gold, verdict=sample.verdict.value, reason=sample.verdict.reason,
-        tokens=sample.tokens, finished=bool(sample.finished),
-    )  # fmt: skip
+    return [
+        SampleRow(
+            policy=policy, checkpoint_step=step, task=s.task, metric=s.mode, doc_id=s.document, repeat=s.repeat, labels=s.labels,
+            prompt=s.prompt, text=s.text, extracted=s.verdict.extracted, vote=vote, gold=s.gold, verdict=s.verdict.value,
+            reason=s.verdict.reason, tokens=s.tokens, finished=bool(s.finished),
+        )
+        for found in questions
+        for s, vote in zip(found, votes(found), strict=True)
+    ]  # fmt: skip
 
 
 def cost_rows(attempt: int, policy: str, clock: Clock, rows: Sequence[SampleRow] = ()) -> list[CostRow]:

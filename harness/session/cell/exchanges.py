@@ -1,8 +1,9 @@
-"""A cell's exchange: who sends to whom, defences, bad peers, recording and replay."""
+"""A cell's exchange: edges, bad peers, recording and replay."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -14,9 +15,11 @@ from harness.exchange.misbehaviour import Sender, condition_of
 from harness.exchange.replay import ReplaySource, ReplayWriter
 from harness.exchange.wire import Transport
 from harness.experience.answers import Group
-from harness.experience.records import Record, Rollout
+from harness.experience.records import Draft, Record, Rollout, Scores
+from harness.learning.terms import Schedule
 from harness.session.cell.learners import Learner
-from harness.store.manifest import read_manifest, read_suite, suite_files
+from harness.session.cell.manifests import label_of
+from harness.store.manifest import read_suite, readable, suite_files
 from harness.store.rows import ExchangeRow
 from harness.suite.cells import Cell
 from harness.suite.schema import Replay
@@ -24,13 +27,15 @@ from harness.suite.seeds import derive
 from harness.tokenization.retokenise import noncanonical_shares
 
 RECORDING = "exchange.replay"
+ASKS = "/asks"  # behind the name of who sends drafts
 
 
 class ExchangeState(msgspec.Struct, frozen=True):
-    """The receivers' memory, and what bad peers hold back."""
+    """The receivers' memory, of what is asked too, and what bad peers hold back."""
 
     exchange: bytes
     senders: dict[str, bytes]
+    asks: bytes = b""
 
 
 class CellExchange:
@@ -44,32 +49,41 @@ class CellExchange:
         done: int,
         lockstep: bool = True,
     ) -> None:
-        """strengths: asked where the direction depends on it. done: steps already in the recording. lockstep: all publish
-        before the first collects."""
+        """done: steps already in the recording. lockstep: all publish before the first collects."""
         s = cell.sharing
         self._source = _replay_source(cell.variant.replay, cell, folder) if cell.variant.replay else None
+        self._share = Schedule(*(cell.variant.replay.share if cell.variant.replay else (1.0, 1.0)))
+        self._steps, self._seed = cell.training.steps, cell.seed
         names = [m.name for m in learners]
         self._replayed = [a for a in self._source.authors if a not in names] if self._source else []
         shares = frozenset(kind for m in learners for kind in m.regime.shares)
+        kinds = shares - {Draft} | ({Scores} if Draft in shares else set())
         answers = max(m.rollouts for m in learners)
         self._writer = ReplayWriter(folder / RECORDING, done if done else -1) if s.record and shares else None
         self._senders = {
-            m.name: Sender(condition_of(m.policy.condition), derive(cell.seed, "condition", cell.group.name, m.name))
+            f"{m.name}{line}": Sender(
+                condition_of(m.policy.condition), derive(cell.seed, "condition", cell.group.name, m.name)
+            )
             for m in learners
             if m.policy.condition is not None
+            for line in ("", *((ASKS,) if Draft in shares else ()))
         }
         joined = [*s.among(names, strengths), *((a, r) for a in self._replayed for r in names)]
-        self.exchange = Exchange(
-            [*names, *self._replayed],
-            joined if shares else (),
-            kinds=shares,
+        among = [*names, *self._replayed]
+        line = partial(
+            Exchange,
+            among,
             max_staleness=s.max_staleness,
             quotas=Quotas.fitting(cell.training.prompts, answers, cell.training.max_new_tokens, s.max_staleness + 1),
             defences=s.defences.model_copy(update={"deadline": s.defences.deadline or lockstep}),
             deadline=0.0 if lockstep else s.deadline_seconds,
-            transport=transport([*names, *self._replayed]),
-            record=self._writer.record if self._writer else None,
         )
+        record = self._writer.record if self._writer else None
+        self.exchange = line(joined if shares else (), kinds=kinds, transport=transport(among), record=record)
+        self.asks: Exchange | None = None
+        if Draft in shares:  # who listens to a peer asks it
+            asked = [(reader, author) for author, reader in self.exchange.edges]
+            self.asks = line(asked, kinds=frozenset({Draft}), transport=transport(among))
         self._rank = {name: rank for rank, name in enumerate(names)}
         self.memory = s.max_staleness if s.defences.staleness else max(s.max_staleness, _MEMORY)
         """Steps back from which answers may still arrive."""
@@ -77,33 +91,52 @@ class CellExchange:
     def begin(self, step: int) -> None:
         """Start a step: replayed peers speak."""
         if self._source is not None:
-            self._source.serve(self.exchange, step, self._replayed)
+            self._source.serve(self.exchange, step, self._replayed, self._share.at(step, self._steps), self._seed)
 
-    def publish(self, learner: Learner, groups: Sequence[Group], step: int, measure: bool = False) -> None:
-        """Send what the regime shares; a bad peer sends what its condition makes of it. measure: rollouts also say which share of
-        their tokens is not canonical (THL)."""
-        if not self.exchange.receivers(learner.name):
-            return
+    def records(self, learner: Learner, groups: Sequence[Group], step: int, measure: bool = False) -> list[Record]:
+        """What the regime shares; of a bad peer what it claims. measure: rollouts also say which share of their tokens is not
+        canonical (THL)."""
+        lines = [self.exchange, *([self.asks] if self.asks else [])]
+        if not any(line.receivers(learner.name) for line in lines):
+            return []
         sender = self._senders.get(learner.name)
         with learner.clock.phase("exchange"):
             claimed = groups if sender is None else sender.claimed(step, groups)
             records = learner.regime.publish(claimed, learner.pieces(claimed))
-            self.exchange.publish(learner.name, step, _with_canonical(records, learner) if measure else records, sender)
+            return _with_canonical(records, learner) if measure else records
+
+    def publish(self, learner: Learner, records: Sequence[Record], step: int, drafts: bool = False) -> None:
+        """Send records, or the drafts among them; a bad peer sends what its condition makes of them."""
+        line, name = (self.asks, learner.name + ASKS) if drafts else (self.exchange, learner.name)
+        if line is None or not line.receivers(learner.name):
+            return
+        sender = self._senders.get(name)
+        with learner.clock.phase("exchange"):
+            sent = [r for r in records if isinstance(r, Draft) == drafts]
+            if sender is not None:
+                sent = sender.scored(step, sent)
+            line.publish(learner.name, step, sent, sender)
 
     def ledger(self) -> list[ExchangeRow]:
         """The step's entries by receiver, which the ledger forgets."""
-        entries, self.exchange.ledger = self.exchange.ledger, []
+        entries: list[ExchangeRow] = []
+        for line in filter(None, (self.asks, self.exchange)):
+            entries += line.ledger
+            line.ledger = []
         return sorted(entries, key=lambda entry: self._rank[entry.receiver])
 
     def state(self) -> ExchangeState:
         """The recording is brought to the disk first."""
         if self._writer is not None:
             self._writer.flush()
-        return ExchangeState(self.exchange.state(), {name: s.state() for name, s in self._senders.items()})
+        senders = {name: s.state() for name, s in self._senders.items()}
+        return ExchangeState(self.exchange.state(), senders, self.asks.state() if self.asks else b"")
 
     def restore(self, state: ExchangeState) -> None:
         """Take up `state` again. Raises CheckpointError."""
         self.exchange.restore(state.exchange)
+        if self.asks is not None:
+            self.asks.restore(state.asks)
         for name, sender in self._senders.items():
             if name in state.senders:
                 sender.restore(state.senders[name])
@@ -125,21 +158,16 @@ def _with_canonical(records: Sequence[Record], learner: Learner) -> list[Record]
 
 
 def _replay_source(replay: Replay, cell: Cell, folder: Path) -> ReplaySource:
-    """Of the finished cell of the same group and seed. Raises CellError."""
+    """Raises CellError."""
     recorded = folder.parent.parent / replay.suite
-    current = [key for file in suite_files(recorded) for key in read_suite(recorded, file).cells]
-    for key in current:
-        manifest_file = recorded / key / "manifest.json"
-        if not manifest_file.exists():
-            continue
-        manifest = read_manifest(manifest_file.parent)
-        same = (manifest.group, manifest.regime, manifest.seed) == (cell.group.name, replay.regime, cell.seed)
-        if same and manifest.state == "done" and (manifest_file.parent / RECORDING).exists():
+    wanted = f"{cell.group.name}/{replay.regime}/{cell.seed}"
+    current = [recorded / key for file in suite_files(recorded) for key in read_suite(recorded, file).cells]
+    for place, manifest in readable(current):
+        if label_of(manifest) == wanted and manifest.state == "done" and (place / RECORDING).exists():
             try:
-                return ReplaySource(manifest_file.parent / RECORDING)
+                return ReplaySource(place / RECORDING)
             except StoreError as error:
                 raise CellError(str(error)) from None
-    wanted = f"{cell.group.name}/{replay.regime}/{cell.seed}"
     raise CellError(
         f"no finished recording of {wanted} in suite {replay.suite!r} (run it with `sharing: {{record: true}}`)"
     )

@@ -1,12 +1,10 @@
-"""Whether there is anything left to measure: these ends of a training are failures, not low scores, for a mean over them would say
-that the regime was measured. All are read from the journal, so a resumed run is judged as any other."""
+"""Trainings that end as failures, not as low scores; read from the journal, so a resumed run is judged as any other."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from harness.errors import Fault, TrainingError
 from harness.store.journal import read_journal
@@ -32,7 +30,7 @@ class Watch:
         self._told: set[tuple[str, Trouble]] = set()
 
     def hear(self, row: StepRow, details: Sequence[Row]) -> list[tuple[str, str]]:
-        """What a policy's newest step adds, as (who and what, the sentence). details: with its terms."""
+        """What a policy's newest step adds: (who and what, the sentence). details: with its terms."""
         steps = self._steps.setdefault(row.policy, [])
         terms = self._terms.setdefault(row.policy, [])
         steps.append(row)
@@ -58,35 +56,22 @@ def check_loss(policy: str, step: int, loss: float) -> None:
 def check_trained(folder: Path) -> None:
     """Judge the trained cell in `folder` by its journal. Raises TrainingError."""
     table = read_journal(folder).tables.get("steps")
-    rows = sorted(table.to_pylist() if table is not None else [], key=lambda row: row["step"])
-    for policy in dict.fromkeys(row["policy"] for row in rows):
-        _judge(policy, [row for row in rows if row["policy"] == policy])
-
-
-def _judge(policy: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    size = max(1, math.ceil(LAST_SHARE * len(rows)))
-    last, earlier = rows[-size:], rows[:-size]
-    answers, truncated = _sum(last, "answers"), _sum(last, "truncated")
-    if answers < LEAST_ANSWERS:
+    if table is None:
         return
-    where = f"in steps {last[0]['step']} to {last[-1]['step']}"
-    right, valid = _sum(last, "right"), _sum(last, "right") + _sum(last, "wrong")
-    best = max((_rate(earlier[at : at + size]) for at in range(0, len(earlier), size)), default=0.0)
-    if right == 0 and valid and (best >= 1 or valid * math.log1p(-best) < math.log(CHANCE)):
-        cut = f", {truncated} were cut off" if truncated else ""
-        raise TrainingError(
-            Fault.COLLAPSED,
-            f"{policy}: the reward collapsed: none of {valid} answers {where} is right{cut}, {best:.1%} once were",
-        )
-    if truncated == answers:
-        raise TrainingError(
-            Fault.TRUNCATED, f"{policy}: all {answers} answers {where} were cut off at training.max_new_tokens"
-        )
-
-
-def _rate(rows: Sequence[Mapping[str, Any]]) -> float:
-    return _sum(rows, "right") / max(1, _sum(rows, "right") + _sum(rows, "wrong"))
-
-
-def _sum(rows: Sequence[Mapping[str, Any]], column: str) -> int:
-    return sum(row[column] for row in rows)
+    columns = ["step", "policy", "answers", "right", "wrong", "truncated"]
+    for policy, rows in table.select(columns).to_pandas().sort_values("step").groupby("policy", sort=False):
+        size = max(1, math.ceil(LAST_SHARE * len(rows)))
+        last, earlier = rows[-size:], rows[:-size]
+        answers, right, wrong, truncated = (int(last[name].sum()) for name in columns[2:])
+        if answers < LEAST_ANSWERS:
+            continue
+        where, valid = f"in steps {last['step'].iloc[0]} to {last['step'].iloc[-1]}", right + wrong
+        parts = (earlier[at : at + size][["right", "wrong"]].sum() for at in range(0, len(earlier), size))
+        best = max((float(part["right"] / max(1, part.sum())) for part in parts), default=0.0)
+        if right == 0 and valid and (best >= 1 or valid * math.log1p(-best) < math.log(CHANCE)):
+            cut = f", {truncated} were cut off" if truncated else ""
+            words = f"the reward collapsed: none of {valid} answers {where} is right{cut}, {best:.1%} once were"
+            raise TrainingError(Fault.COLLAPSED, f"{policy}: {words}")
+        if truncated == answers:
+            words = f"all {answers} answers {where} were cut off at training.max_new_tokens"
+            raise TrainingError(Fault.TRUNCATED, f"{policy}: {words}")

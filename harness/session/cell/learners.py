@@ -1,24 +1,28 @@
-"""The learners of a cell: each policy with its engine, regime, codec and clock."""
+"""The learners of a cell, with their clocks."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from harness import phases
 from harness.engines.protocol import PolicyEngine, Sampling
+from harness.errors import TokenizationError
 from harness.experience.answers import Answer, Group, Prompt
 from harness.experience.records import Pieces
+from harness.learning.hints import Hint, without_answer
 from harness.learning.regime import Regime
+from harness.scoring.catalogue import scorer_of
 from harness.session.cell.questions import stop_strings, truncated_answers
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy
 from harness.suite.seeds import derive_many
+from harness.tasks.registry import get_task
 from harness.tokenization.codec import TokenCodec
 from harness.verification.pool import asked_seconds
 from harness.verification.verdict import Verdict
@@ -44,10 +48,8 @@ class Spent:
 
 @dataclass(slots=True)
 class Clock:
-    """Adds up one policy's phases.
-
-    meter: CPU-seconds of its engine, wherever that runs; phases beside the engine count this thread's, and to either come those of
-    the verifier's processes. gpus: count by wall time while the engine works."""
+    """One policy's phases. meter: CPU-seconds of its engine; phases beside it count this thread's, and all the verifier's. gpus:
+    count by wall time while the engine works."""
 
     meter: Callable[[], float] = time.process_time
     gpus: int = 0
@@ -128,13 +130,42 @@ class Learner:
 
 
 def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], finished: Sequence[bool]) -> list[Verdict]:
-    """One that is cut off at the token limit is wrong, whatever it contains."""
+    """A truncated answer is wrong, whatever it contains."""
     asked = [i for i, done in enumerate(finished) if done]
     found = verifier.verify([(golds[i], texts[i]) for i in asked])
     result = [TRUNCATED] * len(texts)
     for i, verdict in zip(asked, found, strict=True):
         result[i] = verdict
     return result
+
+
+def second_round(
+    learner: Learner, cell: Cell, step: int, own: Sequence[Group], hints: Sequence[Hint], verifier: Verifier
+) -> list[Group]:
+    """The hinted questions, each sampled as often as before, where anything is left of its hint once what gives the gold or the
+    peer's answer away is cut off, or would be read as a control token."""
+    if not hints:
+        return []
+    scorer, asked = scorer_of(get_task(cell.training.task).scorer), {g.prompt.id: g.prompt for g in own}
+    control = [token for token in learner.engine.tokenizer.get_added_vocab() if token.strip()]
+    prompts: dict[str, Prompt] = {}
+    with learner.clock.phase("verify"):
+        for hint in (h for h in hints if h.prompt_id in asked):
+            prompt, answer = asked[hint.prompt_id], hint.answer
+
+            def right(texts: Sequence[str], gold: str = prompt.gold) -> list[bool]:
+                return [v.value != "wrong" for v in verdicts(verifier, [gold] * len(texts), texts, [True] * len(texts))]
+
+            text = answer.text[: min((at for t in control if (at := answer.text.find(t)) >= 0), default=None)]
+            text = without_answer(text, (prompt.gold, answer.verdict.extracted), scorer.perfect, right)
+            read = learner.codec.try_encode([text])[0]
+            if isinstance(read, TokenizationError):  # nothing was left, or nothing that the policy can read
+                continue
+            text = text.encode()[: read.ends[: learner.regime.hint_tokens][-1]].decode(errors="ignore")
+            asking = hint.template.format(question=prompt.text, hint=text)
+            key = answer.author, prompt.id, answer.index
+            prompts.setdefault(prompt.id, replace(prompt, id=f"{prompt.id}/hinted", text=asking, hint=key))
+    return roll_out(learner, cell, step, list(prompts.values()), verifier) if prompts else []
 
 
 def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt], verifier: Verifier) -> list[Group]:

@@ -1,5 +1,4 @@
-"""results/<suite>/<cell>/log: everything that a worker says during a cell's newest attempt, libraries included; `log.1`, ... are
-earlier attempts. No torch."""
+"""results/<suite>/<cell>/log: all that a worker says in the newest attempt; `log.1`, ... are earlier ones. No torch."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def log_of(folder: Path, earlier: int = 0) -> Path:
 
 @contextmanager
 def logged(folder: Path) -> Iterator[Path]:
-    """A new log for an attempt; stdout and stderr of the process go there meanwhile."""
+    """A new log, to which stdout and stderr of the process go meanwhile."""
     folder.mkdir(parents=True, exist_ok=True)
     for earlier in range(KEPT, 0, -1):
         with suppress(FileNotFoundError):

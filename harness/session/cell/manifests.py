@@ -1,4 +1,4 @@
-"""What manifests say, their changes of state, and where a result came from. No torch."""
+"""Manifests, their states, and where a result came from. No torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ import psutil
 import harness
 from harness.allocation.inventory import visible
 from harness.engines import catalogue
+from harness.engines.embedded import numerics
 from harness.errors import Fault, StoreError
 from harness.session.policy.models import loaded_commit
 from harness.store.manifest import (
@@ -41,7 +42,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "lm-eval", "math-ver
 """Recorded besides those of the engines."""
 ENVIRONMENT = (
     "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS",
-    "PYTHONHASHSEED", "TOKENIZERS_PARALLELISM", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND",
+    "PYTHONHASHSEED", "TOKENIZERS_PARALLELISM", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", *numerics.ENVIRONMENT,
 )  # fmt: skip
 """Variables that are recorded: what decides threads and devices. Nothing else of the environment is written anywhere, for tokens
 and passwords stand there."""
@@ -69,11 +70,22 @@ class Base:
             self.seed,
             evaluation,
             msgspec.to_builtins(self.identity),
+            *({"portable"} & {self.suite.engine_options.get("numerics")}),  # older bases keep their keys
         )
         object.__setattr__(self, "key", f"base-{found}")
 
     def needed_by(self, cell: Cell) -> bool:
         return self.group.name == cell.group.name and self.seed in (None, cell.seed)
+
+
+def bases_of(suite: Suite, identity: Callable[[ModelGroup, Policy, int | None], Identity]) -> list[Base]:
+    """All base checkpoints of a suite."""
+    return [
+        Base(suite, group, policy, seed, identity(group, policy, seed))
+        for group in suite.groups
+        for policy in group.policies
+        for seed in (suite.seeds if policy.stage0 is not None and policy.stage0.per_seed else [None])
+    ]
 
 
 def variant_options(variant: Variant) -> dict[str, Any]:
@@ -122,6 +134,14 @@ def base_manifest(base: Base) -> Manifest:
         policies=_entries([base.policy]),
         identity=base.identity,
     )
+
+
+def label_of(manifest: Manifest) -> str:
+    """As `--only` matches it; of a base with the policy's name."""
+    seed = "" if manifest.seed is None else f"/{manifest.seed}"
+    if manifest.kind == "cell":
+        return f"{manifest.group}/{manifest.regime}{seed}"
+    return f"base {manifest.group}/{manifest.policies[0].name}{seed}"
 
 
 def with_commits(manifest: Manifest, bases: Mapping[str, Path], precision: Mapping[str, str] = {}) -> Manifest:
@@ -200,7 +220,6 @@ def state_of(folder: Path | str) -> tuple[str, str, int]:
 
 @functools.cache
 def _commit() -> tuple[str, bool]:
-    """Of the checkout, with its dirty flag; empty outside one."""
     folder = Path(str(resources.files(harness))).parent
 
     def git(*args: str) -> str:

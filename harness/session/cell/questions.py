@@ -1,4 +1,4 @@
-"""What a cell asks: prompts of training and curve, their lengths, and where answers end."""
+"""What a cell asks, how long it is, and where answers end."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.allocation.demand import Lengths
-from harness.engines.catalogue import engines_of
+from harness.allocation.cost_model import Lengths
+from harness.engines.catalogue import backend_of
 from harness.errors import EngineError
 from harness.experience.answers import Prompt
+from harness.learning import registry
 from harness.scoring.catalogue import called
 from harness.store.manifest import Pool
 from harness.suite.cells import Cell
@@ -68,8 +69,7 @@ def scored_as(task: str | FileTask, verifier: Verifier) -> Verifier:
 
 
 def stop_strings(cell: Cell, policy: Policy) -> tuple[str, ...]:
-    """Of `training.answer_ends`, as in evaluation: a base model seldom writes its EOS after worked examples, and goes on with the
-    next one."""
+    """Of `training.answer_ends`: a base model seldom writes its EOS after worked examples."""
     if cell.training.answer_ends == "eos" or policy.style is None:
         return ()
     return get_task(cell.training.task).stop(policy.style)
@@ -82,10 +82,8 @@ def truncated_answers(
     sampled: Sequence[Sequence[Sample]],
     strings: Sequence[str],
 ) -> list[list[tuple[Sample, bool]]]:
-    """Answers up to the first of `strings`, and whether each was ended by one.
-
-    Its EOS stands for the string, with its log-probability (nats); the policy did not choose it, so it is not learnt
-    (`Answer.closed`). Raises TokenizationError."""
+    """Answers up to the first of `strings`, and whether one ended them. An EOS with its log-probability (nats) stands for the
+    string; the policy did not choose it, so it is not learnt (`Answer.closed`). Raises TokenizationError."""
     cut = [[truncate_at_stop(codec, sample, strings) for sample in row] for row in sampled]
     asked = [(p, sample) for p, row in zip(prompts, cut, strict=True) for sample, closed in row if closed]
     scores = iter(engine.score([p for p, _ in asked], [sample.tokens for _, sample in asked]) if asked else [])
@@ -98,7 +96,7 @@ def truncated_answers(
 
 
 def truncate_at_stop(codec: TokenCodec, sample: Sample, strings: Sequence[str]) -> tuple[Sample, bool]:
-    """The EOS has no log-probability yet. A token that reaches over the beginning of the string stays whole."""
+    """The EOS has no log-probability yet."""
     starts = [at for string in strings if (at := sample.text.find(string)) >= 0]
     if not starts:
         return sample, False
@@ -113,15 +111,14 @@ def truncate_at_stop(codec: TokenCodec, sample: Sample, strings: Sequence[str]) 
 def measured(
     policy: Policy, folder: Path, evaluation: Evaluation, cell: Cell | None = None, fetch: bool = True
 ) -> Lengths:
-    """Tokens of the longest prompt and answer, by the policy's tokenizer. folder: may lack weights.
-
-    Raises EngineError for a tokenizer that does not open, DataError for questions that cannot be had."""
+    """Tokens of the longest prompt and answer. folder: may lack weights. Raises EngineError, DataError."""
     from harness.engines.vocabulary import open_vocabulary
 
     vocabulary = open_vocabulary(folder, policy.chat, policy.name)
     prompt = longest = 0
     if cell is not None:
         prompt = _longest(vocabulary, as_asked(_trained(cell, fetch), cell.training.task, policy))
+        prompt += longest_hint(cell)
         longest = prompt + cell.training.max_new_tokens
     for i, task in enumerate(map(get_task, evaluation.tasks)):
         style = policy.style or task.styles[0]
@@ -134,9 +131,14 @@ def measured(
     return Lengths(prompt, longest)
 
 
+def longest_hint(cell: Cell) -> int:
+    """Tokens that a second round adds to a prompt at most."""
+    regime = registry.build(cell.variant.regime, cell.variant.options)
+    return min(regime.hint_tokens, 2 * cell.training.max_new_tokens)
+
+
 def checked(engine: str, options: Mapping[str, Any], policy: Policy, folder: Path, lengths: Lengths) -> dict[str, Any]:
-    """Options with the `max_length` that is needed, where nobody stated it. Raises EngineError where what was stated, or the model,
-    holds less."""
+    """Options with the `max_length` that is needed. Raises EngineError where what was stated, or the model, holds less."""
     stated = options.get("max_length")
     if stated is not None and stated < lengths.longest:
         raise EngineError(
@@ -144,7 +146,7 @@ def checked(engine: str, options: Mapping[str, Any], policy: Policy, folder: Pat
             f"{policy.name} take {lengths.longest:,}. Left out, it is measured"
         )
     found = {**options, "max_length": stated or lengths.longest}
-    engines_of(engine).check(folder, found)
+    backend_of(engine).check(folder, found)
     return found
 
 
@@ -156,7 +158,7 @@ def with_length(
     evaluation: Evaluation,
     cell: Cell | None = None,
 ) -> dict[str, Any]:
-    if "max_length" not in engines_of(engine).Options.__struct_fields__:
+    if "max_length" not in backend_of(engine).Options.__struct_fields__:
         return dict(options)
     return checked(engine, options, policy, folder, measured(policy, folder, evaluation, cell))
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a running cell: policies, regimes' state and step, whole or not there."""
+"""Checkpoints of a running cell, whole or not there."""
 
 from __future__ import annotations
 
@@ -52,9 +52,8 @@ def save(
     exchange: ExchangeState,
     best: Mapping[str, Best] = MappingProxyType({}),
 ) -> Path:
-    """Write a checkpoint and drop older ones, and weights that are no longer the best.
-
-    Raises DiskFullError, StoreError, FencedError."""
+    """Write a checkpoint; drop older ones and weights that are no longer the best. Raises DiskFullError, StoreError,
+    FencedError."""
     target = folder / _RESUME / f"step-{step:08d}"
 
     def fill(temporary: Path) -> None:
@@ -74,8 +73,8 @@ def save(
 
 
 def offer(folder: Path, step: int, learner: Learner, accuracy: float, best: dict[str, Best]) -> None:
-    """Keep the weights of a new best point of the learning curve, noted in `best`. What it supersedes stays until the next
-    checkpoint, to which an interrupted cell goes back."""
+    """Keep the weights of a new best point, noted in `best`. The one before stays until the next checkpoint, to which an
+    interrupted cell goes back."""
     known = best.get(learner.name)
     if math.isnan(accuracy) or (known is not None and accuracy <= known.accuracy):
         return
@@ -100,7 +99,7 @@ def keep_best(folder: Path, best: Mapping[str, Best]) -> None:
 
 
 def choose_best(folder: Path) -> None:
-    """The best weights take the place of the last, which stay aside until the cell is done; `finish` takes this back."""
+    """The best weights take the place of the last, which wait until the cell is done; `finish` takes this back."""
     with change(folder):
         for kept, last, chosen in _choices(folder):
             if chosen.is_dir() and not last.exists():

@@ -1,7 +1,8 @@
-"""From one step of one learner to the rows that the journal keeps."""
+"""One step of one learner as journal rows."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from harness.experience.answers import Group, PeerAnswer
 from harness.experience.records import Rollout
 from harness.learning.terms import Term, TermAnswer
 from harness.session.cell.learners import Learner
-from harness.store.rows import StepRow, TermRow, TraceRow
+from harness.store.rows import ExchangeRow, StepRow, TermRow, TraceRow
 from harness.store.symptoms import is_empty, is_unboxed
 
 NAN = float("nan")
@@ -28,9 +29,11 @@ def step_row(
     report: UpdateReport,
     kl_step: float,
     kl_base: float,
+    again: Sequence[Group] = (),
 ) -> StepRow:
-    """`received` has its used answers marked."""
-    answers = [a for g in own for a in g.answers]
+    """`received` has its used answers marked. again: the second round, which counts as rollouts and nowhere else in the first's
+    columns."""
+    answers, hinted = ([a for g in groups for a in g.answers] for groups in (own, again))
     tokens = sum(a.tokens.size for a in answers)
     rewards = np.concatenate([g.rewards for g in own]) if own else np.empty(0)
     failed = _failed(own)
@@ -66,13 +69,16 @@ def step_row(
         clipped_share=_clipped(peer),
         refused_share=received.refused / received.records if received.records else NAN,
         peer_received=received.answers,
-        peer_used=sum(entry.used for entry in received.entries.values()),
+        peer_used=sum(entry.used for _, entry in (*received.learnable, *received.scored)),
         prompts=len(own),
         prompts_all_wrong=len(failed),
         prompts_rescued=rescued(own, others),
+        hinted_prompts=len(again),
+        hinted_answers=len(hinted),
+        hinted_right=sum(a.verdict.value == "right" for a in hinted),
         peer_only_support_share=_peer_only(terms, report.terms, failed),
-        rollouts=len(answers),
-        generated_tokens=tokens,
+        rollouts=len(answers) + len(hinted),
+        generated_tokens=tokens + sum(a.tokens.size for a in hinted),
         trained_tokens=report.trained_tokens,
         exchanged_tokens=received.tokens,
         exchanged_bytes=received.bytes,
@@ -93,15 +99,26 @@ def _failed(own: Sequence[Group]) -> set[str]:
     return {g.prompt.id for g in own if g.valid and not (g.rewards > 0).any()}
 
 
-def mark_used(received: Received, terms: Sequence[Term], reports: Sequence[TermReport]) -> None:
-    """Which peer answers gave a nonzero gradient."""
+def mark_used(
+    received: Received, terms: Sequence[Term], reports: Sequence[TermReport], again: Sequence[Group] = ()
+) -> None:
+    """Which peer answers gave a nonzero gradient, or stand as a hint behind one, and which scores of answers that gave one."""
+    behind = defaultdict[int, list[ExchangeRow]](list)
+    for scored, entry in received.scored:
+        behind[id(scored.tokens)].append(entry)
+    for group in again:
+        if group.prompt.hint and (hinted := received.entries.get(group.prompt.hint)):
+            for own in group.answers:
+                behind[id(own.tokens)].append(hinted)
     for term, report in zip(terms, reports, strict=True):
         for answer, tokens in zip(term.answers, report.moved, strict=True):
             if term.source == "peer" and answer.origin is not None and tokens:
                 author, index = answer.origin
-                entry = received.entries.get((author, answer.prompt_id, index))
-                if entry is not None:
-                    entry.used = True
+                found = received.entries.get((author, answer.prompt_id, index))
+                if found is not None:
+                    found.used = True
+            for entry in behind[id(answer.tokens)] if tokens and term.objective.form != "kl" else ():
+                entry.used = True
 
 
 def term_rows(policy: str, step: int, report: UpdateReport) -> list[TermRow]:
@@ -149,8 +166,7 @@ def _peer_only(terms: Sequence[Term], reports: Sequence[TermReport], failed: set
 
 
 def _reinforced(term: Term, answer: TermAnswer) -> bool:
-    """Whether the term makes the answer likelier."""
-    push = 1.0 if term.objective.form == "nll" else answer.advantage
+    push = 1.0 if term.objective.form == "nll" else float(np.sum(answer.advantage))
     return term.weight * answer.weight * push > 0
 
 

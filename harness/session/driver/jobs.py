@@ -1,4 +1,4 @@
-"""Jobs: what driver and workers say to each other, one JSON object a line, and what is done."""
+"""What driver and workers say to each other, one JSON object a line; running a job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from harness.errors import (
 from harness.files import TEMPORARY, guarded, remove
 from harness.learning import registry
 from harness.phases import Interrupted
-from harness.session.cell.manifests import Base, base_manifest, cell_manifest, mark, state_of
+from harness.session.cell.manifests import Base, base_manifest, cell_manifest, label_of, mark, state_of
 from harness.session.suite.lock import held
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, remedy
@@ -49,29 +49,20 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
-class CellJob(_Message, frozen=True):
-    """layout: engine options of the plan, by policy. claim: the run's, by which it may write; empty where nobody else can."""
+class Job(_Message, frozen=True):
+    """A cell or a base. layout: engine options of the plan, by policy. claim: the run's, by which it may write, or empty."""
 
     id: str
     folder: str
-    cell: Cell
+    cell: Cell | None = None
+    base: Base | None = None
     layout: dict[str, dict[str, Any]] = {}
     claim: str = ""
 
     def manifest(self) -> Manifest:
-        return cell_manifest(self.cell)
-
-
-class BaseJob(_Message, frozen=True):
-    """As CellJob."""
-
-    id: str
-    folder: str
-    base: Base
-    layout: dict[str, Any] = {}
-    claim: str = ""
-
-    def manifest(self) -> Manifest:
+        if self.cell is not None:
+            return cell_manifest(self.cell)
+        assert self.base is not None
         return base_manifest(self.base)
 
 
@@ -89,13 +80,13 @@ class Progress(_Message, frozen=True):
 
 
 class Alive(_Message, frozen=True):
-    """The worker got on since the last one. phase: with its own count."""
+    """The work went on."""
 
     phase: str
 
 
 class Said(_Message, frozen=True):
-    """A line of the log. topic: where whoever watches should read it, once."""
+    """A line of the log. topic: shown once for each."""
 
     text: str
     topic: str = ""
@@ -111,8 +102,7 @@ class Finished(_Message, frozen=True):
     cpu_seconds: float = 0.0
 
 
-Job = CellJob | BaseJob
-ToWorker = CellJob | BaseJob | Leave
+ToWorker = Job | Leave
 FromWorker = Progress | Alive | Said | Finished
 
 encoder = msgspec.json.Encoder(enc_hook=written)
@@ -120,15 +110,13 @@ to_worker = msgspec.json.Decoder(ToWorker, dec_hook=read)
 from_worker = msgspec.json.Decoder(FromWorker)
 
 
-def cell_job(
-    cell: Cell, folder: Path, layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({}), claim: str = ""
-) -> CellJob:
-    return CellJob(cell.label, str(folder), cell, {name: dict(options) for name, options in layout.items()}, claim)
-
-
-def base_job(base: Base, folder: Path, layout: Mapping[str, Mapping[str, Any]], claim: str = "") -> BaseJob:
-    label = f"base {base.group.name}/{base.policy.name}" + (f"/{base.seed}" if base.seed is not None else "")
-    return BaseJob(label, str(folder), base, dict(layout.get(base.policy.name, {})), claim)
+def job_of(
+    work: Cell | Base, folder: Path, layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({}), claim: str = ""
+) -> Job:
+    options = {name: dict(own) for name, own in layout.items()}
+    if isinstance(work, Cell):
+        return Job(work.label, str(folder), cell=work, layout=options, claim=claim)
+    return Job(label_of(base_manifest(work)), str(folder), base=work, layout=options, claim=claim)
 
 
 def run_job(
@@ -144,13 +132,15 @@ def run_job(
         process = f"process {os.getpid()} on {socket.gethostname()}"
         log.info("start %d of %s (%s), %s", attempt, job.id, folder.name, process)
         try:
-            if isinstance(job, CellJob):
+            if job.cell is not None:
                 from harness.session.cell.cell import run_cell
 
                 return run_cell(job.cell, folder, verifier, progress, stopped, job.layout, attempt)
             from harness.session.cell.evaluate import evaluate_base
 
-            return evaluate_base(job.base, folder, verifier, progress, job.layout, attempt)
+            assert job.base is not None
+            layout = job.layout.get(job.base.policy.name, {})
+            return evaluate_base(job.base, folder, verifier, progress, layout, attempt)
         except (DiskFullError, Interrupted):
             log.info("interrupted", exc_info=True)
             raise
@@ -162,7 +152,7 @@ def run_job(
 
 
 def _attempts(folder: Path) -> int:
-    """Earlier starts; where the manifest is damaged by the ledger of costs."""
+    """Earlier starts; of a damaged manifest by the ledger of costs."""
     state, _, attempts = state_of(folder)
     if state == "failed" and not attempts:
         with contextlib.suppress(StoreError):
@@ -172,13 +162,13 @@ def _attempts(folder: Path) -> int:
 
 
 def failure_reason(error: Exception, job: Job) -> str:
-    """An expected error's own words; any other with its last line in the plugin, else its last."""
+    """Of an unexpected error also its last line in the plugin, else its last."""
     if isinstance(error, CheckpointError):
         return f"{error}; {remedy(Path(job.folder))}"
     if isinstance(error, HarnessError):
         return str(error)
     package = ""
-    if isinstance(job, CellJob):
+    if job.cell is not None:
         with contextlib.suppress(PluginError):
             package = registry.load(job.cell.variant.regime).__module__.partition(".")[0]
     frames = list(traceback.walk_tb(error.__traceback__))

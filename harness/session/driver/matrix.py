@@ -1,27 +1,49 @@
-"""The driver: spreads jobs over worker processes, and survives what they do. No torch."""
+"""The driver: spreads jobs over worker processes. No torch."""
 
 from __future__ import annotations
 
+import os
 import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from harness.allocation.inventory import VISIBLE, Inventory, visible
 from harness.allocation.planner import Plan, Request, Scheduler
-from harness.engines.catalogue import engines_of
+from harness.engines.catalogue import backend_of
+from harness.engines.embedded import numerics
 from harness.errors import Fault, HarnessError
 from harness.files import TEMPORARY, remove
-from harness.session.cell.log import note
-from harness.session.cell.manifests import interrupted, mark, state_of
-from harness.session.driver.jobs import Alive, Finished, FromWorker, Job, Leave, Progress, Said, base_job, cell_job
-from harness.session.driver.process import STACKS_SECONDS, Inbox, WorkerProcess
+from harness.limits import LARGE_BLOCKS, ONE_THREAD
+from harness.session.cell.log import log_of, note, tail
+from harness.session.cell.manifests import Base, interrupted, mark, state_of
+from harness.session.driver.jobs import (
+    Alive,
+    Finished,
+    FromWorker,
+    Job,
+    Leave,
+    Progress,
+    Said,
+    ToWorker,
+    encoder,
+    from_worker,
+    job_of,
+)
 from harness.session.driver.progress import Reporter
 from harness.session.suite.lock import Claim, holding, locked
-from harness.session.suite.planning import place_of_base, place_of_cell
+from harness.session.suite.planning import place_of
 from harness.session.suite.prepare import Prepared
+from harness.suite.cells import Cell
 
 SILENCE_SECONDS = 1800.0
 """A worker that gives no sign of life for so long is taken for hung and killed (docs/recovery.md)."""
@@ -33,9 +55,13 @@ STOP_SECONDS = 18.0
 CLOSE_SECONDS = 5.0
 ONCE_MORE = frozenset({Fault.MEMORY, Fault.KILLED})
 """Faults that depend on what else the machine did. All others would come again, and are for the next `harness run`."""
+STACKS_SECONDS = 1.0
+"""For the stacks of a hung worker's threads, before it is killed."""
+START_SECONDS = 300.0
+"""So much longer than ever after a new process may be silent: it imports its libraries."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RunSummary:
     """failed: reasons by label; disk: the sentence on a full disk."""
 
@@ -58,10 +84,8 @@ def run_matrix(
     verbose: bool = False,
     address: str | None = None,
 ) -> RunSummary:
-    """Run what is not done, as planned. refresh: called after each finished job. address: of a Ray cluster. silence: seconds
-    without a sign of life after which a worker is killed. verbose: report the lines of the cells' logs.
-
-    Raises UsageError if another run has some of these cells, EngineError if the cluster does not start."""
+    """Run what is not done, as planned. refresh: called after each finished job. address: of a Ray cluster. silence: of a worker,
+    in seconds, before it is killed. Raises UsageError if another run has some of these cells, EngineError."""
     keys = prepared.keys()
     with locked(prepared.folder, keys) as claim:
         theirs = holding(prepared.folder) - keys
@@ -72,13 +96,96 @@ def run_matrix(
             remove(leftover)
         prepared = prepared.looked()  # once more: the run before may have ended between the planning and the lock
         prepared.record()
-        with engines_of(prepared.suite.engine).cluster(address) as environment:
+        own = numerics.environment(prepared.suite.engine_options)
+        with backend_of(prepared.suite.engine).cluster(address) as environment:
+            environment = {**environment, **own}
             return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose, claim).run()
 
 
-class _Driver:
-    """Jobs wait for their bases, the scheduler's word, a process."""
+Inbox = queue.Queue[tuple["WorkerProcess", FromWorker | None]]
+"""What workers say, and None from one that has ended."""
 
+
+class WorkerProcess:
+    """begun: whether it has said anything of its job."""
+
+    def __init__(self, inbox: Inbox, environment: Mapping[str, str], silence: float) -> None:
+        self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the worker
+        environment = {**os.environ, **ONE_THREAD, **LARGE_BLOCKS, "PYTHONUNBUFFERED": "1", **environment}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "harness.session.driver.worker", str(silence)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr, env=environment,
+        )  # fmt: skip
+        self.gpu = environment.get(VISIBLE, "")
+        self.job: Job | None = None
+        self.heard = time.monotonic() + START_SECONDS
+        self.begun = False
+        self.phase = self.kill_reason = ""
+        threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
+
+    def take(self, job: Job) -> None:
+        """Also before its process is up."""
+        self.job, self.heard, self.begun, self.phase = job, max(self.heard, time.monotonic()), False, ""
+        self.send(job)
+
+    def send(self, message: ToWorker) -> None:
+        assert self.process.stdin is not None
+        with suppress(OSError):  # it died; the listener reports that
+            self.process.stdin.write(encoder.encode(message) + b"\n")
+            self.process.stdin.flush()
+
+    def _listen(self, inbox: Inbox) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            message = from_worker.decode(line)
+            self.begun |= isinstance(message, Said)
+            inbox.put((self, message))
+        self.process.wait()
+        inbox.put((self, None))
+
+    def kill(self, reason: str) -> None:
+        """After it has said where its threads are."""
+        self.kill_reason = reason
+        with suppress(OSError):
+            self.process.send_signal(signal.SIGUSR1)
+        killing = threading.Timer(STACKS_SECONDS, self.process.kill)
+        killing.daemon = True
+        killing.start()
+
+    def exit_reason(self) -> str:
+        """With the last line of its job's log, before that of stderr."""
+        if self.kill_reason:
+            return self.kill_reason
+        code = self.process.returncode
+        if self.job is not None and self.begun:
+            lines = tail(log_of(Path(self.job.folder)), 20)
+        else:
+            self.stderr.seek(0)
+            lines = self.stderr.read().decode(errors="replace").splitlines()[-20:]
+        how = f"killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
+        said = [line for line in lines if line.strip()]
+        return f"the worker process was {how}" + (f" ({said[-1][:200]})" if said else "")
+
+    def dismiss(self) -> None:
+        """It leaves when its stdin closes; a job is given up."""
+        if self.job is not None:
+            self.process.kill()
+        if self.process.stdin is not None:
+            with suppress(OSError):
+                self.process.stdin.close()
+
+    def close(self, deadline: float) -> None:
+        """At `deadline` (monotonic) it is killed."""
+        self.dismiss()
+        try:
+            self.process.wait(timeout=max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.stderr.close()
+
+
+class _Driver:
     def __init__(
         self,
         prepared: Prepared,
@@ -94,10 +201,8 @@ class _Driver:
         self.silence, self.verbose, self.claim, self.looked = silence, verbose, claim, time.monotonic()
         self.inbox: Inbox = queue.Queue()
         self.workers: list[WorkerProcess] = []
-        self.failed: dict[str, str] = {}
         self.topics: set[str] = set()
-        self.done = 0
-        self.disk = ""
+        self.summary = RunSummary()
         cells = prepared.pending()
         self.bases = {b.key for b in prepared.missing()}
         self.cells = {c.key for c in cells}
@@ -109,14 +214,13 @@ class _Driver:
         """By key, until they are granted and given to a worker."""
         self.requests: dict[str, Request] = {}
         folder, own = prepared.folder, "" if claim is None else str(claim.file)
-        for base in prepared.missing():
-            place = place_of_base(plan, base)
-            self.jobs[base.key] = base_job(base, folder / base.key, place.layout, own)
-            self.requests[base.key] = Request(base.key, place.bundles, 0.0)
-        for cell in cells:
-            place = place_of_cell(plan, cell)
-            self.jobs[cell.key] = cell_job(cell, folder / cell.key, place.layout, own)
-            self.requests[cell.key] = Request(cell.key, place.bundles, seconds[cell.kind])
+        todo: list[Base | Cell] = [*prepared.missing(), *cells]
+        for work in todo:
+            place = place_of(plan, work)
+            self.jobs[work.key] = job_of(work, folder / work.key, place.layout, own)
+            self.requests[work.key] = Request(
+                work.key, place.bundles, seconds[work.kind] if isinstance(work, Cell) else 0.0
+            )
         self.granted: deque[str] = deque()
         self.again: dict[str, Job | None] = {}
         """What has failed as it need not fail again: to be tried once more, then None."""
@@ -127,17 +231,17 @@ class _Driver:
         try:
             self._loop()
         except KeyboardInterrupt:
+            self.summary.interrupted = True
             self._interrupt()
-            return RunSummary(self.done, self.failed, interrupted=True, disk=self.disk)
         finally:
             self._close()
             self.reporter.stop()
-        return RunSummary(self.done, self.failed, disk=self.disk)
+        return self.summary
 
     def _loop(self) -> None:
         self._submit()
         while self.jobs or self._busy() or any(self.again.values()):
-            if self.disk:
+            if self.summary.disk:
                 self.granted.clear()
                 if not self._busy():
                     return
@@ -157,7 +261,6 @@ class _Driver:
                 self._process_message(worker, message)
 
     def _free(self) -> WorkerProcess | None:
-        """One without a job, or a new one; None where there may be no more."""
         free = [worker for worker in self.workers if worker.job is None]
         if not free and len(self.workers) < self.most:
             free = [WorkerProcess(self.inbox, {**self.environment, **self._gpu()}, self.silence)]
@@ -165,7 +268,7 @@ class _Driver:
         return free[0] if free else None
 
     def _retry_alone(self) -> None:
-        """Nothing else runs: what failed for want of memory, or was killed, gets the machine and a new process."""
+        """What failed for want of memory, or was killed, gets the machine and a new process."""
         for key, job in self.again.items():
             if job is not None:
                 self.again[key], self.jobs[key] = None, job
@@ -174,8 +277,8 @@ class _Driver:
                 return
 
     def _gpu(self) -> dict[str, str]:
-        """The GPU with the fewest workers, where they share a machine."""
-        if engines_of(self.prepared.suite.engine).clustered or not self.gpus:
+        """The GPU with the fewest workers."""
+        if backend_of(self.prepared.suite.engine).clustered or not self.gpus:
             return {}
         seen = Counter(worker.gpu for worker in self.workers)
         return {VISIBLE: min(self.gpus, key=lambda gpu: seen[gpu])}
@@ -184,7 +287,6 @@ class _Driver:
         return sum(worker.job is not None for worker in self.workers)
 
     def _submit(self) -> None:
-        """Hand the scheduler whatever waits for nothing else; it says now or later what may start."""
         able = [key for key in self.requests if not self.waits.get(key)]
         self.granted += self.scheduler.submit([self.requests.pop(key) for key in able])
 
@@ -212,7 +314,6 @@ class _Driver:
                 worker.close(time.monotonic() + CLOSE_SECONDS)
 
     def _check_heartbeats(self) -> None:
-        """Also of our own claim."""
         self._check_claim()
         now, before = time.monotonic(), self.looked
         self.looked = now
@@ -240,9 +341,9 @@ class _Driver:
         if outcome == "done":
             for waiting in self.waits.values():
                 waiting.discard(key)
-            self.done += key in self.cells
+            self.summary.done += key in self.cells
         elif outcome == "disk":
-            self.disk = end.reason
+            self.summary.disk = end.reason
         elif outcome == "failed" and end.fault in ONCE_MORE and key not in self.again:
             self.again[key] = job
             outcome = "once more, after the others and alone"
@@ -256,7 +357,7 @@ class _Driver:
 
     def _fail(self, job: Job, reason: str, fault: Fault) -> None:
         folder = Path(job.folder)
-        self.failed[job.id] = reason
+        self.summary.failed[job.id] = reason
         state, known, attempts = state_of(folder)
         if (state, known) != ("failed", reason):  # else the worker has said it
             mark(folder, job.manifest(), "failed", reason, attempts, fault)
@@ -267,7 +368,7 @@ class _Driver:
                 self._fail(self.jobs.pop(key), f"{job.id} failed: {reason}", Fault.BASE)
 
     def _interrupt(self) -> None:
-        """Each worker writes a checkpoint; a second Ctrl-C or the deadline ends it."""
+        """A second Ctrl-C or the deadline ends the workers."""
         self.reporter.message("stopping: each running cell writes a checkpoint (Ctrl-C again to leave at once)")
         end = time.monotonic() + STOP_SECONDS
         stopped = [Path(worker.job.folder) for worker in self.workers if worker.job is not None and worker.begun]
@@ -291,7 +392,6 @@ class _Driver:
                 )  # what failed now did so because its surroundings were stopped
 
     def _close(self) -> None:
-        """Idempotent."""
         workers, self.workers = self.workers, []
         for worker in workers:
             worker.dismiss()

@@ -1,4 +1,4 @@
-"""Progress on stderr: bars on a terminal, plain lines elsewhere. Always with rate and time left."""
+"""Progress on stderr: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from harness.allocation.planner import duration
 from harness.phases import words as running_phases
 
 LINE_SECONDS = 15.0
@@ -20,9 +21,7 @@ SHOWN = 4
 
 
 class Reporter:
-    """Bars on a terminal, one for the whole and one a running job; elsewhere a line a finished job, and one every `LINE_SECONDS`.
-
-    Rate and time left are those of the steps that this run makes of cells."""
+    """Rate and time left are those of the steps that this run makes of cells."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -87,7 +86,7 @@ class Reporter:
         elapsed = 0.0 if self._began is None else time.monotonic() - self._began
         rate = self._made / elapsed if elapsed > 0 else 0.0
         seconds = (self._total - sum(self._at.values())) / rate if rate else 0.0
-        left = f", about {_duration(seconds)} left" if seconds >= 1 and elapsed > 5 else ""
+        left = f", about {duration(seconds)} left" if seconds >= 1 and elapsed > 5 else ""
         speed = "" if not rate else f", {rate:.1f} steps/s" if rate >= 1 else f", {1 / rate:.0f} s a step"
         return f"{self._cells_done}/{self._cells} cells{speed}{left}"
 
@@ -96,7 +95,6 @@ class Reporter:
         self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def tick(self) -> None:
-        """Time has passed."""
         self._bars.update(self._all, completed=sum(self._at.values()), words=self.words())
         if self._bars.disable and time.monotonic() - self._said >= LINE_SECONDS:
             running = [f"{t.description}: {t.fields['words']}" for t in self._bars.tasks if t.id != self._all]
@@ -112,8 +110,7 @@ class Reporter:
 
 @contextmanager
 def watched(first: str) -> Iterator[None]:
-    """What this process does while the block runs: a line that changes on a terminal, else one every `LINE_SECONDS`. first:
-    words until there is a phase."""
+    """A line on what this process does while the block runs. first: words until there is a phase."""
     ended, console = threading.Event(), Console(stderr=True)
     status = console.status("")
 
@@ -133,9 +130,3 @@ def watched(first: str) -> Iterator[None]:
         finally:
             ended.set()
             thread.join(timeout=1.0)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

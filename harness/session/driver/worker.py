@@ -1,8 +1,5 @@
-"""A worker process: takes jobs one after another, so that torch is imported once.
-
-    python -m harness.session.driver.worker SECONDS     jobs as JSON lines on stdin, progress on stdout
-
-It leaves when its stdin closes. SECONDS is the driver's limit on silence."""
+"""A worker process (`python -m harness.session.driver.worker SECONDS`): jobs as JSON lines on stdin, progress on stdout, until
+stdin closes. SECONDS: the driver's limit on silence."""
 
 from __future__ import annotations
 
@@ -50,14 +47,14 @@ log = logging.getLogger("harness")
 
 @dataclass(slots=True)
 class Heartbeat:
-    """Whether the work gets on: a phase counted, or the main thread computed. The pulse's own thread says nothing of that."""
+    """Whether the work goes on: a phase counted, or the main thread computed."""
 
     said: float
     used: float = 0.0
     beats: int = -1
 
     def due(self, now: float, cpu: float, beats: int) -> bool:
-        """now: seconds of the clock, cpu: of the main thread; beats: signs of life so far."""
+        """now: seconds of the clock, cpu: of the main thread; beats: so far."""
         if beats == self.beats and cpu - self.used < LEAST_CPU_SHARE * (now - self.said):
             return False
         self.said, self.used, self.beats = now, cpu, beats
@@ -65,7 +62,7 @@ class Heartbeat:
 
 
 class Worker(logging.Handler):
-    """A handler of the harness's log: it sends its records to the driver."""
+    """A log handler: it sends its records to the driver."""
 
     def __init__(self, source: BinaryIO, sink: BinaryIO, silence: float) -> None:
         super().__init__(logging.INFO)
@@ -150,7 +147,6 @@ def _ended(error: Exception, job: Job) -> Finished:
 
 
 def _main_cpu_seconds() -> float:
-    """Of the process where the system does not tell threads apart."""
     thread = threading.main_thread().ident
     if thread is None or not hasattr(time, "pthread_getcpuclockid"):
         return time.process_time()
@@ -158,7 +154,6 @@ def _main_cpu_seconds() -> float:
 
 
 def main() -> None:
-    """Entry point of the process."""
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)  # the driver decides what they mean
     sink = os.fdopen(os.dup(1), "wb", buffering=0)

@@ -1,4 +1,4 @@
-"""From a suite's `model` to a folder, and what a model is: the commit of a hub name, the content of a folder. No torch."""
+"""From a suite's `model` to a folder, and what a model is. No torch."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from harness.reading import open_regular
 from harness.suite.schema import Policy, Stage0, Suite
 
 if TYPE_CHECKING:
+    from harness.engines.embedded.numerics import Numerics
     from harness.engines.embedded.warmup import MicroSpec
 
 MICRO = "micro/"
@@ -53,17 +54,13 @@ class _Seen(msgspec.Struct, frozen=True):
     digest: str
 
 
-def is_micro(policy: Policy) -> bool:
-    return policy.model.startswith(MICRO)
-
-
 def local_folder(model: str) -> Path | None:
     folder = model_folder(model)
     return folder if not model.startswith(MICRO) and folder.is_dir() else None
 
 
 def required_folder(policy: Policy) -> Path | None:
-    """None for a hub name. Raises DataError if the model can be neither."""
+    """None for a hub name. Raises DataError."""
     folder = local_folder(policy.model)
     if folder is None and policy.model.startswith(PRETRAINED):
         place = model_folder(policy.model)
@@ -75,7 +72,7 @@ def required_folder(policy: Policy) -> Path | None:
 
 def on_hub(policy: Policy) -> bool:
     named = policy.model.startswith(PRETRAINED) or local_folder(policy.model) is not None
-    return not is_micro(policy) and not named and HUB_NAME.fullmatch(policy.model) is not None
+    return not policy.is_micro and not named and HUB_NAME.fullmatch(policy.model) is not None
 
 
 def unpinned(policy: Policy) -> bool:
@@ -89,14 +86,12 @@ def unpinned(policy: Policy) -> bool:
 def base_folder(
     policy: Policy, seed: int, progress: Progress | None = None, options: Mapping[str, Any] = MappingProxyType({})
 ) -> Path:
-    """The policy's start weights: a micro family's cached stage 0, a folder, a hub snapshot, or what a supervised start made of
-    one.
-
-    options: the embedded engine's, for a start. Raises CellError for a base without the competence that RL needs, DataError."""
-    if is_micro(policy):
+    """The policy's start weights. options: the embedded engine's, for a supervised start. Raises CellError for a base without the
+    competence that RL needs, DataError."""
+    if policy.is_micro:
         from harness.engines.embedded.warmup import base_checkpoint
 
-        return base_checkpoint(micro_spec(policy, seed), progress)
+        return base_checkpoint(micro_spec(policy, seed, options.get("numerics", "fast")), progress)
     folder, stage0 = raw_folder(policy), policy.stage0
     if stage0 is None:
         return folder
@@ -112,29 +107,21 @@ def base_folder(
         seed=_base_seed(stage0, seed),
         **{name: value for name, value in stated.items() if value is not None},
     )
-    device = {name: options[name] for name in ("device", "dtype", "threads") if name in options}
+    device = {name: options[name] for name in ("device", "dtype", "threads", "numerics") if name in options}
     return warmup_checkpoint(warmup, folder, progress, **device)
 
 
-def micro_spec(policy: Policy, seed: int) -> MicroSpec:
+def micro_spec(policy: Policy, seed: int, numerics: Numerics = "fast") -> MicroSpec:
     """`per_seed` bases derive from the suite's seed."""
     from harness.engines.embedded.warmup import MicroSpec
 
     stage0, family = policy.stage0 or Stage0(), policy.model.removeprefix(MICRO)
-    return MicroSpec(family=family, preset=stage0.preset, strong=stage0.strong, seed=_base_seed(stage0, seed))
+    own = _base_seed(stage0, seed)
+    return MicroSpec(family=family, preset=stage0.preset, strong=stage0.strong, seed=own, numerics=numerics)
 
 
 def _base_seed(stage0: Stage0, seed: int) -> int:
     return stage0.seed + 1000 * (seed + 1) if stage0.per_seed else stage0.seed
-
-
-def start_options(engine: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    return options if engine == "embedded" else {}
-
-
-def has_start(policy: Policy) -> bool:
-    """So that there is something to measure before it."""
-    return policy.stage0 is not None and not is_micro(policy)
 
 
 def raw_folder(policy: Policy) -> Path:
@@ -143,7 +130,7 @@ def raw_folder(policy: Policy) -> Path:
 
 
 def hub_folder(policy: Policy, fetch: bool) -> Path:
-    """In this machine's cache, perhaps without weights. fetch: whether a few MB may be fetched. Raises DataError."""
+    """In this machine's cache, perhaps without weights. fetch: a few MB. Raises DataError."""
     if fetch:
         return _snapshot(policy, allow_patterns=SMALL_FILES)
     if not hub_cache(policy.model).is_dir():
@@ -153,7 +140,7 @@ def hub_folder(policy: Policy, fetch: bool) -> Path:
 
 def at_hand(policy: Policy) -> Path | None:
     """The folder with a policy's tokenizer, where it is here."""
-    if is_micro(policy):
+    if policy.is_micro:
         return None
     try:
         folder = required_folder(policy) or hub_folder(policy, fetch=False)
@@ -163,7 +150,7 @@ def at_hand(policy: Policy) -> Path | None:
 
 
 def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) -> Path:
-    """From the hub, or from the cache alone where it cannot be reached."""
+    """From the hub, or the cache alone: of a known commit the hub's library does not fall back to it."""
     from huggingface_hub import is_offline_mode, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
     from huggingface_hub.utils.tqdm import tqdm
@@ -217,7 +204,7 @@ def identity_of(policy: Policy) -> str:
     folder = local_folder(policy.model)
     if folder is not None:
         return f"content {content_digest(folder)}"
-    return policy.model if is_micro(policy) else f"{policy.model}@{policy.revision or 'main'}"
+    return policy.model if policy.is_micro else f"{policy.model}@{policy.revision or 'main'}"
 
 
 def loaded_commit(base: Path) -> str:
@@ -226,8 +213,7 @@ def loaded_commit(base: Path) -> str:
 
 
 def _commit_of(model: str, revision: str, online: bool) -> str | None:
-    """As downloaded, noted by an earlier run, or as the hub says within HUB_SECONDS; a thread asks, for name resolution knows no
-    time-out."""
+    """As downloaded, noted earlier, or as the hub says within HUB_SECONDS, in a thread: name resolution has no time-out."""
     from huggingface_hub import constants
 
     ref = hub_cache(model) / "refs" / revision
@@ -256,10 +242,8 @@ def _commit_of(model: str, revision: str, online: bool) -> str | None:
 
 
 def content_digest(folder: Path) -> str:
-    """Names and bytes of all files, links followed, without hidden ones and *.md. Large files are remembered by path, size,
-    times, inode.
-
-    Raises DataError."""
+    """Of names and bytes of all files, links followed, without hidden ones and *.md. Large files are remembered. Raises
+    DataError."""
     try:
         listed = list(itertools.islice(folder.rglob("*"), MAX_FILES + 1))
         if len(listed) > MAX_FILES:

@@ -1,7 +1,4 @@
-"""Which levels a policy can learn from, and which of two policies could help the other.
-
-RL learns from questions that are answered right sometimes. Measured by level: pass@1, pass@k, form, and how often one's whole
-group fails where the other has a success."""
+"""Which levels a policy can learn from, and which of two policies could help the other."""
 
 from __future__ import annotations
 
@@ -37,8 +34,8 @@ Solved = Bool[np.ndarray, "prompts answers"]
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy. pass1: share of right, finished answers, error: its standard error over prompts; pass_any: of prompts with a
-    right answer; boxed, finished: of answers."""
+    """pass1: share of right, finished answers, error: its standard error over prompts; pass_any: of prompts with a right
+    answer."""
 
     policy: str
     level: str
@@ -87,10 +84,8 @@ def calibrate(
     few_shot: int = 0,
     plain: bool = False,
 ) -> Calibration:
-    """Sample `answers` to up to `prompts` training questions of each level, at temperature 1.
-
-    models: folders, `pretrained/NAME`, `micro/FAMILY`, hub names. levels: all where none is named. few_shot: worked questions
-    before each. plain: without chat templates. Raises UsageError."""
+    """Sample `answers` to up to `prompts` training questions of each level at temperature 1. plain: without chat templates.
+    Raises UsageError."""
     asked = {name: questions_of(task, name, prompts) for name in _levels(task, levels)}
     if few_shot and task == "micro":
         raise UsageError("--few-shot: of the ladder only")

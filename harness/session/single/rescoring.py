@@ -31,7 +31,7 @@ class CellChange(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RescoreReport:
-    """How many samples were read, what changed, and what of the cells' journals could not be read."""
+    """problems: of journals that could not be read."""
 
     samples: int
     cells: int
@@ -55,8 +55,7 @@ class RescoreReport:
 
 
 def rescore_results(results: Path, suite: str | None = None, scorer: str | None = None) -> RescoreReport:
-    """Of one suite, by its name, or of all, by each task's own scorer or by this one. Raises UsageError, PluginError,
-    VerificationError."""
+    """By each task's own scorer, or by this one. Raises UsageError, PluginError, VerificationError."""
     if scorer is not None:
         called(scorer)
     manifests = (results / suite).glob("*/manifest.json") if suite else results.glob("*/*/manifest.json")
@@ -71,7 +70,7 @@ def rescore_results(results: Path, suite: str | None = None, scorer: str | None 
             contents = read_journal(folder)
             problems += [f"{problem}; {remedy(folder)}" for problem in contents.problems]
             table = contents.tables.get("samples")
-            samples = [_sample(row) for row in table.to_pylist()] if table is not None else []
+            samples = [stored_sample(row) for row in table.to_pylist()] if table is not None else []
             count += len(samples)
             for task, asked in groupby(sorted(samples, key=lambda s: s.task), key=lambda s: s.task):
                 if scorer is None and task.startswith("lm_eval:"):
@@ -83,7 +82,7 @@ def rescore_results(results: Path, suite: str | None = None, scorer: str | None 
 
 
 def _scorer(folder: Path, name: str) -> str:
-    """Raises PluginError for a task that is not installed."""
+    """Raises PluginError."""
     configs = [manifest.config for _, manifest in readable([folder])]
     for file in suite_files(folder.parent):
         with suppress(StoreError):
@@ -97,7 +96,7 @@ def _scorer(folder: Path, name: str) -> str:
     return get_task(name).scorer if name in names() or "." in name else "math"
 
 
-def _sample(row: dict[str, object]) -> EvaluationSample:
+def stored_sample(row: Mapping[str, object]) -> EvaluationSample:
     stored = {k: row[k] for k in ("task", "repeat", "prompt", "text", "gold", "tokens", "finished")}
     verdict = Verdict(row["verdict"], str(row["reason"]), str(row["extracted"]))  # type: ignore[arg-type]
     labels = dict(row["labels"] or {})  # type: ignore[call-overload]

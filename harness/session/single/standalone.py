@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.engines.folder import check_small_files, has_template
+from harness.engines.vocabulary import check_small_files, has_template
 from harness.errors import EngineError, UsageError
 from harness.evaluation.backends import open_backend
 from harness.evaluation.metrics import EvaluationSample, Metric
@@ -29,7 +29,7 @@ from harness.versions import BASE, versions
 
 
 class Standalone(msgspec.Struct, frozen=True):
-    """folder: holds every sample; answers: right, cut off, empty, without a box, in a line."""
+    """folder: of every sample; answers: right, cut off, empty, without a box."""
 
     checkpoint: str
     metrics: tuple[Metric, ...]
@@ -51,8 +51,8 @@ def evaluate_checkpoint(
     data_dir: Path | None = None,
     results: Path = Path("results"),
 ) -> Standalone:
-    """Greedy and avg@k. max_new_tokens: None for each task's own; chat: None for a template where there is one; few_shot: after
-    worked examples. Raises UsageError, PluginError, DataError, EngineError, VerificationError."""
+    """Greedy and avg@k. None: each task's own `max_new_tokens`, a chat template where there is one. Raises UsageError,
+    PluginError, DataError, EngineError, VerificationError."""
     if not checkpoint.is_dir():
         raise UsageError(f"{checkpoint}: no such folder")
     chosen = [get_task(named(name)) for name in tasks]

@@ -1,13 +1,15 @@
-"""What a suite asks of machines: its cells in figures. Imports without torch."""
+"""A suite's cells in figures, for the plan. Imports without torch."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from harness.allocation.demand import CellDemand, Lengths, PolicyDemand, Workload
+from harness.allocation.cost_model import CellDemand, Lengths, PolicyDemand, Workload
 from harness.allocation.shapes import load_shape
-from harness.engines.catalogue import engines_of
+from harness.engines.catalogue import backend_of
+from harness.experience.records import AnswerRecord
 from harness.learning import registry
+from harness.learning.regime import Need
 from harness.suite.cells import Cell
 from harness.suite.schema import Evaluation
 from harness.tasks.registry import get_task
@@ -18,20 +20,19 @@ MICRO_PROMPT_TOKENS = {None: 24, "raw": 24, "zero-shot": 96, "few-shot": 320}
 """The same of the micro task, by how a policy is asked; a chat template adds some."""
 LADDER_PROMPT_TOKENS = 96
 """The same of the ladder, through chat templates with a system turn of their own."""
-IMITATED = 0.1
-"""Peer successes learnt per own rollout by a regime that shares successes: a prior (at most one per prompt)."""
+HINTED = 0.25
+"""Answers of a second round per own rollout: a prior (at most one)."""
 
 
 class EvaluationLoad(NamedTuple):
-    """What the evaluation asks of one policy: answers over all tasks, tokens of the longest."""
+    """Of one policy: answers over all tasks, tokens of the longest."""
 
     answers: int
     tokens: int
 
 
 def asked(evaluation: Evaluation) -> EvaluationLoad:
-    """Of each task's questions, up to `limit`, a greedy answer and `k` samples; with `k: null` a greedy one and as many as the
-    task's own k."""
+    """With `k: null` a greedy answer and as many samples as the task's own k."""
     tasks = [get_task(name) for name in evaluation.tasks]
     answers = 0
     for task in tasks:
@@ -41,21 +42,28 @@ def asked(evaluation: Evaluation) -> EvaluationLoad:
     return EvaluationLoad(answers, evaluation.max_new_tokens or max(task.max_new_tokens for task in tasks))
 
 
-def regime_load(cell: Cell) -> tuple[float, float, bool]:
-    """What the regime's declarations add to a step, per own rollout and peer: answers trained on, answers only scored; and whether
-    gradients are measured at every step.
+class RegimeLoad(NamedTuple):
+    """What the regime's declarations add to a step, per own rollout. trained, scored: answers of each peer that are trained on, and
+    that only go through a forward pass. again: own answers of a second round. gradients: measured at every step."""
 
-    Who shares rollouts (or their texts) trains on them, who shares successes imitates a few, who shares values trains on nothing
-    more. An upper bound for regimes that select [our reading].
-    """
+    trained: float
+    scored: float
+    again: float
+    gradients: bool
+
+
+def regime_load(cell: Cell) -> RegimeLoad:
+    """Who shares answers trains on them, up to `Regime.peer_share`, who shares values on nothing more; who needs scores has its
+    peers' answers scored too. An upper bound for regimes that select [our reading]."""
     regime = registry.build(cell.variant.regime, cell.variant.options)
-    shares, needs = {kind.__name__ for kind in regime.shares}, {str(need) for need in regime.needs}
-    trained = 1.0 if {"Rollout", "TextRollout"} & shares else IMITATED if "Success" in shares else 0.0
-    return trained, float("receiver_old" in needs), "gradients" in needs
+    answers = any(issubclass(kind, AnswerRecord) for kind in regime.shares)
+    scored = float(Need.RECEIVER_OLD in regime.needs) + float(Need.SCORES in regime.needs)
+    again = HINTED if regime.hint_tokens else 0.0
+    return RegimeLoad(regime.peer_share * answers, scored, again, Need.GRADIENTS in regime.needs)
 
 
 def prior_lengths(cell: Cell) -> Lengths:
-    """Where no tokenizer is at hand. A stated `max_length` leaves no more than it."""
+    """Where no tokenizer is at hand."""
     task = cell.training.task.partition(".")[0] if isinstance(cell.training.task, str) else ""
     by_style = {"micro": MICRO_PROMPT_TOKENS, "ladder": dict.fromkeys(MICRO_PROMPT_TOKENS, LADDER_PROMPT_TOKENS)}
     styles = (policy.style for policy in cell.group.policies)
@@ -66,10 +74,9 @@ def prior_lengths(cell: Cell) -> Lengths:
 
 
 def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = None) -> CellDemand:
-    """One cell in figures. devices: per policy, where the suite has chosen the layout. lengths: as measured, over the policies.
-    Raises UsageError."""
+    """devices: per policy, where the suite has chosen the layout. lengths: as measured. Raises UsageError."""
     training, evaluation, options = cell.training, cell.evaluation, cell.engine_options
-    (trained, scored, gradients), evaluated = regime_load(cell), asked(evaluation)
+    load, evaluated = regime_load(cell), asked(evaluation)
     prompt, longest = lengths or prior_lengths(cell)
     names = [policy.name for policy in cell.group.policies]
     directed = cell.sharing.direction in {"strong_to_weak", "weak_to_strong"}
@@ -80,10 +87,10 @@ def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = Non
             policy.name,
             load_shape(policy.model, policy.revision),
             cell.rollouts(index),
-            engines_of(cell.engine).precision(policy, options),
+            backend_of(cell.engine).precision(policy, options),
             reference=bool(training.kl or training.measure_every) or directed,
             penalised=training.kl > 0,
-            measured=training.measure_every > 0 or gradients,
+            measured=training.measure_every > 0 or load.gradients,
             devices=devices,
             lora=int((options.get("lora") or {}).get("rank", 0)),
             checkpointing=bool(options.get("checkpointing")),
@@ -97,9 +104,9 @@ def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = Non
         prompt_tokens=prompt,
         answer_tokens=training.max_new_tokens,
         longest=longest,
-        trained=1.0 + peers * trained,
-        scored=peers * scored,
-        staleness=cell.sharing.max_staleness,
+        trained=1.0 + load.again + peers * load.trained,
+        scored=peers * load.scored,
+        again=load.again,
         measured=training.steps // training.measure_every if training.measure_every else 0,
         evaluated=evaluated.answers,
         evaluation_tokens=evaluated.tokens,

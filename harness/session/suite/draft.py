@@ -1,6 +1,4 @@
-"""`harness new-suite --models A B`: a suite with settings that fit, each explained.
-
-Rates and batches are those of published runs (docs/pretrained.md), rounded."""
+"""`harness new-suite`: settings that fit two models, as published runs have them (docs/pretrained.md), rounded."""
 
 from __future__ import annotations
 
@@ -65,8 +63,7 @@ class Model:
 
 
 def draft(models: Sequence[str], task: str, name: str) -> str:
-    """The text of a suite for `models`, trained on `task`. Raises UsageError for a config that cannot be had, or a model that
-    stands twice, PluginError."""
+    """The text of a suite. Raises UsageError, PluginError."""
     chosen = by_name(task)
     if isinstance(chosen, FileTask):
         chosen = chosen.model_copy(update={"held_out": HELD_OUT})
@@ -129,7 +126,7 @@ def _chats(model: str) -> bool:
     """By the tokenizer's files where they are here, else by the name."""
     from huggingface_hub import try_to_load_from_cache
 
-    from harness.engines.folder import has_template
+    from harness.engines.vocabulary import has_template
 
     folder = Path(model)
     if not folder.is_dir():
@@ -141,7 +138,6 @@ def _chats(model: str) -> bool:
 
 
 def _written(task: str | FileTask) -> str:
-    """As a suite has it."""
     if isinstance(task, str):
         return task
     return f"{{file: {json.dumps(task.file)}, scorer: {task.scorer}, held_out: {task.held_out}}}"

@@ -1,4 +1,4 @@
-"""What cells' keys hold besides the configuration, and why a stored cell is another one. No torch."""
+"""What keys hold besides the configuration, and why a stored cell is another one. No torch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.engines.catalogue import DOOR, engines_of
+from harness.engines.catalogue import PLUGINS, backend_of
 from harness.learning import registry
-from harness.session.policy.models import COMMIT, identity_of, is_micro, local_folder, on_hub, unpinned
+from harness.session.policy.models import COMMIT, identity_of, local_folder, on_hub, unpinned
 from harness.store.manifest import Manifest, readable
 from harness.suite.cells import Cell, Identity
 from harness.suite.schema import ModelGroup, Policy, Suite, Variant
@@ -20,8 +20,7 @@ _SHOWN = 4
 
 
 class Identities:
-    """Each model folder is looked at once. Raises PluginError for a task without a training pool, DataError for a folder that
-    cannot be read."""
+    """Each model folder is read once. Raises PluginError, DataError."""
 
     def __init__(self, suite: Suite) -> None:
         training, tasks = suite.training.task, suite.evaluation.tasks
@@ -30,24 +29,22 @@ class Identities:
         self._pool, self._trained = training_source(training).pool_digest(), results_versions(training)
         models = {(p.model, p.revision): p for group in suite.groups for p in group.policies}
         self._models = {name: identity_of(policy) for name, policy in models.items()}
-        self._engine = dict([DOOR.results_version(suite.engine)])
-        half = "" if suite.engine_options.get("dtype") else engines_of(suite.engine).half_precision
+        self._engine = dict([PLUGINS.results_version(suite.engine)])
+        half = "" if suite.engine_options.get("dtype") else backend_of(suite.engine).half_precision
         self._precision = {"dtype of half-precision models": half} if half else {}
 
     def of_cell(self, group: ModelGroup, variant: Variant) -> Identity:
-        """Of a variant's cells on a group."""
-        regime, version = registry.DOOR.results_version(variant.regime)
+        regime, version = registry.PLUGINS.results_version(variant.regime)
         return self._identity(group.policies, CELL, self._pool, {**self._trained, regime: version})
 
     def of_base(self, policy: Policy) -> Identity:
-        """Without regimes and training pool."""
         return self._identity([policy], BASE, "", {})
 
     def _identity(
         self, policies: Sequence[Policy], packages: Sequence[str], pool: str, also: Mapping[str, str]
     ) -> Identity:
-        stage0 = ["stage0"] if any(is_micro(p) or p.stage0 is not None for p in policies) else []
-        if not all(map(is_micro, policies)):
+        stage0 = ["stage0"] if any(p.is_micro or p.stage0 is not None for p in policies) else []
+        if not all(p.is_micro for p in policies):
             also = {**also, **self._precision}
         return Identity(
             models={p.name: self._models[p.model, p.revision] for p in policies},
@@ -58,8 +55,8 @@ class Identities:
 
 
 def notes(suite: Suite, stored: Iterable[Manifest]) -> list[str]:
-    """Lines on models, and on the training pool once a cell has run on it."""
-    policies = {p.name: p for group in suite.groups for p in group.policies if not is_micro(p)}
+    """On models, and on the training pool once a cell has run on it."""
+    policies = {p.name: p for group in suite.groups for p in group.policies if not p.is_micro}
     lines = {name: f"model {name}: {policy.model}, {_which(policy)}" for name, policy in policies.items()}
     pools: dict[str, None] = {}
     for manifest in stored:
@@ -126,7 +123,7 @@ def _differences(cell: Cell, before: Manifest) -> Iterator[str]:
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf with its path, as a suite writes it."""
+    """Every leaf with its path as in YAML."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flat(inner, f"{path}.{key}" if path else str(key))

@@ -1,12 +1,8 @@
-"""One run a cell of results/<suite>, also over file systems without locks.
-
-A run lays a claim, `.runs/<name>.json`: where it runs, and the keys of its cells. It needs an atomic rename and file times, nothing
-else. Whether its holder lives is asked of the system where that is the same, and exact; else its time tells, which the holder
-renews: not renewed for LEASE_SECONDS it is dead, and removed.
-
-Every process of a run changes a cell (a rename, a removal) under a shared lock on the claim's file, after it has seen that the
-file is still there; a claim is removed under that lock alone. So a stopped worker changes nothing once its cell has gone to
-another. Without locks one case remains: stopped between that look and its change."""
+"""One run a cell of results/<suite>, also over file systems without locks. A run lays a claim, `.runs/<name>.json`, with the keys
+of its cells. Whether its holder lives is asked of the system where that is the same; else its file time tells, which the holder
+renews: after LEASE_SECONDS it is dead, and removed. A process changes a cell under a shared lock on the claim's file, if that is
+still there, and a claim is removed under that lock alone: a stopped worker changes nothing once its cell has gone to another.
+Without locks one case remains: stopped between that look and its change."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ _LOOK_SECONDS = 0.1
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """keys: what it writes. system: a boot of a machine and a space of process ids; born: when the process started."""
+    """system: a boot of a machine and a space of process ids; born: when the process started."""
 
     host: str
     system: str
@@ -53,8 +49,6 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Claim:
-    """One that is ours, renewed until it ends."""
-
     def __init__(self, file: Path) -> None:
         self.file, self._ended = file, threading.Event()
         threading.Thread(target=self._renew, daemon=True).start()
@@ -75,8 +69,7 @@ class Claim:
 
 @contextmanager
 def locked(folder: Path, keys: Collection[str]) -> Iterator[Claim]:
-    """Be the one writer of `keys`. Raises UsageError where a living run has some; another machine's claim is watched for
-    LEASE_SECONDS at most."""
+    """Be the one writer of `keys`. Raises UsageError where a living run has some."""
     mine = folder / RUNS / f"{time.time_ns():020d}-{secrets.token_hex(4)}.json"
     try:
         _lay(mine, Holder(platform.node(), _system(), os.getpid(), _born(os.getpid()), tuple(sorted(keys))))
@@ -120,7 +113,7 @@ def _taken_over(cell: Path) -> str:
 
 
 def _lay(mine: Path, holder: Holder) -> None:
-    """Wait until no living run has our keys. Of two at once the higher name steps back, and claims nothing meanwhile."""
+    """Wait until no living run has our keys. Of two at once the higher name steps back."""
     folder, end = mine.parent.parent, time.monotonic() + PATIENCE_SECONDS
     seen, laid = dict[Path, float](), True
     write_atomic(mine, msgspec.json.encode(holder))
@@ -165,7 +158,6 @@ def _remove_dead(claim: Path, holder: Holder) -> None:
 
 
 def _claims(folder: Path) -> list[tuple[Path, Holder, float]]:
-    """With the time of the last renewal."""
     found = []
     for file in sorted((folder / RUNS).glob("*.json")):
         with suppress(OSError, msgspec.MsgspecError):  # it has just ended, or is no claim
@@ -180,7 +172,6 @@ def _renewed(file: Path) -> float:
 
 
 def _system() -> str:
-    """What process ids belong to."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{platform.node()} {boot} {os.readlink('/proc/self/ns/pid')}"
@@ -189,7 +180,7 @@ def _system() -> str:
 
 
 def _born(pid: int) -> str:
-    """Tells a process from a later one of its number; empty where there is none."""
+    """Tells a process from a later one of its number."""
     import psutil
 
     try:

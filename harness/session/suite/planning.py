@@ -1,8 +1,4 @@
-"""What a prepared suite needs, against what a machine or cluster has. Imports without torch.
-
-Seconds and bytes are counted in `harness.allocation`; finished cells of the same results folder take the place of its seconds, so
-that a plan gets better as a suite goes on.
-"""
+"""The plan of a prepared suite. Imports without torch. Finished cells of the same folder take the place of predicted seconds."""
 
 from __future__ import annotations
 
@@ -16,20 +12,19 @@ from msgspec.structs import replace
 from harness.allocation import embedded
 from harness.allocation import inventory as machines
 from harness.allocation.chunks import MICRO_TOKENS
-from harness.allocation.cost_model import USABLE, Device, device
-from harness.allocation.demand import CellDemand, Lengths
+from harness.allocation.cost_model import USABLE, CellDemand, Device, Lengths, device
 from harness.allocation.inventory import Bundle, Inventory
 from harness.allocation.layout import START_SECONDS
-from harness.allocation.planner import KindPlan, Plan, WorkerDemand, describe, first_of, plan_cells, plan_workers
+from harness.allocation.planner import KindPlan, Plan, first_of, plan_cells, plan_workers
 from harness.engines import catalogue
-from harness.engines.catalogue import engines_of
+from harness.engines.catalogue import backend_of
 from harness.engines.embedded.presets import START_EXAMPLES, START_STEPS
 from harness.errors import DataError, EngineError, InfeasibleError, StoreError, SuiteError
 from harness.session.cell.manifests import Base
-from harness.session.policy.models import at_hand, is_micro
+from harness.session.policy.models import at_hand
 from harness.session.suite.demands import demand
+from harness.session.suite.disk_space import disk_of
 from harness.session.suite.prepare import Prepared
-from harness.session.suite.room import disk_of
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy, Suite
 
@@ -44,15 +39,15 @@ Options = Mapping[str, int | float | bool]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What one job reserves, and the engine options that the plan has chosen for it, by policy."""
+    """What one job reserves, and the plan's engine options, by policy."""
 
     bundles: tuple[Bundle, ...]
     layout: Mapping[str, Options]
 
 
 def plan_for(prepared: Prepared, inventory: str | None, jobs: int | None = None, address: str | None = None) -> Plan:
-    """The plan of a suite on a stated inventory, or on what there is: at `address`, a Ray cluster's. Raises UsageError."""
-    engine, options = engines_of(prepared.suite.engine), prepared.suite.engine_options
+    """On a stated inventory, else on what there is: at `address`, a Ray cluster's. Raises UsageError."""
+    engine, options = backend_of(prepared.suite.engine), prepared.suite.engine_options
     machine = machines.parse(inventory) if inventory else engine.inventory(address)
     pending = prepared.left()
     counts = Counter(cell.kind for cell in pending)
@@ -68,35 +63,33 @@ def plan_for(prepared: Prepared, inventory: str | None, jobs: int | None = None,
     else:
         on_gpu = machine.gpus > 0 and not str(options.get("device") or "cuda").startswith("cpu")
         machine = machine if on_gpu else machine.without_gpus()
-        work = [_worker(of_kind[name], counts[name], machine, measured) for name in counts]
-        most = max(work, key=lambda w: (w.device, w.memory), default=None)
+        asks = {name: demand(cell) for name, cell in of_kind.items()}
+        work = [_worker(of_kind[name], asks[name], counts[name], machine, measured) for name in counts]
+        most = max(work, key=lambda kind: (kind.bundles[0].gpu_memory, kind.bundles[0].memory), default=None)
         first = [
-            dataclasses.replace(
-                most, kind="base", cells=1, seconds=_base_seconds(prepared, base, machine), micro_tokens=0
-            )
+            replace(most, kind="base", cells=1, seconds=_base_seconds(prepared, base, machine), micro_tokens=0)
             for base in prepared.missing()
             if most
         ]
-        plan = plan_workers(len(prepared.cells), work, machine, first, jobs)
+        busy = max((embedded.busy(one, _device(machine)) for one in asks.values()), default=1.0) if on_gpu else 1.0
+        half = any(policy.precision == "bf16" for one in asks.values() for policy in one.policies)
+        plan = plan_workers(len(prepared.cells), work, machine, first, jobs, busy, half)
     return replace(plan, disk=disk_of(prepared, plan.resources.workers))
 
 
-def place_of_cell(plan: Plan, cell: Cell) -> Place:
-    """Of a pending cell."""
-    kind = next(k for k in plan.kinds if k.kind == cell.kind)
-    return Place(kind.bundles, _layout(kind, cell, [p.name for p in cell.group.policies]))
-
-
-def place_of_base(plan: Plan, base: Base) -> Place:
-    """Of a base checkpoint of a pending cell: where its policy will be."""
-    kind = next(k for k in plan.kinds if k.kind.startswith(f"{base.group.name}/"))
-    own = [p.bundles for p in kind.layout.policies if p.policy == base.policy.name] if kind.layout else [kind.bundles]
-    return Place(own[0], _layout(kind, base.suite, [base.policy.name]))
+def place_of(plan: Plan, work: Cell | Base) -> Place:
+    """A base is where its policy will be."""
+    if isinstance(work, Cell):
+        kind = next(k for k in plan.kinds if k.kind == work.kind)
+        return Place(kind.bundles, _layout(kind, work, [p.name for p in work.group.policies]))
+    kind = next(k for k in plan.kinds if k.kind.startswith(f"{work.group.name}/"))
+    own = [p.bundles for p in kind.layout.policies if p.policy == work.policy.name] if kind.layout else [kind.bundles]
+    return Place(own[0], _layout(kind, work.suite, [work.policy.name]))
 
 
 def _layout(kind: KindPlan, owner: Cell | Suite, policies: list[str]) -> Mapping[str, Options]:
-    """The planned options of each policy's engine; the suite's own come before them."""
-    engine = engines_of(owner.engine)
+    """The suite's own options come before these."""
+    engine = backend_of(owner.engine)
     if kind.layout is None:
         own = {"threads": max(b.cores for b in kind.bundles)}
         own |= {"micro_tokens": kind.micro_tokens} if kind.micro_tokens else {}
@@ -115,10 +108,8 @@ def _layout(kind: KindPlan, owner: Cell | Suite, policies: list[str]) -> Mapping
 
 
 def _lengths(source: str, cell: Cell, known: dict[tuple[str, str], Lengths | None]) -> Lengths | None:
-    """Of a cell's prompts and answers as its policies' tokenizers say, None where one is not at hand. known: what was found so far.
-
-    Raises SuiteError where a stated `max_length`, or a model, holds less.
-    """
+    """By its policies' tokenizers; None where one is not at hand. known: found so far. Raises SuiteError where a stated
+    `max_length`, or a model, holds less."""
     found = []
     for policy in cell.group.policies:
         about = policy.model_dump_json(exclude={"name"}), cell.training.model_dump_json()
@@ -145,13 +136,8 @@ def _measured_lengths(source: str, policy: Policy, cell: Cell) -> Lengths | None
     return lengths
 
 
-def describe_plan(prepared: Prepared, plan: Plan) -> str:
-    """The plan for people."""
-    return f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe(plan)}"
-
-
 def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = None) -> Plan:
-    """The plan, or a refusal in one sentence before anything is written. Raises InfeasibleError."""
+    """Raises InfeasibleError, in one sentence."""
     engine = catalogue.info(prepared.suite.engine)
     plan = plan_for(prepared, None, jobs, address)
     if not plan.feasible or not engine.available:
@@ -165,28 +151,19 @@ def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = N
     return plan
 
 
-def _worker(cell: Cell, count: int, machine: Inventory, measured: Mapping[str, float]) -> WorkerDemand:
-    """Cells in processes of their own; the seconds of finished cells of their kind come before the predicted ones."""
-    account, own, gpus = engines_of(cell.engine).account, cell.engine_options.get("micro_tokens"), machine.gpus > 0
-    asks = demand(cell)
+def _worker(cell: Cell, asks: CellDemand, count: int, machine: Inventory, measured: Mapping[str, float]) -> KindPlan:
+    account, own, gpus = backend_of(cell.engine).account, cell.engine_options.get("micro_tokens"), machine.gpus > 0
     most = max((n.gpu_memory * USABLE if gpus else n.memory - embedded.WORKER_BYTES) for n in machine.nodes)
     tried = [own] if own else [MICRO_TOKENS, *embedded.FEWER_TOKENS]
     sizes = {tokens: account.process_memory(asks, tokens, gpus).train for tokens in tried}
     tokens = next((tokens for tokens, size in sizes.items() if size <= most), tried[-1])
-    on = _device(machine)
-    job = WorkerDemand(
-        cell.kind,
-        count,
-        measured.get(cell.kind) or account.phases(asks, on, gpus).total,
-        embedded.WORKER_BYTES + sizes[tokens],
-        micro_tokens=tokens if tokens != MICRO_TOKENS and not own else 0,
-        half=any(p.precision == "bf16" for p in asks.policies),
-    )
-    if gpus:
-        share = embedded.busy(asks, on)
-        return dataclasses.replace(job, memory=embedded.GPU_WORKER_BYTES, device=sizes[tokens], busy=share)
-    cores, faster = _cores(cell, asks, machine)
-    return dataclasses.replace(job, cores=cores, seconds=job.seconds / faster)
+    seconds = measured.get(cell.kind) or account.phases(asks, _device(machine), gpus).total
+    bundle = Bundle(1, 1, embedded.GPU_WORKER_BYTES, sizes[tokens])
+    if not gpus:
+        cores, faster = _cores(cell, asks, machine)
+        bundle, seconds = Bundle(0, cores, embedded.WORKER_BYTES + sizes[tokens]), seconds / faster
+    chosen = tokens if tokens != MICRO_TOKENS and not own else 0
+    return KindPlan(cell.kind, count, seconds, (bundle,), micro_tokens=chosen)
 
 
 def _device(machine: Inventory) -> Device:
@@ -194,18 +171,18 @@ def _device(machine: Inventory) -> Device:
 
 
 def _cores(cell: Cell, asks: CellDemand, machine: Inventory) -> tuple[int, float]:
-    """Of a cell in a process, and how much faster than one they are."""
+    """Of a cell, and how much faster than one they are."""
     most = max(n.cores for n in machine.nodes)
-    cores = cell.engine_options.get("threads") or engines_of(cell.engine).account.cores(asks, most)
+    cores = cell.engine_options.get("threads") or backend_of(cell.engine).account.cores(asks, most)
     return cores, 1 + embedded.NEXT_CORE * (cores - 1)
 
 
 def _base_seconds(prepared: Prepared, base: Base, machine: Inventory) -> float:
-    """Making a base checkpoint and measuring it; one with a supervised start is measured before it, too."""
-    if is_micro(base.policy):
+    """One with a supervised start is measured before it, too."""
+    if base.policy.is_micro:
         return BASE_SECONDS
     cell = next(c for c in prepared.every if base.needed_by(c))
-    account, gpus, on = engines_of(cell.engine).account, machine.gpus > 0, _device(machine)
+    account, gpus, on = backend_of(cell.engine).account, machine.gpus > 0, _device(machine)
     asks = demand(cell)
     own = next(p for p in asks.policies if p.name == base.policy.name)
     seconds = account.phases(CellDemand((own,), asks.workload), on, gpus).evaluate
@@ -220,8 +197,8 @@ def _base_seconds(prepared: Prepared, base: Base, machine: Inventory) -> float:
 
 
 def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
-    """Mean seconds of finished cells by kind, as far as their ledgers can be read: by the clock where GPUs worked, else of CPU.
-    Where policies work side by side, the slowest one counts."""
+    """Mean seconds of finished cells by kind: by the clock where GPUs worked, else of CPU; of policies side by side the
+    slowest."""
     found: dict[str, list[float]] = {}
     for cell in prepared.done():
         from harness.store.journal import read_journal

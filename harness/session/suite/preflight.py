@@ -1,7 +1,5 @@
-"""Before anything else: what a suite names is there and fits its engine, said in seconds and with its place in the file.
-
-Torch is imported only for models that are no micro ones.
-"""
+"""Whether what a suite names is there and fits its engine, said in seconds. Torch is imported only for other models than
+micro."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from harness.allocation import inventory
 from harness.allocation.shapes import EMULATED, cpu_bf16, load_shape
 from harness.cache import PRETRAINED, model_folder
-from harness.engines.catalogue import engines_of
+from harness.engines.catalogue import backend_of
 from harness.errors import DataError, EngineError, SuiteError, TokenizationError, UsageError
 from harness.experience.records import Rollout, Success, TextRollout
 from harness.learning import registry
@@ -37,22 +35,10 @@ TOKENS = 512
 
 
 def preflight(prepared: Prepared, run: bool) -> list[str]:
-    """Check models, tokenizers and data of what is still to be done; nothing is written but fetched files into their caches.
-
-    run: what is not at hand is fetched, and refused where it cannot be; otherwise it is a remark, for a plan may be made on
-    another machine than the one that runs it.
-
-    Returns
-    -------
-    Remarks, each with its place in the suite.
-
-    Raises
-    ------
-    SuiteError
-        The first fault.
-    """
+    """Check models, tokenizers and data of what is to be done; returns remarks. run: what is not at hand is fetched or refused,
+    otherwise a remark. Raises SuiteError."""
     cells = prepared.left()
-    engine, options = engines_of(prepared.suite.engine), prepared.suite.engine_options
+    engine, options = backend_of(prepared.suite.engine), prepared.suite.engine_options
     lacking = engine.lacking(options)
     if run and cells and lacking:
         raise SuiteError(prepared.source, "engine_options", lacking)
@@ -64,7 +50,7 @@ def preflight(prepared: Prepared, run: bool) -> list[str]:
         own = [cell for cell in cells if cell.group.name == group.name]
         for p, policy in enumerate(group.policies if own else ()):
             at = f"groups[{g}].policies[{p}]"
-            if policy.model.startswith("micro/"):
+            if policy.is_micro:
                 continue
             full_size = full_size or policy
             if not run and policy.model.startswith(PRETRAINED) and not model_folder(policy.model).is_dir():
@@ -91,7 +77,7 @@ def preflight(prepared: Prepared, run: bool) -> list[str]:
 
 
 def _data(prepared: Prepared, run: bool) -> Iterator[str]:
-    """The evaluation sets and the training pool. Yields what is still to be fetched."""
+    """Yields what is still to be fetched."""
     suite, training = prepared.suite, prepared.suite.training
     sets = {f"evaluation.tasks[{i}]": str(name) for i, name in enumerate(suite.evaluation.tasks) if name in SETS}
     if isinstance(training.task, str) and training.task in SOURCES:
@@ -127,7 +113,6 @@ def _data(prepared: Prepared, run: bool) -> Iterator[str]:
 
 
 def _replays(prepared: Prepared, run: bool) -> Iterator[str]:
-    """Other suites' recordings that a variant is to hear, of which there is no run here."""
     for i, variant in enumerate(prepared.suite.regimes):
         if variant.replay is None or variant.replay.suite == prepared.suite.name:
             continue
@@ -139,15 +124,13 @@ def _replays(prepared: Prepared, run: bool) -> Iterator[str]:
 
 
 def _judges(tasks: Sequence[str | FileTask]) -> Iterator[str]:
-    """What this machine cannot give the tasks' scorers."""
     for name in dict.fromkeys(asked.scorer for asked in map(get_task, tasks) if asked.judge is None):
         if remark := scorer_of(name).remark():
             yield f"scorer {name}: {remark}"
 
 
 def _repeated(prepared: Prepared, pool: TrainingPool, tasks: Sequence[str | FileTask]) -> Iterator[str]:
-    """Training questions that are evaluation questions too; shipped sets have been compared with each other. Yields how many are
-    nearly so."""
+    """Shipped sets have been compared with each other. Yields how many questions nearly repeat."""
     trained = get_task(prepared.suite.training.task)
     questions = [(prompt.id, trained.bare(prompt.text)) for prompt in pool.prompts]
     for i, name in enumerate(tasks):
@@ -169,7 +152,7 @@ def _repeated(prepared: Prepared, pool: TrainingPool, tasks: Sequence[str | File
 
 
 def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, at: str, run: bool) -> bool:
-    """Whether the policy's folder, local or in the hub's cache, could be checked. cells: those to be run with it."""
+    """Whether the policy's folder, local or in the hub's cache, could be checked. cells: to be run with it."""
     suite, source = prepared.suite, prepared.source
     try:
         folder = required_folder(policy)
@@ -187,9 +170,9 @@ def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, at: str, r
             complete = is_offline_mode()
         else:
             complete = True
-        config, tokenizer = engines_of(suite.engine).check(folder, suite.engine_options)
+        config, tokenizer = backend_of(suite.engine).check(folder, suite.engine_options)
         if complete:
-            from harness.engines.folder import check_weights
+            from harness.engines.vocabulary import check_weights
 
             check_weights(folder)
     except (DataError, EngineError) as error:
@@ -215,7 +198,7 @@ def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, at: str, r
 
 
 def _small(policy: Policy) -> bool:
-    """Of a micro family's size: it was probably taught the micro task, and with it the box; or of a size that nobody knows here."""
+    """It was probably taught the micro task, and with it the box; also one of unknown size."""
     try:
         return load_shape(policy.model, policy.revision).parameters < SMALL
     except UsageError:
@@ -223,14 +206,13 @@ def _small(policy: Policy) -> bool:
 
 
 def _carries(cell: Cell) -> bool:
-    """Whether texts travel between its policies."""
     peers = len(cell.group.policies) > 1 or cell.variant.replay is not None
     shares = registry.build(cell.variant.regime, cell.variant.options).shares
     return peers and cell.sharing.direction != "none" and bool(TEXTS & shares)
 
 
 def _unfit_defaults(prepared: Prepared, policy: Policy) -> Iterator[str]:
-    """Micro models' defaults that a full-size model is trained with because nobody said otherwise."""
+    """Micro models' defaults that nobody chose for a full-size model."""
     training = prepared.suite.training
     short = training.task == "micro" and not policy.stage0
     tokens = TOKENS if short else get_task(training.task).max_new_tokens

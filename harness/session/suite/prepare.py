@@ -1,4 +1,4 @@
-"""From a suite's name to what there is to do, with the state of every cell. No torch."""
+"""From a suite's name to what there is to do. No torch."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from harness.errors import HarnessError, StoreError, SuiteError, UsageError
 from harness.session.cell.log import LOG
-from harness.session.cell.manifests import Base, state_of, suite_file
+from harness.session.cell.manifests import Base, bases_of, state_of, suite_file
 from harness.session.policy.models import pinned
 from harness.session.suite import rules
 from harness.session.suite.identity import Identities, forerunners, notes, why_anew
 from harness.session.suite.lock import holding
-from harness.store.manifest import SuiteFile, read_suite, readable, suite_files, write_suite
+from harness.store.manifest import Manifest, SuiteFile, read_suite, readable, suite_files, write_suite
 from harness.store.remarks import mixed
 from harness.suite import cells as suite_cells
-from harness.suite.cells import Cell
+from harness.suite.cells import Cell, Identity
 from harness.suite.load import find, load, resolve
 from harness.suite.schema import Suite
 
@@ -29,21 +31,30 @@ if TYPE_CHECKING:
     from harness.store.remarks import Missing
 
 
-@dataclass(frozen=True, slots=True)
-class CellStatus:
-    """A cell with its state, the reason of a failure or why it is to be run anew, and the log of its newest attempt."""
+class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """reason: of a failure, or why the cell is to be run anew. log: of its newest attempt."""
 
-    cell: Cell
+    key: str
+    regime: str
+    group: str
+    seed: int | None
     state: str
     reason: str
     attempts: int
+    suite: str
     log: str
+    identity: Identity | None = None
+
+    @property
+    def label(self) -> str:
+        seed = "" if self.seed is None else f"/{self.seed}"
+        return f"{self.group}/{self.regime}{seed}" if self.regime else f"{self.group}{seed}" or self.key
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """every: all cells, cells: those asked for; altered: settings that differ from the suite as written; elsewhere: bases of
-    other shards; seen: states at `looked`, by key; damaged: what of the suite's own files cannot be read."""
+    """cells: those asked for; altered: settings other than the suite's as written; elsewhere: bases of other shards; seen: states
+    at `looked`; damaged: what of the suite's own files cannot be read."""
 
     source: str
     suite: Suite
@@ -57,7 +68,7 @@ class Prepared:
     damaged: str = ""
 
     def looked(self) -> Prepared:
-        """States are read once for all that follows. What the table cannot read has failed."""
+        """With states, read once. What the table cannot read has failed."""
         from harness.store.diagnosis import stored_damages
 
         keys = (*(cell.key for cell in self.cells), *(base.key for base in self.bases))
@@ -71,32 +82,34 @@ class Prepared:
         return replace(self, seen=seen, damaged=damaged.get("", ""))
 
     def state(self, key: str) -> tuple[str, str, int]:
-        """(state, reason, attempts) of a cell or base."""
         return state_of(f"{self.folder}/{key}") if self.seen is None else self.seen[key]
 
     def status(self) -> list[CellStatus]:
-        """Every cell; a pending one that ran before under another key says why it is to be run anew."""
-        going_on, found = holding(self.folder), []
+        """A pending cell that ran before under another key says why it is to be run anew."""
+        going_on, states = holding(self.folder), {cell.key: self.state(cell.key) for cell in self.cells}
+        before: Mapping[tuple[str, str, int | None], Manifest] = {}
+        if any(state == "pending" for state, *_ in states.values()):
+            beside = set[str]()  # cells of altered runs are no older versions of the suite's own
+            for file in suite_files(self.folder):
+                with suppress(StoreError):
+                    altered = read_suite(self.folder, file)
+                    beside |= {*altered.cells} if altered.altered else set()
+            before = forerunners(self.folder, {*(c.key for c in self.every), *beside})
+        found = []
         for cell in self.cells:
-            log = f"{self.folder}/{cell.key}/{LOG}"
-            state, reason, attempts = self.state(cell.key)
+            group, regime, log = cell.group.name, cell.variant.name, f"{self.folder}/{cell.key}/{LOG}"
+            state, reason, attempts = states[cell.key]
             if state == "running" and cell.key not in going_on:
                 state = "cut off"  # its driver was killed and could not say so
-            found.append(CellStatus(cell, state, reason, attempts, log if os.path.exists(log) else ""))
-        if all(s.state != "pending" for s in found):
-            return found
-        beside = set[str]()  # cells of altered runs are no older versions of the suite's own
-        for file in suite_files(self.folder):
-            with suppress(StoreError):
-                altered = read_suite(self.folder, file)
-                beside |= {*altered.cells} if altered.altered else set()
-        before = forerunners(self.folder, {*(c.key for c in self.every), *beside})
-
-        def explained(s: CellStatus) -> CellStatus:
-            older = before.get((s.cell.group.name, s.cell.variant.name, s.cell.seed))
-            return replace(s, reason=why_anew(s.cell, older)) if s.state == "pending" and older is not None else s
-
-        return [explained(s) for s in found]
+            if state == "pending" and (older := before.get((group, regime, cell.seed))) is not None:
+                reason = why_anew(cell, older)
+            found.append(
+                CellStatus(
+                    key=cell.key, regime=regime, group=group, seed=cell.seed, state=state, reason=reason, attempts=attempts,
+                    suite=cell.suite, log=log if os.path.exists(log) else "", identity=cell.identity,
+                )
+            )  # fmt: skip
+        return found
 
     def file(self) -> SuiteFile:
         return suite_file(self.suite, self.every, self.bases, self.altered)
@@ -121,7 +134,7 @@ class Prepared:
         return [b for b in needed.values() if self.state(b.key)[0] != "done"]
 
     def left(self) -> list[Cell]:
-        """To be planned for: pending cells, and one for each missing base beside done ones."""
+        """Pending cells, and one for each missing base beside done ones."""
         found = self.pending()
         for base in self.missing():
             if not any(base.group.name == cell.group.name for cell in found):
@@ -129,23 +142,20 @@ class Prepared:
         return found
 
     def notes(self) -> list[str]:
-        """On models, the training pool, and unlike processors."""
         stored = [manifest for _, manifest in readable(self.folder / cell.key for cell in self.cells)]
         remark = mixed((m.group, m.seed, m.provenance.machine) for m in stored)
         return [*notes(self.suite, stored), *filter(None, [remark, self.damaged])]
 
     def bases_of(self, cell: Cell) -> list[Base]:
-        """The start checkpoints that this run evaluates before the cell."""
         return [b for b in self.bases if b.needed_by(cell) and b.key not in self.elsewhere]
 
     def keys(self) -> set[str]:
-        """Of all that this run may write."""
         return {c.key for c in self.cells} | {b.key for c in self.cells for b in self.bases_of(c)}
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Whole blocks of one group and seed; the same for the same suite and --only."""
+    """Whole blocks of one group and seed."""
 
     number: int
     count: int
@@ -164,7 +174,7 @@ class Shard:
         return f"{self.number}/{self.count}"
 
     def of(self, prepared: Prepared) -> Prepared:
-        """The largest block left goes to the part with the fewest cells; bases to the first cell that needs them."""
+        """The largest block left goes to the smallest part; bases to the first cell that needs them."""
         parts: list[list[Cell]] = [[] for _ in range(self.count)]
         for block in sorted(blocks(prepared.cells), key=len, reverse=True):
             min(parts, key=len).extend(block)
@@ -205,7 +215,7 @@ def prepare(
 
 
 def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -> Prepared:
-    """As it was run there: as written, else its newest altered run. Raises as `prepare`; StoreError."""
+    """As it was run: as written, else its newest altered run. Raises as `prepare`; StoreError."""
     from harness.store.diagnosis import stored_damages
 
     try:
@@ -220,7 +230,7 @@ def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -
 
 
 def prepare_suite(suite: Suite, source: str, results: Path, altered: Sequence[str] = ()) -> Prepared:
-    """A suite that was derived from the one in `source`. Raises as `prepare`."""
+    """One derived from the suite in `source`. Raises as `prepare`."""
     return _prepare(suite, None, source, results, altered)
 
 
@@ -241,20 +251,15 @@ def _prepare(
     chosen = suite_cells.select(every, only)
     if not chosen:
         raise UsageError(f"--only {only}: matches none of the suite's cells (they are named group/regime/seed)")
-    bases = [
-        Base(suite, group, policy, seed, identities.of_base(policy))
-        for group in suite.groups
-        for policy in group.policies
-        for seed in (suite.seeds if policy.stage0 is not None and policy.stage0.per_seed else [None])
-    ]
+    bases = bases_of(suite, lambda _group, policy, _seed: identities.of_base(policy))
     return Prepared(source, suite, results / suite.name, tuple(every), tuple(chosen), tuple(bases), altered)
 
 
 def lacking(
     snapshot: Snapshot, results: Path, suite: str, file: Path | None = None, prepared: Prepared | None = None
 ) -> tuple[list[Missing], str]:
-    """The cells that the table lacks, or has from other settings or code than `prepared`, `file`, or the suite as it was run.
-    Where it cannot be prepared: what is stored alone, and why."""
+    """The cells that the table lacks, or has from other settings or code than `prepared`, `file`, or the suite as it was run;
+    else what is stored alone, and why."""
     from harness.store.remarks import missing
 
     stored = missing(snapshot, suite)
@@ -280,7 +285,7 @@ def _compared(snapshot: Snapshot, suite: str, stored: list[Missing], prepared: P
     others = tuple(c for c in prepared.every if shown.get(c.label) != c.key)
     old = {label: shown[label] for label in shown.keys() - {c.label for c in prepared.every}}
     for status in replace(prepared, cells=others, seen=None).status():
-        label, key, state, reason = status.cell.label, status.cell.key, status.state, status.reason
+        label, key, state, reason = status.label, status.key, status.state, status.reason
         before, there = known.pop(label, None), shown.get(label)
         if there is not None:
             why = reason.removesuffix(f" (was {there})") or f"{state}, but shown is {there}"

@@ -1,7 +1,5 @@
-"""What makes a suite sound beyond its types: regimes, peers, models, tasks, lengths. No torch.
-
-It may be someone else's, and names no folders but its own, the working, data and cache folders, and what `--models` or
-HARNESS_MODELS declare; a setting on the command line is the user's own word."""
+"""What makes a suite sound beyond its types. No torch. A suite names no folders but its own, the working, data and cache folders,
+and those that `--models` or HARNESS_MODELS declare; a setting on the command line is the user's own word."""
 
 from __future__ import annotations
 
@@ -12,13 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from harness.cache import cache_folder
-from harness.engines.catalogue import MICRO_FAMILIES, engines_of
+from harness.engines.backend import read_options
+from harness.engines.catalogue import MICRO_FAMILIES, backend_of
 from harness.engines.embedded.presets import PRESETS
-from harness.engines.kind import read_options
 from harness.errors import DataError, PluginError, SuiteError
 from harness.exchange.misbehaviour import condition_of
 from harness.learning import registry
-from harness.session.policy.models import MAX_FILES, MICRO, is_micro, local_folder
+from harness.learning.regime import Need
+from harness.session.policy.models import MAX_FILES, MICRO, local_folder
 from harness.session.suite.demands import asked
 from harness.suite.schema import Evaluation, FileTask, Policy, Stage0, Suite
 from harness.tasks.data import folder_in_use
@@ -38,8 +37,8 @@ def at(source: str, place: str, kind: type[Exception] = PluginError) -> Iterator
 
 
 def validate(suite: Suite, source: str) -> Suite:
-    """With every variant's options filled in. Raises SuiteError with the place for an unknown regime or option, unmet needs, and a
-    sharing regime where nobody could share."""
+    """With every variant's options filled in. Raises SuiteError for an unknown regime or option, unmet needs, a sharing regime
+    where nobody could share."""
     for place, policy in _policies(suite):
         if policy.condition is not None:
             with at(source, f"{place}.condition", ValueError):
@@ -62,6 +61,10 @@ def validate(suite: Suite, source: str) -> Suite:
                 raise SuiteError(
                     source, f"groups[{g}].policies", f"{problem} (use `independent`, or `direction: none`)"
                 )
+            if Need.SCORES in regime.needs and variant.replay is not None:
+                raise SuiteError(
+                    source, f"{place}.replay", f"{variant.name!r} needs peers' scores, and a recording has none"
+                )
             unequal = len({p.rollouts or suite.training.rollouts for p in group.policies}) > 1
             if unequal and not regime.unequal_rollouts:
                 why = f"{variant.name!r} is defined for equal numbers of rollouts per policy: {regime.unequal_reason}"
@@ -81,20 +84,22 @@ def validate(suite: Suite, source: str) -> Suite:
 
 
 def remarks(suite: Suite) -> list[str]:
-    return [
+    own = backend_of(suite.engine).remark(suite.engine_options, [policy.model for _, policy in _policies(suite)])
+    told = [
         f"{variant.name}: {remark}"
         for variant in suite.regimes
         for remark in registry.build(variant.regime, variant.options).remarks(suite.training.updates)
     ]
+    return [*told, *filter(None, [own])]
 
 
 def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
-    """With files in their places and each start's task. Raises SuiteError for what does not go together."""
+    """With files in their places and each start's task. Raises SuiteError."""
     with at(source, "engine"):
-        engine = engines_of(suite.engine)
+        engine = backend_of(suite.engine)
     read_options(engine.Options, suite.engine_options, source)
     for place, policy in _policies(suite):
-        if is_micro(policy):
+        if policy.is_micro:
             _check_micro(policy, source, place)
     suite = _with_starts(_with_files(suite, source, overrides), source)
     tasks = {f"evaluation.tasks[{i}]": name for i, name in enumerate(suite.evaluation.tasks)}
@@ -123,11 +128,12 @@ def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
             f"{suite.evaluation.tasks[0]} gives no learning curve: put another task first, or evaluation.curve_every: 0"
         )
         raise SuiteError(source, "evaluation.tasks[0]", problem)
-    return suite
+    models = [policy.model for _, policy in _policies(suite)]
+    return suite.model_copy(update={"engine_options": engine.settled(suite.engine_options, models)})
 
 
 def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> None:
-    """Raises SuiteError for a folder, or a link in one, that leads out of the declared ones."""
+    """Raises SuiteError for a folder, or a link in one, outside the declared ones."""
     settings = [setting.partition("=")[2] for setting in overrides if setting.startswith("groups")]
     for place, policy in _policies(suite):
         folder = local_folder(policy.model)
@@ -143,7 +149,7 @@ def undeclared(models: Sequence[str], source: Path) -> list[Path]:
 
 
 def _outside(path: Path, source: Path) -> Path | None:
-    """Where the path, or one of its links, leads, if outside the declared folders."""
+    """Where the path, or one of its links, leads outside the declared folders."""
     from huggingface_hub import constants
 
     declared = [Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
@@ -173,8 +179,6 @@ def _policies(suite: Suite) -> Iterator[tuple[str, Policy]]:
 
 
 def _with_files(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
-    """With SHA-256."""
-
     def pin(task: str | FileTask, place: str) -> str | FileTask:
         if isinstance(task, FileTask):
             stated = any(task.file in setting.partition("=")[2] for setting in overrides)
@@ -204,12 +208,11 @@ def _with_files(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
 
 
 def _with_starts(suite: Suite, source: str) -> Suite:
-    """Of the training task's examples where it does not say."""
     places = {id(policy): place for place, policy in _policies(suite)}
 
     def resolve(policy: Policy) -> Policy:
         stage0 = policy.stage0
-        if stage0 is None or is_micro(policy):
+        if stage0 is None or policy.is_micro:
             return policy
         place, task = f"{places[id(policy)]}.stage0", stage0.task or str(suite.training.task)
         _check_preset(stage0.preset, source, place)

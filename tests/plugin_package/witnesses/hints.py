@@ -1,4 +1,4 @@
-"""A regime with a record type of its own: how short a right answer can be, and how it begins."""
+"""A regime with a record type of its own."""
 
 from __future__ import annotations
 

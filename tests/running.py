@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,21 @@ import pytest
 
 from harness.cli import main
 from harness.session.cell.manifests import suite_file
-from harness.session.driver.jobs import cell_job, run_job
+from harness.session.driver.jobs import job_of, run_job
 from harness.session.suite.prepare import Prepared, prepare
+from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.manifest import write_suite
+from harness.store.read import Snapshot
 from harness.suite.cells import Cell
 from harness.verification.verifier import Verifier
 
+SECRETS = {
+    "HF_TOKEN": "hf_zZ9secretQ1", "AWS_SECRET_ACCESS_KEY": "aws+zZ9secretQ2", "WANDB_API_KEY": "zZ9secretQ3",
+    "PASSWORD": "zZ9secretQ4", "DATABASE_URL": "postgres://me:zZ9secretQ5@db",
+    "HARNESS_OWN_TOKEN": "zZ9secretQ6", "OMP_DISPLAY_SECRET": "zZ9secretQ7",
+}  # fmt: skip
+"""In the environment of the lab's run."""
 Run = tuple[int, str, str]
 """Exit code, stdout, stderr."""
 
@@ -39,13 +47,13 @@ def start(*arguments: object, env: Mapping[str, str] | None = None, **options: o
 def harness(*arguments: object, env: Mapping[str, str] | None = None, timeout: float = 240) -> Run:
     """env: what is to be set for it; a process of its own sees packages that are installed there."""
     if env is None and arguments[0] != "run":
-        return _here(*arguments)
+        return here(*arguments)
     process = start(*arguments, env=env)
     out, err = process.communicate(timeout=timeout)
     return process.returncode, out, err
 
 
-def _here(*arguments: object) -> Run:
+def here(*arguments: object) -> Run:
     before, out, err = signal.getsignal(signal.SIGTERM), io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["harness", *map(str, arguments)])
@@ -53,6 +61,21 @@ def _here(*arguments: object) -> Run:
             main()
     signal.signal(signal.SIGTERM, before)
     return int(left.value.code or 0), out.getvalue(), err.getvalue()
+
+
+def ok(*arguments: object) -> str:
+    """What a command that succeeds prints."""
+    code, out, err = harness(*arguments)
+    assert code == 0, err
+    return out
+
+
+@contextmanager
+def ingested(results: Path) -> Iterator[Snapshot]:
+    """The store, brought up to date."""
+    ingest(results)
+    with Snapshot(results) as snapshot:
+        yield snapshot
 
 
 def wait_until(holds: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 180) -> None:
@@ -98,7 +121,7 @@ def run(
                 steps[0] = int(done)
 
             stopped: Callable[[], bool] = lambda steps=steps: stop_after is not None and steps[0] + 1 >= stop_after  # noqa: E731
-            run_job(cell_job(cell, prepared.folder / cell.key), verifier, observe, stopped)
+            run_job(job_of(cell, prepared.folder / cell.key), verifier, observe, stopped)
     finally:
         verifier.close()
     return prepared

@@ -23,7 +23,7 @@ from harness.suite.schema import Policy
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
-__all__ = ["Engines", "NoOptions", "read_options"]
+__all__ = ["Backend", "NoOptions", "read_options"]
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -34,8 +34,8 @@ class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of an engine that has none."""
 
 
-def read_options(kind: type[Options], options: Mapping[str, Any], source: str) -> Options:
-    """`options` as an engine's own struct. Raises SuiteError with the place inside `engine_options`."""
+def read_options(kind: type[Options], options: Mapping[str, Any], source: str = "suite") -> Options:
+    """Raises SuiteError with the place inside `engine_options`."""
     try:
         return msgspec.convert(dict(options), kind)
     except msgspec.ValidationError as error:
@@ -43,8 +43,8 @@ def read_options(kind: type[Options], options: Mapping[str, Any], source: str) -
         raise SuiteError(source, f"engine_options{path.rstrip('`')}", problem) from None
 
 
-class Engines(ABC):
-    """A cell's engines, closed together. The entry-point group `harness.engines` names a subclass; its module imports nothing
+class Backend(ABC):
+    """A cell's engines, closed together. The entry-point group `harness.engines` names a subclass, whose module imports nothing
     heavy."""
 
     # Modules without which it does not run, and how they are had.
@@ -70,8 +70,7 @@ class Engines(ABC):
 
     @classmethod
     def precision(cls, policy: Policy, options: Mapping[str, Any]) -> Precision:
-        """What it computes a policy in, whatever machine it runs on. Raises UsageError where the model's configuration cannot
-        be had."""
+        """Of a policy, on every machine. Raises UsageError where the model's configuration cannot be had."""
         asked: Precision | None = options.get("dtype")
         if asked or policy.model.startswith(MICRO):
             return asked or "fp32"
@@ -79,32 +78,41 @@ class Engines(ABC):
 
     @classmethod
     def devices(cls, options: Mapping[str, Any], source: str) -> int | None:
-        """Devices of a policy where a suite has laid out a clustered engine itself; None leaves that to the plan."""
+        """Of a policy, where a suite has laid out a clustered engine itself; None leaves that to the plan."""
         return None
 
     @classmethod
     def inventory(cls, address: str | None) -> Inventory:
-        """What there is to run on: at the address of a cluster, else here. Raises UsageError for an address, of an engine that
-        joins none."""
+        """At the address of a cluster, else here. Raises UsageError for an address, of an engine that joins none."""
         if address is not None:
             raise UsageError(f"--address {address}: this engine joins no cluster")
         return inventory.local()
 
     @classmethod
     def lacking(cls, options: Mapping[str, Any]) -> str:
-        """What the suite's `engine_options` ask for and this machine has not, in a line; empty where there is nothing."""
+        """What `engine_options` ask for and this machine has not, in a line."""
+        return ""
+
+    @classmethod
+    def settled(cls, options: Mapping[str, Any], models: Iterable[str]) -> dict[str, Any]:
+        """A suite's `engine_options` with what its models and this machine decide."""
+        return dict(options)
+
+    @classmethod
+    def remark(cls, options: Mapping[str, Any], models: Iterable[str]) -> str:
+        """What a run says first of how it computes its rows; empty where there is nothing to say."""
         return ""
 
     @classmethod
     @contextmanager
     def cluster(cls, address: str | None) -> Iterator[dict[str, str]]:
-        """Environment that leads a run's workers to the cluster on which they meet. Raises EngineError where it does not start."""
+        """Environment that leads workers to their cluster. Raises EngineError where it does not start."""
         yield {}
 
     @staticmethod
     @abstractmethod
     def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
-        """Configuration and tokenizer of a folder that `open` will take, as far as can be said in seconds. Raises EngineError."""
+        """Of a folder that `open` will take, as far as can be said in seconds. Raises EngineError."""
 
     @abstractmethod
     def open(self, policy: Policy, folder: Path) -> PolicyEngine:
@@ -119,12 +127,11 @@ class Engines(ABC):
         return InProcess(endpoints)
 
     def cpu_seconds(self, policy: str) -> float:
-        """CPU time spent on a policy so far: this process's, in which its engine runs."""
+        """Spent on a policy so far."""
         return time.process_time()
 
     def each(self, work: Callable[[A], B], items: Iterable[A]) -> list[B]:
-        """Results in order: one after another, or side by side where policies have their own devices; then all end before an
-        error is raised."""
+        """Results in order; side by side where policies have their own devices, and then all end before an error is raised."""
         return [work(item) for item in items]
 
     def __enter__(self) -> Self:

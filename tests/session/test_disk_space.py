@@ -1,4 +1,4 @@
-"""Disk: what the account says a finished cell keeps is what it keeps; what is dropped is not missed."""
+"""Disk: what the account says a finished cell keeps is what it keeps."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from running import cell, rows, run
 
 from harness.engines import checkpoint as sealed
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.errors import CheckpointError, SuiteError, UsageError
+from harness.phases import Interrupted
 from harness.session.cell import resume_point
 from harness.session.cell.manifests import state_of
-from harness.session.suite import room
+from harness.session.single.standalone import evaluate_checkpoint
+from harness.session.suite import disk_space
 from harness.session.suite.demands import asked
 from harness.session.suite.planning import plan_for
 from harness.session.suite.prepare import prepare
 from harness.suite.schema import Evaluation
-
-from .running import cell, rows, run
 
 pytestmark = pytest.mark.slow
 
@@ -31,20 +32,14 @@ def size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def predicted(prepared, cell):
-    return room.cell_disk(cell)
-
-
 @pytest.fixture(scope="module")
-def kept(folders, tmp_path_factory):
+def kept(suite_text, tmp_path_factory):
     """The tiny suite's first two regimes, finished, by what is kept."""
-    from .conftest import SUITE
-
     found = {}
     for keep in ("last", "best", "none"):
         place = tmp_path_factory.mktemp(keep)
         file = place / "tiny.yaml"
-        file.write_text(SUITE.format(**folders))
+        file.write_text(suite_text)
         found[keep] = run(file, place / "results", [*SHORT, f"keep={keep}"])
     return found
 
@@ -55,12 +50,10 @@ def test_a_finished_cell_keeps_what_was_predicted(kept, keep):
     prepared = kept[keep]
     for one in prepared.cells:
         found = size(prepared.folder / one.key)
-        assert predicted(prepared, one).kept == pytest.approx(found, rel=0.1), one.label
+        assert disk_space.cell_disk(one).kept == pytest.approx(found, rel=0.1), one.label
 
 
 def test_no_optimiser_is_kept_and_nothing_else_is_lost(kept, tmp_path):
-    from harness.session.single.standalone import evaluate_checkpoint
-
     prepared = kept["last"]
     one = cell(prepared, "hacpo")
     final = prepared.folder / one.key / "checkpoint"
@@ -112,34 +105,24 @@ def test_of_equal_points_the_first_is_kept_and_what_was_not_measured_is_none(tmp
     assert [place.name for place in (tmp_path / "best").iterdir()] == ["a-2"]
 
 
-def test_best_of_a_damaged_manifest_is_not_evaluated_as_the_last(kept, folders, tmp_path):
-    """Its weights are those of another step than its rows'."""
-    from .conftest import SUITE
-
-    file, before = tmp_path / "tiny.yaml", kept["best"]
-    file.write_text(SUITE.format(**folders))
+def test_best_of_a_damaged_manifest_is_not_evaluated_as_the_last(kept, suite_file, tmp_path):
+    before = kept["best"]
     moved = {c.key: any(b.step != 4 for b in resume_point.read(before.folder / c.key / "checkpoint").best.values())
              for c in before.cells}  # fmt: skip
     one = next(c for c in before.cells if moved[c.key])
     shutil.copytree(before.folder, tmp_path / "results" / "tiny")
     (tmp_path / "results" / "tiny" / one.key / "manifest.json").write_text("{}")
-    again = run(file, tmp_path / "results", [*SHORT, "keep=best"], only=one.label)
+    again = run(suite_file, tmp_path / "results", [*SHORT, "keep=best"], only=one.label)
     for table in ("steps", "samples", "curves"):
         assert rows(again, one, table) == rows(before, one, table), table
     assert state_of(again.folder / one.key)[0] == "done"
 
 
-def test_best_survives_being_cut_off(kept, folders, tmp_path):
-    from harness.phases import Interrupted
-
-    from .conftest import SUITE
-
-    file = tmp_path / "tiny.yaml"
-    file.write_text(SUITE.format(**folders))
+def test_best_survives_being_cut_off(kept, suite_file, tmp_path):
     settings = [*SHORT, "keep=best"]
     with pytest.raises(Interrupted):
-        run(file, tmp_path / "results", settings, only="*/hacpo/*", stop_after=3)
-    again = run(file, tmp_path / "results", settings, only="*/hacpo/*")
+        run(suite_file, tmp_path / "results", settings, only="*/hacpo/*", stop_after=3)
+    again = run(suite_file, tmp_path / "results", settings, only="*/hacpo/*")
     one, other = again.cells[0], cell(kept["best"], "hacpo")
     before, after = (resume_point.read(p.folder / one.key / "checkpoint").best for p in (kept["best"], again))
     assert one.key == other.key
@@ -148,12 +131,7 @@ def test_best_survives_being_cut_off(kept, folders, tmp_path):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("renames", range(5))
-def test_best_survives_being_cut_off_while_weights_change_places(kept, folders, tmp_path, monkeypatch, renames):
-    """Two policies: four renames, each a point at which the process may die, and the one after them all."""
-    from .conftest import SUITE
-
-    file = tmp_path / "tiny.yaml"
-    file.write_text(SUITE.format(**folders))
+def test_best_survives_being_cut_off_while_weights_change_places(kept, suite_file, tmp_path, monkeypatch, renames):
     settings, done = [*SHORT, "keep=best"], []
     choose, rename = resume_point.choose_best, Path.rename
 
@@ -173,9 +151,9 @@ def test_best_survives_being_cut_off_while_weights_change_places(kept, folders, 
     with monkeypatch.context() as patch:
         patch.setattr(resume_point, "choose_best", cut)
         with pytest.raises(KeyboardInterrupt):
-            run(file, tmp_path / "results", settings, only="*/hacpo/*")
+            run(suite_file, tmp_path / "results", settings, only="*/hacpo/*")
     assert len(done) == min(renames, 4)
-    again = run(file, tmp_path / "results", settings, only="*/hacpo/*")
+    again = run(suite_file, tmp_path / "results", settings, only="*/hacpo/*")
     one, other = again.cells[0], cell(kept["best"], "hacpo")
     ours, theirs = again.folder / one.key, kept["best"].folder / other.key
     assert not (ours / "best").exists()
@@ -209,25 +187,25 @@ def test_a_cell_cut_off_while_its_optimiser_goes_is_opened_again(kept, tmp_path)
 
 def test_running_cells_hold_two_whole_checkpoints(suite_file, tmp_path):
     prepared = prepare(str(suite_file), tmp_path, overrides=SHORT)
-    one = predicted(prepared, prepared.cells[0])
+    one = disk_space.cell_disk(prepared.cells[0])
     assert one.running - one.kept > 4 * one.kept  # newest and the one being written, each three times the weights
-    assert room.disk_of(prepared, 2).running == pytest.approx(
-        room.disk_of(prepared, 1).running + one.running - one.kept, rel=0.01
+    assert disk_space.disk_of(prepared, 2).running == pytest.approx(
+        disk_space.disk_of(prepared, 1).running + one.running - one.kept, rel=0.01
     )
     plan = plan_for(prepared, "2cpu-8G")
-    assert plan.disk.kept == pytest.approx(sum(predicted(prepared, c).kept for c in prepared.cells), rel=0.1)
+    assert plan.disk.kept == pytest.approx(sum(disk_space.cell_disk(c).kept for c in prepared.cells), rel=0.1)
     assert json.loads(json.dumps(plan.as_json()))["disk"]["kept"] == plan.disk.kept
 
 
 def test_the_guard_knows_real_sizes(tmp_path):
     prepared = prepare("cross_family", tmp_path)
-    disk = room.disk_of(prepared, 1)
+    disk = disk_space.disk_of(prepared, 1)
     assert 0.9e12 < disk.kept < 1.1e12  # 81 cells of two policies, in bf16
     assert disk.caches == pytest.approx(2 * (4.02e9 + 3.21e9 + 3.08e9 + 1.72e9 + 3.21e9), rel=0.01)  # each model once
-    none = room.disk_of(prepare("cross_family", tmp_path, overrides=["keep=none"]), 1)
+    none = disk_space.disk_of(prepare("cross_family", tmp_path, overrides=["keep=none"]), 1)
     assert none.kept < 0.1 * disk.kept  # texts of the answers
     with pytest.raises(UsageError, match=r"the results.* need about .* GiB are free"):
-        room.check_room(prepared, disk)
+        disk_space.check_disk(prepared, disk)
 
 
 def test_best_needs_a_curve(suite_file, tmp_path):

@@ -1,15 +1,14 @@
-"""Room on the disk: what a prepared suite will take, and a refusal before anything is written. Imports without torch."""
+"""What a prepared suite takes on the disk. Imports without torch."""
 
 from __future__ import annotations
 
-import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.allocation.cost_model import checkpoint_bytes
-from harness.allocation.demand import MEAN_ANSWER
+from harness.allocation.cost_model import MEAN_ANSWER, checkpoint_bytes
 from harness.allocation.planner import Disk
 from harness.allocation.shapes import load_shape
 from harness.cache import PRETRAINED, cache_folder, hub_cache, model_folder
@@ -23,7 +22,7 @@ from harness.tasks.registry import is_generated
 _WEIGHTS = {".safetensors", ".bin", ".gguf", ".pt", ".pth"}
 _TABLES = {
     "samples": (4200, 72),
-    "steps": (8300, 130),
+    "steps": (9600, 140),
     "terms": (2700, 52),
     "curves": (1350, 13),
     "costs": (2030, 24),
@@ -40,20 +39,20 @@ _MANIFEST = 3300
 
 
 class CellDisk(NamedTuple):
-    """Bytes of one cell. kept: when it is finished; running: at the fullest moment before that."""
+    """Bytes of one cell. running: at the fullest moment before its end."""
 
     kept: int
     running: int
 
 
 def _text(task: str | FileTask) -> tuple[float, float]:
-    """Bytes per token that lz4 leaves of an answer's text, and of what a trace lists per token: measured on the micro task, a prior
-    of prose."""
+    """Bytes per token that lz4 leaves of an answer's text, and of what a trace lists: measured on the micro task, a prior of
+    prose."""
     return (0.3, 4.0) if is_generated(task) else (2.2, 32.0)
 
 
 def disk_of(prepared: Prepared, workers: int) -> Disk:
-    """What the pending cells take, so many of them side by side. Raises UsageError for a model whose size is not known."""
+    """So many of the pending cells side by side. Raises UsageError for a model of unknown size."""
     pending = prepared.left()
     of_kind = {cell.kind: cell_disk(cell) for cell in {cell.kind: cell for cell in pending}.values()}
     cells = [of_kind[cell.kind] for cell in pending]
@@ -93,16 +92,20 @@ def cell_disk(cell: Cell) -> CellDisk:
 
 
 def check_place(folder: Path) -> None:
-    """Refuse a folder that cannot be made or written, before anything that takes time. Raises UsageError."""
+    """Before anything that takes time. Raises UsageError."""
     existing = _existing(folder)
-    if not existing.is_dir():
-        raise UsageError(f"{folder}: {existing} is a file, not a folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise UsageError(f"{folder}: {existing} cannot be written")
+    try:
+        with tempfile.TemporaryFile(
+            dir=existing
+        ):  # permissions do not tell everything: read-only mounts, root's own limits
+            pass
+    except OSError as error:
+        why = f"cannot be written: {error.strerror or error}" if existing.is_dir() else "is a file, not a folder"
+        raise UsageError(f"{folder}: {existing} {why}") from None
 
 
-def check_room(prepared: Prepared, disk: Disk) -> None:
-    """Refuse, before anything is written, what the disks cannot hold. Raises UsageError."""
+def check_disk(prepared: Prepared, disk: Disk) -> None:
+    """Raises UsageError for what the disks cannot hold."""
     folder = prepared.folder
     there = sum(_size(folder / cell.key) for cell in prepared.left())
     needs = [(folder, "the results", max(0, disk.running - there))]
@@ -119,17 +122,10 @@ def check_room(prepared: Prepared, disk: Disk) -> None:
                 f"{place}: {words} need about {needed / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free on this disk "
                 "(`keep: none` or `best` in the suite: docs/suites.md)"
             )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink(missing_ok=True)  # another part of the suite probes too
-    except OSError as error:  # permissions do not tell everything: read-only mounts, root's own limits
-        raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
 
 def _caches(prepared: Prepared) -> Iterator[tuple[Path, int]]:
-    """Where base checkpoints and hub models that are not there yet will lie, and their bytes, each once."""
+    """Where models that are not there yet will lie, and their bytes, each once."""
     bases = {b.key: b for cell in prepared.left() for b in prepared.bases_of(cell)}.values()
     for model, revision, *_ in {(b.policy.model, b.policy.revision, b.policy.stage0, b.seed): b for b in bases}:
         shape = load_shape(model, revision)
@@ -142,7 +138,6 @@ def _caches(prepared: Prepared) -> Iterator[tuple[Path, int]]:
 
 
 def _tokenizer(folder: Path) -> int | None:
-    """Bytes of all but the weights, where the model is a folder here."""
     if not folder.is_dir():
         return None
     return sum(p.stat().st_size for p in folder.iterdir() if p.is_file() and p.suffix not in _WEIGHTS)

@@ -1,0 +1,80 @@
+"""The same digits on every x86-64 machine: which cells are computed so, and what has to be set before torch and numpy are imported.
+No torch here.
+
+torch multiplies by MKL, which takes other kernels by vendor and instruction set; ATen and numpy choose the width of vectors,
+oneDNN (GELU) and OpenBLAS their kernels. With `ENVIRONMENT`, on one thread, in fp32 and with fused AdamW all of them take the same
+ones wherever there is AVX2 with FMA. `torch.sqrt` alone does not, which goes through MKL's and is not rounded correctly there."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from harness.allocation import inventory
+from harness.allocation.shapes import MICRO, cpu_flags
+from harness.errors import EngineError
+
+Numerics = Literal["portable", "fast"]
+DEFAULT: Numerics = "fast"
+"""Of suites of micro models that are computed on a CPU."""
+ENVIRONMENT = {
+    "MKL_CBWR": "COMPATIBLE",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+    "OPENBLAS_CORETYPE": "HASWELL",
+}
+
+
+def chosen(options: Mapping[str, Any], models: Iterable[str], able: bool | None = None) -> Numerics:
+    """What a suite of these models is computed in: as it says, else by its models and the machine. able: whether that can compute
+    portably; None asks this one."""
+    stated: Numerics | None = options.get("numerics")
+    micro = all(model.startswith(MICRO) for model in models)
+    return stated or (DEFAULT if micro and not unlike(options) and (able or not lacking()) else "fast")
+
+
+def environment(options: Mapping[str, Any]) -> dict[str, str]:
+    """Of a process that computes with these engine options."""
+    return ENVIRONMENT if options.get("numerics") == "portable" else {}
+
+
+def unlike(options: Mapping[str, Any]) -> str:
+    """What in an engine's options rules portable numerics out; empty where nothing does."""
+    device = options.get("device") or ("cuda" if inventory.local().gpus else "cpu")
+    if device != "cpu":
+        return f"device: {device}"
+    if options.get("dtype", "fp32") not in (None, "fp32"):
+        return f"dtype: {options['dtype']}"
+    return f"threads: {options['threads']}" if (options.get("threads") or 1) > 1 else ""
+
+
+def lacking() -> str:
+    """Why this machine cannot compute portably; empty where it can."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return f"this machine is {platform.machine()}, not x86-64"
+    missing = {"avx2", "fma"} - cpu_flags()
+    return f"this CPU has no {' and no '.join(sorted(missing)).upper()}" if missing else ""
+
+
+def require() -> None:
+    """Raises EngineError where this process does not compute portably."""
+    import numpy as np
+    import torch
+
+    unset = [f"{name}={value}" for name, value in ENVIRONMENT.items() if os.environ.get(name) != value]
+    if unset:
+        raise EngineError(f"numerics: portable needs {', '.join(unset)} in the environment before torch is imported")
+    if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+        raise EngineError("numerics: portable needs a torch that multiplies by MKL, which this one does not")
+    if (capability := torch.backends.cpu.get_cpu_capability()) != "AVX2":
+        raise EngineError(f"numerics: portable needs torch's AVX2 kernels; this process took those for {capability}")
+    if wide := {*np.show_config("dicts")["SIMD Extensions"]["found"]} & {
+        *ENVIRONMENT["NPY_DISABLE_CPU_FEATURES"].split()
+    }:
+        raise EngineError(
+            f"numerics: portable needs numpy without {', '.join(sorted(wide))}; it was imported too early"
+        )
+    torch.set_num_threads(1)

@@ -1,0 +1,64 @@
+"""CoPD: steps of RLVR alternate with steps of mutual distillation (arXiv 2604.27083, as a reader's note has it)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import floor
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta
+
+from harness.experience.answers import Group, Inbox, PeerScores
+from harness.experience.records import Draft, Pieces, Record
+from harness.learning.advantages import GRPO, grpo_advantages, own_answers, own_term
+from harness.learning.regime import Context, Need, Regime
+from harness.learning.terms import Term
+from harness.suite.space import Choice, Range
+
+
+@dataclass(frozen=True)
+class CoPDOptions:
+    """ratio: steps of RLVR to one of distillation (1.5, published); 0 distils at every step. beta: of the distillation's
+    advantages."""
+
+    ratio: Annotated[float, Choice(0.5, 1.5, 4.0), Meta(ge=0)] = 1.5
+    beta: Annotated[float, Range(0.1, 3.0, "log"), Meta(gt=0)] = 1.0
+
+
+class CoPD(Regime):
+    """GRPO, and every few steps policy gradient on own answers with A_t = beta (log pi_peer(y_t) - log pi_old(y_t)).
+
+    Published: the advantage, token by token on the learner's own rollouts (reverse KL, on-policy), and 1.5 : 1. Our reading: which
+    steps distil, beta 1, GRPO's clip and token mean, the mean over peers; log pi_old as sampled. Across tokenizers the peer's
+    come by chunks of bytes (as in 2605.07711). Answers that no peer scored are left out; without any score the step is GRPO's.
+    """
+
+    Options = CoPDOptions
+    shares = frozenset({Draft})
+    needs = frozenset({Need.SCORES})
+
+    def publish(self, groups: Sequence[Group], pieces: Pieces) -> list[Record]:
+        """Drafts, in the steps that distil."""
+        return super().publish([g for g in groups if self._distils(g.step)], pieces)
+
+    def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
+        """One term on own answers."""
+        if not (self._distils(context.step) and any(inbox.scores.values())):
+            return [own_term(own, grpo_advantages, GRPO)]
+        answers = []
+        for group in own:
+            found: dict[int, list[PeerScores]] = {}
+            for scores in inbox.scores.get(group.prompt.id, ()):
+                found.setdefault(scores.index, []).append(scores)
+            chosen = replace(group, answers=tuple(group.answers[i] for i in found))
+            terms = own_answers(chosen, [0.0] * len(found))
+            for term, answer, peers in zip(terms, chosen.answers, found.values(), strict=True):
+                theirs = np.mean([s.aligned for s in peers], axis=0, dtype=np.float64)
+                answers.append(replace(term, advantage=self.options.beta * (theirs - answer.logprobs)))
+        return [Term("distil", "own", GRPO, tuple(answers))]
+
+    def _distils(self, step: int) -> bool:
+        period: float = self.options.ratio + 1
+        return floor(step / period) > floor((step - 1) / period)

@@ -1,0 +1,105 @@
+"""Which cells are computed portably, what their keys say, and that no process claims it in vain."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.allocation.shapes import cpu_flags
+from harness.engines.embedded import numerics
+from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.embedded.numerics import ENVIRONMENT, chosen, environment
+from harness.engines.embedded.plugin import Embedded
+from harness.engines.embedded.warmup import MicroSpec
+from harness.errors import EngineError
+from harness.session.suite import rules
+from harness.session.suite.prepare import prepare
+
+MICRO = ("micro/llama", "micro/qwen")
+
+
+@pytest.fixture
+def able(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numerics, "DEFAULT", "portable")
+    monkeypatch.setattr(numerics, "lacking", lambda: "")
+
+
+@pytest.mark.parametrize(
+    ("options", "models", "wanted"),
+    [
+        ({}, MICRO, "portable"),
+        ({"numerics": "fast"}, MICRO, "fast"),
+        ({"numerics": "portable", "dtype": "fp32"}, ("org/model",), "portable"),
+        ({}, ("micro/llama", "org/model"), "fast"),
+        ({"dtype": "bf16"}, MICRO, "fast"),
+        ({"device": "cuda"}, MICRO, "fast"),
+        ({"threads": 2}, MICRO, "fast"),
+    ],
+)
+@pytest.mark.usefixtures("able")
+def test_micro_families_on_a_cpu_are_computed_portably(
+    options: dict[str, object], models: tuple[str, ...], wanted: str
+) -> None:
+    assert chosen(options, models) == wanted
+    assert environment({"numerics": wanted}) == (ENVIRONMENT if wanted == "portable" else {})
+
+
+@pytest.mark.usefixtures("able")
+def test_fast_numerics_leave_keys_as_they_were(tmp_path: Path) -> None:
+    portable, fast = (
+        prepare("quickstart", tmp_path, overrides=[f"engine_options.numerics={name}"]) for name in ("portable", "fast")
+    )
+    assert prepare("quickstart", tmp_path).keys() == portable.keys()
+    assert portable.keys().isdisjoint(fast.keys())
+    assert (portable.cells[0].config()["engine_options"], fast.cells[0].config()["engine_options"]) == (
+        {"numerics": "portable"}, {},
+    )  # fmt: skip
+    assert len({replace(MicroSpec("qwen", "mul"), numerics=name).key for name in ("portable", "fast")}) == 2
+
+
+@pytest.mark.usefixtures("able")
+def test_a_machine_that_cannot_says_so_and_computes_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (numerics, sys.modules[Embedded.__module__]):
+        monkeypatch.setattr(module, "lacking", lambda: "this machine is aarch64, not x86-64")
+    prepared = prepare("quickstart", tmp_path)
+    assert prepared.suite.engine_options == {"numerics": "fast"}
+    assert rules.remarks(prepared.suite)[-1] == (
+        "numerics: fast, for this machine is aarch64, not x86-64: rows repeat on this kind of CPU only"
+    )
+    assert "aarch64" in Embedded.lacking({"numerics": "portable"})
+
+
+def test_other_machines_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numerics, "cpu_flags", lambda: {"avx2"})
+    monkeypatch.setattr(numerics.platform, "machine", lambda: "x86_64")
+    assert numerics.lacking() == "this CPU has no FMA"
+    monkeypatch.setattr(numerics.platform, "machine", lambda: "arm64")
+    assert numerics.lacking() == "this machine is arm64, not x86-64"
+
+
+def test_a_process_without_the_environment_does_not_claim_to_be_portable(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(EngineError, match=r"bf16 on cpu; numerics: portable needs device: cpu, dtype: fp32"):
+        EmbeddedEngine("a", folder, device="cpu", dtype="bf16", numerics="portable")
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MKL_CBWR")
+    with pytest.raises(EngineError, match=r"portable needs MKL_CBWR=COMPATIBLE in the environment before torch"):
+        EmbeddedEngine("a", folder, device="cpu", numerics="portable")
+
+
+@pytest.mark.parametrize(("late", "told"), [("torch", "needs torch's AVX2 kernels"), ("numpy", "needs numpy without")])
+def test_libraries_that_were_imported_before_the_environment_was_set_are_noticed(late: str, told: str) -> None:
+    if "avx512f" not in cpu_flags():
+        pytest.skip("this CPU has nothing wider than AVX2 to take")
+    clean = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
+    first = {"torch": "import os, torch; torch.backends.cpu.get_cpu_capability()", "numpy": "import os, numpy"}[late]
+    code = f"{first}\nfrom harness.engines.embedded import numerics\nos.environ.update(numerics.ENVIRONMENT)\nnumerics.require()"
+    done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, timeout=120)
+    assert f"numerics: portable {told}" in done.stderr

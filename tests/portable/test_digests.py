@@ -1,0 +1,77 @@
+"""The same digits on every machine: this one's, and emulated ones', against `digests.json`, made by
+
+python -m tests.portable.digest | jq -s add > tests/portable/digests.json    with the torch of constraints.txt"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.engines.embedded.numerics import lacking
+from tests.portable.digest import REGIMES
+
+ROOT = Path(__file__).parents[2]
+WANTED = json.loads(Path(__file__).with_name("digests.json").read_text("utf-8"))
+PINNED = next(
+    line.partition("==")[2].strip()
+    for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    if line.startswith("torch==")
+)
+EMULATED = ("Haswell", "EPYC-Rome", "EPYC-Milan")
+"""An Intel and two AMDs. Debian 12's emulator knows no AVX-512."""
+
+pytestmark = [
+    pytest.mark.skipif(bool(why := lacking()), reason=why or "this machine can"),
+    pytest.mark.skipif(torch.__version__.partition("+")[0] != PINNED, reason=f"the digests are torch {PINNED}'s"),
+]
+
+
+def said(*command: object, before: Sequence[str] = ()) -> dict[str, str]:
+    """What `tests.portable.digest` prints in a process of its own. before: what runs its Python."""
+    python = [*before, sys.executable, "-m", "tests.portable.digest", *map(str, command)]
+    out = subprocess.run(python, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=7000).stdout
+    return {name: found for line in out.splitlines() for name, found in json.loads(line).items()}
+
+
+def test_this_machine_computes_the_reference_digests() -> None:
+    """Issue: the same digits on every machine."""
+    assert said() == WANTED
+
+
+def test_one_changed_bit_in_a_weight_gives_another_digest() -> None:
+    (found,) = said("changed").items()
+    assert found not in WANTED.items()
+
+
+def emulator() -> str:
+    if "EMULATE" not in os.environ:
+        pytest.skip("takes most of an hour: make test-portable")
+    found = shutil.which("qemu-x86_64")
+    if found is None:
+        pytest.skip("needs qemu-x86_64 (apt-get install qemu-user)")
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("cpu", EMULATED[:2])
+def test_an_emulated_cpu_computes_the_same(cpu: str) -> None:
+    assert said(before=[emulator(), "-cpu", cpu]) == WANTED
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_cells_begun_here_and_ended_on_another_cpu_have_the_same_rows(tmp_path: Path) -> None:
+    program = emulator()
+    assert said("begin", tmp_path) == {}
+    assert len([*tmp_path.glob("results/*/resume/step-*")]) == len(REGIMES)
+    ended = said("end", tmp_path, before=[program, "-cpu", EMULATED[2]])
+    assert ended == {name: WANTED[name] for name in REGIMES}

@@ -1,0 +1,171 @@
+"""Exact facts of LUFFY, CHORD and their like ("Beyond rollouts"), in fp32 where a gradient is meant."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from formulas import successes
+from test_zero_peers import bits
+from worlds import MAX_TOKENS, make_world
+
+from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
+from harness.learning.minibatches import minibatches, pack, settle
+from harness.learning.registry import build
+from harness.learning.surrogate import surrogate
+from harness.learning.terms import Schedule, Term, scheduled
+from harness.verification.verdict import Verdict
+
+WORLD = make_world(3, policies=3)
+
+
+def peer_gradients(name: str, **options: object) -> list[tuple[float, float, float, int]]:
+    """(probability, advantage, gradient, divisor) of each peer token at random fp32 log-probabilities, with one update."""
+    terms = scheduled(build(name, options).learn(WORLD.own, WORLD.inbox, WORLD.context()), 1, 1)
+    (batch,) = settle(minibatches(terms, 1, MAX_TOKENS), [g.prompt for g in WORLD.own], lambda p, a: [])
+    live = [(i, a) for i, a in batch.live() if terms[i].source == "peer"]
+    logp = -torch.rand(sum(a.tokens.size for _, a in live), generator=torch.Generator().manual_seed(1)) * 4
+    logp.requires_grad_()
+    surrogate(logp, pack(batch, live))[0].backward()
+    advantages = [a.advantage for _, a in live for _ in a.tokens]
+    divisor = batch.normaliser(live[0][1] and terms[live[0][0]].objective)
+    return list(
+        zip(logp.detach().exp().tolist(), advantages, logp.grad.tolist(), [divisor] * len(advantages), strict=True)
+    )
+
+
+def test_luffy_weighs_one_as_gamma_vanishes_and_by_the_probability_as_it_grows():
+    tokens = peer_gradients("luffy", gamma=1e-9, gradient="weight")
+    assert any(a > 0 for _, a, _, _ in tokens)
+    assert [g * n for _, _, g, n in tokens] == pytest.approx([-a for _, a, _, _ in tokens], rel=1e-6)
+    tokens = peer_gradients("luffy", gamma=1e9, gradient="weight")
+    assert [g * n * 1e9 for _, _, g, n in tokens] == pytest.approx([-a * p for p, a, _, _ in tokens], rel=1e-6)
+
+
+def test_luffys_published_gradient_is_that_of_the_shaped_probability():
+    """By autograd through f(p) A, f(p) = p / (p + 0.1), as the released code has it."""
+    for p, a, g, n in peer_gradients("luffy"):
+        leaf = torch.tensor(math.log(p), dtype=torch.float64, requires_grad=True)
+        (-(leaf.exp() / (leaf.exp() + 0.1)) * a / n).backward()
+        assert g == pytest.approx(leaf.grad.item(), rel=1e-5)
+
+
+def test_chord_at_mu_zero_is_grpo_bit_for_bit_whatever_peers_send():
+    """Its mini-batches too, which imitated answers of weight 0 would cut elsewhere."""
+    for seed in range(3, 9):
+        world = make_world(seed, policies=3)
+        grpo = build("independent", {}).learn(world.own, Inbox(), world.context())
+        chord = build("chord", {"mu_first": 0.0, "mu_last": 0.0}).learn(world.own, world.inbox, world.context())
+        for step, updates, old in ((1, 1, "sampler"), (7, 3, "trainer"), (20, 2, "trainer")):
+            assert bits(world, scheduled(chord, step, 20), updates, old) == bits(world, grpo, updates, old)
+    moved = build("chord", {}).learn(WORLD.own, WORLD.inbox, WORLD.context())
+    assert [bool(t.answers) and t.weight > 0 for t in scheduled(moved, 20, 20)] == [True, True], (
+        "the comparison can fail"
+    )
+
+
+def test_mu_falls_along_half_a_cosine_from_the_first_step_to_the_last():
+    terms = build("chord", {}).learn(WORLD.own, WORLD.inbox, WORLD.context())
+    weights = [[t.weight for t in scheduled(terms, step, 45)] for step in range(1, 46)]
+    for step, (own, imitation) in enumerate(weights):
+        mu = 0.05 + 0.85 * 0.5 * (1 + math.cos(math.pi * step / 44))
+        assert (own, imitation) == pytest.approx((1 - mu, mu), rel=1e-12)
+    assert [t.weight for t in scheduled(terms, 1, 1)] == pytest.approx([0.1, 0.9])
+    plain = Term("own", "own", terms[0].objective, (), weight=0.3)
+    assert scheduled([plain], 2, 3) == [plain]
+    half = scheduled([replace(plain, schedule=Schedule(1.0, 0.0))], 2, 3)[0]
+    assert (half.weight, half.schedule) == (pytest.approx(0.15), None)
+
+
+@pytest.mark.parametrize("name", ["luffy", "chord"])
+def test_every_right_answer_is_learnt_and_a_lying_peers_claims_are_not(name):
+    peer = build(name, {}).learn(WORLD.own, WORLD.inbox, WORLD.context())[1]
+    with_own = {x for x in WORLD.prompts if name == "chord" or WORLD.group("p0", x)}
+    right = [k for x in WORLD.prompts if x in with_own for k in successes(WORLD, x)]
+    assert sorted(WORLD.key_of(a.tokens) for a in peer.answers) == sorted(right)
+    claimed = sum(len(given) for given in WORLD.inbox.successes.values())
+    assert claimed > len(right), "some claims of this world are false"
+
+
+@pytest.mark.parametrize("update", ["luffy", "sgt", "hacpo"])
+def test_under_grafts_selection_only_the_chosen_groups_are_learnt(update):
+    """GRAFT's Table 2b."""
+    seen = set()
+    for seed in range(30):
+        world = make_world(seed, policies=3)
+        graft = build("graft", {}).learn(world.own, world.inbox, world.context())[1]
+        chosen = {world.key_of(a.tokens) for a in graft.answers}
+        terms = build("grafted", {"update": update}).learn(world.own, world.inbox, world.context())
+        learnt = {world.key_of(a.tokens) for t in terms if t.source == "peer" for a in t.answers}
+        right = {k for k in chosen if world.reward(k) == 1}
+        expected = {"luffy": right, "hacpo": chosen}.get(update, learnt)
+        assert learnt == expected
+        assert learnt <= (right if update == "sgt" else chosen)
+        assert {k[1] for k in learnt} == {k[1] for k in chosen}
+        if update == "hacpo":  # capabilities are of all that arrived
+            full = build("hacpo", {})
+            full.learn(world.own, world.inbox, world.context())
+            grafted = build("grafted", {"update": "hacpo"})
+            grafted.learn(world.own, world.inbox, world.context())
+            assert grafted.state() == full.state()
+        seen |= {len(learnt) > 0}
+    assert seen == {True, False}
+
+
+def test_annealed_shares_are_refused_outside_zero_and_one():
+    from harness.suite.schema import Replay
+
+    assert "share" not in Replay(suite="s", regime="r").model_dump(), "stored cells keep their keys"
+    assert Replay(suite="s", regime="r", share=[1.0, 0.0]).model_dump()["share"] == [1.0, 0.0]
+    for share in ([1.0], [1.0, -0.1], [2.0, 0.0]):
+        with pytest.raises(ValueError, match="share"):
+            Replay(suite="s", regime="r", share=share)
+    assert np.isclose(Schedule(1.0, 0.0).at(23, 45), 0.5)
+
+
+VOTES = [
+    # own answers, one list per peer, rewards. "" says nothing, "8.0" is 8.
+    (["7", "8", "8"], [["8.0", "9", "7"]], [0, 1, 1]),  # 8: 2/3 * 2/3 + 1/3 * 1/3
+    (["7", "8", "9"], [["9", "9", "9"]], [0, 0, 1]),  # consistent peers count more
+    (["7", "7", "8"], [["8", "9", "8"], ["7", "7", "7"]], [1, 1, 0]),
+    (["7", "", ""], [["", "", "8"]], [1, 0, 0]),  # equal: the first
+    (["", ""], [["", ""]], [0, 0]),
+    (["7", "8"], [["8"] * 3 + ["7"] * 3], [1, 0]),  # 1/2 * 1/2 each: equal again
+    (["1", "2", "2"], [["1"] * 9], [1, 0, 0]),
+    # by shares alone 7 wins, 0.4 + 0.4 to 0.75; by the weights 8, 0.75 * 0.75 to 0.4 * 0.4 twice
+    (["7", "7", "1", "2", "3"], [["7", "7", "4", "5", "6"], ["8", "8", "8", "9"]], [0, 0, 0, 0, 0]),
+]
+
+
+@pytest.mark.parametrize(("own", "peers", "rewards"), VOTES)
+def test_rlccf_rewards_agreement_with_the_weighted_vote_and_never_the_gold(own, peers, rewards):
+    def said(text: str) -> Verdict:
+        return Verdict("right" if text == "1000" else "wrong", extracted=text)
+
+    tokens = np.array([1, 0], dtype=np.int32)
+    answers = tuple(Answer(tokens.copy(), np.zeros(2, np.float32), "t", True, said(text)) for text in own)
+    sent = tuple(
+        PeerAnswer(f"p{j + 1}", 0, 1, "x", i, tokens, "t", True, said(text))
+        for j, group in enumerate(peers)
+        for i, text in enumerate(group)
+    )
+    group = Group(Prompt("x", "x", "1000"), "p0", 0, 1, answers)
+    (term,) = build("rlccf", {}).learn([group], Inbox({"x": sent}), WORLD.context())
+    mean = sum(rewards) / len(rewards)
+    std = math.sqrt(sum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1))
+    assert [a.advantage for a in term.answers] == pytest.approx([(r - mean) / (std + 1e-6) for r in rewards])
+
+
+def test_on_an_earlier_prompt_only_imitation_learns_from_a_stale_answer():
+    """It stands as a group without own answers."""
+    right = next(a for given in WORLD.inbox.successes.values() for a in given if a.verdict.value == "right")
+    late, inbox = Group(Prompt("old", "old", "1"), "p0", 3, 1, ()), Inbox({"old": (right,)}, {"old": (right,)})
+    learnt = {
+        name: [a for t in build(name, {}).learn([late], inbox, WORLD.context()) for a in t.answers]
+        for name in ("luffy", "chord", "rlccf", "grafted")
+    }
+    assert [a.tokens is right.tokens for a in learnt.pop("chord")] == [True]
+    assert not any(learnt.values())
