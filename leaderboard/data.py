@@ -24,6 +24,19 @@ from leaderboard.frames import Choice, Outcome, answer, opening, show_frame
 
 Stamp = tuple[int, int, int]
 _MOST = 256
+_KEPT = [
+    "answer",
+    "across",
+    "board",
+    "frame",
+    "missing",
+    "processors",
+    "seeds",
+    "show",
+    "stages",
+    "states",
+    "summaries",
+]
 
 
 class Store:
@@ -31,17 +44,17 @@ class Store:
         self.results, self.stamp = results, stamp
         self.snapshot = Snapshot(results)
         for name in (
-            "board",
-            "summaries",
-            "frame",
-            "show",
-            "seeds",
             "answer",
             "across",
+            "board",
+            "frame",
             "missing",
             "processors",
-            "states",
+            "seeds",
+            "show",
             "stages",
+            "states",
+            "summaries",
         ):
             setattr(self, name, lru_cache(_MOST)(getattr(self, name)))  # nobody may change what is kept
 

@@ -73,13 +73,17 @@ def board(snapshot: Snapshot, which: Settings = "published", margin: float = MAR
     settings: dict[Setting, dict[str, ShowRow]] = {}
     for suite in without_trials(list(suites)):
         baseline, config = suites[suite]
-        if any(v["name"] == baseline and v["options"].get("objective", "grpo") != "grpo" for v in config["regimes"]):
+        if any(
+            v["name"] == baseline and v["options"].get("objective", "grpo") != "grpo" for v in config.get("regimes", ())
+        ):
             continue
         cells = finished(snapshot, suite)
         metric = next((key.metric for key in cells.families if key.policy == MEAN), "")
+        if not metric:
+            continue
         rows = list(choice_rows(MEAN, metric, cells, margin))
-        shapes = {group["name"]: shape for group in config["groups"] if (shape := _shape(group))}
-        variants = {v["name"]: v for v in config["regimes"]}
+        shapes = {group["name"]: shape for group in config.get("groups", ()) if (shape := _shape(group))}
+        variants = {v["name"]: v for v in config.get("regimes", ())}
         for (group, task), lines in groupby(rows, key=lambda row: (row.group, row.task)):
             if group in shapes and (kept := _kept(list(lines), variants, which, shapes[group].kind)):
                 seeds = max(row.seeds for row in kept.values())

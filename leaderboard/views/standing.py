@@ -31,9 +31,18 @@ _SORTS = ("mean gain", "cost", "name")
 
 
 def draw(store: Store, suite: str) -> None:
+    if store.board("published").settings:
+        _draw_board(store)
+    else:
+        empty("No suite has two regimes to compare yet.", "harness run quickstart")
+    st.header("Suites")
+    st.markdown(
+        "\n".join(f"- [{escaped(s.name)}]({_address(s.name)}) {escaped(s.title)}" for s in store.suites().itertuples())
+    )
+
+
+def _draw_board(store: Store) -> None:
     published, tuned = store.board("published"), store.board("tuned")
-    if not published.settings:
-        return empty("No suite has two regimes to compare yet.", "harness run quickstart")
     first, rest = answer(published, tuned).split(". ", 1)
     st.markdown(f"**{escaped(first)}.** {escaped(rest, 4000)}")
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
@@ -50,10 +59,14 @@ def draw(store: Store, suite: str) -> None:
         margin = choose_margin()
     found = store.board(cast(Settings, asked), margin)
     st.caption(_legend(margin))
-    if not found.settings:
-        return empty("No suite has searched settings yet.", "harness run tuned_small")
-    st.html(_table(found, _sorted(found, sort), store.summaries(), margin))
-    return None
+    if found.settings:
+        st.html(_table(found, _sorted(found, sort), store.summaries(), margin))
+    else:
+        empty("No suite has searched settings yet.", "harness run tuned_small")
+
+
+def _address(suite: str) -> str:
+    return f"ranking?suite={quote(suite)}"
 
 
 def _legend(margin: float) -> str:
@@ -88,7 +101,7 @@ def _table(board: Board, rows: list[Standing], summaries: dict[str, str], margin
 
 
 def _link(setting: Setting) -> str:
-    return f'<a href="ranking?suite={quote(setting.suite)}" target="_self">{escape(visible(setting.title))}</a>'
+    return f'<a href="{_address(setting.suite)}" target="_self">{escape(visible(setting.title))}</a>'
 
 
 def _row(place: int, row: Standing, summary: str, margin: float) -> str:
