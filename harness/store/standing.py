@@ -151,8 +151,8 @@ def _standing(name: str, columns: Sequence[Setting], settings: Mapping[Setting, 
     return Standing(regime=name, cells=cells, gain=mean, interval=interval, cost=cost)
 
 
-def answer(published: Board, tuned: Board) -> str:
-    """Which regime to use, and whether sharing helps: from the numbers."""
+def answer(published: Board, tuned: Board) -> list[str]:
+    """Which regime to use, and whether sharing helps, from the numbers: the shortest answer first, then where and by how much."""
     verdicts = {cell.verdict for found in (published, tuned) for row in found.standings for cell in row.cells if cell}
     parts = ["It depends on the pair and the settings." if GAINS in verdicts else "No regime gains."]
     if ahead := [s for s in published.standings if s.gain is not None and s.interval][:2]:
@@ -186,7 +186,7 @@ def answer(published: Board, tuned: Board) -> str:
         parts.append(
             f"{_WHERE[kind]} {said} (gains from {low} to {high} points; in {nothing} of {len(cells)} comparisons no effect)."
         )
-    return " ".join(parts)
+    return parts
 
 
 _WHERE: dict[Kind, str] = {

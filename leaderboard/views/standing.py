@@ -43,8 +43,8 @@ def draw(store: Store, suite: str) -> None:
 
 def _draw_board(store: Store) -> None:
     published, tuned = store.board("published"), store.board("tuned")
-    first, rest = answer(published, tuned).split(". ", 1)
-    st.markdown(f"**{escaped(first)}.** {escaped(rest, 4000)}")
+    first, *rest = answer(published, tuned)
+    st.markdown("\n".join([f"**{escaped(first)}**", "", *(f"- {escaped(said, 2000)}" for said in rest)]))
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         asked = st.segmented_control(
             "Settings",
@@ -93,10 +93,10 @@ def _table(board: Board, rows: list[Standing], summaries: dict[str, str], margin
     heads = "".join(f'<th scope="col" class="setting">{_link(setting)}</th>' for setting in board.settings)
     lines = "".join(_row(place, row, summaries.get(row.regime, ""), margin) for place, row in enumerate(rows, 1))
     return (
-        f'{_STYLE}<table class="standing"><caption>Gain of every regime in every setting</caption><thead>'
+        f'{_STYLE}<div class="wide" tabindex="0"><table class="standing"><caption>Gain of every regime in every setting</caption><thead>'
         f'<tr><td colspan="4"></td>{over}</tr><tr><th scope="col">#</th><th scope="col">regime</th>'
-        f'<th scope="col">mean gain where not built to gain</th><th scope="col">cost</th>{heads}</tr></thead>'
-        f"<tbody>{lines}</tbody></table>"
+        f'<th scope="col">mean gain, pairs not built to gain</th><th scope="col">cost</th>{heads}</tr></thead>'
+        f"<tbody>{lines}</tbody></table></div>"
     )
 
 
@@ -109,7 +109,7 @@ def _row(place: int, row: Standing, summary: str, margin: float) -> str:
     mean = "–" if row.gain is None else POINTS.text(row.gain)
     cells = "".join(f'<td class="setting">{_cell(cell, margin)}</td>' for cell in row.cells)
     return (
-        f'<tr><td>{place}</td><th scope="row">{escape(visible(row.regime))}<small>{escape(summary)}</small></th>'
+        f'<tr><td>{place}</td><th scope="row">{escape(visible(row.regime))}<small title="{escape(summary)}">{escape(summary)}</small></th>'
         f"<td><strong>{mean}</strong> {POINTS.interval(row.interval)}<small>{counts}</small></td>"
         f"<td>{'–' if row.cost is None else f'{row.cost:.1f}×'}</td>{cells}</tr>"
     )
@@ -135,19 +135,22 @@ def _place(gain: float) -> float:
 
 
 _STYLE = """<style>
+.wide {overflow-x: auto; position: relative}
 .standing {border-collapse: collapse; width: 100%; font-size: .875rem}
 .standing caption, .standing .hidden {position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%)}
-.standing th, .standing td {padding: .45rem .4rem; text-align: left; border-bottom: 1px solid #8884;
+.standing th, .standing td {padding: .3rem .4rem; text-align: left; border-bottom: 1px solid #8884;
   vertical-align: middle; font-weight: 400}
 .standing thead th {font-weight: 600; font-size: .8rem}
-.standing .setting {text-align: center; min-width: 5.2rem}
+.standing .setting {text-align: center; min-width: 4.4rem}
 .standing .over {border-bottom: 3px solid #8aa3}
-.standing tbody th {font-weight: 700; min-width: 11rem}
+.standing tbody th {font-weight: 700}
+.standing tbody th small {max-width: 10rem; white-space: nowrap; overflow: hidden; text-overflow: ellipsis}
+.standing td:nth-child(3) {min-width: 8rem}
 .standing small {display: block; font-weight: 400; font-size: .78rem; opacity: .85}
 .standing a {color: inherit}
 .standing b {color: var(--c)}
 .standing .none {opacity: .75}
-.standing .axis {display: block; position: relative; height: .8rem; margin: .15rem auto 0; width: 4.6rem; overflow: hidden;
+.standing .axis {display: block; position: relative; height: .8rem; margin: .15rem auto 0; width: 4rem; overflow: hidden;
   background: linear-gradient(#8886, #8886) center / 1px 100% no-repeat}
 .standing .axis i {position: absolute; top: 50%; height: 3px; margin-top: -1.5px; background: var(--c); border-radius: 2px}
 .standing .axis u {position: absolute; top: 50%; width: 8px; height: 8px; margin: -4px 0 0 -4px; border-radius: 50%;
