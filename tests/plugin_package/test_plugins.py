@@ -130,7 +130,7 @@ def test_refused_before_anything_starts_in_one_line(site, tmp_path, name, words)
 )  # fmt: skip
 def test_a_scaffold_passes_its_own_tests(site, tmp_path, registry, name, flavour, passed):
     """Beyond rollouts: one regime of each kind passes from outside the package."""
-    written = write_package(plugins, name, tmp_path, flavour)
+    written = write_package(registry, name, tmp_path, flavour)
     for own in written.glob(f"{name.replace('-', '_')}*"):  # the installed module is tested
         shutil.rmtree(own) if own.is_dir() else own.unlink()
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(written)]
