@@ -207,6 +207,37 @@ def test_the_first_screen_links_every_suite_and_the_report_says_what_each_gave(
     assert BEST in text
 
 
+def test_the_first_screen_names_the_leader_where_it_does_not_help_and_the_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who has read nothing reads this from its text: an answer in a sentence, a row a regime, a column a pair."""
+    useless = [replace(r, effect=0.0) for r in REGIMES]
+    write_results(tmp_path, "built", DUO, seeds=(1, 2, 3), steps=3, questions=20, preset="strong-in")
+    for name, pair, regimes in (("alike", ("qwen", "gpt2"), REGIMES), ("unlike", ("llama", "neox"), useless)):
+        write_results(tmp_path, name, {name: pair}, regimes, seeds=(1, 2, 3, 4), steps=3, questions=400)
+    ingest(tmp_path)
+    app = app_on(tmp_path, monkeypatch)
+    answer = said(app).replace("\\", "")
+    assert answer.startswith("**It depends on the pair and the settings.**")
+    assert "Where each policy was taught what the other lacks," in answer
+    assert "On tiny models with the statistics of real pairs, sgt gains as published" in answer
+    (kinds, heads, leader, *rest) = table_of(app)
+    assert kinds[1:] == ["Built so that sharing must help", "Tiny models, statistics as of real pairs"]
+    assert leader[1].startswith("sgt")
+    assert "▲" in leader[heads.index("qwen × gpt2")]
+    assert "▲" not in leader[heads.index("llama × neox")]
+    assert re.fullmatch(r"\d\.\d×", leader[heads.index("cost")])
+    assert not any(row[1].startswith("hacpo-wide") for row in rest), "not as published"
+    assert any(row[1].startswith("hacpo-wide") for row in table_of(app_on(tmp_path, monkeypatch, settings="all"))[2:])
+
+
+def table_of(app: AppTest) -> list[list[str]]:
+    """The text of each cell of the first screen's table, by row."""
+    (drawn,) = (e.proto.body for e in app.get("html") if "<table" in e.proto.body)
+    rows = ElementTree.fromstring(drawn.partition("</style>")[2]).iter("tr")
+    return [["".join(cell.itertext()) for cell in row] for row in rows]
+
+
 def test_what_numbers_lack_and_where_they_ran_is_said_above_them(several: Path, tmp_path: Path) -> None:
     """What is missing is said everywhere; 2: the board, too, remarks where a paired comparison mixes kinds of processors."""
     for slug in ("ranking", "head-to-head"):

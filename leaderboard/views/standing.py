@@ -93,7 +93,8 @@ def _table(board: Board, rows: list[Standing], summaries: dict[str, str], margin
     heads = "".join(f'<th scope="col" class="setting">{_link(setting)}</th>' for setting in board.settings)
     lines = "".join(_row(place, row, summaries.get(row.regime, ""), margin) for place, row in enumerate(rows, 1))
     return (
-        f'{_STYLE}<div class="wide" tabindex="0"><table class="standing"><caption>Gain of every regime in every setting</caption><thead>'
+        f'{_STYLE}<div class="wide" tabindex="0"><table class="standing">'
+        f"<caption>Gain of every regime in every setting</caption><thead>"
         f'<tr><td colspan="4"></td>{over}</tr><tr><th scope="col">#</th><th scope="col">regime</th>'
         f'<th scope="col">mean gain, pairs not built to gain</th><th scope="col">cost</th>{heads}</tr></thead>'
         f"<tbody>{lines}</tbody></table></div>"
@@ -109,7 +110,8 @@ def _row(place: int, row: Standing, summary: str, margin: float) -> str:
     mean = "–" if row.gain is None else POINTS.text(row.gain)
     cells = "".join(f'<td class="setting">{_cell(cell, margin)}</td>' for cell in row.cells)
     return (
-        f'<tr><td>{place}</td><th scope="row">{escape(visible(row.regime))}<small title="{escape(summary)}">{escape(summary)}</small></th>'
+        f'<tr><td>{place}</td><th scope="row">{escape(visible(row.regime))}'
+        f'<small title="{escape(summary)}">{escape(summary)}</small></th>'
         f"<td><strong>{mean}</strong> {POINTS.interval(row.interval)}<small>{counts}</small></td>"
         f"<td>{'–' if row.cost is None else f'{row.cost:.1f}×'}</td>{cells}</tr>"
     )
