@@ -154,7 +154,7 @@ def _standing(name: str, columns: Sequence[Setting], settings: Mapping[Setting, 
 def answer(published: Board, tuned: Board) -> list[str]:
     """Which regime to use, and whether sharing helps, from the numbers: the shortest answer first, then where and by how much."""
     verdicts = {cell.verdict for found in (published, tuned) for row in found.standings for cell in row.cells if cell}
-    parts = ["It depends on the pair and the settings." if GAINS in verdicts else "No regime gains."]
+    parts = ["It depends on the pair and the settings." if GAINS in verdicts else "No regime is shown to gain."]
     if ahead := [s for s in published.standings if s.gain is not None and s.interval][:2]:
         each = joined([f"{s.regime} {POINTS.with_interval(s.gain, s.interval)}" for s in ahead])
         parts.append(f"Largest mean gains as published, where pairs were not built to gain: {each} points.")
