@@ -28,6 +28,7 @@ from leaderboard.views import PAGES
 _STYLE = """<style>[data-testid=stCaptionContainer], [data-testid=stCaptionContainer] * {
     color: inherit !important; opacity: .95 !important}
 [data-testid=stHeading] h2 {font-size: 1.6rem}
+[data-testid=stMainBlockContainer] {padding-top: 3.5rem}
 [data-testid=stButtonGroup] button[aria-checked=true] p, [data-testid=stTab] p {color: INK !important}</style>"""
 
 # Keys of the session: the suite chosen, and one that the address asked for in vain. (A bare string would stand on every page.)

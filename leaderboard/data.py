@@ -11,24 +11,51 @@ import pandas as pd
 import pyarrow as pa
 
 from harness.errors import StoreError
+from harness.learning.registry import listing
 from harness.statistics import MARGIN
 from harness.store.database import store_path
 from harness.store.ranking import Aggregate, aggregates, in_pairs
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, Stage, counted, mixed_in, stages
+from harness.store.standing import Board, Settings, board
 from harness.store.table import SeedRow, seed_rows, show_rows
 from harness.store.tuning import Tuning, read_tuning
 from leaderboard.frames import Choice, Outcome, answer, opening, show_frame
 
 Stamp = tuple[int, int, int]
 _MOST = 256
+_KEPT = [
+    "answer",
+    "across",
+    "board",
+    "frame",
+    "missing",
+    "processors",
+    "seeds",
+    "show",
+    "stages",
+    "states",
+    "summaries",
+]
 
 
 class Store:
     def __init__(self, results: Path, stamp: Stamp) -> None:
         self.results, self.stamp = results, stamp
         self.snapshot = Snapshot(results)
-        for name in ("frame", "show", "seeds", "answer", "across", "missing", "processors", "states", "stages"):
+        for name in (
+            "answer",
+            "across",
+            "board",
+            "frame",
+            "missing",
+            "processors",
+            "seeds",
+            "show",
+            "stages",
+            "states",
+            "summaries",
+        ):
             setattr(self, name, lru_cache(_MOST)(getattr(self, name)))  # nobody may change what is kept
 
     def frame(self, sql: str, *parameters: Any) -> pd.DataFrame:
@@ -51,6 +78,14 @@ class Store:
 
     def show(self, suite: str, margin: float = MARGIN) -> pd.DataFrame:
         return show_frame(show_rows(self.snapshot, suite, margin))
+
+    def board(self, which: Settings = "published", margin: float = MARGIN) -> Board:
+        """Every regime over all suites."""
+        return board(self.snapshot, which, margin)
+
+    def summaries(self) -> dict[str, str]:
+        """By regime, the first line of its docstring."""
+        return {info.name: info.summary for info in listing()}
 
     def seeds(self, suite: str) -> list[SeedRow]:
         return seed_rows(self.snapshot, suite)

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 import pandas as pd
 import streamlit as st
@@ -62,10 +61,6 @@ def unfinished(store: Store, suite: str, message: str) -> None:
 
 
 # The address ----------------------------------------------------------------------------------------------------------
-
-
-def link(suite: str) -> str:
-    return f"[{escaped(suite)}](?suite={quote(suite)}#suite)"
 
 
 def choose(label: str, options: Sequence[str], key: str, default: str | None = None, **more: object) -> str:

@@ -73,8 +73,9 @@ def write_results(
     exchanges: int = 12,
     text: str = "",
     baseline: str = "independent",
+    preset: str = "matched",
 ) -> None:
-    """A whole suite under `results`; `text` is put into every sample."""
+    """A whole suite under `results`; `text` is put into every sample. preset: what the suite's file says of the bases."""
     groups = groups or GROUPS
     cells = []
     for group, policies in groups.items():
@@ -112,6 +113,16 @@ def write_results(
             groups=tuple(groups),
             seeds=tuple(seeds),
             cells=tuple(cells),
+            config={
+                "regimes": [{"name": r.name, "regime": r.kind, "options": dict(r.options)} for r in regimes],
+                "groups": [
+                    {
+                        "name": g,
+                        "policies": [{"name": p, "model": f"micro/{p}", "stage0": {"preset": preset}} for p in names],
+                    }
+                    for g, names in groups.items()
+                ],
+            },
         ),
     )
 

@@ -111,7 +111,7 @@ def test_page_renders_in_both_themes_and_on_a_phone(site: Site, slug: str) -> No
 
 
 def test_a_filter_changes_the_page_and_the_address_restores_it(site: Site) -> None:
-    page = site.open()
+    page = site.open("ranking")
     page.get_by_text("accuracy", exact=True).first.click()
     page.get_by_role("combobox", name="Metric").click()
     page.get_by_role("option", name="greedy").click()
@@ -125,7 +125,7 @@ def test_a_filter_changes_the_page_and_the_address_restores_it(site: Site) -> No
 
 
 def test_downloads_download(site: Site) -> None:
-    page = site.open()
+    page = site.open("ranking")
     page.wait_for_selector(
         screenshot.DRAWN
     )  # on a busy machine figures are still coming, and the menu opens where its button has been
@@ -140,7 +140,7 @@ def test_downloads_download(site: Site) -> None:
 
 
 def test_the_keyboard_reaches_all_and_figures_have_a_text(site: Site) -> None:
-    page = site.open()
+    page = site.open("ranking")
     reached = ""
     for _ in range(40):
         page.keyboard.press("Tab")

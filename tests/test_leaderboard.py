@@ -177,9 +177,7 @@ def test_the_app_starts_and_its_address_says_what_is_shown(
     addresses = [page.url_path for page in given[0]]  # type: ignore[attr-defined]
     assert addresses == ["", *SLUGS[1:], SLUGS[0]], "the first page has its own address too"
     app = app_on(several, monkeypatch)
-    assert (app.title[0].value, app.main.markdown[0].value) == ("Ranking", PAGES[0].lead), (
-        "a bare string stands on each page"
-    )
+    assert app.title[0].value == "Which regime?"
     shown = app.selectbox(key="suite").value
     assert shown in app.query_params["suite"], "even where nobody chose one"
     other = next(name for name in ("first", "second") if name != shown)
@@ -195,23 +193,50 @@ def test_the_app_starts_and_its_address_says_what_is_shown(
     assert "There is no suite" not in said(app)
 
 
-def test_the_first_screen_answers_for_every_suite(
+def test_the_first_screen_links_every_suite_and_the_report_says_what_each_gave(
     several: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """15: "All suites" showed the best of many with an interval that knows nothing of the choice, without a word."""
-    app = app_on(several, monkeypatch, suite="second")
-    found = app.table[0].value.set_index("Suite")
-    assert set(found.index) == {f"[{name}](?suite={name}#suite)" for name in ("first", "second", "third")}
-    assert found.loc["[third](?suite=third#suite)", "Most gain, points"] == "no cell has finished"
-    assert found.loc["[first](?suite=first#suite)", "Most gain, points"] == "nothing to compare yet"
-    assert list(found["Cells"].sort_index()) == ["2 done", "2 done", "2 failed"]
-    assert BEST in [caption.value for caption in app.caption]
+    shown = said(app_on(several, monkeypatch))
+    assert all(f"[{name}](ranking?suite={name})" in shown for name in ("first", "second", "third"))
     assert "not corrected for the choice" in BEST
     text = reported(several, tmp_path)
     links = re.findall("<a href=#(.*?)>", text)
     assert len(links) == 3
     assert all(text.count(f"<h2 id={link}>") == 1 for link in links)
     assert BEST in text
+
+
+def test_the_first_screen_names_the_leader_where_it_does_not_help_and_the_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who has read nothing reads this from its text: an answer in a sentence, a row a regime, a column a pair."""
+    useless = [replace(r, effect=0.0) for r in REGIMES]
+    write_results(tmp_path, "built", DUO, seeds=(1, 2, 3), steps=3, questions=20, preset="strong-in")
+    for name, pair, regimes in (("alike", ("qwen", "gpt2"), REGIMES), ("unlike", ("llama", "neox"), useless)):
+        write_results(tmp_path, name, {name: pair}, regimes, seeds=(1, 2, 3, 4), steps=3, questions=400)
+    ingest(tmp_path)
+    app = app_on(tmp_path, monkeypatch)
+    answer = said(app).replace("\\", "")
+    assert answer.startswith("**It depends on the pair and the settings.**")
+    assert "Where each policy was taught what the other lacks," in answer
+    assert "On tiny models with the statistics of real pairs, sgt gains as published" in answer
+    (kinds, heads, leader, *rest) = table_of(app)
+    assert kinds[1:] == ["Built so that sharing must help", "Tiny models, statistics as of real pairs"]
+    assert leader[1].startswith("sgt")
+    assert "▲" in leader[heads.index("qwen × gpt2")]
+    assert "▲" not in leader[heads.index("llama × neox")]
+    assert re.fullmatch(r"\d\.\d×", leader[heads.index("cost")])
+    assert not any(row[1].startswith("hacpo-wide") for row in rest), "not as published"
+    app.get("button_group")[0].set_value("all").run()
+    assert any(row[1].startswith("hacpo-wide") for row in table_of(app)[2:])
+
+
+def table_of(app: AppTest) -> list[list[str]]:
+    """The text of each cell of the first screen's table, by row."""
+    (drawn,) = (e.proto.body for e in app.get("html") if "<table" in e.proto.body)
+    rows = ElementTree.fromstring(drawn.partition("</style>")[2]).iter("tr")
+    return [["".join(cell.itertext()) for cell in row] for row in rows]
 
 
 def test_what_numbers_lack_and_where_they_ran_is_said_above_them(several: Path, tmp_path: Path) -> None:

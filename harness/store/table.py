@@ -100,7 +100,7 @@ def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[Sh
     if not cells.families and suite not in suites(snapshot):
         raise StoreError(f"no results of a suite {suite!r}")
     choices = dict.fromkeys((key.policy, key.metric) for key in cells.families)
-    rows = [row for policy, metric in choices for row in _choice_rows(policy, metric, cells, margin)]
+    rows = [row for policy, metric in choices for row in choice_rows(policy, metric, cells, margin)]
     groups, regimes = list(dict.fromkeys(key.group for key in cells.families)), list(cells.variants)
 
     def place(row: ShowRow) -> tuple[object, ...]:
@@ -140,7 +140,7 @@ def seed_rows(snapshot: Snapshot, suite: str, of: str | None = None) -> list[See
     return rows
 
 
-def _choice_rows(policy: str, metric: str, cells: Finished, margin: float) -> Iterator[ShowRow]:
+def choice_rows(policy: str, metric: str, cells: Finished, margin: float) -> Iterator[ShowRow]:
     families = {
         (key.group, key.task): family
         for key, family in cells.families.items()

@@ -95,7 +95,7 @@ def _draw_ours(store: Store, suite: str) -> None:
     if any(model.startswith("micro/") for model in models):
         st.caption(
             f"The suite {escaped(suite)} trains micro models on arithmetic, from checkpoints made to be helped or not: a control "
-            "of the regimes, which says nothing about the papers' models. Its gains are on the page Ranking."
+            "of the regimes, which says nothing about the papers' models. Its gains are on the page One suite."
         )
         return
     table = store.show(suite)

@@ -16,7 +16,7 @@ from harness.store.statistic import PERCENT, Statistic, shown
 from harness.store.table import MEAN
 from leaderboard.charts import LEGEND
 from leaderboard.data import Store
-from leaderboard.frames import BEST, INTERVALS, KEY, Choice, Outcome, overview, panels, readable, telling
+from leaderboard.frames import INTERVALS, KEY, Choice, Outcome, panels, readable, telling
 from leaderboard.page import (
     Page,
     choose,
@@ -27,7 +27,6 @@ from leaderboard.page import (
     draw_table,
     empty,
     escaped,
-    link,
     number,
     unfinished,
 )
@@ -38,7 +37,6 @@ _SHOWN = 7
 
 
 def draw(store: Store, suite: str) -> None:
-    _draw_suites(store)
     st.header(escaped(suite), anchor="suite")
     table = store.show(suite)
     if table.empty:
@@ -81,15 +79,6 @@ def draw(store: Store, suite: str) -> None:
     downloads(f"ranking-{suite}", lambda: rows, figures)
 
 
-def _draw_suites(store: Store) -> None:
-    names = list(store.suites()["name"])
-    if len(names) > 1:
-        st.header("All suites", anchor="all-suites")
-        rows = overview(names, store.headline, link, store.states)
-        st.table(_plain(rows, but="Suite"), hide_index=True, border="horizontal", alt="The answer of every suite")
-        st.caption(BEST)
-
-
 def _draw_answer(said: Outcome) -> None:
     st.info(escaped(sentence(said.found), 2000), icon=":material/gavel:")
     lines = said.lines()
@@ -99,8 +88,8 @@ def _draw_answer(said: Outcome) -> None:
         st.markdown(f"**What would change my mind:** {escaped(unsettled, 2000)}")
 
 
-def _plain(rows: pd.DataFrame, but: str = "") -> pd.DataFrame:
-    return rows.assign(**{c: [escaped(v) for v in rows[c]] for c in rows if c != but})
+def _plain(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(**{c: [escaped(v) for v in rows[c]] for c in rows})
 
 
 def _draw_across(found: Sequence[Aggregate]) -> None:
@@ -178,8 +167,8 @@ _ACROSS = {
 
 PAGE = Page(
     "ranking",
-    "Ranking",
-    ":material/leaderboard:",
+    "One suite",
+    ":material/table_chart:",
     "Does sharing experience help, whom, at what cost, and is the difference real?",
     draw,
     order=10,

@@ -1,0 +1,196 @@
+"""Where each regime stands over all suites: the first screen of the leaderboard, and the answer that README opens with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, Literal
+
+import msgspec
+
+from harness.statistics import MARGIN, mean_interval
+from harness.statistics.comparison import EQUIVALENT, GAINS, LOSES
+from harness.store.comparisons import MEAN, finished
+from harness.store.read import Snapshot
+from harness.store.sentences import joined
+from harness.store.statistic import POINTS, Pair
+from harness.store.table import ShowRow, choice_rows
+from harness.store.tuning import without_trials
+
+Kind = Literal["built", "alike", "real"]
+Settings = Literal["published", "tuned", "all"]
+KINDS: dict[Kind, str] = {
+    "built": "Built so that sharing must help",
+    "alike": "Tiny models, statistics as of real pairs",
+    "real": "Real models",
+}
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One column: a group of a suite on a benchmark, by the suite's first metric."""
+
+    suite: str
+    group: str
+    task: str
+    kind: Kind
+    policies: tuple[str, ...]
+    models: tuple[str, ...]
+    seeds: int
+    own_bases: bool
+
+    @property
+    def title(self) -> str:
+        return " × ".join(self.policies) if len(self.policies) < 3 else f"{len(self.policies)} families"
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """One row: a regime's line of `harness show` in each setting, None where it was not run. gain: its mean over the settings that
+    were not built to gain, with a 95 % interval over them (Student t). cost: mean over all settings, over the baseline's."""
+
+    regime: str
+    cells: tuple[ShowRow | None, ...]
+    gain: float | None
+    interval: Pair | None
+    cost: float | None
+
+    def count(self, verdict: str) -> int:
+        return sum(cell is not None and cell.verdict == verdict for cell in self.cells)
+
+
+class Board(msgspec.Struct, frozen=True):
+    """settings: by kind. standings: the largest mean gain first, those without one last."""
+
+    settings: tuple[Setting, ...]
+    standings: tuple[Standing, ...]
+
+
+def board(snapshot: Snapshot, which: Settings = "published", margin: float = MARGIN) -> Board:
+    """Every suite's groups in which somebody shares with a well-behaved peer of another kind, over a plain baseline. Of several
+    groups of the same models and kind the one with most seeds, base checkpoints of its own before shared ones, stands for all."""
+    found = snapshot.query("SELECT suite, baseline, config FROM suites WHERE config <> '' ORDER BY suite").to_pylist()
+    suites = {row["suite"]: (row["baseline"], json.loads(row["config"])) for row in found}
+    settings: dict[Setting, dict[str, ShowRow]] = {}
+    for suite in without_trials(list(suites)):
+        baseline, config = suites[suite]
+        if any(
+            v["name"] == baseline and v["options"].get("objective", "grpo") != "grpo" for v in config.get("regimes", ())
+        ):
+            continue
+        cells = finished(snapshot, suite)
+        metric = next((key.metric for key in cells.families if key.policy == MEAN), "")
+        if not metric:
+            continue
+        rows = list(choice_rows(MEAN, metric, cells, margin))
+        shapes = {group["name"]: shape for group in config.get("groups", ()) if (shape := _shape(group))}
+        variants = {v["name"]: v for v in config.get("regimes", ())}
+        for (group, task), lines in groupby(rows, key=lambda row: (row.group, row.task)):
+            if group in shapes and (kept := _kept(list(lines), variants, which, shapes[group].kind)):
+                seeds = max(row.seeds for row in kept.values())
+                settings[msgspec.structs.replace(shapes[group], suite=suite, task=task, seeds=seeds)] = kept
+    best: dict[tuple[str, ...], Setting] = {}
+    for setting in sorted(settings, key=lambda s: (s.own_bases, s.seeds, len(settings[s])), reverse=True):
+        best.setdefault((setting.kind, setting.task, *sorted(setting.models)), setting)
+    columns = sorted(best.values(), key=lambda s: (list(KINDS).index(s.kind), len(s.models), s.models))
+    names = dict.fromkeys(name for column in columns for name in settings[column])
+    standings = [_standing(name, columns, settings) for name in names]
+    return Board(tuple(columns), tuple(sorted(standings, key=lambda s: (s.gain is None, -(s.gain or 0.0)))))
+
+
+def _shape(group: Mapping[str, Any]) -> Setting | None:
+    """None for a control: a bad peer, or a copy of the same model."""
+    policies = group["policies"]
+    models = tuple(policy["model"].rstrip("/").rpartition("/")[2] for policy in policies)
+    if len(set(models)) < max(2, len(models)) or any(policy.get("condition") for policy in policies):
+        return None
+    starts = [policy.get("stage0") or {} for policy in policies]
+    if any(not policy["model"].startswith("micro/") for policy in policies):
+        kind: Kind = "real" if all(start.get("preset", "format") == "format" for start in starts) else "built"
+    else:
+        kind = "alike" if all(start.get("preset") == "matched" for start in starts) else "built"
+    return Setting(
+        suite="",
+        group=group["name"],
+        task="",
+        kind=kind,
+        policies=tuple(policy["name"] for policy in policies),
+        models=models,
+        seeds=0,
+        own_bases=any(start.get("per_seed") for start in starts),
+    )
+
+
+def _kept(
+    rows: Sequence[ShowRow], variants: Mapping[str, Mapping[str, Any]], which: Settings, kind: Kind
+) -> dict[str, ShowRow]:
+    """By the name of a line: regimes as published, or as tuned on a group of the same kind where several groups chose."""
+    kept: dict[str, ShowRow] = {}
+    for row in rows:
+        regime, _, tuned = row.regime.partition(", tuned")
+        if row.gain is None:
+            continue
+        if which == "all":
+            kept[row.regime] = row
+        elif which == "tuned" and (row.regime != regime):
+            on = tuned.removeprefix(" on ")
+            if not on or (on == "matched") == (kind == "alike"):
+                kept[regime] = row
+        elif which == "published" and row.regime == regime == variants.get(regime, {}).get("regime"):
+            kept[regime] = row
+    return kept
+
+
+def _standing(name: str, columns: Sequence[Setting], settings: Mapping[Setting, Mapping[str, ShowRow]]) -> Standing:
+    cells = tuple(settings[column].get(name) for column in columns)
+    gains = [cell.gain for column, cell in zip(columns, cells, strict=True) if cell and column.kind != "built"]
+    costs = [cell.cost for cell in cells if cell and cell.cost is not None]
+    mean = sum(gains) / len(gains) if gains else None
+    over = mean_interval(gains) if len(gains) > 2 else None
+    interval = (float(over.low), float(over.high)) if over else None
+    cost = sum(costs) / len(costs) if costs else None
+    return Standing(regime=name, cells=cells, gain=mean, interval=interval, cost=cost)
+
+
+def answer(published: Board, tuned: Board) -> list[str]:
+    """Which regime to use, and whether sharing helps, from the numbers: the shortest answer first, then where and by how much."""
+    verdicts = {cell.verdict for found in (published, tuned) for row in found.standings for cell in row.cells if cell}
+    parts = ["It depends on the pair and the settings." if GAINS in verdicts else "No regime is shown to gain."]
+    if ahead := [s for s in published.standings if s.gain is not None and s.interval][:2]:
+        each = joined([f"{s.regime} {POINTS.with_interval(s.gain, s.interval)}" for s in ahead])
+        parts.append(f"Largest mean gains as published, where pairs were not built to gain: {each} points.")
+    for kind in KINDS:
+        at = [i for i, setting in enumerate(published.settings) if setting.kind == kind]
+        cells = [(s.regime, c) for s in published.standings for i in at if (c := s.cells[i])]
+        if not cells:
+            continue
+        gains = sorted({name for name, cell in cells if cell.verdict == GAINS})
+        loses = sorted({name for name, cell in cells if cell.verdict == LOSES})
+        nothing = sum(cell.verdict == EQUIVALENT for _, cell in cells)
+        low, high = (POINTS.text(f(cell.gain for _, cell in cells)) for f in (min, max))
+        also = sorted(
+            {
+                s.regime
+                for s in tuned.standings
+                for setting, cell in zip(tuned.settings, s.cells, strict=True)
+                if setting.kind == kind and cell and cell.verdict == GAINS
+            }
+            - set(gains)
+        )
+        said = (
+            f"{joined(gains)} {'gain' if len(gains) > 1 else 'gains'} as published"
+            if gains
+            else "no regime gains as published"
+        )
+        said += f", {joined(also)} when tuned" if also else ""
+        said += f"; {joined(loses)} {'lose' if len(loses) > 1 else 'loses'}" if loses else ""
+        parts.append(
+            f"{_WHERE[kind]} {said} (gains from {low} to {high} points; in {nothing} of {len(cells)} comparisons no effect)."
+        )
+    return parts
+
+
+_WHERE: dict[Kind, str] = {
+    "built": "Where each policy was taught what the other lacks,",
+    "alike": "On tiny models with the statistics of real pairs,",
+    "real": "On real models,",
+}
