@@ -102,13 +102,15 @@ def mixed(cells: Iterable[tuple[str, int | None, Mapping[str, str]]]) -> str:
 
 
 def mixed_in(snapshot: Snapshot, suite: str) -> str:
-    """`mixed` of a suite's finished cells."""
+    """`mixed` of a suite's finished cells, and whether micro models were computed with numerics: fast."""
     rows = snapshot.query(
-        "SELECT DISTINCT group_name, seed, machine FROM current_cells "
-        "WHERE suite = ? AND kind = 'cell' AND state = 'done' ORDER BY ALL",
+        "SELECT DISTINCT group_name, seed, machine, config->>'$.group.policies[0].model' LIKE 'micro/%' AS micro "
+        "FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done' "
+        "AND config->>'$.engine_options.numerics' IS DISTINCT FROM 'portable' ORDER BY ALL",
         [suite],
-    )
-    return mixed((row["group_name"], row["seed"], json.loads(row["machine"] or "{}")) for row in rows.to_pylist())
+    ).to_pylist()
+    remark = mixed((row["group_name"], row["seed"], json.loads(row["machine"] or "{}")) for row in rows)
+    return remark or "numerics: fast; rows repeat on one kind of CPU only" * any(row["micro"] for row in rows)
 
 
 AS_PUBLISHED, STARTED = "as published", "after its start"

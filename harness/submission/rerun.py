@@ -27,7 +27,6 @@ from harness.session.driver.matrix import CLOSE_SECONDS, SILENCE_SECONDS, Inbox,
 from harness.session.suite.rules import check_roots
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, read_manifest
-from harness.store.sentences import joined
 from harness.submission.bundle import WORDLESS, compact
 from harness.submission.evidence import Evidence
 from harness.suite.cells import cell_of
@@ -177,7 +176,5 @@ def re_run(
     if not wrong:
         return "every row the same"
     here, there = packages(), manifest.provenance.packages
-    unlike = [
-        f"{name} {there.get(name)}, here {here.get(name)}" for name in _LIBRARIES if here.get(name) != there.get(name)
-    ]
-    raise UsageError(f"{place}: other rows{f' (made with {joined(unlike)})' * bool(unlike)}: {wrong[0]}")
+    unlike = ", ".join(f"{n} {there.get(n)}, here {here.get(n)}" for n in _LIBRARIES if here.get(n) != there.get(n))
+    raise UsageError(f"{place}: other rows{f' (made with {unlike})' * bool(unlike)}: {wrong[0]}")

@@ -29,6 +29,7 @@ from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference, references, write_reference
 from harness.store.rows import PUBLISHED
 from harness.store.table import seed_rows, show_rows, suites
+from harness.submission.rerun import possible
 from harness.versions import recorded
 from leaderboard.report import export_report
 
@@ -211,7 +212,10 @@ def test_a_damaged_file_is_no_result(copy: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_random_cell_comes_out_again(clone: Path, copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_random_cell_comes_out_again(
+    clone: Path, copy: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reference, "_base_differs", lambda name, minutes: False)
     assert reference.check(clone, 1, 0, 10.0) == 0
     out = capfd.readouterr().out
     assert out.startswith("ok           labs: llama-qwen/")
@@ -220,29 +224,24 @@ def test_a_random_cell_comes_out_again(clone: Path, copy: Path, capfd: pytest.Ca
     def spoil(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
         if "steps" in tables:
             tables["steps"] = column(tables["steps"], "entropy", lambda row: row["entropy"] + 1e-9)
-        return manifest
+        return made_on(manifest, "another")
 
     altered(copy / "reference" / "labs", spoil)
     assert reference.check(copy, 1, 0, 10.0) == 1
-    assert (
-        "other rows on the same kind of CPU: steps: 4 rows stored, 4 now; differing columns: entropy"
-        in capfd.readouterr().out
+    assert "other rows: steps: 4 rows stored, 4 now; differing columns: entropy" in capfd.readouterr().out, (
+        "portable: on another kind of CPU too"
     )
 
-    def elsewhere(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
-        said = msgspec.structs.replace(
-            manifest.provenance, machine=manifest.provenance.machine | {"processor": "another"}
-        )
-        return msgspec.structs.replace(manifest, provenance=said)
 
-    altered(copy / "reference" / "labs", elsewhere)
-    assert reference.check(copy, 1, 0, 10.0) == 0
-    assert "within the tolerance for other kind of CPU: accuracies 0.0 points apart" in capfd.readouterr().out
+def made_on(manifest: Manifest, processor: str) -> Manifest:
+    machine = manifest.provenance.machine | {"processor": processor}
+    return msgspec.structs.replace(manifest, provenance=msgspec.structs.replace(manifest.provenance, machine=machine))
 
 
-def test_cells_of_this_kind_of_cpu_are_drawn_where_there_are_any(
+def test_cells_whose_rows_repeat_here_are_drawn(
     copy: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """sgt is portable, independent-aa fast on this kind of CPU, independent fast on another."""
     drawn: list[str] = []
 
     def instead(manifest: Manifest, *rest: object, **more: object) -> str:
@@ -250,26 +249,30 @@ def test_cells_of_this_kind_of_cpu_are_drawn_where_there_are_any(
         return "not trained"
 
     def elsewhere(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
-        if manifest.regime == "sgt":
-            return manifest
-        machine = manifest.provenance.machine | {"processor": "another"}
-        return msgspec.structs.replace(
-            manifest, provenance=msgspec.structs.replace(manifest.provenance, machine=machine)
-        )
+        numerics = "portable" if manifest.regime == "sgt" else "fast"
+        config = manifest.config | {"engine_options": {"numerics": numerics}}
+        changed = msgspec.structs.replace(manifest, config=config)
+        return changed if manifest.regime == "independent-aa" else made_on(changed, "another")
 
     monkeypatch.setattr(reference, "re_run", instead)
+    monkeypatch.setattr(reference, "_base_differs", lambda name, minutes: True)
     altered(copy / "reference" / "labs", elsewhere)
-    for seed in range(4):
-        assert reference.check(copy, 2, seed, 10.0) == 0
-    assert set(drawn) == {"sgt"}
-    assert "made on this kind of CPU: the same rows" in capfd.readouterr().err
-    monkeypatch.setattr(reference, "processor", lambda: "a third")
-    assert reference.check(copy, 9, 0, 10.0) == 0
-    assert len(set(drawn)) == 3
-    assert "made on other kinds of CPU: accuracies within the tolerance" in capfd.readouterr().err
+    assert reference.check(copy, 9, 0, 10.0) == 1, "the base checkpoint came out as another one"
+    assert set(drawn) == {"sgt", "independent-aa"}
+    assert "3 of 9 cells need models, engines or another kind of CPU" in capfd.readouterr().err
+    kept = read_reference(copy / "reference" / "labs").manifests.values()
+    fast = next(manifest for manifest in kept if manifest.regime == "independent")
+    with pytest.raises(
+        UsageError, match="x: computed with numerics: fast on another, and comes out the same there alone"
+    ):
+        possible(fast, "x")
 
 
-def test_results_of_other_results_versions_are_refused(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_results_of_other_results_versions_are_refused(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reference, "_base_differs", lambda name, minutes: False)
+
     def older(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
         versions = manifest.identity.versions | {"session": "0"}
         return msgspec.structs.replace(manifest, identity=msgspec.structs.replace(manifest.identity, versions=versions))

@@ -205,8 +205,3 @@ def test_a_style_that_nobody_chose_is_no_part_of_a_key() -> None:
     plain = Policy(name="a", model="micro/llama").model_dump(mode="json")
     assert keyed(plain) == keyed({name: value for name, value in plain.items() if name != "style"})
     assert keyed({**plain, "style": "raw"}) != keyed(plain)
-
-
-def test_another_cpu_is_the_quickstart() -> None:
-    quickstart, other = (load(n).model_dump(exclude={"name", "title"}) for n in ("quickstart", "another_cpu"))
-    assert other == quickstart

@@ -143,7 +143,8 @@ class Prepared:
 
     def notes(self) -> list[str]:
         stored = [manifest for _, manifest in readable(self.folder / cell.key for cell in self.cells)]
-        remark = mixed((m.group, m.seed, m.provenance.machine) for m in stored)
+        portable = self.suite.engine_options.get("numerics") == "portable"
+        remark = mixed((m.group, m.seed, m.provenance.machine) for m in stored if not portable)
         return [*notes(self.suite, stored), *filter(None, [remark, self.damaged])]
 
     def bases_of(self, cell: Cell) -> list[Base]:
