@@ -16,8 +16,8 @@ from harness.learning.terms import Aggregation, Form, Objective, Ratio, Schedule
 
 PAGE = (Path(__file__).parents[1] / "docs" / "experience.md").read_text()
 TABLES = {
-    name: [[cell.strip() for cell in row.strip("|").split("|")] for row in re.findall(r"(?m)^\| `.*$", text)]
-    for name, text in re.findall(r"(?ms)^### `(\w+)`\n(.*?)(?=^##|\Z)", PAGE)
+    name: [[cell.strip() for cell in row.strip("|").split("|")] for row in rows.splitlines()]
+    for name, rows in re.findall(r"(?m)^\| `(\w+)` \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGE)
 }
 CLASSES = (
     Group,
@@ -36,8 +36,12 @@ CLASSES = (
 VALUES = {"ratio": Ratio, "form": Form, "aggregation": Aggregation, "token_weight": TokenWeight}
 
 
+def words(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
 def listed(table: str) -> list[str]:
-    return [row[0].strip("`") for row in TABLES[table]]
+    return [name for row in TABLES[table] for name in words(row[0])]
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
@@ -59,5 +63,7 @@ def test_nothing_else_is_listed() -> None:
 
 
 def test_defaults_are_the_codes() -> None:
-    said = {row[0].strip("`"): row[1].strip("`") for row in TABLES["Objective"] if row[1]}
+    said = {
+        name: value for row in TABLES["Objective"] for name, value in zip(words(row[0]), words(row[1]), strict=False)
+    }
     assert said == {f.name: str(f.default) for f in dataclasses.fields(Objective)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from harness.suite.load import load, shipped
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
+BARE = ["What was not shown", "How to read the tables", "Smaller suites"]
+"""Sections that stand without results."""
 
 
 @pytest.fixture(scope="module")
@@ -67,38 +70,26 @@ def test_without_results_nothing_is_claimed(tmp_path: Path) -> None:
         readme = (ROOT / "README.md").read_text("utf-8")
         assert page.marked(store, readme) == readme
     assert not re.search(r"[{}]|<!--|\d\.\d", text)
-    assert [line for line in text.splitlines() if line.startswith("## ")] == ["## What tiny models can and cannot say"]
+    assert re.findall("(?m)^## (.*)", text) == BARE
 
 
 def test_findings_stand_where_they_belong_each_with_its_interval(text: str) -> None:
     sections = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
     assert list(sections) == [
-        "Where sharing helps",
-        "Where it does nothing",
-        "Where it harms",
-        "Five seeds, each with base checkpoints of its own",
-        "Stability against support",
-        "Cost",
-        "What tiny models can and cannot say",
+        *BARE[:2],
+        "All regimes as published: `reference`",
+        "Who is harmed",
+        BARE[2],
         "Where these come from",
     ]
     assert not re.search(r"[{}]|<!--|nan|None\b(?!\.)", text)
-    helps, harms = (
-        dict(re.findall(r"(?m)^\| reference \| \S+ \| (\S+) \| (\S+ \[.*?\]) \|", sections[f"Where {what}"]))
-        for what in ("sharing helps", "it harms")
-    )
-    assert helps.keys() >= {"sgt", "naive"}
-    assert harms.keys() == {"sapo"}
-    assert {value[0] for value in helps.values()} == {"+"}
-    assert {value[0] for value in harms.values()} == {"−"}
-    for name, least in (
-        ("Five seeds, each with base checkpoints of its own", 1),
-        ("Stability against support", 4),
-        ("Cost", 4),
-    ):
-        rows = [r for r in sections[name].splitlines() if re.match(r"\| (?!---|regime|group)", r)]
-        assert rows
-        assert all(row.count("[") + row.count("–") >= least for row in rows), name
+    table = cells(next(t for t in text.split("\n\n") if t.startswith("| regime | trap")))
+    assert re.fullmatch(r"\*\*\+\S+ \[.*\]\*\*", table["sgt"][0])
+    assert any(re.fullmatch(r"\*\*−\S+ \[.*\]\*\*", cell) for cell in table["sapo"])
+    assert re.fullmatch(r"\*\d+\.\d \[.*\]\*", table["independent"][0])
+    harms = re.findall(r"(?m)^\| reference \| \S+ \| (\S+) \| \S+ \| (\S+) \[", sections["Who is harmed"])
+    assert {regime for regime, _ in harms} == {"sapo"}
+    assert {gain[0] for _, gain in harms} == {"−"}
 
 
 def cells(table: str) -> dict[str, list[str]]:
@@ -112,14 +103,8 @@ def test_figures_are_those_of_harness_show(store: page.Store) -> None:
     assert page.gain(store, "reference", "sgt", "avg@4", "trap") == expected
     rise = page.rise(store, "elicit", "independent", "avg@4")
     assert re.fullmatch(r"\d+\.\d -> \d+\.\d \[\d+\.\d, \d+\.\d\]", rise)
-    cpu = store.query(
-        "SELECT sum(cpu_seconds) / count(DISTINCT cell) AS mean FROM spent JOIN current_cells USING (suite, cell) "
-        "WHERE suite = ? AND regime = 'sgt'",
-        "reference",
-    )[0]["mean"]
-    assert cells(page.cost(store, "reference"))["sgt"][0].startswith(f"{cpu:,.1f} [")
-    shares = cells(page.shares(store, "reference", "avg@4"))
-    assert shares["sgt"] == [page.used(store, "reference", "sgt", "avg@4", group) for group in shares["used"]]
+    share = store.row("reference", "sgt", "avg@4", "trap").peer_used
+    assert page.used(store, "reference", "sgt", "avg@4", "trap") == f"{100 * share:.0f}%"
 
 
 def test_a_variant_may_be_compared_with_another_than_the_baseline(store: page.Store) -> None:
@@ -147,7 +132,7 @@ def test_a_digit_that_is_another_is_found_and_mended(store: page.Store) -> None:
         ("gain reference nobody avg@4 trap", "0 rows"),
         ("frobnicate reference", "no figure 'frobnicate'"),
         ("gain reference", "missing"),
-        ("tuned elicit", "no tuning"),
+        ("optimism elicit", "no tuning"),
     ],
 )
 def test_what_cannot_be_said_is_refused(store: page.Store, words: str, problem: str) -> None:
@@ -159,13 +144,15 @@ def test_every_mark_and_figure_names_a_shipped_suite_and_its_regimes() -> None:
     words = [w for name in page.MARKED for _, w, _, _ in page._MARKS.findall((ROOT / name).read_text("utf-8"))]
     words += page._FIGURE.findall(page.TEMPLATE.read_text("utf-8"))
     assert len(words) > 20
-    for kind, *arguments in map(str.split, words):
+    for kind, *arguments in map(shlex.split, words):
         assert kind in page.FIGURES
         if kind not in page.OVER_ALL:
             suite = load(arguments[0])
             known = {v.name for v in suite.regimes} | {g.name for g in suite.groups}
             known |= {p.name for g in suite.groups for p in g.policies} | {"greedy", f"avg@{suite.evaluation.k}"}
-            known |= {g.name for g in suite.tune.groups} | {"published", "tuned", "change"} if suite.tune else set()
+            if suite.tune:
+                ends = [", tuned", *(f", tuned on {g.name}" for g in suite.tune.groups)]
+                known |= {v.name + end for v in suite.regimes for end in ends}
             assert set(arguments[1:]) <= known, words
 
 

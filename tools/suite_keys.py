@@ -24,14 +24,14 @@ PAGE = Path(__file__).parents[1] / "docs" / "keys.md"
 HEAD = """\
 # Every key of a suite
 
-Generated from the schema by `python tools/suite_keys.py`; `docs/suites.md` says how a suite works. A key without a default must be
-given. `harness run SUITE --set training.steps=10` overrides any of them for one run.
-
-Sampling is from a policy's whole distribution at `training.temperature`: there is no top-p and no top-k, so that the
-log-probabilities which the loss takes are those of the distribution that was sampled. Evaluation samples at temperature 1.
+Written by `python tools/suite_keys.py` from the schema; [suites](suites.md) says how a suite works. Each key has its default and type;
+one without a default is required, unless its line says otherwise. `null` is allowed where it is the default. Limits of a
+million and more are left out. `harness run SUITE --set training.steps=10` overrides a key for one run. Training samples at
+`training.temperature` from the whole distribution, without top-p or top-k. Evaluation samples at temperature 1.
 """
+UNBOUNDED = 1_000_000
 ENGINES: dict[str, type[msgspec.Struct]] = {"embedded": EmbeddedOptions, "openrlhf": Settings}
-NAMES = {str: "text", int: "whole number", float: "number", bool: "true or false", dict: "mapping", Any: "any"}
+NAMES = {str: "text", int: "integer", float: "number", bool: "boolean", dict: "mapping", Any: "any"}
 
 
 @cache
@@ -75,9 +75,10 @@ def _models(kind: Any) -> Iterator[type[BaseModel]]:
 
 
 def _table(rows: list[tuple[str, str, str, str]]) -> str:
-    lines = ["| key | type | default | |", "|---|---|---|---|"]
+    lines = ["| key | default; type | |", "|---|---|---|"]
     for key, kind, default, sentence in rows:
-        cells = (f"`{key}`", kind, default, " ".join(sentence.split()))
+        kind = kind.removesuffix(" or null") if default == "`null`" else kind
+        cells = (f"`{key}`", "; ".join(filter(None, (default, kind))), " ".join(sentence.split()))
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -113,7 +114,7 @@ def _type(kind: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join("null" if a is type(None) else _type(a) for a in arguments)
     if origin in (list, tuple):
-        return f"list of: {_type(arguments[0])}"
+        return f"list of {_type(arguments[0])}"
     if origin is dict:
         return "mapping"
     if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -129,19 +130,18 @@ def _limits(kind: Any, metadata: tuple[Any, ...]) -> str:
     for one in metadata:
         for inner in getattr(one, "metadata", [one]):
             bounds |= {n: v for n in ("ge", "gt", "le", "lt") if (v := getattr(inner, n, None)) is not None}
+    low, high = bounds.get("ge"), bounds.get("le")
+    if low is not None and high is not None:
+        return f" {low:,g}–{high:,g}" if high < UNBOUNDED else f" from {low:,g}"
     words = {"ge": " from ", "gt": " above ", "le": " to ", "lt": " below "}
-    return "".join(
-        f"{word}{bounds[end]:,{'' if isinstance(bounds[end], int) else '.12g'}}"
-        for end, word in words.items()
-        if end in bounds
-    )
+    return "".join(f"{word}{bounds[end]:,g}" for end, word in words.items() if bounds.get(end, UNBOUNDED) < UNBOUNDED)
 
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return ""
     value = field.default
-    return "its own defaults" if isinstance(value, BaseModel) else _value(value)
+    return "`{}`" if isinstance(value, BaseModel) else _value(value)
 
 
 def _value(value: Any) -> str:

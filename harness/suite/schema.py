@@ -92,24 +92,19 @@ class Stage0(_Model):
 
     younger: ClassVar[dict[str, Any]] = dict.fromkeys(("task", "steps", "learning_rate", "gate"))
 
-    preset: Name = Field(default="trap", description="The mixture of what it is taught; docs/micro.md describes each.")
-    strong: Literal["add", "mul"] = Field(
-        default="add", description="The half of the task in which it reasons by itself."
-    )
-    seed: Seed = Field(default=0, description="Of its first weights and its lessons.")
+    preset: Name = Field(default="trap", description="What it is taught (docs/micro.md).")
+    strong: Literal["add", "mul"] = Field(default="add", description="The skill group in which it reasons unasked.")
+    seed: Seed = Field(default=0, description="Of first weights and examples.")
     per_seed: bool = Field(
         default=False,
-        description="Train another base checkpoint for each seed of the suite, so that intervals include the base's own "
-        "variance.",
+        description="Another base checkpoint for each seed, so that intervals include the base's variance.",
     )
     task: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         default=None,
-        description="What the examples are of: `micro`, or levels of the ladder; by default as `training.task`.",
+        description="What the examples are of: `micro`, or levels of the ladder; null: `training.task`.",
     )
     steps: Positive | None = Field(default=None, description="Optimiser steps of 16 examples.")
-    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        default=None, description="Of AdamW in the supervised start."
-    )
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, description="Of AdamW.")
     gate: Fraction | None = Field(
         default=None, description="Least accuracy given chain of thought, in every skill group."
     )
@@ -118,29 +113,27 @@ class Stage0(_Model):
 class Policy(_Model):
     """A model with its tokenizer: `micro/<family>`, a local folder or a hub name with its revision."""
 
-    name: Name = Field(description="In tables and messages; unique within its group.")
+    name: Name = Field(description="Unique within its group.")
     model: Annotated[str, Field(min_length=1, max_length=256)] = Field(
         description="`micro/<family>`, a local Hugging Face folder, or a hub name."
     )
     revision: Annotated[str, Field(max_length=64)] | None = Field(
-        default=None, description="Commit of a hub model; by default the newest, noted in the manifest."
+        default=None, description="Commit of a hub model; null: the newest, noted in the manifest."
     )
     stage0: Stage0 | None = Field(
-        default=None, description="Habits of a micro base checkpoint; by default those of preset `trap`."
+        default=None, description="Supervised start; null: for micro models preset `trap`, for others none."
     )
-    chat: bool = Field(default=False, description="Prompts go through the tokenizer's chat template.")
+    chat: bool = Field(default=False, description="Use the tokenizer's chat template.")
     style: Style | None = Field(
         default=None,
-        description="How it is asked, in training and evaluation: `raw` the question alone, `zero-shot` with what is wanted, "
-        "`few-shot` after worked examples; by default as the task does (micro: `raw`, all others: `zero-shot`).",
+        description="`raw`: the question; `zero-shot`: with instruction; `few-shot`: after examples; null: the task's own.",
     )
     rollouts: Positive | None = Field(
-        default=None, description="Answers per prompt, where this policy differs from the suite's `training.rollouts`."
+        default=None, description="Answers per prompt of this policy; null: `training.rollouts`."
     )
     condition: dict[str, Any] | None = Field(
         default=None,
-        description="Makes this policy a bad peer: {kind: noisy|lying|stale|silent|spamming, ...}; its own learning is "
-        "untouched.",
+        description="Makes it a bad peer: {kind: noisy|lying|stale|silent|spamming, ...} (docs/peers.md).",
     )
 
     @property
@@ -160,9 +153,9 @@ class Policy(_Model):
 class ModelGroup(_Model):
     """Policies that are trained side by side."""
 
-    name: Name = Field(description="In labels and tables: a cell is group/regime/seed.")
+    name: Name = Field(description="In labels: a cell is group/regime/seed.")
     policies: Annotated[list[Policy], Field(min_length=1, max_length=64), _distinct("name")] = Field(
-        description="Trained side by side; what they share is the regime's."
+        description="Trained side by side."
     )
 
 
@@ -170,21 +163,19 @@ class Defences(_Model):
     """The receiver's defences; switch one off to measure its worth. Decoding checks, unknown authors and prompts, and bounds
     have no switch."""
 
-    reverify: bool = Field(default=True, description="Peers' answers are verified again; off: their word is taken.")
-    quotas: bool = Field(default=True, description="Records of an author beyond what a step allows are refused.")
-    staleness: bool = Field(default=True, description="Records older than `max_staleness` are refused.")
-    header_checks: bool = Field(default=True, description="Records with impossible headers are refused.")
-    residual_budget: bool = Field(
-        default=True, description="Answers that lose more than the residual limits in retokenising are refused."
-    )
-    deadline: bool = Field(default=True, description="Nobody waits for a peer beyond `deadline_seconds`.")
+    reverify: bool = Field(default=True, description="Verify peers' answers again; off: their verdicts are taken.")
+    quotas: bool = Field(default=True, description="Refuse records beyond an author's quota per step.")
+    staleness: bool = Field(default=True, description="Refuse records older than `max_staleness`.")
+    header_checks: bool = Field(default=True, description="Refuse records with impossible headers.")
+    residual_budget: bool = Field(default=True, description="Refuse answers beyond the residual limits.")
+    deadline: bool = Field(default=True, description="Wait at most `deadline_seconds` for a peer.")
 
 
 class Sharing(_Model):
     """Who sends to whom, how old it may be, and what is refused."""
 
     direction: Literal["all", "none", "strong_to_weak", "weak_to_strong", "edges"] = Field(
-        default="all", description="Who sends to whom; strong and weak by held-out accuracy of the bases."
+        default="all", description="Who sends to whom; strong and weak by the bases' held-out accuracy."
     )
     edges: Annotated[list[Annotated[list[Name], Field(min_length=2, max_length=2)]], Field(max_length=4096)] | None = (
         Field(default=None, description="[author, receiver] pairs, for `direction: edges`.")
@@ -192,25 +183,23 @@ class Sharing(_Model):
     max_staleness: Annotated[int, Field(ge=0, le=64)] = Field(
         default=0, description="Steps that a record may be old; 0 is lockstep."
     )
-    record: bool = Field(default=False, description="Keep the accepted messages, for a `replay` of the cell's peers.")
+    record: bool = Field(default=False, description="Keep accepted messages for a `replay`.")
     deadline_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
-        default=60.0, description="How long a policy waits for its peers, where policies do not move in lockstep."
+        default=60.0, description="Longest wait for peers outside lockstep."
     )
     max_text_residual: Fraction = Field(
         default=0.05,
-        description="Largest share of an answer's bytes by which its receiver's tokens may differ from its text.",
+        description="Largest share of an answer's bytes that retokenising may change.",
     )
     max_boundary_residual: Fraction = Field(
         default=1.0,
-        description="Largest share of its receiver's tokens over which log-probabilities are spread by a guess; 1 is no "
-        "limit.",
+        description="Largest share of tokens whose log-probability is spread by a guess; 1: no limit.",
     )
     spread: Literal["bytes", "receiver"] = Field(
         default="bytes",
-        description="How a source token's log-probability spreads over the receiver's tokens: by bytes, or by the receiver's "
-        "own.",
+        description="How a source token's log-probability spreads over the receiver's tokens: by bytes, or by the receiver's own.",
     )
-    defences: Defences = Field(default=Defences(), description="What protects the receiver.")
+    defences: Defences = Field(default=Defences(), description="The receiver's defences.")
 
     @model_validator(mode="after")
     def _edges(self) -> Sharing:
@@ -233,27 +222,22 @@ class Replay(_Model):
     younger: ClassVar[dict[str, Any]] = {"share": [1.0, 1.0]}
 
     suite: Name = Field(description="Whose results are replayed.")
-    regime: Name = Field(description="The variant that was recorded.")
+    regime: Name = Field(description="The recorded variant.")
     share: Annotated[list[Fraction], Field(min_length=2, max_length=2)] = Field(
         default=[1.0, 1.0],
-        description="Share of each recorded step that is served, at the run's first and last step, half a cosine between "
-        "(S2L-PO's annealing: [1, 0]).",
+        description="Share of each recorded step that is served, at the first and the last step; half a cosine between.",
     )
 
 
 class Settings(_Model):
     """What one variant's training differs in from the suite's."""
 
-    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, description="Of AdamW.")
-    kl: Annotated[float, Field(ge=0, le=10)] | None = Field(
-        default=None, description="Weight of the penalty to the base policy."
-    )
-    rollouts: Annotated[int, Field(ge=1, le=4096)] | None = Field(
-        default=None, description="Answers per question and policy."
-    )
-    prompts: Positive | None = Field(default=None, description="Questions a step.")
-    steps: Annotated[int, Field(ge=0, le=1_000_000)] | None = Field(default=None, description="Training steps.")
-    updates: Annotated[int, Field(ge=1, le=1024)] | None = Field(default=None, description="Optimiser updates a step.")
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, description="As in `training`.")
+    kl: Annotated[float, Field(ge=0, le=10)] | None = Field(default=None, description="As in `training`.")
+    rollouts: Annotated[int, Field(ge=1, le=4096)] | None = Field(default=None, description="As in `training`.")
+    prompts: Positive | None = Field(default=None, description="As in `training`.")
+    steps: Annotated[int, Field(ge=0, le=1_000_000)] | None = Field(default=None, description="As in `training`.")
+    updates: Annotated[int, Field(ge=1, le=1024)] | None = Field(default=None, description="As in `training`.")
 
 
 class Variant(_Model):
@@ -262,30 +246,28 @@ class Variant(_Model):
     younger: ClassVar[dict[str, Any]] = {"training": None}
 
     regime: Name = Field(description="An installed regime (`harness regimes`).")
-    name: Name = Field(description="In tables; by default the regime's name.")
+    name: Name = Field(description="By default the regime's.")
     budget: Literal["1x", "2x", "4x"] = Field(
         default="1x", description="Rollouts as a multiple of `training.rollouts`; compared at equal budget."
     )
     sampling_stream: Seed = Field(
-        default=0, description="Another stream draws other samples from the same seed: the A/A control."
+        default=0, description="Another number draws other samples from the same seed (A/A control)."
     )
     old_logprobs: Literal["sampler", "trainer"] | None = Field(
         default=None,
-        description="Whose log-probabilities own answers' ratios are taken to; by default as the regime declares.",
+        description="Whose log-probabilities own ratios are taken to; null: the regime's choice.",
     )
     sampler_correction: Annotated[float, Field(ge=0, le=1000)] = Field(
         default=0.0,
-        description="C of the truncated importance correction of the sampler's drift, at least 1; 0 is none.",
+        description="C of the truncated importance correction of sampler drift, at least 1; 0: none.",
     )
-    sharing: Sharing | None = Field(default=None, description="Instead of the suite's `sharing`, as a whole.")
-    replay: Replay | None = Field(default=None, description="Peers that are not in the group speak from a recording.")
+    sharing: Sharing | None = Field(default=None, description="Replaces the suite's `sharing` as a whole.")
+    replay: Replay | None = Field(default=None, description="Peers from a recording.")
     training: Settings | None = Field(
         default=None,
-        description="Settings of this variant alone; its cells' keys hold them where they hold the suite's `training`.",
+        description="Settings of this variant alone.",
     )
-    options: dict[str, Any] = Field(
-        default={}, description="The regime's own options; they may also stand beside these keys."
-    )
+    options: dict[str, Any] = Field(default={}, description="The regime's options; may also stand beside these keys.")
 
     @field_validator("sampler_correction")
     @classmethod
@@ -315,29 +297,25 @@ class FileTask(_Model):
     """A task that is a JSONL file: {file: my.jsonl, scorer: exact} (docs/tasks.md)."""
 
     file: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
-        description="A question and its answer a line; a relative path starts at the suite's folder."
+        description="JSONL; a relative path starts at the suite's folder."
     )
-    scorer: Name = Field(
-        default="math", description="Who decides whether an answer is right (`harness tasks --scorers`)."
-    )
-    name: Name = Field(default="", description="In tables; by default the file's name.")
+    scorer: Name = Field(default="math", description="Which answers are right (`harness tasks --scorers`).")
+    name: Name = Field(default="", description="By default the file's.")
     held_out: Annotated[float, Field(ge=0, le=0.9)] = Field(
         default=0.0,
-        description="Share of the questions without a `split` that is for evaluation; with 0 they serve wherever the file is "
-        "named.",
+        description="Share of questions without a `split` that only evaluation asks.",
     )
     instruction: Annotated[str, Field(max_length=4000)] | None = Field(
         default=None,
-        description="What follows a question, where a policy is asked `zero-shot`; by default as the scorer needs it.",
+        description="Follows a `zero-shot` question; null: the scorer's.",
     )
     max_new_tokens: Positive = Field(
         default=2048,
-        description="Tokens of the longest answer in evaluation, where `evaluation.max_new_tokens` says nothing.",
+        description="Longest answer in evaluation where `evaluation.max_new_tokens` is null.",
     )
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
         default=None,
-        description="Of the file: another content is refused. By default noted when the suite is read, and part of each "
-        "cell's key.",
+        description="Another content is refused; null: noted when the suite is read.",
     )
 
     @model_validator(mode="before")
@@ -369,23 +347,21 @@ class Training(_Model):
 
     task: TaskName = Field(
         default="micro",
-        description="The training pool: `micro`, `gsm8k`, `math` (`harness tasks`), or a JSONL file (docs/tasks.md).",
+        description="The training pool (`harness tasks`), or a JSONL file (docs/tasks.md).",
     )
     min_level: Annotated[int, Field(ge=1, le=5)] | None = Field(
-        default=None, description="MATH problems below this level are left out."
+        default=None, description="Least level of MATH problems."
     )
-    steps: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        default=45, description="Training steps: sample, verify, share, learn."
-    )
+    steps: Annotated[int, Field(ge=0, le=1_000_000)] = Field(default=45, description="Training steps.")
     prompts: Positive = Field(
-        default=16, description="Questions a step, the same for every policy and regime of a seed."
+        default=16, description="Questions per step, the same for every policy and regime of a seed."
     )
     rollouts: Annotated[int, Field(ge=1, le=4096), Choice(0.5, 1, 2, relative=True)] = Field(
         default=8, description="Answers per question and policy."
     )
     updates: Annotated[int, Field(ge=1, le=1024)] = Field(
         default=1,
-        description="Optimiser updates (mini-batches) a step; own answers come before peers' where a regime orders them.",
+        description="Optimiser updates (mini-batches) per step.",
     )
     learning_rate: Annotated[float, Field(gt=0, le=1), Range(0.2, 5.0, "log", "normal", relative=True)] = Field(
         default=1e-4, description="Of AdamW, constant. 1e-4 fits micro models, 1e-6 to 1e-5 pretrained ones."
@@ -395,35 +371,32 @@ class Training(_Model):
     )
     weight_decay: Annotated[float, Field(ge=0, le=1)] = Field(default=0.0, description="Of AdamW.")
     clip_norm: Annotated[float, Field(gt=0, le=1e6)] = Field(
-        default=1.0, description="Largest norm of an update's gradient; longer ones are scaled down to it."
+        default=1.0, description="Largest norm of an update's gradient."
     )
     temperature: Annotated[float, Field(gt=0, le=10)] = Field(
-        default=1.0, description="Of sampling in training, and of all log-probabilities there."
+        default=1.0, description="Of sampling and log-probabilities in training."
     )
     max_new_tokens: Annotated[int, Field(ge=1, le=131072)] = Field(
-        default=44, description="Tokens of the longest answer in training; one that is cut off counts as wrong."
+        default=44, description="Longest answer in tokens; a longer one is cut off and wrong."
     )
     answer_ends: Literal["eos", "example"] = Field(
         default="eos",
-        description="What ends an answer: `eos` its EOS alone; `example` also the beginning of the next worked example, as in "
-        "evaluation, for base models that are asked `few-shot` (docs/pretrained.md).",
+        description="`eos`: its EOS; `example`: also the next worked example, for `few-shot` base models (docs/pretrained.md).",
     )
     kl: Annotated[float, Field(ge=0, le=10), Choice(0.0, 1e-3, 1e-2)] = Field(
         default=0.0, description="Weight of a k3 penalty to the base policy on own answers."
     )
-    checkpoint_every: Positive = Field(
-        default=10, description="Steps between checkpoints, from which a cut-off run goes on."
-    )
+    checkpoint_every: Positive = Field(default=10, description="Steps between checkpoints.")
     measure_every: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
         default=5,
-        description="Every so many steps own and peer gradients and the KL to the base are measured; 0 is never.",
+        description="Steps between measurements of gradients and of the KL to the base; 0: never.",
     )
     max_invalid: Fraction = Field(
-        default=0.02, description="A cell fails when a larger share of its verdicts is invalid."
+        default=0.02, description="Largest share of invalid verdicts; beyond it the cell fails."
     )
     part: Literal["all", "tuning", "final"] = Field(
         default="all",
-        description="Which of the task's prompts: `tuning` and `final` have none in common (docs/tuning.md).",
+        description="Part of the prompts; `tuning` and `final` are disjoint (docs/tuning.md).",
     )
 
 
@@ -432,30 +405,27 @@ class Evaluation(_Model):
 
     tasks: Annotated[list[TaskName], Field(min_length=1, max_length=64), _distinct("task")] = Field(
         default=["micro"],
-        description="Held-out tasks (`harness tasks`) or JSONL files; the first one gives the learning curve.",
+        description="Held-out tasks or JSONL files; the first gives the learning curve.",
     )
     greedy: bool = Field(default=True, description="Measure the greedy answer.")
     k: Annotated[int, Field(ge=0, le=1024)] | None = Field(
         default=4,
-        description="Samples per question at temperature 1 for avg@k; 0 leaves it out, null takes each task's own (32 for "
-        "AIME).",
+        description="Samples per question at temperature 1; 0: none, null: each task's own.",
     )
     limit: Positive | None = Field(
         default=None,
-        description="Questions of each task, evenly over its skills, levels and subjects, the same in every cell and lab; "
-        "null for all.",
+        description="Questions per task, evenly over skills, levels and subjects; null: all.",
     )
     max_new_tokens: Positive | None = Field(
         default=None,
-        description="Tokens of the longest answer in evaluation; null takes each task's own (micro 44, gsm8k 1,024, math500 "
-        "3,072).",
+        description="Longest answer in tokens; null: each task's own.",
     )
     curve_every: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        default=15, description="Held-out accuracy every so many steps, for learning curves; 0 is never."
+        default=15, description="Steps between points of the learning curve; 0: none."
     )
     curve_prompts: Positive = Field(
         default=CURVE_PROMPTS,
-        description="Questions of the first task for one point of the curve; never more than `limit`.",
+        description="Questions per point; at most `limit`.",
     )
 
     @model_validator(mode="before")
@@ -479,40 +449,38 @@ class Tune(_Model):
     younger: ClassVar[dict[str, Any]] = {"transfer": False}
 
     trials: Annotated[int, Field(ge=2, le=1000)] = Field(
-        default=8, description="Settings tried per regime. The first is the regime as the suite has it."
+        default=8, description="Settings per regime; the first is the suite's own."
     )
     groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=64), _distinct("name")] = Field(
-        description="Groups whose base checkpoints the table never sees."
+        description="Groups whose base checkpoints the table lacks."
     )
     seeds: Annotated[list[Seed], Field(min_length=1, max_length=100)] = Field(
-        description="Every trial is run on each; the table's seeds are others."
+        description="Seeds of every trial, none of the table's."
     )
     check: Annotated[list[Seed], Field(max_length=100)] = Field(
-        default=[], description="Other seeds on which the chosen setting is tried again: how much of its lead was luck."
+        default=[], description="Other seeds, on which the chosen setting runs again."
     )
     evaluation: Evaluation = Field(description="Of trials: tasks that the table does not ask.")
     sampler: Literal["tpe", "random"] = Field(
-        default="tpe", description="How settings are proposed: from the results so far, or at random."
+        default="tpe", description="Proposals from the results so far, or at random."
     )
     batch: Annotated[int, Field(ge=2, le=1000)] = Field(
         default=4,
-        description="Trials proposed at once. The first batch is random; each later one knows the results of those before it.",
+        description="Trials proposed at once; the first batch is random.",
     )
     rungs: Annotated[list[Positive], Field(max_length=10)] = Field(
         default=[],
-        description="Steps of shorter runs, ascending: of a batch only the best go on to the next rung, and to "
-        "`training.steps`.",
+        description="Steps of shorter runs, ascending; only the best of a batch continue.",
     )
-    keep: Annotated[int, Field(ge=2, le=100)] = Field(default=2, description="One in so many goes on from a rung.")
+    keep: Annotated[int, Field(ge=2, le=100)] = Field(default=2, description="One in so many continues.")
     training: list[Literal["learning_rate", "rollouts", "kl"]] = Field(
         default=["learning_rate", "rollouts", "kl"],
-        description="Settings of training that are searched for every regime, the baseline included.",
+        description="Settings that are searched for every regime and the baseline.",
     )
     seed: Seed = Field(default=0, description="Of the proposals.")
     transfer: bool = Field(
         default=False,
-        description="Each of the groups chooses for itself instead of all together, and the table has every choice on all its "
-        "groups: settings tuned on one pair, used on another.",
+        description="Each group chooses for itself; the table runs every choice on all its groups.",
     )
 
 
@@ -521,13 +489,13 @@ class Suite(_Model):
 
     younger: ClassVar[dict[str, Any]] = {"tune": None}
 
-    name: Name = Field(description="Of its results folder; by default the file's name.")
+    name: Name = Field(description="Of the results folder; by default the file's.")
     title: Annotated[str, Field(max_length=300)] = Field(default="", description="For headings.")
     engine: Name = Field(
         default="embedded", description="`embedded` (one process) or `openrlhf` (Ray; docs/openrlhf.md)."
     )
-    engine_options: dict[str, Any] = Field(default={}, description="Settings of the engine, below.")
-    baseline: Name = Field(default="independent", description="The variant to which gains are differences.")
+    engine_options: dict[str, Any] = Field(default={}, description="See below.")
+    baseline: Name = Field(default="independent", description="The variant that gains are over.")
     groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=256), _distinct("name")] = Field(
         description="Groups of policies."
     )
@@ -535,19 +503,18 @@ class Suite(_Model):
         description="Variants: a regime's name, or a mapping with options."
     )
     seeds: Annotated[list[Seed], Field(min_length=1, max_length=1000), _distinct("seed")] = Field(
-        description="Every regime is trained once for each; intervals are over them."
+        description="Every regime is trained once for each."
     )
     keep: Keep = Field(
         default="last",
-        description="Weights of a finished cell: of the last step, of the best point of each policy's learning curve, or "
-        "none. What is evaluated is always the last step; results do not depend on it.",
+        description="Kept weights: last step, best point of the learning curve, or none; results are the last step's.",
     )
     training: Training = Field(default=Training(), description="One cell's run.")
     evaluation: Evaluation = Field(default=Evaluation(), description="What is measured.")
-    sharing: Sharing = Field(default=Sharing(), description="For all variants without their own.")
+    sharing: Sharing = Field(default=Sharing(), description="For variants without their own.")
     tune: Tune | None = Field(
         default=None,
-        description="Settings are searched first, under the same budget for every regime and the baseline (docs/tuning.md).",
+        description="Search settings first, under an equal budget (docs/tuning.md).",
     )
 
     @model_validator(mode="before")

@@ -31,13 +31,11 @@ class Lora(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class EmbeddedOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of the embedded engine. device: as torch names it, without a number: a worker sees only the one that the plan gives it; None
-    takes CUDA where there is any. micro_tokens: padded tokens of one forward and backward pass. dtype: None takes bf16 for weights
-    that come in half precision, else fp32. threads: of torch on a CPU; None takes what the plan gives the cell.
-    lora: `{rank: 16, alpha: 32}` trains adapters of that rank, counted alpha / rank times, and not the model's own weights.
-    checkpointing: activations are made again in the backward pass, to save memory.
-    numerics: `portable` gives the same rows on every x86-64 machine with AVX2, by one thread in fp32; None takes it where all
-    models are micro families, on a CPU that can, else `fast`, whose rows repeat on one kind of CPU."""
+    """Of the embedded engine. device: torch's name without a number; None takes CUDA where there is one. micro_tokens: padded
+    tokens of one pass. dtype: None takes bf16 for weights in half precision, else fp32. threads: of torch on a CPU; None takes
+    the plan's. lora: `{rank: 16, alpha: 32}` trains adapters instead of the weights. checkpointing: compute activations again in
+    the backward pass. numerics: `portable` gives the same rows on every x86-64 CPU with AVX2 (fp32, one thread), `fast` on one
+    kind of CPU; None takes `portable` where all models are micro families and the CPU can."""
 
     device: Annotated[str, Meta(pattern=r"^(cpu|cuda|mps|xpu)\Z")] | None = None
     micro_tokens: Annotated[int, Meta(ge=1, le=1 << 30)] = MICRO_TOKENS

@@ -36,26 +36,20 @@ Seconds = Annotated[float, Meta(gt=0, le=86400)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Layout, precision and patience of one policy.
+    """Layout, precision and deadlines of one policy.
 
-    dtype: of weights and activations; `fp32` also keeps fp32 gradients (parity, micro models), `bf16` has fp32 masters.
-    zero_stage: DeepSpeed's, what is cut over the ranks: nothing (only with fp32), moments and gradients, weights too.
-    trainers: DeepSpeed ranks. rollout_engines: vLLM engines, each on `tensor_parallel` devices.
-    tensor_parallel: devices over which each of them cuts its weights.
-    colocate: rollout engines share the trainers' devices; otherwise they have their own.
-    sleep: trainers and rollout engines that share devices take turns in their memory instead of standing side by side in it.
-    share_devices: all policies of a cell have the same devices and take turns on them; None leaves that to the plan.
-    enforce_eager: no CUDA graphs in vLLM; None says so only where there is no CUDA.
-    attention: the trainers' kernel. gradient_checkpointing: activations are computed again backward, to save memory.
-    micro_batch_tokens: padded tokens of one forward and backward pass per rank.
-    rollout_memory: share of a device's memory that a vLLM engine may take. rollout_sequences: answers it decodes at once.
-    max_length: longest prompt and answer together, in tokens. None takes what training, curves and evaluation ask, measured by the
-        policy's tokenizer; fewer are refused.
-    start_seconds, sync_seconds, call_seconds: deadlines of starting up (imports, weights, compilation, graphs), of one weight sync
-        and of any other call; the longer of the first and the last is how long a rank waits for the others.
-    silence_seconds: an actor that gives no sign of life for so long counts as hung, whatever the deadline.
-    sync_tolerance: after a weight sync the rollout engine's log-probabilities may differ from the trainer's by four times what they
-        did before the first update and by so much more, in nats per token on average; None takes 1e-4 for fp32 and 0.05 for bf16.
+    dtype: `fp32` throughout (parity, micro models), or `bf16` with fp32 masters. zero_stage: what DeepSpeed shards: nothing (only
+    with fp32), moments and gradients, weights too. trainers: DeepSpeed ranks. rollout_engines: vLLM engines.
+    tensor_parallel: devices of each vLLM engine. colocate: rollout engines share the trainers' devices.
+    sleep: trainers and rollout engines take turns in the memory of shared devices. share_devices: all policies of a cell take
+    turns on the same devices; None takes the plan's. enforce_eager: no CUDA graphs in vLLM; None takes them where there is CUDA.
+    attention: the trainers' kernel. gradient_checkpointing: compute activations again in the backward pass.
+    micro_batch_tokens: padded tokens of one pass per rank. rollout_memory: share of a device's memory for a vLLM engine.
+    rollout_sequences: answers decoded at once. max_length: longest prompt and answer together, in tokens; fewer than the suite
+    asks are refused. None takes what it asks, by the policy's tokenizer. start_seconds: deadline of starting up.
+    sync_seconds: deadline of one weight sync. call_seconds: deadline of any other call.
+    silence_seconds: an actor without a sign of life for so long is hung. sync_tolerance: allowed log-probability difference after a
+    sync, in nats per token, beyond four times that before the first update; None takes 1e-4 for fp32 and 0.05 for bf16.
     """
 
     dtype: Literal["fp32", "bf16"] = "bf16"
