@@ -42,7 +42,6 @@ MARKED = ("README.md", "docs/peers.md", "docs/tuning.md", "docs/disagreement.md"
 # Of suites on the page; others follow by name
 ORDER = (
     "quickstart",
-    "another_cpu",
     "elicit",
     "controls",
     "matched",
