@@ -29,10 +29,11 @@ class CHORDOptions:
 
 
 class CHORD(Regime):
-    """(1 - mu) GRPO + mu NLL of peers' right answers, whose tokens weigh p (1 - p) without gradient.
+    """GRPO, and the NLL of peers' right answers by their uncertainty.
 
-    Published: loss, phi, the cosine, the token mean of either part. Our reading: mu's fall together with phi, over the whole
-    run (the paper: 30 or 200 steps); mu is 0 at a step to which no peer brought a right answer; own answers as our GRPO.
+    Published: (1 - mu) GRPO + mu NLL whose tokens weigh p (1 - p) without gradient; loss, phi, the cosine, the token mean of
+    either part. Our reading: mu's fall together with phi, over the whole run (the paper: 30 or 200 steps); mu is 0 at a step to
+    which no peer brought a right answer; own answers as our GRPO.
     """
 
     Options = CHORDOptions

@@ -28,11 +28,12 @@ class CoPDOptions:
 
 
 class CoPD(Regime):
-    """GRPO, and every few steps policy gradient on own answers with A_t = beta (log pi_peer(y_t) - log pi_old(y_t)).
+    """GRPO, and every few steps distillation from peers' scores.
 
-    Published: the advantage, token by token on the learner's own rollouts (reverse KL, on-policy), and 1.5 : 1. Our reading: which
-    steps distil, beta 1, GRPO's clip and token mean, the mean over peers; log pi_old as sampled. Across tokenizers the peer's
-    come by chunks of bytes (as in 2605.07711). Answers that no peer scored are left out; without any score the step is GRPO's.
+    Published: the advantage A_t = beta (log pi_peer(y_t) - log pi_old(y_t)), token by token on the learner's own rollouts
+    (reverse KL, on-policy), and 1.5 : 1. Our reading: which steps distil, beta 1, GRPO's clip and token mean, the mean over
+    peers; log pi_old as sampled. Across tokenizers the peer's come by chunks of bytes (as in 2605.07711). Answers that no peer
+    scored are left out; without any score the step is GRPO's.
     """
 
     Options = CoPDOptions

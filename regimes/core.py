@@ -43,7 +43,7 @@ class CoReOptions:
 
 
 class CoRe(Regime):
-    """GRPO over two rounds: where all own answers failed and a peer was right, again with the peer's answer as a hint.
+    """GRPO; prompts on which all own answers fail again, with a hint.
 
     Paper: gate and probability; the hint is the best right answer without its final answer; R = right + 0.15 [rescued by the
     hint]; advantages normalised over models and rounds. Our reading: best is shortest, then policy order; own answers are learnt,

@@ -31,11 +31,12 @@ class FTISOptions:
 
 
 class FTIS(Regime):
-    """Peer groups with weights min(pi_k / pi_j, C); failures far from the learner are filtered out.
+    """Peer groups, ratios cut off at C, unlikely failures left out.
 
-    Published (abstract and the authors' summary): truncation above only; a peer answer is kept if its advantage is positive or
-    its estimated KL is below gamma; advantages relative to the author's group. Our reading: `beyond`; the estimate is k3 summed
-    over tokens at pi_old; filtered answers leave the normaliser; pi_j is the sampler's, aligned; own answers are GRPO's.
+    Published (abstract and the authors' summary): weights min(pi_k / pi_j, C), truncation above only; a peer answer is kept if
+    its advantage is positive or its estimated KL is below gamma; advantages relative to the author's group. Our reading:
+    `beyond`; the estimate is k3 summed over tokens at pi_old; filtered answers leave the normaliser; pi_j is the sampler's,
+    aligned; own answers are GRPO's.
     """
 
     Options = FTISOptions

@@ -33,7 +33,7 @@ class GRAFTOptions:
 
 
 class GRAFT(Regime):
-    """Where a policy fails all its answers and a peer is partly right, learn from the peer's group instead.
+    """Where all own answers fail, a peer's group that is right in part.
 
     Paper: C(j->k) = prompts with 0 of G right for k and 1 <= right_j < G; of them the q = min(|C(j->k)|, |C(k->j)|) with most
     right, ties kept; the peer's own advantages; weight 1[s > 0.8] min(s, 1), s the cross ratio at pi_old; token ratio to old_k;

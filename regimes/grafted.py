@@ -26,7 +26,7 @@ class GraftedOptions:
 
 
 class Grafted(Regime):
-    """GRAFT chooses prompts and peers; LUFFY, SGT or HACPO says what is learnt there.
+    """GRAFT's prompts and peers, the update of LUFFY, SGT or HACPO.
 
     Our reading: of the peers' answers only the chosen groups reach the update, own answers are learnt as the update's regime
     learns them; HACPO measures capabilities on all that arrived.

@@ -47,7 +47,7 @@ class HACPOOptions:
 
 
 class HACPO(Regime):
-    """Peers' answers through a hard-clipped sequence ratio, weighted by measured capabilities.
+    """Peers' answers by clipped sequence ratios and capability weights.
 
     Paper and code: omega, mu, advantages over all nG answers, own GSPO, peer ratios by each side's length without EOS, own
     mini-batches first. Our reading: capability of what arrived and could be decided; a prompt without own valid answers still

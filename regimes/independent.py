@@ -22,7 +22,9 @@ class IndependentOptions:
 
 
 class Independent(Regime):
-    """Each policy learns from its own answers only (GRPO, GSPO or Dr. GRPO). The ratio is to the trainer's pi_old (code)."""
+    """Each policy learns from its own answers only.
+
+    GRPO, GSPO or Dr. GRPO; the ratio is to the trainer's pi_old (code)."""
 
     Options = IndependentOptions
 

@@ -26,7 +26,7 @@ class LUFFYOptions:
 
 
 class LUFFY(Regime):
-    """GRPO over own answers and peers' right ones, whose tokens are weighed by a shaped probability.
+    """GRPO over own answers and peers' right ones, whose ratio is shaped.
 
     Paper: the advantage over the union of both, the peers' probability taken as 1, f(pi(y_t)) A in the ratio's place, no clip.
     Our reading: all peers' right answers instead of one demonstration; own answers as our GRPO, with its deviation, clip and

@@ -12,9 +12,10 @@ from harness.learning.terms import Term
 
 
 class Naive(Regime):
-    """Joint group mean and std, token ratio to the learner's own old log-probabilities, no correction.
+    """Peers' answers as if they were own ones.
 
-    Our reading: the papers' "Naive" (arXiv 2603.02604, Table 1) is not defined exactly.
+    Joint group mean and std, token ratio to the learner's own old log-probabilities, no correction. Our reading: the papers'
+    "Naive" (arXiv 2603.02604, Table 1) is not defined exactly.
     """
 
     shares = frozenset({TextRollout})

@@ -33,7 +33,7 @@ class PRPOptions:
 
 
 class PRP(Regime):
-    """Peers' retokenised rollouts as extra trajectories, corrected by the density ratio.
+    """Peers' answers as extra trajectories, corrected by density ratios.
 
     Published: raw rollouts are pooled, peer rows keep (r, A) or have advantages over the union group, with either denominator
     (paper and figure). Our reading: A = (R - mean_U) / (std_U + 1e-6), ppo clip 0.2 / 0.28; old_k is the trainer's, a peer's

@@ -15,7 +15,7 @@ from harness.verification.equivalence import same_answer
 
 
 class RLCCF(Regime):
-    """GRPO on own answers, rewarded where they agree with the vote of all policies, the consistent ones counted more.
+    """GRPO on own answers, rewarded by the vote of all policies.
 
     Abstract: collective consistency as the reward, votes weighted by self-consistency. Our reading: a policy's votes are the
     shares of its answers, times the largest of them; reward 1 for the winner, the first of equals; on a prompt that no peer

@@ -26,7 +26,7 @@ class SGTOptions:
 
 
 class SGT(Regime):
-    """Where all own answers fail and a peer has a verified success, imitate one such success.
+    """Where all own answers fail, imitate one verified success of a peer.
 
     Rescue set and gate: paper. L = L_GRPO + 0.1 NLL(y+ | x), y+ uniform over all peers' successes: GRAFT's paper. NLL is the
     token mean, averaged over the mini-batch's prompts, and the learner verifies y+ itself: our reading.

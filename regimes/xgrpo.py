@@ -28,9 +28,9 @@ class XGRPOOptions:
 
 
 class XGRPO(Regime):
-    """Only scalar statistics travel: own answers, baselines that peers move (paper).
+    """Only statistics travel, which move the baseline of own answers.
 
-    Our reading: A_i = (R_i - b) / (std_U + 1e-6).
+    Paper. Our reading: A_i = (R_i - b) / (std_U + 1e-6).
     """
 
     Options = XGRPOOptions

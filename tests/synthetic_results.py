@@ -73,9 +73,10 @@ def write_results(
     exchanges: int = 12,
     text: str = "",
     baseline: str = "independent",
-    preset: str = "matched",
+    preset: str = "",
 ) -> None:
-    """A whole suite under `results`; `text` is put into every sample. preset: what the suite's file says of the bases."""
+    """A whole suite under `results`; `text` is put into every sample. preset: of the bases; without one
+    the suite has no config."""
     groups = groups or GROUPS
     cells = []
     for group, policies in groups.items():
@@ -122,7 +123,9 @@ def write_results(
                     }
                     for g, names in groups.items()
                 ],
-            },
+            }
+            if preset
+            else {},
         ),
     )
 

@@ -73,7 +73,7 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = Path(REAL).resolve() if REAL else tmp_path_factory.mktemp("site")
     if not REAL:
-        write_results(folder, steps=8, questions=12)
+        write_results(folder, steps=8, questions=12, preset="matched")
         duo = {"groups": {"duo": ("llama", "qwen")}, "regimes": REGIMES[:3], "seeds": (1, 2)}
         write_results(folder, TUNED, **duo, steps=2, questions=6)
         write_trials(folder, TUNED)

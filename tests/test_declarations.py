@@ -19,7 +19,16 @@ from harness.store.statistic import STATISTICS, TableRow, shown
 
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 ROOT = Path(__file__).parents[1]
-DECLARATION = '''
+DRAW = """
+from pathlib import Path
+from leaderboard.data import open_store
+from leaderboard.page import draw_page
+from leaderboard.views import PAGES
+draw_page(next(p for p in PAGES if p.slug == "ranking"), open_store(Path({!r})), "synthetic-small")
+"""
+DECLARATION = (
+    f"DRAW = {DRAW!r}"
+    + '''
 import json
 from pathlib import Path
 from harness.store.statistic import PERCENT, TableRow, number, statistic
@@ -33,13 +42,12 @@ def show(form):
     import contextlib, io
     from harness.cli.tables import show_suite
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        show_suite("synthetic-small", Path(RESULTS), form)
+        show_suite("synthetic-small", Path(RESULTS), form, full=True)
     return said.getvalue()
 
 def page():
     from streamlit.testing.v1 import AppTest
-    import leaderboard
-    app = AppTest.from_file(str(Path(leaderboard.__file__).parent / "app.py"), default_timeout=60).run()
+    app = AppTest.from_string(DRAW.format(RESULTS), default_timeout=60).run()
     assert not app.exception, app.exception[0].stack_trace
     table = app.dataframe[0]
     return f"{table.value.to_csv(index=False)}\\n{table.proto.columns}"
@@ -49,6 +57,7 @@ export_report(Path(RESULTS), Path(RESULTS) / "report.html")
 said = {form: show(form) for form in ("json", "table", "markdown", "csv")} | {"page": page()}
 print(json.dumps(said | {"report": (Path(RESULTS) / "report.html").read_text()}))
 '''
+)
 
 
 @pytest.fixture(scope="module")

@@ -214,7 +214,7 @@ def test_the_first_screen_names_the_leader_where_it_does_not_help_and_the_cost(
     useless = [replace(r, effect=0.0) for r in REGIMES]
     write_results(tmp_path, "built", DUO, seeds=(1, 2, 3), steps=3, questions=20, preset="strong-in")
     for name, pair, regimes in (("alike", ("qwen", "gpt2"), REGIMES), ("unlike", ("llama", "neox"), useless)):
-        write_results(tmp_path, name, {name: pair}, regimes, seeds=(1, 2, 3, 4), steps=3, questions=400)
+        write_results(tmp_path, name, {name: pair}, regimes, (1, 2, 3, 4), steps=3, questions=400, preset="matched")
     ingest(tmp_path)
     app = app_on(tmp_path, monkeypatch)
     answer = said(app).replace("\\", "")

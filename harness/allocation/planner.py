@@ -399,6 +399,8 @@ def describe(plan: Plan) -> str:
     lines = [f"inventory  {plan.resources.inventory}", f"cells      {plan.cells}, {plan.pending} to do"]
     if not plan.feasible:
         return "\n".join([*lines, f"does not fit: {first_of(plan.shortfall or '')}"])
+    if not plan.pending:
+        return "\n".join([*lines, "finished: nothing is left to run"])
     p, r, d = plan.predicted, plan.resources, plan.disk
     used = f"{r.gpus_used} of {r.gpus} GPUs, " if r.gpus_used else ""
     cost = f"{p.gpu_seconds / 3600:.1f} GPU-hours" if p.gpu_seconds else f"{duration(p.cpu_seconds)} of CPU"

@@ -3,15 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import harness
 from harness.cli import listing, making, results, running, sharing
 
+COMMANDS: dict[str, dict[str, tuple[Callable[..., None], str, str]]] = {
+    "Run": {
+        "run": (
+            running.run, "Run what is missing of a suite; print its table.",
+            "run mine.yaml --only 'pair/sgt/*' --set training.steps=20",
+        ),
+        "plan": (running.plan, "Memory, disk and time that a suite needs.", "plan cross_family --inventory 8xH100-80G"),
+        "submit": (running.submit, "A suite as a SLURM job.", "submit mine.yaml --slurm --time 12:00:00"),
+        "status": (results.status, "How far suites are, and why cells failed.", "status quickstart"),
+        "logs": (results.logs, "The end of a cell's log.", "logs llama-qwen/sgt/11 quickstart"),
+        "eval": (running.evaluate, "Evaluate a checkpoint through lm-eval.", "eval ./model --tasks gsm8k --limit 100 --seed 1"),
+        "doctor": (listing.doctor, "What this machine can do, or what went wrong in a run.", "doctor quickstart"),
+    },
+    "Look": {
+        "show": (results.show, "A suite's table.", "show mine --against hacpo2026"),
+        "leaderboard": (results.leaderboard, "All results in a browser.", "leaderboard --port 8502"),
+        "sql": (results.sql, "A read-only query on the store.", "sql 'SELECT suite, count(*) FROM cells GROUP BY suite'"),
+        "regimes": (listing.regimes, "Installed regimes.", "regimes sgt"),
+        "tasks": (listing.tasks, "Evaluation tasks; accuracy of models by level.", "tasks --calibrate ./model --task ladder"),
+        "engines": (listing.engines, "Engines, and whether they can run here.", "engines"),
+        "data": (listing.data, "Benchmark sets, and where they come from.", "data --data-dir ./benchmarks"),
+        "rescore": (results.rescore, "Verify stored samples again.", "rescore quickstart"),
+        "bandit": (running.bandit, "Bias, variance and support of regimes, exactly.", "bandit bandit"),
+    },
+    "Extend": {
+        "new-suite": (making.new_suite, "A suite for two models.", "new-suite --models ./model-a ./model-b --task micro"),
+        "new-regime": (making.new_regime, "A package for a new regime.", "new-regime best-of-peers"),
+        "new-task": (making.new_task, "A package for a new task.", "new-task near-sums"),
+        "new-engine": (making.new_engine, "A package for a new engine.", "new-engine plain-torch"),
+        "convert": (making.convert, "A GGUF file to a model folder.", "convert model.gguf ./model"),
+    },
+    "Share": {
+        "export": (results.export, "A report, or results in other formats.", "export quickstart --format parquet"),
+        "bundle": (sharing.bundle, "A finished suite's results as one file.", "bundle mine"),
+        "submit-check": (sharing.submit_check, "Check a bundle.", "submit-check mine.zip --re-execute 1"),
+        "import": (sharing.import_, "Take over another lab's results.", "import mine.zip --origin lab-b"),
+        "track": (sharing.track, "A run in TensorBoard, Trackio or W&B.", "track quickstart --to tensorboard --live"),
+    },
+}  # fmt: skip
+
+
+class _Groups(TyperGroup):
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        width = max(len(name) for named in COMMANDS.values() for name in named)
+        for title, named in COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), short) for name, (_, short, _) in named.items()])
+
+
 app = typer.Typer(
     name="harness",
+    cls=_Groups,
     help="Compare experience-sharing regimes: train every cell of regime x group of policies x seed, evaluate, store, show.",
     no_args_is_help=True,
     add_completion=False,
@@ -35,33 +86,6 @@ def shared(
     """Compare experience-sharing regimes: train every cell of regime x group of policies x seed, evaluate, store, show."""
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "run": running.run,
-    "plan": running.plan,
-    "submit": running.submit,
-    "status": results.status,
-    "logs": results.logs,
-    "show": results.show,
-    "regimes": listing.regimes,
-    "tasks": listing.tasks,
-    "engines": listing.engines,
-    "data": listing.data,
-    "eval": running.evaluate,
-    "convert": making.convert,
-    "rescore": results.rescore,
-    "sql": results.sql,
-    "new-suite": making.new_suite,
-    "bandit": running.bandit,
-    "new-regime": making.new_regime,
-    "new-task": making.new_task,
-    "new-engine": making.new_engine,
-    "export": results.export,
-    "import": sharing.import_,
-    "bundle": sharing.bundle,
-    "submit-check": sharing.submit_check,
-    "track": sharing.track,
-    "doctor": listing.doctor,
-    "leaderboard": results.leaderboard,
-}
-for _name, _command in COMMANDS.items():
-    app.command(_name)(_command)
+for _named in COMMANDS.values():
+    for _name, (_command, _, _example) in _named.items():
+        app.command(_name, epilog=f"Example: harness {_example}")(_command)

@@ -21,32 +21,24 @@ def regimes(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Installed regimes and where they come from; a broken plugin is listed with its error. With NAME: one regime's options and
-    what tuning may try of them."""
+    """Installed regimes; a broken plugin is listed with its error. With NAME: its source and options, and what tuning may try."""
     from harness.learning.registry import listing, load, spaces
     from harness.suite.schema import Training
     from harness.suite.space import as_dict, spaces_of
 
+    found = listing()
     if name is None:
-        found = listing()
-        rows = []
-        for r in found:
-            rows.append([r.name, f"BROKEN: {r.error}" if r.error else r.summary])
-            rows += [] if r.error else [["", f"{r.source} {r.status.capitalize()}."]]
-            rows += [["", f"shares {', '.join(r.shares)}"]] if r.shares else []
-            settings = {**r.options, "old_logprobs": r.old_logprobs}
-            rows += [] if r.error else [["", ", ".join(f"{k}={v}" for k, v in settings.items())]]
-            rows.append(["", r.origin])
-        head = ["regime", "what it does, its source and status, what it shares, its options, where it comes from"]
-        print_table("", head, rows, json={"regimes": found} if json else None)
+        rows = [[r.name, f"BROKEN: {r.error}" if r.error else r.summary] for r in found]
+        print_table("", ["regime", "what it does"], rows, json={"regimes": found} if json else None)
         return
     searched, defaults = spaces(load(name)), Training().model_dump()
     common = spaces_of(Training, defaults)  # searched for every regime alike
-    info = next(r for r in listing() if r.name == name)
+    info = next(r for r in found if r.name == name)
     if json:
         print_json({"regimes": [info], "training": {key: as_dict(space) for key, space in common.items()}})
         return
-    print(f"{info.name}: {info.summary}\n{info.origin}\n")
+    print(f"{info.name}: {info.summary}\n{info.source} {info.status.capitalize()}.\n{info.origin}")
+    print(f"shares {', '.join(info.shares) or 'nothing'}; log-probabilities before the update: {info.old_logprobs}\n")
     rows = [[key, str(value), str(searched.get(key, "not searched"))] for key, value in info.options.items()]
     rows += [[f"training.{key}", str(defaults[key]), str(space)] for key, space in common.items()]
     print_table("", ["option", "default", "what tuning may try"], rows)

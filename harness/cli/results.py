@@ -43,12 +43,15 @@ def show(
     margin: Annotated[
         float, typer.Option("--margin", min=0.0, max=100.0, help="Points below which an effect is of no interest.")
     ] = 2.0,
+    full: Annotated[
+        bool, typer.Option("--full", help="Every policy and metric, what tuning changed, and how the numbers are made.")
+    ] = False,
     set_: Set = None,
     results: Results = RESULTS,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Regime x group: accuracy, gain over the budget-matched baseline, verdict, intervals, tie groups, cost; of several suites a
-    sentence each."""
+    """A suite's answer in a sentence, and its table: gain of each regime over the baseline at the same rollout budget, in each
+    group. Without SUITE a sentence for each."""
     from harness.cli import tables
 
     if json and format_ not in (None, "json"):
@@ -62,7 +65,7 @@ def show(
         if suite is None:
             raise UsageError("--set: name the suite too")
         prepared = tables.altered_run(suite, results, set_)
-    tables.show_suite(suite, results, format_, against, margin / 100, prepared)
+    tables.show_suite(suite, results, format_, against, margin / 100, prepared, full)
 
 
 def status(
@@ -72,7 +75,7 @@ def status(
     models: Models = None,
     json: Json = False,
 ) -> None:
-    """Done, running, cut off, failed or pending, per cell, with the reason and the log."""
+    """Each cell of SUITE with its state, and why it failed; without SUITE a line for each suite."""
     from harness.cli import tables
 
     if set_ and suite is None:
@@ -94,7 +97,11 @@ def status(
         print_json({"cells": found, "notes": notes})
         return
     for name in dict.fromkeys(s.suite for s in found):
-        tables.print_statuses(name, [s for s in found if s.suite == name])
+        cells = [s for s in found if s.suite == name]
+        if suite is None:
+            print(f"{name}: {tables.counted(cells)}")
+            continue
+        tables.print_statuses(name, cells)
         for line in notes.get(name, ()):
             print(f"{name}: {line}")
 

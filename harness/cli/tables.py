@@ -73,9 +73,10 @@ def show_suite(
     paper: str | None = None,
     margin: float = MARGIN,
     prepared: Prepared | None = None,
+    full: bool = False,
 ) -> None:
     """One suite's table; of several what each opens with. paper: whose numbers to print beside ours instead. margin: a share.
-    prepared: the run to show."""
+    prepared: the run to show. full: not the means of one metric alone."""
     file = None if prepared is None else prepared.file()
     with Snapshot(results, file) as snapshot:
         known, name = _known(suite, snapshot, results)
@@ -111,7 +112,12 @@ def show_suite(
                 tuned = None
                 if (tuning := read_tuning(results, one, file)) is not None:
                     tuned = TuningResults(tuning, tuning_rows(snapshot, tuning), transfer_rows(snapshot, tuning))
-                sys.stdout.write(render(one, rows, format_, width, colour, head, tuned))
+                sys.stdout.write(render(one, rows, format_, width, colour, head, tuned, brief=not full))
+                if rows and not full and format_ == "table":
+                    print(
+                        f"harness show {_quoted(one)} --full: policies, other metrics, how the numbers are made",
+                        file=sys.stderr,
+                    )
         for one in names:
             _say_damage(snapshot, one)
 
@@ -302,8 +308,12 @@ def print_statuses(name: str, cells: list[CellStatus]) -> None:
                 print(fold(line, "  "))
             if cell.log:
                 print(f"  log: {cell.log}")
+    print(f"\n{counted(cells)}\n")
+
+
+def counted(cells: Sequence[CellStatus]) -> str:
     counts = {state: sum(s.state == state for s in cells) for state in STATES}
-    print("\n" + ", ".join(f"{n} {state}" for state, n in counts.items() if n) + "\n")
+    return ", ".join(f"{n} {state}" for state, n in counts.items() if n)
 
 
 def print_findings(run: str, results: Path, json: bool) -> int:

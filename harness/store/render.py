@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from operator import attrgetter
 from typing import Any
@@ -18,11 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.errors import UsageError
-from harness.statistics.comparison import GAINS, LOSES
+from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
 from harness.store.ranking import MIN_RUNS, Aggregate, Head
 from harness.store.reference_results import MARK
 from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, noted
-from harness.store.sentences import explained
+from harness.store.sentences import explained, verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, Pair, Statistic, shown
 from harness.store.table import MEAN, ShowRow
 from harness.store.text import harmless, visible
@@ -32,6 +32,7 @@ Rows = Sequence[ShowRow]
 Cell = str | Text
 _LEAST = 3
 _COLOURS = {GAINS: "green", LOSES: "red"}
+SIGNS = {GAINS: "▲", LOSES: "▼", EQUIVALENT: "●", INCONCLUSIVE: "◆"}
 
 
 def render(
@@ -42,8 +43,10 @@ def render(
     colour: bool = False,
     head: Head | None = None,
     tuned: TuningResults | None = None,
+    brief: bool = False,
 ) -> str:
-    """`form`: table, json, csv, markdown or latex; `width` and `colour` are for `table`. Raises UsageError."""
+    """`form`: table, json, csv, markdown or latex. width, colour, brief: of a table, which is then the first metric's means alone.
+    Raises UsageError."""
     head = head or Head()
     if form == "json":
         found: dict[str, Any] = {"suite": suite, **msgspec.structs.asdict(head), "rows": list(rows)}
@@ -56,6 +59,9 @@ def render(
     if form not in ("table", "markdown"):
         raise UsageError(f"unknown format {form!r} (table, json, csv, markdown, latex)")
     page = _Page(form, width, colour)
+    if form == "table" and brief and rows and head.sentences:
+        page.brief(suite, rows, head)
+        return page.text()
     (page.results if form == "table" else page.lines)(suite, rows, head)
     if tuned and tuned.rows:
         _tuned(page, tuned)
@@ -85,7 +91,10 @@ class _Page:
         words = " ".join((_cell if self._markdown else visible)(text).split())
         self._console.print(Padding(Text(words, style), (0, 0, 0, indent), expand=False) if words else "")
 
-    def table(self, title: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]], note: str = "") -> None:
+    def table(
+        self, title: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]], note: str = "", names: int = 2
+    ) -> None:
+        """names: columns to the left, of words."""
         if self._markdown:
             self._console.print(
                 f"**{_cell(title)}**\n\n{piped(heads, [[_cell(str(cell)) for cell in row] for row in rows], 2)}"
@@ -95,7 +104,7 @@ class _Page:
         table = Table(box=None, header_style="dim")
         for i, head in enumerate(heads):
             widest = max([cell_len(head), *(row[i].cell_len for row in lines)])
-            if i < 2:
+            if i < names:
                 table.add_column(head, overflow="fold", min_width=min(4, widest))
             else:
                 table.add_column(head, justify="right", no_wrap=True, min_width=widest)
@@ -138,6 +147,37 @@ class _Page:
             f"that gave a gradient. {explained(head.margin)}",
             "dim",
         )
+
+    def brief(self, suite: str, rows: Rows, head: Head) -> None:
+        """The first sentence, and the means of its metric: regimes by groups and benchmarks where there are several."""
+        first = head.sentences[0]
+        means = [row for row in rows if (row.policy, row.metric) == (first.policy, first.metric)]
+        panels = list(dict.fromkeys((row.group, row.task) for row in means))
+        tasks = {task for _, task in panels}
+        if head.submission:
+            self.say(f"{suite}: {head.submission}")
+        self.say(suite, "bold")
+        self.say(f"{first.metric}: {first.sentence}")
+        self.say("")
+        matrix = list(_matrix(means, panels, len(tasks) > 1))
+        if len(panels) == 1:
+            columns = self._fitting(means, head.margin)
+            lines = [[line[0], *line[2:]] for line in (_cells(row, columns, head.margin) for row in means)]
+            title = f"{panels[0][0]}: {panels[0][1]}, {first.metric}; accuracy in %, gain in points, 95 % intervals"
+            self.table(title, ("regime", *(s.head for s in columns)), lines, names=1)
+        elif (
+            sum(2 + max(map(cell_len, map(str, column))) for column in zip(*matrix, strict=True)) <= self._console.width
+        ):
+            task = "" if len(tasks) > 1 else f"{panels[0][1]}, "
+            title = f"{task}{first.metric}; gain in points, of baselines accuracy in %"
+            marks = ", ".join(f"{sign} {verdict_mark(verdict, head.margin)}" for verdict, sign in SIGNS.items())
+            self.table(title, list(map(str, matrix[0])), matrix[1:], marks, names=1)
+        else:
+            for (group, task), members in groupby(means, key=attrgetter("group", "task")):
+                title = f"{group}: {task}, {first.metric}; gain in points, accuracy in %, 95 % intervals"
+                narrow = (_narrow(row, head.margin) for row in members)
+                self.table(title, ("regime", "gain", "verdict", "accuracy"), narrow, names=1)
+        self._beside(msgspec.structs.replace(head, starts=[]))
 
     def _fitting(self, rows: Rows, margin: float) -> Sequence[Statistic]:
         columns = shown("terminal")
@@ -196,6 +236,25 @@ def piped(heads: Sequence[str], lines: Sequence[Sequence[str]], names: int, word
 def _across(row: Aggregate) -> tuple[str, ...]:
     better = f"{SHARE.text(row.better)} {PERCENT.interval(row.better_interval)}".rstrip()
     return row.regime, str(row.seeds), PERCENT.with_interval(row.iqm, row.iqm_interval), better
+
+
+def _matrix(means: Rows, panels: Sequence[tuple[str, str]], tasks: bool) -> Iterator[list[str | Text]]:
+    """Its heads first."""
+    found = {(row.regime, row.group, row.task): row for row in means}
+    yield ["regime", *(f"{group} {task}" if tasks else group for group, task in panels)]
+    for regime in dict.fromkeys(row.regime for row in means):
+        rows = [found.get((regime, *panel)) for panel in panels]
+        yield [visible(regime), *(Text(_short(row), _COLOURS.get(row.verdict, "")) if row else "" for row in rows)]
+
+
+def _short(row: ShowRow) -> str:
+    return PERCENT.text(row.accuracy) if row.gain is None else f"{POINTS.text(row.gain)} {SIGNS.get(row.verdict, '')}"
+
+
+def _narrow(row: ShowRow, margin: float) -> list[Cell]:
+    gain = "" if row.gain is None else POINTS.with_interval(row.gain, row.gain_interval)
+    accuracy = PERCENT.with_interval(row.accuracy, row.interval)
+    return [visible(row.regime), gain, Text(verdict_mark(row.verdict, margin), _COLOURS.get(row.verdict, "")), accuracy]
 
 
 def _cells(row: ShowRow, columns: Sequence[Statistic], margin: float) -> list[Cell]:
