@@ -249,7 +249,7 @@ class Exchange:
 
     def collect(self, receiver: str, step: int, prompts: Sequence[str], behind: int = 0) -> Collected:
         """What peers sent up to `step`; never raises for what a peer did. prompts: ids, in order. behind: steps that an author
-        may be behind before it is waited for; what is sent ahead by no more than that is kept."""
+        may be behind before it is waited for; what is sent ahead by no more than that and one is kept."""
         started = monotonic()
         deliveries, missing = self._receive(receiver, step, behind)
         waited = monotonic() - started
@@ -282,7 +282,8 @@ class Exchange:
             for delivery in arrived:
                 claimed = min(delivery.step, step + behind)
                 reached[delivery.sender] = max(reached.get(delivery.sender, -1), claimed)
-                ahead = step < delivery.step <= step + behind
+                # who has collected what this receiver sent `behind` steps before publishes the next step at once
+                ahead = behind > 0 and step < delivery.step <= step + behind + 1
                 # One delivery an author and step: a flood is not worth keeping.
                 if not ahead or early.setdefault((delivery.sender, delivery.step), delivery) is not delivery:
                     deliveries.append(delivery)

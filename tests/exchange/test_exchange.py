@@ -334,14 +334,14 @@ def test_an_author_within_the_staleness_is_not_waited_for() -> None:
 
 def test_what_comes_ahead_of_its_step_is_kept_until_then() -> None:
     exchange = pair(max_staleness=1)
-    for step in (1, 2, 3):
+    for step in (1, 2, 3, 4):
         exchange.publish("a", step, step_records("a", step))
-    for step in (1, 2):
+    for step in (1, 2, 3):
         got = exchange.collect("b", step, PROMPTS, behind=1)
         assert {r.step for r in got.records} == {step}
-        # Two ahead of the first collect: beyond what is kept, and never of use again.
-        assert dict(got.refused) == ({Refusal.FUTURE: len(step_records("a", 3))} if step == 1 else {})
-    assert not exchange.collect("b", 3, PROMPTS, behind=1).records
+        # Three ahead of the first collect: beyond what is kept, and never of use again.
+        assert dict(got.refused) == ({Refusal.FUTURE: len(step_records("a", 4))} if step == 1 else {})
+    assert not exchange.collect("b", 4, PROMPTS, behind=1).records
 
 
 def test_of_a_flood_ahead_one_delivery_a_step_is_kept_and_its_step_counts_no_further_than_the_staleness() -> None:
