@@ -38,7 +38,7 @@ from harness.store.tuning_table import difference, tuning_rows, whole
 ROOT = Path(__file__).parents[1]
 TEMPLATE = Path(__file__).with_suffix(".md")
 PAGE = "docs/results.md"
-MARKED = ("README.md", "docs/peers.md", "docs/tuning.md", "docs/disagreement.md")
+MARKED = ("README.md", "docs/peers.md", "docs/tuning.md", "docs/disagreement.md", "docs/pretrained.md")
 # Of suites on the page; others follow by name
 ORDER = (
     "quickstart",
