@@ -24,9 +24,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "keys.md"
 HEAD = """\
 # Every key of a suite
 
-Written by `python tools/suite_keys.py` from the schema; [suites](suites.md) says how a suite works. Each key has its default and type;
-one without a default is required, unless its line says otherwise. `null` is allowed where it is the default. Limits of a
-million and more are left out. `harness run SUITE --set training.steps=10` overrides a key for one run. Training samples at
+Written by `python tools/suite_keys.py` from the schema; [suites](suites.md) says how a suite works. In brackets: default and type.
+A key without a default is required, unless its line says otherwise. Limits of a million and more are left out. `harness run SUITE --set training.steps=10` overrides a key for one run. Training samples at
 `training.temperature` from the whole distribution, without top-p or top-k. Evaluation samples at temperature 1.
 """
 UNBOUNDED = 1_000_000
