@@ -15,8 +15,12 @@ from harness.learning.regime import Context, Measured
 from harness.learning.terms import Aggregation, Form, Objective, Ratio, Schedule, Term, TermAnswer, TokenWeight
 
 PAGE = (Path(__file__).parents[1] / "docs" / "experience.md").read_text()
+LISTS = {
+    name: [line.removeprefix("- ").partition(": ")[0].partition(" (") for line in lines.splitlines() if line[0] == "-"]
+    for name, lines in re.findall(r"(?m)^\*\*`(\w+)`\*\*\n\n((?:- .*\n(?:  .*\n)*)+)", PAGE)
+}
 TABLES = {
-    name: [[cell.strip() for cell in row.strip("|").split("|")] for row in rows.splitlines()]
+    name: [row.strip("|").split("|")[0] for row in rows.splitlines()]
     for name, rows in re.findall(r"(?m)^\| `(\w+)` \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGE)
 }
 CLASSES = (
@@ -36,12 +40,8 @@ CLASSES = (
 VALUES = {"ratio": Ratio, "form": Form, "aggregation": Aggregation, "token_weight": TokenWeight}
 
 
-def words(cell: str) -> list[str]:
-    return re.findall(r"`([^`]+)`", cell)
-
-
-def listed(table: str) -> list[str]:
-    return [name for row in TABLES[table] for name in words(row[0])]
+def words(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
@@ -50,20 +50,21 @@ def test_every_field_is_listed(kind: type) -> None:
     members = {
         n for n, m in inspect.getmembers(kind) if n[0] != "_" and (isinstance(m, property) or inspect.isfunction(m))
     }
-    assert sorted(listed(kind.__name__)) == sorted(fields | members)
+    assert sorted(name for names, _, _ in LISTS[kind.__name__] for name in words(names)) == sorted(fields | members)
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_every_value_is_listed(name: str) -> None:
-    assert sorted(listed(name)) == sorted(get_args(VALUES[name]))
+    assert sorted(value for row in TABLES[name] for value in words(row)) == sorted(get_args(VALUES[name]))
 
 
 def test_nothing_else_is_listed() -> None:
-    assert set(TABLES) == {kind.__name__ for kind in CLASSES} | set(VALUES)
+    assert set(LISTS) == {kind.__name__ for kind in CLASSES}
+    assert set(TABLES) == set(VALUES)
 
 
 def test_defaults_are_the_codes() -> None:
     said = {
-        name: value for row in TABLES["Objective"] for name, value in zip(words(row[0]), words(row[1]), strict=False)
+        n: value for names, _, given in LISTS["Objective"] for n, value in zip(words(names), words(given), strict=False)
     }
     assert said == {f.name: str(f.default) for f in dataclasses.fields(Objective)}

@@ -60,9 +60,17 @@ def verdict(kind: str) -> str:
 
 
 def table() -> str:
-    rows = [(f"`{kind}`", models, "verified") for kind, models in VERIFIED.items()]
-    rows += [(f"`{kind}`", models, f"refused: {verdict(kind)}") for kind, models in NAMED.items()]
-    return "| `model_type` | for example | |\n|---|---|---|\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    refused: dict[str, list[str]] = {}
+    for kind, models in NAMED.items():
+        refused.setdefault(verdict(kind).partition(";")[0].replace(f" ({kind})", ""), []).append(_named(kind, models))
+    rows = [("verified", ", ".join(_named(kind, models) for kind, models in VERIFIED.items()))]
+    rows += [(f"refused: {why}", ", ".join(kinds)) for why, kinds in refused.items()]
+    return "| | `model_type` |\n|---|---|\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _named(kind: str, models: str) -> str:
+    same = re.sub(r"\W|_", "", models).lower() == kind.replace("_", "")
+    return f"`{kind}`" if same else f"`{kind}` ({models})"
 
 
 def page(text: str) -> str:

@@ -38,7 +38,7 @@ from harness.store.tuning_table import difference, tuning_rows, whole
 ROOT = Path(__file__).parents[1]
 TEMPLATE = Path(__file__).with_suffix(".md")
 PAGE = "docs/results.md"
-MARKED = ("README.md", "docs/peers.md", "docs/tuning.md", "docs/disagreement.md")
+MARKED = ("README.md", "docs/peers.md", "docs/tuning.md", "docs/disagreement.md", "docs/pretrained.md")
 # Of suites on the page; others follow by name
 ORDER = (
     "quickstart",
@@ -211,20 +211,20 @@ def optimism(store: Store, suite: str) -> str:
 
 
 def provenance(store: Store) -> str:
-    lines = []
+    """A line for suites of one commit, processor and day."""
+    found: dict[tuple[str, str, str], tuple[list[str], int, float]] = {}
     for suite in store.suites:
         rows = store.query(
             "SELECT kind, commit_hash, dirty, machine, substr(finished, 1, 10) AS day FROM cells WHERE suite = ?", suite
         )
         hours = store.query("SELECT sum(cpu_seconds) / 3600 AS hours FROM spent WHERE suite = ?", suite)[0]["hours"]
-        known = {
-            "commit": {(r["commit_hash"][:12] or "unknown") + ("+" if r["dirty"] else "") for r in rows},
-            "processor": {_model(json.loads(r["machine"]).get("processor", "unknown")) for r in rows},
-        }
-        cells = sum(r["kind"] == "cell" for r in rows)
-        where = ["; ".join(sorted(words)) for words in known.values()]
-        lines.append([suite, str(cells), f"{hours:.1f}", *where, max(r["day"] for r in rows)])
-    return _table(["suite", "cells", "CPU-hours", "commit", "processor", "finished"], lines)
+        commits = {(r["commit_hash"][:12] or "unknown") + ("+" if r["dirty"] else "") for r in rows}
+        processors = {_model(json.loads(r["machine"]).get("processor", "unknown")) for r in rows}
+        place = "; ".join(sorted(commits)), "; ".join(sorted(processors)), max(r["day"] for r in rows)
+        suites, cells, spent = found.get(place, ([], 0, 0.0))
+        found[place] = [*suites, suite], cells + sum(r["kind"] == "cell" for r in rows), spent + hours
+    lines = [[", ".join(suites), str(n), f"{hours:.1f}", *place] for place, (suites, n, hours) in found.items()]
+    return _table(["suites", "cells", "CPU-hours", "commit", "processor", "finished"], lines)
 
 
 def _model(processor: str) -> str:

@@ -24,10 +24,10 @@ PAGE = Path(__file__).parents[1] / "docs" / "keys.md"
 HEAD = """\
 # Every key of a suite
 
-Written by `python tools/suite_keys.py` from the schema; [suites](suites.md) says how a suite works. Each key has its default and
-type; one without a default is required, unless its line says otherwise. `null` is allowed where it is the default. Limits of a
-million and more are left out. `harness run SUITE --set training.steps=10` overrides a key for one run. Training samples at
-`training.temperature` from the whole distribution, without top-p or top-k. Evaluation samples at temperature 1.
+Written by `python tools/suite_keys.py` from the schema; [suites](suites.md) says how a suite works. In brackets: default and type.
+A key without a default is required, unless its line says otherwise. Limits of a million and more are left out. To override a key
+for one run: `harness run SUITE --set training.steps=10`. Training samples at `training.temperature` from the whole distribution,
+without top-p or top-k. Evaluation samples at temperature 1.
 """
 UNBOUNDED = 1_000_000
 ENGINES: dict[str, type[msgspec.Struct]] = {"embedded": EmbeddedOptions, "openrlhf": Settings}
@@ -56,14 +56,14 @@ def page() -> str:
             for name, field in model.model_fields.items()
         ]
         title = f"`{prefix.rstrip('.')}`" if prefix else "The file"
-        parts.append(f"\n## {title}\n\n{_table(rows)}")
+        parts.append(f"\n## {title}\n\n{_list(rows)}")
     for engine, options in ENGINES.items():
         told = _told(options)
         rows = [
             (f"engine_options.{f.name}", _type(f.type), _value(f.default), _sentence(told.get(f.name, "")))
             for f in msgspec.structs.fields(options)
         ]
-        parts.append(f"\n## Options of the {engine} engine\n\n{_table(rows)}")
+        parts.append(f"\n## Options of the {engine} engine\n\n{_list(rows)}")
     return "".join(parts)
 
 
@@ -74,13 +74,12 @@ def _models(kind: Any) -> Iterator[type[BaseModel]]:
         yield from _models(argument)
 
 
-def _table(rows: list[tuple[str, str, str, str]]) -> str:
-    lines = ["| key | default; type | |", "|---|---|---|"]
+def _list(rows: list[tuple[str, str, str, str]]) -> str:
+    lines = []
     for key, kind, default, sentence in rows:
         kind = kind.removesuffix(" or null") if default == "`null`" else kind
-        cells = (f"`{key}`", "; ".join(filter(None, (default, kind))), " ".join(sentence.split()))
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
+        lines.append(f"- **`{key}`** ({'; '.join(filter(None, (default, kind)))}): {' '.join(sentence.split())}\n")
+    return "".join(lines)
 
 
 def _told(options: type[msgspec.Struct]) -> dict[str, str]:

@@ -20,9 +20,12 @@ def test_no_part_of_the_schema_is_left_out() -> None:
 
 def test_types_and_defaults_in_words() -> None:
     lines = suite_keys.page().splitlines()
-    assert "| `training.learning_rate` | `0.0001`; number above 0 to 1 | Of AdamW, constant." in " ".join(lines)
-    assert any(line.startswith("| `evaluation.k` | `4`; integer 0–1,024 or null |") for line in lines)
-    assert any(line.startswith("| `evaluation.limit` | `null`; integer from 1 |") for line in lines)
-    assert any(line.startswith("| `regimes[].budget` | `1x`; `1x`, `2x`, `4x` |") for line in lines)
-    assert any(line.startswith("| `regimes[].regime` | text |") for line in lines)
-    assert any(line.startswith("| `engine_options.micro_tokens` | `8192`; integer from 1 |") for line in lines)
+    assert "- **`training.learning_rate`** (`0.0001`; number above 0 to 1): Of AdamW, constant." in " ".join(lines)
+    for start in (
+        "- **`evaluation.k`** (`4`; integer 0–1,024 or null): ",
+        "- **`evaluation.limit`** (`null`; integer from 1): ",
+        "- **`regimes[].budget`** (`1x`; `1x`, `2x`, `4x`): ",
+        "- **`regimes[].regime`** (text): ",
+        "- **`engine_options.micro_tokens`** (`8192`; integer from 1): ",
+    ):
+        assert any(line.startswith(start) for line in lines), start
