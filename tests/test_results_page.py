@@ -103,6 +103,8 @@ def test_figures_are_those_of_harness_show(store: page.Store) -> None:
     assert page.gain(store, "reference", "sgt", "avg@4", "trap") == expected
     rise = page.rise(store, "elicit", "independent", "avg@4")
     assert re.fullmatch(r"\d+\.\d -> \d+\.\d \[\d+\.\d, \d+\.\d\]", rise)
+    largest = page.best(store, "reference", "avg@4", "trap", "2").split(", ", 1)[0]
+    assert largest.split(" ", 1)[0] in ("sgt", "sgt-2x", "naive")
     share = store.row("reference", "sgt", "avg@4", "trap").peer_used
     assert page.used(store, "reference", "sgt", "avg@4", "trap") == f"{100 * share:.0f}%"
 
@@ -148,7 +150,7 @@ def test_every_mark_and_figure_names_a_shipped_suite_and_its_regimes() -> None:
         assert kind in page.FIGURES
         if kind not in page.OVER_ALL:
             suite = load(arguments[0])
-            known = {v.name for v in suite.regimes} | {g.name for g in suite.groups}
+            known = {"4", *(v.name for v in suite.regimes)} | {g.name for g in suite.groups}
             known |= {p.name for g in suite.groups for p in g.policies} | {"greedy", f"avg@{suite.evaluation.k}"}
             if suite.tune:
                 ends = [", tuned", *(f", tuned on {g.name}" for g in suite.tune.groups)]

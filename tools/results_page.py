@@ -102,6 +102,15 @@ def gain(store: Store, suite: str, regime: str, metric: str, group: str = "", po
     return POINTS.with_interval(row.gain, row.gain_interval)
 
 
+def best(store: Store, suite: str, metric: str, group: str, count: str) -> str:
+    """`hacpo +4.3 [2.5, 6.1], ftis +3.5 [1.6, 5.4]`: the largest gains on a group."""
+    rows = [
+        r for r in store.rows(suite) if (r.policy, r.metric, r.group) == (MEAN, metric, group) and r.gain is not None
+    ]
+    largest = sorted(rows, key=lambda r: -r.gain)[: int(count)]
+    return ", ".join(f"{r.regime} {POINTS.with_interval(r.gain, r.gain_interval)}" for r in largest)
+
+
 def accuracy(store: Store, suite: str, regime: str, metric: str, group: str = "", policy: str = MEAN) -> str:
     """`51.7 [49.8, 53.5]`, percent."""
     row = store.row(suite, regime, metric, group, policy)
@@ -232,7 +241,7 @@ def _model(processor: str) -> str:
     return re.sub(r"^\w+, |\(R\)|\(TM\)| Processor|, \w+$", "", processor)
 
 
-_KINDS = (gain, accuracy, rise, used, regimes, gains, peers, over, sentence, harmed, alike, optimism, provenance)
+_KINDS = (gain, best, accuracy, rise, used, regimes, gains, peers, over, sentence, harmed, alike, optimism, provenance)
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}
 OVER_ALL = ("harmed", "provenance")
 
