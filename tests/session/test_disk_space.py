@@ -17,7 +17,7 @@ from harness.phases import Interrupted
 from harness.session.cell import resume_point
 from harness.session.cell.manifests import state_of
 from harness.session.single.standalone import evaluate_checkpoint
-from harness.session.suite import disk_space
+from harness.session.suite import planning
 from harness.session.suite.demands import asked
 from harness.session.suite.planning import plan_for
 from harness.session.suite.prepare import prepare
@@ -50,7 +50,7 @@ def test_a_finished_cell_keeps_what_was_predicted(kept, keep):
     prepared = kept[keep]
     for one in prepared.cells:
         found = size(prepared.folder / one.key)
-        assert disk_space.cell_disk(one).kept == pytest.approx(found, rel=0.1), one.label
+        assert planning.cell_disk(one).kept == pytest.approx(found, rel=0.1), one.label
 
 
 def test_no_optimiser_is_kept_and_nothing_else_is_lost(kept, tmp_path):
@@ -187,25 +187,25 @@ def test_a_cell_cut_off_while_its_optimiser_goes_is_opened_again(kept, tmp_path)
 
 def test_running_cells_hold_two_whole_checkpoints(suite_file, tmp_path):
     prepared = prepare(str(suite_file), tmp_path, overrides=SHORT)
-    one = disk_space.cell_disk(prepared.cells[0])
+    one = planning.cell_disk(prepared.cells[0])
     assert one.running - one.kept > 4 * one.kept  # newest and the one being written, each three times the weights
-    assert disk_space.disk_of(prepared, 2).running == pytest.approx(
-        disk_space.disk_of(prepared, 1).running + one.running - one.kept, rel=0.01
+    assert planning.disk_of(prepared, 2).running == pytest.approx(
+        planning.disk_of(prepared, 1).running + one.running - one.kept, rel=0.01
     )
     plan = plan_for(prepared, "2cpu-8G")
-    assert plan.disk.kept == pytest.approx(sum(disk_space.cell_disk(c).kept for c in prepared.cells), rel=0.1)
+    assert plan.disk.kept == pytest.approx(sum(planning.cell_disk(c).kept for c in prepared.cells), rel=0.1)
     assert json.loads(json.dumps(plan.as_json()))["disk"]["kept"] == plan.disk.kept
 
 
 def test_the_guard_knows_real_sizes(tmp_path):
     prepared = prepare("cross_family", tmp_path)
-    disk = disk_space.disk_of(prepared, 1)
+    disk = planning.disk_of(prepared, 1)
     assert 0.9e12 < disk.kept < 1.1e12  # 81 cells of two policies, in bf16
     assert disk.caches == pytest.approx(2 * (4.02e9 + 3.21e9 + 3.08e9 + 1.72e9 + 3.21e9), rel=0.01)  # each model once
-    none = disk_space.disk_of(prepare("cross_family", tmp_path, overrides=["keep=none"]), 1)
+    none = planning.disk_of(prepare("cross_family", tmp_path, overrides=["keep=none"]), 1)
     assert none.kept < 0.1 * disk.kept  # texts of the answers
     with pytest.raises(UsageError, match=r"the results.* need about .* GiB are free"):
-        disk_space.check_disk(prepared, disk)
+        planning.check_disk(prepared, disk)
 
 
 def test_best_needs_a_curve(suite_file, tmp_path):

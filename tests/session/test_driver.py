@@ -22,10 +22,9 @@ from harness.session.cell.cell import run_cell
 from harness.session.cell.learners import Clock
 from harness.session.cell.manifests import base_manifest, cell_manifest, mark
 from harness.session.driver import matrix, progress
-from harness.session.driver.jobs import Alive, Finished, Job, encoder, job_of, to_worker
+from harness.session.driver.jobs import Alive, Finished, Heartbeat, Job, encoder, job_of, to_worker
 from harness.session.driver.matrix import WorkerProcess, _Driver, run_matrix
 from harness.session.driver.progress import Reporter, watched
-from harness.session.driver.worker import Heartbeat
 from harness.session.suite.lock import locked
 from harness.session.suite.planning import place_of, plan_for
 from harness.session.suite.prepare import Prepared, prepare

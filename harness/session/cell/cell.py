@@ -22,7 +22,7 @@ from harness.experience.answers import Group, Prompt
 from harness.learning import registry
 from harness.learning.regime import Context, Measured, Need
 from harness.learning.terms import Objective, Term, TermAnswer, scheduled
-from harness.phases import Interrupted, halt, log, phase
+from harness.phases import Interrupted, Phase, halt, log, phase
 from harness.session.cell import resume_point, step_rows
 from harness.session.cell.evaluate import cost_rows, sample_rows
 from harness.session.cell.exchanges import CellExchange
@@ -66,13 +66,11 @@ def run_cell(
     policies = cell.group.policies
     manifest = structs.replace(cell_manifest(cell), pool=pool_entry(cell.training))
     mark(folder, manifest, "running", attempts=attempt)
-    journal = Journal(folder)
-    start = cell.engine_options if cell.engine == "embedded" else {}
-    folders = {p.name: base_folder(p, cell.seed, options=start) for p in policies}
-    chosen = {name: {**layout.get(name, {}), **cell.engine_options} for name in folders}
-    options = {
-        p.name: with_length(cell.engine, chosen[p.name], p, folders[p.name], cell.evaluation, cell) for p in policies
-    }
+    journal, folders, options = Journal(folder), dict[str, Path](), dict[str, dict[str, Any]]()
+    for p in policies:
+        folders[p.name] = base_folder(p, cell.seed, options=cell.engine_options if cell.engine == "embedded" else {})
+        chosen = {**layout.get(p.name, {}), **cell.engine_options}
+        options[p.name] = with_length(cell.engine, chosen, p, folders[p.name], cell.evaluation, cell)
 
     def opened(index: int) -> Learner:
         policy = policies[index]
@@ -157,20 +155,11 @@ class Run:
                 opened = self.engines.each(lambda m: self.engines.reference(m.policy, m.base), self.learners)
             self.references = {m.name: engine for m, engine in zip(self.learners, opened, strict=True)}
         with phase("training", steps) as training:
-            observe = self.observe
-
-            def told(done: int, total: int, words: str) -> None:
-                training.count(done)
-                if words:
-                    log.info("step %d/%d  %s", done, total, words)
-                observe(done, total, words)
-
-            self.observe = told
-            self._train()
+            self._train(training)
             self._costs()
         resume_point.finish(folder, steps)
 
-    def _train(self) -> None:
+    def _train(self, training: Phase) -> None:
         cell, steps = self.cell, self.cell.training.steps
         found = resume_point.latest(self.folder)
         done = 0 if found is None else found[0]
@@ -188,6 +177,7 @@ class Run:
             self.exchange.restore(state.exchange)
             self.best = state.best
             resume_point.keep_best(self.folder, self.best)
+        training.count(done)
         self.observe(done, steps, "")
         while done < steps:
             first, done = done + 1, done + 1 if lockstep else self._meeting(done + 1)
@@ -201,7 +191,10 @@ class Run:
             elif done % COMMIT_EVERY == 0:
                 self.journal.commit(done)
             last = learnt[-len(self.learners) :]
-            self.observe(done, steps, "  ".join(f"{one.row.policy} {one.row.reward_mean:.2f}" for one in last))
+            words = "  ".join(f"{one.row.policy} {one.row.reward_mean:.2f}" for one in last)
+            training.count(done)
+            log.info("step %d/%d  %s", done, steps, words)
+            self.observe(done, steps, words)
             if stop and done < steps:
                 raise Interrupted
         if steps == 0 and found is None:
@@ -232,8 +225,9 @@ class Run:
         groups = {m.name: own for m, own in zip(self.learners, rolled, strict=True)}
         records = {}
         for learner in self.learners:
-            self._count_invalid(groups[learner.name])
-            records[learner.name] = self.exchange.records(learner, groups[learner.name], step, self._measured(step))
+            own = groups[learner.name]
+            self._count_invalid(own)
+            records[learner.name] = self.exchange.records(learner, own, step, self._measured(step))
             self.exchange.publish(learner, records[learner.name], step, drafts=True)
         if self.exchange.asks is not None:  # in place of each one's drafts come the scores that it gives to others'
             found = self.engines.each(lambda m: self._receiver().scores(m, step, self._prompts(step, m)), self.learners)
@@ -250,17 +244,12 @@ class Run:
 
     def _apart(self, first: int, last: int) -> list[Learnt]:
         steps = range(first, last + 1)
-
-        def walk(learner: Learner) -> list[tuple[list[Group], Learnt]]:
-            return [self._alone(learner, step) for step in steps]
-
-        walks = self.engines.each(walk, self.learners)
+        walks = self.engines.each(lambda m: [self._alone(m, step) for step in steps], self.learners)
         learnt = []
-        for at in range(len(steps)):
-            rolled = [walked[at][0] for walked in walks]
-            for i, walked in enumerate(walks):
-                one = walked[at][1]
-                count = step_rows.rescued(rolled[i], rolled[:i] + rolled[i + 1 :])
+        for step in zip(*walks, strict=True):
+            rolled = [own for own, _ in step]
+            for i, (own, one) in enumerate(step):
+                count = step_rows.rescued(own, rolled[:i] + rolled[i + 1 :])
                 learnt.append(replace(one, row=structs.replace(one.row, prompts_rescued=count)))
         return learnt
 
@@ -289,8 +278,8 @@ class Run:
         for old in [at for at in list(self._drawn) if at < step - 2 * self.exchange.memory]:
             self._drawn.pop(old, None)
         current = {p.id for p in self._prompts(step, learner)}
-        kept = range(max(1, step - self.exchange.memory), step)
-        return list({p.id: p for at in kept for p in self._prompts(at, learner) if p.id not in current}.values())
+        kept = (p for at in range(max(1, step - self.exchange.memory), step) for p in self._prompts(at, learner))
+        return list({p.id: p for p in kept if p.id not in current}.values())
 
     def _receiver(self) -> Receiver:
         return Receiver(
@@ -374,8 +363,7 @@ class Run:
         pairs = [(g.prompt, a) for g in own for a in g.valid]
         prompts, tokens, old = [p for p, _ in pairs], [a.tokens for _, a in pairs], [a.logprobs for _, a in pairs]
         with learner.clock.phase("measure"):
-            after = learner.engine.score(prompts, tokens)
-            base = self.references[learner.name].score(prompts, tokens)
+            after, base = (engine.score(prompts, tokens) for engine in (learner.engine, self.references[learner.name]))
         return step_rows.k3(old, after), step_rows.k3(old, base)
 
     def _curve(self, step: int) -> None:
@@ -383,9 +371,8 @@ class Run:
             return
         found = self.engines.each(lambda m: self._probe(m, m.engine, f"curve at step {step}"), self.learners)
         for learner, (accuracy, answers) in zip(self.learners, found, strict=True):
-            self.journal.append(
-                CurveRow(policy=learner.name, step=step, metric="sampled", accuracy=accuracy, answers=answers)
-            )
+            row = CurveRow(policy=learner.name, step=step, metric="sampled", accuracy=accuracy, answers=answers)
+            self.journal.append(row)
             if self.cell.keep == "best":
                 resume_point.offer(self.folder, step, learner, accuracy, self.best)
 
@@ -397,9 +384,9 @@ class Run:
         )
         with phase(f"{why}: {len(prompts)} questions"), learner.clock.phase("curve"):
             samples = engine.sample(prompts, seeds, Sampling(1.0, self.cell.training.max_new_tokens))
-            strings = stop_strings(self.cell, learner.policy)
             flat = [s for group in samples for s in group]
-            flat = [truncate_at_stop(learner.codec, s, strings)[0] for s in flat] if strings else flat
+            if strings := stop_strings(self.cell, learner.policy):
+                flat = [truncate_at_stop(learner.codec, s, strings)[0] for s in flat]
             said = verdicts(
                 scored_as(self.cell.evaluation.tasks[0], self.verifier),
                 [p.gold for p in prompts],
@@ -427,8 +414,7 @@ class Run:
         self._costs()
         self.journal.commit(step)
         with self.learners[0].clock.phase("save"):
-            exchange = self.exchange.state()
-            resume_point.save(self.folder, self.cell.key, step, self.learners, exchange, self.best)
+            resume_point.save(self.folder, self.cell.key, step, self.learners, self.exchange.state(), self.best)
 
     def _costs(self) -> None:
         for learner in self.learners:

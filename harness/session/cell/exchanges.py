@@ -26,6 +26,8 @@ from harness.suite.schema import Replay
 from harness.suite.seeds import derive
 from harness.tokenization.retokenise import noncanonical_shares
 
+_MEMORY = 8
+"""What takes the staleness limit's place where it is switched off."""
 RECORDING = "exchange.replay"
 ASKS = "/asks"  # behind the name of who sends drafts
 
@@ -58,7 +60,6 @@ class CellExchange:
         self._replayed = [a for a in self._source.authors if a not in names] if self._source else []
         shares = frozenset(kind for m in learners for kind in m.regime.shares)
         kinds = shares - {Draft} | ({Scores} if Draft in shares else set())
-        answers = max(m.rollouts for m in learners)
         self._writer = ReplayWriter(folder / RECORDING, done if done else -1) if s.record and shares else None
         self._senders = {
             f"{m.name}{line}": Sender(
@@ -74,7 +75,12 @@ class CellExchange:
             Exchange,
             among,
             max_staleness=s.max_staleness,
-            quotas=Quotas.fitting(cell.training.prompts, answers, cell.training.max_new_tokens, s.max_staleness + 1),
+            quotas=Quotas.fitting(
+                cell.training.prompts,
+                max(m.rollouts for m in learners),
+                cell.training.max_new_tokens,
+                s.max_staleness + 1,
+            ),
             defences=s.defences.model_copy(update={"deadline": s.defences.deadline or lockstep}),
             deadline=0.0 if lockstep else s.deadline_seconds,
         )
@@ -84,7 +90,7 @@ class CellExchange:
         if Draft in shares:  # who listens to a peer asks it
             asked = [(reader, author) for author, reader in self.exchange.edges]
             self.asks = line(asked, kinds=frozenset({Draft}), transport=transport(among))
-        self._rank = {name: rank for rank, name in enumerate(names)}
+        self._names = names
         self.memory = s.max_staleness if s.defences.staleness else max(s.max_staleness, _MEMORY)
         """Steps back from which answers may still arrive."""
 
@@ -121,9 +127,8 @@ class CellExchange:
         """The step's entries by receiver, which the ledger forgets."""
         entries: list[ExchangeRow] = []
         for line in filter(None, (self.asks, self.exchange)):
-            entries += line.ledger
-            line.ledger = []
-        return sorted(entries, key=lambda entry: self._rank[entry.receiver])
+            entries, line.ledger = entries + line.ledger, []
+        return sorted(entries, key=lambda entry: self._names.index(entry.receiver))
 
     def state(self) -> ExchangeState:
         """The recording is brought to the disk first."""
@@ -137,17 +142,12 @@ class CellExchange:
         self.exchange.restore(state.exchange)
         if self.asks is not None:
             self.asks.restore(state.asks)
-        for name, sender in self._senders.items():
-            if name in state.senders:
-                sender.restore(state.senders[name])
+        for name in self._senders.keys() & state.senders.keys():
+            self._senders[name].restore(state.senders[name])
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-
-
-_MEMORY = 8
-"""What takes the staleness limit's place where it is switched off."""
 
 
 def _with_canonical(records: Sequence[Record], learner: Learner) -> list[Record]:

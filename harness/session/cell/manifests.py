@@ -90,10 +90,9 @@ def bases_of(suite: Suite, identity: Callable[[ModelGroup, Policy, int | None], 
 
 def variant_options(variant: Variant) -> dict[str, Any]:
     """All but name and budget: what must agree for a budget-matched baseline."""
-    sharing = variant.sharing.model_dump(mode="json") if variant.sharing else None
     own = {
         "sampling_stream": variant.sampling_stream,
-        "sharing": sharing,
+        "sharing": variant.sharing.model_dump(mode="json") if variant.sharing else None,
         "replay": variant.replay.model_dump() if variant.replay else None,
         "training": variant.training.model_dump(exclude_none=True) if variant.training else None,
     }
@@ -239,10 +238,8 @@ def _commit() -> tuple[str, bool]:
 def packages() -> dict[str, str]:
     found = {}
     for name in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return {**found, **catalogue.packages()}
 
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 def training_prompts(cell: Cell, step: int) -> list[Prompt]:
-    training, stream = cell.training, cell.variant.sampling_stream
-    seed = derive(cell.seed, stream, "prompts", cell.group.name, step)
+    training = cell.training
+    seed = derive(cell.seed, cell.variant.sampling_stream, "prompts", cell.group.name, step)
     source = training_source(training.task)
     return source.draw(seed, training.prompts, min_level=training.min_level, part=training.part)
 
@@ -89,8 +89,7 @@ def truncated_answers(
     scores = iter(engine.score([p for p, _ in asked], [sample.tokens for _, sample in asked]) if asked else [])
 
     def scored(sample: Sample) -> Sample:
-        eos = np.float32(next(scores)[-1])
-        return replace(sample, logprobs=np.append(sample.logprobs, eos).astype(np.float32))
+        return replace(sample, logprobs=np.append(sample.logprobs, next(scores)[-1]).astype(np.float32))
 
     return [[(scored(sample) if closed else sample, closed) for sample, closed in row] for row in cut]
 
@@ -145,8 +144,7 @@ def checked(engine: str, options: Mapping[str, Any], policy: Policy, folder: Pat
             f"engine_options.max_length: {stated:,} tokens would cut answers short: the longest question and answer of "
             f"{policy.name} take {lengths.longest:,}. Left out, it is measured"
         )
-    found = {**options, "max_length": stated or lengths.longest}
-    backend_of(engine).check(folder, found)
+    backend_of(engine).check(folder, found := {**options, "max_length": stated or lengths.longest})
     return found
 
 

@@ -65,9 +65,8 @@ def save(
 
     replace_atomic(target, fill)
     with change(folder):
-        for old in target.parent.iterdir():
-            if old != target:
-                remove(old)
+        for old in {*target.parent.iterdir()} - {target}:
+            remove(old)
     keep_best(folder, best)
     return target
 
@@ -91,11 +90,10 @@ def offer(folder: Path, step: int, learner: Learner, accuracy: float, best: dict
 
 
 def keep_best(folder: Path, best: Mapping[str, Best]) -> None:
-    named = {f"{name}-{one.step}" for name, one in best.items()}
+    named = {folder / _BEST / f"{name}-{one.step}" for name, one in best.items()}
     with change(folder):
-        for path in (folder / _BEST).glob("*"):
-            if path.name not in named:
-                remove(path)
+        for path in {*(folder / _BEST).glob("*")} - named:
+            remove(path)
 
 
 def choose_best(folder: Path) -> None:

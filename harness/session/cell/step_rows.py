@@ -11,7 +11,7 @@ from harness.engines.protocol import TermReport, UpdateReport
 from harness.exchange.receiving import Received
 from harness.experience.answers import Group, PeerAnswer
 from harness.experience.records import Rollout
-from harness.learning.terms import Term, TermAnswer
+from harness.learning.terms import Term
 from harness.session.cell.learners import Learner
 from harness.store.rows import ExchangeRow, StepRow, TermRow, TraceRow
 from harness.store.symptoms import is_empty, is_unboxed
@@ -111,13 +111,12 @@ def mark_used(
             for own in group.answers:
                 behind[id(own.tokens)].append(hinted)
     for term, report in zip(terms, reports, strict=True):
-        for answer, tokens in zip(term.answers, report.moved, strict=True):
-            if term.source == "peer" and answer.origin is not None and tokens:
+        for answer in (a for a, tokens in zip(term.answers, report.moved, strict=True) if tokens):
+            used = behind[id(answer.tokens)] if term.objective.form != "kl" else []
+            if term.source == "peer" and answer.origin is not None:
                 author, index = answer.origin
-                found = received.entries.get((author, answer.prompt_id, index))
-                if found is not None:
-                    found.used = True
-            for entry in behind[id(answer.tokens)] if tokens and term.objective.form != "kl" else ():
+                used = [*used, *filter(None, [received.entries.get((author, answer.prompt_id, index))])]
+            for entry in used:
                 entry.used = True
 
 
@@ -141,16 +140,13 @@ def k3(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> float:
 def _moments(terms: Sequence[TermReport]) -> tuple[float, float]:
     """Of all importance weights together; NaN where there are none."""
     known = [t for t in terms if t.ratios]
-    count = sum(t.ratios for t in known)
-    if not count:
-        return NAN, NAN
+    count = sum(t.ratios for t in known) or NAN
     return sum(t.ratios * t.ratio_mean for t in known) / count, sum(t.ratios * t.ratio_second for t in known) / count
 
 
 def _clipped(terms: Sequence[TermReport]) -> float:
-    clipped = sum(t.clipped_tokens for t in terms)
-    pushed = clipped + sum(t.active_tokens for t in terms)
-    return clipped / pushed if pushed else NAN
+    pushed = sum(t.clipped_tokens + t.active_tokens for t in terms)
+    return sum(t.clipped_tokens for t in terms) / pushed if pushed else NAN
 
 
 def _peer_only(terms: Sequence[Term], reports: Sequence[TermReport], failed: set[str]) -> float:
@@ -159,15 +155,10 @@ def _peer_only(terms: Sequence[Term], reports: Sequence[TermReport], failed: set
         if term.objective.form == "kl":
             continue
         total += report.active_tokens
-        if term.source == "peer":
-            moved = zip(term.answers, report.moved, strict=True)
-            only += sum(tokens for a, tokens in moved if a.prompt_id in failed and _reinforced(term, a))
+        for answer, tokens in zip(term.answers, report.moved, strict=True) if term.source == "peer" else ():
+            push = 1.0 if term.objective.form == "nll" else float(np.sum(answer.advantage))
+            only += tokens * (answer.prompt_id in failed and term.weight * answer.weight * push > 0)
     return only / total if total else NAN
-
-
-def _reinforced(term: Term, answer: TermAnswer) -> bool:
-    push = 1.0 if term.objective.form == "nll" else float(np.sum(answer.advantage))
-    return term.weight * answer.weight * push > 0
 
 
 PER_STEP = 2

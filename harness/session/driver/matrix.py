@@ -31,10 +31,8 @@ from harness.session.driver.jobs import (
     Finished,
     FromWorker,
     Job,
-    Leave,
     Progress,
     Said,
-    ToWorker,
     encoder,
     from_worker,
     job_of,
@@ -113,7 +111,7 @@ class WorkerProcess:
         self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the worker
         environment = {**os.environ, **ONE_THREAD, **LARGE_BLOCKS, "PYTHONUNBUFFERED": "1", **environment}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "harness.session.driver.worker", str(silence)],
+            [sys.executable, "-m", "harness.session.driver.jobs", str(silence)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr, env=environment,
         )  # fmt: skip
         self.gpu = environment.get(VISIBLE, "")
@@ -126,13 +124,16 @@ class WorkerProcess:
     def take(self, job: Job) -> None:
         """Also before its process is up."""
         self.job, self.heard, self.begun, self.phase = job, max(self.heard, time.monotonic()), False, ""
-        self.send(job)
-
-    def send(self, message: ToWorker) -> None:
         assert self.process.stdin is not None
         with suppress(OSError):  # it died; the listener reports that
-            self.process.stdin.write(encoder.encode(message) + b"\n")
+            self.process.stdin.write(encoder.encode(job) + b"\n")
             self.process.stdin.flush()
+
+    def leave(self) -> None:
+        """After a checkpoint at the next step's end."""
+        assert self.process.stdin is not None
+        with suppress(OSError):
+            self.process.stdin.close()
 
     def _listen(self, inbox: Inbox) -> None:
         assert self.process.stdout is not None
@@ -167,12 +168,10 @@ class WorkerProcess:
         return f"the worker process was {how}" + (f" ({said[-1][:200]})" if said else "")
 
     def dismiss(self) -> None:
-        """It leaves when its stdin closes; a job is given up."""
+        """A job is given up."""
         if self.job is not None:
             self.process.kill()
-        if self.process.stdin is not None:
-            with suppress(OSError):
-                self.process.stdin.close()
+        self.leave()
 
     def close(self, deadline: float) -> None:
         """At `deadline` (monotonic) it is killed."""
@@ -213,14 +212,12 @@ class _Driver:
         self.jobs: dict[str, Job] = {}
         """By key, until they are granted and given to a worker."""
         self.requests: dict[str, Request] = {}
-        folder, own = prepared.folder, "" if claim is None else str(claim.file)
+        own = "" if claim is None else str(claim.file)
         todo: list[Base | Cell] = [*prepared.missing(), *cells]
         for work in todo:
-            place = place_of(plan, work)
-            self.jobs[work.key] = job_of(work, folder / work.key, place.layout, own)
-            self.requests[work.key] = Request(
-                work.key, place.bundles, seconds[work.kind] if isinstance(work, Cell) else 0.0
-            )
+            place, took = place_of(plan, work), seconds[work.kind] if isinstance(work, Cell) else 0.0
+            self.jobs[work.key] = job_of(work, prepared.folder / work.key, place.layout, own)
+            self.requests[work.key] = Request(work.key, place.bundles, took)
         self.granted: deque[str] = deque()
         self.again: dict[str, Job | None] = {}
         """What has failed as it need not fail again: to be tried once more, then None."""
@@ -261,11 +258,10 @@ class _Driver:
                 self._process_message(worker, message)
 
     def _free(self) -> WorkerProcess | None:
-        free = [worker for worker in self.workers if worker.job is None]
-        if not free and len(self.workers) < self.most:
-            free = [WorkerProcess(self.inbox, {**self.environment, **self._gpu()}, self.silence)]
-            self.workers += free
-        return free[0] if free else None
+        if (free := next((w for w in self.workers if w.job is None), None)) is None and len(self.workers) < self.most:
+            free = WorkerProcess(self.inbox, {**self.environment, **self._gpu()}, self.silence)
+            self.workers.append(free)
+        return free
 
     def _retry_alone(self) -> None:
         """What failed for want of memory, or was killed, gets the machine and a new process."""
@@ -373,7 +369,7 @@ class _Driver:
         end = time.monotonic() + STOP_SECONDS
         stopped = [Path(worker.job.folder) for worker in self.workers if worker.job is not None and worker.begun]
         for worker in self.workers:
-            worker.send(Leave())
+            worker.leave()
         try:
             while any(w.job for w in self.workers) and time.monotonic() < end:
                 try:

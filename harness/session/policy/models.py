@@ -142,11 +142,10 @@ def at_hand(policy: Policy) -> Path | None:
     """The folder with a policy's tokenizer, where it is here."""
     if policy.is_micro:
         return None
-    try:
+    with suppress(DataError):
         folder = required_folder(policy) or hub_folder(policy, fetch=False)
-    except DataError:
-        return None
-    return folder if (folder / "tokenizer_config.json").is_file() else None
+        return folder if (folder / "tokenizer_config.json").is_file() else None
+    return None
 
 
 def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) -> Path:
@@ -201,8 +200,7 @@ def pinned(suite: Suite, online: bool) -> Suite:
 
 def identity_of(policy: Policy) -> str:
     """In a key. Raises DataError for a folder that cannot be read."""
-    folder = local_folder(policy.model)
-    if folder is not None:
+    if (folder := local_folder(policy.model)) is not None:
         return f"content {content_digest(folder)}"
     return policy.model if policy.is_micro else f"{policy.model}@{policy.revision or 'main'}"
 
@@ -248,8 +246,8 @@ def content_digest(folder: Path) -> str:
         listed = list(itertools.islice(folder.rglob("*"), MAX_FILES + 1))
         if len(listed) > MAX_FILES:
             raise DataError(f"{folder}: more than {MAX_FILES:,} files: not a model's folder")
-        files = {p.relative_to(folder).as_posix(): p for p in sorted(listed) if _counts(p.relative_to(folder))}
-        files = {name: path for name, path in files.items() if not path.is_dir()}
+        named = {p.relative_to(folder): p for p in sorted(listed) if p.suffix.lower() != ".md" and not p.is_dir()}
+        files = {n.as_posix(): p for n, p in named.items() if not any(part.startswith(".") for part in n.parts)}
         found = {name: path.stat() for name, path in files.items()}
         stamps = {name: (s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for name, s in found.items()}
         note = cache_folder() / "models" / "folders"
@@ -277,10 +275,6 @@ def content_digest(folder: Path) -> str:
     for name, digest in digests.items():
         whole.update(f"{name}\0{digest}\0".encode())
     return whole.hexdigest()
-
-
-def _counts(path: Path) -> bool:
-    return not any(part.startswith(".") for part in path.parts) and path.suffix.lower() != ".md"
 
 
 def _file_digest(path: Path) -> str:
