@@ -26,8 +26,7 @@ from harness.suite.schema import Replay
 from harness.suite.seeds import derive
 from harness.tokenization.retokenise import noncanonical_shares
 
-_MEMORY = 8
-"""What takes the staleness limit's place where it is switched off."""
+_MEMORY_WITHOUT_LIMIT = 8
 RECORDING = "exchange.replay"
 ASKS = "/asks"  # behind the name of who sends drafts
 
@@ -91,7 +90,7 @@ class CellExchange:
             asked = [(reader, author) for author, reader in self.exchange.edges]
             self.asks = line(asked, kinds=frozenset({Draft}), transport=transport(among))
         self._names = names
-        self.memory = s.max_staleness if s.defences.staleness else max(s.max_staleness, _MEMORY)
+        self.memory = s.max_staleness if s.defences.staleness else max(s.max_staleness, _MEMORY_WITHOUT_LIMIT)
         """Steps back from which answers may still arrive."""
 
     def begin(self, step: int) -> None:

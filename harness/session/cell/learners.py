@@ -32,9 +32,7 @@ DOING = {
     "generate": "sampling", "verify": "verifying", "exchange": "exchanging", "score": "scoring", "train": "learning",
     "measure": "measuring", "curve": "sampling", "evaluate": "evaluating", "save": "saving",
 }  # fmt: skip
-"""What who watches reads."""
-_BESIDE = frozenset({"verify", "exchange"})
-"""Phases that do not touch the engine."""
+_WITHOUT_ENGINE = frozenset({"verify", "exchange"})
 
 
 @dataclass(slots=True)
@@ -61,7 +59,7 @@ class Clock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        engine = name not in _BESIDE
+        engine = name not in _WITHOUT_ENGINE
         own = self.meter if engine else time.thread_time
         cpu, wall = own() + asked_seconds(), time.perf_counter()
         try:

@@ -12,8 +12,7 @@ from pathlib import Path
 from harness.reading import open_regular
 
 LOG = "log"
-KEPT = 3
-"""Earlier attempts whose logs stay."""
+EARLIER_LOGS = 3
 LIMIT = 4 << 20
 """Bytes of one log; of a longer one the beginning and the end stay."""
 _HEAD = 256 << 10
@@ -27,7 +26,7 @@ def log_of(folder: Path, earlier: int = 0) -> Path:
 def logged(folder: Path) -> Iterator[Path]:
     """A new log, to which stdout and stderr of the process go meanwhile."""
     folder.mkdir(parents=True, exist_ok=True)
-    for earlier in range(KEPT, 0, -1):
+    for earlier in range(EARLIER_LOGS, 0, -1):
         with suppress(FileNotFoundError):
             os.replace(log_of(folder, earlier - 1), log_of(folder, earlier))
     before = [(stream, os.dup(stream)) for stream in (1, 2)]

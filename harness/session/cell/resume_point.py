@@ -21,7 +21,6 @@ from harness.suite.schema import Keep
 
 FINAL, SESSION = "checkpoint", "session.json"
 MAX_BYTES = 64 << 20
-"""Of what a checkpoint holds besides weights."""
 _RESUME = "resume"
 _BEST = "best"
 _STEP = re.compile(r"step-(\d{8})")

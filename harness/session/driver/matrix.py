@@ -54,7 +54,6 @@ CLOSE_SECONDS = 5.0
 ONCE_MORE = frozenset({Fault.MEMORY, Fault.KILLED})
 """Faults that depend on what else the machine did. All others would come again, and are for the next `harness run`."""
 STACKS_SECONDS = 1.0
-"""For the stacks of a hung worker's threads, before it is killed."""
 START_SECONDS = 300.0
 """So much longer than ever after a new process may be silent: it imports its libraries."""
 

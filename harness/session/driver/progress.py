@@ -16,8 +16,7 @@ from harness.phases import words as running_phases
 LINE_SECONDS = 15.0
 BASE_CELLS = 2.5
 """For the bar a base checkpoint counts as much as so many cells."""
-SHOWN = 4
-"""Running jobs that one line names."""
+JOBS_A_LINE = 4
 
 
 class Reporter:
@@ -98,8 +97,8 @@ class Reporter:
         self._bars.update(self._all, completed=sum(self._at.values()), words=self.words())
         if self._bars.disable and time.monotonic() - self._said >= LINE_SECONDS:
             running = [f"{t.description}: {t.fields['words']}" for t in self._bars.tasks if t.id != self._all]
-            more = f", and {len(running) - SHOWN} more" if len(running) > SHOWN else ""
-            self.message("; ".join([self.words(), *running[:SHOWN]]) + more)
+            more = f", and {len(running) - JOBS_A_LINE} more" if len(running) > JOBS_A_LINE else ""
+            self.message("; ".join([self.words(), *running[:JOBS_A_LINE]]) + more)
 
     def stop(self) -> None:
         self._bars.stop()

@@ -34,12 +34,10 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_SECONDS = 4.0
 MAX_FILES = 10_000
-"""Of a model's folder."""
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 _CREDENTIALS = re.compile(r"//[^/@\s]*@")
 """Of an address that the environment gives, as HF_ENDPOINT may."""
-_REMEMBERED_BYTES = 1 << 20
-"""Smaller files are read each time."""
+_LEAST_REMEMBERED_BYTES = 1 << 20
 _SETTLED_NS = 2_000_000_000
 """A file changed more recently than this may change again without another time stamp."""
 _ANNOUNCED_BYTES = 2 << 30
@@ -267,7 +265,7 @@ def content_digest(folder: Path) -> str:
     kept = {
         name: _Seen(stamp, digests[name])
         for name, stamp in stamps.items()
-        if stamp[0] >= _REMEMBERED_BYTES and max(stamp[1:3]) < settled
+        if stamp[0] >= _LEAST_REMEMBERED_BYTES and max(stamp[1:3]) < settled
     }
     if kept and kept != seen:
         _remember(note, msgspec.json.encode(kept))

@@ -28,8 +28,7 @@ from harness.verification.verifier import Verifier
 SEED = 20_263
 LEAST, MOST = 0.1, 0.5
 """Of pass@1, between which RL finds both successes and failures."""
-ROWS = 512
-"""Answers that are sampled at once."""
+ANSWERS_AT_ONCE = 512
 Solved = Bool[np.ndarray, "prompts answers"]
 
 
@@ -166,7 +165,7 @@ def _drawn(
 ) -> list[list[Sample]]:
     prompts = [replace(p, text=shots + p.text) for p in questions]
     drawn: list[list[Sample]] = []
-    size = max(1, ROWS // answers)
+    size = max(1, ANSWERS_AT_ONCE // answers)
     with phase(f"{engine.name}: {questions[0].labels['skill']}", len(prompts)) as sampling:
         for start in range(0, len(prompts), size):
             part = prompts[start : start + size]

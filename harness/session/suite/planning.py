@@ -55,10 +55,8 @@ _TABLES = {
 }
 """Bytes of a finished journal's tables before their first row (schemas), and per row, texts and lists left out, as lz4 leaves them;
 measured on micro cells."""
-_PHASES = 7
-"""Cost rows of one policy between two checkpoints."""
-_TRACES = 2
-"""Traces of one policy and step."""
+_COSTS_A_CHECKPOINT = 7
+_TRACES_A_STEP = 2
 _MANIFEST = 3300
 
 Options = Mapping[str, int | float | bool]
@@ -268,9 +266,9 @@ def cell_disk(cell: Cell) -> CellDisk:
         "steps": policies * work.steps,
         "terms": policies * work.steps * (2 if shared else 1),
         "curves": policies * work.curves,
-        "costs": policies * _PHASES * work.saves,
+        "costs": policies * _COSTS_A_CHECKPOINT * work.saves,
         "exchanges": int(own * shared),
-        "traces": policies * work.steps * _TRACES if shared else 0,
+        "traces": policies * work.steps * _TRACES_A_STEP if shared else 0,
     }
     texts = rows["samples"] * answer * work.evaluation_tokens + rows["traces"] * trace * work.answer_tokens
     tables = sum(_TABLES[name][0] + _TABLES[name][1] * count for name, count in rows.items() if count)
