@@ -61,8 +61,8 @@ def run_cell(
     layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     attempt: int = 1,
 ) -> float:
-    """From its newest checkpoint; returns CPU-seconds. layout: engine options of a plan, by policy; the suite's own come first.
-    Raises CellError, DiskFullError, Interrupted."""
+    """From its newest checkpoint; returns CPU-seconds. layout: a plan's engine options, by policy; the suite's come first. Raises
+    CellError, DiskFullError, Interrupted."""
     policies = cell.group.policies
     manifest = structs.replace(cell_manifest(cell), pool=pool_entry(cell.training))
     mark(folder, manifest, "running", attempts=attempt)
@@ -142,7 +142,7 @@ class Run:
     _drawn: dict[int, list[Prompt]] = field(default_factory=dict)
 
     def to_the_end(self) -> None:
-        """Until the final checkpoint is there. Raises CellError, DiskFullError, Interrupted."""
+        """Raises CellError, DiskFullError, Interrupted."""
         cell, folder, steps = self.cell, self.folder, self.cell.training.steps
         if resume_point.holds_last(folder, steps):
             resume_point.finish(folder, steps)  # it may have been interrupted there
@@ -215,7 +215,7 @@ class Run:
         return step
 
     def _together(self, step: int) -> list[Learnt]:
-        """A step in lockstep: nobody learns before all have published."""
+        """In lockstep: nobody learns before all have published."""
         for learner in self.learners:
             learner.clock.next_step()
         self.exchange.begin(step)
@@ -294,7 +294,7 @@ class Run:
     def _learn(
         self, learner: Learner, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int
     ) -> Learnt:
-        """Earlier prompts have stale peer answers only: groups without own answers."""
+        """Earlier prompts have stale peer answers only."""
         prompts, earlier = self._prompts(step, learner), self._earlier(step, learner)
         training = self.cell.training
         received = self._receiver().collect(learner, step, prompts, earlier, behind, own)
@@ -359,7 +359,7 @@ class Run:
         return Term("kl", "own", KL, answers, weight=self.cell.training.kl)
 
     def _divergences(self, learner: Learner, own: Sequence[Group]) -> tuple[float, float]:
-        """KL of the sampling policy to the updated one and to the base (nats per own token)."""
+        """KL to the updated policy and to the base (nats per own token)."""
         pairs = [(g.prompt, a) for g in own for a in g.valid]
         prompts, tokens, old = [p for p, _ in pairs], [a.tokens for _, a in pairs], [a.logprobs for _, a in pairs]
         with learner.clock.phase("measure"):
@@ -410,7 +410,7 @@ class Run:
             )
 
     def _checkpoint(self, step: int) -> None:
-        """Rows first: those after a checkpoint are made again, those before it would be lost."""
+        """Rows first: those after a checkpoint are made again."""
         self._costs()
         self.journal.commit(step)
         with self.learners[0].clock.phase("save"):

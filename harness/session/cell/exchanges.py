@@ -32,7 +32,7 @@ ASKS = "/asks"  # behind the name of who sends drafts
 
 
 class ExchangeState(msgspec.Struct, frozen=True):
-    """The receivers' memory, of what is asked too, and what bad peers hold back."""
+    """The receivers' memory, and what bad peers hold back."""
 
     exchange: bytes
     senders: dict[str, bytes]
@@ -94,13 +94,13 @@ class CellExchange:
         """Steps back from which answers may still arrive."""
 
     def begin(self, step: int) -> None:
-        """Start a step: replayed peers speak."""
+        """Replayed peers speak."""
         if self._source is not None:
             self._source.serve(self.exchange, step, self._replayed, self._share.at(step, self._steps), self._seed)
 
     def records(self, learner: Learner, groups: Sequence[Group], step: int, measure: bool = False) -> list[Record]:
-        """What the regime shares; of a bad peer what it claims. measure: rollouts also say which share of their tokens is not
-        canonical (THL)."""
+        """What the regime shares; of a bad peer what it claims. measure: also which share of rollouts' tokens is not canonical
+        (THL)."""
         lines = [self.exchange, *([self.asks] if self.asks else [])]
         if not any(line.receivers(learner.name) for line in lines):
             return []
@@ -111,7 +111,7 @@ class CellExchange:
             return _with_canonical(records, learner) if measure else records
 
     def publish(self, learner: Learner, records: Sequence[Record], step: int, drafts: bool = False) -> None:
-        """Send records, or the drafts among them; a bad peer sends what its condition makes of them."""
+        """Send records, or the drafts among them."""
         line, name = (self.asks, learner.name + ASKS) if drafts else (self.exchange, learner.name)
         if line is None or not line.receivers(learner.name):
             return
@@ -137,7 +137,7 @@ class CellExchange:
         return ExchangeState(self.exchange.state(), senders, self.asks.state() if self.asks else b"")
 
     def restore(self, state: ExchangeState) -> None:
-        """Take up `state` again. Raises CheckpointError."""
+        """Raises CheckpointError."""
         self.exchange.restore(state.exchange)
         if self.asks is not None:
             self.asks.restore(state.asks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ _STEP = re.compile(r"step-(\d{8})")
 
 
 class Best(msgspec.Struct, frozen=True):
-    """The best point of a policy's learning curve so far."""
+    """Of a policy's learning curve so far."""
 
     step: int
     accuracy: float
@@ -51,8 +50,7 @@ def save(
     exchange: ExchangeState,
     best: Mapping[str, Best] = MappingProxyType({}),
 ) -> Path:
-    """Write a checkpoint; drop older ones and weights that are no longer the best. Raises DiskFullError, StoreError,
-    FencedError."""
+    """Drops older ones and weights that are no longer the best. Raises DiskFullError, StoreError, FencedError."""
     target = folder / _RESUME / f"step-{step:08d}"
 
     def fill(temporary: Path) -> None:
@@ -71,10 +69,8 @@ def save(
 
 
 def offer(folder: Path, step: int, learner: Learner, accuracy: float, best: dict[str, Best]) -> None:
-    """Keep the weights of a new best point, noted in `best`. The one before stays until the next checkpoint, to which an
-    interrupted cell goes back."""
-    known = best.get(learner.name)
-    if math.isnan(accuracy) or (known is not None and accuracy <= known.accuracy):
+    """Keep the weights of a new best point, noted in `best`; the one before stays until the next checkpoint."""
+    if not accuracy > (best[learner.name].accuracy if learner.name in best else -1.0):  # NaN is no better
         return
 
     def fill(temporary: Path) -> None:
@@ -96,7 +92,7 @@ def keep_best(folder: Path, best: Mapping[str, Best]) -> None:
 
 
 def choose_best(folder: Path) -> None:
-    """The best weights take the place of the last, which wait until the cell is done; `finish` takes this back."""
+    """The best weights take the place of the last; `finish` takes this back."""
     with change(folder):
         for kept, last, chosen in _choices(folder):
             if chosen.is_dir() and not last.exists():
@@ -105,7 +101,7 @@ def choose_best(folder: Path) -> None:
 
 
 def tidy(folder: Path, keep: Keep) -> None:
-    """Of a done cell keep what the suite says, in `checkpoint/`."""
+    """Keep what the suite says."""
     with change(folder):
         for unwanted in (_BEST, FINAL) if keep == "none" else (_BEST,):
             remove(folder / unwanted)
@@ -150,7 +146,7 @@ def read(path: Path) -> SessionState:
 
 
 def restore(path: Path, key: str, learners: Sequence[Learner]) -> SessionState:
-    """What is not the learners' is for the caller. Raises CheckpointError."""
+    """Raises CheckpointError."""
     state = read(path)
     if state.key != key:
         raise CheckpointError(f"{path}: belongs to cell {state.key}, not to {key}")
@@ -161,7 +157,7 @@ def restore(path: Path, key: str, learners: Sequence[Learner]) -> SessionState:
 
 
 def _choices(folder: Path) -> list[tuple[Path, Path, Path]]:
-    """Of each policy with a best point: its place, and where its last and best weights wait."""
+    """By policy: its place, and where its last and best weights wait."""
     final = folder / FINAL
     return [
         (final / name, folder / _BEST / f"{name}-last", folder / _BEST / f"{name}-{best.step}")

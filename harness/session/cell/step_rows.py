@@ -31,8 +31,7 @@ def step_row(
     kl_base: float,
     again: Sequence[Group] = (),
 ) -> StepRow:
-    """`received` has its used answers marked. again: the second round, which counts as rollouts and nowhere else in the first's
-    columns."""
+    """`received` has its used answers marked. again: the second round, which counts as rollouts alone."""
     answers, hinted = ([a for g in groups for a in g.answers] for groups in (own, again))
     tokens = sum(a.tokens.size for a in answers)
     rewards = np.concatenate([g.rewards for g in own]) if own else np.empty(0)
@@ -91,7 +90,7 @@ def step_row(
 
 
 def rescued(own: Sequence[Group], others: Sequence[Sequence[Group]]) -> int:
-    """Prompts that only somebody else solved at this step."""
+    """Prompts that only somebody else solved."""
     return len(_failed(own) & {g.prompt.id for groups in others for g in groups if (g.rewards > 0).any()})
 
 
@@ -102,7 +101,7 @@ def _failed(own: Sequence[Group]) -> set[str]:
 def mark_used(
     received: Received, terms: Sequence[Term], reports: Sequence[TermReport], again: Sequence[Group] = ()
 ) -> None:
-    """Which peer answers gave a nonzero gradient, or stand as a hint behind one, and which scores of answers that gave one."""
+    """Peer answers, hints and scores behind a nonzero gradient."""
     behind = defaultdict[int, list[ExchangeRow]](list)
     for scored, entry in received.scored:
         behind[id(scored.tokens)].append(entry)
@@ -165,7 +164,7 @@ PER_STEP = 2
 
 
 def trace_rows(learner: Learner, step: int, own: Sequence[Group], received: Received) -> list[TraceRow]:
-    """`PER_STEP` of the received answers, those that were learnt from first."""
+    """Those that were learnt from first."""
     groups = {g.prompt.id: g for g in own if g.answers}
     inbox = received.inbox
     answers = [a for box in (inbox.answers, inbox.successes) for found in box.values() for a in found]

@@ -1,5 +1,5 @@
-"""Jobs, one cell or base each, and the worker process that runs them: `python -m harness.session.driver.jobs SECONDS` reads jobs
-on stdin and says on stdout how they go, one JSON object a line, until stdin closes. SECONDS: the driver's limit on silence."""
+"""Jobs, a cell or a base each, and the worker process that runs them: `python -m harness.session.driver.jobs SECONDS` reads jobs on
+stdin and tells stdout how they go, in lines of JSON, until stdin closes. SECONDS: the limit on silence."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _FAULTS = (
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A cell or a base. layout: engine options of the plan, by policy. claim: the run's, by which it may write, or empty."""
+    """layout: the plan's engine options, by policy. claim: the run's, by which it may write, or empty."""
 
     id: str
     folder: str
@@ -165,7 +165,7 @@ def run_job(
 
 
 def _attempts(folder: Path) -> int:
-    """Earlier starts; of a damaged manifest by the ledger of costs."""
+    """Of a damaged manifest by the ledger of costs."""
     state, _, attempts = state_of(folder)
     if state == "failed" and not attempts:
         with contextlib.suppress(StoreError, KeyError):
@@ -206,7 +206,7 @@ class Heartbeat:
     beats: int = -1
 
     def due(self, now: float, cpu: float, beats: int) -> bool:
-        """now: seconds of the clock, cpu: of the main thread; beats: so far."""
+        """now: seconds; cpu: of the main thread."""
         if beats == self.beats and cpu - self.used < LEAST_CPU_SHARE * (now - self.said):
             return False
         self.said, self.used, self.beats = now, cpu, beats
@@ -214,7 +214,7 @@ class Heartbeat:
 
 
 class Worker(logging.Handler):
-    """A log handler: it sends its records to the driver."""
+    """A log handler, which sends its records to the driver."""
 
     def __init__(self, source: BinaryIO, sink: BinaryIO, silence: float) -> None:
         super().__init__(logging.INFO)

@@ -81,8 +81,8 @@ def run_matrix(
     verbose: bool = False,
     address: str | None = None,
 ) -> RunSummary:
-    """Run what is not done, as planned. refresh: called after each finished job. address: of a Ray cluster. silence: of a worker,
-    in seconds, before it is killed. Raises UsageError if another run has some of these cells, EngineError."""
+    """Run what is not done, as planned. refresh: called after each finished cell. silence: seconds before a worker is killed.
+    Raises UsageError if another run has some of these cells, EngineError."""
     keys = prepared.keys()
     with locked(prepared.folder, keys) as claim:
         theirs = holding(prepared.folder) - keys
@@ -153,7 +153,7 @@ class WorkerProcess:
         killing.start()
 
     def exit_reason(self) -> str:
-        """With the last line of its job's log, before that of stderr."""
+        """With the last line of its job's log, else of stderr."""
         if self.kill_reason:
             return self.kill_reason
         code = self.process.returncode

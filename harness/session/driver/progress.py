@@ -20,7 +20,7 @@ JOBS_A_LINE = 4
 
 
 class Reporter:
-    """Rate and time left are those of the steps that this run makes of cells."""
+    """Rate and time left count the steps that this run makes of cells."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -109,7 +109,7 @@ class Reporter:
 
 @contextmanager
 def watched(first: str) -> Iterator[None]:
-    """A line on what this process does while the block runs. first: words until there is a phase."""
+    """A line on what this process does. first: words until there is a phase."""
     ended, console = threading.Event(), Console(stderr=True)
     status = console.status("")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import os
@@ -84,8 +85,8 @@ def unpinned(policy: Policy) -> bool:
 def base_folder(
     policy: Policy, seed: int, progress: Progress | None = None, options: Mapping[str, Any] = MappingProxyType({})
 ) -> Path:
-    """The policy's start weights. options: the embedded engine's, for a supervised start. Raises CellError for a base without the
-    competence that RL needs, DataError."""
+    """The policy's start weights. options: the embedded engine's. Raises CellError for a base without the competence that RL needs,
+    DataError."""
     if policy.is_micro:
         from harness.engines.embedded.warmup import base_checkpoint
 
@@ -128,7 +129,7 @@ def raw_folder(policy: Policy) -> Path:
 
 
 def hub_folder(policy: Policy, fetch: bool) -> Path:
-    """In this machine's cache, perhaps without weights. fetch: a few MB. Raises DataError."""
+    """In this machine's cache, perhaps without weights. Raises DataError."""
     if fetch:
         return _snapshot(policy, allow_patterns=SMALL_FILES)
     if not hub_cache(policy.model).is_dir():
@@ -137,7 +138,7 @@ def hub_folder(policy: Policy, fetch: bool) -> Path:
 
 
 def at_hand(policy: Policy) -> Path | None:
-    """The folder with a policy's tokenizer, where it is here."""
+    """The folder with a tokenizer, where it is here."""
     if policy.is_micro:
         return None
     with suppress(DataError):
@@ -147,7 +148,7 @@ def at_hand(policy: Policy) -> Path | None:
 
 
 def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) -> Path:
-    """From the hub, or the cache alone: of a known commit the hub's library does not fall back to it."""
+    """From the hub, else the cache."""
     from huggingface_hub import is_offline_mode, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
     from huggingface_hub.utils.tqdm import tqdm
@@ -181,16 +182,12 @@ def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) ->
 
 
 def pinned(suite: Suite, online: bool) -> Suite:
-    """With hub commits as revisions, where known here or, `online`, said in time."""
-    commits: dict[tuple[str, str | None], str | None] = {}
+    """With hub commits as revisions, where known or, `online`, said in time."""
+    commit = functools.cache(functools.partial(_commit_of, online=online))
 
     def pin(policy: Policy) -> Policy:
-        if not unpinned(policy):
-            return policy
-        name = policy.model, policy.revision
-        if name not in commits:
-            commits[name] = _commit_of(policy.model, policy.revision or "main", online)
-        return policy.model_copy(update={"revision": commits[name] or policy.revision})
+        found = commit(policy.model, policy.revision or "main") if unpinned(policy) else None
+        return policy.model_copy(update={"revision": found}) if found else policy
 
     groups = [g.model_copy(update={"policies": [pin(p) for p in g.policies]}) for g in suite.groups]
     return suite.model_copy(update={"groups": groups})
@@ -209,7 +206,7 @@ def loaded_commit(base: Path) -> str:
 
 
 def _commit_of(model: str, revision: str, online: bool) -> str | None:
-    """As downloaded, noted earlier, or as the hub says within HUB_SECONDS, in a thread: name resolution has no time-out."""
+    """As downloaded, noted earlier, or said within HUB_SECONDS; in a thread, as name resolution has no time-out."""
     from huggingface_hub import constants
 
     ref = hub_cache(model) / "refs" / revision
@@ -238,8 +235,7 @@ def _commit_of(model: str, revision: str, online: bool) -> str | None:
 
 
 def content_digest(folder: Path) -> str:
-    """Of names and bytes of all files, links followed, without hidden ones and *.md. Large files are remembered. Raises
-    DataError."""
+    """Of names and bytes of all files but hidden ones and *.md, links followed. Raises DataError."""
     try:
         listed = list(itertools.islice(folder.rglob("*"), MAX_FILES + 1))
         if len(listed) > MAX_FILES:

@@ -1,5 +1,4 @@
-"""The plan of a prepared suite, and what it takes on the disk. Imports without torch. Finished cells of the same folder take the
-place of predicted seconds."""
+"""The plan of a prepared suite, and what it takes on the disk. No torch. Finished cells take the place of predicted seconds."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ class Place:
 
 
 def plan_for(prepared: Prepared, inventory: str | None, jobs: int | None = None, address: str | None = None) -> Plan:
-    """On a stated inventory, else on what there is: at `address`, a Ray cluster's. Raises UsageError."""
+    """On a stated inventory, else on what there is, at `address` on a Ray cluster. Raises UsageError."""
     engine, options = backend_of(prepared.suite.engine), prepared.suite.engine_options
     machine = machines.parse(inventory) if inventory else engine.inventory(address)
     pending = prepared.left()
@@ -133,8 +132,7 @@ def _layout(kind: KindPlan, owner: Cell | Suite, policies: list[str]) -> Mapping
 
 
 def _lengths(source: str, cell: Cell, known: dict[tuple[str, str], Lengths | None]) -> Lengths | None:
-    """By its policies' tokenizers; None where one is not at hand. known: found so far. Raises SuiteError where a stated
-    `max_length`, or a model, holds less."""
+    """None where a tokenizer is not at hand. Raises SuiteError where a stated `max_length`, or a model, holds less."""
     from harness.session.cell.questions import checked, measured
 
     found = []
@@ -211,8 +209,7 @@ def _base_seconds(prepared: Prepared, base: Base, machine: Inventory) -> float:
 
 
 def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
-    """Mean seconds of finished cells by kind: by the clock where GPUs worked, else of CPU; of policies side by side the
-    slowest."""
+    """Mean seconds of finished cells by kind: by the clock where GPUs worked, else of CPU; of policies side by side the slowest."""
     found: dict[str, list[float]] = {}
     for cell in prepared.done():
         try:
@@ -231,20 +228,19 @@ def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
 
 
 class CellDisk(NamedTuple):
-    """Bytes of one cell. running: at the fullest moment before its end."""
+    """Bytes. running: at the fullest moment."""
 
     kept: int
     running: int
 
 
 def _text(task: str | FileTask) -> tuple[float, float]:
-    """Bytes per token that lz4 leaves of an answer's text, and of what a trace lists: measured on the micro task, a prior of
-    prose."""
+    """Bytes that lz4 leaves per token of an answer's text, and of a trace's lists: measured on micro, a prior of prose."""
     return (0.3, 4.0) if is_generated(task) else (2.2, 32.0)
 
 
 def disk_of(prepared: Prepared, workers: int) -> Disk:
-    """So many of the pending cells side by side. Raises UsageError for a model of unknown size."""
+    """workers: cells side by side. Raises UsageError for a model of unknown size."""
     pending = prepared.left()
     of_kind = {cell.kind: cell_disk(cell) for cell in {cell.kind: cell for cell in pending}.values()}
     cells = [of_kind[cell.kind] for cell in pending]
@@ -317,7 +313,7 @@ def check_disk(prepared: Prepared, disk: Disk) -> None:
 
 
 def _caches(prepared: Prepared) -> Iterator[tuple[Path, int]]:
-    """Where models that are not there yet will lie, and their bytes, each once."""
+    """Where absent models will lie, and their bytes."""
     bases = {b.key: b for cell in prepared.left() for b in prepared.bases_of(cell)}.values()
     for model, revision, *_ in {(b.policy.model, b.policy.revision, b.policy.stage0, b.seed): b for b in bases}:
         shape = load_shape(model, revision)

@@ -1,5 +1,4 @@
-"""Whether what a suite names is there and fits its engine, said in seconds. Torch is imported only for other models than
-micro."""
+"""Whether what a suite names is there and fits its engine. Torch is imported only for other models than micro."""
 
 from __future__ import annotations
 
@@ -37,8 +36,8 @@ TOKENS = 512
 
 
 def preflight(prepared: Prepared, run: bool) -> list[str]:
-    """Check models, tokenizers and data of what is to be done; returns remarks. run: what is not at hand is fetched or refused,
-    otherwise a remark. Raises SuiteError."""
+    """Check models, tokenizers and data; returns remarks. run: what is not at hand is fetched or refused, otherwise a remark.
+    Raises SuiteError."""
     cells = prepared.left()
     engine, options = backend_of(prepared.suite.engine), prepared.suite.engine_options
     if run and cells and (lacking := engine.lacking(options)):
@@ -126,7 +125,7 @@ def _replays(prepared: Prepared, run: bool) -> Iterator[str]:
 
 
 def _repeated(prepared: Prepared, pool: TrainingPool, tasks: Sequence[str | FileTask]) -> Iterator[str]:
-    """Shipped sets have been compared with each other. Yields how many questions nearly repeat."""
+    """Shipped sets have been compared with each other."""
     trained = get_task(prepared.suite.training.task)
     questions = [(prompt.id, trained.bare(prompt.text)) for prompt in pool.prompts]
     for i, name in enumerate(tasks):
@@ -146,7 +145,7 @@ def _repeated(prepared: Prepared, pool: TrainingPool, tasks: Sequence[str | File
 
 
 def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str, run: bool) -> bool:
-    """Whether the policy's folder, local or in the hub's cache, could be checked. cells: to be run with it."""
+    """Whether the policy's folder could be checked. cells: to be run with it."""
     from huggingface_hub import is_offline_mode
 
     suite, source = prepared.suite, prepared.source
@@ -184,7 +183,7 @@ def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str
 
 
 def _small(policy: Policy) -> bool:
-    """It was probably taught the micro task, and with it the box; also one of unknown size."""
+    """Probably taught the micro task; also one of unknown size."""
     try:
         return load_shape(policy.model, policy.revision).parameters < SMALL
     except UsageError:
@@ -198,7 +197,7 @@ def _carries(cell: Cell) -> bool:
 
 
 def _unfit_defaults(prepared: Prepared, policy: Policy) -> Iterator[str]:
-    """Micro models' defaults that nobody chose for a full-size model."""
+    """Micro models' defaults that nobody chose."""
     training = prepared.suite.training
     short = training.task == "micro" and not policy.stage0
     tokens = TOKENS if short else get_task(training.task).max_new_tokens

@@ -1,4 +1,4 @@
-"""From a suite's name to what there is to do: its keys, the states of its cells, why a stored cell is another one. No torch."""
+"""From a suite's name to what there is to do: keys, states, and why a stored cell is another one. No torch."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """cells: those asked for; altered: settings other than the suite's as written; elsewhere: bases of other shards; seen: states
-    at `looked`; damaged: what of the suite's own files cannot be read."""
+    """cells: those asked for; altered: settings other than as written; elsewhere: bases of other shards; seen: states at `looked`;
+    damaged: of the suite's own files."""
 
     source: str
     suite: Suite
@@ -90,7 +90,7 @@ class Prepared:
         return state_of(f"{self.folder}/{key}") if self.seen is None else self.seen[key]
 
     def status(self) -> list[CellStatus]:
-        """A pending cell that ran before under another key says why it is to be run anew."""
+        """A pending cell that ran under another key says why it is to be run anew."""
         going_on, states = holding(self.folder), {cell.key: self.state(cell.key) for cell in self.cells}
         before: Mapping[tuple[str, str, int | None], Manifest] = {}
         if any(state == "pending" for state, *_ in states.values()):
@@ -180,7 +180,7 @@ class Shard:
         return f"{self.number}/{self.count}"
 
     def of(self, prepared: Prepared) -> Prepared:
-        """The largest block left goes to the smallest part; bases to the first cell that needs them."""
+        """Bases go to the first cell that needs them."""
         parts: list[list[Cell]] = [[] for _ in range(self.count)]
         for block in sorted(blocks(prepared.cells), key=len, reverse=True):
             min(parts, key=len).extend(block)
@@ -221,7 +221,7 @@ def prepare(
 
 
 def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -> Prepared:
-    """As it was run: as written, else its newest altered run. Raises as `prepare`; StoreError."""
+    """As written, else its newest altered run. Raises as `prepare`; StoreError."""
     from harness.store.diagnosis import stored_damages
 
     try:
@@ -264,8 +264,8 @@ def _prepare(
 def lacking(
     snapshot: Snapshot, results: Path, suite: str, file: Path | None = None, prepared: Prepared | None = None
 ) -> tuple[list[Missing], str]:
-    """The cells that the table lacks, or has from other settings or code than `prepared`, `file`, or the suite as it was run;
-    else what is stored alone, and why."""
+    """The cells that the table lacks, or has from other settings or code than `prepared`, `file`, or the suite as it was run; else
+    what is stored alone, and why."""
     from harness.store.remarks import missing
 
     stored = missing(snapshot, suite)
@@ -312,7 +312,7 @@ def _compared(snapshot: Snapshot, suite: str, stored: list[Missing], prepared: P
 
 
 def identities(suite: Suite) -> Callable[[Sequence[Policy], Variant | None], Identity]:
-    """Of a cell's policies and variant, or a base's policy alone; each model folder is read once. Raises PluginError, DataError."""
+    """Of a cell's policies and variant, or a base's policy. Raises PluginError, DataError."""
     training, tasks = suite.training.task, suite.evaluation.tasks
     evaluation = {str(name): get_task(name).checksum or "" for name in tasks}
     shared = dict([PLUGINS.results_version(suite.engine)])
@@ -339,7 +339,7 @@ def identities(suite: Suite) -> Callable[[Sequence[Policy], Variant | None], Ide
 
 
 def model_notes(suite: Suite, stored: Iterable[Manifest]) -> list[str]:
-    """On models, and on the training pool once a cell has run on it."""
+    """On models, and on the training pool once it was used."""
     policies = {p.name: p for group in suite.groups for p in group.policies if not p.is_micro}
     lines = {name: f"model {name}: {policy.model}, {_which(policy)}" for name, policy in policies.items()}
     pools: dict[str, None] = {}

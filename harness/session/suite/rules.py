@@ -1,5 +1,5 @@
 """What makes a suite sound beyond its types. No torch. A suite names no folders but its own, the working, data and cache folders,
-and those that `--models` or HARNESS_MODELS declare; a setting on the command line is the user's own word."""
+and those of `--models` or HARNESS_MODELS; a command line's setting is the user's own word."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def at(source: str, place: str, kind: type[Exception] | tuple[type[Exception], .
 
 
 def validate(suite: Suite, source: str) -> Suite:
-    """With every variant's options filled in. Raises SuiteError for an unknown regime or option, unmet needs, a sharing regime
-    where nobody could share."""
+    """With every variant's options filled in. Raises SuiteError."""
     for place, policy in _policies(suite):
         if policy.condition is not None:
             with at(source, f"{place}.condition", ValueError):
