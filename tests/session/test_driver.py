@@ -340,9 +340,7 @@ def test_rate_and_time_left_are_those_of_the_steps_that_this_run_makes() -> None
 
 
 def test_plain_lines_name_the_phase(capsys: pytest.CaptureFixture[str]) -> None:
-    plain = Reporter()
-    plain.start(1, 1, 2)
-    plain.begin("base pair/a")
+    plain = reporter(1, 1, 2, **{"base pair/a": 0.0})
     plain.phase("base pair/a", "baseline evaluation of a: generating micro 12/60")
     plain._said -= 60
     plain.tick()

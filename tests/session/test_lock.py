@@ -170,7 +170,7 @@ def test_nothing_that_is_kept_can_be_written_by_a_run_whose_cell_was_taken_over(
         writers: list[Callable[[], object]] = [
             lambda: journal.commit(2), journal.compact, lambda: journal.rewind(0), lambda: Journal(cell),
             lambda: mark(cell, manifest, "done"), lambda: resume_point.save(cell, "a", 2, [], nobody),
-            lambda: resume_point.finish(cell, 1), lambda: resume_point.tidy(cell, "none"),
+            lambda: resume_point.finish(cell, 1), lambda: resume_point.settle(cell, "none"),
         ]  # fmt: skip
         for write in writers:
             with pytest.raises(FencedError, match=f"taken over by process 1 on far; process {os.getpid()} on"):

@@ -53,16 +53,6 @@ def test_shards_share_out_every_cell_and_every_start_checkpoint_once(suite_file,
         assert max(map(len, whole)) - min(map(len, whole)) <= 1
 
 
-def test_shards_of_a_part_share_out_that_part(suite_file, tmp_path):
-    seeds = ["seeds=[3,4]"]
-    parts = [prepare(str(suite_file), tmp_path, only="pair/s*", overrides=seeds, shard=Shard(i, 2)) for i in (1, 2)]
-    assert [[(c.variant.name, c.seed) for c in p.cells] for p in parts] == [
-        [(r, s) for r in ("sgt", "sapo")] for s in (3, 4)
-    ]
-    assert not parts[0].keys() & parts[1].keys()
-    assert len(parts[0].keys() | parts[1].keys()) == 4 + len(parts[0].bases)
-
-
 def test_status_says_where_pairs_run_on_unlike_processors_before_all_are_done(suite_file, tmp_path, capsys):
     """Every number true, 2; with portable numerics the processor is of no account."""
     fast = ["seeds=[3,4]", "engine_options.numerics=fast"]

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 pytest.importorskip("optuna", reason="the tune extra is not installed")
 
-from running import harness, here
+from running import here
 
 from harness.cli.tables import show_suite
 from harness.errors import Fault, SuiteError
@@ -144,14 +144,8 @@ def test_every_regime_has_the_same_trials_steps_rollouts_and_seeds(tuned):
     assert sorted(budgets["sgt"]) == sorted(budgets["independent"]) == [(2, 30)] * 3 + [(3, 30)] * 3
 
 
-def test_trial_0_is_as_published_all_are_searched_alike_and_the_best_that_ran_to_the_end_stands_in_the_table(tuned):
+def test_the_best_trial_that_ran_to_the_end_is_chosen_and_stands_in_the_table(tuned):
     independent, sgt = read_tuning(tuned, "tiny").variants
-    common = {"training.learning_rate": 0.01, "training.rollouts": 6, "training.kl": 0.0}
-    assert sgt.trials[0].settings == {**common, "lambda": 0.1}
-    assert independent.trials[0].settings == {**common, "objective": "grpo"}
-    for one, other in zip(sgt.trials, independent.trials, strict=True):
-        assert {k: one.settings[k] for k in common} == {k: other.settings[k] for k in common}
-    assert len({t.settings["lambda"] for t in sgt.trials}) == 4
     assert len({t.score for v in (sgt, independent) for t in v.trials}) > 2, "settings make a difference here"
     cells = {c.regime: c for c in _cells(tuned, "tiny")}
     for v in (sgt, independent):
@@ -329,13 +323,9 @@ def test_a_copy_of_the_table_s_model_is_refused_by_its_content(tmp_path, folders
 
 
 def test_a_plan_foresees_the_trials_and_the_tuned_cells(tmp_path):
-    code, out, err = harness("plan", "tuned_small", "--results", tmp_path, "--inventory", "2cpu-16G")
-    assert code == 0
-    assert "cells      12, 12 to do" in out
-    said = re.search(
-        r"come (\d+) runs of trials.* up to (\d+) cells with .* at most ([\d.]+) min, ([\d.]+) min of CPU", err
-    )
-    assert said, err
+    code, out, err = here("plan", "tuned_small", "--results", tmp_path, "--inventory", "2cpu-16G")
+    assert (code, "cells      12, 12 to do" in out) == (0, True)
+    said = re.search(r"come (\d+) runs of trials.* up to (\d+) cells with .* ([\d.]+) min of CPU", err)
     assert (int(said[1]), int(said[2])) == (4 * (8 + 2), 4 * 3)
     table = float(re.search(r"([\d.]+) min of CPU", out)[1])
-    assert 2 * table < float(said[4]) < 10 * table
+    assert 2 * table < float(said[3]) < 10 * table

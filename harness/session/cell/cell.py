@@ -40,7 +40,7 @@ from harness.session.cell.questions import (
     with_length,
 )
 from harness.session.policy.models import base_folder
-from harness.store.journal import Journal
+from harness.store.journal import Journal, read_journal
 from harness.store.rows import CurveRow, Row, StepRow, TermRow, TraceRow
 from harness.suite.cells import Cell
 from harness.suite.seeds import derive_many, generator
@@ -92,12 +92,16 @@ def run_cell(
         computed = {m.name: getattr(m.engine, "precision", "") for m in learners}
         manifest = with_commits(manifest, {m.name: m.base for m in learners}, computed)
         try:
-            trained = scored_as(cell.training.task, verifier)
-            Run(cell, folder, engines, learners, journal, trained, attempt, observe, stopped).to_the_end()
-            check_trained(folder)
-            for rows in engines.each(evaluated, learners):
-                journal.append(rows)
-            journal.commit(cell.training.steps + 1)
+            stored = read_journal(folder)
+            if (
+                stored.problems or "samples" not in stored.tables
+            ):  # else it was interrupted while its weights were tidied
+                trained = scored_as(cell.training.task, verifier)
+                Run(cell, folder, engines, learners, journal, trained, attempt, observe, stopped).to_the_end()
+                check_trained(folder)
+                for rows in engines.each(evaluated, learners):
+                    journal.append(rows)
+                journal.commit(cell.training.steps + 1)
         except Exception:
             for learner in learners:  # what it has cost, and the rows up to there, which say how it came to it
                 journal.append(cost_rows(attempt, learner.name, learner.clock))
@@ -105,10 +109,8 @@ def run_cell(
                 journal.commit(0)
             raise
     journal.compact()
-    if cell.keep == "best":
-        resume_point.choose_best(folder)
+    resume_point.settle(folder, cell.keep)
     mark(folder, manifest, "done", attempts=attempt)
-    resume_point.tidy(folder, cell.keep)
     return sum(learner.clock.ever for learner in learners)
 
 

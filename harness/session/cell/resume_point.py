@@ -77,34 +77,18 @@ def offer(folder: Path, step: int, learner: Learner, accuracy: float, best: dict
         learner.engine.save(temporary)
         drop_optimiser(temporary)
 
-    place = folder / _BEST / f"{learner.name}-{step}"
+    best[learner.name] = Best(step, accuracy)
+    place = _best(folder, learner.name, best[learner.name])
     with change(folder):
         remove(place)  # of an interrupted start
     replace_atomic(place, fill)
-    best[learner.name] = Best(step, accuracy)
 
 
 def keep_best(folder: Path, best: Mapping[str, Best]) -> None:
-    named = {folder / _BEST / f"{name}-{one.step}" for name, one in best.items()}
+    named = {_best(folder, name, one) for name, one in best.items()}
     with change(folder):
         for path in {*(folder / _BEST).glob("*")} - named:
             remove(path)
-
-
-def choose_best(folder: Path) -> None:
-    """The best weights take the place of the last; `finish` takes this back."""
-    with change(folder):
-        for kept, last, chosen in _choices(folder):
-            if chosen.is_dir() and not last.exists():
-                kept.rename(last)
-                chosen.rename(kept)
-
-
-def tidy(folder: Path, keep: Keep) -> None:
-    """Keep what the suite says."""
-    with change(folder):
-        for unwanted in (_BEST, FINAL) if keep == "none" else (_BEST,):
-            remove(folder / unwanted)
 
 
 def finish(folder: Path, step: int) -> None:
@@ -114,11 +98,6 @@ def finish(folder: Path, step: int) -> None:
         if newest.is_dir():
             remove(folder / FINAL)
             newest.rename(folder / FINAL)
-        for kept, last, chosen in _choices(folder):
-            if last.is_dir():  # interrupted between `choose_best` and the end
-                if kept.is_dir():
-                    kept.rename(chosen)
-                last.rename(kept)
         for policy in (folder / FINAL).iterdir():
             if policy.is_dir():
                 drop_optimiser(policy)
@@ -126,10 +105,25 @@ def finish(folder: Path, step: int) -> None:
 
 
 def holds_last(folder: Path, step: int) -> bool:
-    """Whether `checkpoint/` has the last weights, or can get them back."""
+    """Whether `checkpoint/` has the last weights: the best ones have not taken their place."""
     return (folder / FINAL).is_dir() and all(
-        last.is_dir() or chosen.is_dir() or chosen.name.endswith(f"-{step}") for _, last, chosen in _choices(folder)
+        one.step == step or _best(folder, name, one).is_dir() for name, one in read(folder / FINAL).best.items()
     )
+
+
+def settle(folder: Path, keep: Keep) -> None:
+    """Of an evaluated cell keep what the suite says, in `checkpoint/`."""
+    with change(folder):
+        for name, one in read(folder / FINAL).best.items() if keep == "best" else ():
+            if (chosen := _best(folder, name, one)).is_dir():
+                remove(folder / FINAL / name)
+                chosen.rename(folder / FINAL / name)
+        for unwanted in (_BEST, FINAL) if keep == "none" else (_BEST,):
+            remove(folder / unwanted)
+
+
+def _best(folder: Path, policy: str, best: Best) -> Path:
+    return folder / _BEST / f"{policy}-{best.step}"
 
 
 def latest(folder: Path) -> tuple[int, Path] | None:
@@ -154,12 +148,3 @@ def restore(path: Path, key: str, learners: Sequence[Learner]) -> SessionState:
         learner.engine.restore(path / learner.name)
         learner.regime.restore(state.regimes.get(learner.name, {}))
     return state
-
-
-def _choices(folder: Path) -> list[tuple[Path, Path, Path]]:
-    """By policy: its place, and where its last and best weights wait."""
-    final = folder / FINAL
-    return [
-        (final / name, folder / _BEST / f"{name}-last", folder / _BEST / f"{name}-{best.step}")
-        for name, best in read(final).best.items()
-    ]
