@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -75,47 +76,49 @@ def test_a_missing_folder_is_one_line_and_nothing_is_written(suite, tmp_path, ve
     assert not results.exists()
 
 
+def lacks(*names: str) -> Callable[[Path], None]:
+    return lambda folder: [(folder / name).unlink() for name in names] and None
+
+
+def holds(name: str, text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_text(text) and None
+
+
+def cut_off(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+
+
+SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+
+
+def one_of_two(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / SHARDS[0])
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}))
+
+
 @pytest.mark.parametrize(
-    ("files", "words"),
+    ("breaks", "words"),
     [
-        (["config.json"], "there is no config.json"),
-        (["model.safetensors"], "there are no weights (model.safetensors)"),
-        (["tokenizer.json", "tokenizer_config.json"], "there is no tokenizer"),
+        (lacks("config.json"), ": there is no config.json"),
+        (lacks("model.safetensors"), ": there are no weights (model.safetensors)"),
+        (lacks("tokenizer.json", "tokenizer_config.json"), ": there is no tokenizer (tokenizer.json)"),
+        (cut_off, "/model.safetensors: "),
+        (one_of_two, f": 1 of 2 files of weights are missing ({SHARDS[1]})"),
+        (holds("tokenizer.json", "[]"), ": "),
+        (holds("tokenizer_config.json", "[]"), ": "),
+        (holds("generation_config.json", "["), ": "),
+        (holds("config.json", "{}"), ": "),
+        (holds("config.json", "["), ": "),
+        (holds("config.json", '{"model_type": "t5"}'), ": "),
+        (holds("config.json", '{"model_type": "llama", "hidden_size": "wide"}'), ": "),
     ],
 )
 @pytest.mark.parametrize("engine", ["embedded", "openrlhf"])
-def test_what_a_folder_lacks_is_named(suite, broken, files, words, engine):
+def test_what_a_folder_lacks_is_named(suite, broken, breaks, words, engine):
     assert remarks(suite(broken), engine=engine) == []
-    for file in files:
-        (broken / file).unlink()
-    assert refusal(suite(broken), engine=engine) == f"groups[0].policies[0].model: {broken}: {words}" + (
-        " (tokenizer.json)" if "tokenizer" in words else ""
-    )
-
-
-def test_weights_that_are_not_whole(suite, broken):
-    weights, whole = broken / "model.safetensors", (broken / "model.safetensors").read_bytes()
-    weights.write_bytes(whole[:-8])
-    assert refusal(suite(broken)).startswith(f"groups[0].policies[0].model: {weights}: ")
-    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
-    weights.rename(broken / names[0])
-    (broken / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": names[0], "b": names[1]}}))
-    assert refusal(suite(broken)).endswith(f"1 of 2 files of weights are missing ({names[1]})")
-
-
-DAMAGED = ["{}", "[", '{"model_type": "t5"}', '{"model_type": "llama", "hidden_size": "wide"}']
-
-
-@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json", "generation_config.json"])
-def test_a_damaged_file(suite, broken, file):
-    (broken / file).write_text("[]" if "tokenizer" in file else "[")
-    assert refusal(suite(broken)).startswith(f"groups[0].policies[0].model: {broken}: ")
-
-
-@pytest.mark.parametrize("config", DAMAGED)
-def test_no_causal_language_model(suite, broken, config):
-    (broken / "config.json").write_text(config)
-    assert refusal(suite(broken)).startswith(f"groups[0].policies[0].model: {broken}: ")
+    breaks(broken)
+    assert refusal(suite(broken), engine=engine).startswith(f"groups[0].policies[0].model: {broken}{words}")
 
 
 @pytest.fixture

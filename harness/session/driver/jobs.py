@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("harness")
 GRACE_SECONDS = 30.0
-_REPORT_SECONDS = 0.2
 PULSE_SECONDS = 5.0
 """Between two looks at whether the work gets on; a tenth of the limit on silence where that is shorter."""
 LEAST_CPU_SHARE = 0.01
@@ -222,7 +221,6 @@ class Worker(logging.Handler):
         self._writing = threading.Lock()
         self._jobs: queue.Queue[Job | None] = queue.Queue()
         self._stopped = threading.Event()
-        self._reported = 0.0
         self._job: Job | None = None
         phases.obey(self._stopped.is_set)
         log.addHandler(self)
@@ -239,7 +237,7 @@ class Worker(logging.Handler):
             try:
                 with logged(Path(job.folder)):
                     try:
-                        spent = run_job(job, verifier, self._progress, self._stopped.is_set)
+                        spent = run_job(job, verifier, partial(self._progress, job.id), self._stopped.is_set)
                         finished = Finished(job.id, "done", cpu_seconds=spent)
                     except Exception as error:  # a fault of ours or of a plugin ends this cell, not the others
                         finished = _ended(error, job)
@@ -253,11 +251,8 @@ class Worker(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self._say(Said(record.getMessage(), getattr(record, "topic", "")))
 
-    def _progress(self, done: float, total: float, words: str) -> None:
-        if time.monotonic() - self._reported >= _REPORT_SECONDS or done >= total or not words:
-            self._reported = time.monotonic()
-            assert self._job is not None
-            self._say(Progress(self._job.id, done, total, words))
+    def _progress(self, job: str, done: float, total: float, words: str) -> None:
+        self._say(Progress(job, done, total, words))
 
     def _say(self, message: FromWorker) -> None:
         try:
