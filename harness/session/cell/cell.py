@@ -93,9 +93,8 @@ def run_cell(
         manifest = with_commits(manifest, {m.name: m.base for m in learners}, computed)
         try:
             stored = read_journal(folder)
-            if (
-                stored.problems or "samples" not in stored.tables
-            ):  # else it was interrupted while its weights were tidied
+            # With all samples it was interrupted while its weights were tidied.
+            if stored.problems or "samples" not in stored.tables:
                 trained = scored_as(cell.training.task, verifier)
                 Run(cell, folder, engines, learners, journal, trained, attempt, observe, stopped).to_the_end()
                 check_trained(folder)
