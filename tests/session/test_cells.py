@@ -234,30 +234,24 @@ def threads(monkeypatch):
 
 
 @pytest.mark.slow
-def test_side_by_side_in_lockstep_changes_nothing(suite_file, tmp_path, threads, monkeypatch):
-    apart = run(suite_file, tmp_path / "apart", only="*/hacpo/*")
-    monkeypatch.undo()
-    together = run(suite_file, tmp_path / "together", only="*/hacpo/*")
+def test_side_by_side_in_lockstep_changes_nothing(finished, suite_file, tmp_path, threads):
+    apart = run(suite_file, tmp_path, only="*/hacpo/*")
     for table in TABLES:
-        one, other = rows(apart, cell(apart, "hacpo"), table), rows(together, cell(together, "hacpo"), table)
-        assert one
-        assert one == other
+        assert rows(apart, apart.cells[0], table) == rows(finished, cell(finished, "hacpo"), table) != []
 
 
 def test_within_the_staleness_nobody_waits_and_nothing_is_lost(suite_file, tmp_path, threads):
     overrides = ["sharing.max_staleness=2", "training.steps=6", "training.checkpoint_every=6", "evaluation.limit=2"]
     prepared = run(suite_file, tmp_path / "r", overrides=overrides, only="*/naive/*")
     found = cell(prepared, "naive")
-    steps = rows(prepared, found, "steps")
-    assert sorted((r["policy"], r["step"]) for r in steps) == [(p, s) for p in "ab" for s in range(1, 7)]
-    assert all(r["prompts_rescued"] is not None for r in steps)
+    steps = sorted((r["policy"], r["step"], r["prompts_rescued"] is None) for r in rows(prepared, found, "steps"))
+    assert steps == [(p, s, False) for p in "ab" for s in range(1, 7)]
     sent = rows(prepared, found, "exchanges")
     assert {r["reason"] for r in sent} <= {"", "residual"}  # none late, stale or ahead
     assert all(0 <= r["step"] - r["made"] <= 2 for r in sent)
     heard = {(r["author"], r["receiver"], r["made"]) for r in sent}
     assert heard >= {(a, b, s) for a, b in ("ab", "ba") for s in range(1, 5)}
-    keys = [(r["author"], r["receiver"], r["made"], r["prompt_id"], r["index"]) for r in sent]
-    assert len(keys) == len(set(keys))
+    assert len(sent) == len({(r["author"], r["receiver"], r["made"], r["prompt_id"], r["index"]) for r in sent})
 
 
 def test_a_silent_peer_is_waited_for_once_and_no_longer_than_the_deadline(suite_file, tmp_path, threads):

@@ -285,28 +285,6 @@ def test_without_peers_nothing_is_measured_of_them(step: HandMade) -> None:
     assert (row.peer_received, row.peer_used, row.prompts_rescued, row.peer_only_support_share) == (0, 0, 0, 0.0)
 
 
-def test_nothing_learnt_clips_nothing_and_supports_nothing(step: HandMade) -> None:
-    keep = {
-        "own": [t for t in of("own") if t.becomes != "clipped"],
-        "graft": [t for t in of("graft") if t.weight == 0 or t.advantage == 0],
-        "hacpo": [t for t in of("hacpo") if t.becomes == "clipped" and t.advantage > 0],
-    }
-
-    def measured(*names: str) -> StepRow:
-        terms = [
-            Term(t.name, t.source, t.objective, tuple(step.answer(told) for told in keep[t.name]), t.weight, t.order)
-            for t in step.terms if t.name in names
-        ]  # fmt: skip
-        report = step.learner.engine.update(list(PROMPTS.values()), terms, Optimisation(learning_rate=0.0))
-        return step_row(step.learner, STEP, step.own, [], step.received, terms, report, NAN, NAN)
-
-    silent, outside = measured("own", "graft"), measured("own", "hacpo")
-    assert np.isnan(silent.clipped_share)
-    assert (silent.peer_only_support_share, outside.peer_only_support_share, outside.clipped_share) == (0.0, 0.0, 1.0)
-    keep["graft"] += [t for t in of("graft") if t.becomes == "moves"][:2]
-    assert measured("own", "graft").clipped_share == 0.0
-
-
 def test_divergence_per_token() -> None:
     old = [np.log(np.array([0.5, 0.25], np.float32)), np.log(np.array([0.8], np.float32))]
     new = [np.log(np.array([0.25, 0.5], np.float32)), np.log(np.array([0.8], np.float32))]
