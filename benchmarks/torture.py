@@ -66,7 +66,7 @@ Tables = dict[str, list[tuple[str, ...]]]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
 RUN_SECONDS = 600.0
 PER_FOLDER = 6
-WORKER = "harness.session.driver.worker"
+WORKER = "harness.session.driver.jobs"
 
 
 class Violation(Exception):

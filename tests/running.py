@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
 from harness.cli import main
 from harness.session.cell.manifests import suite_file
@@ -136,3 +137,22 @@ def rows(prepared: Prepared, cell: Cell, table: str) -> list[dict[str, Any]]:
 
 def cell(prepared: Prepared, regime: str) -> Cell:
     return next(c for c in prepared.cells if c.variant.name == regime)
+
+
+TABLES = ("steps", "terms", "exchanges", "curves", "samples")
+
+
+def weights(prepared: Prepared, regime: str, policies: str = "ab") -> dict[str, bytes]:
+    """The last ones of a finished cell, by policy and name."""
+    folder = prepared.folder / cell(prepared, regime).key / "checkpoint"
+    return {f"{p}.{k}": v.tobytes() for p in policies for k, v in load_file(folder / p / "model.safetensors").items()}
+
+
+def with_condition(suite_file: Path, condition: str) -> Path:
+    """Its policy b is a bad peer."""
+    suite_file.write_text(suite_file.read_text().replace("{name: b,", f"{{name: b, condition: {condition},"))
+    return suite_file
+
+
+class Killed(BaseException):
+    """Nothing of ours catches it, as nothing catches SIGKILL."""

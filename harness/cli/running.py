@@ -79,10 +79,9 @@ def run(
         from harness.session.driver.matrix import SILENCE_SECONDS, run_matrix
         from harness.session.driver.progress import Reporter, watched
         from harness.session.suite import rules
-        from harness.session.suite.disk_space import check_disk, check_place
-        from harness.session.suite.identity import unknown_commits
-        from harness.session.suite.planning import check_feasible
+        from harness.session.suite.planning import check_disk, check_feasible, check_place
         from harness.session.suite.preflight import preflight
+        from harness.session.suite.prepare import unknown_commits
 
         check_place(prepared.folder)
         with watched("checking models, tokenizers and data"):

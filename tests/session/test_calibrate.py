@@ -49,14 +49,13 @@ def test_rescues_both_ways() -> None:
 def test_a_base_model_ends_where_it_asks_itself_the_next_question() -> None:
     cut = first_question(sample("4 + 7 = 11. \\boxed{11}\n\nQ: What", finished=False))
     assert (cut.text, cut.finished) == ("4 + 7 = 11. \\boxed{11}", True)
-    assert not first_question(sample("4 + 7", finished=False)).finished
 
 
 def test_questions_are_of_the_training_side_and_the_same_every_time() -> None:
     held_out = {p.id for p in evaluation_prompts()}
-    small = questions_of("ladder", "mul1x1", 200)
+    small = questions_of("ladder", "mul1x1", 64)
     assert 40 < len(small) < 64
-    assert small == questions_of("ladder", "mul1x1", 200)
+    assert small == questions_of("ladder", "mul1x1", 64)
     assert not {p.id for p in small} & held_out
     assert len(questions_of("micro", "word", 30)) == 30
 
@@ -79,30 +78,12 @@ def test_faults_are_one_line(models: list[str], settings: dict[str, object], wor
 
 def test_the_command(folders: dict[str, Path]) -> None:
     models = [str(folders["llama"]), str(folders["qwen"])]
-    arguments = [
-        "tasks",
-        "--calibrate",
-        *models,
-        "--task",
-        "micro",
-        "--levels",
-        "add,mul",
-        "--prompts",
-        "3",
-        "--answers",
-        "4",
-    ]
-    said = CliRunner().invoke(app, [*arguments, "--json"])
-    found = json.loads(said.stdout)
+    settings = ["--task", "micro", "--levels", "add,mul", "--prompts", "3", "--answers", "4"]
+    found = json.loads(CliRunner().invoke(app, ["tasks", "--calibrate", *models, *settings, "--json"]).stdout)
     assert [(s["level"], s["policy"], s["prompts"], s["answers"]) for s in found["standings"]] == [
         (level, policy, 3, 4) for policy in (folders["llama"].name, folders["qwen"].name) for level in ("add", "mul")
     ]
     assert len(found["rescues"]) == 4
-    shown = CliRunner().invoke(app, arguments).stdout
-    for words in ("pass@4", "3 x 4", "all wrong", "no chat template"):
-        assert words in shown
-
-
-def test_policies_without_the_flag_are_refused(folders: dict[str, Path]) -> None:
-    for arguments in (["tasks", str(folders["llama"])], ["tasks", "--calibrate"]):
+    assert "no chat template" in CliRunner().invoke(app, ["tasks", "--calibrate", models[0], *settings]).stdout
+    for arguments in (["tasks", models[0]], ["tasks", "--calibrate"]):
         assert isinstance(CliRunner().invoke(app, arguments).exception, UsageError)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import rerun
-from running import cell, ingested, rows, run
-from safetensors.numpy import load_file
+from running import TABLES, cell, ingested, rows, run, weights, with_condition
 
 from harness.engines.embedded.plugin import Embedded
 from harness.errors import SuiteError
@@ -31,16 +30,6 @@ from harness.suite.schema import Sharing
 from harness.tasks.micro import SKILLS
 from harness.tasks.registry import get_task
 
-TABLES = ("steps", "terms", "exchanges", "curves", "samples")
-
-
-def weights(prepared, regime, policy="a"):
-    return load_file(prepared.folder / cell(prepared, regime).key / "checkpoint" / policy / "model.safetensors")
-
-
-def same_weights(left, right):
-    return left.keys() == right.keys() and all((left[k] == right[k]).all() for k in left)
-
 
 def test_every_regime_trains_and_is_evaluated(finished):
     for c in finished.cells:
@@ -57,32 +46,25 @@ def test_every_regime_trains_and_is_evaluated(finished):
 
 def test_drift_of_the_sampler_is_kept_per_step_and_added_up(finished):
     """On one engine only rounding; steps in which nothing of one's own was learnt have none."""
-    found = {c.key: rows(finished, c, "steps") for c in finished.cells}
-    names = ("sampler_drift", "sampler_drift_p99", "sampler_drift_outside")
-    drifts = [[row[name] for name in names] for steps in found.values() for row in steps]
-    for mean, high, outside in drifts:
-        assert (mean is None) == (high is None) == (outside is None)
-        assert mean is None or (0 <= mean <= high < 1e-4 and outside == 0)
+    steps = [row for c in finished.cells for row in rows(finished, c, "steps")]
+    drifts = [(r["sampler_drift"], r["sampler_drift_p99"], r["sampler_drift_outside"]) for r in steps]
+    assert all(d == (None,) * 3 or (0 <= d[0] <= d[1] < 1e-4 and d[2] == 0) for d in drifts)
     assert any(mean and mean < high for mean, high, _ in drifts), "rounding is seen"
-    results = finished.folder.parent
-    with ingested(results) as store:
+    with ingested(finished.folder.parent) as store:
         totals = store.query("SELECT * FROM totals JOIN cells USING (suite, cell) WHERE kind = 'cell'").to_pylist()
-    assert len(totals) == 2 * len(found)
+    assert len(totals) == 2 * len(finished.cells)
+    own = {c.key: rows(finished, c, "steps") for c in finished.cells}
     for row in totals:
-        for name in names:
-            known = [r[name] for r in found[row["cell"]] if r["policy"] == row["policy"] and r[name] is not None]
-            assert row[name] == pytest.approx(sum(known) / len(known))
+        found = [r["sampler_drift"] for r in own[row["cell"]] if r["policy"] == row["policy"]]
+        known = [drift for drift in found if drift is not None]
+        assert row["sampler_drift"] == pytest.approx(sum(known) / len(known))
 
 
 def test_a_variant_chooses_its_old_log_probabilities_and_their_correction(suite_file, tmp_path):
-    suite_file.write_text(
-        suite_file.read_text()
-        .replace("[independent, prp, xgrpo, sgt, hacpo, naive, graft, sapo, ftis]", "\n".join(
-            ["", "  - independent", "  - {regime: independent, name: theirs, old_logprobs: sampler}",
-             "  - {regime: independent, name: corrected, sampler_correction: 2}"]))
-        .replace("steps: 4", "steps: 1").replace("curve_every: 2", "curve_every: 0")
-    )  # fmt: skip
-    prepared = run(suite_file, tmp_path / "results")
+    variants = ("name: theirs, old_logprobs: sampler", "name: corrected, sampler_correction: 2")
+    regimes = ", ".join(f"{{regime: independent, {variant}}}" for variant in variants)
+    settings = [f"regimes=[independent, {regimes}]", "training.steps=1", "evaluation.curve_every=0"]
+    prepared = run(suite_file, tmp_path, settings)
     plain, theirs, corrected = ([r for r in rows(prepared, c, "terms") if r["active"]] for c in prepared.cells)
     assert plain
     assert {(r["ratio_mean"], r["ratio_second"]) for r in plain + corrected} == {(1.0, 1.0)}
@@ -101,7 +83,7 @@ def test_regimes_of_a_seed_share_their_first_samples(finished):
 def test_regimes_differ_where_they_learn(finished):
     reference = weights(finished, "independent")
     for name in ("prp", "xgrpo", "hacpo", "naive", "sapo", "ftis"):
-        assert not same_weights(reference, weights(finished, name)), name
+        assert reference != weights(finished, name), name
 
 
 def test_what_travels_is_what_the_regime_shares(finished):
@@ -137,16 +119,7 @@ def test_without_peers_every_regime_is_its_baseline(finished, suite_file, tmp_pa
     silent = run(suite_file, tmp_path / "none", overrides=["sharing.direction=none"])
     for c in silent.cells:
         reference = (alone, "independent") if c.variant.name == "hacpo" else (finished, "independent")
-        for policy in "ab":
-            assert same_weights(weights(silent, c.variant.name, policy), weights(*reference, policy)), c.label
-
-
-def test_a_lone_policy_equals_one_outside_the_sharing_path(finished, suite_file, tmp_path):
-    text = suite_file.read_text()
-    b = next(line for line in text.splitlines() if "name: b" in line)
-    suite_file.write_text(text.replace(b + "\n", "") + "sharing: {direction: none}\n")
-    lone = run(suite_file, tmp_path / "results", only="*/prp/*")
-    assert same_weights(weights(lone, "prp"), weights(finished, "independent"))
+        assert weights(silent, c.variant.name) == weights(*reference), c.label
 
 
 def test_eval_of_a_checkpoint_reproduces_the_stored_greedy_answers_and_stores_the_back_end(finished, tmp_path):
@@ -191,13 +164,6 @@ def refusals(prepared):
     return found
 
 
-def with_condition(suite_file, condition):
-    text = suite_file.read_text()
-    line = next(one for one in text.splitlines() if "name: b" in one)
-    suite_file.write_text(text.replace(line, line.replace("name: b,", f"name: b, condition: {condition},")))
-    return suite_file
-
-
 @pytest.mark.parametrize(
     ("condition", "regime", "reason"),
     [
@@ -206,9 +172,9 @@ def with_condition(suite_file, condition):
     ],
 )
 def test_a_bad_peer_is_refused_and_the_cell_finishes(suite_file, tmp_path, condition, regime, reason):
-    prepared = run(with_condition(suite_file, condition), tmp_path / "results", only=f"*/{regime}/*")
+    prepared = run(with_condition(suite_file, condition), tmp_path, ["training.steps=2"], only=f"*/{regime}/*")
     assert refusals(prepared)[reason] > 0
-    assert len(rows(prepared, prepared.cells[0], "steps")) == 8
+    assert len(rows(prepared, prepared.cells[0], "steps")) == 4
 
 
 def test_without_the_defence_a_liar_is_believed(suite_file, tmp_path):
@@ -219,27 +185,21 @@ def test_without_the_defence_a_liar_is_believed(suite_file, tmp_path):
 
 
 def test_a_recording_replaces_the_peer(suite_file, tmp_path):
-    run(suite_file, tmp_path / "r", overrides=["sharing.record=true"], only="*/naive/*")
-    text = suite_file.read_text()
-    line = next(one for one in text.splitlines() if "name: b" in one)
-    suite_file.write_text(
-        text.replace(line + "\n", "").replace("name: tiny", "name: again")
-        .replace("[independent, prp", "[independent, {regime: naive, name: replayed, replay: {suite: tiny, regime: naive}}, prp")
-    )  # fmt: skip
-    replayed = run(suite_file, tmp_path / "r", overrides=["regimes=[independent, {regime: naive, name: replayed, "
-                   "replay: {suite: tiny, regime: naive}}]"], only="*/replayed/*")  # fmt: skip
-    found = rows(replayed, replayed.cells[0], "exchanges")
-    assert {row["author"] for row in found} == {"b"}
-    assert all(row["accepted"] for row in found)
-    annealed = run(suite_file, tmp_path / "r", overrides=["regimes=[independent, {regime: naive, name: annealed, "
-                   "replay: {suite: tiny, regime: naive, share: [1.0, 0.0]}}]"], only="*/annealed/*")  # fmt: skip
-    fewer = rows(annealed, annealed.cells[0], "exchanges")
-    steps = replayed.cells[0].training.steps
+    few = ["evaluation.limit=1", "evaluation.curve_every=0", "training.measure_every=0"]
+    run(suite_file, tmp_path / "r", overrides=["sharing.record=true", *few], only="*/naive/*")
+    line = next(one for one in suite_file.read_text().splitlines() if "name: b" in one)
+    suite_file.write_text(suite_file.read_text().replace(line + "\n", "").replace("name: tiny", "name: again"))
+    one, other = "name: replayed, replay: {suite: tiny", "name: annealed, replay: {share: [1.0, 0.0], suite: tiny"
+    variants = ", ".join(f"{{regime: naive, {said}, regime: naive}}}}" for said in (one, other))
+    regimes = [f"regimes=[independent, {variants}]", *few]
+    done = run(suite_file, tmp_path / "r", overrides=regimes, only="*/*ed/*")
+    found, fewer = (rows(done, cell(done, name), "exchanges") for name in ("replayed", "annealed"))
+    assert {(row["author"], row["accepted"]) for row in found} == {("b", True)}
+    steps = done.cells[0].training.steps
     sent, served = ([sum(r["step"] == step for r in kept) for step in range(1, steps + 1)] for kept in (found, fewer))
     shares = [Schedule(1.0, 0.0).at(step, steps) for step in range(1, steps + 1)]
     assert served == [int(share * count + 0.5) for share, count in zip(shares, sent, strict=True)]
     assert served[0] == sent[0] > served[-1] == 0
-    assert annealed.cells[0].key != replayed.cells[0].key
 
 
 def test_spreading_by_the_receivers_own_logprobs_and_the_canonical_share(suite_file, tmp_path):
@@ -274,97 +234,72 @@ def threads(monkeypatch):
 
 
 @pytest.mark.slow
-def test_side_by_side_in_lockstep_changes_nothing(suite_file, tmp_path, threads, monkeypatch):
-    apart = run(suite_file, tmp_path / "apart", only="*/hacpo/*")
-    monkeypatch.undo()
-    together = run(suite_file, tmp_path / "together", only="*/hacpo/*")
-    for table in ("steps", "exchanges", "samples", "terms", "curves"):
-        one, other = rows(apart, cell(apart, "hacpo"), table), rows(together, cell(together, "hacpo"), table)
-        assert one
-        assert one == other
+def test_side_by_side_in_lockstep_changes_nothing(finished, suite_file, tmp_path, threads):
+    apart = run(suite_file, tmp_path, only="*/hacpo/*")
+    for table in TABLES:
+        assert rows(apart, apart.cells[0], table) == rows(finished, cell(finished, "hacpo"), table) != []
 
 
 def test_within_the_staleness_nobody_waits_and_nothing_is_lost(suite_file, tmp_path, threads):
-    overrides = ["sharing.max_staleness=2", "training.steps=6", "training.checkpoint_every=6"]
+    overrides = ["sharing.max_staleness=2", "training.steps=6", "training.checkpoint_every=6", "evaluation.limit=2"]
     prepared = run(suite_file, tmp_path / "r", overrides=overrides, only="*/naive/*")
     found = cell(prepared, "naive")
-    steps = rows(prepared, found, "steps")
-    assert sorted((r["policy"], r["step"]) for r in steps) == [(p, s) for p in "ab" for s in range(1, 7)]
-    assert all(r["prompts_rescued"] is not None for r in steps)
+    steps = sorted((r["policy"], r["step"], r["prompts_rescued"] is None) for r in rows(prepared, found, "steps"))
+    assert steps == [(p, s, False) for p in "ab" for s in range(1, 7)]
     sent = rows(prepared, found, "exchanges")
     assert {r["reason"] for r in sent} <= {"", "residual"}  # none late, stale or ahead
     assert all(0 <= r["step"] - r["made"] <= 2 for r in sent)
     heard = {(r["author"], r["receiver"], r["made"]) for r in sent}
     assert heard >= {(a, b, s) for a, b in ("ab", "ba") for s in range(1, 5)}
-    keys = [(r["author"], r["receiver"], r["made"], r["prompt_id"], r["index"]) for r in sent]
-    assert len(keys) == len(set(keys))
+    assert len(sent) == len({(r["author"], r["receiver"], r["made"], r["prompt_id"], r["index"]) for r in sent})
 
 
 def test_a_silent_peer_is_waited_for_once_and_no_longer_than_the_deadline(suite_file, tmp_path, threads):
-    suite_file.write_text(suite_file.read_text().replace("{name: b,", "{name: b, condition: {kind: silent, start: 2},"))
-    overrides = ["sharing.max_staleness=1", "sharing.deadline_seconds=0.5"]
-    prepared = run(suite_file, tmp_path / "r", overrides=overrides, only="*/naive/*")
+    overrides = ["sharing.max_staleness=1", "sharing.deadline_seconds=0.5", "training.steps=3"]
+    prepared = run(
+        with_condition(suite_file, "{kind: silent, start: 2}"), tmp_path / "r", overrides=overrides, only="*/naive/*"
+    )
     sent = rows(prepared, cell(prepared, "naive"), "exchanges")
     late = [(r["receiver"], r["step"]) for r in sent if r["reason"] == "late"]
     assert late
     assert {receiver for receiver, _ in late} == {"a"}
-    assert len(rows(prepared, cell(prepared, "naive"), "steps")) == 8
+    assert len(rows(prepared, cell(prepared, "naive"), "steps")) == 6
 
 
-STRENGTH = {"weak": 0.1, "middle": 0.4, "also-middle": 0.4, "strong": 0.9}
-DOWN = {
-    ("strong", "middle"),
-    ("strong", "also-middle"),
-    ("strong", "weak"),
-    ("middle", "weak"),
-    ("also-middle", "weak"),
-}
-
-
-@pytest.mark.parametrize(
-    ("direction", "expected"),
-    [("strong_to_weak", DOWN), ("weak_to_strong", {(receiver, author) for author, receiver in DOWN})],
-)
-def test_direction_by_strength(direction, expected):
-    found = Sharing(direction=direction).among(list(STRENGTH), lambda: STRENGTH)
-    assert set(found) == expected
-    assert len(found) == len(expected)
+@pytest.mark.parametrize("direction", ["strong_to_weak", "weak_to_strong"])
+def test_direction_by_strength(direction):
+    strengths = {"weak": 0.1, "middle": 0.4, "also-middle": 0.4, "strong": 0.9}
+    pairs = [
+        ("strong", "middle"),
+        ("strong", "also-middle"),
+        ("strong", "weak"),
+        ("middle", "weak"),
+        ("also-middle", "weak"),
+    ]
+    found = Sharing(direction=direction).among(list(strengths), lambda: strengths)
+    assert sorted(found) == sorted(pairs if direction == "strong_to_weak" else [pair[::-1] for pair in pairs])
 
 
 def test_only_the_one_side_speaks(suite_file, folders, untrained, tmp_path):
     """Strength is measured on the base policies: a was trained, b never was, and the suite says nothing of it."""
     suite_file.write_text(suite_file.read_text().replace(str(folders["qwen"]), str(untrained("qwen"))))
-    settings = ["sharing.direction=strong_to_weak", "training.measure_every=0", "evaluation.limit=120"]
-    settings += ["evaluation.curve_prompts=120"]
+    settings = ["sharing.direction=strong_to_weak", "training.measure_every=0", "training.steps=2", "evaluation.k=0"]
+    settings += ["evaluation.curve_every=0", "evaluation.limit=120", "evaluation.curve_prompts=120"]
     done = run(suite_file, tmp_path / "results", settings, only="*/naive/*")
     found = rows(done, done.cells[0], "exchanges")
     assert {(r["author"], r["receiver"]) for r in found} == {("a", "b")}
     assert any(r["accepted"] for r in found)
 
 
-PER_SEED = """
-groups:
-  - name: pair
-    policies:
-      - {name: a, model: micro/llama, stage0: {seed: 5, per_seed: true}}
-      - {name: b, model: micro/qwen, stage0: {seed: 5}}
-regimes: [independent]
-seeds: [1, 2]
-"""
-
-
 def test_a_base_for_each_seed(tmp_path):
-    file = tmp_path / "x.yaml"
-    file.write_text(PER_SEED)
-    prepared = prepare(str(file), tmp_path / "results")
-    assert [(b.policy.name, b.seed) for b in prepared.bases] == [("a", 1), ("a", 2), ("b", None)]
-    assert len({b.key for b in prepared.bases}) == 3
+    settings = ["seeds=[1, 2]", "groups[0].policies[0].stage0.per_seed=true"]
+    prepared = prepare("quickstart", tmp_path / "results", overrides=settings)
+    a, b = prepared.suite.groups[0].policies
+    assert [(x.policy.name, x.seed) for x in prepared.bases] == [(a.name, 1), (a.name, 2), (b.name, None)]
     for one in prepared.cells:
-        assert [(b.policy.name, b.seed) for b in prepared.bases_of(one)] == [("a", one.seed), ("b", None)]
-    own, shared = prepared.cells[0].group.policies
-    assert len({micro_spec(own, seed).key for seed in (1, 2)} | {micro_spec(shared, 1).key}) == 3
-    assert micro_spec(shared, 1) == micro_spec(shared, 2)
-    assert [base_manifest(b).seed for b in prepared.bases[:2]] == [1, 2]
+        assert [(x.policy.name, x.seed) for x in prepared.bases_of(one)] == [(a.name, one.seed), (b.name, None)]
+    assert len({x.key for x in prepared.bases} | {micro_spec(p, seed).key for p in (a, b) for seed in (1, 2)}) == 6
+    assert [base_manifest(x).seed for x in prepared.bases[:2]] == [1, 2]
 
 
 def test_each_policy_is_asked_in_its_own_style(suite_file, tmp_path):
@@ -388,12 +323,11 @@ def test_each_policy_is_asked_in_its_own_style(suite_file, tmp_path):
     assert {r["prompt"].rpartition("\n\n")[2] for r in samples if r["policy"] == "a"} == {
         r["prompt"] for r in samples if r["policy"] == "b"
     }
-
-
-def test_a_style_that_a_task_does_not_offer(suite_file, tmp_path):
-    settings = ["groups[0].policies[1].style=raw", "evaluation.tasks=[micro, gsm8k]"]
-    with pytest.raises(SuiteError, match=r"policies\[1\]\.style: gsm8k \(evaluation\.tasks\[1\]\) cannot be asked raw"):
-        prepare(str(suite_file), tmp_path, overrides=settings)
+    words = r"policies\[1\]\.style: gsm8k \(evaluation\.tasks\[1\]\) cannot be asked raw"
+    with pytest.raises(SuiteError, match=words):
+        prepare(
+            str(suite_file), tmp_path, overrides=["groups[0].policies[1].style=raw", "evaluation.tasks=[micro, gsm8k]"]
+        )
 
 
 GAUGE = Path(__file__).parents[2] / "examples" / "gauge"
@@ -412,7 +346,7 @@ def gauge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(400)
 def test_told_of_every_step_and_the_same_after_a_break(suite_file: Path, tmp_path: Path, gauge: None) -> None:
-    settings = [*GAUGED, "regimes=[independent, {regime: gauge, teach: one}]"]
+    settings = [*GAUGED, "regimes=[independent, {regime: gauge, teach: one}]", "evaluation.limit=2"]
     whole = run(suite_file, tmp_path / "whole", settings, only="gauge")
     steps = rows(whole, cell(whole, "gauge"), "steps")
     assert all((s["own_gradient_norm"] or 0) >= 0 for s in steps)

@@ -9,29 +9,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from harness import phases
 from harness.engines.backend import read_options
-from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.openrlhf.plugin import Settings
-from harness.engines.protocol import Sampling
-from harness.errors import Fault, UsageError
+from harness.errors import Fault, HarnessError, UsageError
 from harness.session.cell.cell import run_cell
 from harness.session.cell.learners import Clock
 from harness.session.cell.manifests import base_manifest, cell_manifest, mark
 from harness.session.driver import matrix, progress
-from harness.session.driver.jobs import Alive, Finished, Job, encoder, job_of, to_worker
+from harness.session.driver.jobs import Alive, Finished, Heartbeat, Job, encoder, job_of, to_worker
 from harness.session.driver.matrix import WorkerProcess, _Driver, run_matrix
 from harness.session.driver.progress import Reporter, watched
-from harness.session.driver.worker import Heartbeat
 from harness.session.suite.lock import locked
 from harness.session.suite.planning import place_of, plan_for
 from harness.session.suite.prepare import Prepared, prepare
 from harness.store.manifest import read_manifest
-from harness.suite.load import shipped
-from harness.tasks.micro import evaluation_prompts
 from harness.verification.verifier import Verifier
 
 DEAD = "the worker process was ended with code 1 (ImportError: a library)"
@@ -175,19 +169,10 @@ def test_cells_wait_for_their_bases_and_no_more_is_granted_than_the_plan_holds(
         driver.granted += driver.scheduler.end(base)
     driver.granted.clear()
     driver._submit()
-    assert len(driver.granted) == 2
     first = driver.granted.popleft()
     driver.granted += driver.scheduler.end(first)
     assert len(driver.granted) == 2
     assert first not in driver.granted
-
-
-def test_what_a_stated_cluster_cannot_hold_is_refused_with_what_is_short(suite_file, tmp_path):
-    apart = prepare(str(suite_file), tmp_path, engine="openrlhf", overrides=["engine_options.share_devices=false"])
-    plan = plan_for(apart, "1cpu-24G")
-    assert not plan.feasible
-    assert "1 short" in plan.shortfall
-    assert plan_for(prepare(str(suite_file), tmp_path, engine="openrlhf"), "1cpu-24G").feasible, "in turns"
 
 
 def test_a_planned_layout_reaches_the_policies_unless_the_suite_has_its_own(suite_file, tmp_path):
@@ -223,10 +208,7 @@ def test_the_embedded_engine_is_planned_on_the_gpus_there_are(tmp_path):
     file.write_text(HUB)
     prepared = prepare(str(file), tmp_path / "results")
     gpu, cores = (plan_for(prepared, inventory) for inventory in ("1xH100-80G", "16cpu-512G"))
-    assert gpu.feasible, gpu.shortfall
-    assert gpu.resources.gpus_used == 1
-    one_core = prepare(str(file), tmp_path / "results", overrides=["engine_options.threads=1"])
-    assert gpu.predicted.wall_seconds < plan_for(one_core, "16cpu-512G").predicted.wall_seconds / 5
+    assert (gpu.feasible, gpu.resources.gpus_used) == (True, 1), gpu.shortfall
     assert gpu.predicted.wall_seconds < cores.predicted.wall_seconds / 4  # where a cell has its four cores
     (tokens,) = {place_of(gpu, c).layout["a"].get("micro_tokens") for c in prepared.cells}
     assert tokens == 4096  # 8192 tokens of the larger vocabulary do not fit
@@ -263,18 +245,6 @@ def test_workers_go_to_the_gpu_with_the_fewest_of_them(suite_file, tmp_path, nvi
     assert driver_of(prepared, 2)._gpu() == {}
 
 
-def test_a_long_evaluation_has_a_deadline_that_knows_it(tmp_path):
-    prepared = prepare("mutual_rl", tmp_path)
-    plan = plan_for(prepared, "8xH100-80G")
-    kind = plan.kinds[0]
-    place = place_of(plan, next(c for c in prepared.cells if f"{c.group.name}/{c.variant.name}" == kind.kind))
-    assert kind.layout.phases.evaluate > 450
-    for options in place.layout.values():
-        assert read_options(Settings, options).call_seconds >= 4 * kind.layout.phases.evaluate
-    assert kind.seconds == pytest.approx(kind.layout.phases.total)
-    assert min(kind.layout.phases.measure, kind.layout.phases.curve, kind.layout.phases.save) > 0
-
-
 def test_what_was_looked_at_stays_until_one_looks_again(tmp_path: Path) -> None:
     """The state of cells is read once for all that one run asks of it, and again under its claim."""
     prepared = prepare("quickstart", tmp_path)
@@ -288,17 +258,14 @@ def test_what_was_looked_at_stays_until_one_looks_again(tmp_path: Path) -> None:
         assert now.state(first.key) == ("done", "", 1)
 
 
-@pytest.mark.parametrize("suite", sorted(set(shipped()) - {"bandit"}))
+@pytest.mark.parametrize("suite", ["cross_family", "bad_peers", "tuned_small"])
 def test_a_job_arrives_at_a_worker_as_it_was_sent(suite: str, tmp_path: Path) -> None:
     prepared = prepare(suite, tmp_path)
-    for cell in prepared.cells:
-        job = job_of(cell, tmp_path / cell.key, {"a": {"threads": 2}}, "claim")
-        assert to_worker.decode(encoder.encode(job)) == job
-    for base in prepared.bases:
-        sent = job_of(base, tmp_path / base.key, {base.policy.name: {"threads": 2}})
-        arrived = to_worker.decode(encoder.encode(sent))
-        assert arrived == sent
-        assert arrived.base.key == base.key  # type: ignore[union-attr]
+    for work in (*prepared.cells[:9], *prepared.bases):
+        job = job_of(work, tmp_path / work.key, {"a": {"threads": 2}}, "claim")
+        arrived = to_worker.decode(encoder.encode(job))
+        assert arrived == job
+        assert (arrived.cell or arrived.base).key == work.key  # type: ignore[union-attr]
 
 
 def test_a_phase_says_how_far_it_is_between_its_counts() -> None:
@@ -312,20 +279,6 @@ def test_a_phase_says_how_far_it_is_between_its_counts() -> None:
             assert phases.words() == "evaluating a 4/10: b sampling (token 1/2)"
     phases.inside("nobody listens")
     assert phases.words() == ""
-
-
-def test_sampling_counts_tokens_and_learning_counts_answers(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heard: list[str] = []
-    engine = EmbeddedEngine("a", folders["llama"], device="cpu")
-    for module in ("sampling", "engine"):
-        monkeypatch.setattr(f"harness.engines.embedded.{module}.inside", heard.append)
-    prompts = evaluation_prompts(1)[:2]
-    samples = engine.sample(prompts, np.zeros((2, 1), np.uint64), Sampling(1.0, 5))
-    assert heard[0] == "token 1/5"
-    engine.score(prompts, [group[0].tokens for group in samples])
-    assert heard[-1] == "answer 2/2"
 
 
 def test_the_phases_of_a_cell_have_names_and_a_start_tells_where_it_begins(
@@ -366,16 +319,12 @@ def reporter(bases: int, cells: int, steps: int, **at: float) -> Reporter:
     return found
 
 
-def test_what_a_base_takes_is_no_step_of_a_cell() -> None:
-    """A pretrained base needs minutes of other work; taken for steps, a quarter of an hour was announced as two minutes."""
-    found = reporter(1, 1, 10, **{"base a": 1.0, "a": 0.0})
-    assert found.words() == "0/1 cells"
-    found.progress("a", 2, 10, "")
-    assert found.words() == "0/1 cells, 30 s a step, about 4.0 min left"
-
-
 def test_rate_and_time_left_are_those_of_the_steps_that_this_run_makes() -> None:
     """Every number true, 20: steps of the run that was cut off took none of this one's time."""
+    base = reporter(1, 1, 10, **{"base a": 1.0, "a": 0.0})
+    assert base.words() == "0/1 cells", "what a base takes is no step of a cell"
+    base.progress("a", 2, 10, "")
+    assert base.words() == "0/1 cells, 30 s a step, about 4.0 min left"
     found = reporter(0, 3, 400, trained=1.0, half=0.5, fresh=0.0)
     assert found.words() == "0/3 cells"
     found.end("trained", "done", "", 1.0)
@@ -391,9 +340,7 @@ def test_rate_and_time_left_are_those_of_the_steps_that_this_run_makes() -> None
 
 
 def test_plain_lines_name_the_phase(capsys: pytest.CaptureFixture[str]) -> None:
-    plain = Reporter()
-    plain.start(1, 1, 2)
-    plain.begin("base pair/a")
+    plain = reporter(1, 1, 2, **{"base pair/a": 0.0})
     plain.phase("base pair/a", "baseline evaluation of a: generating micro 12/60")
     plain._said -= 60
     plain.tick()
@@ -408,12 +355,22 @@ def test_plain_lines_name_the_phase(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_command_that_takes_long_says_what_it_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "LINE_SECONDS", 0.05)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.02)
     with watched("importing"):
-        time.sleep(0.15)
+        time.sleep(0.06)
         with phases.phase("generating micro", 3) as generating:
             generating.count(2)
-            time.sleep(0.15)
+            time.sleep(0.06)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "importing"
     assert "generating micro 2/3" in lines
+
+
+def test_a_run_whose_cells_somebody_took_over_ends(suite_file: Path, tmp_path: Path) -> None:
+    prepared = prepare(str(suite_file), tmp_path)
+    with locked(prepared.folder, prepared.keys()) as claim:
+        driver = _Driver(prepared, plan_for(prepared, "8cpu-24G"), Reporter(), lambda: None, {}, claim=claim)
+        driver._check_heartbeats()
+        claim.file.unlink()  # as the next run does with that of a dead one
+        with pytest.raises(HarnessError, match="another has taken its cells over"):
+            driver._check_heartbeats()

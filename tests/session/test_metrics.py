@@ -62,13 +62,6 @@ def of(*terms: str) -> list[Told]:
 PEER = of("imitation", "graft", "hacpo")
 
 
-def test_the_hand_made_step_holds_every_fate(step: HandMade) -> None:
-    assert {(TERMS[t.term][0], t.becomes) for t in TOLD} >= {
-        (source, fate) for source in ("own", "peer") for fate in ("moves", "clipped", "silent")
-    }
-    assert all(step.answer(t).counted > 4 for t in TOLD)
-
-
 def test_own_answers(step: HandMade, row: StepRow) -> None:
     answers = [a for g in step.own for a in g.answers]
     sizes = [a.tokens.size for a in answers]
@@ -228,15 +221,6 @@ def test_terms(step: HandMade) -> None:
     }, "a new column needs its definition here"  # fmt: skip
 
 
-def test_several_updates_say_the_same_of_each_answer(step: HandMade, folders: dict[str, Path]) -> None:
-    other = hand_made(folders["llama"], TokenCodec(AutoTokenizer.from_pretrained(folders["qwen"])), updates=3)
-    assert other.report.updates == 3
-    assert other.report.loss == pytest.approx(sum(t.loss for t in other.report.terms))
-    for mine, theirs in zip(step.report.terms, other.report.terms, strict=True):
-        assert (mine.moved, mine.clipped_tokens, mine.ratios) == (theirs.moved, theirs.clipped_tokens, theirs.ratios)
-        assert mine.ratio_second == pytest.approx(theirs.ratio_second, rel=1e-4, nan_ok=True)
-
-
 def test_exchanges(step: HandMade) -> None:
     rows = step.ledger
     assert all((r.step, r.receiver) == (STEP, "a") for r in rows)
@@ -299,28 +283,6 @@ def test_without_peers_nothing_is_measured_of_them(step: HandMade) -> None:
     absent = [row.weight_second_moment, row.effective_sample_size, row.clipped_share, row.refused_share]
     assert np.isnan(absent).all()
     assert (row.peer_received, row.peer_used, row.prompts_rescued, row.peer_only_support_share) == (0, 0, 0, 0.0)
-
-
-def test_nothing_learnt_clips_nothing_and_supports_nothing(step: HandMade) -> None:
-    keep = {
-        "own": [t for t in of("own") if t.becomes != "clipped"],
-        "graft": [t for t in of("graft") if t.weight == 0 or t.advantage == 0],
-        "hacpo": [t for t in of("hacpo") if t.becomes == "clipped" and t.advantage > 0],
-    }
-
-    def measured(*names: str) -> StepRow:
-        terms = [
-            Term(t.name, t.source, t.objective, tuple(step.answer(told) for told in keep[t.name]), t.weight, t.order)
-            for t in step.terms if t.name in names
-        ]  # fmt: skip
-        report = step.learner.engine.update(list(PROMPTS.values()), terms, Optimisation(learning_rate=0.0))
-        return step_row(step.learner, STEP, step.own, [], step.received, terms, report, NAN, NAN)
-
-    silent, outside = measured("own", "graft"), measured("own", "hacpo")
-    assert np.isnan(silent.clipped_share)
-    assert (silent.peer_only_support_share, outside.peer_only_support_share, outside.clipped_share) == (0.0, 0.0, 1.0)
-    keep["graft"] += [t for t in of("graft") if t.becomes == "moves"][:2]
-    assert measured("own", "graft").clipped_share == 0.0
 
 
 def test_divergence_per_token() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from running import cell, rows, run
-from safetensors.numpy import load_file
+from running import TABLES, Killed, cell, rows, run, weights, with_condition
 
 import regimes.core
 from harness.engines.embedded.families import build_tokenizer
@@ -25,38 +25,28 @@ from harness.tokenization.codec import TokenCodec
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 
-TABLES = ("steps", "terms", "exchanges", "curves", "samples")
 REGIMES = "regimes=[independent, {regime: copd, ratio: 0}, core]"
 HOT = [REGIMES, "training.temperature=1.3", "training.max_new_tokens=20"]  # drafts with something before the box
 
 
-@pytest.fixture(autouse=True)
-def every_draft_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def every_draft_hints() -> Iterator[None]:
     """These policies solve too little for CoRe's gate; the second round is the same."""
 
     def hints(self: Regime, own: Any, inbox: Any, context: Any) -> list[Hint]:
         drafts = ((g.prompt.id, inbox.valid(g.prompt.id)) for g in own)
         return [Hint(prompt, max(given, key=lambda p: len(p.text))) for prompt, given in drafts if given]
 
-    monkeypatch.setattr(regimes.core.CoRe, "hints", hints)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(regimes.core.CoRe, "hints", hints)
+        yield
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, suite_text: str) -> Path:
-    folder = tmp_path_factory.mktemp("scored")
-    (folder / "tiny.yaml").write_text(suite_text)
-    return folder
-
-
-@pytest.fixture
-def finished(place: Path, every_draft_hints: None) -> Prepared:
-    """Run once."""
+def finished(every_draft_hints: None, suite_text: str, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    place = tmp_path_factory.mktemp("scored")
+    (place / "tiny.yaml").write_text(suite_text)
     return run(place / "tiny.yaml", place / "results", HOT, only="*/co*")
-
-
-def weights(prepared: Prepared, regime: str) -> dict[str, bytes]:
-    folder = prepared.folder / cell(prepared, regime).key / "checkpoint"
-    return {f"{p}.{k}": v.tobytes() for p in "ab" for k, v in load_file(folder / p / "model.safetensors").items()}
 
 
 def test_scores_travel_as_records_and_cost_their_author(finished: Prepared) -> None:
@@ -104,7 +94,7 @@ def test_both_rounds_count_as_rollouts_and_are_told_apart(finished: Prepared) ->
 
 
 def test_hinted_questions_are_sampled_in_the_second_round_alone(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not in the learning curve, not in an evaluation; the hint holds neither the gold nor the peer's answer."""
     from harness.engines.embedded.engine import EmbeddedEngine
@@ -125,7 +115,8 @@ def test_hinted_questions_are_sampled_in_the_second_round_alone(
 
     monkeypatch.setattr(EmbeddedEngine, "sample", watched)
     monkeypatch.setattr(cells, "second_round", round_b)
-    run(place / "tiny.yaml", tmp_path, [*HOT, "training.steps=2"], only="*/core/*")
+    short = ["training.steps=2", "training.measure_every=0", "evaluation.limit=2", "evaluation.curve_prompts=1"]
+    run(suite_file, tmp_path, [*HOT, *short], only="*/core/*")
     assert hinted
     for depth, text, gold in hinted:
         question, _, hint = text.partition("A:")
@@ -163,13 +154,10 @@ def test_a_hint_opens_no_turn_and_keeps_its_length(family: str, monkeypatch: pyt
     assert hinted(f"{control}", 99) == hinted("92 it is", 99) == []
 
 
-class Killed(BaseException):
-    """Nothing of ours catches it."""
-
-
+@pytest.mark.slow_but("core")
 @pytest.mark.parametrize("regime", ["copd", "core"])
 def test_killed_mid_step_resumes_exactly(
-    finished: Prepared, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, regime: str
+    finished: Prepared, suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, regime: str
 ) -> None:
     """Killed in the third step, after scores were given, or the second round sampled, and before the update."""
     update, calls = cells.step_rows.mark_used, [0]
@@ -182,18 +170,12 @@ def test_killed_mid_step_resumes_exactly(
 
     monkeypatch.setattr(cells.step_rows, "mark_used", killed)
     with pytest.raises(Killed):
-        run(place / "tiny.yaml", tmp_path, HOT, only=f"*/{regime}/*")
+        run(suite_file, tmp_path, HOT, only=f"*/{regime}/*")
     monkeypatch.setattr(cells.step_rows, "mark_used", update)
-    resumed = run(place / "tiny.yaml", tmp_path, HOT, only=f"*/{regime}/*")
+    resumed = run(suite_file, tmp_path, HOT, only=f"*/{regime}/*")
     for table in TABLES:
         assert rows(resumed, resumed.cells[0], table) == rows(finished, cell(finished, regime), table), table
     assert weights(resumed, regime) == weights(finished, regime)
-
-
-def with_condition(place: Path, target: Path, condition: str) -> Path:
-    text = (place / "tiny.yaml").read_text()
-    target.write_text(text.replace("{name: b,", f"{{name: b, condition: {condition},"))
-    return target
 
 
 @pytest.mark.parametrize(
@@ -201,10 +183,9 @@ def with_condition(place: Path, target: Path, condition: str) -> Path:
     [("{kind: stale, steps: 1}", "stale", 0), ("{kind: silent, start: 3}", "late", 2), ("{kind: spamming}", "quota", 4)],
 )  # fmt: skip
 def test_a_scorer_that_is_stale_silent_or_spams_is_refused_and_the_cell_finishes(
-    place: Path, tmp_path: Path, condition: str, reason: str, before: int
+    suite_file: Path, tmp_path: Path, condition: str, reason: str, before: int
 ) -> None:
-    file = with_condition(place, tmp_path / "tiny.yaml", condition)
-    prepared = run(file, tmp_path / "r", HOT, only="*/copd/*")
+    prepared = run(with_condition(suite_file, condition), tmp_path / "r", [*HOT, "evaluation.limit=2"], only="*/copd/*")
     found = rows(prepared, prepared.cells[0], "exchanges")
     assert any(r["reason"] == reason and r["author"] == "b" and not r["accepted"] for r in found)
     steps = [r for r in rows(prepared, prepared.cells[0], "steps") if r["policy"] == "a"]
@@ -214,23 +195,9 @@ def test_a_scorer_that_is_stale_silent_or_spams_is_refused_and_the_cell_finishes
     assert [terms[s] for s in (1, 2, 3, 4)] == ["distil"] * before + ["own"] * (4 - before), "without scores GRPO"
 
 
-def test_within_the_staleness_limit_only_scores_of_the_step_count(place: Path, tmp_path: Path) -> None:
-    """An answer of an earlier step, and what was found of it, is let in by the exchange, and of no use any more."""
-    file = with_condition(place, tmp_path / "tiny.yaml", "{kind: stale, steps: 1}")
-    late = [*HOT, "training.steps=3", "sharing.max_staleness=2"]
-    prepared = run(file, tmp_path / "r", late, only="*/copd/*")
-    found = [r for r in rows(prepared, prepared.cells[0], "exchanges") if r["author"] == "b" and r["kind"]]
-    assert {(r["kind"], r["accepted"], r["reason"]) for r in found} == {
-        ("draft", False, "stale"),
-        ("scores", False, "stale"),
-    }
-    terms = {(r["policy"], r["name"]) for r in rows(prepared, prepared.cells[0], "terms")}
-    assert terms == {("a", "own"), ("b", "own")}
-
-
-def test_a_lying_scorer_is_believed_and_moves_the_learner(finished: Prepared, place: Path, tmp_path: Path) -> None:
+def test_a_lying_scorer_is_believed_and_moves_the_learner(finished: Prepared, suite_file: Path, tmp_path: Path) -> None:
     """It finds every answer certain: every advantage is -beta log pi_old, none negative."""
-    file = with_condition(place, tmp_path / "tiny.yaml", "{kind: lying}")
+    file = with_condition(suite_file, "{kind: lying}")
     prepared = run(file, tmp_path / "r", [*HOT, "training.steps=1"], only="*/copd/*")
     loss = {r["policy"]: r["loss"] for r in rows(prepared, prepared.cells[0], "terms")}
     honest = {r["policy"]: r["loss"] for r in rows(finished, cell(finished, "copd"), "terms") if r["step"] == 1}
@@ -238,17 +205,17 @@ def test_a_lying_scorer_is_believed_and_moves_the_learner(finished: Prepared, pl
     assert loss["a"] < 0 < honest["a"]
 
 
-def test_one_direction_asks_against_it(place: Path, tmp_path: Path) -> None:
+def test_one_direction_asks_against_it(suite_file: Path, tmp_path: Path) -> None:
     """Scores flow from author to receiver, so only the receiver drafts."""
     edge = [*HOT, "training.steps=1", "sharing.direction=edges", "sharing.edges=[[b, a]]"]
-    prepared = run(place / "tiny.yaml", tmp_path, edge, only="*/copd/*")
+    prepared = run(suite_file, tmp_path, edge, only="*/copd/*")
     found = {(r["kind"], r["author"], r["receiver"]) for r in rows(prepared, prepared.cells[0], "exchanges")}
     assert found == {("draft", "a", "b"), ("scores", "b", "a")}
     assert {r["policy"]: r["name"] for r in rows(prepared, prepared.cells[0], "terms")} == {"a": "distil", "b": "own"}
 
 
-def test_a_plan_counts_scores_and_the_second_round(place: Path, tmp_path: Path) -> None:
-    prepared = prepare(str(place / "tiny.yaml"), tmp_path, overrides=[REGIMES])
+def test_a_plan_counts_scores_and_the_second_round(suite_file: Path, tmp_path: Path) -> None:
+    prepared = prepare(str(suite_file), tmp_path, overrides=[REGIMES])
     work = {c.variant.name: demand(c).workload for c in prepared.cells}
     assert (work["independent"].scored, work["copd"].scored, work["core"].scored) == (0.0, 1.0, 0.0)
     assert (work["independent"].again, work["copd"].again, work["core"].again) == (0.0, 0.0, 0.25)
@@ -258,23 +225,24 @@ def test_a_plan_counts_scores_and_the_second_round(place: Path, tmp_path: Path) 
         "a hint is at most as long as a peer's answer"
     )
     assert lengths["core"].longest == max(lengths["independent"].longest, lengths["core"].prompt + 12)
-    short = prepare(str(place / "tiny.yaml"), tmp_path, overrides=["regimes=[independent, {regime: core, tokens: 5}]"])
+    short = prepare(str(suite_file), tmp_path, overrides=["regimes=[independent, {regime: core, tokens: 5}]"])
     assert questions.measured(policy, Path(policy.model), short.cells[1].evaluation, short.cells[1]).prompt == (
         lengths["independent"].prompt + 5
     )
 
 
-def test_without_peers_both_are_grpo_bit_for_bit(place: Path, tmp_path: Path) -> None:
-    prepared = run(place / "tiny.yaml", tmp_path, [*HOT, "training.steps=2", "sharing.direction=none"])
+def test_without_peers_both_are_grpo_bit_for_bit(suite_file: Path, tmp_path: Path) -> None:
+    short = ["training.steps=2", "training.measure_every=0", "evaluation.limit=2", "sharing.direction=none"]
+    prepared = run(suite_file, tmp_path, [*HOT, *short])
     for regime in ("copd", "core"):
         assert weights(prepared, regime) == weights(prepared, "independent")
         for table in ("steps", "exchanges", "curves", "samples"):
             assert rows(prepared, cell(prepared, regime), table) == rows(prepared, cell(prepared, "independent"), table)
 
 
-def test_what_cannot_be_is_refused(place: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_is_refused(suite_file: Path, tmp_path: Path) -> None:
     replay = "regimes=[independent, {regime: copd, name: r, replay: {suite: tiny, regime: copd}}]"
     with pytest.raises(SuiteError, match=r"regimes\[1\]\.replay: 'r' needs peers' scores"):
-        prepare(str(place / "tiny.yaml"), tmp_path, overrides=[replay])
+        prepare(str(suite_file), tmp_path, overrides=[replay])
     with pytest.raises(PluginError, match="tokens"):
         regimes.core.CoRe(cells.registry.check_options(regimes.core.CoRe, {"tokens": -1}))

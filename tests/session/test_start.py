@@ -8,7 +8,6 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -80,6 +79,7 @@ def suite(tmp_path: Path, model: Path) -> Path:
     return file
 
 
+@pytest.mark.slow_but("bf16")
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_a_start_is_made_once_and_is_a_whole_folder(model: Path, dtype: str) -> None:
     seen: list[float] = []
@@ -104,6 +104,7 @@ def test_the_end_that_is_taught_is_the_one_that_is_sampled(model: Path) -> None:
         assert engine.tokenizer.decode(ids[:-1]).startswith(start)
 
 
+@pytest.mark.slow_but("True")
 @pytest.mark.parametrize("chat", [True, False])
 def test_a_start_teaches_the_form(model: Path, chat: bool) -> None:
     engine = EmbeddedEngine("a", model, chat=chat, device="cpu", dtype="bf16")
@@ -121,17 +122,9 @@ def test_a_start_teaches_the_form(model: Path, chat: bool) -> None:
 
 
 def test_key_covers_what_determines_the_weights() -> None:
-    changed = [
-        replace(TINY, content="content y"),
-        replace(TINY, chat=False),
-        replace(TINY, preset="trap"),
-        replace(TINY, strong="mul"),
-        replace(TINY, task="micro"),
-        replace(TINY, seed=1),
-        replace(TINY, steps=4),
-        replace(TINY, learning_rate=1e-3),
-        replace(TINY, gate=0.2),
-    ]
+    other = {"content": "content y", "chat": False, "preset": "trap", "strong": "mul", "task": "micro", "seed": 1, "steps": 4,
+             "learning_rate": 1e-3, "gate": 0.2}  # fmt: skip
+    changed = [replace(TINY, **{name: value}) for name, value in other.items()]  # type: ignore[arg-type]
     keys = {start.key("bf16") for start in [TINY, *changed]} | {TINY.key("fp32")}
     assert len(keys) == len(changed) + 2
     digests = {start.key("bf16").rpartition("-")[2] for start in (TINY, replace(TINY, name="other"))}
@@ -210,9 +203,5 @@ def test_faults_have_their_place(suite: Path, tmp_path: Path, setting: str, word
 def test_settings_of_pretrained_models_are_not_for_micro_ones() -> None:
     with pytest.raises(ValueError, match=r"stage0\.steps is for pretrained models"):
         Policy.model_validate({"name": "a", "model": "micro/llama", "stage0": {"steps": 3}})
-
-
-def test_what_micro_suites_never_said_stands_in_no_key() -> None:
     policy = Policy.model_validate({"name": "a", "model": "micro/llama", "stage0": {}})
     assert policy.model_dump(mode="json")["stage0"] == {"preset": "trap", "strong": "add", "seed": 0, "per_seed": False}
-    assert Policy.model_validate(msgspec.json.decode(policy.model_dump_json())) == policy

@@ -22,7 +22,7 @@ from harness.experience.answers import Group, Prompt
 from harness.learning import registry
 from harness.learning.regime import Context, Measured, Need
 from harness.learning.terms import Objective, Term, TermAnswer, scheduled
-from harness.phases import Interrupted, halt, log, phase
+from harness.phases import Interrupted, Phase, halt, log, phase
 from harness.session.cell import resume_point, step_rows
 from harness.session.cell.evaluate import cost_rows, sample_rows
 from harness.session.cell.exchanges import CellExchange
@@ -40,7 +40,7 @@ from harness.session.cell.questions import (
     with_length,
 )
 from harness.session.policy.models import base_folder
-from harness.store.journal import Journal
+from harness.store.journal import Journal, read_journal
 from harness.store.rows import CurveRow, Row, StepRow, TermRow, TraceRow
 from harness.suite.cells import Cell
 from harness.suite.seeds import derive_many, generator
@@ -61,18 +61,16 @@ def run_cell(
     layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     attempt: int = 1,
 ) -> float:
-    """From its newest checkpoint; returns CPU-seconds. layout: engine options of a plan, by policy; the suite's own come first.
-    Raises CellError, DiskFullError, Interrupted."""
+    """From its newest checkpoint; returns CPU-seconds. layout: a plan's engine options, by policy; the suite's come first. Raises
+    CellError, DiskFullError, Interrupted."""
     policies = cell.group.policies
     manifest = structs.replace(cell_manifest(cell), pool=pool_entry(cell.training))
     mark(folder, manifest, "running", attempts=attempt)
-    journal = Journal(folder)
-    start = cell.engine_options if cell.engine == "embedded" else {}
-    folders = {p.name: base_folder(p, cell.seed, options=start) for p in policies}
-    chosen = {name: {**layout.get(name, {}), **cell.engine_options} for name in folders}
-    options = {
-        p.name: with_length(cell.engine, chosen[p.name], p, folders[p.name], cell.evaluation, cell) for p in policies
-    }
+    journal, folders, options = Journal(folder), dict[str, Path](), dict[str, dict[str, Any]]()
+    for p in policies:
+        folders[p.name] = base_folder(p, cell.seed, options=cell.engine_options if cell.engine == "embedded" else {})
+        chosen = {**layout.get(p.name, {}), **cell.engine_options}
+        options[p.name] = with_length(cell.engine, chosen, p, folders[p.name], cell.evaluation, cell)
 
     def opened(index: int) -> Learner:
         policy = policies[index]
@@ -94,12 +92,15 @@ def run_cell(
         computed = {m.name: getattr(m.engine, "precision", "") for m in learners}
         manifest = with_commits(manifest, {m.name: m.base for m in learners}, computed)
         try:
-            trained = scored_as(cell.training.task, verifier)
-            Run(cell, folder, engines, learners, journal, trained, attempt, observe, stopped).to_the_end()
-            check_trained(folder)
-            for rows in engines.each(evaluated, learners):
-                journal.append(rows)
-            journal.commit(cell.training.steps + 1)
+            stored = read_journal(folder)
+            # With all samples it was interrupted while its weights were tidied.
+            if stored.problems or "samples" not in stored.tables:
+                trained = scored_as(cell.training.task, verifier)
+                Run(cell, folder, engines, learners, journal, trained, attempt, observe, stopped).to_the_end()
+                check_trained(folder)
+                for rows in engines.each(evaluated, learners):
+                    journal.append(rows)
+                journal.commit(cell.training.steps + 1)
         except Exception:
             for learner in learners:  # what it has cost, and the rows up to there, which say how it came to it
                 journal.append(cost_rows(attempt, learner.name, learner.clock))
@@ -107,10 +108,8 @@ def run_cell(
                 journal.commit(0)
             raise
     journal.compact()
-    if cell.keep == "best":
-        resume_point.choose_best(folder)
+    resume_point.settle(folder, cell.keep)
     mark(folder, manifest, "done", attempts=attempt)
-    resume_point.tidy(folder, cell.keep)
     return sum(learner.clock.ever for learner in learners)
 
 
@@ -144,7 +143,7 @@ class Run:
     _drawn: dict[int, list[Prompt]] = field(default_factory=dict)
 
     def to_the_end(self) -> None:
-        """Until the final checkpoint is there. Raises CellError, DiskFullError, Interrupted."""
+        """Raises CellError, DiskFullError, Interrupted."""
         cell, folder, steps = self.cell, self.folder, self.cell.training.steps
         if resume_point.holds_last(folder, steps):
             resume_point.finish(folder, steps)  # it may have been interrupted there
@@ -157,20 +156,11 @@ class Run:
                 opened = self.engines.each(lambda m: self.engines.reference(m.policy, m.base), self.learners)
             self.references = {m.name: engine for m, engine in zip(self.learners, opened, strict=True)}
         with phase("training", steps) as training:
-            observe = self.observe
-
-            def told(done: int, total: int, words: str) -> None:
-                training.count(done)
-                if words:
-                    log.info("step %d/%d  %s", done, total, words)
-                observe(done, total, words)
-
-            self.observe = told
-            self._train()
+            self._train(training)
             self._costs()
         resume_point.finish(folder, steps)
 
-    def _train(self) -> None:
+    def _train(self, training: Phase) -> None:
         cell, steps = self.cell, self.cell.training.steps
         found = resume_point.latest(self.folder)
         done = 0 if found is None else found[0]
@@ -188,6 +178,7 @@ class Run:
             self.exchange.restore(state.exchange)
             self.best = state.best
             resume_point.keep_best(self.folder, self.best)
+        training.count(done)
         self.observe(done, steps, "")
         while done < steps:
             first, done = done + 1, done + 1 if lockstep else self._meeting(done + 1)
@@ -201,7 +192,10 @@ class Run:
             elif done % COMMIT_EVERY == 0:
                 self.journal.commit(done)
             last = learnt[-len(self.learners) :]
-            self.observe(done, steps, "  ".join(f"{one.row.policy} {one.row.reward_mean:.2f}" for one in last))
+            words = "  ".join(f"{one.row.policy} {one.row.reward_mean:.2f}" for one in last)
+            training.count(done)
+            log.info("step %d/%d  %s", done, steps, words)
+            self.observe(done, steps, words)
             if stop and done < steps:
                 raise Interrupted
         if steps == 0 and found is None:
@@ -222,7 +216,7 @@ class Run:
         return step
 
     def _together(self, step: int) -> list[Learnt]:
-        """A step in lockstep: nobody learns before all have published."""
+        """In lockstep: nobody learns before all have published."""
         for learner in self.learners:
             learner.clock.next_step()
         self.exchange.begin(step)
@@ -232,8 +226,9 @@ class Run:
         groups = {m.name: own for m, own in zip(self.learners, rolled, strict=True)}
         records = {}
         for learner in self.learners:
-            self._count_invalid(groups[learner.name])
-            records[learner.name] = self.exchange.records(learner, groups[learner.name], step, self._measured(step))
+            own = groups[learner.name]
+            self._count_invalid(own)
+            records[learner.name] = self.exchange.records(learner, own, step, self._measured(step))
             self.exchange.publish(learner, records[learner.name], step, drafts=True)
         if self.exchange.asks is not None:  # in place of each one's drafts come the scores that it gives to others'
             found = self.engines.each(lambda m: self._receiver().scores(m, step, self._prompts(step, m)), self.learners)
@@ -250,17 +245,12 @@ class Run:
 
     def _apart(self, first: int, last: int) -> list[Learnt]:
         steps = range(first, last + 1)
-
-        def walk(learner: Learner) -> list[tuple[list[Group], Learnt]]:
-            return [self._alone(learner, step) for step in steps]
-
-        walks = self.engines.each(walk, self.learners)
+        walks = self.engines.each(lambda m: [self._alone(m, step) for step in steps], self.learners)
         learnt = []
-        for at in range(len(steps)):
-            rolled = [walked[at][0] for walked in walks]
-            for i, walked in enumerate(walks):
-                one = walked[at][1]
-                count = step_rows.rescued(rolled[i], rolled[:i] + rolled[i + 1 :])
+        for step in zip(*walks, strict=True):
+            rolled = [own for own, _ in step]
+            for i, (own, one) in enumerate(step):
+                count = step_rows.rescued(own, rolled[:i] + rolled[i + 1 :])
                 learnt.append(replace(one, row=structs.replace(one.row, prompts_rescued=count)))
         return learnt
 
@@ -289,8 +279,8 @@ class Run:
         for old in [at for at in list(self._drawn) if at < step - 2 * self.exchange.memory]:
             self._drawn.pop(old, None)
         current = {p.id for p in self._prompts(step, learner)}
-        kept = range(max(1, step - self.exchange.memory), step)
-        return list({p.id: p for at in kept for p in self._prompts(at, learner) if p.id not in current}.values())
+        kept = (p for at in range(max(1, step - self.exchange.memory), step) for p in self._prompts(at, learner))
+        return list({p.id: p for p in kept if p.id not in current}.values())
 
     def _receiver(self) -> Receiver:
         return Receiver(
@@ -305,7 +295,7 @@ class Run:
     def _learn(
         self, learner: Learner, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int
     ) -> Learnt:
-        """Earlier prompts have stale peer answers only: groups without own answers."""
+        """Earlier prompts have stale peer answers only."""
         prompts, earlier = self._prompts(step, learner), self._earlier(step, learner)
         training = self.cell.training
         received = self._receiver().collect(learner, step, prompts, earlier, behind, own)
@@ -370,12 +360,11 @@ class Run:
         return Term("kl", "own", KL, answers, weight=self.cell.training.kl)
 
     def _divergences(self, learner: Learner, own: Sequence[Group]) -> tuple[float, float]:
-        """KL of the sampling policy to the updated one and to the base (nats per own token)."""
+        """KL to the updated policy and to the base (nats per own token)."""
         pairs = [(g.prompt, a) for g in own for a in g.valid]
         prompts, tokens, old = [p for p, _ in pairs], [a.tokens for _, a in pairs], [a.logprobs for _, a in pairs]
         with learner.clock.phase("measure"):
-            after = learner.engine.score(prompts, tokens)
-            base = self.references[learner.name].score(prompts, tokens)
+            after, base = (engine.score(prompts, tokens) for engine in (learner.engine, self.references[learner.name]))
         return step_rows.k3(old, after), step_rows.k3(old, base)
 
     def _curve(self, step: int) -> None:
@@ -383,9 +372,8 @@ class Run:
             return
         found = self.engines.each(lambda m: self._probe(m, m.engine, f"curve at step {step}"), self.learners)
         for learner, (accuracy, answers) in zip(self.learners, found, strict=True):
-            self.journal.append(
-                CurveRow(policy=learner.name, step=step, metric="sampled", accuracy=accuracy, answers=answers)
-            )
+            row = CurveRow(policy=learner.name, step=step, metric="sampled", accuracy=accuracy, answers=answers)
+            self.journal.append(row)
             if self.cell.keep == "best":
                 resume_point.offer(self.folder, step, learner, accuracy, self.best)
 
@@ -397,9 +385,9 @@ class Run:
         )
         with phase(f"{why}: {len(prompts)} questions"), learner.clock.phase("curve"):
             samples = engine.sample(prompts, seeds, Sampling(1.0, self.cell.training.max_new_tokens))
-            strings = stop_strings(self.cell, learner.policy)
             flat = [s for group in samples for s in group]
-            flat = [truncate_at_stop(learner.codec, s, strings)[0] for s in flat] if strings else flat
+            if strings := stop_strings(self.cell, learner.policy):
+                flat = [truncate_at_stop(learner.codec, s, strings)[0] for s in flat]
             said = verdicts(
                 scored_as(self.cell.evaluation.tasks[0], self.verifier),
                 [p.gold for p in prompts],
@@ -423,12 +411,11 @@ class Run:
             )
 
     def _checkpoint(self, step: int) -> None:
-        """Rows first: those after a checkpoint are made again, those before it would be lost."""
+        """Rows first: those after a checkpoint are made again."""
         self._costs()
         self.journal.commit(step)
         with self.learners[0].clock.phase("save"):
-            exchange = self.exchange.state()
-            resume_point.save(self.folder, self.cell.key, step, self.learners, exchange, self.best)
+            resume_point.save(self.folder, self.cell.key, step, self.learners, self.exchange.state(), self.best)
 
     def _costs(self) -> None:
         for learner in self.learners:

@@ -34,7 +34,7 @@ def evaluate_base(
     layout: Mapping[str, Any] = MappingProxyType({}),
     attempt: int = 1,
 ) -> float:
-    """Make the base checkpoint if need be, and measure it; returns CPU-seconds. layout, attempt: as in `run_cell`."""
+    """Make the base checkpoint if need be, and measure it; returns CPU-seconds."""
     policy, suite, seed, clock = base.policy, base.suite, base.seed or 0, Clock()
     options = {**layout, **suite.engine_options}
     with clock.phase("stage0"), phase(f"base weights of {policy.name}", 1.0) as weights:

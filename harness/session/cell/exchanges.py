@@ -26,12 +26,13 @@ from harness.suite.schema import Replay
 from harness.suite.seeds import derive
 from harness.tokenization.retokenise import noncanonical_shares
 
+_MEMORY_WITHOUT_LIMIT = 8
 RECORDING = "exchange.replay"
 ASKS = "/asks"  # behind the name of who sends drafts
 
 
 class ExchangeState(msgspec.Struct, frozen=True):
-    """The receivers' memory, of what is asked too, and what bad peers hold back."""
+    """The receivers' memory, and what bad peers hold back."""
 
     exchange: bytes
     senders: dict[str, bytes]
@@ -58,7 +59,6 @@ class CellExchange:
         self._replayed = [a for a in self._source.authors if a not in names] if self._source else []
         shares = frozenset(kind for m in learners for kind in m.regime.shares)
         kinds = shares - {Draft} | ({Scores} if Draft in shares else set())
-        answers = max(m.rollouts for m in learners)
         self._writer = ReplayWriter(folder / RECORDING, done if done else -1) if s.record and shares else None
         self._senders = {
             f"{m.name}{line}": Sender(
@@ -74,7 +74,12 @@ class CellExchange:
             Exchange,
             among,
             max_staleness=s.max_staleness,
-            quotas=Quotas.fitting(cell.training.prompts, answers, cell.training.max_new_tokens, s.max_staleness + 1),
+            quotas=Quotas.fitting(
+                cell.training.prompts,
+                max(m.rollouts for m in learners),
+                cell.training.max_new_tokens,
+                s.max_staleness + 1,
+            ),
             defences=s.defences.model_copy(update={"deadline": s.defences.deadline or lockstep}),
             deadline=0.0 if lockstep else s.deadline_seconds,
         )
@@ -84,18 +89,18 @@ class CellExchange:
         if Draft in shares:  # who listens to a peer asks it
             asked = [(reader, author) for author, reader in self.exchange.edges]
             self.asks = line(asked, kinds=frozenset({Draft}), transport=transport(among))
-        self._rank = {name: rank for rank, name in enumerate(names)}
-        self.memory = s.max_staleness if s.defences.staleness else max(s.max_staleness, _MEMORY)
+        self._names = names
+        self.memory = s.max_staleness if s.defences.staleness else max(s.max_staleness, _MEMORY_WITHOUT_LIMIT)
         """Steps back from which answers may still arrive."""
 
     def begin(self, step: int) -> None:
-        """Start a step: replayed peers speak."""
+        """Replayed peers speak."""
         if self._source is not None:
             self._source.serve(self.exchange, step, self._replayed, self._share.at(step, self._steps), self._seed)
 
     def records(self, learner: Learner, groups: Sequence[Group], step: int, measure: bool = False) -> list[Record]:
-        """What the regime shares; of a bad peer what it claims. measure: rollouts also say which share of their tokens is not
-        canonical (THL)."""
+        """What the regime shares; of a bad peer what it claims. measure: also which share of rollouts' tokens is not canonical
+        (THL)."""
         lines = [self.exchange, *([self.asks] if self.asks else [])]
         if not any(line.receivers(learner.name) for line in lines):
             return []
@@ -106,7 +111,7 @@ class CellExchange:
             return _with_canonical(records, learner) if measure else records
 
     def publish(self, learner: Learner, records: Sequence[Record], step: int, drafts: bool = False) -> None:
-        """Send records, or the drafts among them; a bad peer sends what its condition makes of them."""
+        """Send records, or the drafts among them."""
         line, name = (self.asks, learner.name + ASKS) if drafts else (self.exchange, learner.name)
         if line is None or not line.receivers(learner.name):
             return
@@ -121,9 +126,8 @@ class CellExchange:
         """The step's entries by receiver, which the ledger forgets."""
         entries: list[ExchangeRow] = []
         for line in filter(None, (self.asks, self.exchange)):
-            entries += line.ledger
-            line.ledger = []
-        return sorted(entries, key=lambda entry: self._rank[entry.receiver])
+            entries, line.ledger = entries + line.ledger, []
+        return sorted(entries, key=lambda entry: self._names.index(entry.receiver))
 
     def state(self) -> ExchangeState:
         """The recording is brought to the disk first."""
@@ -133,21 +137,16 @@ class CellExchange:
         return ExchangeState(self.exchange.state(), senders, self.asks.state() if self.asks else b"")
 
     def restore(self, state: ExchangeState) -> None:
-        """Take up `state` again. Raises CheckpointError."""
+        """Raises CheckpointError."""
         self.exchange.restore(state.exchange)
         if self.asks is not None:
             self.asks.restore(state.asks)
-        for name, sender in self._senders.items():
-            if name in state.senders:
-                sender.restore(state.senders[name])
+        for name in self._senders.keys() & state.senders.keys():
+            self._senders[name].restore(state.senders[name])
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-
-
-_MEMORY = 8
-"""What takes the staleness limit's place where it is switched off."""
 
 
 def _with_canonical(records: Sequence[Record], learner: Learner) -> list[Record]:

@@ -1,4 +1,4 @@
-"""Trainings that end as failures, not as low scores; read from the journal, so a resumed run is judged as any other."""
+"""Trainings that end as failures, not as low scores, judged by the journal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Watch:
         self._told: set[tuple[str, Trouble]] = set()
 
     def hear(self, row: StepRow, details: Sequence[Row]) -> list[tuple[str, str]]:
-        """What a policy's newest step adds: (who and what, the sentence). details: with its terms."""
+        """What a policy's newest step adds: (who and what, the sentence)."""
         steps = self._steps.setdefault(row.policy, [])
         terms = self._terms.setdefault(row.policy, [])
         steps.append(row)

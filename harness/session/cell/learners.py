@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +33,7 @@ DOING = {
     "generate": "sampling", "verify": "verifying", "exchange": "exchanging", "score": "scoring", "train": "learning",
     "measure": "measuring", "curve": "sampling", "evaluate": "evaluating", "save": "saving",
 }  # fmt: skip
-"""What who watches reads."""
-_BESIDE = frozenset({"verify", "exchange"})
-"""Phases that do not touch the engine."""
+_WITHOUT_ENGINE = frozenset({"verify", "exchange"})
 
 
 @dataclass(slots=True)
@@ -48,8 +47,8 @@ class Spent:
 
 @dataclass(slots=True)
 class Clock:
-    """One policy's phases. meter: CPU-seconds of its engine; phases beside it count this thread's, and all the verifier's. gpus:
-    count by wall time while the engine works."""
+    """One policy's phases. meter: CPU-seconds of its engine; other phases count this thread's, and all the verifier's. gpus: count
+    by wall time while the engine works."""
 
     meter: Callable[[], float] = time.process_time
     gpus: int = 0
@@ -61,7 +60,7 @@ class Clock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        engine = name not in _BESIDE
+        engine = name not in _WITHOUT_ENGINE
         own = self.meter if engine else time.thread_time
         cpu, wall = own() + asked_seconds(), time.perf_counter()
         try:
@@ -77,7 +76,7 @@ class Clock:
                 spent.gpu += wall * self.gpus * engine
 
     def cpu(self, name: str) -> float:
-        """Of this step; NaN where the phase did not occur."""
+        """Of this step, or NaN."""
         return self.step[name].cpu if name in self.step else float("nan")
 
     def next_step(self) -> None:
@@ -92,7 +91,7 @@ class Clock:
 TRUNCATED = Verdict("wrong", "truncated")
 
 
-@dataclass(slots=True)
+@dataclass
 class Learner:
     """One policy of a running cell."""
 
@@ -102,21 +101,18 @@ class Learner:
     rollouts: int
     base: Path
     clock: Clock = field(default_factory=Clock)
-    _codec: TokenCodec | None = field(default=None, init=False)
 
     @property
     def name(self) -> str:
         return self.policy.name
 
-    @property
+    @cached_property
     def codec(self) -> TokenCodec:
-        """Made when first asked. Raises TokenizationError."""
-        if self._codec is None:
-            self._codec = TokenCodec(self.engine.tokenizer, self.engine.stop)
-        return self._codec
+        """Raises TokenizationError."""
+        return TokenCodec(self.engine.tokenizer, self.engine.stop)
 
     def pieces(self, groups: Sequence[Group]) -> Pieces:
-        """Byte length of each token of these answers, without the final EOS."""
+        """Bytes of each token of these answers, without the final EOS."""
         table: dict[int, list[int]] = {}
 
         def of(answer: Answer) -> list[int]:
@@ -131,19 +127,16 @@ class Learner:
 
 def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], finished: Sequence[bool]) -> list[Verdict]:
     """A truncated answer is wrong, whatever it contains."""
-    asked = [i for i, done in enumerate(finished) if done]
-    found = verifier.verify([(golds[i], texts[i]) for i in asked])
-    result = [TRUNCATED] * len(texts)
-    for i, verdict in zip(asked, found, strict=True):
-        result[i] = verdict
-    return result
+    asked = [(gold, text) for gold, text, done in zip(golds, texts, finished, strict=True) if done]
+    said = iter(verifier.verify(asked))
+    return [next(said) if done else TRUNCATED for done in finished]
 
 
 def second_round(
     learner: Learner, cell: Cell, step: int, own: Sequence[Group], hints: Sequence[Hint], verifier: Verifier
 ) -> list[Group]:
-    """The hinted questions, each sampled as often as before, where anything is left of its hint once what gives the gold or the
-    peer's answer away is cut off, or would be read as a control token."""
+    """The hinted questions, each sampled as often as before. A hint is cut before what gives the gold or the peer's answer away, or
+    would be read as a control token; nothing left, no question."""
     if not hints:
         return []
     scorer, asked = scorer_of(get_task(cell.training.task).scorer), {g.prompt.id: g.prompt for g in own}

@@ -1,4 +1,4 @@
-"""results/<suite>/<cell>/log: all that a worker says in the newest attempt; `log.1`, ... are earlier ones. No torch."""
+"""results/<suite>/<cell>/log, of the newest attempt; `log.1`, ... are earlier ones. No torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pathlib import Path
 from harness.reading import open_regular
 
 LOG = "log"
-KEPT = 3
-"""Earlier attempts whose logs stay."""
+EARLIER_LOGS = 3
 LIMIT = 4 << 20
 """Bytes of one log; of a longer one the beginning and the end stay."""
 _HEAD = 256 << 10
@@ -25,9 +24,9 @@ def log_of(folder: Path, earlier: int = 0) -> Path:
 
 @contextmanager
 def logged(folder: Path) -> Iterator[Path]:
-    """A new log, to which stdout and stderr of the process go meanwhile."""
+    """A new log, to which stdout and stderr go meanwhile."""
     folder.mkdir(parents=True, exist_ok=True)
-    for earlier in range(KEPT, 0, -1):
+    for earlier in range(EARLIER_LOGS, 0, -1):
         with suppress(FileNotFoundError):
             os.replace(log_of(folder, earlier - 1), log_of(folder, earlier))
     before = [(stream, os.dup(stream)) for stream in (1, 2)]
@@ -46,7 +45,7 @@ def logged(folder: Path) -> Iterator[Path]:
 
 
 def trim(log: Path) -> None:
-    """Cut the middle out of a log over the limit; writers append."""
+    """Cut the middle out; writers append."""
     with suppress(OSError):
         if log.stat().st_size <= LIMIT:
             return
@@ -60,7 +59,7 @@ def trim(log: Path) -> None:
 
 
 def note(folder: Path, text: str) -> None:
-    """The driver's word, where the worker can say nothing more."""
+    """The driver's word."""
     with suppress(OSError), log_of(folder).open("a", encoding="utf-8") as file:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} DRIVER  {text}\n")
 

@@ -39,7 +39,6 @@ from harness.suite.cells import Cell, Identity, digest, keyed, placeless
 from harness.suite.schema import ModelGroup, Policy, Suite, Variant
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "lm-eval", "math-verify", "sympy", "datasets", "duckdb")
-"""Recorded besides those of the engines."""
 ENVIRONMENT = (
     "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS",
     "PYTHONHASHSEED", "TOKENIZERS_PARALLELISM", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", *numerics.ENVIRONMENT,
@@ -52,7 +51,7 @@ _NUMERIC = ("avx", "fma", "amx", "sse", "f16c", "asimd", "sve")
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A start checkpoint that a suite evaluates once. seed: None where all seeds share it."""
+    """A start checkpoint that is evaluated once. seed: None where all seeds share it."""
 
     suite: Suite
     group: ModelGroup
@@ -89,11 +88,10 @@ def bases_of(suite: Suite, identity: Callable[[ModelGroup, Policy, int | None], 
 
 
 def variant_options(variant: Variant) -> dict[str, Any]:
-    """All but name and budget: what must agree for a budget-matched baseline."""
-    sharing = variant.sharing.model_dump(mode="json") if variant.sharing else None
+    """What must agree for a budget-matched baseline."""
     own = {
         "sampling_stream": variant.sampling_stream,
-        "sharing": sharing,
+        "sharing": variant.sharing.model_dump(mode="json") if variant.sharing else None,
         "replay": variant.replay.model_dump() if variant.replay else None,
         "training": variant.training.model_dump(exclude_none=True) if variant.training else None,
     }
@@ -137,7 +135,7 @@ def base_manifest(base: Base) -> Manifest:
 
 
 def label_of(manifest: Manifest) -> str:
-    """As `--only` matches it; of a base with the policy's name."""
+    """As `--only` matches it."""
     seed = "" if manifest.seed is None else f"/{manifest.seed}"
     if manifest.kind == "cell":
         return f"{manifest.group}/{manifest.regime}{seed}"
@@ -145,7 +143,7 @@ def label_of(manifest: Manifest) -> str:
 
 
 def with_commits(manifest: Manifest, bases: Mapping[str, Path], precision: Mapping[str, str] = {}) -> Manifest:
-    """With the hub commits that were loaded, and what they compute in."""
+    """With the hub commits that were loaded, and the precision."""
     entries = (
         PolicyEntry(e.name, e.model, loaded_commit(bases[e.name]) or e.revision, precision.get(e.name, ""))
         if e.name in bases
@@ -239,10 +237,8 @@ def _commit() -> tuple[str, bool]:
 def packages() -> dict[str, str]:
     found = {}
     for name in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return {**found, **catalogue.packages()}
 
 
@@ -258,7 +254,7 @@ def _machine() -> dict[str, str]:
 
 
 def processor() -> str:
-    """Model, and a digest of the instruction sets that decide numerical code: runs repeat to the digit on one kind."""
+    """Model, and a digest of the instruction sets that decide numerical code."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
     except OSError:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 def training_prompts(cell: Cell, step: int) -> list[Prompt]:
-    training, stream = cell.training, cell.variant.sampling_stream
-    seed = derive(cell.seed, stream, "prompts", cell.group.name, step)
+    training = cell.training
+    seed = derive(cell.seed, cell.variant.sampling_stream, "prompts", cell.group.name, step)
     source = training_source(training.task)
     return source.draw(seed, training.prompts, min_level=training.min_level, part=training.part)
 
@@ -69,7 +69,7 @@ def scored_as(task: str | FileTask, verifier: Verifier) -> Verifier:
 
 
 def stop_strings(cell: Cell, policy: Policy) -> tuple[str, ...]:
-    """Of `training.answer_ends`: a base model seldom writes its EOS after worked examples."""
+    """Of `training.answer_ends`."""
     if cell.training.answer_ends == "eos" or policy.style is None:
         return ()
     return get_task(cell.training.task).stop(policy.style)
@@ -83,14 +83,13 @@ def truncated_answers(
     strings: Sequence[str],
 ) -> list[list[tuple[Sample, bool]]]:
     """Answers up to the first of `strings`, and whether one ended them. An EOS with its log-probability (nats) stands for the
-    string; the policy did not choose it, so it is not learnt (`Answer.closed`). Raises TokenizationError."""
+    string; it is not learnt (`Answer.closed`). Raises TokenizationError."""
     cut = [[truncate_at_stop(codec, sample, strings) for sample in row] for row in sampled]
     asked = [(p, sample) for p, row in zip(prompts, cut, strict=True) for sample, closed in row if closed]
     scores = iter(engine.score([p for p, _ in asked], [sample.tokens for _, sample in asked]) if asked else [])
 
     def scored(sample: Sample) -> Sample:
-        eos = np.float32(next(scores)[-1])
-        return replace(sample, logprobs=np.append(sample.logprobs, eos).astype(np.float32))
+        return replace(sample, logprobs=np.append(sample.logprobs, next(scores)[-1]).astype(np.float32))
 
     return [[(scored(sample) if closed else sample, closed) for sample, closed in row] for row in cut]
 
@@ -132,21 +131,20 @@ def measured(
 
 
 def longest_hint(cell: Cell) -> int:
-    """Tokens that a second round adds to a prompt at most."""
+    """Tokens that a second round adds at most."""
     regime = registry.build(cell.variant.regime, cell.variant.options)
     return min(regime.hint_tokens, 2 * cell.training.max_new_tokens)
 
 
 def checked(engine: str, options: Mapping[str, Any], policy: Policy, folder: Path, lengths: Lengths) -> dict[str, Any]:
-    """Options with the `max_length` that is needed. Raises EngineError where what was stated, or the model, holds less."""
+    """Options with the `max_length` that is needed. Raises EngineError where less was stated, or the model holds less."""
     stated = options.get("max_length")
     if stated is not None and stated < lengths.longest:
         raise EngineError(
             f"engine_options.max_length: {stated:,} tokens would cut answers short: the longest question and answer of "
             f"{policy.name} take {lengths.longest:,}. Left out, it is measured"
         )
-    found = {**options, "max_length": stated or lengths.longest}
-    backend_of(engine).check(folder, found)
+    backend_of(engine).check(folder, found := {**options, "max_length": stated or lengths.longest})
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,14 +20,13 @@ from harness.suite.schema import Keep
 
 FINAL, SESSION = "checkpoint", "session.json"
 MAX_BYTES = 64 << 20
-"""Of what a checkpoint holds besides weights."""
 _RESUME = "resume"
 _BEST = "best"
 _STEP = re.compile(r"step-(\d{8})")
 
 
 class Best(msgspec.Struct, frozen=True):
-    """The best point of a policy's learning curve so far."""
+    """Of a policy's learning curve so far."""
 
     step: int
     accuracy: float
@@ -52,8 +50,7 @@ def save(
     exchange: ExchangeState,
     best: Mapping[str, Best] = MappingProxyType({}),
 ) -> Path:
-    """Write a checkpoint; drop older ones and weights that are no longer the best. Raises DiskFullError, StoreError,
-    FencedError."""
+    """Drops older ones and weights that are no longer the best. Raises DiskFullError, StoreError, FencedError."""
     target = folder / _RESUME / f"step-{step:08d}"
 
     def fill(temporary: Path) -> None:
@@ -65,53 +62,33 @@ def save(
 
     replace_atomic(target, fill)
     with change(folder):
-        for old in target.parent.iterdir():
-            if old != target:
-                remove(old)
+        for old in {*target.parent.iterdir()} - {target}:
+            remove(old)
     keep_best(folder, best)
     return target
 
 
 def offer(folder: Path, step: int, learner: Learner, accuracy: float, best: dict[str, Best]) -> None:
-    """Keep the weights of a new best point, noted in `best`. The one before stays until the next checkpoint, to which an
-    interrupted cell goes back."""
-    known = best.get(learner.name)
-    if math.isnan(accuracy) or (known is not None and accuracy <= known.accuracy):
+    """Keep the weights of a new best point, noted in `best`; the one before stays until the next checkpoint."""
+    if not accuracy > (best[learner.name].accuracy if learner.name in best else -1.0):  # NaN is no better
         return
 
     def fill(temporary: Path) -> None:
         learner.engine.save(temporary)
         drop_optimiser(temporary)
 
-    place = folder / _BEST / f"{learner.name}-{step}"
+    best[learner.name] = Best(step, accuracy)
+    place = _best(folder, learner.name, best[learner.name])
     with change(folder):
         remove(place)  # of an interrupted start
     replace_atomic(place, fill)
-    best[learner.name] = Best(step, accuracy)
 
 
 def keep_best(folder: Path, best: Mapping[str, Best]) -> None:
-    named = {f"{name}-{one.step}" for name, one in best.items()}
+    named = {_best(folder, name, one) for name, one in best.items()}
     with change(folder):
-        for path in (folder / _BEST).glob("*"):
-            if path.name not in named:
-                remove(path)
-
-
-def choose_best(folder: Path) -> None:
-    """The best weights take the place of the last, which wait until the cell is done; `finish` takes this back."""
-    with change(folder):
-        for kept, last, chosen in _choices(folder):
-            if chosen.is_dir() and not last.exists():
-                kept.rename(last)
-                chosen.rename(kept)
-
-
-def tidy(folder: Path, keep: Keep) -> None:
-    """Of a done cell keep what the suite says, in `checkpoint/`."""
-    with change(folder):
-        for unwanted in (_BEST, FINAL) if keep == "none" else (_BEST,):
-            remove(folder / unwanted)
+        for path in {*(folder / _BEST).glob("*")} - named:
+            remove(path)
 
 
 def finish(folder: Path, step: int) -> None:
@@ -121,11 +98,6 @@ def finish(folder: Path, step: int) -> None:
         if newest.is_dir():
             remove(folder / FINAL)
             newest.rename(folder / FINAL)
-        for kept, last, chosen in _choices(folder):
-            if last.is_dir():  # interrupted between `choose_best` and the end
-                if kept.is_dir():
-                    kept.rename(chosen)
-                last.rename(kept)
         for policy in (folder / FINAL).iterdir():
             if policy.is_dir():
                 drop_optimiser(policy)
@@ -133,10 +105,25 @@ def finish(folder: Path, step: int) -> None:
 
 
 def holds_last(folder: Path, step: int) -> bool:
-    """Whether `checkpoint/` has the last weights, or can get them back."""
+    """Whether `checkpoint/` has the last weights: the best ones have not taken their place."""
     return (folder / FINAL).is_dir() and all(
-        last.is_dir() or chosen.is_dir() or chosen.name.endswith(f"-{step}") for _, last, chosen in _choices(folder)
+        one.step == step or _best(folder, name, one).is_dir() for name, one in read(folder / FINAL).best.items()
     )
+
+
+def settle(folder: Path, keep: Keep) -> None:
+    """Of an evaluated cell keep what the suite says, in `checkpoint/`."""
+    with change(folder):
+        for name, one in read(folder / FINAL).best.items() if keep == "best" else ():
+            if (chosen := _best(folder, name, one)).is_dir():
+                remove(folder / FINAL / name)
+                chosen.rename(folder / FINAL / name)
+        for unwanted in (_BEST, FINAL) if keep == "none" else (_BEST,):
+            remove(folder / unwanted)
+
+
+def _best(folder: Path, policy: str, best: Best) -> Path:
+    return folder / _BEST / f"{policy}-{best.step}"
 
 
 def latest(folder: Path) -> tuple[int, Path] | None:
@@ -153,7 +140,7 @@ def read(path: Path) -> SessionState:
 
 
 def restore(path: Path, key: str, learners: Sequence[Learner]) -> SessionState:
-    """What is not the learners' is for the caller. Raises CheckpointError."""
+    """Raises CheckpointError."""
     state = read(path)
     if state.key != key:
         raise CheckpointError(f"{path}: belongs to cell {state.key}, not to {key}")
@@ -161,12 +148,3 @@ def restore(path: Path, key: str, learners: Sequence[Learner]) -> SessionState:
         learner.engine.restore(path / learner.name)
         learner.regime.restore(state.regimes.get(learner.name, {}))
     return state
-
-
-def _choices(folder: Path) -> list[tuple[Path, Path, Path]]:
-    """Of each policy with a best point: its place, and where its last and best weights wait."""
-    final = folder / FINAL
-    return [
-        (final / name, folder / _BEST / f"{name}-last", folder / _BEST / f"{name}-{best.step}")
-        for name, best in read(final).best.items()
-    ]

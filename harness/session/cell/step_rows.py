@@ -11,7 +11,7 @@ from harness.engines.protocol import TermReport, UpdateReport
 from harness.exchange.receiving import Received
 from harness.experience.answers import Group, PeerAnswer
 from harness.experience.records import Rollout
-from harness.learning.terms import Term, TermAnswer
+from harness.learning.terms import Term
 from harness.session.cell.learners import Learner
 from harness.store.rows import ExchangeRow, StepRow, TermRow, TraceRow
 from harness.store.symptoms import is_empty, is_unboxed
@@ -31,8 +31,7 @@ def step_row(
     kl_base: float,
     again: Sequence[Group] = (),
 ) -> StepRow:
-    """`received` has its used answers marked. again: the second round, which counts as rollouts and nowhere else in the first's
-    columns."""
+    """`received` has its used answers marked. again: the second round, which counts as rollouts alone."""
     answers, hinted = ([a for g in groups for a in g.answers] for groups in (own, again))
     tokens = sum(a.tokens.size for a in answers)
     rewards = np.concatenate([g.rewards for g in own]) if own else np.empty(0)
@@ -91,7 +90,7 @@ def step_row(
 
 
 def rescued(own: Sequence[Group], others: Sequence[Sequence[Group]]) -> int:
-    """Prompts that only somebody else solved at this step."""
+    """Prompts that only somebody else solved."""
     return len(_failed(own) & {g.prompt.id for groups in others for g in groups if (g.rewards > 0).any()})
 
 
@@ -102,7 +101,7 @@ def _failed(own: Sequence[Group]) -> set[str]:
 def mark_used(
     received: Received, terms: Sequence[Term], reports: Sequence[TermReport], again: Sequence[Group] = ()
 ) -> None:
-    """Which peer answers gave a nonzero gradient, or stand as a hint behind one, and which scores of answers that gave one."""
+    """Peer answers, hints and scores behind a nonzero gradient."""
     behind = defaultdict[int, list[ExchangeRow]](list)
     for scored, entry in received.scored:
         behind[id(scored.tokens)].append(entry)
@@ -111,13 +110,12 @@ def mark_used(
             for own in group.answers:
                 behind[id(own.tokens)].append(hinted)
     for term, report in zip(terms, reports, strict=True):
-        for answer, tokens in zip(term.answers, report.moved, strict=True):
-            if term.source == "peer" and answer.origin is not None and tokens:
+        for answer in (a for a, tokens in zip(term.answers, report.moved, strict=True) if tokens):
+            used = behind[id(answer.tokens)] if term.objective.form != "kl" else []
+            if term.source == "peer" and answer.origin is not None:
                 author, index = answer.origin
-                found = received.entries.get((author, answer.prompt_id, index))
-                if found is not None:
-                    found.used = True
-            for entry in behind[id(answer.tokens)] if tokens and term.objective.form != "kl" else ():
+                used = [*used, *filter(None, [received.entries.get((author, answer.prompt_id, index))])]
+            for entry in used:
                 entry.used = True
 
 
@@ -141,16 +139,13 @@ def k3(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> float:
 def _moments(terms: Sequence[TermReport]) -> tuple[float, float]:
     """Of all importance weights together; NaN where there are none."""
     known = [t for t in terms if t.ratios]
-    count = sum(t.ratios for t in known)
-    if not count:
-        return NAN, NAN
+    count = sum(t.ratios for t in known) or NAN
     return sum(t.ratios * t.ratio_mean for t in known) / count, sum(t.ratios * t.ratio_second for t in known) / count
 
 
 def _clipped(terms: Sequence[TermReport]) -> float:
-    clipped = sum(t.clipped_tokens for t in terms)
-    pushed = clipped + sum(t.active_tokens for t in terms)
-    return clipped / pushed if pushed else NAN
+    pushed = sum(t.clipped_tokens + t.active_tokens for t in terms)
+    return sum(t.clipped_tokens for t in terms) / pushed if pushed else NAN
 
 
 def _peer_only(terms: Sequence[Term], reports: Sequence[TermReport], failed: set[str]) -> float:
@@ -159,22 +154,17 @@ def _peer_only(terms: Sequence[Term], reports: Sequence[TermReport], failed: set
         if term.objective.form == "kl":
             continue
         total += report.active_tokens
-        if term.source == "peer":
-            moved = zip(term.answers, report.moved, strict=True)
-            only += sum(tokens for a, tokens in moved if a.prompt_id in failed and _reinforced(term, a))
+        for answer, tokens in zip(term.answers, report.moved, strict=True) if term.source == "peer" else ():
+            push = 1.0 if term.objective.form == "nll" else float(np.sum(answer.advantage))
+            only += tokens * (answer.prompt_id in failed and term.weight * answer.weight * push > 0)
     return only / total if total else NAN
-
-
-def _reinforced(term: Term, answer: TermAnswer) -> bool:
-    push = 1.0 if term.objective.form == "nll" else float(np.sum(answer.advantage))
-    return term.weight * answer.weight * push > 0
 
 
 PER_STEP = 2
 
 
 def trace_rows(learner: Learner, step: int, own: Sequence[Group], received: Received) -> list[TraceRow]:
-    """`PER_STEP` of the received answers, those that were learnt from first."""
+    """Those that were learnt from first."""
     groups = {g.prompt.id: g for g in own if g.answers}
     inbox = received.inbox
     answers = [a for box in (inbox.answers, inbox.successes) for found in box.values() for a in found]

@@ -1,21 +1,30 @@
-"""What driver and workers say to each other, one JSON object a line; running a job."""
+"""Jobs, a cell or a base each, and the worker process that runs them: `python -m harness.session.driver.jobs SECONDS` reads jobs on
+stdin and tells stdout how they go, in lines of JSON, until stdin closes. SECONDS: the limit on silence."""
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import logging
 import os
+import queue
 import re
+import signal
 import socket
+import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
+from harness import phases
 from harness.errors import (
     CheckpointError,
     DiskFullError,
@@ -28,9 +37,9 @@ from harness.errors import (
     TrainingError,
     VerificationError,
 )
-from harness.files import TEMPORARY, guarded, remove
+from harness.files import TEMPORARY, guarded, is_full, remove
 from harness.learning import registry
-from harness.phases import Interrupted
+from harness.session.cell.log import log_of, logged, trim
 from harness.session.cell.manifests import Base, base_manifest, cell_manifest, label_of, mark, state_of
 from harness.session.suite.lock import held
 from harness.store.journal import read_journal
@@ -41,16 +50,24 @@ if TYPE_CHECKING:
     from harness.verification.verifier import Verifier
 
 log = logging.getLogger("harness")
+GRACE_SECONDS = 30.0
+PULSE_SECONDS = 5.0
+"""Between two looks at whether the work gets on; a tenth of the limit on silence where that is shorter."""
+LEAST_CPU_SHARE = 0.01
+"""A main thread that uses so much of the time works, even where no count moves: inside a long call of native code."""
+FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 _NO_MEMORY = re.compile(r"out of memory|(?:can't|cannot) allocate memory|not enough memory|bad_alloc", re.IGNORECASE)
 """In the words of CUDA, PyTorch's allocators, the C library and C++."""
+_FAULTS = (
+    (MemoryError, Fault.MEMORY),
+    (VerificationError, Fault.VERIFIER),
+    ((StoreError, CheckpointError, OSError), Fault.DAMAGED),
+    (EngineError, Fault.ENGINE),
+)
 
 
-class _Message(msgspec.Struct, frozen=True, tag=True):
-    pass
-
-
-class Job(_Message, frozen=True):
-    """A cell or a base. layout: engine options of the plan, by policy. claim: the run's, by which it may write, or empty."""
+class Job(msgspec.Struct, frozen=True):
+    """layout: the plan's engine options, by policy. claim: the run's, by which it may write, or empty."""
 
     id: str
     folder: str
@@ -66,11 +83,7 @@ class Job(_Message, frozen=True):
         return base_manifest(self.base)
 
 
-class Leave(_Message, frozen=True):
-    """After a checkpoint at the next step's end."""
-
-
-class Progress(_Message, frozen=True):
+class Progress(msgspec.Struct, frozen=True, tag=True):
     """`words` on the last step."""
 
     id: str
@@ -79,20 +92,20 @@ class Progress(_Message, frozen=True):
     words: str
 
 
-class Alive(_Message, frozen=True):
+class Alive(msgspec.Struct, frozen=True, tag=True):
     """The work went on."""
 
     phase: str
 
 
-class Said(_Message, frozen=True):
+class Said(msgspec.Struct, frozen=True, tag=True):
     """A line of the log. topic: shown once for each."""
 
     text: str
     topic: str = ""
 
 
-class Finished(_Message, frozen=True):
+class Finished(msgspec.Struct, frozen=True, tag=True):
     """outcome: `done`, `failed`, `interrupted`, `disk` (full)."""
 
     id: str
@@ -102,11 +115,10 @@ class Finished(_Message, frozen=True):
     cpu_seconds: float = 0.0
 
 
-ToWorker = Job | Leave
 FromWorker = Progress | Alive | Said | Finished
 
 encoder = msgspec.json.Encoder(enc_hook=written)
-to_worker = msgspec.json.Decoder(ToWorker, dec_hook=read)
+to_worker = msgspec.json.Decoder(Job, dec_hook=read)
 from_worker = msgspec.json.Decoder(FromWorker)
 
 
@@ -123,8 +135,8 @@ def run_job(
     job: Job, verifier: Verifier, progress: Callable[[float, float, str], None], stopped: Callable[[], bool]
 ) -> float:
     """Returns CPU-seconds. Raises HarnessError, Interrupted."""
-    folder, claim = Path(job.folder), Path(job.claim)
-    with guarded(folder, partial(held, claim, folder)) if job.claim else contextlib.nullcontext():
+    folder = Path(job.folder)
+    with guarded(folder, partial(held, Path(job.claim), folder)) if job.claim else contextlib.nullcontext():
         attempt = _attempts(folder) + 1
         for leftover in folder.glob(f"*{TEMPORARY}"):  # of a start that was killed
             remove(leftover)
@@ -141,7 +153,7 @@ def run_job(
             assert job.base is not None
             layout = job.layout.get(job.base.policy.name, {})
             return evaluate_base(job.base, folder, verifier, progress, layout, attempt)
-        except (DiskFullError, Interrupted):
+        except (DiskFullError, phases.Interrupted):
             log.info("interrupted", exc_info=True)
             raise
         except Exception as error:
@@ -152,21 +164,18 @@ def run_job(
 
 
 def _attempts(folder: Path) -> int:
-    """Earlier starts; of a damaged manifest by the ledger of costs."""
+    """Of a damaged manifest by the ledger of costs."""
     state, _, attempts = state_of(folder)
     if state == "failed" and not attempts:
-        with contextlib.suppress(StoreError):
-            costs = read_journal(folder).tables.get("costs")
-            return 0 if costs is None else max(costs["attempt"].to_pylist())
+        with contextlib.suppress(StoreError, KeyError):
+            attempts = max(read_journal(folder).tables["costs"]["attempt"].to_pylist())
     return attempts
 
 
 def failure_reason(error: Exception, job: Job) -> str:
     """Of an unexpected error also its last line in the plugin, else its last."""
-    if isinstance(error, CheckpointError):
-        return f"{error}; {remedy(Path(job.folder))}"
     if isinstance(error, HarnessError):
-        return str(error)
+        return f"{error}; {remedy(Path(job.folder))}" if isinstance(error, CheckpointError) else str(error)
     package = ""
     if job.cell is not None:
         with contextlib.suppress(PluginError):
@@ -180,17 +189,118 @@ def failure_reason(error: Exception, job: Job) -> str:
 
 def fault_of(error: Exception) -> Fault:
     """The word for what has happened."""
-    match error:
-        case TrainingError():
-            return error.fault
-        case MemoryError():
-            return Fault.MEMORY
-        case RuntimeError() | EngineError() | OSError() if _NO_MEMORY.search(str(error)):
-            return Fault.MEMORY
-        case VerificationError():
-            return Fault.VERIFIER
-        case StoreError() | CheckpointError() | OSError():
-            return Fault.DAMAGED
-        case EngineError():
-            return Fault.ENGINE
-    return Fault.ERROR
+    if isinstance(error, TrainingError):
+        return error.fault
+    if isinstance(error, RuntimeError | EngineError | OSError) and _NO_MEMORY.search(str(error)):
+        return Fault.MEMORY
+    return next((fault for kind, fault in _FAULTS if isinstance(error, kind)), Fault.ERROR)
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    """Whether the work goes on: a phase counted, or the main thread computed."""
+
+    said: float
+    used: float = 0.0
+    beats: int = -1
+
+    def due(self, now: float, cpu: float, beats: int) -> bool:
+        """now: seconds; cpu: of the main thread."""
+        if beats == self.beats and cpu - self.used < LEAST_CPU_SHARE * (now - self.said):
+            return False
+        self.said, self.used, self.beats = now, cpu, beats
+        return True
+
+
+class Worker(logging.Handler):
+    """A log handler, which sends its records to the driver."""
+
+    def __init__(self, source: BinaryIO, sink: BinaryIO, silence: float) -> None:
+        super().__init__(logging.INFO)
+        self._sink, self._source = sink, source
+        self._writing = threading.Lock()
+        self._jobs: queue.Queue[Job | None] = queue.Queue()
+        self._stopped = threading.Event()
+        self._job: Job | None = None
+        phases.obey(self._stopped.is_set)
+        log.addHandler(self)
+        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._pulse, args=(min(PULSE_SECONDS, silence / 10),), daemon=True).start()
+
+    def serve(self) -> None:
+        """Until told to stop."""
+        from harness.verification.verifier import Verifier
+
+        verifier = Verifier(workers=1)
+        while not self._stopped.is_set() and (job := self._jobs.get()) is not None:
+            self._job = job
+            try:
+                with logged(Path(job.folder)):
+                    try:
+                        spent = run_job(job, verifier, partial(self._progress, job.id), self._stopped.is_set)
+                        finished = Finished(job.id, "done", cpu_seconds=spent)
+                    except Exception as error:  # a fault of ours or of a plugin ends this cell, not the others
+                        finished = _ended(error, job)
+                    log.info("end: %s %s", finished.outcome, finished.reason)
+            except OSError as error:  # of the log itself
+                finished = _ended(error, job)
+            self._job = None
+            self._say(finished)
+        verifier.close()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say(Said(record.getMessage(), getattr(record, "topic", "")))
+
+    def _progress(self, job: str, done: float, total: float, words: str) -> None:
+        self._say(Progress(job, done, total, words))
+
+    def _say(self, message: FromWorker) -> None:
+        try:
+            with self._writing:
+                self._sink.write(encoder.encode(message) + b"\n")
+                self._sink.flush()
+        except BrokenPipeError:  # the driver is gone
+            self._stopped.set()
+
+    def _pulse(self, interval: float) -> None:
+        heartbeat, main = Heartbeat(time.monotonic()), threading.main_thread().ident
+        cpu_clock = getattr(time, "pthread_getcpuclockid", lambda _: time.CLOCK_PROCESS_CPUTIME_ID)
+        while True:
+            time.sleep(interval)
+            if heartbeat.due(time.monotonic(), time.clock_gettime(cpu_clock(main)), phases.beats()):
+                self._say(Alive(phases.words()))
+            if (job := self._job) is not None:
+                trim(log_of(Path(job.folder)))
+
+    def _read(self) -> None:
+        for line in self._source:
+            self._jobs.put(to_worker.decode(line))
+        self._stopped.set()  # the driver asks for it or is gone: the step ends and is kept
+        self._jobs.put(None)
+        time.sleep(GRACE_SECONDS)
+        os._exit(1)
+
+
+def _ended(error: Exception, job: Job) -> Finished:
+    if isinstance(error, phases.Interrupted):
+        return Finished(job.id, "interrupted")
+    if isinstance(error, DiskFullError) or (isinstance(error, OSError) and is_full(error)):
+        return Finished(job.id, "disk", str(error))
+    return Finished(job.id, "failed", failure_reason(error, job), fault_of(error))
+
+
+def main() -> None:
+    for ignored in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ignored, signal.SIG_IGN)  # the driver decides what they mean
+    sink = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    logging.basicConfig(stream=sys.stderr, format=FORMAT, datefmt="%Y-%m-%d %H:%M:%S")
+    logging.captureWarnings(True)
+    log.setLevel(logging.INFO)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # the driver asks a silent worker where it is before it kills it
+    Worker(sys.stdin.buffer, sink, float(sys.argv[1])).serve()
+
+
+if __name__ == "__main__":
+    main()

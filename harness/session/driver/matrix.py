@@ -31,10 +31,8 @@ from harness.session.driver.jobs import (
     Finished,
     FromWorker,
     Job,
-    Leave,
     Progress,
     Said,
-    ToWorker,
     encoder,
     from_worker,
     job_of,
@@ -56,7 +54,6 @@ CLOSE_SECONDS = 5.0
 ONCE_MORE = frozenset({Fault.MEMORY, Fault.KILLED})
 """Faults that depend on what else the machine did. All others would come again, and are for the next `harness run`."""
 STACKS_SECONDS = 1.0
-"""For the stacks of a hung worker's threads, before it is killed."""
 START_SECONDS = 300.0
 """So much longer than ever after a new process may be silent: it imports its libraries."""
 
@@ -84,8 +81,8 @@ def run_matrix(
     verbose: bool = False,
     address: str | None = None,
 ) -> RunSummary:
-    """Run what is not done, as planned. refresh: called after each finished job. address: of a Ray cluster. silence: of a worker,
-    in seconds, before it is killed. Raises UsageError if another run has some of these cells, EngineError."""
+    """Run what is not done, as planned. refresh: called after each finished cell. silence: seconds before a worker is killed.
+    Raises UsageError if another run has some of these cells, EngineError."""
     keys = prepared.keys()
     with locked(prepared.folder, keys) as claim:
         theirs = holding(prepared.folder) - keys
@@ -113,7 +110,7 @@ class WorkerProcess:
         self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the worker
         environment = {**os.environ, **ONE_THREAD, **LARGE_BLOCKS, "PYTHONUNBUFFERED": "1", **environment}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "harness.session.driver.worker", str(silence)],
+            [sys.executable, "-m", "harness.session.driver.jobs", str(silence)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr, env=environment,
         )  # fmt: skip
         self.gpu = environment.get(VISIBLE, "")
@@ -126,13 +123,16 @@ class WorkerProcess:
     def take(self, job: Job) -> None:
         """Also before its process is up."""
         self.job, self.heard, self.begun, self.phase = job, max(self.heard, time.monotonic()), False, ""
-        self.send(job)
-
-    def send(self, message: ToWorker) -> None:
         assert self.process.stdin is not None
         with suppress(OSError):  # it died; the listener reports that
-            self.process.stdin.write(encoder.encode(message) + b"\n")
+            self.process.stdin.write(encoder.encode(job) + b"\n")
             self.process.stdin.flush()
+
+    def leave(self) -> None:
+        """After a checkpoint at the next step's end."""
+        assert self.process.stdin is not None
+        with suppress(OSError):
+            self.process.stdin.close()
 
     def _listen(self, inbox: Inbox) -> None:
         assert self.process.stdout is not None
@@ -153,7 +153,7 @@ class WorkerProcess:
         killing.start()
 
     def exit_reason(self) -> str:
-        """With the last line of its job's log, before that of stderr."""
+        """With the last line of its job's log, else of stderr."""
         if self.kill_reason:
             return self.kill_reason
         code = self.process.returncode
@@ -167,12 +167,10 @@ class WorkerProcess:
         return f"the worker process was {how}" + (f" ({said[-1][:200]})" if said else "")
 
     def dismiss(self) -> None:
-        """It leaves when its stdin closes; a job is given up."""
+        """A job is given up."""
         if self.job is not None:
             self.process.kill()
-        if self.process.stdin is not None:
-            with suppress(OSError):
-                self.process.stdin.close()
+        self.leave()
 
     def close(self, deadline: float) -> None:
         """At `deadline` (monotonic) it is killed."""
@@ -213,14 +211,12 @@ class _Driver:
         self.jobs: dict[str, Job] = {}
         """By key, until they are granted and given to a worker."""
         self.requests: dict[str, Request] = {}
-        folder, own = prepared.folder, "" if claim is None else str(claim.file)
+        own = "" if claim is None else str(claim.file)
         todo: list[Base | Cell] = [*prepared.missing(), *cells]
         for work in todo:
-            place = place_of(plan, work)
-            self.jobs[work.key] = job_of(work, folder / work.key, place.layout, own)
-            self.requests[work.key] = Request(
-                work.key, place.bundles, seconds[work.kind] if isinstance(work, Cell) else 0.0
-            )
+            place, took = place_of(plan, work), seconds[work.kind] if isinstance(work, Cell) else 0.0
+            self.jobs[work.key] = job_of(work, prepared.folder / work.key, place.layout, own)
+            self.requests[work.key] = Request(work.key, place.bundles, took)
         self.granted: deque[str] = deque()
         self.again: dict[str, Job | None] = {}
         """What has failed as it need not fail again: to be tried once more, then None."""
@@ -261,11 +257,10 @@ class _Driver:
                 self._process_message(worker, message)
 
     def _free(self) -> WorkerProcess | None:
-        free = [worker for worker in self.workers if worker.job is None]
-        if not free and len(self.workers) < self.most:
-            free = [WorkerProcess(self.inbox, {**self.environment, **self._gpu()}, self.silence)]
-            self.workers += free
-        return free[0] if free else None
+        if (free := next((w for w in self.workers if w.job is None), None)) is None and len(self.workers) < self.most:
+            free = WorkerProcess(self.inbox, {**self.environment, **self._gpu()}, self.silence)
+            self.workers.append(free)
+        return free
 
     def _retry_alone(self) -> None:
         """What failed for want of memory, or was killed, gets the machine and a new process."""
@@ -373,7 +368,7 @@ class _Driver:
         end = time.monotonic() + STOP_SECONDS
         stopped = [Path(worker.job.folder) for worker in self.workers if worker.job is not None and worker.begun]
         for worker in self.workers:
-            worker.send(Leave())
+            worker.leave()
         try:
             while any(w.job for w in self.workers) and time.monotonic() < end:
                 try:

@@ -16,12 +16,11 @@ from harness.phases import words as running_phases
 LINE_SECONDS = 15.0
 BASE_CELLS = 2.5
 """For the bar a base checkpoint counts as much as so many cells."""
-SHOWN = 4
-"""Running jobs that one line names."""
+JOBS_A_LINE = 4
 
 
 class Reporter:
-    """Rate and time left are those of the steps that this run makes of cells."""
+    """Rate and time left count the steps that this run makes of cells."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -98,8 +97,8 @@ class Reporter:
         self._bars.update(self._all, completed=sum(self._at.values()), words=self.words())
         if self._bars.disable and time.monotonic() - self._said >= LINE_SECONDS:
             running = [f"{t.description}: {t.fields['words']}" for t in self._bars.tasks if t.id != self._all]
-            more = f", and {len(running) - SHOWN} more" if len(running) > SHOWN else ""
-            self.message("; ".join([self.words(), *running[:SHOWN]]) + more)
+            more = f", and {len(running) - JOBS_A_LINE} more" if len(running) > JOBS_A_LINE else ""
+            self.message("; ".join([self.words(), *running[:JOBS_A_LINE]]) + more)
 
     def stop(self) -> None:
         self._bars.stop()
@@ -110,7 +109,7 @@ class Reporter:
 
 @contextmanager
 def watched(first: str) -> Iterator[None]:
-    """A line on what this process does while the block runs. first: words until there is a phase."""
+    """A line on what this process does. first: words until there is a phase."""
     ended, console = threading.Event(), Console(stderr=True)
     status = console.status("")
 

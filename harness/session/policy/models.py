@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import os
@@ -34,12 +35,10 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_SECONDS = 4.0
 MAX_FILES = 10_000
-"""Of a model's folder."""
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 _CREDENTIALS = re.compile(r"//[^/@\s]*@")
 """Of an address that the environment gives, as HF_ENDPOINT may."""
-_REMEMBERED_BYTES = 1 << 20
-"""Smaller files are read each time."""
+_LEAST_REMEMBERED_BYTES = 1 << 20
 _SETTLED_NS = 2_000_000_000
 """A file changed more recently than this may change again without another time stamp."""
 _ANNOUNCED_BYTES = 2 << 30
@@ -86,8 +85,8 @@ def unpinned(policy: Policy) -> bool:
 def base_folder(
     policy: Policy, seed: int, progress: Progress | None = None, options: Mapping[str, Any] = MappingProxyType({})
 ) -> Path:
-    """The policy's start weights. options: the embedded engine's, for a supervised start. Raises CellError for a base without the
-    competence that RL needs, DataError."""
+    """The policy's start weights. options: the embedded engine's. Raises CellError for a base without the competence that RL needs,
+    DataError."""
     if policy.is_micro:
         from harness.engines.embedded.warmup import base_checkpoint
 
@@ -130,7 +129,7 @@ def raw_folder(policy: Policy) -> Path:
 
 
 def hub_folder(policy: Policy, fetch: bool) -> Path:
-    """In this machine's cache, perhaps without weights. fetch: a few MB. Raises DataError."""
+    """In this machine's cache, perhaps without weights. Raises DataError."""
     if fetch:
         return _snapshot(policy, allow_patterns=SMALL_FILES)
     if not hub_cache(policy.model).is_dir():
@@ -139,18 +138,17 @@ def hub_folder(policy: Policy, fetch: bool) -> Path:
 
 
 def at_hand(policy: Policy) -> Path | None:
-    """The folder with a policy's tokenizer, where it is here."""
+    """The folder with a tokenizer, where it is here."""
     if policy.is_micro:
         return None
-    try:
+    with suppress(DataError):
         folder = required_folder(policy) or hub_folder(policy, fetch=False)
-    except DataError:
-        return None
-    return folder if (folder / "tokenizer_config.json").is_file() else None
+        return folder if (folder / "tokenizer_config.json").is_file() else None
+    return None
 
 
 def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) -> Path:
-    """From the hub, or the cache alone: of a known commit the hub's library does not fall back to it."""
+    """From the hub, else the cache."""
     from huggingface_hub import is_offline_mode, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
     from huggingface_hub.utils.tqdm import tqdm
@@ -184,16 +182,12 @@ def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) ->
 
 
 def pinned(suite: Suite, online: bool) -> Suite:
-    """With hub commits as revisions, where known here or, `online`, said in time."""
-    commits: dict[tuple[str, str | None], str | None] = {}
+    """With hub commits as revisions, where known or, `online`, said in time."""
+    commit = functools.cache(functools.partial(_commit_of, online=online))
 
     def pin(policy: Policy) -> Policy:
-        if not unpinned(policy):
-            return policy
-        name = policy.model, policy.revision
-        if name not in commits:
-            commits[name] = _commit_of(policy.model, policy.revision or "main", online)
-        return policy.model_copy(update={"revision": commits[name] or policy.revision})
+        found = commit(policy.model, policy.revision or "main") if unpinned(policy) else None
+        return policy.model_copy(update={"revision": found}) if found else policy
 
     groups = [g.model_copy(update={"policies": [pin(p) for p in g.policies]}) for g in suite.groups]
     return suite.model_copy(update={"groups": groups})
@@ -201,8 +195,7 @@ def pinned(suite: Suite, online: bool) -> Suite:
 
 def identity_of(policy: Policy) -> str:
     """In a key. Raises DataError for a folder that cannot be read."""
-    folder = local_folder(policy.model)
-    if folder is not None:
+    if (folder := local_folder(policy.model)) is not None:
         return f"content {content_digest(folder)}"
     return policy.model if policy.is_micro else f"{policy.model}@{policy.revision or 'main'}"
 
@@ -213,7 +206,7 @@ def loaded_commit(base: Path) -> str:
 
 
 def _commit_of(model: str, revision: str, online: bool) -> str | None:
-    """As downloaded, noted earlier, or as the hub says within HUB_SECONDS, in a thread: name resolution has no time-out."""
+    """As downloaded, noted earlier, or said within HUB_SECONDS; in a thread, as name resolution has no time-out."""
     from huggingface_hub import constants
 
     ref = hub_cache(model) / "refs" / revision
@@ -242,14 +235,13 @@ def _commit_of(model: str, revision: str, online: bool) -> str | None:
 
 
 def content_digest(folder: Path) -> str:
-    """Of names and bytes of all files, links followed, without hidden ones and *.md. Large files are remembered. Raises
-    DataError."""
+    """Of names and bytes of all files but hidden ones and *.md, links followed. Raises DataError."""
     try:
         listed = list(itertools.islice(folder.rglob("*"), MAX_FILES + 1))
         if len(listed) > MAX_FILES:
             raise DataError(f"{folder}: more than {MAX_FILES:,} files: not a model's folder")
-        files = {p.relative_to(folder).as_posix(): p for p in sorted(listed) if _counts(p.relative_to(folder))}
-        files = {name: path for name, path in files.items() if not path.is_dir()}
+        named = {p.relative_to(folder): p for p in sorted(listed) if p.suffix.lower() != ".md" and not p.is_dir()}
+        files = {n.as_posix(): p for n, p in named.items() if not any(part.startswith(".") for part in n.parts)}
         found = {name: path.stat() for name, path in files.items()}
         stamps = {name: (s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for name, s in found.items()}
         note = cache_folder() / "models" / "folders"
@@ -269,7 +261,7 @@ def content_digest(folder: Path) -> str:
     kept = {
         name: _Seen(stamp, digests[name])
         for name, stamp in stamps.items()
-        if stamp[0] >= _REMEMBERED_BYTES and max(stamp[1:3]) < settled
+        if stamp[0] >= _LEAST_REMEMBERED_BYTES and max(stamp[1:3]) < settled
     }
     if kept and kept != seen:
         _remember(note, msgspec.json.encode(kept))
@@ -277,10 +269,6 @@ def content_digest(folder: Path) -> str:
     for name, digest in digests.items():
         whole.update(f"{name}\0{digest}\0".encode())
     return whole.hexdigest()
-
-
-def _counts(path: Path) -> bool:
-    return not any(part.startswith(".") for part in path.parts) and path.suffix.lower() != ".md"
 
 
 def _file_digest(path: Path) -> str:

@@ -1,9 +1,10 @@
-"""Which levels a policy can learn from, and which of two policies could help the other."""
+"""Which levels a policy can learn from, and which of two could help the other."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -28,14 +29,12 @@ from harness.verification.verifier import Verifier
 SEED = 20_263
 LEAST, MOST = 0.1, 0.5
 """Of pass@1, between which RL finds both successes and failures."""
-ROWS = 512
-"""Answers that are sampled at once."""
+ANSWERS_AT_ONCE = 512
 Solved = Bool[np.ndarray, "prompts answers"]
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
-    """pass1: share of right, finished answers, error: its standard error over prompts; pass_any: of prompts with a right
-    answer."""
+    """pass1: share of right answers; error: its standard error over prompts; pass_any: share of prompts with a right answer."""
 
     policy: str
     level: str
@@ -84,8 +83,7 @@ def calibrate(
     few_shot: int = 0,
     plain: bool = False,
 ) -> Calibration:
-    """Sample `answers` to up to `prompts` training questions of each level at temperature 1. plain: without chat templates.
-    Raises UsageError."""
+    """Sample training questions of each level at temperature 1. plain: without chat templates. Raises UsageError."""
     asked = {name: questions_of(task, name, prompts) for name in _levels(task, levels)}
     if few_shot and task == "micro":
         raise UsageError("--few-shot: of the ladder only")
@@ -143,21 +141,18 @@ def _levels(task: str, levels: Sequence[str]) -> list[str]:
         known = ladder.levels_of(task)
     else:
         raise UsageError(f"--task {task}: ladder or micro, whose levels can be told apart")
-    unknown = [name for name in levels if name not in known]
-    if unknown:
+    if unknown := [name for name in levels if name not in known]:
         raise UsageError(f"--levels: unknown level {unknown[0]!r}; there are {', '.join(known)}")
     return list(dict.fromkeys(levels)) or list(known)
 
 
 def questions_of(task: str, level: str, count: int) -> list[Prompt]:
-    """Of the training side, never of evaluation; fewer where the level is small."""
+    """Of the training side; fewer where the level is small."""
     seed, source = derive(SEED, level), micro if task == "micro" else ladder
     for fewer in range(count, 0, -1):
-        try:
+        with suppress(DataError):
             found: list[Prompt] = source.training_prompts(seed, fewer, [level])
             return found
-        except DataError:
-            continue
     raise UsageError(f"--prompts {count}: at least 1")
 
 
@@ -166,7 +161,7 @@ def _drawn(
 ) -> list[list[Sample]]:
     prompts = [replace(p, text=shots + p.text) for p in questions]
     drawn: list[list[Sample]] = []
-    size = max(1, ROWS // answers)
+    size = max(1, ANSWERS_AT_ONCE // answers)
     with phase(f"{engine.name}: {questions[0].labels['skill']}", len(prompts)) as sampling:
         for start in range(0, len(prompts), size):
             part = prompts[start : start + size]
@@ -177,7 +172,7 @@ def _drawn(
 
 
 def first_question(sample: Sample) -> Sample:
-    """A base model ends its answer with the next question."""
+    """A base model goes on with the next question."""
     text, cut, _ = sample.text.partition("\n\nQ:")
     return replace(sample, text=text, finished=sample.finished or bool(cut))
 

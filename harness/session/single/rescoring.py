@@ -1,4 +1,4 @@
-"""`harness rescore`: today's verifier on stored samples, which are only read."""
+"""`harness rescore`: today's verifier on stored samples."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ class CellChange(msgspec.Struct, frozen=True):
     cell: str
     change: Change
 
+    def __str__(self) -> str:
+        c = self.change
+        said = f"{c.before.value} -> {c.after.value} (gold {c.gold!r}, extracted {c.after.extracted!r})"
+        return f"{self.suite}/{self.cell} {c.task} {c.mode} {c.document}#{c.repeat}: {said}"
+
 
 @dataclass(frozen=True, slots=True)
 class RescoreReport:
@@ -39,19 +44,10 @@ class RescoreReport:
     problems: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        lines = [
-            f"{self.samples} samples of {self.cells} cells verified again: {len(self.changes)} verdicts would change"
-        ]
-        for found in self.changes[:50]:
-            c = found.change
-            lines.append(
-                f"  {found.suite}/{found.cell} {c.task} {c.mode} {c.document}#{c.repeat}: "
-                f"{c.before.value} -> {c.after.value} (gold {c.gold!r}, extracted {c.after.extracted!r})"
-            )
-        if len(self.changes) > 50:
-            lines.append(f"  ... and {len(self.changes) - 50} more (--json has all)")
-        lines += [f"not read: {problem}" for problem in self.problems]
-        return "\n".join(lines)
+        head = f"{self.samples} samples of {self.cells} cells verified again: {len(self.changes)} verdicts would change"
+        more = [f"  ... and {len(self.changes) - 50} more (--json has all)"] if len(self.changes) > 50 else []
+        unread = (f"not read: {problem}" for problem in self.problems)
+        return "\n".join([head, *(f"  {change}" for change in self.changes[:50]), *more, *unread])
 
 
 def rescore_results(results: Path, suite: str | None = None, scorer: str | None = None) -> RescoreReport:

@@ -29,7 +29,7 @@ from harness.versions import BASE, versions
 
 
 class Standalone(msgspec.Struct, frozen=True):
-    """folder: of every sample; answers: right, cut off, empty, without a box."""
+    """folder: of every sample; answers: the line of figures."""
 
     checkpoint: str
     metrics: tuple[Metric, ...]
@@ -51,8 +51,8 @@ def evaluate_checkpoint(
     data_dir: Path | None = None,
     results: Path = Path("results"),
 ) -> Standalone:
-    """Greedy and avg@k. None: each task's own `max_new_tokens`, a chat template where there is one. Raises UsageError,
-    PluginError, DataError, EngineError, VerificationError."""
+    """Greedy and avg@k. None: each task's own `max_new_tokens`, a chat template where there is one. Raises UsageError, PluginError,
+    DataError, EngineError, VerificationError."""
     if not checkpoint.is_dir():
         raise UsageError(f"{checkpoint}: no such folder")
     chosen = [get_task(named(name)) for name in tasks]

@@ -32,7 +32,7 @@ class EvaluationLoad(NamedTuple):
 
 
 def asked(evaluation: Evaluation) -> EvaluationLoad:
-    """With `k: null` a greedy answer and as many samples as the task's own k."""
+    """With `k: null` a greedy answer and the task's own k."""
     tasks = [get_task(name) for name in evaluation.tasks]
     answers = 0
     for task in tasks:
@@ -43,8 +43,8 @@ def asked(evaluation: Evaluation) -> EvaluationLoad:
 
 
 class RegimeLoad(NamedTuple):
-    """What the regime's declarations add to a step, per own rollout. trained, scored: answers of each peer that are trained on, and
-    that only go through a forward pass. again: own answers of a second round. gradients: measured at every step."""
+    """Per own rollout. trained, scored: answers of each peer that are trained on, or only scored. again: own answers of a second
+    round. gradients: measured at every step."""
 
     trained: float
     scored: float
@@ -53,8 +53,7 @@ class RegimeLoad(NamedTuple):
 
 
 def regime_load(cell: Cell) -> RegimeLoad:
-    """Who shares answers trains on them, up to `Regime.peer_share`, who shares values on nothing more; who needs scores has its
-    peers' answers scored too. An upper bound for regimes that select [our reading]."""
+    """By the regime's declarations: an upper bound for regimes that select [our reading]."""
     regime = registry.build(cell.variant.regime, cell.variant.options)
     answers = any(issubclass(kind, AnswerRecord) for kind in regime.shares)
     scored = float(Need.RECEIVER_OLD in regime.needs) + float(Need.SCORES in regime.needs)
@@ -74,7 +73,7 @@ def prior_lengths(cell: Cell) -> Lengths:
 
 
 def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = None) -> CellDemand:
-    """devices: per policy, where the suite has chosen the layout. lengths: as measured. Raises UsageError."""
+    """devices: per policy, where the suite has chosen the layout. Raises UsageError."""
     training, evaluation, options = cell.training, cell.evaluation, cell.engine_options
     load, evaluated = regime_load(cell), asked(evaluation)
     prompt, longest = lengths or prior_lengths(cell)

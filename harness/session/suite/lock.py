@@ -1,8 +1,8 @@
-"""One run a cell of results/<suite>, also over file systems without locks. A run lays a claim, `.runs/<name>.json`, with the keys
-of its cells. Whether its holder lives is asked of the system where that is the same; else its file time tells, which the holder
-renews: after LEASE_SECONDS it is dead, and removed. A process changes a cell under a shared lock on the claim's file, if that is
-still there, and a claim is removed under that lock alone: a stopped worker changes nothing once its cell has gone to another.
-Without locks one case remains: stopped between that look and its change."""
+"""One run a cell, also over file systems without locks. A run lays a claim, `.runs/<name>.json`, with its cells' keys. Its holder
+lives if the system says so; on another machine while it renews the file time: after LEASE_SECONDS it is dead, and removed. A cell
+is changed under a shared lock on the claim's file, if that is still there, and a claim is removed under that lock alone: a stopped
+worker changes nothing once its cell has gone to another. Without locks one case remains: stopped between that look and its
+change."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def locked(folder: Path, keys: Collection[str]) -> Iterator[Claim]:
 
 @contextmanager
 def held(claim: Path, cell: Path) -> Iterator[None]:
-    """One change of `cell`'s folder by a process of the run. Raises FencedError, StoreError."""
+    """One change of `cell`'s folder. Raises FencedError, StoreError."""
     try:
         file = os.open(claim, os.O_RDONLY)
     except FileNotFoundError:
@@ -113,7 +113,7 @@ def _taken_over(cell: Path) -> str:
 
 
 def _lay(mine: Path, holder: Holder) -> None:
-    """Wait until no living run has our keys. Of two at once the higher name steps back."""
+    """Of two at once the higher name steps back."""
     folder, end = mine.parent.parent, time.monotonic() + PATIENCE_SECONDS
     seen, laid = dict[Path, float](), True
     write_atomic(mine, msgspec.json.encode(holder))

@@ -1,38 +1,62 @@
-"""The plan of a prepared suite. Imports without torch. Finished cells of the same folder take the place of predicted seconds."""
+"""The plan of a prepared suite, and what it takes on the disk. No torch. Finished cells take the place of predicted seconds."""
 
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from harness.allocation import embedded
 from harness.allocation import inventory as machines
 from harness.allocation.chunks import MICRO_TOKENS
-from harness.allocation.cost_model import USABLE, CellDemand, Device, Lengths, device
+from harness.allocation.cost_model import MEAN_ANSWER, USABLE, CellDemand, Device, Lengths, checkpoint_bytes, device
 from harness.allocation.inventory import Bundle, Inventory
 from harness.allocation.layout import START_SECONDS
-from harness.allocation.planner import KindPlan, Plan, first_of, plan_cells, plan_workers
+from harness.allocation.planner import Disk, KindPlan, Plan, first_of, plan_cells, plan_workers
+from harness.allocation.shapes import load_shape
+from harness.cache import PRETRAINED, cache_folder, hub_cache, model_folder
 from harness.engines import catalogue
 from harness.engines.catalogue import backend_of
 from harness.engines.embedded.presets import START_EXAMPLES, START_STEPS
-from harness.errors import DataError, EngineError, InfeasibleError, StoreError, SuiteError
+from harness.errors import DataError, EngineError, InfeasibleError, StoreError, UsageError
 from harness.session.cell.manifests import Base
 from harness.session.policy.models import at_hand
-from harness.session.suite.demands import demand
-from harness.session.suite.disk_space import disk_of
+from harness.session.suite.demands import asked, demand
 from harness.session.suite.prepare import Prepared
+from harness.session.suite.rules import at
+from harness.store.journal import read_journal
 from harness.suite.cells import Cell
-from harness.suite.schema import Policy, Suite
+from harness.suite.schema import FileTask, Suite
+from harness.tasks.registry import is_generated
 
 BASE_SECONDS = 75.0
 """Training and evaluating a micro base checkpoint, on one core; others' are counted."""
 LEAST_CALL_SECONDS, CALL_FACTOR = 1800.0, 4.0
 """One call of an engine may take so many times the longest phase that the plan predicts, and no less than the engine's own
 half an hour."""
+_WEIGHTS = {".safetensors", ".bin", ".gguf", ".pt", ".pth"}
+_TABLES = {
+    "samples": (4200, 72),
+    "steps": (9600, 140),
+    "terms": (2700, 52),
+    "curves": (1350, 13),
+    "costs": (2030, 24),
+    "exchanges": (4200, 33),
+    "traces": (4000, 60),
+}
+"""Bytes of a finished journal's tables before their first row (schemas), and per row, texts and lists left out, as lz4 leaves them;
+measured on micro cells."""
+_COSTS_A_CHECKPOINT = 7
+_TRACES_A_STEP = 2
+_MANIFEST = 3300
 
 Options = Mapping[str, int | float | bool]
 
@@ -46,7 +70,7 @@ class Place:
 
 
 def plan_for(prepared: Prepared, inventory: str | None, jobs: int | None = None, address: str | None = None) -> Plan:
-    """On a stated inventory, else on what there is: at `address`, a Ray cluster's. Raises UsageError."""
+    """On a stated inventory, else on what there is, at `address` on a Ray cluster. Raises UsageError."""
     engine, options = backend_of(prepared.suite.engine), prepared.suite.engine_options
     machine = machines.parse(inventory) if inventory else engine.inventory(address)
     pending = prepared.left()
@@ -108,32 +132,20 @@ def _layout(kind: KindPlan, owner: Cell | Suite, policies: list[str]) -> Mapping
 
 
 def _lengths(source: str, cell: Cell, known: dict[tuple[str, str], Lengths | None]) -> Lengths | None:
-    """By its policies' tokenizers; None where one is not at hand. known: found so far. Raises SuiteError where a stated
-    `max_length`, or a model, holds less."""
+    """None where a tokenizer is not at hand. Raises SuiteError where a stated `max_length`, or a model, holds less."""
+    from harness.session.cell.questions import checked, measured
+
     found = []
     for policy in cell.group.policies:
         about = policy.model_dump_json(exclude={"name"}), cell.training.model_dump_json()
         if about not in known:
-            known[about] = _measured_lengths(source, policy, cell)
+            known[about] = None
+            with suppress(DataError), at(source, "", EngineError):
+                if folder := at_hand(policy):
+                    known[about] = lengths = measured(policy, folder, cell.evaluation, cell, fetch=False)
+                    checked(cell.engine, cell.engine_options, policy, folder, lengths)
         found.append(known[about])
-    sure = [lengths for lengths in found if lengths is not None]
-    return Lengths(*map(max, zip(*sure, strict=True))) if len(sure) == len(found) else None
-
-
-def _measured_lengths(source: str, policy: Policy, cell: Cell) -> Lengths | None:
-    from harness.session.cell.questions import checked, measured
-
-    try:
-        folder = at_hand(policy)
-        lengths = measured(policy, folder, cell.evaluation, cell, fetch=False) if folder else None
-    except DataError:
-        return None
-    try:
-        if folder and lengths:
-            checked(cell.engine, cell.engine_options, policy, folder, lengths)
-    except EngineError as error:
-        raise SuiteError(source, "", str(error)) from None
-    return lengths
+    return None if None in found else Lengths(*map(max, zip(*filter(None, found), strict=True)))
 
 
 def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = None) -> Plan:
@@ -197,12 +209,9 @@ def _base_seconds(prepared: Prepared, base: Base, machine: Inventory) -> float:
 
 
 def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
-    """Mean seconds of finished cells by kind: by the clock where GPUs worked, else of CPU; of policies side by side the
-    slowest."""
+    """Mean seconds of finished cells by kind: by the clock where GPUs worked, else of CPU; of policies side by side the slowest."""
     found: dict[str, list[float]] = {}
     for cell in prepared.done():
-        from harness.store.journal import read_journal
-
         try:
             costs = read_journal(prepared.folder / cell.key).tables["costs"].to_pandas()
         except (StoreError, KeyError):
@@ -213,3 +222,118 @@ def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
             seconds = costs["wall_seconds" if costs["gpu_seconds"].sum() > 0 else "cpu_seconds"].sum()
         found.setdefault(cell.kind, []).append(float(seconds))
     return {kind: sum(seconds) / len(seconds) for kind, seconds in found.items()}
+
+
+# The disk -------------------------------------------------------------------------------------------------------------
+
+
+class CellDisk(NamedTuple):
+    """Bytes. running: at the fullest moment."""
+
+    kept: int
+    running: int
+
+
+def _text(task: str | FileTask) -> tuple[float, float]:
+    """Bytes that lz4 leaves per token of an answer's text, and of a trace's lists: measured on micro, a prior of prose."""
+    return (0.3, 4.0) if is_generated(task) else (2.2, 32.0)
+
+
+def disk_of(prepared: Prepared, workers: int) -> Disk:
+    """workers: cells side by side. Raises UsageError for a model of unknown size."""
+    pending = prepared.left()
+    of_kind = {cell.kind: cell_disk(cell) for cell in {cell.kind: cell for cell in pending}.values()}
+    cells = [of_kind[cell.kind] for cell in pending]
+    answers, tokens = asked(prepared.suite.evaluation)
+    header, row = _TABLES["samples"]
+    evaluated = 2000 + _MANIFEST // 3 + header
+    evaluated += int(answers * (row + _text(prepared.suite.training.task)[0] * MEAN_ANSWER * tokens))
+    kept = sum(c.kept for c in cells) + len(prepared.missing()) * evaluated
+    most = sorted((c.running - c.kept for c in cells), reverse=True)[: max(1, workers)]
+    return Disk(kept, kept + sum(most), sum(size for _, size in _caches(prepared)))
+
+
+def cell_disk(cell: Cell) -> CellDisk:
+    asks, (answer, trace) = demand(cell), _text(cell.training.task)
+    work, policies, shared = asks.workload, len(asks.policies), asks.workload.trained - 1.0
+    own = sum(p.rollouts for p in asks.policies) * work.prompts * work.steps
+    rows = {
+        "samples": policies * work.evaluated,
+        "steps": policies * work.steps,
+        "terms": policies * work.steps * (2 if shared else 1),
+        "curves": policies * work.curves,
+        "costs": policies * _COSTS_A_CHECKPOINT * work.saves,
+        "exchanges": int(own * shared),
+        "traces": policies * work.steps * _TRACES_A_STEP if shared else 0,
+    }
+    texts = rows["samples"] * answer * work.evaluation_tokens + rows["traces"] * trace * work.answer_tokens
+    tables = sum(_TABLES[name][0] + _TABLES[name][1] * count for name, count in rows.items() if count)
+    journal = _MANIFEST + int(MEAN_ANSWER * texts) + tables
+    saved = [
+        checkpoint_bytes(p.model, p.precision, _tokenizer(model_folder(policy.model)), p.adapters)
+        for p, policy in zip(asks.policies, cell.group.policies, strict=True)
+    ]
+    weights, whole = sum(c.kept for c in saved), sum(c.whole for c in saved)
+    kept = journal + (0 if cell.keep == "none" else weights)
+    best = 2 * weights + max(c.optimiser for c in saved) if cell.keep == "best" else 0
+    return CellDisk(kept, max(kept, journal + min(2, max(1, work.saves)) * whole + best))
+
+
+def check_place(folder: Path) -> None:
+    """Before anything that takes time. Raises UsageError."""
+    existing = _existing(folder)
+    try:
+        with tempfile.TemporaryFile(
+            dir=existing
+        ):  # permissions do not tell everything: read-only mounts, root's own limits
+            pass
+    except OSError as error:
+        why = f"cannot be written: {error.strerror or error}" if existing.is_dir() else "is a file, not a folder"
+        raise UsageError(f"{folder}: {existing} {why}") from None
+
+
+def check_disk(prepared: Prepared, disk: Disk) -> None:
+    """Raises UsageError for what the disks cannot hold."""
+    folder = prepared.folder
+    there = sum(_size(folder / cell.key) for cell in prepared.left())
+    needs = [(folder, "the results", max(0, disk.running - there))]
+    needs += [(place, "the models", size) for place, size in _caches(prepared)]
+    by_device: dict[int, list[tuple[Path, str, int]]] = {}
+    for need in needs:
+        by_device.setdefault(_existing(need[0]).stat().st_dev, []).append(need)
+    for found in by_device.values():
+        place, needed = found[0][0], sum(size for *_, size in found)
+        free = shutil.disk_usage(_existing(place)).free
+        if needed > free:
+            words = " and ".join(dict.fromkeys(what for _, what, size in found if size))
+            raise UsageError(
+                f"{place}: {words} need about {needed / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free on this disk "
+                "(`keep: none` or `best` in the suite: docs/suites.md)"
+            )
+
+
+def _caches(prepared: Prepared) -> Iterator[tuple[Path, int]]:
+    """Where absent models will lie, and their bytes."""
+    bases = {b.key: b for cell in prepared.left() for b in prepared.bases_of(cell)}.values()
+    for model, revision, *_ in {(b.policy.model, b.policy.revision, b.policy.stage0, b.seed): b for b in bases}:
+        shape = load_shape(model, revision)
+        if model.startswith("micro/"):
+            yield cache_folder(), checkpoint_bytes(shape, "fp32").kept
+        elif not model.startswith(PRETRAINED) and not model_folder(model).is_dir():
+            place, whole = hub_cache(model), checkpoint_bytes(shape, "bf16").kept
+            if _size(place / "blobs") < whole // 2:
+                yield place.parent, whole
+
+
+def _tokenizer(folder: Path) -> int | None:
+    if not folder.is_dir():
+        return None
+    return sum(p.stat().st_size for p in folder.iterdir() if p.is_file() and p.suffix not in _WEIGHTS)
+
+
+def _existing(path: Path) -> Path:
+    return next(p for p in (path, *path.parents) if p.exists())
+
+
+def _size(folder: Path) -> int:
+    return sum(p.lstat().st_size for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else 0

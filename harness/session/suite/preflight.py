@@ -1,9 +1,9 @@
-"""Whether what a suite names is there and fits its engine, said in seconds. Torch is imported only for other models than
-micro."""
+"""Whether what a suite names is there and fits its engine. Torch is imported only for other models than micro."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
 
 from harness.allocation import inventory
 from harness.allocation.shapes import EMULATED, cpu_bf16, load_shape
@@ -15,6 +15,7 @@ from harness.learning import registry
 from harness.scoring.catalogue import scorer_of
 from harness.session.policy.models import hub_folder, required_folder
 from harness.session.suite.prepare import Prepared
+from harness.session.suite.rules import at
 from harness.store.manifest import suite_files
 from harness.suite.cells import Cell
 from harness.suite.schema import FileTask, Policy
@@ -35,12 +36,11 @@ TOKENS = 512
 
 
 def preflight(prepared: Prepared, run: bool) -> list[str]:
-    """Check models, tokenizers and data of what is to be done; returns remarks. run: what is not at hand is fetched or refused,
-    otherwise a remark. Raises SuiteError."""
+    """Check models, tokenizers and data; returns remarks. run: what is not at hand is fetched or refused, otherwise a remark.
+    Raises SuiteError."""
     cells = prepared.left()
     engine, options = backend_of(prepared.suite.engine), prepared.suite.engine_options
-    lacking = engine.lacking(options)
-    if run and cells and lacking:
+    if run and cells and (lacking := engine.lacking(options)):
         raise SuiteError(prepared.source, "engine_options", lacking)
     remarks = [*_data(prepared, run), *_replays(prepared, run)] if cells else []
     unseen, emulated, full_size = [], [], None
@@ -49,21 +49,21 @@ def preflight(prepared: Prepared, run: bool) -> list[str]:
     for g, group in enumerate(prepared.suite.groups):
         own = [cell for cell in cells if cell.group.name == group.name]
         for p, policy in enumerate(group.policies if own else ()):
-            at = f"groups[{g}].policies[{p}]"
+            place = f"groups[{g}].policies[{p}]"
             if policy.is_micro:
                 continue
             full_size = full_size or policy
             if not run and policy.model.startswith(PRETRAINED) and not model_folder(policy.model).is_dir():
                 remarks.append(
-                    f"{at}.model: {policy.model} is not in the cache: `make pretrained` fetches and converts it"
+                    f"{place}.model: {policy.model} is not in the cache: `make pretrained` fetches and converts it"
                 )
                 continue
             if "micro" in names and policy.style in (None, "raw") and not (policy.stage0 or _small(policy)):
                 remarks.append(
-                    f"{at}.style: {policy.name} is asked micro questions without a word on the box that is scored; `zero-shot` "
+                    f"{place}.style: {policy.name} is asked micro questions without a word on the box that is scored; `zero-shot` "
                     "asks for it, `few-shot` shows it"
                 )
-            if not _model(policy, own, prepared, at, run):
+            if not _model(policy, own, prepared, place, run):
                 unseen.append(policy.model)
             elif slow and engine.precision(policy, options) == "bf16":
                 emulated.append(policy.model)
@@ -83,31 +83,32 @@ def _data(prepared: Prepared, run: bool) -> Iterator[str]:
     if isinstance(training.task, str) and training.task in SOURCES:
         sets["training.task"] = SOURCES[training.task]
     absent = []
-    for at, name in sets.items():
+    for place, name in sets.items():
         try:
             load(name, fetch=run)
         except DataError as error:
             if run or folder_in_use(None) is not None:
-                raise SuiteError(prepared.source, at, str(error)) from None
+                raise SuiteError(prepared.source, place, str(error)) from None
             absent.append(name)
     if absent:
         yield f"not on this machine: {', '.join(absent)}; `harness run` fetches them, or takes them from --data-dir"
     asked = [training.task, *suite.evaluation.tasks]
     for task in dict.fromkeys(asked):
         yield from source_of(task).remarks()
-    yield from _judges(asked)
+    for name in dict.fromkeys(task.scorer for task in map(get_task, asked) if task.judge is None):
+        if remark := scorer_of(name).remark():
+            yield f"scorer {name}: {remark}"
     source = source_of(training.task)
     if source.generated or sets.get("training.task") in absent:
         return
-    try:
+    with at(prepared.source, "training.min_level" if training.min_level else "training.task", DataError):
         pool = part_of(source.pool(training.min_level), training.part)
-    except DataError as error:
-        raise SuiteError(
-            prepared.source, "training.min_level" if training.min_level else "training.task", str(error)
-        ) from None
     if training.prompts > len(pool.prompts):
-        problem = f"{training.prompts} prompts a step asked for; the pool of {training.task} holds {len(pool.prompts)}"
-        raise SuiteError(prepared.source, "training.prompts", problem)
+        raise SuiteError(
+            prepared.source,
+            "training.prompts",
+            f"{training.prompts} prompts a step asked for; the pool of {training.task} holds {len(pool.prompts)}",
+        )
     if any(isinstance(name, FileTask) for name in asked):
         yield from _repeated(prepared, pool, [name for name in suite.evaluation.tasks if name not in absent])
 
@@ -123,82 +124,66 @@ def _replays(prepared: Prepared, run: bool) -> Iterator[str]:
             yield f"regimes[{i}].replay.suite: {problem}"
 
 
-def _judges(tasks: Sequence[str | FileTask]) -> Iterator[str]:
-    for name in dict.fromkeys(asked.scorer for asked in map(get_task, tasks) if asked.judge is None):
-        if remark := scorer_of(name).remark():
-            yield f"scorer {name}: {remark}"
-
-
 def _repeated(prepared: Prepared, pool: TrainingPool, tasks: Sequence[str | FileTask]) -> Iterator[str]:
-    """Shipped sets have been compared with each other. Yields how many questions nearly repeat."""
+    """Shipped sets have been compared with each other."""
     trained = get_task(prepared.suite.training.task)
     questions = [(prompt.id, trained.bare(prompt.text)) for prompt in pool.prompts]
     for i, name in enumerate(tasks):
-        at = f"evaluation.tasks[{i}]"
-        try:
+        place = f"evaluation.tasks[{i}]"
+        with at(prepared.source, place, DataError):
             asked = get_task(name).documents(None)
-        except DataError as error:
-            raise SuiteError(prepared.source, at, str(error)) from None
         found = find_overlaps(questions, [(str(name), prompt.id, prompt.text) for prompt in asked])
-        same = [overlap for overlap in found if overlap.kind == "exact"]
-        if same:
-            problem = (
+        if same := [overlap for overlap in found if overlap.kind == "exact"]:
+            raise SuiteError(
+                prepared.source,
+                place,
                 f"{len(same):,} of the {len(questions):,} training questions of {trained.name} are questions of {name} too, "
-                f"the first one {same[0].training!r:.80}: give each line a `split`, or the file `held_out: 0.2`"
+                f"the first one {same[0].training!r:.80}: give each line a `split`, or the file `held_out: 0.2`",
             )
-            raise SuiteError(prepared.source, at, problem)
         if found:
-            yield f"{at}: {len(found):,} training questions of {trained.name} nearly repeat one of {name}"
+            yield f"{place}: {len(found):,} training questions of {trained.name} nearly repeat one of {name}"
 
 
-def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, at: str, run: bool) -> bool:
-    """Whether the policy's folder, local or in the hub's cache, could be checked. cells: to be run with it."""
+def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str, run: bool) -> bool:
+    """Whether the policy's folder could be checked. cells: to be run with it."""
+    from huggingface_hub import is_offline_mode
+
     suite, source = prepared.suite, prepared.source
-    try:
-        folder = required_folder(policy)
+    with at(source, f"{place}.model", (DataError, EngineError)):
+        folder, complete = required_folder(policy), True
         if folder is None:
-            try:
-                folder = hub_folder(policy, fetch=run)
-            except DataError:
-                if run:
-                    raise
-                return False
-            if not run and not (folder / "tokenizer_config.json").is_file():
-                return False
-            from huggingface_hub import is_offline_mode
-
             complete = is_offline_mode()
-        else:
-            complete = True
+            with nullcontext() if run else suppress(DataError):
+                folder = hub_folder(policy, fetch=run)
+            if folder is None or not (run or (folder / "tokenizer_config.json").is_file()):
+                return False
         config, tokenizer = backend_of(suite.engine).check(folder, suite.engine_options)
         if complete:
             from harness.engines.vocabulary import check_weights
 
             check_weights(folder)
-    except (DataError, EngineError) as error:
-        raise SuiteError(source, f"{at}.model", str(error)) from None
     if policy.chat and not tokenizer.chat_template:
-        raise SuiteError(source, f"{at}.chat", f"the tokenizer of {policy.model} has no chat template")
+        raise SuiteError(source, f"{place}.chat", f"the tokenizer of {policy.model} has no chat template")
     positions = getattr(config, "max_position_embeddings", None)
     if positions and suite.training.max_new_tokens >= positions:
-        problem = (
-            f"{suite.training.max_new_tokens} leave no room for a prompt: {policy.model} has {positions} positions"
+        raise SuiteError(
+            source,
+            "training.max_new_tokens",
+            f"{suite.training.max_new_tokens} leave no room for a prompt: {policy.model} has {positions} positions",
         )
-        raise SuiteError(source, "training.max_new_tokens", problem)
-    carrying = next((cell.variant.name for cell in cells if _carries(cell)), None)
-    if carrying is not None:
+    if carrying := next((cell.variant.name for cell in cells if _carries(cell)), None):
         from harness.tokenization.codec import TokenCodec
 
         try:
             TokenCodec(tokenizer)
         except TokenizationError as error:
             problem = f"{carrying!r} shares text, which cannot be carried to the tokenizer of {policy.model}: {error}"
-            raise SuiteError(source, f"{at}.model", problem) from None
+            raise SuiteError(source, f"{place}.model", problem) from None
     return True
 
 
 def _small(policy: Policy) -> bool:
-    """It was probably taught the micro task, and with it the box; also one of unknown size."""
+    """Probably taught the micro task; also one of unknown size."""
     try:
         return load_shape(policy.model, policy.revision).parameters < SMALL
     except UsageError:
@@ -212,11 +197,10 @@ def _carries(cell: Cell) -> bool:
 
 
 def _unfit_defaults(prepared: Prepared, policy: Policy) -> Iterator[str]:
-    """Micro models' defaults that nobody chose for a full-size model."""
+    """Micro models' defaults that nobody chose."""
     training = prepared.suite.training
     short = training.task == "micro" and not policy.stage0
     tokens = TOKENS if short else get_task(training.task).max_new_tokens
-    fitting = {"max_new_tokens": tokens, "learning_rate": LEARNING_RATE}
-    for name, value in fitting.items():
+    for name, value in (("max_new_tokens", tokens), ("learning_rate", LEARNING_RATE)):
         if name not in training.model_fields_set:
             yield f"training.{name}: {getattr(training, name)} is for micro models; {value} fits {policy.model}"

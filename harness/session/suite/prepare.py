@@ -1,34 +1,39 @@
-"""From a suite's name to what there is to do. No torch."""
+"""From a suite's name to what there is to do: keys, states, and why a stored cell is another one. No torch."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from harness.engines.catalogue import PLUGINS, backend_of
 from harness.errors import HarnessError, StoreError, SuiteError, UsageError
+from harness.learning import registry
 from harness.session.cell.log import LOG
 from harness.session.cell.manifests import Base, bases_of, state_of, suite_file
-from harness.session.policy.models import pinned
+from harness.session.policy.models import COMMIT, identity_of, local_folder, on_hub, pinned, unpinned
 from harness.session.suite import rules
-from harness.session.suite.identity import Identities, forerunners, notes, why_anew
 from harness.session.suite.lock import holding
 from harness.store.manifest import Manifest, SuiteFile, read_suite, readable, suite_files, write_suite
 from harness.store.remarks import mixed
 from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell, Identity
 from harness.suite.load import find, load, resolve
-from harness.suite.schema import Suite
+from harness.suite.schema import Policy, Suite, Variant
+from harness.tasks.registry import get_task, results_versions, training_source
+from harness.versions import BASE, CELL, versions
 
 if TYPE_CHECKING:
     from harness.store.read import Snapshot
     from harness.store.remarks import Missing
+
+_SHOWN = 4
 
 
 class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +58,8 @@ class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """cells: those asked for; altered: settings other than the suite's as written; elsewhere: bases of other shards; seen: states
-    at `looked`; damaged: what of the suite's own files cannot be read."""
+    """cells: those asked for; altered: settings other than as written; elsewhere: bases of other shards; seen: states at `looked`;
+    damaged: of the suite's own files."""
 
     source: str
     suite: Suite
@@ -85,7 +90,7 @@ class Prepared:
         return state_of(f"{self.folder}/{key}") if self.seen is None else self.seen[key]
 
     def status(self) -> list[CellStatus]:
-        """A pending cell that ran before under another key says why it is to be run anew."""
+        """A pending cell that ran under another key says why it is to be run anew."""
         going_on, states = holding(self.folder), {cell.key: self.state(cell.key) for cell in self.cells}
         before: Mapping[tuple[str, str, int | None], Manifest] = {}
         if any(state == "pending" for state, *_ in states.values()):
@@ -145,7 +150,7 @@ class Prepared:
         stored = [manifest for _, manifest in readable(self.folder / cell.key for cell in self.cells)]
         portable = self.suite.engine_options.get("numerics") == "portable"
         remark = mixed((m.group, m.seed, m.provenance.machine) for m in stored if not portable)
-        return [*notes(self.suite, stored), *filter(None, [remark, self.damaged])]
+        return [*model_notes(self.suite, stored), *filter(None, [remark, self.damaged])]
 
     def bases_of(self, cell: Cell) -> list[Base]:
         return [b for b in self.bases if b.needed_by(cell) and b.key not in self.elsewhere]
@@ -175,7 +180,7 @@ class Shard:
         return f"{self.number}/{self.count}"
 
     def of(self, prepared: Prepared) -> Prepared:
-        """The largest block left goes to the smallest part; bases to the first cell that needs them."""
+        """Bases go to the first cell that needs them."""
         parts: list[list[Cell]] = [[] for _ in range(self.count)]
         for block in sorted(blocks(prepared.cells), key=len, reverse=True):
             min(parts, key=len).extend(block)
@@ -216,7 +221,7 @@ def prepare(
 
 
 def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -> Prepared:
-    """As it was run: as written, else its newest altered run. Raises as `prepare`; StoreError."""
+    """As written, else its newest altered run. Raises as `prepare`; StoreError."""
     from harness.store.diagnosis import stored_damages
 
     try:
@@ -247,20 +252,20 @@ def _prepare(
     suite = rules.validate(suite, source)
     altered = tuple(overrides) if overrides and suite != written else ()
     suite = pinned(rules.resolved(suite, source, overrides), online)
-    identities = Identities(suite)
-    every = suite_cells.expand(suite, identities.of_cell)
+    identity = identities(suite)
+    every = suite_cells.expand(suite, lambda group, variant: identity(group.policies, variant))
     chosen = suite_cells.select(every, only)
     if not chosen:
         raise UsageError(f"--only {only}: matches none of the suite's cells (they are named group/regime/seed)")
-    bases = bases_of(suite, lambda _group, policy, _seed: identities.of_base(policy))
+    bases = bases_of(suite, lambda _group, policy, _seed: identity([policy], None))
     return Prepared(source, suite, results / suite.name, tuple(every), tuple(chosen), tuple(bases), altered)
 
 
 def lacking(
     snapshot: Snapshot, results: Path, suite: str, file: Path | None = None, prepared: Prepared | None = None
 ) -> tuple[list[Missing], str]:
-    """The cells that the table lacks, or has from other settings or code than `prepared`, `file`, or the suite as it was run;
-    else what is stored alone, and why."""
+    """The cells that the table lacks, or has from other settings or code than `prepared`, `file`, or the suite as it was run; else
+    what is stored alone, and why."""
     from harness.store.remarks import missing
 
     stored = missing(snapshot, suite)
@@ -301,3 +306,109 @@ def _compared(snapshot: Snapshot, suite: str, stored: list[Missing], prepared: P
         *found,
         *(Missing(cell=c, key=k, state=STALE, reason="no longer in the suite") for c, k in sorted(old.items())),
     ]
+
+
+# Keys, and why they differ ---------------------------------------------------------------------------------------------
+
+
+def identities(suite: Suite) -> Callable[[Sequence[Policy], Variant | None], Identity]:
+    """Of a cell's policies and variant, or a base's policy. Raises PluginError, DataError."""
+    training, tasks = suite.training.task, suite.evaluation.tasks
+    evaluation = {str(name): get_task(name).checksum or "" for name in tasks}
+    shared = dict([PLUGINS.results_version(suite.engine)])
+    shared |= {package: version for name in tasks for package, version in results_versions(name).items()}
+    pool, trained = training_source(training).pool_digest(), results_versions(training)
+    models = {(p.model, p.revision): p for group in suite.groups for p in group.policies}
+    known = {name: identity_of(policy) for name, policy in models.items()}
+    half = "" if suite.engine_options.get("dtype") else backend_of(suite.engine).half_precision
+
+    def identity(policies: Sequence[Policy], variant: Variant | None) -> Identity:
+        packages = [*(BASE if variant is None else CELL)]
+        packages += ["stage0"] if any(p.is_micro or p.stage0 is not None for p in policies) else []
+        own = {} if variant is None else {**trained, **dict([registry.PLUGINS.results_version(variant.regime)])}
+        if half and not all(p.is_micro for p in policies):
+            own["dtype of half-precision models"] = half
+        return Identity(
+            models={p.name: known[p.model, p.revision] for p in policies},
+            pool="" if variant is None else pool,
+            evaluation=evaluation,
+            versions={**versions(packages), **shared, **own},
+        )
+
+    return identity
+
+
+def model_notes(suite: Suite, stored: Iterable[Manifest]) -> list[str]:
+    """On models, and on the training pool once it was used."""
+    policies = {p.name: p for group in suite.groups for p in group.policies if not p.is_micro}
+    lines = {name: f"model {name}: {policy.model}, {_which(policy)}" for name, policy in policies.items()}
+    pools: dict[str, None] = {}
+    for manifest in stored:
+        for entry in manifest.policies:
+            if entry.name in policies and unpinned(policies[entry.name]) and COMMIT.fullmatch(entry.revision):
+                lines[entry.name] = f"model {entry.name}: {entry.model}, commit {entry.revision} was loaded"
+        if manifest.pool is not None:
+            pools[f"training pool {manifest.pool.describe()} (digest {manifest.pool.digest})"] = None
+    return [*lines.values(), *pools]
+
+
+def _which(policy: Policy) -> str:
+    if unpinned(policy):
+        return "its commit is not known here; `harness run` asks the hub, and notes the one it loads"
+    if local_folder(policy.model):
+        return identity_of(policy)
+    return f"commit {policy.revision}" if on_hub(policy) else "there is no such folder"
+
+
+def unknown_commits(suite: Suite) -> list[str]:
+    models = dict.fromkeys(p.model for group in suite.groups for p in group.policies if unpinned(p))
+    return [f"{m}: neither a download nor the hub tells its commit; the one that is loaded is noted" for m in models]
+
+
+def forerunners(folder: Path, keys: set[str]) -> dict[tuple[str, str, int | None], Manifest]:
+    """The newest stored cell of each label that is not in `keys`."""
+    stored = readable(f.parent for f in folder.glob("*/manifest.json") if f.parent.name not in keys)
+    by_age = sorted((m for _, m in stored), key=lambda m: m.provenance.started)
+    return {(m.group, m.regime, m.seed): m for m in by_age if m.kind == "cell"}
+
+
+def why_anew(cell: Cell, before: Manifest) -> str:
+    found = list(_differences(cell, before))
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"to be run anew: {', '.join(found[:_SHOWN])}{more} (was {before.key})"
+
+
+def _differences(cell: Cell, before: Manifest) -> Iterator[str]:
+    old, new = before.identity, cell.identity
+    if not old.versions:
+        yield "its result is older than results versions"
+    else:
+        for package in sorted({*old.versions, *new.versions}):
+            was, now = (each.versions.get(package, "none") for each in (old, new))
+            if was != now:
+                yield f"results version of {package} {was} -> {now}"
+        for policy, model in new.models.items():
+            if (was := old.models.get(policy, "none")) != model:
+                both = was.startswith("content ") and model.startswith("content ")
+                yield f"model {policy}: {'its folder changed' if both else f'{was} -> {model}'}"
+        if old.pool != new.pool:
+            yield "the training pool changed"
+        for task in sorted(old.evaluation.keys() & new.evaluation.keys()):
+            if old.evaluation[task] != new.evaluation[task]:
+                yield f"the evaluation set {task} changed"
+    was_set, now_set = dict(_flat(before.config)), dict(_flat(cell.config()))
+    for option in sorted({*was_set, *now_set}):
+        if was_set.get(option) != now_set.get(option) and not option.endswith((".model", ".revision")):
+            yield f"option {option} {was_set.get(option)} -> {now_set.get(option)}"
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf with its path as in YAML."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        for i, inner in enumerate(value):
+            yield from _flat(inner, f"{path}[{i}]")
+    elif value not in (None, {}, []):
+        yield path, value

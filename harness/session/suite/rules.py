@@ -1,5 +1,5 @@
 """What makes a suite sound beyond its types. No torch. A suite names no folders but its own, the working, data and cache folders,
-and those that `--models` or HARNESS_MODELS declare; a setting on the command line is the user's own word."""
+and those of `--models` or HARNESS_MODELS; a command line's setting is the user's own word."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ VARIABLE = "HARNESS_MODELS"
 
 
 @contextmanager
-def at(source: str, place: str, kind: type[Exception] = PluginError) -> Iterator[None]:
-    """A fault of this kind as the suite's, with its place."""
+def at(source: str, place: str, kind: type[Exception] | tuple[type[Exception], ...] = PluginError) -> Iterator[None]:
+    """A fault of these kinds as the suite's, with its place."""
     try:
         yield
     except kind as error:
@@ -37,8 +37,7 @@ def at(source: str, place: str, kind: type[Exception] = PluginError) -> Iterator
 
 
 def validate(suite: Suite, source: str) -> Suite:
-    """With every variant's options filled in. Raises SuiteError for an unknown regime or option, unmet needs, a sharing regime
-    where nobody could share."""
+    """With every variant's options filled in. Raises SuiteError."""
     for place, policy in _policies(suite):
         if policy.condition is not None:
             with at(source, f"{place}.condition", ValueError):
@@ -57,40 +56,42 @@ def validate(suite: Suite, source: str) -> Suite:
         for g, group in enumerate(suite.groups):
             names = [p.name for p in group.policies]
             if len(names) < 2 and regime.shares and sharing.direction != "none" and variant.replay is None:
-                problem = f"{variant.name!r} shares experience, but the group {group.name!r} has one policy"
                 raise SuiteError(
-                    source, f"groups[{g}].policies", f"{problem} (use `independent`, or `direction: none`)"
+                    source,
+                    f"groups[{g}].policies",
+                    f"{variant.name!r} shares experience, but the group {group.name!r} has one policy (use `independent`, or "
+                    "`direction: none`)",
                 )
             if Need.SCORES in regime.needs and variant.replay is not None:
                 raise SuiteError(
                     source, f"{place}.replay", f"{variant.name!r} needs peers' scores, and a recording has none"
                 )
-            unequal = len({p.rollouts or suite.training.rollouts for p in group.policies}) > 1
-            if unequal and not regime.unequal_rollouts:
-                why = f"{variant.name!r} is defined for equal numbers of rollouts per policy: {regime.unequal_reason}"
-                raise SuiteError(source, f"groups[{g}].policies", why)
+            if len({p.rollouts or suite.training.rollouts for p in group.policies}) > 1 and not regime.unequal_rollouts:
+                raise SuiteError(
+                    source,
+                    f"groups[{g}].policies",
+                    f"{variant.name!r} is defined for equal numbers of rollouts per policy: {regime.unequal_reason}",
+                )
             if sharing.direction == "edges":
                 try:
                     sharing.among(names)
                 except ValueError as error:
-                    problem = f"{error} (the group {group.name!r})"
-                    raise SuiteError(source, f"{place}.sharing.edges", problem) from None
+                    raise SuiteError(source, f"{place}.sharing.edges", f"{error} (the group {group.name!r})") from None
         old = variant.old_logprobs or regime.old_logprobs
         if variant.sampler_correction and old == "sampler":
-            problem = "corrects what `old_logprobs: sampler` already puts into the ratio; use one of the two"
-            raise SuiteError(source, f"{place}.sampler_correction", problem)
+            raise SuiteError(
+                source,
+                f"{place}.sampler_correction",
+                "corrects what `old_logprobs: sampler` already puts into the ratio; use one of the two",
+            )
         variants.append(variant.model_copy(update={"options": registry.resolved(regime.options), "old_logprobs": old}))
     return suite.model_copy(update={"regimes": variants})
 
 
 def remarks(suite: Suite) -> list[str]:
     own = backend_of(suite.engine).remark(suite.engine_options, [policy.model for _, policy in _policies(suite)])
-    told = [
-        f"{variant.name}: {remark}"
-        for variant in suite.regimes
-        for remark in registry.build(variant.regime, variant.options).remarks(suite.training.updates)
-    ]
-    return [*told, *filter(None, [own])]
+    said = ((v.name, registry.build(v.regime, v.options).remarks(suite.training.updates)) for v in suite.regimes)
+    return [*(f"{name}: {remark}" for name, remarks in said for remark in remarks), *filter(None, [own])]
 
 
 def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
@@ -113,21 +114,26 @@ def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
     for place, policy in _policies(suite):
         for where, task in tasks.items() if policy.style else ():
             if policy.style not in (offered := known[where].styles):
-                problem = f"{task} ({where}) cannot be asked {policy.style}; it offers {', '.join(offered)}"
-                raise SuiteError(source, f"{place}.style", problem)
+                raise SuiteError(
+                    source,
+                    f"{place}.style",
+                    f"{task} ({where}) cannot be asked {policy.style}; it offers {', '.join(offered)}",
+                )
     stated = suite.engine_options.get("max_length")
     trained = max(suite.training_of(variant).max_new_tokens for variant in suite.regimes)
     answer, what = max((asked(suite.evaluation).tokens, "evaluation"), (trained, "training"))
     if stated is not None and stated <= answer:
-        problem = (
-            f"{stated:,} tokens cut an answer of {answer:,} short ({what}.max_new_tokens). Left out, it is measured"
+        raise SuiteError(
+            source,
+            "engine_options.max_length",
+            f"{stated:,} tokens cut an answer of {answer:,} short ({what}.max_new_tokens). Left out, it is measured",
         )
-        raise SuiteError(source, "engine_options.max_length", problem)
     if suite.evaluation.curve_every and known["evaluation.tasks[0]"].judge is not None:
-        problem = (
-            f"{suite.evaluation.tasks[0]} gives no learning curve: put another task first, or evaluation.curve_every: 0"
+        raise SuiteError(
+            source,
+            "evaluation.tasks[0]",
+            f"{suite.evaluation.tasks[0]} gives no learning curve: put another task first, or evaluation.curve_every: 0",
         )
-        raise SuiteError(source, "evaluation.tasks[0]", problem)
     models = [policy.model for _, policy in _policies(suite)]
     return suite.model_copy(update={"engine_options": engine.settled(suite.engine_options, models)})
 
@@ -143,9 +149,8 @@ def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> No
 
 def undeclared(models: Sequence[str], source: Path) -> list[Path]:
     """Parents of `models`' folders that need `--models`."""
-    folders = [Path(model).expanduser() for model in models]
-    outside = [folder.resolve() for folder in folders if folder.is_dir() and _outside(folder, source) is not None]
-    return list(dict.fromkeys(folder.parent for folder in outside))
+    folders = [folder for folder in map(Path.expanduser, map(Path, models)) if folder.is_dir()]
+    return list(dict.fromkeys(folder.resolve().parent for folder in folders if _outside(folder, source) is not None))
 
 
 def _outside(path: Path, source: Path) -> Path | None:
@@ -165,11 +170,12 @@ def _outside(path: Path, source: Path) -> Path | None:
 
 def _refuse(outside: Path | None, source: Path, place: str) -> None:
     if outside is not None:
-        problem = (
+        raise SuiteError(
+            str(source),
+            place,
             f"{outside} lies outside the folders that a suite may name (docs/suites.md); if it is meant: --models "
+            f"{outside.parent if outside.is_file() else outside}, or {VARIABLE}",
         )
-        problem += f"{outside.parent if outside.is_file() else outside}, or {VARIABLE}"
-        raise SuiteError(str(source), place, problem)
 
 
 def _policies(suite: Suite) -> Iterator[tuple[str, Policy]]:
@@ -195,8 +201,9 @@ def _with_files(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
         found = [pin(task, f"{place}.tasks[{i}]") for i, task in enumerate(evaluation.tasks)]
         for i, name in enumerate(map(str, found)):
             if name in map(str, found[:i]) and any(isinstance(task, FileTask) for task in found):
-                problem = f"the task {name!r} stands twice (a file may have a `name`)"
-                raise SuiteError(source, f"{place}.tasks[{i}]", problem)
+                raise SuiteError(
+                    source, f"{place}.tasks[{i}]", f"the task {name!r} stands twice (a file may have a `name`)"
+                )
         return evaluation.model_copy(update={"tasks": found})
 
     training = suite.training.model_copy(update={"task": pin(suite.training.task, "training.task")})
@@ -215,14 +222,15 @@ def _with_starts(suite: Suite, source: str) -> Suite:
         if stage0 is None or policy.is_micro:
             return policy
         place, task = f"{places[id(policy)]}.stage0", stage0.task or str(suite.training.task)
-        _check_preset(stage0.preset, source, place)
+        _check_preset(stage0, source, place)
         with at(source, f"{place}.task"):
             get_task(task)
         if not has_examples(task):
-            problem = (
-                f"there are no examples of {task}; micro and the ladder's levels have some (e.g. ladder.add2+chain3)"
+            raise SuiteError(
+                source,
+                f"{place}.task",
+                f"there are no examples of {task}; micro and the ladder's levels have some (e.g. ladder.add2+chain3)",
             )
-            raise SuiteError(source, f"{place}.task", problem)
         return policy.model_copy(update={"stage0": stage0.model_copy(update={"task": task})})
 
     groups = [g.model_copy(update={"policies": list(map(resolve, g.policies))}) for g in suite.groups]
@@ -233,11 +241,11 @@ def _check_micro(policy: Policy, source: str, place: str) -> None:
     if policy.model.removeprefix(MICRO) not in MICRO_FAMILIES:
         known = ", ".join(MICRO + name for name in MICRO_FAMILIES)
         raise SuiteError(source, f"{place}.model", f"unknown micro model {policy.model!r}; there are {known}")
-    _check_preset((policy.stage0 or Stage0()).preset, source, f"{place}.stage0")
+    _check_preset(policy.stage0 or Stage0(), source, f"{place}.stage0")
     if policy.chat:
         raise SuiteError(source, f"{place}.chat", "a micro model has no chat template")
 
 
-def _check_preset(preset: str, source: str, place: str) -> None:
-    if preset not in PRESETS:
-        raise SuiteError(source, f"{place}.preset", f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
+def _check_preset(stage0: Stage0, source: str, place: str) -> None:
+    if stage0.preset not in PRESETS:
+        raise SuiteError(source, f"{place}.preset", f"unknown preset {stage0.preset!r}; there are {', '.join(PRESETS)}")
