@@ -13,10 +13,10 @@ from scipy import stats
 
 from harness.evaluation.metrics import EvaluationSample, MetricSpec, summarise
 from harness.session.cell.evaluate import journal_rows
-from harness.store.comparisons import Variant, _lines
 from harness.store.journal import Journal, write_columns
 from harness.store.manifest import Manifest, PolicyEntry, write_manifest
 from harness.store.rows import CostRow, ExchangeRow, Row, SampleRow, StepRow, to_arrow
+from harness.store.table import Variant, _lines
 from harness.verification.verdict import Verdict
 
 

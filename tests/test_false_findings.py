@@ -19,13 +19,12 @@ from test_leaderboard import seeds_of
 from harness.cli.tables import against
 from harness.statistics import compare
 from harness.statistics.comparison import CEILING, FLOOR, IDLE, family
-from harness.store.comparisons import finished
 from harness.store.ingest import ingest
 from harness.store.ranking import heading, pairing, rank, whom
 from harness.store.read import Snapshot
 from harness.store.render import render
 from harness.store.sentences import doubt, sentence
-from harness.store.table import MEAN, seed_rows, show_rows
+from harness.store.table import MEAN, finished, seed_rows, show_rows
 from harness.suite.load import load, shipped
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,6 @@ from synthetic_results import REGIMES, Regime, write_results
 
 from harness.errors import StoreError
 from harness.session.cell.manifests import state_of
-from harness.store.comparisons import MEAN, Key, finished, mean_score
 from harness.store.diagnosis import diagnose, summary
 from harness.store.ingest import ingest
 from harness.store.journal import Journal
@@ -20,6 +19,7 @@ from harness.store.manifest import read_manifest, write_manifest
 from harness.store.read import Snapshot
 from harness.store.rows import ExchangeRow, StepRow
 from harness.store.symptoms import Trouble
+from harness.store.table import MEAN, by_line, finished, mean_score
 
 SUITE = "synthetic-small"
 
@@ -56,14 +56,16 @@ def test_questions_to_the_store_do_not_grow_with_the_cells(tmp_path: Path, monke
 def test_the_mean_over_policies_is_that_of_their_scores(tmp_path: Path) -> None:
     with Snapshot(results(tmp_path, 3)) as snapshot:
         found = finished(snapshot, SUITE)
-    means = [key for key in found.families if key.policy == MEAN]
+    lines = by_line(found.rows)
+    means = [key for key in lines if key.policy == MEAN]
     assert means
-    for group, _, task, metric in means:
-        own = [found.families[Key(group, policy, task, metric)] for policy in found.policies[group]]
-        mean = found.families[Key(group, MEAN, task, metric)]
-        for regime, by_seed in mean.scores.items():
-            assert by_seed == {s: mean_score([family.scores[regime][s] for family in own]) for s in sorted(by_seed)}
-            rollouts = [[seed.rollouts for seed in family.costs[regime]] for family in (*own, mean)]
+    for mean in means:
+        own = [mean._replace(policy=policy) for policy in found.policies[mean.group]]
+        for regime, by_seed in lines[mean].items():
+            for seed, row in by_seed.items():
+                each = [lines[key][regime][seed] for key in own]
+                assert (row.accuracy, row.noise) == mean_score([(r.accuracy, r.noise) for r in each])
+            rollouts = [[seed.rollouts for seed in found.spent[key, regime]] for key in (*own, mean)]
             assert rollouts[-1] == [sum(each) for each in zip(*rollouts[:-1], strict=True)]
 
 

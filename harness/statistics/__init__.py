@@ -3,7 +3,7 @@
 Everywhere: the last axis runs over seeds (or questions, as named), NaN means missing, accuracies are in [0, 1].
 """
 
-from harness.statistics.bootstrap import improvement, improvement_interval, iqm, iqm_interval
+from harness.statistics.bootstrap import improvement_interval, iqm_interval
 from harness.statistics.comparison import (
     MARGIN,
     Comparison,
@@ -28,9 +28,7 @@ __all__ = [
     "compare",
     "family",
     "holm",
-    "improvement",
     "improvement_interval",
-    "iqm",
     "iqm_interval",
     "mean_interval",
     "minimum_detectable",

@@ -21,40 +21,28 @@ class BootstrapInterval(NamedTuple):
     high: float
 
 
-def iqm(scores: Scores) -> float:
-    """Interquartile mean: of all runs on all tasks, `int(size / 4)` scores are cut off at each end."""
-    flat = np.sort(scores, axis=None)
-    cut = flat.size // 4
-    return float(flat[cut : flat.size - cut].mean())
-
-
 def iqm_interval(scores: Scores, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> BootstrapInterval:
-    """IQM with its interval. Counts, added up in the order of the scores, say how much of each score lies in the middle half."""
+    """Interquartile mean: of all runs on all tasks, `int(size / 4)` scores are cut off at each end. Counts, added up in the order
+    of the scores, say how much of each score lies in the middle half of a resample."""
     x = np.asarray(scores, dtype=np.float64)
     order, cut = np.argsort(x, axis=None, kind="stable"), x.size // 4
     counts = _counts(*x.shape, resamples, seed).transpose(2, 0, 1).reshape(x.size, resamples)
     below = counts[order].cumsum(axis=0).clip(cut, x.size - cut)
     inside = np.diff(below, axis=0, prepend=np.float32(cut))
-    return _interval(iqm(x), x.ravel()[order] @ inside / (x.size - 2 * cut), level)
-
-
-def improvement(ours: Scores, theirs: Others) -> float:
-    """Probability that a run of ours beats a run of theirs on a task, ties half, mean over tasks (Mann-Whitney U / nm)."""
-    return float(_beats(ours, theirs).mean(dtype=np.float64))
+    ranked = x.ravel()[order]
+    return _interval(float(ranked[cut : x.size - cut].mean()), ranked @ inside / (x.size - 2 * cut), level)
 
 
 def improvement_interval(
     ours: Scores, theirs: Others, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> BootstrapInterval:
-    """`improvement` with its interval; the runs of both sides are resampled."""
-    mine, other = (_counts(*side.shape, resamples, seed + i) for i, side in enumerate((ours, theirs)))
-    wins = (mine @ _beats(ours, theirs) * other).sum(axis=(0, 2), dtype=np.float64)
-    return _interval(improvement(ours, theirs), wins / (len(ours) * theirs.size), level)
-
-
-def _beats(ours: Scores, theirs: Others) -> Float[np.ndarray, "tasks runs others"]:
+    """Probability that a run of ours beats a run of theirs on a task, ties half, mean over tasks (Mann-Whitney U / nm); the runs
+    of both sides are resampled."""
     gaps = np.asarray(ours).T[:, :, None] - np.asarray(theirs).T[:, None]
-    return np.asarray((np.sign(gaps) + 1) / 2, dtype=np.float32)  # exact: halves
+    beats = np.asarray((np.sign(gaps) + 1) / 2, dtype=np.float32)  # exact: halves
+    mine, other = (_counts(*side.shape, resamples, seed + i) for i, side in enumerate((ours, theirs)))
+    wins = (mine @ beats * other).sum(axis=(0, 2), dtype=np.float64)
+    return _interval(float(beats.mean(dtype=np.float64)), wins / (len(ours) * theirs.size), level)
 
 
 @lru_cache(maxsize=4)

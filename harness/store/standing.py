@@ -11,11 +11,10 @@ import msgspec
 
 from harness.statistics import MARGIN, mean_interval
 from harness.statistics.comparison import EQUIVALENT, GAINS, LOSES
-from harness.store.comparisons import MEAN, finished
 from harness.store.read import Snapshot
 from harness.store.sentences import joined
 from harness.store.statistic import POINTS, Pair
-from harness.store.table import ShowRow, choice_rows
+from harness.store.table import MEAN, ShowRow, choice_rows, finished
 from harness.store.tuning import without_trials
 
 Kind = Literal["built", "alike", "real"]
@@ -78,10 +77,10 @@ def board(snapshot: Snapshot, which: Settings = "published", margin: float = MAR
         ):
             continue
         cells = finished(snapshot, suite)
-        metric = next((key.metric for key in cells.families if key.policy == MEAN), "")
+        metric = next((row.metric for row in cells.rows if row.policy == MEAN), "")
         if not metric:
             continue
-        rows = list(choice_rows(MEAN, metric, cells, margin))
+        rows = choice_rows(MEAN, metric, cells, margin)
         shapes = {group["name"]: shape for group in config.get("groups", ()) if (shape := _shape(group))}
         variants = {v["name"]: v for v in config.get("regimes", ())}
         for (group, task), lines in groupby(rows, key=lambda row: (row.group, row.task)):
