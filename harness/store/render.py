@@ -19,7 +19,7 @@ from rich.text import Text
 
 from harness.errors import UsageError
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
-from harness.store.ranking import MIN_RUNS, Aggregate, Head
+from harness.store.ranking import MIN_RUNS, Aggregate, Head, Headline
 from harness.store.reference_results import MARK
 from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, noted
 from harness.store.sentences import explained, verdict_mark
@@ -124,13 +124,7 @@ class _Page:
             self.say("no finished cells yet")
             self._beside(head)
             return
-        if head.submission:
-            self.say(f"{suite}: {head.submission}")
-        if opening := [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)]:
-            self.say(suite, "bold")
-            for headline in opening:
-                self.say(f"{headline.metric}: {headline.sentence}")
-            self.say("")
+        self._open(suite, head, [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)])
         columns = self._fitting(rows, head.margin)
         heads = ("regime", "policy", *(s.head for s in columns))
         for (group, task, metric), members in groupby(rows, key=attrgetter("group", "task", "metric")):
@@ -148,17 +142,22 @@ class _Page:
             "dim",
         )
 
+    def _open(self, suite: str, head: Head, opening: Sequence[Headline]) -> None:
+        if head.submission:
+            self.say(f"{suite}: {head.submission}")
+        if opening:
+            self.say(suite, "bold")
+            for headline in opening:
+                self.say(f"{headline.metric}: {headline.sentence}")
+            self.say("")
+
     def brief(self, suite: str, rows: Rows, head: Head) -> None:
         """The first sentence, and the means of its metric: regimes by groups and benchmarks where there are several."""
         first = head.sentences[0]
         means = [row for row in rows if (row.policy, row.metric) == (first.policy, first.metric)]
         panels = list(dict.fromkeys((row.group, row.task) for row in means))
         tasks = {task for _, task in panels}
-        if head.submission:
-            self.say(f"{suite}: {head.submission}")
-        self.say(suite, "bold")
-        self.say(f"{first.metric}: {first.sentence}")
-        self.say("")
+        self._open(suite, head, [first])
         matrix = list(_matrix(means, panels, len(tasks) > 1))
         if len(panels) == 1:
             columns = self._fitting(means, head.margin)
