@@ -13,7 +13,6 @@ from harness.statistics import (
     MARGIN,
     Comparison,
     area_under_curve,
-    bootstrap,
     compare,
     holm,
     improvement_interval,
@@ -25,6 +24,7 @@ from harness.statistics import (
     sampling_variance,
     seeds_to_detect,
 )
+from harness.statistics.intervals import _counts
 
 REFERENCE = json.loads((Path(__file__).parent / "rliable_reference.json").read_text())
 
@@ -205,7 +205,7 @@ def test_agreement_with_rliable(case: dict) -> None:  # type: ignore[type-arg]
 @pytest.mark.parametrize(("runs", "tasks"), [(1, 3), (5, 6), (70, 3)])
 def test_an_iqm_interval_is_that_of_sorted_resamples(runs: int, tasks: int) -> None:
     x = np.random.default_rng(2).integers(0, 9, (runs, tasks)) / 9
-    counts = bootstrap._counts(runs, tasks, 500, 4).transpose(2, 0, 1).astype(int)
+    counts = _counts(runs, tasks, 500, 4).transpose(2, 0, 1).astype(int)
     assert (counts.sum(axis=0) == runs).all(), "runs are drawn inside each task"
     drawn = [stats.trim_mean(np.repeat(x.ravel(), counts[..., i].ravel()), 0.25) for i in range(500)]
     found = iqm_interval(x, resamples=500, seed=4)

@@ -1,5 +1,5 @@
-"""What is wrong with a run, in words, from what it has stored: `harness doctor RUN`. A policy is judged by the last quarter
-of its steps so far (`symptoms`), the exchange by all of them."""
+"""What is wrong with a run, from what it has stored: `harness doctor RUN`. A policy is judged by the last quarter of its steps
+(`symptoms`), the exchange by all of them."""
 
 from __future__ import annotations
 

@@ -48,8 +48,7 @@ else:
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """ranks: best mean first. groups, tasks, seeds: how many are behind them. pairs: whether groups are pairs. baseline:
-    the one that most are compared with."""
+    """ranks: best mean first. groups, tasks, seeds: their number. pairs: whether groups are pairs. baseline: of most."""
 
     ranks: list[Rank]
     groups: int
@@ -76,8 +75,8 @@ class Pairing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
-    """One regime over all groups and benchmarks (tasks, in Agarwal et al.). better: probability that a run of it beats one
-    of its baseline. Intervals are None for fewer than MIN_RUNS seeds and where all resamples are the same."""
+    """One regime over all groups and benchmarks. better: probability that a run of it beats one of its baseline. Intervals are
+    None for fewer than MIN_RUNS seeds and where all resamples are the same."""
 
     regime: str
     seeds: int
@@ -100,8 +99,7 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What stands above a suite's rows. across: by metric, the regimes over all groups and benchmarks. missing, submission:
-    filled in by who shows it. starts: what supervised starts changed."""
+    """What stands above a suite's rows. across: by metric. missing, submission: filled in by who shows it."""
 
     margin: float = MARGIN
     sentences: list[Headline] = []
@@ -171,8 +169,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def whom(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRow] | None = None) -> list[Share]:
-    """Every policy by itself, group by group: the mean over benchmarks, corrected for all groups that have a policy of that
-    name. among: as in `rank`."""
+    """Every policy by itself, its mean over benchmarks, corrected for all groups that have a policy of that name. among: as in
+    `rank`."""
     own: dict[str, list[SeedRow]] = {}
     tasks = {r.task for r in rows}
     for r in rows if among is None else among:
@@ -233,8 +231,7 @@ def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MAR
 
 
 def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
-    """Regimes over at least two groups or benchmarks, best IQM first, of the seeds that have finished everywhere; empty where there
-    is only one."""
+    """Regimes over two or more groups or benchmarks (else none), best IQM first, of the seeds that have finished everywhere."""
     panels = list(dict.fromkeys((r.group, r.task) for r in rows))
     if len(panels) < 2:
         return []

@@ -97,8 +97,7 @@ def _signed(share: float) -> str:
 
 
 def doubt(found: Ranking) -> str:
-    """How many seeds would settle what the sentence leaves open, for the sharpest and the most blurred regime; empty where
-    seeds are not what is wanting."""
+    """How many seeds would settle what the sentence leaves open, for the sharpest and the most blurred regime; or empty."""
     known = sorted(
         (r.seeds_needed or MOST_SEEDS, r.regime)
         for r in found.ranks

@@ -44,8 +44,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """One row: a regime's line of `harness show` in each setting, None where it was not run. gain: its mean over the settings that
-    were not built to gain, with a 95 % interval over them (Student t). cost: mean over all settings, over the baseline's."""
+    """A regime's line in each setting, None where it was not run. gain: its mean over the settings not built to gain, with a 95 %
+    interval over them (Student t). cost: mean over all settings, over the baseline's."""
 
     regime: str
     cells: tuple[ShowRow | None, ...]
@@ -65,8 +65,8 @@ class Board(msgspec.Struct, frozen=True):
 
 
 def board(snapshot: Snapshot, which: Settings = "published", margin: float = MARGIN) -> Board:
-    """Every suite's groups in which somebody shares with a well-behaved peer of another kind, over a plain baseline. Of several
-    groups of the same models and kind the one with most seeds, base checkpoints of its own before shared ones, stands for all."""
+    """Every suite's groups of well-behaved peers of different kinds, over a plain baseline. Of several groups of the same models
+    and kind the one with most seeds stands for all, base checkpoints of its own before shared ones."""
     found = snapshot.query("SELECT suite, baseline, config FROM suites WHERE config <> '' ORDER BY suite").to_pylist()
     suites = {row["suite"]: (row["baseline"], json.loads(row["config"])) for row in found}
     settings: dict[Setting, dict[str, ShowRow]] = {}
@@ -175,17 +175,17 @@ def answer(published: Board, tuned: Board) -> list[str]:
             }
             - set(gains)
         )
-        said = (
-            f"{joined(gains)} {'gain' if len(gains) > 1 else 'gains'} as published"
-            if gains
-            else "no regime gains as published"
-        )
+        said = f"{_who(gains, 'gain') or 'no regime gains'} as published"
         said += f", {joined(also)} when tuned" if also else ""
-        said += f"; {joined(loses)} {'lose' if len(loses) > 1 else 'loses'}" if loses else ""
+        said += f"; {_who(loses, 'lose')}" if loses else ""
         parts.append(
             f"{_WHERE[kind]} {said} (gains from {low} to {high} points; in {nothing} of {len(cells)} comparisons no effect)."
         )
     return parts
+
+
+def _who(names: Sequence[str], verb: str) -> str:
+    return f"{joined(names)} {verb}{'s' * (len(names) == 1)}" if names else ""
 
 
 _WHERE: dict[Kind, str] = {

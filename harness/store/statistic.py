@@ -48,7 +48,6 @@ class Unit:
         return f"{self.text(value)} {self.interval(pair)}".rstrip()
 
 
-WORDS = Unit()
 NUMBER = Unit()
 PERCENT = Unit(name="%", factor=100, digits=1)
 POINTS = Unit(name="points", factor=100, digits=1, signed=True)
@@ -98,7 +97,7 @@ class Statistic:
     there is no column. tinted: takes the verdict's colour."""
 
     title: str
-    unit: Unit = WORDS
+    unit: Unit = NUMBER
     _: KW_ONLY
     head: str = ""
     better: Literal["", "higher", "lower"] = ""

@@ -82,16 +82,6 @@ class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
     withheld: str = ""
 
 
-class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
-    key: str
-    regime: str
-    group: str
-    seed: int | None
-    state: str
-    reason: str
-    attempts: int
-
-
 @dataclass(frozen=True, slots=True)
 class Variant:
     """A line of the tables. cells: the suite's variant that it is made of. sampled: rollouts of both rounds over the first
@@ -240,8 +230,7 @@ def mean_score(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 def _lines(found: Sequence[Variant], order: Sequence[str], tuned: Sequence[Sequence[str]]) -> dict[str, Variant]:
     """The suite's variants, then each with the settings that tuning chose, beside the baseline as the same group tuned it.
-    A variant's baseline is the one at its rollout budget; with a second round at the next one that covers both, where the suite
-    has it."""
+    A baseline has its rollout budget; with a second round the next one that covers both, where the suite has it."""
     places = {name: i for i, name in enumerate(order)}
     copies = {final for variant, final, _ in tuned if final != variant}
     by_name = {v.name: v for v in sorted(found, key=lambda v: (places.get(v.name, len(places)), v.name))}
@@ -267,8 +256,7 @@ def _lines(found: Sequence[Variant], order: Sequence[str], tuned: Sequence[Seque
 def compared(
     rows: Sequence[SeedRow], margin: float = MARGIN, chosen: Container[Place] | None = None
 ) -> tuple[list[str], dict[Place | None, Comparison]]:
-    """What the seeds say of the regimes of one policy and metric, in the order in which they stand: by panel, and under None
-    over all of them, or those chosen."""
+    """What the seeds say of the regimes (in order) of one policy and metric: by panel, and under None over all, or those chosen."""
     panels = {place: i for i, place in enumerate(dict.fromkeys((r.group, r.task) for r in rows))}
     names = {name: i for i, name in enumerate(dict.fromkeys(r.regime for r in rows))}
     seeds = {seed: i for i, seed in enumerate(sorted({r.seed for r in rows}))}
@@ -288,15 +276,13 @@ def suites(snapshot: Snapshot) -> list[str]:
     return sorted(found, key=lambda suite: suite.endswith(MARK))
 
 
-def status_rows(snapshot: Snapshot, suite: str | None = None) -> list[StatusRow]:
+def status_rows(snapshot: Snapshot, suite: str) -> list[dict[str, Any]]:
     """The cells that have a folder, or all evaluations where there is no cell."""
-    rows = snapshot.query(
-        "SELECT cell AS key, regime, group_name AS 'group', seed, state, reason, attempts FROM current_cells "
-        "WHERE $1 IS NULL OR suite = $1 QUALIFY kind = 'cell' OR count_if(kind = 'cell') OVER (PARTITION BY suite) = 0 "
-        "ORDER BY suite, group_name, seed, regime",
+    return snapshot.query(
+        "SELECT cell AS key, regime, group_name AS 'group', seed, state, reason, attempts FROM current_cells WHERE suite = ? "
+        "QUALIFY kind = 'cell' OR count_if(kind = 'cell') OVER () = 0 ORDER BY group_name, seed, regime",
         [suite],
-    )
-    return msgspec.convert(rows.to_pylist(), list[StatusRow])
+    ).to_pylist()
 
 
 def seed_rows(snapshot: Snapshot, suite: str, of: str | None = None) -> list[SeedRow]:

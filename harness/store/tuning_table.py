@@ -16,9 +16,8 @@ from harness.store.tuning import Tuned, Tuning, tuned_label
 
 
 class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant on one group, in fractions. published_gain: over the baseline as published; tuned_gain: over the *tuned*
-    baseline. lowest, highest, deviation: of the trials that ran to the end. promised: the best trial's lead over the
-    published setting; kept: the same on the check's seeds."""
+    """One variant on one group, in fractions. published_gain, tuned_gain: over the baseline as published, as tuned. lowest,
+    highest, deviation: of the trials that ran to the end. promised: the best trial's lead; kept: the same on the check's seeds."""
 
     group: str
     variant: str
