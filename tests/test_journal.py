@@ -114,7 +114,9 @@ def test_a_full_disk_is_named_and_leaves_nothing_torn(tmp_path: Path, monkeypatc
     assert steps_in(tmp_path) == list(range(1, 14))
 
 
-@pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[:20] + b"\x00" + b[21:], lambda b: b"XSJ1" + b[8:]])
+@pytest.mark.parametrize(
+    "damage", [lambda b: b"", lambda b: b[:20] + bytes([b[20] ^ 1]) + b[21:], lambda b: b"XSJ1" + b[8:]]
+)
 @pytest.mark.parametrize("compacted", [False, True])
 def test_what_is_damaged_is_reported_and_the_rest_read(tmp_path: Path, damage, compacted: bool) -> None:  # type: ignore[no-untyped-def]
     writer = filled(tmp_path)

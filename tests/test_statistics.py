@@ -137,8 +137,8 @@ def answered(
     return accuracies, sampling_variance(accuracies, error, np.full(shape, n), np.full(shape, n * repeats))
 
 
-@pytest.mark.parametrize("seeds", [3, 5, 10])
-@pytest.mark.parametrize(("questions", "repeats", "drift"), [(60, 4, 0.0), (60, 4, 0.1), (30, 1, 0.0), (40, 1, 0.3)])
+@pytest.mark.parametrize("seeds", [3, 10])
+@pytest.mark.parametrize(("questions", "repeats", "drift"), [(60, 4, 0.0), (60, 4, 0.1), (40, 1, 0.3)])
 def test_coverage_with_the_floor_near_ties(seeds: int, questions: int, repeats: int, drift: float) -> None:
     rng = np.random.default_rng(seeds)
     right = rng.normal(0, 1.5 if repeats > 1 else 1, questions)
