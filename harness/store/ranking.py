@@ -266,15 +266,17 @@ def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
 def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said = "everything") -> Head:
     """Sentences for each choice of policy, task and metric, the ranking page's first. said: all, these alone, or none."""
     pairs = in_pairs(snapshot, suite)
-    every = seed_rows(snapshot, suite)
-    tasks = list(dict.fromkeys(r.task for r in every))
-    policies = sorted(dict.fromkeys(r.policy for r in every), key=lambda policy: policy != MEAN)
+    every: dict[tuple[str, str], list[SeedRow]] = {}
+    for r in seed_rows(snapshot, suite):
+        every.setdefault((r.policy, r.metric), []).append(r)
+    tasks = list(dict.fromkeys(r.task for rows in every.values() for r in rows))
+    policies = sorted(dict.fromkeys(policy for policy, _ in every), key=lambda policy: policy != MEAN)
     choices = [MEAN, *tasks] if len(tasks) > 1 and said == "everything" else [MEAN]
     head = Head(margin, [], {}, starts=stages(snapshot, suite), processors=mixed_in(snapshot, suite))
     for policy in policies[: {"everything": None, "opening": 1, "nothing": 0}[said]]:
         for task in choices:
-            for metric in dict.fromkeys(r.metric for r in every):
-                among = [r for r in every if (r.policy, r.metric) == (policy, metric)]
+            for metric in dict.fromkeys(metric for _, metric in every):
+                among = every.get((policy, metric), [])
                 chosen = [r for r in among if task in (MEAN, r.task)]
                 if not chosen:
                     continue

@@ -278,11 +278,12 @@ def suites(snapshot: Snapshot) -> list[str]:
 
 def status_rows(snapshot: Snapshot, suite: str) -> list[dict[str, Any]]:
     """The cells that have a folder, or all evaluations where there is no cell."""
-    return snapshot.query(
+    rows: list[dict[str, Any]] = snapshot.query(
         "SELECT cell AS key, regime, group_name AS 'group', seed, state, reason, attempts FROM current_cells WHERE suite = ? "
         "QUALIFY kind = 'cell' OR count_if(kind = 'cell') OVER () = 0 ORDER BY group_name, seed, regime",
         [suite],
     ).to_pylist()
+    return rows
 
 
 def seed_rows(snapshot: Snapshot, suite: str, of: str | None = None) -> list[SeedRow]:
