@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from harness.store.journal import write_columns
+from harness.store.journal import Journal, write_columns
 from harness.store.manifest import (
     Manifest,
     PolicyEntry,
@@ -22,7 +23,7 @@ from harness.store.manifest import (
     write_manifest,
     write_suite,
 )
-from harness.store.rows import SCHEMAS, without_nan
+from harness.store.rows import SCHEMAS, Row, without_nan
 from harness.store.tuning import Trial, Tuned, Tuning, write_tuning
 
 
@@ -128,6 +129,18 @@ def write_results(
             else {},
         ),
     )
+
+
+def write_rows(results: Path, rows: Iterable[Row], key: str = "cell", **manifest: Any) -> Path:
+    """A finished cell of the suite `hand` with these rows, beside those that it has."""
+    folder = results / "hand" / key
+    write_manifest(
+        folder, Manifest(**{"suite": "hand", "key": key, "group": "pair", "state": "done", "attempts": 1, **manifest})
+    )
+    journal = Journal(folder)
+    journal.append(rows)
+    journal.commit(9)
+    return folder
 
 
 def write_trials(results: Path, suite: str) -> Tuning:

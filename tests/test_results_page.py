@@ -85,11 +85,9 @@ def test_findings_stand_where_they_belong_each_with_its_interval(text: str) -> N
     assert not re.search(r"[{}]|<!--|nan|None\b(?!\.)", text)
     table = cells(next(t for t in text.split("\n\n") if t.startswith("| regime | trap")))
     assert re.fullmatch(r"\*\*\+\S+ \[.*\]\*\*", table["sgt"][0])
-    assert any(re.fullmatch(r"\*\*−\S+ \[.*\]\*\*", cell) for cell in table["sapo"])
     assert re.fullmatch(r"\*\d+\.\d \[.*\]\*", table["independent"][0])
-    harms = re.findall(r"(?m)^\| reference \| \S+ \| (\S+) \| \S+ \| (\S+) \[", sections["Who is harmed"])
-    assert {regime for regime, _ in harms} == {"sapo"}
-    assert {gain[0] for _, gain in harms} == {"−"}
+    harms = re.findall(r"(?m)^\| reference \| \S+ \| (\S+) \| \S+ \| (\S)", sections["Who is harmed"])
+    assert set(harms) == {("sapo", "−")}
 
 
 def cells(table: str) -> dict[str, list[str]]:
@@ -101,21 +99,10 @@ def test_figures_are_those_of_harness_show(store: page.Store) -> None:
     low, high = row.gain_interval
     expected = f"{100 * row.gain:+.1f} [{100 * low:.1f}, {100 * high:.1f}]".replace("-", "−")
     assert page.gain(store, "reference", "sgt", "avg@4", "trap") == expected
-    rise = page.rise(store, "elicit", "independent", "avg@4")
-    assert re.fullmatch(r"\d+\.\d -> \d+\.\d \[\d+\.\d, \d+\.\d\]", rise)
-    largest = page.best(store, "reference", "avg@4", "trap", "2").split(", ", 1)[0]
-    assert largest.split(" ", 1)[0] in ("sgt", "sgt-2x", "naive")
-    share = store.row("reference", "sgt", "avg@4", "trap").peer_used
-    assert page.used(store, "reference", "sgt", "avg@4", "trap") == f"{100 * share:.0f}%"
-
-
-def test_a_variant_may_be_compared_with_another_than_the_baseline(store: page.Store) -> None:
+    assert page.used(store, "reference", "sgt", "avg@4", "trap") == f"{100 * row.peer_used:.0f}%"
     table = cells(page.over(store, "reference", "independent", "avg@4"))
-    groups = table["over independent"]
-    assert table["sgt"][groups.index("trap")] == page.gain(store, "reference", "sgt", "avg@4", "trap")
-    back = cells(page.over(store, "reference", "sgt", "avg@4"))
-    assert back["independent"][0].startswith("−")
-    assert "sgt" not in back
+    assert table["sgt"][table["over independent"].index("trap")] == expected
+    assert cells(page.over(store, "reference", "sgt", "avg@4"))["independent"][0].startswith("−")
 
 
 def test_a_digit_that_is_another_is_found_and_mended(store: page.Store) -> None:
@@ -142,38 +129,10 @@ def test_what_cannot_be_said_is_refused(store: page.Store, words: str, problem: 
         page.marked(store, f"<!-- results: {words} -->x<!-- /results -->")
 
 
-def test_every_mark_and_figure_names_a_shipped_suite_and_its_regimes() -> None:
+def test_every_mark_and_figure_names_a_shipped_suite() -> None:
     words = [w for name in page.MARKED for _, w, _, _ in page._MARKS.findall((ROOT / name).read_text("utf-8"))]
     words += page._FIGURE.findall(page.TEMPLATE.read_text("utf-8"))
     assert len(words) > 20
     for kind, *arguments in map(shlex.split, words):
         assert kind in page.FIGURES
-        if kind not in page.OVER_ALL:
-            suite = load(arguments[0])
-            known = {"4", *(v.name for v in suite.regimes)} | {g.name for g in suite.groups}
-            known |= {p.name for g in suite.groups for p in g.policies} | {"greedy", f"avg@{suite.evaluation.k}"}
-            if suite.tune:
-                ends = [", tuned", *(f", tuned on {g.name}" for g in suite.tune.groups)]
-                known |= {v.name + end for v in suite.regimes for end in ends}
-            assert set(arguments[1:]) <= known, words
-
-
-def test_the_reference_suites_are_what_they_say() -> None:
-    from harness.learning.registry import installed
-
-    suite, tuned, beyond = load("reference"), load("tuned_full"), load("beyond")
-    ours = {r for r in installed() if (ROOT / "regimes" / f"{r}.py").exists()}
-    assert {v.regime for v in beyond.regimes} == ours
-    for one in (suite, tuned, beyond):
-        assert {v.regime for v in one.regimes} >= ours - {"luffy", "chord", "grafted", "rlccf", "copd", "core"}
-        assert len(one.seeds) == 5
-        assert all(p.stage0.per_seed for g in one.groups for p in g.policies)
-    assert sorted(len(g.policies) for g in suite.groups) == [2, 2, 2, 2, 3, 4]
-    assert {v.budget for v in suite.regimes if v.regime == "independent"} == {"1x", "2x"}
-    assert any(v.sampling_stream for v in suite.regimes)
-    conditions = [p.condition["kind"] for g in suite.groups for p in g.policies if p.condition]
-    assert conditions == ["lying"]
-    twins = next(g for g in suite.groups if g.name == "self-peer").policies
-    assert (twins[0].model, twins[0].stage0) == (twins[1].model, twins[1].stage0)
-    assert tuned.tune is not None
-    assert {"reference", "tuned_full"} <= set(shipped())
+        assert kind in page.OVER_ALL or arguments[0] in shipped()

@@ -13,12 +13,9 @@ from harness.statistics import (
     MARGIN,
     Comparison,
     area_under_curve,
-    bootstrap,
     compare,
     holm,
-    improvement,
     improvement_interval,
-    iqm,
     iqm_interval,
     mean_interval,
     minimum_detectable,
@@ -27,6 +24,7 @@ from harness.statistics import (
     sampling_variance,
     seeds_to_detect,
 )
+from harness.statistics.intervals import _counts
 
 REFERENCE = json.loads((Path(__file__).parent / "rliable_reference.json").read_text())
 
@@ -67,17 +65,15 @@ def test_paired_by_question() -> None:
     ours = np.array([[1, 1, 0, 0.5, np.nan], [1, 0, 0, 0.5, 1]])
     theirs = np.array([[0, 1, 1, 0.5, 0], [0, 0, 0, 0.5, 0]])
     found = paired_by_question(ours, theirs)
-    assert (found.wins, found.losses, found.draws) == (2, 1, 2)
-    assert found.difference.mean == pytest.approx((1 + 0 - 0.5 + 0 + 1) / 5)
+    assert (found.wins, found.losses, found.draws, found.difference.mean) == (2, 1, 2, pytest.approx(1.5 / 5))
 
 
-@pytest.mark.parametrize(("spread", "effect"), [(0.01, 0.02), (0.03, 0.02), (0.1, 0.02)])
-def test_seeds_to_detect_are_the_fewest_that_do(spread: float, effect: float) -> None:
-    seeds = seeds_to_detect(spread, effect, level=0.99)
+@pytest.mark.parametrize("spread", [0.01, 0.03, 0.1])
+def test_seeds_to_detect_are_the_fewest_that_do(spread: float) -> None:
+    seeds = seeds_to_detect(spread, 0.02, level=0.99)
     assert seeds is not None
-    assert minimum_detectable(spread / np.sqrt(seeds), seeds, level=0.99) <= effect
-    assert not minimum_detectable(spread / np.sqrt(seeds - 1), seeds - 1, level=0.99) <= effect
-    assert seeds_to_detect(spread, effect, level=0.999) > seeds
+    enough = [minimum_detectable(spread / np.sqrt(n), n, level=0.99) <= 0.02 for n in (seeds - 1, seeds)]
+    assert enough == [False, True]
     assert seeds_to_detect(1.0, 0.02) is None, "nobody is told to run a thousand seeds"
 
 
@@ -111,12 +107,9 @@ def test_tie_groups_verdicts_and_p_values_by_hand() -> None:
     assert min(raw) * 5 == pytest.approx(min(found.gain_p[1:5])), "four comparisons and one more for all the others"
     between = judged(np.array([[0.5, 0.504, 0.496, 0.5], [0.6, 0.604, 0.596, 0.6], [0.4, 0.7, 0.5, 0.62]]))
     assert between.groups == ("b", "a", "ab"), "who cannot be told from either is in both"
-    one = judged(scores[:, :1])
-    assert one.groups == ("a", "a", "a", "a", "a", "")
-    assert one.verdicts[1:5] == ("cannot tell",) * 4
+    assert judged(scores[:, :1]).verdicts[1:5] == ("cannot tell",) * 4
     scores[1, 3:] = np.nan
     assert judged(scores).groups == ("b", "c", "a", "a", "b", ""), "missing seeds are allowed for"
-    assert compare(np.empty((1, 0, 3)), np.empty((1, 0, 3)), [])[0].groups == ()
 
 
 def test_above_what_is_above_is_above() -> None:
@@ -144,8 +137,8 @@ def answered(
     return accuracies, sampling_variance(accuracies, error, np.full(shape, n), np.full(shape, n * repeats))
 
 
-@pytest.mark.parametrize("seeds", [3, 5, 10])
-@pytest.mark.parametrize(("questions", "repeats", "drift"), [(60, 4, 0.0), (60, 4, 0.1), (30, 1, 0.0), (40, 1, 0.3)])
+@pytest.mark.parametrize("seeds", [3, 10])
+@pytest.mark.parametrize(("questions", "repeats", "drift"), [(60, 4, 0.0), (60, 4, 0.1), (40, 1, 0.3)])
 def test_coverage_with_the_floor_near_ties(seeds: int, questions: int, repeats: int, drift: float) -> None:
     rng = np.random.default_rng(seeds)
     right = rng.normal(0, 1.5 if repeats > 1 else 1, questions)
@@ -180,11 +173,9 @@ def test_three_equal_differences_do_not_claim_to_know_everything() -> None:
     scores = np.array([theirs, theirs - 7 / 960])
     noise = sampling_variance(scores, 0.028, 240, 960)
     found = compare(scores[None], noise[None], [None, 0])[0]
-    assert found.gains.mean[1] == pytest.approx(-7 / 960)
     assert found.gains.high[1] - found.gains.low[1] > 0.01
     assert found.gain_p[1] > 0.05
     assert found.verdicts[1] == "no effect beyond the margin"
-    assert found.groups[0] == found.groups[1]
     far = compare(np.array([[theirs, theirs - 0.1]]), noise[None], [None, 0])[0]
     assert far.verdicts[1] == "loses", "a floor, not a wall"
 
@@ -211,29 +202,19 @@ def test_agreement_with_rliable(case: dict) -> None:  # type: ignore[type-arg]
     assert better.high == pytest.approx(case["better_high"], abs=0.02)
 
 
-@pytest.mark.parametrize(("runs", "tasks"), [(1, 3), (5, 6), (16, 4), (70, 3)])
+@pytest.mark.parametrize(("runs", "tasks"), [(1, 3), (5, 6), (70, 3)])
 def test_an_iqm_interval_is_that_of_sorted_resamples(runs: int, tasks: int) -> None:
     x = np.random.default_rng(2).integers(0, 9, (runs, tasks)) / 9
-    counts = bootstrap._counts(runs, tasks, 500, 4).transpose(2, 0, 1).astype(int)
+    counts = _counts(runs, tasks, 500, 4).transpose(2, 0, 1).astype(int)
     assert (counts.sum(axis=0) == runs).all(), "runs are drawn inside each task"
-    assert stats.chisquare(counts.sum(axis=2).ravel()).pvalue > 1e-4
-    drawn = [iqm(np.repeat(x.ravel(), counts[..., i].ravel())) for i in range(500)]
+    drawn = [stats.trim_mean(np.repeat(x.ravel(), counts[..., i].ravel()), 0.25) for i in range(500)]
     found = iqm_interval(x, resamples=500, seed=4)
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=1e-12)
-    assert found.value == iqm(x) == pytest.approx(stats.trim_mean(x, 0.25, axis=None))
-    assert runs == 1 or found != iqm_interval(x, resamples=500, seed=5)
+    assert found.value == pytest.approx(stats.trim_mean(x, 0.25, axis=None))
 
 
 def test_a_probability_of_improvement_counts_who_beats_whom() -> None:
     rng = np.random.default_rng(4)
     x, y = rng.integers(0, 4, (5, 3)) / 3, rng.integers(0, 4, (6, 3)) / 3
-
-    def counted(ours: np.ndarray, theirs: np.ndarray) -> float:
-        return float(np.mean((ours[:, None] > theirs[None]) + 0.5 * (ours[:, None] == theirs[None])))
-
-    assert improvement(x, y) == counted(x, y)
-    tasks, generator = np.arange(3), np.random.default_rng(0)
-    mine, other = (generator.integers(0, runs, (20_000, runs, 3)) for runs in (5, 6))
-    drawn = [counted(x[ours, tasks], y[theirs, tasks]) for ours, theirs in zip(mine, other, strict=True)]
-    found = improvement_interval(x, y, resamples=20_000)
-    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.02)
+    counted = np.mean((x[:, None] > y[None]) + 0.5 * (x[:, None] == y[None]))
+    assert improvement_interval(x, y).value == pytest.approx(counted)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-import multiprocessing
 import os
 import re
-import time
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from running import ingested
 from scipy import stats
-from synthetic_results import REGIMES, write_results
+from synthetic_results import REGIMES, write_results, write_rows
 
 from harness import files
 from harness.cli.tables import show_suite
@@ -26,8 +26,8 @@ from harness.store.database import create
 from harness.store.ingest import STORE, ingest
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import (
-    Manifest,
     PolicyEntry,
+    Provenance,
     SuiteFile,
     VariantEntry,
     read_manifest,
@@ -36,9 +36,8 @@ from harness.store.manifest import (
 )
 from harness.store.read import Limits, Snapshot
 from harness.store.render import render
-from harness.store.rows import SCHEMAS, CostRow, SampleRow, StepRow
-from harness.store.statistic import STATISTICS
-from harness.store.table import show_rows, status_rows
+from harness.store.rows import SCHEMAS, CostRow, Row, SampleRow, StepRow
+from harness.store.table import show_rows
 
 FIELDS = [
     "group", "policy", "regime", "task", "metric", "seeds", "base", "accuracy", "interval", "gain", "gain_interval", "baseline",
@@ -56,40 +55,28 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def cell(
     results: Path,
-    kind_: str,
-    seed: int,
+    regime: str,
+    seed: int | None,
     right: dict[str, list[int]],
     budget: str = "1x",
-    kind: str = "cell",
     name: str = "",
     **more: object,
 ) -> Path:
-    """A small cell made by hand: `right[policy]` are verdicts on as many questions."""
-    regime = name or (kind_ if budget == "1x" else f"{kind_}-{budget}")
-    folder = results / "hand" / (f"{regime}-{seed}" if kind == "cell" else f"base-{'-'.join(right)}")
-    policies = tuple(PolicyEntry(name, f"micro/{name}") for name in right)
-    manifest = Manifest(
-        suite="hand", key=folder.name, kind=kind, group="pair", regime=regime, regime_type=kind_,  # type: ignore[arg-type]
-        seed=seed if kind == "cell" else None, budget=budget, state="done", policies=policies, attempts=1,
-    )  # fmt: skip
-    write_manifest(folder, msgspec.structs.replace(manifest, **more))
-    journal = Journal(folder)
+    """A small cell made by hand, or a base without a regime: `right[policy]` are verdicts on as many questions."""
+    rows: list[Row] = [CostRow(attempt=1, policy="", phase="save", cpu_seconds=1.0)]
     for policy, verdicts in right.items():
-        for doc, verdict in enumerate(verdicts):
-            word = {1: "right", 0: "wrong", -1: "invalid"}[verdict]
-            journal.append(
-                SampleRow(
-                    policy=policy, checkpoint_step=3, task="micro", metric="greedy", doc_id=str(doc), verdict=word
-                )
-            )
-        for step in (1, 2, 3):
-            journal.append(
-                StepRow(policy=policy, step=step, rollouts=8, generated_tokens=80, peer_received=10, peer_used=seed % 3)
-            )
-        journal.append(CostRow(attempt=1, policy=policy, phase="train", cpu_seconds=2.0))
-    journal.append(CostRow(attempt=1, policy="", phase="save", cpu_seconds=1.0))
-    journal.commit(3)
-    return folder
+        at = {"policy": policy, "checkpoint_step": 3, "task": "micro", "metric": "greedy"}
+        words = (("wrong", "right", "invalid")[verdict] for verdict in verdicts)
+        rows += [SampleRow(doc_id=str(doc), verdict=word, **at) for doc, word in enumerate(words)]
+        counts = {"rollouts": 8, "generated_tokens": 80, "peer_received": 10, "peer_used": (seed or 0) % 3}
+        rows += [StepRow(policy=policy, step=step, **counts) for step in (1, 2, 3)]
+        rows.append(CostRow(attempt=1, policy=policy, phase="train", cpu_seconds=2.0))
+    name = name or (regime if budget == "1x" else f"{regime}-{budget}")
+    fields = {
+        "regime": name, "regime_type": regime, "budget": budget, "seed": seed, "kind": "cell" if regime else "base",
+        "policies": tuple(PolicyEntry(policy, f"micro/{policy}") for policy in right),
+    }  # fmt: skip
+    return write_rows(results, rows, f"{name or 'base'}-{seed}-{''.join(right)}", **(fields | more))
 
 
 def shown(results: Path, suite: str = "hand") -> dict[tuple[str, str], object]:
@@ -99,67 +86,48 @@ def shown(results: Path, suite: str = "hand") -> dict[tuple[str, str], object]:
 
 def test_a_table_says_where_its_pairs_ran_on_unlike_processors(tmp_path: Path, capsys) -> None:
     """Every number true, 2: the remark stands on every table, and on none whose pairs are of one kind each."""
-    from harness.store.manifest import Provenance
 
-    def put(kind: str, seed: int, processor: str) -> None:
-        cell(
-            tmp_path,
-            kind,
-            seed,
-            {"L": [1, 0]},
-            provenance=Provenance(machine={"processor": processor, "cores": str(seed)}),
-        )
-
-    def tables() -> str:
+    def tables(second: str, **more: object) -> str:
+        for regime, processor in (("independent", "x86_64, EPYC, 2b"), ("sgt", second)):
+            made = Provenance(machine={"processor": processor})
+            cell(tmp_path, regime, 1, {"L": [1, 0]}, provenance=made, **more)
         ingest(tmp_path)
         for form in ("table", "json", "markdown", "latex"):
             show_suite("hand", tmp_path, form)
         return str(capsys.readouterr().out)
 
-    for seed, made in enumerate(("x86_64, Xeon, 1a", "x86_64, EPYC, 2b", "")):
-        put("independent", seed, made)
-        put("sgt", seed, made)
-    assert "mixed processors" not in tables()
-    put("sgt", 1, "x86_64, Xeon, 1a")
-    put("sgt", 2, "x86_64, Xeon, 1a")
-    said = tables()
+    assert "mixed processors" not in tables("x86_64, EPYC, 2b")
+    said = tables("x86_64, Xeon, 1a")
     assert said.count("mixed processors") == 4, "table, JSON, Markdown and LaTeX"
     assert "the regimes of pair/1 ran on different ones (x86_64, EPYC, 2b; x86_64, Xeon, 1a)" in " ".join(said.split())
-    for folder in (tmp_path / "hand").glob("*/manifest.json"):
-        manifest = read_manifest(folder.parent)
-        write_manifest(
-            folder.parent, msgspec.structs.replace(manifest, config={"engine_options": {"numerics": "portable"}})
-        )
-    assert "mixed processors" not in tables()
+    portable = {"engine_options": {"numerics": "portable"}}
+    assert "mixed processors" not in tables("x86_64, Xeon, 1a", config=portable)
 
 
 def test_a_gain_per_rollout_is_that_of_one_policy_on_a_mean_line_too(tmp_path: Path) -> None:
     """12: it was divided by the sum over policies: half for a pair, a third for three."""
     for seed in (1, 2):
         for regime, right in (("independent", [1, 0, 0, 0]), ("sgt", [1, 1, 0, 0])):
-            cell(tmp_path, regime, seed, dict.fromkeys(("L", "Q", "G"), right))
-            journal = Journal(tmp_path / "hand" / f"{regime}-{seed}")
-            for policy in ("L", "Q", "G"):
-                journal.append(CostRow(attempt=1, policy=policy, phase="train", gpu_seconds=2.0))
+            folder = cell(tmp_path, regime, seed, dict.fromkeys("LQG", right))
+            journal = Journal(folder)
+            journal.append(CostRow(attempt=1, policy=p, phase="train", gpu_seconds=2.0) for p in "LQG")
             journal.commit(3)
     rows = shown(tmp_path)
-    for policy in ("*", "L", "Q", "G"):
+    for policy in "*LQG":
         row = rows["sgt", policy]
-        assert row.gain == pytest.approx(0.25)
         assert row.gain_per_1000_rollouts == pytest.approx(0.25 / 24 * 1000), "three steps of eight"
         assert row.gain_per_gpu_second == pytest.approx(0.25 / 2)
-    assert "points" in STATISTICS["gain_per_1000_rollouts"].full_title
 
 
 def test_show_by_hand(tmp_path: Path) -> None:
-    cell(tmp_path, "", 0, {"L": [1, 0, 0, 0]}, kind="base")
-    cell(tmp_path, "", 0, {"Q": [1, 1, 0, 0]}, kind="base")
+    cell(tmp_path, "", None, {"L": [1, 0, 0, 0]})
+    cell(tmp_path, "", None, {"Q": [1, 1, 0, 0]})
     ours = {1: ([1, 1, 1, 0], [1, 1, 1, 1]), 2: ([1, 1, 1, 1], [1, 1, 0, 0]), 3: ([1, 1, 0, 0], [1, -1, 1, 1])}
     theirs = {1: ([1, 0, 0, 0], [1, 0, 0, 0]), 2: ([1, 1, 0, 0], [1, 0, 0, 0])}
-    for seed, (left, right) in ours.items():
-        cell(tmp_path, "sgt", seed, {"L": left, "Q": right})
-    for seed, (left, right) in theirs.items():
-        cell(tmp_path, "independent", seed, {"L": left, "Q": right})
+    for regime, by_seed in (("sgt", ours), ("independent", theirs)):
+        for seed, right in by_seed.items():
+            cell(tmp_path, regime, seed, dict(zip("LQ", right, strict=True)))
+    cell(tmp_path, "sgt", 4, {"L": [1], "Q": [1]}, state="failed", reason="it does not count")
     rows = shown(tmp_path)
     mean = rows["sgt", "*"]
     accuracies = np.array([7 / 8, 6 / 8, (0.5 + 1.0) / 2])  # the invalid verdict is left out
@@ -178,73 +146,47 @@ def test_show_by_hand(tmp_path: Path) -> None:
     assert (itself.gain, itself.gain_interval, itself.baseline) == (None, None, None)
 
 
-def test_the_baseline_has_the_same_budget(tmp_path: Path) -> None:
+def test_the_baseline_has_the_same_budget_and_seeds(tmp_path: Path) -> None:
     for seed in (1, 2):
-        cell(tmp_path, "independent", seed, {"L": [1, 0, 0, 0]})
-        cell(tmp_path, "sgt", seed, {"L": [1, 1, 0, 0]})
-        cell(tmp_path, "sgt", seed, {"L": [1, 1, 1, 0]}, "2x")
-        cell(tmp_path, "sgt", seed, {"L": [1, 1, 1, 1]}, "4x")
-        cell(tmp_path, "independent", seed, {"L": [1, 1, 0, 0]}, "2x")
-    rows = shown(tmp_path)
-    assert (rows["sgt", "L"].gain, rows["sgt", "L"].baseline) == (0.25, "independent")
-    assert (rows["sgt-2x", "L"].gain, rows["sgt-2x", "L"].baseline) == (0.25, "independent-2x")
-    assert (rows["sgt-4x", "L"].gain, rows["sgt-4x", "L"].baseline) == (None, None), "no baseline was run at 4x"
-    assert rows["independent-2x", "L"].gain is None
-
-
-def test_an_aa_variant_is_compared_with_the_baseline_on_common_seeds(tmp_path: Path) -> None:
-    for seed in (1, 2, 3):
-        cell(tmp_path, "independent", seed, {"L": [1, 0, 0, 0]})
+        for budget, right in (("1x", 1), ("2x", 2), ("4x", 3)):
+            cell(tmp_path, "sgt", seed, {"L": [1] * (right + 1) + [0] * (3 - right)}, budget)
+            if budget != "4x":
+                cell(tmp_path, "independent", seed, {"L": [1] * right + [0] * (4 - right)}, budget)
     for seed in (2, 3, 4):
         cell(tmp_path, "independent", seed, {"L": [1, 1, seed > 3, 0]}, name="again", options={"sampling_stream": 1})
-    row = shown(tmp_path)["again", "L"]
-    assert (row.seeds, row.gain) == (3, 0.25), "seed 4 has no pair"
-    assert row.gain_interval[0] < 0.25 < row.gain_interval[1], "two equal pairs do not claim to know everything"
-    cell(tmp_path, "sgt", 9, {"L": [1, 1, 1, 1]})
-    row = shown(tmp_path)["sgt", "L"]
-    assert (row.seeds, row.interval, row.gain, row.gain_interval, row.baseline) == (1, None, None, None, None)
+    found = {regime: (row.seeds, row.gain, row.baseline) for (regime, _), row in shown(tmp_path).items()}
+    assert found == {
+        "independent": (2, None, None), "independent-2x": (2, None, None), "sgt": (2, 0.25, "independent"),
+        "sgt-2x": (2, 0.25, "independent-2x"), "sgt-4x": (2, None, None), "again": (3, 0.25, "independent"),
+    }  # fmt: skip
 
 
 def test_leftovers_of_older_settings_are_left_out(tmp_path: Path) -> None:
     for seed in (1, 2):
         cell(tmp_path, "independent", seed, {"L": [1, 0, 0, 0]})
     old = cell(tmp_path, "independent", 9, {"L": [1, 1, 1, 1]})
-    suite = SuiteFile(
-        name="hand", variants=(VariantEntry(name="independent", regime_type="independent"),), groups=("pair",)
-    )
-    write_suite(tmp_path / "hand", msgspec.structs.replace(suite, cells=("independent-1", "independent-2")))
+    variants = (VariantEntry(name="independent", regime_type="independent"),)
+    suite = SuiteFile(name="hand", variants=variants, groups=("pair",))
+    write_suite(tmp_path / "hand", msgspec.structs.replace(suite, cells=("independent-1-L", "independent-2-L")))
     assert shown(tmp_path)["independent", "L"].seeds == 2
-    write_manifest(old, msgspec.structs.replace(read_manifest(old), seed=1, provenance=read_manifest(old).provenance))
+    write_manifest(old, msgspec.structs.replace(read_manifest(old), seed=1))
     write_suite(tmp_path / "hand", suite)
     assert shown(tmp_path)["independent", "L"].seeds == 2, "the same place in the matrix counts once"
-
-
-def test_unfinished_and_failed_cells_do_not_count(tmp_path: Path) -> None:
-    cell(tmp_path, "independent", 1, {"L": [1, 0, 0, 0]})
-    cell(tmp_path, "independent", 2, {"L": [1, 1, 1, 1]}, state="failed", reason="the engine died")
-    assert shown(tmp_path)["independent", "L"].accuracy == 0.25
-    with Snapshot(tmp_path) as snapshot:
-        states = {row.seed: (row.state, row.reason) for row in status_rows(snapshot, "hand")}
-    assert states == {1: ("done", ""), 2: ("failed", "the engine died")}
 
 
 def test_json_has_the_agreed_fields_and_all_formats_agree(results: Path) -> None:
     with Snapshot(results) as snapshot:
         rows = show_rows(snapshot, "synthetic-small")
     document = json.loads(render("synthetic-small", rows, "json"))
-    assert document["suite"] == "synthetic-small"
     assert all(list(row)[: len(FIELDS)] == FIELDS for row in document["rows"])
     first = document["rows"][2 * 3]
-    assert first["regime"] == "prp"
     table = list(csv.DictReader(io.StringIO(render("synthetic-small", rows, "csv"))))
     assert list(dict.fromkeys(row["metric"] for row in table)) == ["avg@2", "best@2", "maj@2", "greedy"]
     assert len(table) == len(rows) == 2 * 4 * 7 * 3
     assert float(table[6]["gain_interval_low"]) == first["gain_interval"][0]
-    number = f"{100 * first['accuracy']:.1f}"
     for form in ("table", "markdown", "latex"):
         text = render("synthetic-small", rows, form)
-        assert number in text
-        assert "prp" in text
+        assert f"{100 * first['accuracy']:.1f}" in text
     with pytest.raises(UsageError, match="yaml"):
         render("synthetic-small", rows, "yaml")
 
@@ -256,43 +198,39 @@ def test_ingest_reads_only_what_changed_and_equals_a_rebuild(tmp_path: Path) -> 
         os.utime(path, (1, 1))  # long settled
     ingest(tmp_path)
     assert ingest(tmp_path) == 0
-    victim = next(tmp_path.glob("synthetic-small/[!b]*/manifest.json")).parent
+    victim, gone = sorted(p.parent for p in tmp_path.glob("synthetic-small/[!b]*/manifest.json"))[:2]
     journal = Journal(victim)
     journal.append(StepRow(policy="llama", step=99, rollouts=7))
     journal.commit(99)
-    gone = sorted(p for p in tmp_path.glob("synthetic-small/[!b]*/") if p != victim)[0]
     files.remove(gone)
     assert ingest(tmp_path) == 1
     tables = {"steps": "entropy", "totals": "entropy", "scores": "error", "cells": "fingerprint", "samples": "labels"}
-    queries = [f"SELECT * EXCLUDE ({left_out}) FROM {table} ORDER BY ALL" for table, left_out in tables.items()]
-    with Snapshot(tmp_path) as snapshot:
-        incremental = [snapshot.query(query).to_pydict() for query in queries]
-    ingest(tmp_path, rebuild=True)
-    with Snapshot(tmp_path) as snapshot:
-        rebuilt = [snapshot.query(query).to_pydict() for query in queries]
-    np.testing.assert_equal(incremental, rebuilt)
+    stores = []
+    for rebuild in (False, True):
+        ingest(tmp_path, rebuild=rebuild)
+        with Snapshot(tmp_path) as snapshot:
+            queries = (f"SELECT * EXCLUDE ({column}) FROM {table} ORDER BY ALL" for table, column in tables.items())
+            stores.append([snapshot.query(query).to_pydict() for query in queries])
+    np.testing.assert_equal(*stores)
 
 
-def _hold(results: Path, ready: multiprocessing.synchronize.Event) -> None:
-    from harness.store.ingest import writer_lock
-
-    with writer_lock(results / STORE, 1):
-        ready.set()
-        time.sleep(60)
+HOLDER = """
+import sys, time
+from pathlib import Path
+from harness.store.ingest import writer_lock
+with writer_lock(Path(sys.argv[1]), 1):
+    print("held", flush=True)
+    time.sleep(60)
+"""
 
 
 def test_one_writer_and_a_dead_one_does_not_block(results: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    ready = context.Event()
-    holder = context.Process(target=_hold, args=(results, ready))
-    holder.start()
-    try:
-        assert ready.wait(30)
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(results / STORE)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
         with pytest.raises(StoreError, match="another process"):
             ingest(results, deadline=0.1)
-    finally:
         holder.kill()
-        holder.join(10)
     ingest(results, deadline=5)
 
 
@@ -310,15 +248,6 @@ def test_the_documentation_names_every_table_and_column() -> None:
     assert [f"{t}.{c}" for t, c in columns if t not in SCHEMAS and t != "current_cells" and c not in text] == []
 
 
-def test_what_lies_below_a_file_is_not_there_to_be_removed(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("kept")
-    files.remove(tmp_path / "file" / "inside")
-    files.remove(tmp_path / "nowhere")
-    assert (tmp_path / "file").read_text() == "kept"
-    files.remove(tmp_path / "file")
-    assert not any(tmp_path.iterdir())
-
-
 def test_several_suites_are_told_in_a_sentence_each_and_one_with_its_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -328,13 +257,9 @@ def test_several_suites_are_told_in_a_sentence_each_and_one_with_its_table(
     show_suite(None, tmp_path, "table")
     out, err = capsys.readouterr()
     assert [line for line in out.splitlines() if not line.startswith("  ")] == ["first", "second"]
-    assert out.count("and 2 seeds") == 2
-    assert "accuracy in %" not in out
-    assert "harness show SUITE" in err
+    assert (out.count("and 2 seeds"), "accuracy in %" in out, "harness show SUITE" in err) == (2, False, True)
     show_suite("first", tmp_path, "table")
     assert "accuracy in %" in capsys.readouterr().out
-    show_suite(None, tmp_path, "csv")
-    assert len(set(capsys.readouterr().out.splitlines())) > 4  # other programs get every row
 
 
 def test_names_are_escaped_in_every_form_and_latex_bolds_the_best(results: Path) -> None:

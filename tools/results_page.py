@@ -25,13 +25,12 @@ import numpy as np
 
 from harness.errors import HarnessError, UsageError
 from harness.statistics.comparison import GAINS, LOSES
-from harness.store.comparisons import finished
 from harness.store.ingest import ingest
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
 from harness.store.reference_results import MARK, ORIGIN, references
 from harness.store.statistic import PERCENT, POINTS, SHARE
-from harness.store.table import MEAN, ShowRow, show_rows
+from harness.store.table import MEAN, ShowRow, by_line, finished, show_rows
 from harness.store.tuning import Tuning, read_tuning
 from harness.store.tuning_table import difference, tuning_rows, whole
 
@@ -150,8 +149,9 @@ def over(store: Store, suite: str, baseline: str, metric: str) -> str:
     names = _in_order(store, suite)
     where = list(dict.fromkeys(r.group for r in store.rows(suite)))
     found = finished(store.snapshot, f"{suite}{MARK}")
-    (task,) = {task for _, _, task, _ in found.families}
-    scores = {group: found.families[group, whole(found, group), task, metric].scores for group in where}
+    scores = {
+        k.group: v for k, v in by_line(found.rows).items() if (k.policy, k.metric) == (whole(found, k.group), metric)
+    }
     lines = [
         [name, *(POINTS.with_interval(*difference(scores[g].get(name, {}), scores[g][baseline])) for g in where)]
         for name in names

@@ -295,7 +295,7 @@ def cell_statuses(name: str, results: Path, overrides: list[str]) -> tuple[list[
         for damage in damages(snapshot, name):
             if len(damage.cells) > len(rows):  # of a file of all of them
                 raise StoreError(str(damage))
-    return [CellStatus(**msgspec.structs.asdict(row), suite=name, log="") for row in rows], []
+    return [CellStatus(**row, suite=name, log="") for row in rows], []
 
 
 def print_statuses(name: str, cells: list[CellStatus]) -> None:

@@ -1,8 +1,7 @@
 """Every Eval Ever records, schema 0.3.0: `data/<collection>/<developer>/<model>/<uuid>.json`, `<uuid>_samples.jsonl` beside it.
 
-A checkpoint is no published model, so its developer is the placeholder `local`, and the base is among its details. Samples are a
-line per question and metric; the schema wants a score of each, so a question without any verdict has no line and is counted in
-`details`. Results whose prompts were not kept give records without samples.
+The developer is the placeholder `local`; the base is among the details. A question without any verdict has no line and is counted
+in `details`. Results whose prompts were not kept give records without samples.
 """
 
 from __future__ import annotations

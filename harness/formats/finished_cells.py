@@ -58,8 +58,7 @@ class FinishedPolicy(NamedTuple):
         return read_journal(self.folder)
 
     def asked(self) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
-        """Task, way and answers (rows of `samples`, in order) of every question, at the scores' step; none where prompts
-        were not kept. Raises StoreError."""
+        """Task, way and answers (rows of `samples`) of every question; none where prompts were not kept. Raises StoreError."""
         steps = {s.step for s in self.scores}
         rows = [r for r in self.contents.tables["samples"].to_pylist() if r["policy"] == self.policy]
         rows = [r for r in rows if r["checkpoint_step"] in steps and r["prompt"]]

@@ -1,6 +1,5 @@
-"""Journals as runs of a tracker, afterwards or while they grow: cells are runs, named with their keys. A second look adds
-what is new; a cell that was resumed from an earlier checkpoint is written anew. Nothing leaves this machine unless somebody
-is logged in to W&B or WANDB_MODE says so."""
+"""Journals as runs of a tracker, a cell each, afterwards or while they grow. A second look adds what is new; a cell resumed from
+an earlier checkpoint is written anew. Nothing leaves this machine without a login to W&B or WANDB_MODE."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ class NewPoints(NamedTuple):
     renewed: int
 
     def rows(self) -> Iterator[tuple[int, float, dict[str, float]]]:
-        """Step, time and values by `<policy>/<tag>`; a row holds what came into the journal at once, so every look makes
-        the same rows."""
+        """Step, time and values by `<policy>/<tag>`; every look makes the same rows."""
         for (step, at, *_), points in groupby(
             self.points, key=lambda p: (max(p.step, 0), p.at, p.policy, p.tag.partition("/")[0])
         ):
@@ -84,8 +82,8 @@ class Tracker:
 
 
 def follow(results: Path, suite: str, tracker: Tracker) -> int:
-    """Bring the tracker up to the journals; returns the number of points written. Cells that cannot be read are left for
-    the next look. Raises UsageError, StoreError."""
+    """Bring the tracker up to the journals; returns the number of points written. Cells that cannot be read wait. Raises
+    UsageError, StoreError."""
     count = 0
     for file in manifests(results, suite):
         try:

@@ -3,7 +3,6 @@
 Everywhere: the last axis runs over seeds (or questions, as named), NaN means missing, accuracies are in [0, 1].
 """
 
-from harness.statistics.bootstrap import improvement, improvement_interval, iqm, iqm_interval
 from harness.statistics.comparison import (
     MARGIN,
     Comparison,
@@ -17,7 +16,14 @@ from harness.statistics.comparison import (
     seeds_to_detect,
     verdict,
 )
-from harness.statistics.intervals import Estimate, area_under_curve, mean_interval, sampling_variance
+from harness.statistics.intervals import (
+    Estimate,
+    area_under_curve,
+    improvement_interval,
+    iqm_interval,
+    mean_interval,
+    sampling_variance,
+)
 
 __all__ = [
     "MARGIN",
@@ -28,9 +34,7 @@ __all__ = [
     "compare",
     "family",
     "holm",
-    "improvement",
     "improvement_interval",
-    "iqm",
     "iqm_interval",
     "mean_interval",
     "minimum_detectable",

@@ -1,7 +1,7 @@
 """One rule for everything that is said about significance: gains, verdicts, tie groups, p-values and their intervals.
 
-A family is all that is compared under one choice of policy and metric: every group and benchmark (a panel each), their mean, and
-whether they differ.
+A family is all that is compared for one policy and metric: every group and benchmark (a panel each), their mean, and whether
+they differ.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Panels = Float[np.ndarray, "*draws panels regimes seeds"]
 
 def paired(ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, noise: ArrayLike | None = None) -> Estimate:
     """Differences by seed along the last axis; a pair with a NaN is missing. noise: the variance of each difference, the sum of
-    both sides' `sampling_variance`. Regimes of one seed see the same prompts, so pairs cancel what seeds share."""
+    both sides' `sampling_variance`."""
     return mean_interval(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64), level, noise)
 
 
@@ -89,8 +89,8 @@ def holm(p_values: Float[np.ndarray, "... k"], weights: ArrayLike = 1.0, alpha: 
 
 
 def minimum_detectable(error: ArrayLike, n: ArrayLike, power: float = 0.8, level: ArrayLike = 0.95) -> Array:
-    """The smallest true difference that a paired t test over n seeds finds with the given power, in the unit of `error` (of
-    the mean difference); NaN where n < 2. Exact by the noncentral t distribution, the far tail left out."""
+    """The smallest true difference that a paired t test over n seeds finds with that power, in the unit of `error` (of the mean
+    difference); NaN where n < 2. By the noncentral t distribution, the far tail left out."""
     from scipy.special import nctdtrinc, stdtrit
 
     # the inverse function is slow, and most are alike
@@ -148,7 +148,7 @@ def family(
 
     Weights: a regime's comparison with its reference on the mean counts one, on all panels together one, the test whether panels
     differ one; all other pairs together one. Panels differ where the gain on one is not the mean gain: a paired t test each,
-    smallest p-value times their number (Bonferroni). Each pair has its own error: regimes may escape on some seeds only.
+    smallest p-value times their number (Bonferroni).
     """
     size = scores.shape[-2]
     ours = np.array([i for i, r in enumerate(references) if r is not None], dtype=np.intp)
@@ -198,10 +198,9 @@ def family(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """One panel, or the mean of all. difference, p: of each pair, row minus column; adjusted. gains, gain_p: over each
-    regime's reference, NaN without one. corrected: (2, regimes) ends of the interval that leaves out 0 exactly where
-    `gain_p` <= ALPHA. level: before anything is found. detectable: the smallest gain found at that level with 80 % power.
-    groups: tie letters. uneven: where the mean would mislead."""
+    """One panel, or the mean of all. difference, p: as in `Tests`. gains, gain_p: over each regime's reference, NaN without one.
+    corrected: ends of the interval that leaves out 0 exactly where `gain_p` <= ALPHA. level: before anything is found.
+    detectable: at that level with 80 % power. groups: tie letters. uneven: where the mean would mislead."""
 
     own: Estimate
     difference: Estimate
@@ -226,8 +225,7 @@ def compare(
     withheld: Shaped[np.ndarray, "panels regimes"] | None = None,
     chosen: Bool[np.ndarray, "panels"] | None = None,
 ) -> list[Comparison]:
-    """Of each panel, and last of their mean (the panel itself where there is but one). withheld: why nothing is said of a
-    regime on a panel (of WITHHELD), or an empty text."""
+    """Of each panel, and last of their mean (the panel itself where there is but one). withheld: of WITHHELD, or empty."""
     from scipy.special import stdtrit
 
     withheld = np.full(scores.shape[:2], "", dtype=object) if withheld is None else withheld

@@ -49,8 +49,7 @@ LATER = {
 
 
 def fault(manifest: Manifest, key: str) -> str:
-    """What is wrong with the manifest of a finished cell or base checkpoint; empty where nothing is. Names become parts of
-    paths; the group of an evaluated checkpoint is the path of a folder."""
+    """What is wrong with the manifest of a finished cell or base checkpoint, whose group may be a folder's path; else empty."""
     base = manifest.kind == "base"
     names = [policy.name for policy in manifest.policies]
     good = _printable if base else is_name
@@ -72,8 +71,7 @@ def is_name(text: str, longest: int = LONGEST_NAME) -> bool:
 
 
 def check_parts(place: Path, manifest: Manifest, *more: str) -> None:
-    """Raises StoreError where a name that becomes a folder or file is not one part of a path; our own manifests were never
-    checked."""
+    """Raises StoreError where a name that becomes a folder or file is not one part of a path."""
     names = (manifest.suite, manifest.key, manifest.group, manifest.regime, *(p.name for p in manifest.policies), *more)
     for name in names:
         if not _printable(name) or name in {".", ".."} or {"/", "\\"} & set(name):

@@ -1,8 +1,4 @@
-"""The store's DuckDB file: where it lies, and its tables: those of the journals (`rows.TABLES`, with suite and cell in front),
-cells, suites, problems and scores; the rest are views.
-
-DuckDB maps and locks its file, which network file systems do not hold to, so the file is then built on a local disk.
-"""
+"""The store's DuckDB file: where it lies (on a local disk, for DuckDB maps and locks it), its tables and views."""
 
 from __future__ import annotations
 

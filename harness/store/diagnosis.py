@@ -1,5 +1,5 @@
-"""What is wrong with a run, in words, from what it has stored: `harness doctor RUN`. A policy is judged by the last quarter
-of its steps so far (`symptoms`), the exchange by all of them."""
+"""What is wrong with a run, from what it has stored: `harness doctor RUN`. A policy is judged by the last quarter of its steps
+(`symptoms`), the exchange by all of them."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ def diagnose(snapshot: Snapshot, suite: str, key: str | None = None) -> list[Fin
 
 def _findings(snapshot: Snapshot, suite: str, key: str | None, late: Mapping[str, Sequence[Sums]]) -> list[Finding]:
     cells = snapshot.query(
-        f"SELECT cell AS key, {LABEL} AS cell, state, fault, reason, policies, config ->> '$.sharing.direction' AS direction, "
-        f"config ->> '$.sharing.edges[*][1]' AS receivers FROM cells WHERE {_MINE} ORDER BY 2",
+        f"SELECT cell AS key, {LABEL} AS cell, state, fault, reason FROM cells WHERE {_MINE} ORDER BY 2",
         [suite, key],
     ).to_pylist()
     labels = {cell["key"]: cell["cell"] for cell in cells}
@@ -70,7 +69,7 @@ def _findings(snapshot: Snapshot, suite: str, key: str | None, late: Mapping[str
     for cell in cells:
         name = cell["key"]
         told = [(sums.policy, trouble, words) for sums in late.get(name, ()) for trouble, words in judge(sums)]
-        told += [one for row in exchanges.get(name, ()) if (one := _exchange(row, _due(cell)))]
+        told += [(row["policy"], Trouble(row["trouble"]), row["words"]) for row in exchanges.get(name, ())]
         if cell["state"] == "failed" and name not in unread:
             words = f"{cell['fault'] or 'failed'}: {cell['reason']}"
             cure = CURES.get(cell["fault"], f"its log says more: harness logs {name}")
@@ -101,12 +100,6 @@ def stored_damages(results: Path, suite: SuiteFile) -> dict[str, str]:
         return {}
     with Snapshot(results, suite) as snapshot:
         return {key: str(damage) for damage in damages(snapshot, suite.name) for key in damage.cells}
-
-
-def _due(cell: Mapping[str, Any]) -> set[str]:
-    if cell["direction"] in (None, "all"):
-        return set(cell["policies"] if len(cell["policies"]) > 1 else ())
-    return set(cell["receivers"] or ())
 
 
 def summary(snapshot: Snapshot, suite: str) -> list[str]:
@@ -148,19 +141,6 @@ def _by_cell(snapshot: Snapshot, query: str, suite: str, key: str | None) -> dic
     return found
 
 
-def _exchange(row: Mapping[str, Any], due: set[str]) -> tuple[str, Trouble, str] | None:
-    policy = row["policy"]
-    if not row["records"]:
-        unsent = policy in due and row["shares"]
-        return (policy, Trouble.UNSENT, "no peer sent it anything") if unsent else None
-    if not row["accepted"]:
-        words = f"none of {row['records']} records of its peers was let in ({row['reason']})"
-        return policy, Trouble.REFUSED, words
-    if row["answers"] and not row["used"]:
-        return policy, Trouble.UNUSED, f"{row['answers']} peer answers were let in, none gave a gradient"
-    return None
-
-
 # The suite's cells, or one of them. All are read at once, for thousands of small queries would take minutes.
 _MINE = (
     "suite = $1 AND kind = 'cell' AND "
@@ -190,12 +170,26 @@ FROM late LEFT JOIN own USING (cell, policy) GROUP BY cell, policy ORDER BY cell
 """
 _EXCHANGES = f"""
 WITH mine AS (SELECT cell, receiver, messages, accepted, reason, kind, used FROM exchanges WHERE {_OF_MINE}),
-sharing AS (SELECT DISTINCT cell FROM mine)
-SELECT trained.cell AS cell, policy, trained.cell IN (FROM sharing) AS shares, coalesce(sum(messages), 0)::BIGINT AS records,
-    coalesce(sum(messages) FILTER (accepted), 0)::BIGINT AS accepted, mode(reason) FILTER (NOT accepted) AS reason,
-    coalesce(sum(messages) FILTER (accepted AND kind NOT IN ('value', 'draft')), 0)::BIGINT AS answers,
-    coalesce(sum(messages) FILTER (used), 0)::BIGINT AS used
-FROM (SELECT DISTINCT cell, policy FROM steps WHERE {_OF_MINE}) AS trained LEFT JOIN mine
-    ON mine.cell = trained.cell AND receiver = policy
-GROUP BY trained.cell, policy ORDER BY trained.cell, policy
+sharing AS (SELECT DISTINCT cell FROM mine),
+due AS (
+    SELECT cell, CASE WHEN coalesce(config ->> '$.sharing.direction', 'all') <> 'all' THEN config ->> '$.sharing.edges[*][1]'
+        WHEN len(policies) > 1 THEN policies END AS receivers FROM cells WHERE {_MINE}
+),
+counted AS (
+    SELECT trained.cell AS cell, policy, trained.cell IN (FROM sharing) AS shares, coalesce(sum(messages), 0)::BIGINT AS records,
+        coalesce(sum(messages) FILTER (accepted), 0)::BIGINT AS accepted, mode(reason) FILTER (NOT accepted) AS reason,
+        coalesce(sum(messages) FILTER (accepted AND kind NOT IN ('value', 'draft')), 0)::BIGINT AS answers,
+        coalesce(sum(messages) FILTER (used), 0)::BIGINT AS used
+    FROM (SELECT DISTINCT cell, policy FROM steps WHERE {_OF_MINE}) AS trained LEFT JOIN mine
+        ON mine.cell = trained.cell AND receiver = policy
+    GROUP BY trained.cell, policy
+)
+SELECT cell, policy,
+    CASE WHEN records = 0 THEN '{Trouble.UNSENT}' WHEN accepted = 0 THEN '{Trouble.REFUSED}' ELSE '{Trouble.UNUSED}' END AS trouble,
+    CASE WHEN records = 0 THEN 'no peer sent it anything'
+        WHEN accepted = 0 THEN 'none of ' || records || ' records of its peers was let in (' || coalesce(reason, 'None') || ')'
+        ELSE answers || ' peer answers were let in, none gave a gradient' END AS words
+FROM counted LEFT JOIN due USING (cell)
+WHERE CASE WHEN records = 0 THEN shares AND list_contains(receivers, policy) ELSE accepted = 0 OR answers > 0 AND used = 0 END
+ORDER BY cell, policy
 """

@@ -47,8 +47,8 @@ class ImportReport:
 
 
 def import_results(source: Path, results: Path, origin: str) -> ImportReport:
-    """Take over the finished cells of a results folder or one suite's folder, marked with `origin`; cells that are there
-    are left alone. Raises UsageError, StoreError, DiskFullError."""
+    """Take over the finished cells of a results folder or one suite's folder that are not there yet. Raises UsageError,
+    StoreError, DiskFullError."""
     if not is_name(origin, LONGEST_KEY):
         raise UsageError(f"origin {origin!r}: letters, digits and _ . + - are allowed")
     if origin == ORIGIN:

@@ -1,6 +1,5 @@
-"""Builds the store's DuckDB file (`database`) from the cells' journals: incremental, one writer, atomically replaced for readers.
-
-The store holds nothing that the journals do not: delete it and it is built again.
+"""Builds the store's DuckDB file (`database`) from the cells' journals: incremental, one writer, atomically replaced. Delete it and
+it is built again.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -47,13 +45,6 @@ _THREADS = min(4, os.cpu_count() or 1)
 _SETTLED_NS = 2_000_000_000
 
 
-class Problem(NamedTuple):
-    suite: str
-    cell: str
-    problem: str
-    remedy: str
-
-
 class Source(NamedTuple):
     suite: str
     cell: str
@@ -61,10 +52,14 @@ class Source(NamedTuple):
     fingerprint: str
 
 
+Row = dict[str, Any]
+Loaded = tuple[Source, Manifest, dict[str, pa.Table]]
+
+
 @contextmanager
 def writer_lock(store: Path, deadline: float) -> Iterator[bool]:
-    """Hold the store's one writer lock, which the operating system frees when the holder dies; yields whether there are
-    locks. Without them two writers build the same file twice. Raises StoreError."""
+    """Hold the store's one writer lock; yields whether the file system has locks (else two writers build the same file twice).
+    Raises StoreError."""
     with disk_errors(store.parent / _LOCK):
         store.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(store.parent / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -145,8 +140,7 @@ def _build(
 
 
 def scan(results: Path) -> tuple[list[Source], dict[str, str]]:
-    """Every cell's folder, and each suite file's fingerprint: two stats a cell, for a rename into a folder changes its time
-    stamp."""
+    """Every cell's folder, and each suite file's fingerprint. A rename into a folder changes its time stamp."""
     now = time.time_ns()
     sources: list[Source] = []
     suites: dict[str, str] = {}
@@ -198,27 +192,33 @@ def _known(store: Path) -> dict[tuple[str, str], str] | None:
 def _write(
     connection: duckdb.DuckDBPyConnection, changed: Sequence[Source], suites: Mapping[str, str], results: Path
 ) -> None:
-    problems: list[Problem] = []
+    problems: list[Row] = []
     _insert(connection, "suites", [_suite(results, name, mark, problems) for name, mark in suites.items()])
-    for batch in _batches(changed, problems):
-        _insert_cells(connection, batch)
+    batch, size = list[Loaded](), 0
+    for i, source in enumerate(changed, 1):
+        batch.append(_load(source, problems))
+        size += sum(table.nbytes for table in batch[-1][-1].values())
+        if i == len(changed) or size >= _BATCH_BYTES:
+            _insert_cells(connection, batch)
+            batch, size = [], 0
     forget()
-    _insert(connection, "problems", [p._asdict() for p in problems])
+    _insert(connection, "problems", problems)
     connection.execute("CHECKPOINT")
 
 
-def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[dict[str, Any]]) -> None:
+def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row]) -> None:
     if rows:
         connection.register("rows", pa.Table.from_pylist(rows))
         connection.execute(f"INSERT INTO {table} BY NAME FROM rows")
 
 
-def _suite(results: Path, name: str, mark: str, problems: list[Problem]) -> dict[str, Any]:
+def _suite(results: Path, name: str, mark: str, problems: list[Row]) -> Row:
     folder, suite, tuning = suite_folder(results, name), SuiteFile(name=name, baseline=""), None
     stored = name.endswith(MARK)
 
     def damaged(error: StoreError, file: Path) -> None:
-        problems.append(Problem(name, "", str(error), restored(folder) if stored else remedy(file)))
+        mends = restored(folder) if stored else remedy(file)
+        problems.append({"suite": name, "cell": "", "problem": str(error), "remedy": mends})
 
     for file in [*suite_files(folder)[::-1]] or (None,):  # the first stands for the folder
         try:
@@ -241,14 +241,7 @@ def _suite(results: Path, name: str, mark: str, problems: list[Problem]) -> dict
     }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    source: Source
-    manifest: Manifest
-    tables: dict[str, pa.Table]
-
-
-def _load(source: Source, problems: list[Problem]) -> _Cell:
+def _load(source: Source, problems: list[Row]) -> Loaded:
     """What is left of a cell that cannot be read whole is no result."""
     stored, folder, found, mends = source.suite.endswith(MARK), Path(source.folder), "", ""
     kind: Literal["base", "cell"] = "base" if source.cell.startswith(("base-", "eval-")) else "cell"
@@ -264,44 +257,30 @@ def _load(source: Source, problems: list[Problem]) -> _Cell:
     if contents.problems:
         found, mends = contents.problems[0], restored(folder) if stored else remedy(folder)
     if found:
-        problems.append(Problem(source.suite, source.cell, found, mends))
+        problems.append({"suite": source.suite, "cell": source.cell, "problem": found, "remedy": mends})
         manifest = msgspec.structs.replace(manifest, state="failed", reason=f"{found}; {mends}", fault=Fault.DAMAGED)
-    return _Cell(source, manifest, contents.tables)
+    return source, manifest, contents.tables
 
 
-def _batches(sources: Sequence[Source], problems: list[Problem]) -> Iterator[list[_Cell]]:
-    batch: list[_Cell] = []
-    size = 0
-    for source in sources:
-        cell = _load(source, problems)
-        batch.append(cell)
-        size += sum(table.nbytes for table in cell.tables.values())
-        if size >= _BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def _insert_cells(connection: duckdb.DuckDBPyConnection, batch: Sequence[_Cell]) -> None:
-    _insert(connection, "cells", [_cell(cell) for cell in batch])
+def _insert_cells(connection: duckdb.DuckDBPyConnection, batch: Sequence[Loaded]) -> None:
+    _insert(connection, "cells", [_cell(source, manifest) for source, manifest, _ in batch])
     for name in SCHEMAS:
-        holders = [cell for cell in batch if name in cell.tables]
+        holders = [(source, tables[name]) for source, _, tables in batch if name in tables]
         if not holders:
             continue
-        owner = np.repeat(np.arange(len(holders), dtype=np.int32), [cell.tables[name].num_rows for cell in holders])
-        data = pa.concat_tables([cell.tables[name] for cell in holders]).combine_chunks()
-        for place, labels in enumerate(([c.source.suite for c in holders], [c.source.cell for c in holders])):
-            data = data.add_column(place, ("suite", "cell")[place], pa.DictionaryArray.from_arrays(owner, labels))
+        owner = np.repeat(np.arange(len(holders), dtype=np.int32), [table.num_rows for _, table in holders])
+        data = pa.concat_tables([table for _, table in holders]).combine_chunks()
+        for place, column in enumerate(("suite", "cell")):
+            labels = pa.DictionaryArray.from_arrays(owner, [source[place] for source, _ in holders])
+            data = data.add_column(place, column, labels)
         connection.register("rows", data)
         connection.execute(f"INSERT INTO {name} SELECT * FROM rows")
         if name == "samples":
             connection.execute(f"INSERT INTO scores {SCORES.format(samples='rows')}")
 
 
-def _cell(cell: _Cell) -> dict[str, Any]:
+def _cell(source: Source, m: Manifest) -> Row:
     """Its line in `cells`."""
-    m, p = cell.manifest, cell.manifest.provenance
     own = (
         "kind",
         "origin",
@@ -314,12 +293,13 @@ def _cell(cell: _Cell) -> dict[str, Any]:
         "state",
         "reason",
         "fault",
+        "attempts",
     )
+    made = ("code_version", "dirty", "python", "started", "finished")
     return {
-        "suite": cell.source.suite, "cell": cell.source.cell, "fingerprint": cell.source.fingerprint, "group_name": m.group,
-        "attempts": m.attempts, **{name: getattr(m, name) for name in own}, "policies": [x.name for x in m.policies],
-        "models": [x.model for x in m.policies], "options": json.dumps(m.options, sort_keys=True),
-        "config": json.dumps(m.config), "code_version": p.code_version, "commit_hash": p.commit, "dirty": p.dirty,
-        "packages": json.dumps(p.packages), "machine": json.dumps(p.machine), "python": p.python, "started": p.started,
-        "finished": p.finished,
+        "suite": source.suite, "cell": source.cell, "fingerprint": source.fingerprint, "group_name": m.group,
+        **{name: getattr(m, name) for name in own}, **{name: getattr(m.provenance, name) for name in made},
+        "policies": [p.name for p in m.policies], "models": [p.model for p in m.policies],
+        "options": json.dumps(m.options, sort_keys=True), "config": json.dumps(m.config), "commit_hash": m.provenance.commit,
+        "packages": json.dumps(m.provenance.packages), "machine": json.dumps(m.provenance.machine),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""A cell's manifest: what it is, in which state, and where it came from. One `manifest.json` in each cell's folder.
+"""A cell's manifest: what it is, in which state, and where it came from.
 
 results/<suite>/suite.json                the resolved suite, as it is written: for order, baseline and whose cells count
 results/<suite>/altered-<hash>.json       the same for a run with `--set`
@@ -73,11 +73,9 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell, or one evaluated base checkpoint (kind `base`; its `seed` is None unless each seed has its own).
-
-    regime: the variant's name; regime_type: the registered regime. options: of the variant, besides name and budget. origin: a
-    label after an import. fault: the word for `reason`. identity: what the key holds besides `config`. pool: None for micro.
-    """
+    """One cell, or one evaluated base checkpoint (kind `base`; its `seed` is None unless each seed has its own). regime: the
+    variant's name; regime_type: the registered regime. options: of the variant. origin: a label after an import. identity: what
+    the key holds besides `config`. pool: None for micro."""
 
     suite: str
     key: str
@@ -182,18 +180,11 @@ def sealed(value: msgspec.Struct) -> bytes:
     return msgspec.json.format(b'{"checksum":"%08x",' % zlib.crc32(plain) + plain[1:], indent=1) + b"\n"
 
 
-# Of a file without white space
-_HEAD = len(b'{"checksum":"........",')
-
-
 def read_sealed(path: Path | str, kind: type[Struct], longest: int = MAX_BYTES) -> Struct:
     """What `sealed` has written, or an older file without a checksum. Raises StoreError."""
     try:
         data = read_bytes(path, longest)
         found = msgspec.json.decode(data, type=kind)
-        packed = msgspec.json.format(data, indent=-1)
-        if packed.startswith(b'{"checksum":"') and packed[13:21] == b"%08x" % zlib.crc32(b"{" + packed[_HEAD:]):
-            return found
         plain = msgspec.json.decode(data)
         said = plain.pop("checksum", None)  # older files have none
         if said is not None and said != f"{zlib.crc32(msgspec.json.encode(plain)):08x}":

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
-from jaxtyping import Float
 
-from harness.statistics import (
-    MARGIN,
-    Comparison,
-    improvement,
-    improvement_interval,
-    iqm,
-    iqm_interval,
-    verdict,
-)
-from harness.statistics.bootstrap import BootstrapInterval
+from harness.statistics import MARGIN, improvement_interval, iqm_interval, verdict
 from harness.statistics.comparison import ALONE, BASELINE, WITHHELD
-from harness.store.comparisons import MEAN, BySeed, Place, Score, compared, finished, mean_score
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, Stage, mixed_in, stages
 from harness.store.sentences import doubt, joined, sentence
 from harness.store.statistic import STATISTICS, Pair, TableRow, bounds, number
-from harness.store.table import SeedRow, seed_rows
+from harness.store.table import MEAN, Place, SeedRow, compared, mean_score, seed_rows
 
 Said = Literal["everything", "opening", "nothing"]
 # Seeds from which on a bootstrap interval is shown: of fewer it comes out far too narrow
@@ -34,30 +23,32 @@ MIN_RUNS = 5
 End = tuple[str, float]
 
 
-class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """One regime over all chosen groups and benchmarks, compared in one family with every panel (`ShowRow`). ends: the
-    panels with the smallest and the largest gain, where their mean would mislead."""
+_RANKED = (
+    "seeds", "paired_seeds", "accuracy", "interval", "gain", "gain_interval", "gain_corrected_interval", "baseline", "gain_p",
+    "tie_group", "detectable", "seeds_needed", "verdict",
+)  # fmt: skip
+if TYPE_CHECKING:
 
-    regime: str
-    seeds: int
-    paired_seeds: int
-    accuracy: float
-    interval: Pair | None
-    gain: float | None
-    gain_interval: Pair | None
-    gain_corrected_interval: Pair | None
-    baseline: str | None
-    gain_p: float | None
-    tie_group: str
-    detectable: float | None
-    seeds_needed: int | None
-    verdict: str
-    ends: tuple[End, End] | None
+    class Rank(msgspec.Struct, frozen=True, kw_only=True):
+        """One regime over all chosen groups and benchmarks, compared in one family with every panel: statistics of `ShowRow`.
+        ends: the panels with the smallest and the largest gain, where their mean would mislead."""
+
+        regime: str
+        ends: tuple[End, End] | None
+
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    Rank = msgspec.defstruct(
+        "Rank",
+        [("regime", str), *((name, STATISTICS[name].kind) for name in _RANKED), ("ends", tuple[End, End] | None)],
+        module=__name__,
+        frozen=True,
+        kw_only=True,
+    )
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """ranks: best mean first. groups, tasks, seeds: how many are behind them. pairs: whether groups are pairs. baseline:
-    the one that most are compared with."""
+    """ranks: best mean first. groups, tasks, seeds: their number. pairs: whether groups are pairs. baseline: of most."""
 
     ranks: list[Rank]
     groups: int
@@ -84,8 +75,8 @@ class Pairing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
-    """One regime over all groups and benchmarks (tasks, in Agarwal et al.). better: probability that a run of it beats one
-    of its baseline. Intervals are None for fewer than MIN_RUNS seeds and where all resamples are the same."""
+    """One regime over all groups and benchmarks. better: probability that a run of it beats one of its baseline. Intervals are
+    None for fewer than MIN_RUNS seeds and where all resamples are the same."""
 
     regime: str
     seeds: int
@@ -108,8 +99,7 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What stands above a suite's rows. across: by metric, the regimes over all groups and benchmarks. missing, submission:
-    filled in by who shows it. starts: what supervised starts changed."""
+    """What stands above a suite's rows. across: by metric. missing, submission: filled in by who shows it."""
 
     margin: float = MARGIN
     sentences: list[Headline] = []
@@ -131,27 +121,27 @@ def rank(
     panels = list(dict.fromkeys((r.group, r.task) for r in rows))
     if not panels:
         return Ranking([], 0, 0, 0, pairs, "", margin)
-    names, found = _compared(rows if among is None else among, margin, panels)
+    several = len(panels) > 1
+    names, found = compared(rows if among is None else among, margin, panels if several else None)
     references = {r.regime: r.baseline for r in rows}
     withheld = {(r.group, r.task): r.withheld for r in rows if r.withheld}
     used = [p for p in panels if any(v not in (*WITHHELD, BASELINE, ALONE) for v in found[p].verdicts)] or panels
-    several = [len({place[k] for place in panels}) > 1 for k in (0, 1)]
+    by_group, by_task = (len({place[k] for place in panels}) > 1 for k in (0, 1))
 
     def called(place: Place) -> str:
-        return ", ".join(part for part, named in zip(place, several, strict=True) if named) or place[0]
+        return ", ".join(place) if by_group and by_task else place[by_task]
 
     said = {p: withheld.get(p, NOTHING_PAIRED).removeprefix("withheld: ") for p in panels if p not in used}
     ranks, left_out = [], [f"{called(p)} ({why})" for p, why in said.items()]
-    whole = found[None]
-    here = dict.fromkeys(r.regime for r in rows)
-    for i, name in ((i, name) for i, name in enumerate(names) if name in here):
+    whole = found[None if several else panels[0]]
+    for i, name in ((i, name) for i, name in enumerate(names) if name in references):
         if not whole.own.n[i]:
             there = {(r.group, r.task) for r in rows if r.regime == name}
             lacking = [called(p) for p in used if p not in there]
             left_out.append(f"{name} (nothing on {joined(lacking)})" if lacking else f"{name} (no seed is everywhere)")
             continue
         row = TableRow(found=whole, place=i, reference=references[name])
-        fields = {field: STATISTICS[field].of(row) for field in Rank.__struct_fields__ if field in STATISTICS}
+        fields = {name: STATISTICS[name].of(row) for name in _RANKED}
         gains = sorted((float(found[p].gains.mean[i]), called(p)) for p in used)
         ends = ((gains[0][1], gains[0][0]), (gains[-1][1], gains[-1][0])) if whole.uneven[i] else None
         ranks.append(Rank(regime=name, ends=ends, **fields))
@@ -168,17 +158,6 @@ def rank(
     )
 
 
-def _compared(
-    rows: Sequence[SeedRow], margin: float, chosen: Sequence[Place] | None = None
-) -> tuple[list[str], dict[Place | None, Comparison]]:
-    withheld = {((r.group, r.task), r.regime): r.withheld for r in rows if r.withheld}
-    one = chosen is not None and len(chosen) == 1
-    names, found = compared(
-        _panels(rows), {r.regime: r.baseline for r in rows}, margin, withheld, None if one else chosen
-    )
-    return names, {**found, None: found[chosen[0]]} if one and chosen else found
-
-
 class Share(msgspec.Struct, frozen=True, kw_only=True):
     """What one policy has of a regime, over the chosen benchmarks."""
 
@@ -190,14 +169,14 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def whom(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRow] | None = None) -> list[Share]:
-    """Every policy by itself, group by group: the mean over benchmarks, corrected for all groups that have a policy of that
-    name. among: as in `rank`."""
+    """Every policy by itself, its mean over benchmarks, corrected for all groups that have a policy of that name. among: as in
+    `rank`."""
     own: dict[str, list[SeedRow]] = {}
     tasks = {r.task for r in rows}
     for r in rows if among is None else among:
         if r.policy != MEAN and r.task in tasks:
             own.setdefault(r.policy, []).append(r)
-    found = {policy: _compared(_over_tasks(part), margin) for policy, part in own.items()}
+    found = {policy: compared(_over_tasks(part), margin) for policy, part in own.items()}
     shares = []
     for group, policy in dict.fromkeys((r.group, r.policy) for r in rows if r.policy != MEAN):
         names, panels = found[policy]
@@ -218,15 +197,15 @@ def _over_tasks(rows: Sequence[SeedRow]) -> list[SeedRow]:
     means = []
     for (group, *_), each in parts.items():
         if len(each) == len(tasks[group]):
-            mean = mean_score([Score(r.accuracy, r.noise) for r in each])
-            means.append(msgspec.structs.replace(each[0], task="", accuracy=mean.accuracy, noise=mean.noise))
+            accuracy, noise = mean_score([(r.accuracy, r.noise) for r in each])
+            means.append(msgspec.structs.replace(each[0], task="", accuracy=accuracy, noise=noise))
     return means
 
 
 def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MARGIN) -> list[Pairing]:
     """The two on each group and policy of `rows` (of one task and metric) where they have seeds in common."""
     pairs = []
-    found = {policy: _compared([r for r in rows if r.policy == policy], margin) for policy in {r.policy for r in rows}}
+    found = {policy: compared([r for r in rows if r.policy == policy], margin) for policy in {r.policy for r in rows}}
     for group, policy, task in dict.fromkeys((r.group, r.policy, r.task) for r in rows):
         names, panels = found[policy]
         if not {ours, theirs} <= set(names):
@@ -252,46 +231,52 @@ def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MAR
 
 
 def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
-    """Regimes over at least two groups or benchmarks, best IQM first; empty where there is only one."""
-    panels = _panels(rows)
+    """Regimes over two or more groups or benchmarks (else none), best IQM first, of the seeds that have finished everywhere."""
+    panels = list(dict.fromkeys((r.group, r.task) for r in rows))
     if len(panels) < 2:
         return []
     references = {r.regime: r.baseline for r in rows}
-    runs = {regime: _runs(panels, regime) for regime in references}
+    runs: dict[str, dict[int, dict[Place, float]]] = {regime: {} for regime in references}
+    for r in rows:
+        runs[r.regime].setdefault(r.seed, {})[r.group, r.task] = r.accuracy
+    scores = {
+        regime: np.array([[own[p] for p in panels] for _, own in sorted(seeds.items()) if len(own) == len(panels)])
+        for regime, seeds in runs.items()
+    }
     found = []
-    for regime, scores in runs.items():
-        other = runs.get(references[regime] or "", np.empty((0, 0)))
-        if not scores.size:
+    for regime, ours in scores.items():
+        if not len(ours):
             continue
-        several, paired = len(scores) >= MIN_RUNS, min(len(scores), len(other)) >= MIN_RUNS
+        theirs = scores.get(references[regime] or "", np.array([]))
+        middle, better = iqm_interval(ours), improvement_interval(ours, theirs) if len(theirs) else None
+        intervals = (
+            (each.low, each.high) if each and least >= MIN_RUNS and each.low < each.high else None
+            for each, least in ((middle, len(ours)), (better, min(len(ours), len(theirs))))
+        )
         found.append(
             Aggregate(
-                regime=regime,
-                seeds=len(scores),
-                tasks=len(panels),
-                iqm=iqm(scores),
-                iqm_interval=_width(iqm_interval(scores)) if several else None,
-                baseline=references[regime] if other.size else None,
-                better=improvement(scores, other) if other.size else None,
-                better_interval=_width(improvement_interval(scores, other)) if paired else None,
+                regime=regime, seeds=len(ours), tasks=len(panels), iqm=middle.value, iqm_interval=next(intervals),
+                baseline=references[regime] if better else None, better=better.value if better else None,
+                better_interval=next(intervals),
             )
-        )
+        )  # fmt: skip
     return sorted(found, key=lambda a: -a.iqm)
 
 
 def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said = "everything") -> Head:
     """Sentences for each choice of policy, task and metric, the ranking page's first. said: all, these alone, or none."""
     pairs = in_pairs(snapshot, suite)
-    families = finished(snapshot, suite).families
-    tasks = list(dict.fromkeys(key.task for key in families))
-    policies = sorted(dict.fromkeys(key.policy for key in families), key=lambda policy: policy != MEAN)
+    every: dict[tuple[str, str], list[SeedRow]] = {}
+    for r in seed_rows(snapshot, suite):
+        every.setdefault((r.policy, r.metric), []).append(r)
+    tasks = list(dict.fromkeys(r.task for rows in every.values() for r in rows))
+    policies = sorted(dict.fromkeys(policy for policy, _ in every), key=lambda policy: policy != MEAN)
     choices = [MEAN, *tasks] if len(tasks) > 1 and said == "everything" else [MEAN]
     head = Head(margin, [], {}, starts=stages(snapshot, suite), processors=mixed_in(snapshot, suite))
     for policy in policies[: {"everything": None, "opening": 1, "nothing": 0}[said]]:
-        rows = seed_rows(snapshot, suite, policy)
         for task in choices:
-            for metric in dict.fromkeys(key.metric for key in families):
-                among = [r for r in rows if r.metric == metric]
+            for metric in dict.fromkeys(metric for _, metric in every):
+                among = every.get((policy, metric), [])
                 chosen = [r for r in among if task in (MEAN, r.task)]
                 if not chosen:
                     continue
@@ -307,21 +292,3 @@ def in_pairs(snapshot: Snapshot, suite: str) -> bool:
         "SELECT DISTINCT len(policies) AS n FROM current_cells WHERE suite = ? AND kind = 'cell'", [suite]
     )
     return set(sizes["n"].to_pylist()) <= {2}
-
-
-def _width(found: BootstrapInterval) -> Pair | None:
-    return (found.low, found.high) if found.low < found.high else None
-
-
-def _panels(rows: Iterable[SeedRow]) -> dict[Place, dict[str, BySeed]]:
-    found: dict[Place, dict[str, BySeed]] = {}
-    for r in rows:
-        by_regime = found.setdefault((r.group, r.task), {})
-        by_regime.setdefault(r.regime, {})[r.seed] = Score(r.accuracy, r.noise)
-    return found
-
-
-def _runs(panels: dict[Place, dict[str, BySeed]], regime: str) -> Float[np.ndarray, "seeds panels"]:
-    """Accuracies of the seeds that have finished everywhere."""
-    parts = [by_regime.get(regime, {}) for by_regime in panels.values()]
-    return np.array([[part[seed].accuracy for part in parts] for seed in sorted(set.intersection(*map(set, parts)))])

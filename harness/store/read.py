@@ -28,16 +28,15 @@ from harness.store.tuning import chosen, read_tuning
 __all__ = ["LIMITS", "OWN_MEMORY", "OWN_SECONDS", "START_SECONDS", "Answer", "Limits", "Snapshot", "ask"]
 
 OWN_SECONDS = 120.0
-"""What one of our own statements may take: those of `show` and of the leaderboard's pages."""
+"""What one of our own statements may take."""
 OWN_MEMORY = 4 << 30
-"""Bytes that our own statements may take together."""
+"""Bytes that they may take together."""
 _BATCH = 256
 _DAMAGE = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException, duckdb.SerializationException)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user's statement may take. rows, bytes: of its answer, which is cut there. seconds: then it is ended. memory: in
-    bytes."""
+    """What a user's statement may take. rows, bytes: of its answer, which is cut there. memory: in bytes."""
 
     rows: int = 10_000
     bytes: int = 16 << 20
@@ -62,8 +61,8 @@ class Snapshot:
     files, the network or the settings."""
 
     def __init__(self, results: Path, shown: SuiteFile | None = None, memory: int = OWN_MEMORY) -> None:
-        """shown: the run whose cells count for its suite, instead of the folder's. memory: bytes for all statements. Raises
-        StoreError where the store is absent or cannot be read."""
+        """shown: the run whose cells count, instead of the folder's. memory: bytes. Raises StoreError where the store is absent or
+        damaged."""
         self.finished: dict[str, Any] = {}
         """By suite, what `comparisons.finished` found."""
         self.path = path = store_path(results)
@@ -104,8 +103,8 @@ class Snapshot:
                 raise StoreError(self._damaged(error) if _is_damage(error) else str(error)) from error
 
     def sql(self, statement: str, limits: Limits = LIMITS) -> Answer:
-        """A user's statement, one that only reads; `ask` bounds its memory and time for certain. Raises UsageError where it
-        is refused, fails or exceeds a limit, StoreError where the store is damaged."""
+        """A user's statement; `ask` bounds its memory and time for certain. Raises UsageError where it is refused, fails or exceeds
+        a limit, StoreError where the store is damaged."""
         try:
             parsed = duckdb.extract_statements(statement)
         except duckdb.Error as error:

@@ -1,5 +1,4 @@
-"""What stands beside a suite's table: which cells it lacks, whether its pairs ran on one kind of processor, and what a supervised
-start changed."""
+"""What stands beside a suite's table: cells it lacks, unlike processors, what a supervised start changed."""
 
 from __future__ import annotations
 
@@ -82,8 +81,7 @@ def counted(snapshot: Snapshot, suite: str, found: Iterable[Missing]) -> str:
 
 
 def mixed(cells: Iterable[tuple[str, int | None, Mapping[str, str]]]) -> str:
-    """A sentence where cells of one group and seed ran on several kinds of processors or GPUs, else empty. cells: group,
-    seed, machine."""
+    """A sentence where cells (group, seed, machine) of one group and seed ran on several kinds of processors, else empty."""
     kinds: dict[tuple[str, int | None], set[str]] = {}
     for group, seed, machine in cells:
         if machine.get("processor"):
@@ -144,8 +142,7 @@ FROM counted GROUP BY group_name, policy, task, metric, moment, place ORDER BY 1
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy as published, after its start, or after RL by a regime. strict: share of answers finished, boxed and
-    right; lenient: right in any form, or as the last number."""
+    """One policy as published, after its start, or after RL by a regime; shares of answers (STRICT)."""
 
     group: str
     policy: str

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from harness.errors import UsageError
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
-from harness.store.ranking import MIN_RUNS, Aggregate, Head
+from harness.store.ranking import MIN_RUNS, Head, Headline
 from harness.store.reference_results import MARK
 from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, noted
 from harness.store.sentences import explained, verdict_mark
@@ -124,13 +124,7 @@ class _Page:
             self.say("no finished cells yet")
             self._beside(head)
             return
-        if head.submission:
-            self.say(f"{suite}: {head.submission}")
-        if opening := [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)]:
-            self.say(suite, "bold")
-            for headline in opening:
-                self.say(f"{headline.metric}: {headline.sentence}")
-            self.say("")
+        self._open(suite, head, [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)])
         columns = self._fitting(rows, head.margin)
         heads = ("regime", "policy", *(s.head for s in columns))
         for (group, task, metric), members in groupby(rows, key=attrgetter("group", "task", "metric")):
@@ -140,7 +134,11 @@ class _Page:
             title = f"all {across[0].tasks} panels, {metric}: interquartile mean in %, how often a run beats one of the baseline"
             note = "95 % stratified bootstrap intervals over seeds"
             note += "" if any(a.iqm_interval for a in across) else f" from {MIN_RUNS} seeds on"
-            self.table(title, ("regime", "seeds", "IQM", "better than baseline"), map(_across, across), note)
+            lines = (
+                (a.regime, str(a.seeds), PERCENT.with_interval(a.iqm, a.iqm_interval),
+                 f"{SHARE.text(a.better)} {PERCENT.interval(a.better_interval)}".rstrip()) for a in across
+            )  # fmt: skip
+            self.table(title, ("regime", "seeds", "IQM", "better than baseline"), lines, note)
         self._beside(head)
         self.say(
             "gain: paired by seed with the baseline at the same rollout budget (Student t). used: share of received peer answers "
@@ -148,17 +146,22 @@ class _Page:
             "dim",
         )
 
+    def _open(self, suite: str, head: Head, opening: Sequence[Headline]) -> None:
+        if head.submission:
+            self.say(f"{suite}: {head.submission}")
+        if opening:
+            self.say(suite, "bold")
+            for headline in opening:
+                self.say(f"{headline.metric}: {headline.sentence}")
+            self.say("")
+
     def brief(self, suite: str, rows: Rows, head: Head) -> None:
         """The first sentence, and the means of its metric: regimes by groups and benchmarks where there are several."""
         first = head.sentences[0]
         means = [row for row in rows if (row.policy, row.metric) == (first.policy, first.metric)]
         panels = list(dict.fromkeys((row.group, row.task) for row in means))
         tasks = {task for _, task in panels}
-        if head.submission:
-            self.say(f"{suite}: {head.submission}")
-        self.say(suite, "bold")
-        self.say(f"{first.metric}: {first.sentence}")
-        self.say("")
+        self._open(suite, head, [first])
         matrix = list(_matrix(means, panels, len(tasks) > 1))
         if len(panels) == 1:
             columns = self._fitting(means, head.margin)
@@ -175,7 +178,15 @@ class _Page:
         else:
             for (group, task), members in groupby(means, key=attrgetter("group", "task")):
                 title = f"{group}: {task}, {first.metric}; gain in points, accuracy in %, 95 % intervals"
-                narrow = (_narrow(row, head.margin) for row in members)
+                narrow = (
+                    (
+                        visible(row.regime),
+                        "" if row.gain is None else POINTS.with_interval(row.gain, row.gain_interval),
+                        Text(verdict_mark(row.verdict, head.margin), _COLOURS.get(row.verdict, "")),
+                        PERCENT.with_interval(row.accuracy, row.interval),
+                    )
+                    for row in members
+                )
                 self.table(title, ("regime", "gain", "verdict", "accuracy"), narrow, names=1)
         self._beside(msgspec.structs.replace(head, starts=[]))
 
@@ -233,11 +244,6 @@ def piped(heads: Sequence[str], lines: Sequence[Sequence[str]], names: int, word
     return "".join(f"| {' | '.join(line)} |\n" for line in (heads, rules, *lines))
 
 
-def _across(row: Aggregate) -> tuple[str, ...]:
-    better = f"{SHARE.text(row.better)} {PERCENT.interval(row.better_interval)}".rstrip()
-    return row.regime, str(row.seeds), PERCENT.with_interval(row.iqm, row.iqm_interval), better
-
-
 def _matrix(means: Rows, panels: Sequence[tuple[str, str]], tasks: bool) -> Iterator[list[str | Text]]:
     """Its heads first."""
     found = {(row.regime, row.group, row.task): row for row in means}
@@ -249,12 +255,6 @@ def _matrix(means: Rows, panels: Sequence[tuple[str, str]], tasks: bool) -> Iter
 
 def _short(row: ShowRow) -> str:
     return PERCENT.text(row.accuracy) if row.gain is None else f"{POINTS.text(row.gain)} {SIGNS.get(row.verdict, '')}"
-
-
-def _narrow(row: ShowRow, margin: float) -> list[Cell]:
-    gain = "" if row.gain is None else POINTS.with_interval(row.gain, row.gain_interval)
-    accuracy = PERCENT.with_interval(row.accuracy, row.interval)
-    return [visible(row.regime), gain, Text(verdict_mark(row.verdict, margin), _COLOURS.get(row.verdict, "")), accuracy]
 
 
 def _cells(row: ShowRow, columns: Sequence[Statistic], margin: float) -> list[Cell]:
@@ -349,9 +349,8 @@ def _cell(text: str) -> str:
 
 def _latex(suite: str, rows: Rows, head: Head) -> str:
     parts = ["% needs \\usepackage{booktabs}"]
-    panel = attrgetter("task", "metric")
-    for (task, metric), members in groupby(sorted(rows, key=panel), key=panel):
-        part = list(members)
+    for task, metric in sorted({(row.task, row.metric) for row in rows}):
+        part = [row for row in rows if (row.task, row.metric) == (task, metric)]
         columns = list(dict.fromkeys((r.group, r.policy) for r in part))
         found = {(r.regime, r.group, r.policy): r for r in part}
         lines = [

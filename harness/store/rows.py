@@ -48,10 +48,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepRow(Row, frozen=True, kw_only=True):
-    """One policy at one training step; docs/store.md defines each column.
-
-    Answers *take part* if their advantage and weight are not 0, and are *used* if one of their tokens had a nonzero gradient.
-    """
+    """One policy at one training step; docs/store.md defines each column."""
 
     policy: str
     step: int
@@ -122,11 +119,8 @@ class TermRow(Row, frozen=True, kw_only=True):
 
 
 class ExchangeRow(Row, frozen=False, kw_only=True, gc=False):  # type: ignore[misc]  # filled in until it is journalled
-    """One record as its receiver saw it: the ledger's entry, filled in until the step is journalled.
-
-    messages: how many alike the row sums up, 0 for an author that sent nothing. made: -1 where the header could not be read.
-    reason: of a refusal.
-    """
+    """One record as its receiver saw it, filled in until the step is journalled. messages: how many alike the row sums up, 0 for
+    an author that sent nothing. made: -1 where the header could not be read. reason: of a refusal."""
 
     step: int
     author: str
@@ -277,10 +271,8 @@ def to_arrow(table: str, rows: Sequence[Row]) -> pa.Table:
 
 
 def conform(table: str, data: pa.Table) -> pa.Table:
-    """Fit a table of another version to today's schema: absent columns are null, unknown ones dropped.
-
-    Raises pyarrow.ArrowInvalid or pyarrow.ArrowNotImplementedError where a column has another type.
-    """
+    """Fit a table of another version to today's schema: absent columns are null, unknown ones dropped. Raises
+    pyarrow.ArrowException where a column has another type."""
     if data.schema.equals(SCHEMAS[table]):
         return data
     columns = [

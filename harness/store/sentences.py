@@ -64,29 +64,23 @@ def _family(baseline: str, ranks: Sequence[Rank], margin: float, first: bool) ->
     over, _, settings = baseline.partition(", ")
     over = f"tuned {over}" if settings else over
     opening = f"{settings if first else settings.capitalize()}: " if settings else "" if first else f"Against {over}: "
-    kinds = {
-        kind: [r for r in ranks if r.verdict == kind]
-        for kind in (GAINS, LOSES, DIFFERS, EQUIVALENT, INCONCLUSIVE, *WITHHELD, ALONE)
+    phrases = {
+        GAINS: "{ends} gain{s} over {over} at the same rollout budget{apart}",
+        LOSES: "{ends} lose{s} against {it}",
+        DIFFERS: "{ends} differ{s} between groups{whom}",
+        EQUIVALENT: f"{{names}} show{{s}} {verdict_words(EQUIVALENT, margin)}{{whom}}",
+        INCONCLUSIVE: "for {ends} one cannot tell{whom}",
+        **{why: f"for {{names}} the verdict is {why}" for why in WITHHELD},
+        ALONE: "{names} {have} no seed in common with {over}",
     }
-    parts = []
-    if gain := kinds[GAINS]:
-        parts.append(
-            f"{joined([_ends(r) for r in gain])} {_verb(gain, 'gain')} over {over} at the same rollout budget{_apart(gain)}"
-        )
-    if lose := kinds[LOSES]:
-        parts.append(f"{joined([_ends(r) for r in lose])} {_verb(lose, 'lose')} against {'it' if parts else over}")
-    whom = "" if parts or opening.startswith("Against") else f" against {over}"
-    if differ := kinds[DIFFERS]:
-        parts.append(f"{joined([_ends(r) for r in differ])} {_verb(differ, 'differ')} between groups{whom}")
-        whom = ""
-    if within := kinds[EQUIVALENT]:
-        parts.append(f"{_names(within)} {_verb(within, 'show')} {verdict_words(EQUIVALENT, margin)}{whom}")
-        whom = ""
-    if untold := kinds[INCONCLUSIVE]:
-        parts.append(f"for {joined([_ends(r) for r in untold])} one cannot tell{whom}")
-    parts += [f"for {_names(kinds[why])} the verdict is {why}" for why in WITHHELD if kinds[why]]
-    if alone := kinds[ALONE]:
-        parts.append(f"{_names(alone)} {'have' if len(alone) > 1 else 'has'} no seed in common with {over}")
+    whom = "" if opening.startswith("Against") else f" against {over}"
+    parts: list[str] = []
+    for kind, phrase in phrases.items():
+        if same := [r for r in ranks if r.verdict == kind]:
+            several = len(same) > 1
+            words = {"s": "" if several else "s", "have": "have" if several else "has", "it": "it" if parts else over}
+            words |= {"names": joined([_name(r) for r in same]), "ends": joined([_ends(r) for r in same]), "over": over}
+            parts.append(phrase.format(**words, apart=_apart(same), whom="" if parts else whom))
     return f"{opening}{'; '.join(parts)}."
 
 
@@ -103,8 +97,7 @@ def _signed(share: float) -> str:
 
 
 def doubt(found: Ranking) -> str:
-    """How many seeds would settle what the sentence leaves open, for the sharpest and the most blurred regime; empty where
-    seeds are not what is wanting."""
+    """How many seeds would settle what the sentence leaves open, for the sharpest and the most blurred regime; or empty."""
     known = sorted(
         (r.seeds_needed or MOST_SEEDS, r.regime)
         for r in found.ranks
@@ -144,11 +137,7 @@ def _apart(gainers: Sequence[Rank]) -> str:
         return " and cannot be told apart"
     best = [i for i, tied in enumerate(together[0]) if tied]
     clear = all(not together[i][j] for i in best for j in range(len(gainers)) if j not in best)
-    return f", {_names([gainers[i] for i in best])} most" if clear else ""
-
-
-def _names(ranks: Sequence[Rank]) -> str:
-    return joined([_name(r) for r in ranks])
+    return f", {joined([_name(gainers[i]) for i in best])} most" if clear else ""
 
 
 def _name(rank: Rank) -> str:
@@ -158,10 +147,6 @@ def _name(rank: Rank) -> str:
 def joined(parts: Sequence[str]) -> str:
     """`a, b and c`."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def _verb(ranks: Sequence[Rank], verb: str) -> str:
-    return verb if len(ranks) > 1 else f"{verb}s"
 
 
 def _count(number: int, noun: str) -> str:

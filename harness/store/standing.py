@@ -11,11 +11,10 @@ import msgspec
 
 from harness.statistics import MARGIN, mean_interval
 from harness.statistics.comparison import EQUIVALENT, GAINS, LOSES
-from harness.store.comparisons import MEAN, finished
 from harness.store.read import Snapshot
 from harness.store.sentences import joined
 from harness.store.statistic import POINTS, Pair
-from harness.store.table import ShowRow, choice_rows
+from harness.store.table import MEAN, ShowRow, choice_rows, finished
 from harness.store.tuning import without_trials
 
 Kind = Literal["built", "alike", "real"]
@@ -45,8 +44,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """One row: a regime's line of `harness show` in each setting, None where it was not run. gain: its mean over the settings that
-    were not built to gain, with a 95 % interval over them (Student t). cost: mean over all settings, over the baseline's."""
+    """A regime's line in each setting, None where it was not run. gain: its mean over the settings not built to gain, with a 95 %
+    interval over them (Student t). cost: mean over all settings, over the baseline's."""
 
     regime: str
     cells: tuple[ShowRow | None, ...]
@@ -66,8 +65,8 @@ class Board(msgspec.Struct, frozen=True):
 
 
 def board(snapshot: Snapshot, which: Settings = "published", margin: float = MARGIN) -> Board:
-    """Every suite's groups in which somebody shares with a well-behaved peer of another kind, over a plain baseline. Of several
-    groups of the same models and kind the one with most seeds, base checkpoints of its own before shared ones, stands for all."""
+    """Every suite's groups of well-behaved peers of different kinds, over a plain baseline. Of several groups of the same models
+    and kind the one with most seeds stands for all, base checkpoints of its own before shared ones."""
     found = snapshot.query("SELECT suite, baseline, config FROM suites WHERE config <> '' ORDER BY suite").to_pylist()
     suites = {row["suite"]: (row["baseline"], json.loads(row["config"])) for row in found}
     settings: dict[Setting, dict[str, ShowRow]] = {}
@@ -78,10 +77,10 @@ def board(snapshot: Snapshot, which: Settings = "published", margin: float = MAR
         ):
             continue
         cells = finished(snapshot, suite)
-        metric = next((key.metric for key in cells.families if key.policy == MEAN), "")
+        metric = next((row.metric for row in cells.rows if row.policy == MEAN), "")
         if not metric:
             continue
-        rows = list(choice_rows(MEAN, metric, cells, margin))
+        rows = choice_rows(MEAN, metric, cells, margin)
         shapes = {group["name"]: shape for group in config.get("groups", ()) if (shape := _shape(group))}
         variants = {v["name"]: v for v in config.get("regimes", ())}
         for (group, task), lines in groupby(rows, key=lambda row: (row.group, row.task)):
@@ -176,17 +175,17 @@ def answer(published: Board, tuned: Board) -> list[str]:
             }
             - set(gains)
         )
-        said = (
-            f"{joined(gains)} {'gain' if len(gains) > 1 else 'gains'} as published"
-            if gains
-            else "no regime gains as published"
-        )
+        said = f"{_who(gains, 'gain') or 'no regime gains'} as published"
         said += f", {joined(also)} when tuned" if also else ""
-        said += f"; {joined(loses)} {'lose' if len(loses) > 1 else 'loses'}" if loses else ""
+        said += f"; {_who(loses, 'lose')}" if loses else ""
         parts.append(
             f"{_WHERE[kind]} {said} (gains from {low} to {high} points; in {nothing} of {len(cells)} comparisons no effect)."
         )
     return parts
+
+
+def _who(names: Sequence[str], verb: str) -> str:
+    return f"{joined(names)} {verb}{'s' * (len(names) == 1)}" if names else ""
 
 
 _WHERE: dict[Kind, str] = {

@@ -7,16 +7,15 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from operator import attrgetter
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import numpy as np
 
 from harness.statistics import Comparison, Estimate, seeds_to_detect
-from harness.store.comparisons import Spent
 from harness.store.sentences import verdict_mark
 from harness.store.text import visible
 
-__all__ = ["STATISTICS", "Statistic", "TableRow", "Unit", "View", "bounds", "number", "shown", "statistic"]
+__all__ = ["STATISTICS", "Spent", "Statistic", "TableRow", "Unit", "View", "bounds", "number", "shown", "statistic"]
 
 Pair = tuple[float, float]
 View = Literal["terminal", "markdown", "page"]
@@ -49,13 +48,23 @@ class Unit:
         return f"{self.text(value)} {self.interval(pair)}".rstrip()
 
 
-WORDS = Unit()
 NUMBER = Unit()
 PERCENT = Unit(name="%", factor=100, digits=1)
 POINTS = Unit(name="points", factor=100, digits=1, signed=True)
 SHARE = Unit(name="%", factor=100, mark="%")
 TIMES = Unit(name="× baseline", digits=2)
 RATE = Unit(name="points", factor=100, digits=2)
+
+
+class Spent(NamedTuple):
+    """What one seed cost, and the peer answers it received and used."""
+
+    rollouts: float
+    tokens: float
+    cpu: float
+    gpu: float
+    received: float
+    used: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +83,8 @@ class TableRow:
     policies: int = 1
 
     def mean(self, what: str) -> float:
-        """Per seed, a field of `Spent`."""
-        return self.total(what) / len(self.spent)
-
-    def total(self, what: str) -> float:
-        """Over all seeds."""
-        return float(sum(getattr(seed, what) for seed in self.spent))
+        """Of a field of `Spent`, over seeds."""
+        return float(sum(getattr(seed, what) for seed in self.spent)) / len(self.spent)
 
 
 Measure = Callable[[TableRow], Any]
@@ -92,7 +97,7 @@ class Statistic:
     there is no column. tinted: takes the verdict's colour."""
 
     title: str
-    unit: Unit = WORDS
+    unit: Unit = NUMBER
     _: KW_ONLY
     head: str = ""
     better: Literal["", "higher", "lower"] = ""
@@ -202,8 +207,8 @@ def baseline(row: TableRow) -> str | None:
 @statistic("Peer data used", SHARE, head="used", terminal=7, markdown=7, page=10)
 def peer_used(row: TableRow) -> float | None:
     """Share of the received peer answers that gave a nonzero gradient."""
-    received = row.total("received")
-    return row.total("used") / received if received else None
+    received = sum(seed.received for seed in row.spent)
+    return float(sum(seed.used for seed in row.spent)) / received if received else None
 
 
 @statistic("Rollouts", NUMBER, better="lower", terminal=10, markdown=8, page=11)

@@ -1,5 +1,4 @@
-"""How a policy that is being trained does, in a line, and what is wrong with it: one judgement for a run that goes on, one
-that is over, and what is stored."""
+"""How a policy that is being trained does, in a line, and what is wrong with it: one judgement for running and stored cells."""
 
 from __future__ import annotations
 

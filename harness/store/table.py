@@ -1,21 +1,35 @@
-"""The rows of `harness show` and `harness status`: what a suite's cells add up to."""
+"""What a suite's finished cells add up to: seed by seed, and the rows of `harness show` and `harness status`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from harness.errors import StoreError
-from harness.statistics import MARGIN
-from harness.store.comparisons import MEAN, Finished, compared, finished
+from harness.statistics import MARGIN, Comparison, compare, sampling_variance
+from harness.statistics.comparison import CEILING, FLOOR, IDLE
 from harness.store.read import Snapshot
 from harness.store.reference_results import MARK
-from harness.store.statistic import STATISTICS, TableRow
+from harness.store.statistic import STATISTICS, Spent, TableRow
+from harness.store.tuning import tuned_label
 
-__all__ = ["MEAN", "SeedRow", "ShowRow", "StatusRow", "seed_rows", "show_rows", "status_rows", "suites"]
+# Stands for the mean over a group's policies
+MEAN = "*"
+# Group and task: one panel
+Place = tuple[str, str]
+
+
+class Key(NamedTuple):
+    group: str
+    policy: str
+    task: str
+    metric: str
 
 
 class _Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,16 +63,6 @@ else:
     )
 
 
-class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
-    key: str
-    regime: str
-    group: str
-    seed: int | None
-    state: str
-    reason: str
-    attempts: int
-
-
 class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
     """One seed of a row. variant: whose cell. gain: over the baseline's same seed. noise: `sampling_variance`. withheld:
     why no verdict is given."""
@@ -78,93 +82,248 @@ class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
     withheld: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A line of the tables. cells: the suite's variant that it is made of. sampled: rollouts of both rounds over the first
+    one's. reference: what its gains are over."""
+
+    name: str
+    kind: str
+    options: str
+    budget: str
+    baseline: str
+    cells: str = ""
+    sampled: float = 1.0
+    reference: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A suite's finished cells. rows: in the suite's order. spent: of the seeds of a `Key` and line. policies: by group."""
+
+    variants: dict[str, Variant]
+    rows: list[SeedRow] = field(default_factory=list)
+    spent: dict[tuple[Key, str], list[Spent]] = field(default_factory=dict)
+    policies: dict[str, list[str]] = field(default_factory=dict)
+
+
+BySeed = dict[int, SeedRow]
+
+
+def by_line(rows: Sequence[SeedRow]) -> dict[Key, dict[str, BySeed]]:
+    """By panel, regime and seed."""
+    found: dict[Key, dict[str, BySeed]] = {}
+    for r in rows:
+        found.setdefault(Key(r.group, r.policy, r.task, r.metric), {}).setdefault(r.regime, {})[r.seed] = r
+    return found
+
+
+# Rows of one cell, task and metric stand together.
+_SCORES = """
+WITH by_policy AS (SELECT suite, cell, policy, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu FROM spent GROUP BY ALL),
+by_cell AS (SELECT suite, cell, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu FROM spent GROUP BY ALL)
+SELECT c.kind = 'base' AS base, c.cell, c.group_name, c.regime, c.seed, c.policies, s.task,
+    CASE s.metric WHEN 'sampled' THEN 'avg@' || s.repeats ELSE s.metric END AS metric, s.policy,
+    coalesce(t.gradient_norm, 'NaN') = 0 AS idle, round(coalesce(w.cpu, 0), 6) AS cell_cpu,
+    round(coalesce(w.gpu, 0), 6) AS cell_gpu, s.accuracy, coalesce(s.error, 'NaN') AS error, s.questions,
+    CASE s.metric WHEN 'sampled' THEN s.answers ELSE s.questions END AS answers,
+    coalesce(t.rollouts, 0) AS rollouts, coalesce(t.generated_tokens, 0) AS tokens,
+    round(coalesce(p.cpu, 0), 6) AS cpu, round(coalesce(p.gpu, 0), 6) AS gpu,
+    coalesce(t.peer_received, 0) AS received, coalesce(t.peer_used, 0) AS used
+FROM current_cells c JOIN scores s USING (suite, cell)
+LEFT JOIN totals t USING (suite, cell, policy) LEFT JOIN by_policy p USING (suite, cell, policy)
+LEFT JOIN by_cell w USING (suite, cell)
+WHERE c.suite = ? AND c.state = 'done' AND s.accuracy IS NOT NULL
+ORDER BY base, c.group_name, s.task, 8, c.regime, c.seed, c.cell, s.policy
+"""
+_VARIANTS = """
+SELECT regime, any_value(regime_type), any_value(options), any_value(budget),
+    coalesce(nullif(any_value(s.baseline), ''), any_value(c.baseline)), regime AS cells,
+    coalesce(sum(t.rollouts) / nullif(sum(t.rollouts - t.hinted_answers), 0), 1.0) AS sampled
+FROM current_cells c LEFT JOIN suites s USING (suite) LEFT JOIN totals t USING (suite, cell)
+WHERE kind = 'cell' AND suite = ? GROUP BY regime
+"""
+
+
+class _Score(NamedTuple):
+    accuracy: float
+    noise: float
+    spent: Spent
+
+
+def finished(snapshot: Snapshot, suite: str) -> Finished:
+    """The suite's finished cells; nothing for an unknown suite. Read once from a snapshot."""
+    if suite not in snapshot.finished:
+        snapshot.finished[suite] = _finished(snapshot, suite)
+    found: Finished = snapshot.finished[suite]
+    return found
+
+
+def _finished(snapshot: Snapshot, suite: str) -> Finished:
+    described = snapshot.query("SELECT groups, variants, tuned FROM suites WHERE suite = ?", [suite]).to_pylist()
+    about = described[0] if described else {"groups": [], "variants": [], "tuned": []}
+    variants = [Variant(*row.values()) for row in snapshot.query(_VARIANTS, [suite]).to_pylist()]
+    found = Finished(_lines(variants, about["variants"], about["tuned"]))
+    scores: dict[Key, dict[str, dict[int, _Score]]] = {}
+    base: dict[Key, dict[int | None, float]] = {}
+    idle: dict[tuple[str, str, str], bool] = {}
+    data = snapshot.query(_SCORES, [suite])
+    noise = sampling_variance(*(data[name].to_pylist() for name in ("accuracy", "error", "questions", "answers")))
+    lines = [row | {"noise": float(own)} for row, own in zip(data.to_pylist(), noise, strict=True)]
+    for _, rows in groupby(lines, key=itemgetter("base", "cell", "task", "metric")):
+        parts = list(rows)
+        first, names = parts[0], parts[0]["policies"]
+        group, regime, seed = first["group_name"], first["regime"], first["seed"]
+        mean = Key(group, MEAN, first["task"], first["metric"])
+        if first["base"]:
+            for row in parts:
+                base.setdefault(mean._replace(policy=row["policy"]), {})[seed] = row["accuracy"]
+            continue
+        found.policies[group] = names
+        each = [Spent(*(row[name] for name in Spent._fields)) for row in parts]
+        for row, spent in zip(parts, each, strict=True):
+            key = mean._replace(policy=row["policy"])
+            scores.setdefault(key, {}).setdefault(regime, {})[seed] = _Score(row["accuracy"], row["noise"], spent)
+            idle[group, row["policy"], regime] = row["idle"]
+        if len(parts) >= max(2, len(names)):  # a mean over some of the policies is not comparable
+            whole = Spent(*map(sum, zip(*each, strict=True)))._replace(cpu=first["cell_cpu"], gpu=first["cell_gpu"])
+            average = mean_score([(row["accuracy"], row["noise"]) for row in parts])
+            scores.setdefault(mean, {}).setdefault(regime, {})[seed] = _Score(*average, whole)
+    groups = {name: i for i, name in enumerate(about["groups"])}
+
+    def place(key: Key) -> tuple[object, ...]:
+        first = -1 if key.policy == MEAN else found.policies[key.group].index(key.policy)
+        return groups.get(key.group, len(groups)), key.group, key.task, key.metric == "greedy", key.metric, first
+
+    for key in sorted(scores, key=place):
+        members = found.policies[key.group] if key.policy == MEAN else [key.policy]
+        before = [base.get(key._replace(policy=name), {}) for name in members]
+        start = {
+            s: sum(b.get(s, b.get(None, np.nan)) for b in before) / len(before)
+            for s in (set().union(*before) if all(before) else ())
+        }
+        resting = {n for n, v in found.variants.items() if all(idle.get((key.group, m, v.cells)) for m in members)}
+        own = {name: scores[key][v.cells] for name, v in found.variants.items() if v.cells in scores[key]}
+        right = {score.accuracy for by_seed in own.values() for score in by_seed.values()}
+        for name, by_seed in own.items():
+            reference = found.variants[name].reference
+            against = own.get(reference or "", {})
+            why = FLOOR if right == {0.0} else CEILING if right == {1.0} else IDLE if reference in resting else ""
+            found.spent[key, name] = [score.spent for score in by_seed.values()]
+            for seed, score in sorted(by_seed.items()):
+                found.rows.append(
+                    SeedRow(
+                        **key._asdict(), regime=name, variant=found.variants[name].cells, seed=seed,
+                        accuracy=score.accuracy, noise=score.noise, base=start.get(seed, start.get(None)),
+                        gain=score.accuracy - against[seed].accuracy if seed in against else None,
+                        baseline=reference, withheld=why,
+                    )
+                )  # fmt: skip
+    return found
+
+
+def mean_score(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The mean of accuracies whose answers are drawn one by one, and its `sampling_variance`, from those of each."""
+    accuracies, noises = zip(*parts, strict=True)
+    return sum(accuracies) / len(parts), sum(noises) / len(parts) ** 2
+
+
+def _lines(found: Sequence[Variant], order: Sequence[str], tuned: Sequence[Sequence[str]]) -> dict[str, Variant]:
+    """The suite's variants, then each with the settings that tuning chose, beside the baseline as the same group tuned it.
+    A baseline has its rollout budget; with a second round the next one that covers both, where the suite has it."""
+    places = {name: i for i, name in enumerate(order)}
+    copies = {final for variant, final, _ in tuned if final != variant}
+    by_name = {v.name: v for v in sorted(found, key=lambda v: (places.get(v.name, len(places)), v.name))}
+    lines: dict[str, Variant] = {}
+    for ours in (v for v in by_name.values() if v.name not in copies):
+        reference = None
+        if baseline := by_name.get(ours.baseline):
+            alike = (baseline.kind, baseline.options)
+            others = [v for v in by_name.values() if (v.kind, v.options) == alike and v.name not in copies]
+            most = int(ours.budget[:-1]) * ours.sampled
+            cover = sorted((int(v.budget[:-1]), v.budget) for v in others if int(v.budget[:-1]) >= most)
+            budget = cover[0][1] if ours.sampled > 1 and cover else ours.budget
+            same = [baseline.name] if budget == baseline.budget else [v.name for v in others if v.budget == budget]
+            reference = None if ours.name in (*same, baseline.name) or not same else same[0]
+        lines[ours.name] = replace(ours, reference=reference)
+    for variant, final, on in tuned:
+        if final in by_name and variant in lines:
+            label, over = tuned_label(variant, on), lines[variant].reference
+            lines[label] = replace(lines[variant], name=label, cells=final, reference=over and tuned_label(over, on))
+    return lines
+
+
+def compared(
+    rows: Sequence[SeedRow], margin: float = MARGIN, chosen: Container[Place] | None = None
+) -> tuple[list[str], dict[Place | None, Comparison]]:
+    """What the seeds say of the regimes (in order) of one policy and metric: by panel, and under None over all, or those chosen."""
+    panels = {place: i for i, place in enumerate(dict.fromkeys((r.group, r.task) for r in rows))}
+    names = {name: i for i, name in enumerate(dict.fromkeys(r.regime for r in rows))}
+    seeds = {seed: i for i, seed in enumerate(sorted({r.seed for r in rows}))}
+    values = np.full((2, len(panels), len(names), len(seeds)), np.nan)
+    withheld = np.full(values.shape[1:3], "", dtype=object)
+    for r in rows:
+        at = panels[r.group, r.task], names[r.regime]
+        values[:, *at, seeds[r.seed]], withheld[at] = (r.accuracy, r.noise), r.withheld
+    references = {r.regime: names.get(r.baseline or "") for r in rows}
+    inside = np.array([chosen is None or place in chosen for place in panels])
+    found = compare(values[0], values[1], list(references.values()), margin, withheld, inside)
+    return list(names), dict(zip([*panels, None], found, strict=True))
+
+
 def suites(snapshot: Snapshot) -> list[str]:
     found = snapshot.query("SELECT DISTINCT suite FROM cells ORDER BY suite")["suite"].to_pylist()
     return sorted(found, key=lambda suite: suite.endswith(MARK))
 
 
-def status_rows(snapshot: Snapshot, suite: str | None = None) -> list[StatusRow]:
+def status_rows(snapshot: Snapshot, suite: str) -> list[dict[str, Any]]:
     """The cells that have a folder, or all evaluations where there is no cell."""
-    rows = snapshot.query(
-        "SELECT cell AS key, regime, group_name AS 'group', seed, state, reason, attempts FROM current_cells "
-        "WHERE $1 IS NULL OR suite = $1 QUALIFY kind = 'cell' OR count_if(kind = 'cell') OVER (PARTITION BY suite) = 0 "
-        "ORDER BY suite, group_name, seed, regime",
+    rows: list[dict[str, Any]] = snapshot.query(
+        "SELECT cell AS key, regime, group_name AS 'group', seed, state, reason, attempts FROM current_cells WHERE suite = ? "
+        "QUALIFY kind = 'cell' OR count_if(kind = 'cell') OVER () = 0 ORDER BY group_name, seed, regime",
         [suite],
-    )
-    return msgspec.convert(rows.to_pylist(), list[StatusRow])
+    ).to_pylist()
+    return rows
+
+
+def seed_rows(snapshot: Snapshot, suite: str, of: str | None = None) -> list[SeedRow]:
+    """Seed by seed, of one policy or MEAN, or all. Empty for an unknown suite."""
+    return [row for row in finished(snapshot, suite).rows if of in (None, row.policy)]
 
 
 def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[ShowRow]:
     """The finished cells, in the suite's order. margin: of the verdicts. Raises StoreError on an unknown suite."""
     cells = finished(snapshot, suite)
-    if not cells.families and suite not in suites(snapshot):
+    if not cells.rows and suite not in suites(snapshot):
         raise StoreError(f"no results of a suite {suite!r}")
-    choices = dict.fromkeys((key.policy, key.metric) for key in cells.families)
-    rows = [row for policy, metric in choices for row in choice_rows(policy, metric, cells, margin)]
-    groups, regimes = list(dict.fromkeys(key.group for key in cells.families)), list(cells.variants)
+    groups, regimes = list(dict.fromkeys(row.group for row in cells.rows)), list(cells.variants)
 
     def place(row: ShowRow) -> tuple[object, ...]:
         members = [MEAN, *cells.policies[row.group]]
         metric = row.metric == "greedy", row.metric
         return groups.index(row.group), row.task, *metric, regimes.index(row.regime), members.index(row.policy)
 
-    return sorted(rows, key=place)
+    choices = dict.fromkeys((row.policy, row.metric) for row in cells.rows)
+    return sorted((row for choice in choices for row in choice_rows(*choice, cells, margin)), key=place)
 
 
-def seed_rows(snapshot: Snapshot, suite: str, of: str | None = None) -> list[SeedRow]:
-    """Seed by seed, of one policy or MEAN, or all. Empty for an unknown suite."""
-    cells = finished(snapshot, suite)
+def choice_rows(policy: str, metric: str, cells: Finished, margin: float) -> list[ShowRow]:
+    """Those of one policy, or MEAN, and metric."""
+    seeds = [row for row in cells.rows if (row.policy, row.metric) == (policy, metric)]
+    names, comparisons = compared(seeds, margin)
     rows = []
-    for (group, policy, task, metric), family in cells.families.items():
-        for name in family.scores if of in (None, policy) else ():
-            variant = cells.variants[name]
-            against = family.scores.get(variant.reference or "", {})
-            for seed, score in sorted(family.scores[name].items()):
-                rows.append(
-                    SeedRow(
-                        group=group,
-                        policy=policy,
-                        regime=name,
-                        variant=variant.cells,
-                        task=task,
-                        metric=metric,
-                        seed=seed,
-                        accuracy=score.accuracy,
-                        noise=score.noise,
-                        base=family.base.get(seed, family.base.get(None)),
-                        gain=score.accuracy - against[seed].accuracy if seed in against else None,
-                        baseline=variant.reference,
-                        withheld=family.withheld.get(name, ""),
-                    )
-                )
+    for (group, task, name), own in groupby(seeds, key=lambda row: (row.group, row.task, row.regime)):
+        variant, key = cells.variants[name], Key(group, policy, task, metric)
+        row = TableRow(
+            found=comparisons[group, task],
+            place=names.index(name),
+            reference=variant.reference,
+            base=[np.nan if seed.base is None else seed.base for seed in own],
+            spent=cells.spent[key, name],
+            against=cells.spent.get((key, variant.reference or ""), ()),
+            budget=variant.budget + (f"+{variant.sampled - 1:.0%}" if variant.sampled > 1 else ""),
+            policies=len(cells.policies[group]) if policy == MEAN else 1,
+        )
+        values = {s.name: s.of(row) for s in STATISTICS.values()}
+        rows.append(ShowRow(**key._asdict(), regime=name, variant=variant.cells, **values))
     return rows
-
-
-def choice_rows(policy: str, metric: str, cells: Finished, margin: float) -> Iterator[ShowRow]:
-    families = {
-        (key.group, key.task): family
-        for key, family in cells.families.items()
-        if (key.policy, key.metric) == (policy, metric)
-    }
-    names, comparisons = compared(
-        {place: family.scores for place, family in families.items()},
-        {name: variant.reference for name, variant in cells.variants.items()},
-        margin,
-        {(place, name): why for place, family in families.items() for name, why in family.withheld.items()},
-    )
-    for (group, task), family in families.items():
-        for i, name in ((i, name) for i, name in enumerate(names) if name in family.scores):
-            variant = cells.variants[name]
-            row = TableRow(
-                found=comparisons[group, task],
-                place=i,
-                reference=variant.reference,
-                base=[family.base.get(seed, family.base.get(None, np.nan)) for seed in family.scores[name]],
-                spent=family.costs[name],
-                against=family.costs.get(variant.reference or "", ()),
-                budget=variant.budget + (f"+{variant.sampled - 1:.0%}" if variant.sampled > 1 else ""),
-                policies=len(cells.policies[group]) if policy == MEAN else 1,
-            )
-            values = {s.name: s.of(row) for s in STATISTICS.values()}
-            at = {"group": group, "policy": policy, "task": task, "metric": metric}
-            yield ShowRow(**at, regime=name, variant=variant.cells, **values)

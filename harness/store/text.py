@@ -6,8 +6,7 @@ import unicodedata
 
 
 def visible(text: str, limit: int = 0) -> str:
-    """Control and direction characters as escapes, so that a terminal does not obey them. With `limit`, a longer text is
-    cut and says so."""
+    """Control and direction characters as escapes. A text longer than `limit` (0: none) is cut and says so."""
     cut = text[:limit] if limit and len(text) > limit else text
     if not cut.isprintable():
         cut = "".join(c if c in "\n\t" or not _controls(c) else f"\\x{ord(c):02x}" for c in cut)

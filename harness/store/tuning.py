@@ -1,7 +1,4 @@
-"""What a tuned suite's trials gave: `results/<suite>/tuning.json`.
-
-The trials themselves are cells of the suites `<suite>-tuning` and `<suite>-check`; this file says which is which.
-"""
+"""What the trials of a tuned suite, cells of `<suite>-tuning` and `<suite>-check`, gave: `results/<suite>/tuning.json`."""
 
 from __future__ import annotations
 
@@ -30,9 +27,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
-    """chosen: the trial with the best score of those that ran to the end; 0 is the variant as published. on: the tuning
-    group that chose; "" for all. final: the chosen setting's name in the table. checked, checked_published: scores of both
-    settings on the check's seeds."""
+    """chosen: the best of the trials that ran to the end; 0 is the variant as published. on: the tuning group that chose; "" for
+    all. final: the chosen setting's name in the table. checked, checked_published: scores on the check's seeds."""
 
     variant: str
     final: str

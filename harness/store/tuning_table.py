@@ -9,16 +9,15 @@ import msgspec
 import numpy as np
 
 from harness.statistics import paired
-from harness.store.comparisons import MEAN, BySeed, Finished, Spent, finished
 from harness.store.read import Snapshot
-from harness.store.statistic import POINTS, Pair, bounds, number
+from harness.store.statistic import POINTS, Pair, Spent, bounds, number
+from harness.store.table import MEAN, BySeed, Finished, Key, by_line, finished
 from harness.store.tuning import Tuned, Tuning, tuned_label
 
 
 class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant on one group, in fractions. published_gain: over the baseline as published; tuned_gain: over the *tuned*
-    baseline. lowest, highest, deviation: of the trials that ran to the end. promised: the best trial's lead over the
-    published setting; kept: the same on the check's seeds."""
+    """One variant on one group, in fractions. published_gain, tuned_gain: over the baseline as published, as tuned. lowest,
+    highest, deviation: of the trials that ran to the end. promised: the best trial's lead; kept: the same on the check's seeds."""
 
     group: str
     variant: str
@@ -79,31 +78,39 @@ class Scores(msgspec.Struct, frozen=True):
 def scores(snapshot: Snapshot, suite: str, task: str, cells: int, only: str = "") -> Scores:
     """cells: groups x seeds; a variant that has fewer is left out. only: this group's part of them."""
     found = finished(snapshot, suite)
-    metric = metric_of(found, task)
+    panels = {key: lines for key, lines in _panels(found, task).items() if only in ("", key.group)}
     values: dict[str, list[float]] = {}
     spent: dict[str, list[Spent]] = {}
-    for (group, policy, of, kind), family in found.families.items():
-        if (of, kind, policy) == (task, metric, whole(found, group)) and only in ("", group):
-            for name, by_seed in family.scores.items():
-                values.setdefault(name, []).extend(by_seed[seed].accuracy for seed in sorted(by_seed))
-                spent.setdefault(name, []).extend(family.costs[name])
+    for key, lines in panels.items():
+        for name, by_seed in lines.items():
+            values.setdefault(name, []).extend(row.accuracy for row in by_seed.values())
+            spent.setdefault(name, []).extend(found.spent[key, name])
     full = {name: round(float(np.mean(each)), 12) for name, each in values.items() if len(each) == cells}
     costs = (
         {name: sum(getattr(s, what) for s in each) for name, each in spent.items()}
         for what in ("rollouts", "cpu", "gpu")
     )
-    return Scores(task, metric, full, *costs)
+    return Scores(task, _metric(found, task), full, *costs)
 
 
-def metric_of(found: Finished, task: str) -> str:
+def _metric(found: Finished, task: str) -> str:
     """Answers sampled at temperature 1 where there are any, else greedy ones."""
-    metrics = [metric for _, _, of, metric in found.families if of == task]
-    return next((m for m in metrics if m.startswith("avg@")), "greedy")
+    return next((r.metric for r in found.rows if r.task == task and r.metric.startswith("avg@")), "greedy")
 
 
 def whole(found: Finished, group: str) -> str:
     policies = found.policies[group]
     return MEAN if len(policies) > 1 else policies[0]
+
+
+def _panels(found: Finished, task: str) -> dict[Key, dict[str, BySeed]]:
+    """Each group as a whole, by that metric."""
+    place = task, _metric(found, task)
+    return {
+        key: lines
+        for key, lines in by_line(found.rows).items()
+        if key[2:] == place and key.policy == whole(found, key.group)
+    }
 
 
 def tuning_rows(snapshot: Snapshot, tuning: Tuning) -> list[TuningRow]:
@@ -138,12 +145,8 @@ def transfer_rows(snapshot: Snapshot, tuning: Tuning) -> list[TransferRow]:
 
 def _first_task(snapshot: Snapshot, tuning: Tuning) -> dict[str, dict[str, BySeed]]:
     found = finished(snapshot, tuning.suite)
-    first = next((task for _, _, task, _ in found.families), "")
-    return {
-        group: family.scores
-        for (group, policy, task, kind), family in found.families.items()
-        if task == first and kind == metric_of(found, task) and policy == whole(found, group)
-    }
+    task = found.rows[0].task if found.rows else ""
+    return {key.group: lines for key, lines in _panels(found, task).items()}
 
 
 def _row(
@@ -170,8 +173,11 @@ def _row(
 
 def difference(ours: BySeed, theirs: BySeed) -> tuple[float | None, Pair | None]:
     seeds = sorted(ours.keys() & theirs.keys())
-    a, b = (np.array([by_seed[s] for s in seeds]).reshape(-1, 2) for by_seed in (ours, theirs))
-    found = paired(a[:, 0], b[:, 0], noise=a[:, 1] + b[:, 1])
+    found = paired(
+        [ours[s].accuracy for s in seeds],
+        [theirs[s].accuracy for s in seeds],
+        noise=[ours[s].noise + theirs[s].noise for s in seeds],
+    )
     return number(found.mean), bounds(found)
 
 

@@ -23,12 +23,12 @@ from harness.session.cell.manifests import Base, base_manifest, bases_of, cell_m
 from harness.session.single.rescoring import stored_sample
 from harness.session.suite import rules
 from harness.statistics import paired
-from harness.store.comparisons import MEAN, finished
 from harness.store.foreign import import_results
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite
 from harness.store.read import Snapshot
+from harness.store.table import MEAN, by_line, seed_rows
 from harness.store.text import visible
 from harness.submission.bundle import SCORES, BundleAbout, installed, stated, unpack
 from harness.suite.cells import NO_IDENTITY, Cell, Identity, digest, expand
@@ -464,11 +464,11 @@ def noise_floor(e: Evidence) -> str:
         return "the suite has no A/A control"
     ingest(e.root)
     with Snapshot(e.root) as snapshot:
-        families = {k: f for k, f in finished(snapshot, e.suite).families.items() if k[1] == MEAN}
+        families = by_line(seed_rows(snapshot, e.suite, MEAN))
     differences = []
     for (group, _, task, metric), family in families.items():
         for first, second in pairs:
-            ours, theirs = family.scores.get(first, {}), family.scores.get(second, {})
+            ours, theirs = family.get(first, {}), family.get(second, {})
             seeds = sorted(ours.keys() & theirs.keys())
             if len(seeds) < 2:
                 continue
