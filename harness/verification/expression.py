@@ -41,7 +41,21 @@ _FUNCTIONS = {
 }  # fmt: skip
 _TRIGONOMETRIC = {"sin", "cos", "tan", "cot", "sec", "csc", "cis"}
 _GROWING = {"exp", "sinh", "cosh", "tanh"}
-_SMOOTH = {*_TRIGONOMETRIC, *_GROWING, "number", "symbol", "pi", "e", "i", "+", "*", "degree", "factorial", "binomial", "at"}
+_SMOOTH = {
+    *_TRIGONOMETRIC,
+    *_GROWING,
+    "number",
+    "symbol",
+    "pi",
+    "e",
+    "i",
+    "+",
+    "*",
+    "degree",
+    "factorial",
+    "binomial",
+    "at",
+}
 """Kinds of node that turn no corner, jump nowhere and do not end; `^` with an integer is another."""
 _INVERSE_NAMES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan"}
 _INVERSE = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
@@ -696,7 +710,5 @@ def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression,
         return None
     if left == 0 or right == 0:
         return False
-    scaled = (
-        Expression(("*", one.root, ("at", place, other.root))) for one, other in ((ours, theirs), (theirs, ours))
-    )
+    scaled = (Expression(("*", one.root, ("at", place, other.root))) for one, other in ((ours, theirs), (theirs, ours)))
     return same_value(*scaled)
