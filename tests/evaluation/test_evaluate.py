@@ -20,15 +20,9 @@ from harness.evaluation.backends import EngineBackend, open_backend
 from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric
 from harness.evaluation.run import evaluate
 from harness.experience.answers import Prompt
-from harness.tasks.registry import EVALUATION_SETS, get_task
+from harness.tasks.registry import get_task
 from harness.tasks.task import Style
 from harness.verification.verifier import Verifier
-
-
-def data_folder() -> Path | None:
-    configured = os.environ.get("HARNESS_DATA")
-    folder = Path(configured) if configured else Path(__file__).resolve().parents[3] / "shared" / "data"
-    return folder if (folder / "math500.jsonl").is_file() else None
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +87,12 @@ def test_nothing_global_is_touched_and_nobody_is_called(
     assert torch.equal(before[2], after[2])
 
 
-@pytest.mark.skipif(data_folder() is None, reason="no benchmark folder (HARNESS_DATA)")
-@pytest.mark.parametrize("name", EVALUATION_SETS)
-def test_each_benchmark_runs_end_to_end(name: str, engine: EmbeddedEngine, verifier: Verifier) -> None:
+FOLDER = Path(os.environ.get("HARNESS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+
+
+@pytest.mark.skipif(not (FOLDER / "math500.jsonl").is_file(), reason="no benchmark folder (HARNESS_DATA)")
+@pytest.mark.parametrize("name", ["gsm8k", "olympiad"])
+def test_a_benchmark_runs_end_to_end(name: str, engine: EmbeddedEngine, verifier: Verifier) -> None:
     found = evaluate(
         EngineBackend(engine),
         [get_task(name)],
@@ -103,7 +100,7 @@ def test_each_benchmark_runs_end_to_end(name: str, engine: EmbeddedEngine, verif
         metrics=["avg@4"],
         limit=20,
         max_new_tokens=12,
-        data_dir=data_folder(),
+        data_dir=FOLDER,
     )
     assert len(found.samples) == 80
     assert {s.repeat for s in found.samples} == set(range(4))
