@@ -710,5 +710,5 @@ def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression,
         return None
     if left == 0 or right == 0:
         return False
-    scaled = (Expression(("*", one.root, ("at", place, other.root))) for one, other in ((ours, theirs), (theirs, ours)))
-    return same_value(*scaled)
+    one, other = (Expression(("*", a.root, ("at", place, b.root))) for a, b in ((ours, theirs), (theirs, ours)))
+    return same_value(one, other)

@@ -189,15 +189,11 @@ def _closes_at_end(text: str, start: int, end: int) -> bool:
 
 def expand(items: Items) -> Items:
     r"""With `a \pm b` as two values."""
-    if not any("\\pm" in item or "\\mp" in item for item in items.items):
-        return items
-    values = []
+    values = list[str]()
     for item in items.items:
-        if "\\pm" in item or "\\mp" in item:
-            values += [_signed(item, "+", "-"), _signed(item, "-", "+")]
-        else:
-            values.append(item)
-    return Items(items.brackets, values, items.separators | {","})
+        both = "\\pm" in item or "\\mp" in item
+        values += [_signed(item, "+", "-"), _signed(item, "-", "+")] if both else [item]
+    return Items(items.brackets, values, items.separators | ({","} if values != items.items else set()))
 
 
 def _signed(text: str, plus: str, minus: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from hashlib import blake2b
-from types import TracebackType
 from typing import Self
 
 from msgspec.structs import replace
@@ -26,7 +26,7 @@ _CACHE_SIZE = 1 << 18
 _LONGEST = 1 << 17
 
 
-class Verifier:
+class Verifier(AbstractContextManager["Verifier"]):
     """Decides by mathematics or `by` a scorer: most pairs here, the rest in killable processes. Deterministic; safe between
     threads. workers: default one per core."""
 
@@ -80,12 +80,7 @@ class Verifier:
         """Idempotent; cached verdicts stay usable."""
         self._pool.close()
 
-    def __enter__(self) -> Verifier:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _remember(self, question: Question, verdict: Verdict) -> Verdict:
