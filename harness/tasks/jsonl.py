@@ -115,7 +115,6 @@ def _content(path: Path) -> bytes:
 
 
 def _question(line: Line, number: int, scorer: str) -> Question:
-    """Raises ValueError."""
     text = _one(line.prompt, line.question, "prompt", "question")
     if not isinstance(text, str) or not text.strip():
         raise ValueError("there is no question (`prompt` or `question`)")
@@ -223,7 +222,6 @@ class Jsonl(TaskSource):
         return train, test
 
     def _repeated(self) -> dict[str, list[Overlap]]:
-        """Training questions that repeat held-out ones, by kind."""
         train, test = self._sides()
         both = {prompt.id for prompt in train} & {prompt.id for prompt in test}
         evaluated = [(self.name, prompt.id, prompt.text) for prompt in ([] if both else test)]

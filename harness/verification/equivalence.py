@@ -64,7 +64,6 @@ def stated(text: str) -> tuple[str, ...]:
 
 
 def parse_decimal(text: str) -> int | None:
-    """Decimal places; None where it is no decimal."""
     numeral = parse_numeral(text)
     return numeral.places if numeral else None
 
@@ -98,7 +97,6 @@ def relation(text: str) -> tuple[list[str], list[str]]:
 
 
 def _agree(left: str, right: str, rounded: bool) -> bool:
-    """rounded: the last may be a rounded decimal."""
     if _TO_DO.search(left) or is_name(left):
         return True
     (ours, phrase), (theirs, _) = split_unit(left), split_unit(right)
@@ -243,12 +241,10 @@ def _letters(text: str) -> str:
 
 
 def _bare(text: str) -> str:
-    """`\\text{A1F}_{16}` as `A1F_16`."""
     return re.sub(r"\\text|[{}\s]", "", text)
 
 
 def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    """None without several items."""
     ours, theirs = expand(split_items(stated(gold)[0])), expand(split_items(stated(answer)[0]))
     if len(ours.items) < 2 and len(theirs.items) < 2:
         return None
@@ -269,7 +265,6 @@ def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | No
 
 
 def _compare_matrices(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    """None where the gold is none."""
     rows, told = _matrix(stated(gold)[0]), _matrix(stated(answer)[0])
     if rows is None:
         return None

@@ -124,16 +124,14 @@ def read(text: str) -> Expression | None:
     return found if not parser.token and len(found.symbols) <= _MAX_SYMBOLS else None
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
+def _tokens(text: str) -> list[tuple[str, str]]:
     """Kind and token; empty ones at the end."""
-    position, text = 0, text.rstrip()
-    while position < len(text):
-        match = _LEXER.match(text, position)
-        if match is None:
-            raise Unread
-        position, kind = match.end(), match.lastgroup or ""
-        yield ("command", "\\" + match[kind]) if kind in ("command", "word") else (kind, match[kind])
-    yield from [("", "")] * 7
+    found = list(_LEXER.finditer(text))
+    if "".join(match.group() for match in found) != text.rstrip():
+        raise Unread
+    kinds = ((match.lastgroup or "", match[match.lastgroup or 0]) for match in found)
+    known = [("command", "\\" + token) if kind in ("command", "word") else (kind, token) for kind, token in kinds]
+    return known + [("", "")] * 7
 
 
 def _negative(node: Node) -> Node:
@@ -146,7 +144,7 @@ def _inverse(node: Node) -> Node:
 
 class _Parser:
     def __init__(self, text: str) -> None:
-        self.tokens, self.position, self.nesting = list(_tokens(text)), 0, 0
+        self.tokens, self.position, self.nesting = _tokens(text), 0, 0
         self.in_bars = False
 
     @property
@@ -154,10 +152,8 @@ class _Parser:
         return self.tokens[self.position][1]
 
     def accept(self, *wanted: str) -> str:
-        token = self.token
-        if token not in wanted:
-            return ""
-        self.position += 1
+        token = self.token if self.token in wanted else ""
+        self.position += bool(token)
         return token
 
     def take(self, expected: str = "") -> str:
@@ -173,7 +169,6 @@ class _Parser:
         return terms[0] if len(terms) == 1 else ("+", *terms)
 
     def signed(self, part: Callable[[], Node], most: float = inf) -> Node:
-        """most: minus signs before it."""
         signs = ""
         while sign := self.accept("+", "-"):
             signs += sign
@@ -385,7 +380,6 @@ class _Evaluation:
         return self.mp.mpf(value.numerator) / value.denominator
 
     def is_real(self, value: Value) -> bool:
-        """Up to a rounding error."""
         mp = self.mp
         return not isinstance(value, mp.mpc) or mp.mag(value.imag) < mp.mag(value) - mp.prec // 2
 
@@ -413,9 +407,7 @@ class _Evaluation:
 
     def _power(self, base: Value, exponent: Value) -> Value:
         if isinstance(base, Fraction) and isinstance(exponent, Fraction):
-            root: Fraction | None = base if exponent.denominator == 1 else None
-            if exponent.denominator == 2 and base >= 0:
-                root = _exact_root(base)
+            root = base if exponent.denominator == 1 else _exact_root(base) if exponent.denominator == 2 else None
             if root is not None and abs(exponent.numerator) * _bits(root) <= _MAX_BITS:
                 return root**exponent.numerator
         left, right = self.inexact(base), self.inexact(exponent)
@@ -497,6 +489,8 @@ def _bits(value: Fraction) -> int:
 
 
 def _exact_root(value: Fraction) -> Fraction | None:
+    if value < 0:
+        return None
     top, bottom = isqrt(value.numerator), isqrt(value.denominator)
     return Fraction(top, bottom) if top * top == value.numerator and bottom * bottom == value.denominator else None
 
@@ -533,7 +527,6 @@ def places(symbols: frozenset[str]) -> tuple[Places, Places]:
 
 @lru_cache(maxsize=64)
 def _many(symbols: frozenset[str]) -> dict[str, np.ndarray]:
-    """1,500 places from -30 to 30 and 300 of all sizes, by symbol."""
     draw = np.random.default_rng(20_250_102)
     steps = (np.arange(1_500) + draw.random((len(symbols), 1_500))) / 25 - 30
     sizes = 10 ** draw.uniform(-13, 13, (len(symbols), 300)) * draw.choice((-1, 1), (len(symbols), 300))
@@ -586,7 +579,6 @@ def _unreal(values: Any) -> Any:
 
 
 def _suspects(gold: Expression, answer: Expression) -> Places:
-    """At most 32 places where both seem to differ most."""
     at = _many(gold.symbols)
     real = not any(node[0] == "i" for each in (gold, answer) for node in _nodes(each.root))
     try:

@@ -59,7 +59,6 @@ class Verifier(AbstractContextManager["Verifier"]):
         return self._scorer.reference == MATH.reference
 
     def _at_once(self, gold: str, text: str | None) -> Verdict | Question:
-        """The question where a process must decide."""
         if not isinstance(text, str) or not text.strip():
             return Verdict("wrong", "missing")
         if len(text) > (MAX_TEXT if self._mathematics else _LONGEST):

@@ -108,19 +108,6 @@ def test_a_benchmark_runs_end_to_end(name: str, engine: EmbeddedEngine, verifier
     assert all("\\boxed" in s.prompt for s in found.samples)
 
 
-def test_hf_and_the_embedded_engine_give_the_same_texts_and_score(checkpoint: Path, verifier: Verifier) -> None:
-    easy = replace(get_task("micro", per_skill=2), documents=_echoes(checkpoint, verifier))
-    results = [
-        evaluate(open_backend(backend, checkpoint), [easy], verifier=verifier, metrics=["greedy"])
-        for backend in ("embedded", "hf")
-    ]
-    first, second = (keyed(result.samples) for result in results)
-    assert {key: s.text for key, s in first.items()} == {key: s.text for key, s in second.items()}
-    assert {key: s.verdict for key, s in first.items()} == {key: s.verdict for key, s in second.items()}
-    assert metric(results[0], "micro", "greedy") == metric(results[1], "micro", "greedy")
-    assert 0 < metric(results[0], "micro", "greedy").value < 1
-
-
 TEMPLATE = (
     "{% for m in messages %}User: {{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}Answer:{% endif %}"
 )
@@ -150,19 +137,8 @@ def test_every_back_end_goes_through_the_chat_template_in_every_style(
         bare = [task.render(p, style) for p in task.documents(None)]
         read = [f"User: {text}\nAnswer:" if chat else text for text in bare]
         assert [s.prompt for s in by_backend["embedded"]] == [s.prompt for s in by_backend["hf"]] == read
-        assert [s.text for s in by_backend["embedded"]] == [s.text for s in by_backend["hf"]]
-
-
-def _echoes(checkpoint: Path, verifier: Verifier):  # type: ignore[no-untyped-def]
-    """Micro prompts whose golds are, every other time, what the untrained model happens to say: some right, some wrong."""
-    task = get_task("micro", per_skill=2)
-    said = evaluate(open_backend("embedded", checkpoint), [task], verifier=verifier, metrics=["greedy"]).samples
-
-    def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
-        golds = [s.verdict.extracted if i % 2 and s.verdict.extracted else "-1" for i, s in enumerate(said)]
-        return [replace(p, gold=gold) for p, gold in zip(task.documents(None), golds, strict=True)]
-
-    return documents
+        said = [[(s.text, s.verdict) for s in by_backend[backend]] for backend in ("embedded", "hf")]
+        assert said[0] == said[1]
 
 
 def test_a_stop_string_ends_an_answer_and_long_prompts_lose_their_beginning(

@@ -56,6 +56,7 @@ def test_math_drops_what_the_evaluation_sets_repeat() -> None:
     assert all("\\boxed{}" in prompt.text for prompt in pool.prompts)
 
 
+@pytest.mark.slow
 @needs_data
 def test_the_pinned_overlaps_are_those_of_all_sets() -> None:
     found = overlap_index.index(FOLDER)

@@ -60,6 +60,7 @@ def test_a_forked_child_starts_its_own_processes(verifier: Verifier) -> None:
     assert {v.value for v in mine} == {"right"}
 
 
+@pytest.mark.slow
 def test_under_ray() -> None:
     ray = pytest.importorskip("ray", reason="ray is not installed")
 

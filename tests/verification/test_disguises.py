@@ -19,7 +19,7 @@ from harness.verification.equivalence import same_answer
 from harness.verification.expression import read
 from harness.verification.notation import normalise
 
-COUNT = int(os.environ.get("DISGUISES", "1000"))
+COUNT = int(os.environ.get("DISGUISES", "500"))
 Points = dict[str, np.ndarray]
 
 
