@@ -164,24 +164,6 @@ def journal(place: Path) -> Parser:
     return Parser(parse, [b"\x00" + part, b"\x04" + _table("samples"), b"\x05" + _table("steps")], BINARY_WORDS)
 
 
-def manifest(place: Path) -> Parser:
-    from harness.store.manifest import read_manifest, read_suite
-
-    def parse(data: bytes) -> None:
-        (place / "manifest.json").write_bytes(data)
-        (place / "suite.json").write_bytes(data)
-        with suppress(HarnessError):
-            read_manifest(place)
-        read_suite(place)
-
-    seeds = [
-        b'{"suite":"s","key":"k","group":"g","kind":"base","seed":1,"policies":[{"name":"a","model":"m"}],"state":"done",'
-        b'"provenance":{"packages":{"torch":"2"}},"identity":{"models":{"a":"m"}},"pool":{"name":"p","prompts":3,"digest":"d"}}',
-        b'{"name":"s","variants":[{"name":"v","regime_type":"sgt","options":{"lambda":0.1}}],"groups":["g"],"seeds":[1],"cells":["c"]}',
-    ]
-    return Parser(parse, seeds, JSON_WORDS)
-
-
 def importing(place: Path) -> Parser:
     from harness.store.foreign import ImportReport, _checked_manifest, _checked_tables
 
@@ -205,30 +187,48 @@ def importing(place: Path) -> Parser:
     return Parser(parse, [b"\x00" + good, b"\x01" + samples, b"\x03" + part], BINARY_WORDS + JSON_WORDS)
 
 
-def config(place: Path) -> Parser:
+def _files(place: Path, readers: dict[str, Callable[[], object]], seeds: list[bytes]) -> Parser:
+    """The first byte says which file the others are."""
+    kinds = list(readers.items())
+
+    def parse(data: bytes) -> None:
+        name, read = kinds[(data[0] if data else 0) % len(kinds)]
+        _tried(place / name, data[1:], read)
+
+    return Parser(parse, [bytes([kind]) + seed for kind, seed in enumerate(seeds)], JSON_WORDS)
+
+
+def manifest(place: Path) -> Parser:
+    from harness.store.manifest import read_manifest, read_suite
+
+    readers = {"manifest.json": lambda: read_manifest(place), "suite.json": lambda: read_suite(place)}
+    seeds = [
+        b'{"suite":"s","key":"k","group":"g","kind":"base","seed":1,"policies":[{"name":"a","model":"m"}],"state":"done",'
+        b'"provenance":{"packages":{"torch":"2"}},"identity":{"models":{"a":"m"}},"pool":{"name":"p","prompts":3,"digest":"d"}}',
+        b'{"name":"s","variants":[{"name":"v","regime_type":"sgt","options":{"lambda":0.1}}],"groups":["g"],"seeds":[1],"cells":["c"]}',
+    ]
+    return _files(place, readers, seeds)
+
+
+def checkpoint(place: Path) -> Parser:
     from harness.allocation.shapes import read_config
     from harness.engines.checkpoint import INDEX, SEAL, check
     from harness.engines.vocabulary import check_weights
     from harness.session.cell.resume_point import read
 
-    def parse(data: bytes) -> None:
-        kind, content = (data[0] if data else 0) % 4, data[1:]
-        name, read_it = kinds[kind]
-        _tried(place / name, content, read_it)
-
-    kinds = [
-        ("config.json", lambda: read_config(place / "config.json")),
-        (SEAL, lambda: check(place, "a")),
-        ("session.json", lambda: read(place)),
-        (INDEX, lambda: check_weights(place)),
-    ]
+    readers = {
+        "config.json": lambda: read_config(place / "config.json"),
+        SEAL: lambda: check(place, "a"),
+        "session.json": lambda: read(place),
+        INDEX: lambda: check_weights(place),
+    }
     seeds = [
-        b'\x00{"model_type":"llama","hidden_size":64,"num_hidden_layers":[2,2],"rope_scaling":{"factor":8.0},"vocab_size":1000}',
-        b'\x01{"format":1,"policy":"a","version":3,"files":{"config.json":"aa"}}',
-        b'\x02{"key":"k","step":3,"regimes":{"a":{"mean":[0.5]}},"exchange":{},"best":{"a":{"step":1,"accuracy":0.5}}}',
-        b'\x03{"weight_map":{"a":"model-1.safetensors","b":"../x.safetensors"}}',
+        b'{"model_type":"llama","hidden_size":64,"num_hidden_layers":[2,2],"rope_scaling":{"factor":8.0},"vocab_size":1000}',
+        b'{"format":1,"policy":"a","version":3,"files":{"config.json":"aa"}}',
+        b'{"key":"k","step":3,"regimes":{"a":{"mean":[0.5]}},"exchange":{},"best":{"a":{"step":1,"accuracy":0.5}}}',
+        b'{"weight_map":{"a":"model-1.safetensors","b":"../x.safetensors"}}',
     ]
-    return Parser(parse, seeds, JSON_WORDS)
+    return _files(place, readers, seeds)
 
 
 def rows(place: Path) -> Parser:
@@ -259,7 +259,7 @@ def rows(place: Path) -> Parser:
 
 
 PARSERS: dict[str, Callable[[Path], Parser]] = {
-    "suite": suite, "record": record, "journal": journal, "manifest": manifest, "import": importing, "checkpoint": config, "rows": rows,
+    "suite": suite, "record": record, "journal": journal, "manifest": manifest, "import": importing, "checkpoint": checkpoint, "rows": rows,
 }  # fmt: skip
 
 

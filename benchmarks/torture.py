@@ -36,7 +36,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
 
-from harness.cache import cache_folder
 from harness.errors import StoreError
 from harness.store.database import CELL_TABLES, VIEWS
 from harness.store.ingest import STORE, ingest
@@ -47,12 +46,14 @@ SUITE = """
 name: torture
 groups:
   - name: pair
-    policies: [{{name: a, model: {llama}}}, {{name: b, model: {qwen}}}]
-{regimes}
+    policies:
+    - {name: a, model: micro/llama, stage0: {preset: trap, strong: add}}
+    - {name: b, model: micro/qwen, stage0: {preset: trap, strong: mul}}
+REGIMES
 seeds: [3]
 keep: none
-training: {{steps: 4, prompts: 4, rollouts: 4, max_new_tokens: 8, learning_rate: 0.001, checkpoint_every: 2, measure_every: 2}}
-evaluation: {{k: 2, limit: 6, curve_every: 2, curve_prompts: 4}}
+training: {steps: 4, prompts: 4, rollouts: 4, max_new_tokens: 8, learning_rate: 0.001, checkpoint_every: 2, measure_every: 2}
+evaluation: {k: 2, limit: 6, curve_every: 2, curve_prompts: 4}
 """
 STEP_PHASES = ("generate", "verify", "exchange", "score", "train")
 UNCOMPARED = {
@@ -71,34 +72,6 @@ WORKER = "harness.session.driver.jobs"
 
 class Violation(Exception):
     """What must not be."""
-
-
-def policy(family: str) -> Path:
-    folder = cache_folder() / "torture" / family
-    if folder.is_dir():
-        return folder
-    import torch
-
-    from harness.engines.embedded.families import build_model, build_tokenizer
-    from harness.tasks.micro import SKILLS
-
-    torch.set_num_threads(1)
-    tokenizer = build_tokenizer(family)
-    model = build_model(family, 0, tokenizer=tokenizer)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=4e-3)
-    rng = random.Random(0)
-    for _ in range(40):
-        problems = [skill.draw(rng, 1, held_out=False) for skill in SKILLS.values() for _ in range(6)]
-        ids = [[*tokenizer.encode(p.prompt + p.direct), tokenizer.eos_token_id] for p in problems]
-        width = max(map(len, ids))
-        labels = torch.tensor([row + [-100] * (width - len(row)) for row in ids])
-        optimiser.zero_grad()
-        model(input_ids=labels.clamp(min=0), labels=labels).loss.backward()
-        optimiser.step()
-    new = folder.with_name(f"{family}.{os.getpid()}")
-    model.save_pretrained(new)
-    tokenizer.save_pretrained(new)
-    return new.rename(folder)
 
 
 # Tables and costs -----------------------------------------------------------------------------------------------------
@@ -220,7 +193,7 @@ class Torture:
         self.compared = self.folders = 0
         self.suite = work / "torture.yaml"
         regimes = "regimes: [hacpo]\nbaseline: hacpo" if short else "regimes: [independent, hacpo]"
-        self.suite.write_text(SUITE.format(llama=policy("llama"), qwen=policy("qwen"), regimes=regimes))
+        self.suite.write_text(SUITE.replace("REGIMES", regimes))
 
     def undisturbed(self) -> None:
         self.whole = self.fresh()

@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint, SelectableGroups, entry_points
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from harness.errors import PluginError
+from harness.errors import HarnessError, PluginError
 from harness.versions import ROOT, owner, recorded, syntax_digest
 
 __all__ = ["PluginRegistry"]
@@ -38,6 +38,15 @@ class PluginRegistry(Generic[T]):
     def load(self, name: str) -> type[T]:
         """Raises PluginError, with the nearest name or the import's error."""
         return _load(self, name)
+
+    def make(self, name: str, *arguments: object) -> T:
+        """An instance. Raises PluginError, or whatever error of the harness making it raises."""
+        try:
+            return self.load(name)(*arguments)
+        except HarnessError:
+            raise
+        except Exception as error:
+            raise PluginError(f"{self.noun} {name!r} cannot be made: {type(error).__name__}: {error}") from error
 
     def origin(self, name: str) -> str:
         """Package, version and place of an installed one."""

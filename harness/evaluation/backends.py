@@ -75,7 +75,6 @@ class EngineBackend:
         return found
 
     def _fit(self, text: str, answer: int) -> str:
-        """The end of a prompt that leaves room for `answer` tokens."""
         room = self.context - answer
         if len(text.encode()) <= room:
             return text  # a token is at least one byte long
@@ -86,7 +85,6 @@ class EngineBackend:
 
 
 def _ended(sample: Sample, stops: Sequence[str], prompt: str) -> Answer:
-    """An answer that a stop string ends is finished."""
     ends = [position for stop in stops if (position := sample.text.find(stop)) >= 0]
     text = sample.text[: min(ends)] if ends else sample.text
     return Answer(text, int(sample.tokens.size), sample.finished or bool(ends), prompt)

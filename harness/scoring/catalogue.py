@@ -30,12 +30,7 @@ def called(name: str) -> Called:
 
 def scorer_of(name: str) -> Scorer:
     """Raises PluginError."""
-    try:
-        return PLUGINS.load(name)()
-    except PluginError:
-        raise
-    except Exception as error:
-        raise PluginError(f"scorer {name!r} cannot be made: {type(error).__name__}: {error}") from error
+    return PLUGINS.make(name)
 
 
 def listing() -> list[ScorerInfo]:

@@ -38,7 +38,6 @@ def is_described(name: str) -> None:
 
 
 def decides_its_examples(name: str) -> None:
-    """As it says itself."""
     examples = scorer_of(name).examples
     found = _verdicts(name, [(gold, text) for gold, text, _ in examples])
     for (gold, text, right), verdict in zip(examples, found, strict=True):
@@ -46,7 +45,6 @@ def decides_its_examples(name: str) -> None:
 
 
 def decides_the_same_again(name: str) -> None:
-    """In other processes and another order."""
     pairs = [(gold, text) for gold, text, _ in scorer_of(name).examples]
     assert _verdicts(name, pairs) == _verdicts(name, pairs[::-1])[::-1]
 
@@ -61,7 +59,6 @@ def takes_its_golds(name: str) -> None:
 
 
 def survives_hostile_texts(name: str) -> None:
-    """None is right or undecided, and the next answer is still decided."""
     gold, right, _ = next(example for example in scorer_of(name).examples if example[2])
     found = _verdicts(name, [*((gold, text) for text in ("", " \n", *HOSTILE)), (gold, right)])
     assert [verdict.value for verdict in found] == ["wrong"] * (len(HOSTILE) + 2) + ["right"], found
@@ -77,5 +74,4 @@ CHECKS: tuple[Callable[[str], None], ...] = (
 
 
 def name_of(check: Callable[[str], None]) -> str:
-    """For pytest's `ids`."""
     return check.__name__

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from math import isclose
 from typing import Any
 
@@ -85,7 +84,7 @@ def _equal(gold: str, said: str) -> bool:
     one, other = _value(gold), _value(said)
     if one is not None and other is not None:
         return any(isclose(other, each, rel_tol=_TOLERANCE) for each in (one / 100, one, one * 100))
-    parts = [list(_parts(each)) for each in (gold, said)]
+    parts = [_parts(each) for each in (gold, said)]
     if len(parts[0]) > 1:
         return len(parts[0]) == len(parts[1]) and gold[0] == said[0] and all(map(_equal, *parts))
     return _same_by_algebra(gold, said)
@@ -98,11 +97,9 @@ def _value(text: str) -> float | None:
     return float(text) if len(text) < 300 and _NUMBER.fullmatch(text) and "," not in text else None
 
 
-def _parts(text: str) -> Iterator[str]:
-    if len(text) > 2 and text[0] in "([" and text[-1] in ")]" and "," in text:
-        yield from text[1:-1].split(",")
-    else:
-        yield text
+def _parts(text: str) -> list[str]:
+    tuple_like = len(text) > 2 and text[0] in "([" and text[-1] in ")]"
+    return text[1:-1].split(",") if tuple_like else [text]
 
 
 def _same_by_algebra(gold: str, said: str) -> bool:
@@ -111,8 +108,7 @@ def _same_by_algebra(gold: str, said: str) -> bool:
     reference = _read(gold)
     if reference is None:  # a gold in words has been compared as text
         return False
-    answer = _read(said)
-    if answer is None:
+    if (answer := _read(said)) is None:
         return False
     try:
         return bool(reference == answer or sympy.simplify(reference - answer) == 0)

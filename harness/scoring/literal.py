@@ -61,6 +61,5 @@ class Choice(Scorer):
 
 
 def _letter(text: str) -> str:
-    """`B`, `(b)`, `B. Paris`; empty where it is none."""
     found = _LETTER.fullmatch(_DRESS.sub("", text).strip())
     return found[1].upper() if found else ""

@@ -13,7 +13,7 @@ import tempfile
 from functools import cache
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from harness.verification.messages import hear, say
 from harness.verification.scorer import Score, Scorer, Undecided
@@ -81,25 +81,18 @@ def program_in(text: str) -> str:
 def run(program: str, tests: str) -> Outcome:
     """Raises Undecided where the sandbox fails before the program has begun."""
     with tempfile.TemporaryDirectory(prefix="harness-python-", ignore_cleanup_errors=True) as folder:
-        said, says = os.pipe()
-        asked, asks = os.pipe()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(SANDBOX), str(asked), str(says), str(CPU_SECONDS), str(MEMORY)],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder, env={"PATH": ""},
-                pass_fds=(asked, says), start_new_session=True,
+                [sys.executable, "-I", "-S", str(SANDBOX), str(CPU_SECONDS), str(MEMORY)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, cwd=folder, env={"PATH": ""},
+                start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            for descriptor in (said, says, asked, asks):
-                os.close(descriptor)
             raise Undecided(f"no process: {error.strerror}") from None
-        os.close(says)
-        os.close(asked)
-        with FileIO(said, "rb") as heard, FileIO(asks, "wb") as asking:
-            try:
-                return _watched(process, heard, asking, program, tests)
-            finally:
-                _end(process)
+        try:
+            return _watched(process, cast(FileIO, process.stdout), cast(FileIO, process.stdin), program, tests)
+        finally:
+            _end(process)
 
 
 def _watched(process: subprocess.Popen[bytes], heard: FileIO, asking: FileIO, program: str, tests: str) -> Outcome:
@@ -140,6 +133,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except (ProcessLookupError, PermissionError):
         process.kill()
     process.wait(timeout=10.0)
+    for stream in (process.stdin, process.stdout):
+        cast(FileIO, stream).close()
 
 
 @cache

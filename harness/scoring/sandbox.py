@@ -1,6 +1,6 @@
 """The process in which a program and its tests run, without site packages or anything of ours.
 
-    python -I -S sandbox.py ASKED SAYS CPU_SECONDS MEMORY
+    python -I -S sandbox.py CPU_SECONDS MEMORY
 
 The token that says "passed" comes with the tests, once the program has ended.
 """
@@ -14,7 +14,10 @@ import sys
 
 
 def main() -> None:
-    asked, says, seconds, memory = (int(word) for word in sys.argv[1:5])
+    seconds, memory = map(int, sys.argv[1:])
+    asked, says, nothing = os.dup(0), os.dup(1), os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):
         libc.prctl(1, signal.SIGKILL)  # dies with whoever started it

@@ -9,7 +9,7 @@ import queue
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -26,13 +26,16 @@ _MAX_FETCHED = 64 << 20
 _TRIES = 3  # of a connection that breaks
 
 
+State = Literal["present", "altered", "absent"]
+
+
 class DataInfo(msgspec.Struct, frozen=True):
     """origin: where it would be loaded from."""
 
     name: str
     title: str
     rows: int
-    state: Literal["present", "altered", "absent"]
+    state: State
     origin: str
     source: str
     licence: str
@@ -61,23 +64,21 @@ def inventory(data_dir: Path | None = None) -> list[DataInfo]:
 
 
 def _info(data: DataSet, folder: Path | None) -> DataInfo:
-    remote = data.remote
-    source = f"{remote.repository}@{remote.revision[:12]}"
-    state: Literal["present", "altered", "absent"] = "absent"
+    remote, state = data.remote, "absent"
     if folder is not None:
         path = folder / data.file
         origin = str(path)
         if path.is_file():
             state = "present" if _content(path)[1] == data.sha256 else "altered"
+    elif all(cached_path(remote, file).is_file() for file in remote.files):
+        state, origin = "present", str(cached_path(remote, remote.files[0]).parent)
     else:
         origin = f"to be fetched from {remote.host}"
-        if all(cached_path(remote, file).is_file() for file in remote.files):
-            state, origin = "present", str(cached_path(remote, remote.files[0]).parent)
-    return DataInfo(data.name, data.title, data.rows, state, origin, source, data.licence)
+    source = f"{remote.repository}@{remote.revision[:12]}"
+    return DataInfo(data.name, data.title, data.rows, cast(State, state), origin, source, data.licence)
 
 
 def _content(path: Path) -> tuple[bytes, str]:
-    """A file and its SHA-256. Raises DataError."""
     try:
         data = read_bytes(path, MAX_BYTES)
     except OSError as error:
@@ -147,11 +148,9 @@ def cached_path(remote: Remote, file: str) -> Path:
 def _ensured(data: DataSet, file: str, path: Path) -> Path:
     """Raises DataError, also for another checksum."""
     if not path.exists():
-        body = _download(data, file)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, body)
-    expected = data.remote.sha256.get(file)
-    if expected and hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+        write_atomic(path, _download(data, file))
+    if data.remote.sha256.get(file, found := _content(path)[1]) != found:
         path.unlink()
         raise DataError(
             f"{data.name}: {file} of {data.remote.repository} is not what its checksum says; fetch it again"
@@ -177,7 +176,6 @@ def _download(data: DataSet, file: str) -> bytes:
 
 
 def _received(remote: Remote, file: str, connected: threading.Event) -> bytes | str:
-    """The file, or why there is none: through the environment's proxies, for the hub with the user's token."""
     import httpx  # takes a tenth of a second
     from huggingface_hub import constants, get_token
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -32,7 +33,6 @@ INSTRUCTIONS: Mapping[str, str] = MappingProxyType(
         "python": "Answer with a Python program in a ```python block.",
     }
 )
-Side = Literal["train", "test", "both"]
 Text = Annotated[str, msgspec.Meta(max_length=32_768)]
 Gold = Annotated[str, msgspec.Meta(max_length=65_536)]
 Option = Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
@@ -115,7 +115,6 @@ def _content(path: Path) -> bytes:
 
 
 def _question(line: Line, number: int, scorer: str) -> Question:
-    """Raises ValueError."""
     text = _one(line.prompt, line.question, "prompt", "question")
     if not isinstance(text, str) or not text.strip():
         raise ValueError("there is no question (`prompt` or `question`)")
@@ -156,14 +155,6 @@ def _letter(gold: str, options: list[str]) -> str:
     return meant.pop()
 
 
-class _Sides(NamedTuple):
-    """undecided: some questions are on both."""
-
-    train: tuple[Prompt, ...]
-    test: tuple[Prompt, ...]
-    undecided: bool
-
-
 class Jsonl(TaskSource):
     """A JSONL file"""
 
@@ -177,7 +168,9 @@ class Jsonl(TaskSource):
         """A file's name may hold dots."""
 
     def evaluation(self) -> Task:
-        task = self.task
+        task, size = self.task, None
+        with suppress(DataError):  # of results that were made elsewhere
+            size = len(self._sides()[1])
         return Task(
             name=self.name,
             title=Path(task.file).name,
@@ -185,63 +178,52 @@ class Jsonl(TaskSource):
             styles=("zero-shot", "raw"),
             max_new_tokens=task.max_new_tokens,
             source=task.file,
-            size=self._size(),
+            size=size,
             checksum=task.sha256,
             instruction=task.instruction if task.instruction is not None else INSTRUCTIONS.get(task.scorer, BOXED),
             scorer=task.scorer,
         )
 
     def _documents(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
-        if not (found := list(self._sides().test)):
+        if not (found := self._sides()[1]):
             raise DataError(f"{self.task.file}: holds no question for evaluation (`split: test`, or `held_out`)")
         return found
 
     def pool(self, min_level: int | None = None, data_dir: Path | None = None) -> TrainingPool:
         if min_level is not None:
             raise DataError(f"{self.name} has no levels; leave min_level out")
-        sides, task = self._sides(), self.evaluation()
-        overlaps = [o for o in self._repeated(sides) if o.kind == "exact"]
+        train, overlaps, task = self._sides()[0], self._repeated()["exact"], self.evaluation()
         dropped = {overlap.training for overlap in overlaps}
-        kept = tuple(replace(p, text=task.render(p, task.styles[0])) for p in sides.train if p.id not in dropped)
+        kept = tuple(replace(p, text=task.render(p, task.styles[0])) for p in train if p.id not in dropped)
         return TrainingPool(self.name, kept, tuple(overlaps))
 
     def pool_digest(self) -> str:
         return self.task.sha256 or ""
 
     def remarks(self) -> list[str]:
-        sides = self._sides()
-        if sides.undecided:
-            return [f"{self.task.file}: {len(sides.train):,} questions"]
-        found = self._repeated(sides)
-        exact, near = (sum(overlap.kind == kind for overlap in found) for kind in ("exact", "near"))
-        said = f"{self.task.file}: {len(sides.train):,} questions for training, {len(sides.test):,} held out"
-        said += f"; {exact:,} of the former are left out, since they repeat one of the latter" if exact else ""
-        return [said + (f"; {near:,} nearly do (a few words differ)" if near else "")]
+        (train, test), found = self._sides(), self._repeated()
+        if len({prompt.id for prompt in (*train, *test)}) < len(train) + len(test):
+            return [f"{self.task.file}: {len(train):,} questions"]
+        said = f"{self.task.file}: {len(train):,} questions for training, {len(test):,} held out"
+        if exact := len(found["exact"]):
+            said += f"; {exact:,} of the former are left out, since they repeat one of the latter"
+        return [said + (f"; {len(found['near']):,} nearly do (a few words differ)" if found["near"] else "")]
 
-    def _size(self) -> int | None:
-        try:
-            return len(self._sides().test)
-        except DataError:
-            return None
+    def _sides(self) -> tuple[list[Prompt], list[Prompt]]:
+        """For training and held out: by the line's word, else the text's share; without either all are both."""
+        train, test = list[Prompt](), list[Prompt]()
+        for prompt, split in questions(Path(self.task.file), str(self.task.sha256), self.task.scorer):
+            drawn = hashlib.blake2b("".join(tokens(prompt.text)).encode(), digest_size=8).digest()
+            held_out = int.from_bytes(drawn) / 2**64 < self.task.held_out if self.task.held_out else None
+            if split == "train" or (split is None and not held_out):
+                train.append(prompt)
+            if split == "test" or (split is None and held_out in (True, None)):
+                test.append(prompt)
+        return train, test
 
-    def _sides(self) -> _Sides:
-        assert self.task.sha256 is not None
-        every = questions(Path(self.task.file), self.task.sha256, self.task.scorer)
-        sides = [(q.prompt, self._side(q)) for q in every]
-        train, test = (tuple(p for p, side in sides if side != other) for other in ("test", "train"))
-        return _Sides(train, test, any(side == "both" for _, side in sides))
-
-    def _side(self, question: Question) -> Side:
-        """By the line's word, else its text."""
-        if question.split is not None:
-            return question.split
-        if not self.task.held_out:
-            return "both"
-        drawn = hashlib.blake2b("".join(tokens(question.prompt.text)).encode(), digest_size=8).digest()
-        return "test" if int.from_bytes(drawn) / 2**64 < self.task.held_out else "train"
-
-    def _repeated(self, sides: _Sides) -> list[Overlap]:
-        """Training questions that repeat held-out ones."""
-        if sides.undecided:
-            return []
-        return find_overlaps(((p.id, p.text) for p in sides.train), ((self.name, p.id, p.text) for p in sides.test))
+    def _repeated(self) -> dict[str, list[Overlap]]:
+        train, test = self._sides()
+        both = {prompt.id for prompt in train} & {prompt.id for prompt in test}
+        evaluated = [(self.name, prompt.id, prompt.text) for prompt in ([] if both else test)]
+        found = find_overlaps([(prompt.id, prompt.text) for prompt in train], evaluated)
+        return {kind: [overlap for overlap in found if overlap.kind == kind] for kind in ("exact", "near")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from random import Random
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -48,21 +48,18 @@ Drawn = tuple[str, str, tuple[str, ...], int | str]
 """Content, question, steps, answer."""
 
 
-def _sum(a: int, b: int) -> Drawn:
-    return f"{a} + {b}", f"What is {a} + {b}?", (f"{a} + {b} = {a + b}",), a + b
+def _binary(a: int, sign: str, b: int, result: int) -> Drawn:
+    return f"{a} {sign} {b}", f"What is {a} {sign} {b}?", (f"{a} {sign} {b} = {result}",), result
 
 
-def _add1(rng: Random) -> Drawn:
-    return _sum(rng.randint(1, 9), rng.randint(1, 9))
-
-
-def _add2(rng: Random) -> Drawn:
-    return _sum(rng.randint(10, 99), rng.randint(2, 9))
+def _add(rng: Random, low: int, high: int, least: int) -> Drawn:
+    a, b = rng.randint(low, high), rng.randint(least, 9)
+    return _binary(a, "+", b, a + b)
 
 
 def _sub2(rng: Random) -> Drawn:
     a, b = rng.randint(11, 99), rng.randint(2, 9)
-    return f"{a} - {b}", f"What is {a} - {b}?", (f"{a} - {b} = {a - b}",), a - b
+    return _binary(a, "-", b, a - b)
 
 
 def _chain3(rng: Random) -> Drawn:
@@ -74,7 +71,7 @@ def _chain3(rng: Random) -> Drawn:
 
 def _mul1x1(rng: Random) -> Drawn:
     a, b = rng.randint(2, 9), rng.randint(2, 9)
-    return f"{a} * {b}", f"What is {a} * {b}?", (f"{a} * {b} = {a * b}",), a * b
+    return _binary(a, "*", b, a * b)
 
 
 def _mul1x2(rng: Random) -> Drawn:
@@ -129,7 +126,6 @@ class Level:
     _draw: Callable[[Random], Drawn]
 
     def draw(self, rng: Random, *, held_out: bool) -> Problem:
-        """The next problem on the wanted side of the split."""
         while True:
             content, question, steps, answer = self._draw(rng)
             problem = Problem(self.name, self.group, content, question, steps, str(answer))
@@ -141,8 +137,8 @@ LEVELS: Mapping[str, Level] = MappingProxyType(
     {
         level.name: level
         for level in (
-            Level("add1", "add", _add1),
-            Level("add2", "add", _add2),
+            Level("add1", "add", partial(_add, low=1, high=9, least=1)),
+            Level("add2", "add", partial(_add, low=10, high=99, least=2)),
             Level("sub2", "add", _sub2),
             Level("chain3", "add", _chain3),
             Level("mul1x1", "mul", _mul1x1),
@@ -191,7 +187,6 @@ def training_prompts(step_seed: int, count: int, levels: Sequence[str] = tuple(L
 
 @lru_cache(maxsize=64)
 def evaluation_problems(levels: tuple[str, ...] = tuple(LEVELS), per_level: int = 40) -> tuple[micro.Problem, ...]:
-    """The first held-out problems of each level, a fixed set."""
     return tuple(p for name in levels for p in _distinct(Random(_EVALUATION_SEED), [name] * per_level, "held out"))
 
 

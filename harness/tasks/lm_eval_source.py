@@ -77,7 +77,6 @@ def _folders() -> tuple[str, ...]:
 
 @lru_cache(maxsize=16)
 def _manager(folders: tuple[str, ...]) -> Any:
-    """lm-eval's own tasks take seconds to list."""
     from lm_eval.tasks import TaskManager
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
@@ -112,7 +111,6 @@ def _config_of(name: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _built(name: str, folders: tuple[str, ...]) -> Any:
-    """Raises DataError."""
     try:
         (task,) = _manager_of(name).load([name])["tasks"].values()
     except Exception as error:  # of lm-eval, of datasets, of a YAML's own Python
@@ -133,7 +131,6 @@ def _judge(name: str, answers: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
 
 
 def _verdict(task: Any, prompt: Prompt, text: str) -> Verdict:
-    """By the task's first filter and metric."""
     from lm_eval.api.instance import Instance
 
     doc = task.eval_docs[int(prompt.id)]

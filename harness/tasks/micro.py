@@ -46,12 +46,10 @@ class Problem:
 
     @property
     def key(self) -> str:
-        """Decides the part, and is drawn once."""
         return self.content
 
     @property
     def part(self) -> int:
-        """Which eighth it lies in."""
         return crc32(self.key.encode()) % 8
 
     @property
@@ -74,7 +72,6 @@ class Problem:
 
     @property
     def chain_of_thought(self) -> str:
-        """The steps, then the answer."""
         return f" {', '.join(self.steps)}.{self.direct}"
 
 
@@ -106,7 +103,6 @@ def _word(rng: Random, level: Level) -> Drawn:
 
 
 def _mul(rng: Random, level: Level) -> Drawn:
-    """Either order, for more questions."""
     a, tens, ones = rng.randint(2, 9), rng.randint(1, 1 if level == 1 else 3), rng.randint(1, 9)
     high, low = 10 * tens * a, ones * a
     steps = (f"{a}*{10 * tens}={high}", f"{a}*{ones}={low}", f"{high}+{low}={high + low}")
@@ -136,7 +132,6 @@ class Skill:
     _draw: Callable[[Random, Level], Drawn]
 
     def draw(self, rng: Random, level: Level, *, held_out: bool) -> Problem:
-        """The next problem on the wanted side of the split."""
         while True:
             question, steps, answer = self._draw(rng, level)
             problem = Problem(self.name, self.group, question, question, steps, answer, level)
@@ -233,7 +228,6 @@ def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False, part: str =
 
 
 def worked_examples() -> list[Problem]:
-    """One training problem of each skill, always the same."""
     return _distinct(Random(_EVALUATION_SEED), list(SKILLS), "all")
 
 

@@ -1,4 +1,4 @@
-"""Training problems that are also evaluation problems, exactly or nearly. Sets are pinned, so this is found once
+"""Training problems that are also evaluation problems, exactly or nearly. Found once
 (tools/overlap_index.py) and shipped as `overlaps.json`."""
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class Index(msgspec.Struct, frozen=True):
 
 @cache
 def pinned() -> Index:
-    """The shipped index."""
     return msgspec.json.decode(INDEX.read_bytes(), type=Index)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.errors import DataError, PluginError, UsageError
+from harness.errors import PluginError, UsageError
 from harness.plugins import PluginRegistry
 from harness.scoring import catalogue as scorers
 from harness.suite.schema import FileTask
@@ -28,12 +28,10 @@ def named(text: str) -> str | FileTask:
     """A task as a command line gives it: a name, or `my.jsonl:exact`, read and pinned. Raises DataError, PluginError."""
     from harness.tasks.jsonl import pinned
 
-    file, colon, scorer = text.rpartition(":")
-    if not colon or not file.endswith(".jsonl"):
-        file, scorer = text, "math"
-    if not file.endswith(".jsonl"):
+    file, mark, scorer = text.rpartition(".jsonl")
+    if not mark or (scorer and scorer[0] != ":"):
         return text
-    return pinned(FileTask(file=file, scorer=scorer))
+    return pinned(FileTask(file=file + mark, scorer=scorer[1:] or "math"))
 
 
 def source_of(task: str | FileTask) -> TaskSource:
@@ -46,14 +44,7 @@ def source_of(task: str | FileTask) -> TaskSource:
         from harness.tasks.lm_eval_source import LmEvalTask
 
         return LmEvalTask(task)
-    base = task.partition(".")[0]
-    found = PLUGINS.load(base)
-    try:
-        return found(task)
-    except (PluginError, DataError):
-        raise
-    except Exception as error:
-        raise PluginError(f"task {task!r} cannot be made: {type(error).__name__}: {error}") from error
+    return PLUGINS.make(task.partition(".")[0], task)
 
 
 def get_task(name: str | FileTask, **parameters: int) -> Task:

@@ -1,7 +1,6 @@
 """The sets of problems: source, licence, checksum, and how rows become problems.
 
-Revisions are commits. Minerva and OlympiadBench come from Qwen2.5-Math's repository: the hub's OlympiadBench has 674 rows
-today, not 675.
+Minerva and OlympiadBench come from Qwen2.5-Math's repository: the hub's OlympiadBench has 674 rows today, not 675.
 """
 
 from __future__ import annotations
@@ -40,10 +39,6 @@ def _integer(answer: object) -> str:
     return str(int(float(str(answer))))
 
 
-def _split(file: str) -> str:
-    return "train" if "train" in file else "test"
-
-
 def math500_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
     return Problem(
         id=raw["unique_id"],
@@ -63,7 +58,7 @@ def math_row(raw: Mapping[str, Any], file: str, place: int) -> Problem | None:
     level = re.search(r"\d", raw["level"])
     boxes = re.findall(r"\\boxed\s*\{?([^{}$]*)", raw["solution"])
     return Problem(
-        id=f"{_split(file)}/{file.split('/')[0]}/{place}",
+        id=f"{'train' if 'train' in file else 'test'}/{file.split('/')[0]}/{place}",
         problem=raw["problem"],
         answer=answer,
         solution=raw["solution"],
@@ -76,7 +71,7 @@ def math_row(raw: Mapping[str, Any], file: str, place: int) -> Problem | None:
 def gsm8k_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
     rationale, _, answer = raw["answer"].partition("####")
     return Problem(
-        id=f"gsm8k/{_split(file)}/{place:04}",
+        id=f"gsm8k/{'train' if 'train' in file else 'test'}/{place:04}",
         problem=raw["question"],
         answer=answer.strip().replace(",", ""),
         solution=rationale.strip(),

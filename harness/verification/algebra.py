@@ -66,8 +66,7 @@ def _symbols(value: Basic) -> frozenset[str]:
 
 
 def _same_values(gold: Expr, answer: Expr) -> bool | None:
-    """Equality to 1e-6 at three points; None where there is no value. Spares `simplify`, which can run for hours, and
-    decides on decimals, which math-verify rounds."""
+    """Equality to 1e-6 at three points; None where there is no value. `simplify` can run for hours."""
     symbols = sorted(gold.free_symbols | answer.free_symbols, key=str)
     compared = False
     for base in _POINTS if symbols else (0.0,):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
+from itertools import accumulate
 
 from harness.verification.expression import Expression, TooLarge, near, number, read, same_equation, same_value
 from harness.verification.notation import Items, compact, expand, normalise, split_items
@@ -63,7 +64,6 @@ def stated(text: str) -> tuple[str, ...]:
 
 
 def parse_decimal(text: str) -> int | None:
-    """Decimal places; None where it is no decimal."""
     numeral = parse_numeral(text)
     return numeral.places if numeral else None
 
@@ -97,7 +97,6 @@ def relation(text: str) -> tuple[list[str], list[str]]:
 
 
 def _agree(left: str, right: str, rounded: bool) -> bool:
-    """rounded: the last may be a rounded decimal."""
     if _TO_DO.search(left) or is_name(left):
         return True
     (ours, phrase), (theirs, _) = split_unit(left), split_unit(right)
@@ -131,10 +130,12 @@ _ARITHMETIC = re.compile(
 )
 _UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _LONG_DIGITS = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
-_BIG_EXPONENT = re.compile(r"(?:\^|\*\*)\s*\{?\s*[-+(]*\s*\d{4,}")
-_TOWER = re.compile(r"(?:\^|\*\*)[{(\s]*-?\d+[)}\s]*(?:\^|\*\*)[{(\s]*-?\d")
-_BIG_FACTORIAL = re.compile(r"\d{4,}\s*\}?\)?\s*!|!\s*\)?\s*!")
-_BIG_BINOMIAL = re.compile(r"\\binom\s*\{[^{}]*\d{4,}|\\(?:sum|prod|int)\b")
+_LARGE = {
+    "exponent": re.compile(r"(?:\^|\*\*)\s*\{?\s*[-+(]*\s*\d{4,}"),
+    "tower": re.compile(r"(?:\^|\*\*)[{(\s]*-?\d+[)}\s]*(?:\^|\*\*)[{(\s]*-?\d"),
+    "factorial": re.compile(r"\d{4,}\s*\}?\)?\s*!|!\s*\)?\s*!"),
+    "size": re.compile(r"\\binom\s*\{[^{}]*\d{4,}|\\(?:sum|prod|int)\b"),
+}
 _CLOCK = re.compile(r"(\d{1,4})\s*:\s*(\d{1,4})(?:\s*:\s*(\d{1,4}))?")
 _WORDED = re.compile(r"\\text\s*\{[^{}]*\}|\([A-H]\)|[A-H]")
 _WORD = re.compile(r"[A-Za-z][A-Za-z '\-]{2,}")
@@ -191,20 +192,18 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
         return True
     check_limits(gold, answer)
     gold, answer = _without_parentheses(gold), _without_parentheses(answer)
-    if clock := _CLOCK.fullmatch(gold):
-        told = _CLOCK.fullmatch(stated(answer)[0])
-        return told is not None and [int(part or 0) for part in told.groups()] == [
-            int(part or 0) for part in clock.groups()
-        ]
+    said = stated(answer)
+    if clock := _clock(gold):
+        return clock == _clock(said[0])
     if _WORDED.fullmatch(gold):
-        return any(_letters(gold) == _letters(value) for value in stated(answer))
+        return any(_letters(gold) == _letters(value) for value in said)
     numeral = parse_numeral(stated(gold)[0])
     if numeral is not None:
-        return any(_is_numeral(numeral, gold, value) for value in stated(answer))
+        return any(_is_numeral(numeral, gold, value) for value in said)
     if _WORD.fullmatch(gold) and _letters(gold) == _letters(answer):
         return True
     if _BASED.fullmatch(gold):
-        return any(_bare(gold) == _bare(value) for value in stated(answer))
+        return any(_bare(gold) == _bare(value) for value in said)
     positive: frozenset[str] = frozenset()
     if ">" in gold and (condition := _POSITIVE.search(gold)) and condition.end() == len(gold):
         positive = frozenset(re.findall("[A-Za-z]", condition["symbols"]))
@@ -232,17 +231,20 @@ def _without_parentheses(text: str) -> str:
     return _without_parentheses(split.items[0]) if split.brackets == "()" and len(split.items) == 1 else text
 
 
+def _clock(text: str) -> list[int]:
+    match = _CLOCK.fullmatch(text)
+    return [int(part or 0) for part in match.groups()] if match else []
+
+
 def _letters(text: str) -> str:
     return re.sub(r"[\s().:'\-]", "", re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text)).lower()
 
 
 def _bare(text: str) -> str:
-    """`\\text{A1F}_{16}` as `A1F_16`."""
     return re.sub(r"\\text|[{}\s]", "", text)
 
 
 def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    """None without several items."""
     ours, theirs = expand(split_items(stated(gold)[0])), expand(split_items(stated(answer)[0]))
     if len(ours.items) < 2 and len(theirs.items) < 2:
         return None
@@ -263,7 +265,6 @@ def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | No
 
 
 def _compare_matrices(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    """None where the gold is none."""
     rows, told = _matrix(stated(gold)[0]), _matrix(stated(answer)[0])
     if rows is None:
         return None
@@ -325,21 +326,9 @@ def check_limits(gold: str, answer: str) -> None:
     """Raises OverLimit; the gold's own constructs are allowed."""
     if _LONG_DIGITS.search(answer):
         raise OverLimit("digits")
-    depth = deepest = 0
-    for character in answer:
-        if character in "{([":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in "})]":
-            depth -= 1
-    if deepest > MAX_DEPTH:
+    if max(accumulate((c in "{([") - (c in "})]") for c in answer)) > MAX_DEPTH:
         raise OverLimit("depth")
-    for name, pattern in (
-        ("exponent", _BIG_EXPONENT),
-        ("tower", _TOWER),
-        ("factorial", _BIG_FACTORIAL),
-        ("size", _BIG_BINOMIAL),
-    ):
+    for name, pattern in _LARGE.items():
         if pattern.search(answer) and not pattern.search(gold):
             raise OverLimit(name)
 
@@ -379,7 +368,7 @@ def _scaled(text: str, factor: Fraction) -> Expression | None:
     expression = read(text)
     if expression is None or factor == 1:
         return expression
-    return Expression(("*", ("number", factor), expression.root), expression.symbols)
+    return Expression(("*", ("number", factor), expression.root))
 
 
 def _rounded(gold: Expression, answer: str) -> bool:

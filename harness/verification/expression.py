@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache, reduce
+from functools import cached_property, lru_cache, reduce
 from math import e, factorial, gamma, inf, isqrt, nan, pi
 from typing import Any
 
@@ -41,7 +41,22 @@ _FUNCTIONS = {
 }  # fmt: skip
 _TRIGONOMETRIC = {"sin", "cos", "tan", "cot", "sec", "csc", "cis"}
 _GROWING = {"exp", "sinh", "cosh", "tanh"}
-_ANALYTIC = _TRIGONOMETRIC | _GROWING
+_SMOOTH = {
+    *_TRIGONOMETRIC,
+    *_GROWING,
+    "number",
+    "symbol",
+    "pi",
+    "e",
+    "i",
+    "+",
+    "*",
+    "degree",
+    "factorial",
+    "binomial",
+    "at",
+}
+"""Kinds of node that turn no corner, jump nowhere and do not end; `^` with an integer is another."""
 _INVERSE_NAMES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan"}
 _INVERSE = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
 _NAMED = """
@@ -78,10 +93,22 @@ class _Undecided(TooLarge):
     """Too many digits would be needed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Expression:
+    """root: (kind, *parts), where parts are nodes, but for a number's value and a symbol's name."""
+
     root: Node
-    symbols: frozenset[str]
+
+    @cached_property
+    def symbols(self) -> frozenset[str]:
+        return frozenset(node[1] for node in _nodes(self.root) if node[0] == "symbol")
+
+
+def _nodes(node: Node) -> Iterator[Node]:
+    yield node
+    for part in node[1:]:
+        if isinstance(part, tuple):
+            yield from _nodes(part)
 
 
 @lru_cache(maxsize=16_384)
@@ -91,23 +118,20 @@ def read(text: str) -> Expression | None:
         return None
     try:
         parser = _Parser(text)
-        root = parser.sum()
+        found = Expression(parser.sum())
     except Unread:
         return None
-    whole = not parser.token and len(parser.symbols) <= _MAX_SYMBOLS
-    return Expression(root, frozenset(parser.symbols)) if whole else None
+    return found if not parser.token and len(found.symbols) <= _MAX_SYMBOLS else None
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
+def _tokens(text: str) -> list[tuple[str, str]]:
     """Kind and token; empty ones at the end."""
-    position, text = 0, text.rstrip()
-    while position < len(text):
-        match = _LEXER.match(text, position)
-        if match is None:
-            raise Unread
-        position, kind = match.end(), match.lastgroup or ""
-        yield ("command", "\\" + match[kind]) if kind in ("command", "word") else (kind, match[kind])
-    yield from [("", "")] * 7
+    found = list(_LEXER.finditer(text))
+    if "".join(match.group() for match in found) != text.rstrip():
+        raise Unread
+    kinds = ((match.lastgroup or "", match[match.lastgroup or 0]) for match in found)
+    known = [("command", "\\" + token) if kind in ("command", "word") else (kind, token) for kind, token in kinds]
+    return known + [("", "")] * 7
 
 
 def _negative(node: Node) -> Node:
@@ -120,8 +144,7 @@ def _inverse(node: Node) -> Node:
 
 class _Parser:
     def __init__(self, text: str) -> None:
-        self.tokens, self.position, self.nesting = list(_tokens(text)), 0, 0
-        self.symbols: set[str] = set()
+        self.tokens, self.position, self.nesting = _tokens(text), 0, 0
         self.in_bars = False
 
     @property
@@ -129,10 +152,8 @@ class _Parser:
         return self.tokens[self.position][1]
 
     def accept(self, *wanted: str) -> str:
-        token = self.token
-        if token not in wanted:
-            return ""
-        self.position += 1
+        token = self.token if self.token in wanted else ""
+        self.position += bool(token)
         return token
 
     def take(self, expected: str = "") -> str:
@@ -148,7 +169,6 @@ class _Parser:
         return terms[0] if len(terms) == 1 else ("+", *terms)
 
     def signed(self, part: Callable[[], Node], most: float = inf) -> Node:
-        """most: minus signs before it."""
         signs = ""
         while sign := self.accept("+", "-"):
             signs += sign
@@ -196,13 +216,9 @@ class _Parser:
 
     def postfix(self, base: Node) -> Node:
         while mark := self.accept("!", "'"):
-            if mark == "!":
-                base = ("factorial", base)
-            elif base[0] == "symbol":
-                self.symbols.discard(base[1])
-                base = self.symbol(base[1] + "'")
-            else:
+            if mark == "'" and base[0] != "symbol":
                 raise Unread
+            base = ("factorial", base) if mark == "!" else ("symbol", base[1] + mark)
         return base
 
     def group(self) -> Node:
@@ -212,10 +228,6 @@ class _Parser:
         self.take(_CLOSERS[opening])
         self.in_bars = bars
         return inner
-
-    def symbol(self, name: str) -> Node:
-        self.symbols.add(name)
-        return ("symbol", name)
 
     def atom(self) -> Node:
         self.nesting += 1
@@ -240,7 +252,7 @@ class _Parser:
         if [token for _, token in self.tokens[self.position : self.position + 3]] == ["(", "0", ")"]:
             self.position += 3
             name += "(0)"  # a value at nought, not a product
-        return (name,) if name in ("e", "i") else self.symbol(name)
+        return (name,) if name in ("e", "i") else ("symbol", name)
 
     def _number(self, digits: str) -> Node:
         value = Fraction(digits)
@@ -280,17 +292,16 @@ class _Parser:
                 inner = self.sum()
                 if self.accept("\\rvert", "\\vert"):
                     return ("abs", inner)
-        if name in _FUNCTIONS:
-            return self._function(name)
-        if name in _SYMBOLS:
-            return self.symbol("\\" + name + self._subscript())
-        if name not in _ACCENTS:
-            raise Unread
-        start = self.position
-        self.atom()
-        inside = "".join(token for _, token in self.tokens[start : self.position] if token not in "{}")
-        self.symbols = {symbol for symbol in self.symbols if symbol not in inside}
-        return self.symbol(f"\\{name} {inside}{self._subscript()}")
+            case _ if name in _FUNCTIONS:
+                return self._function(name)
+            case _ if name in _SYMBOLS:
+                return ("symbol", "\\" + name + self._subscript())
+            case _ if name in _ACCENTS:
+                start = self.position
+                self.atom()
+                inside = "".join(token for _, token in self.tokens[start : self.position] if token not in "{}")
+                return ("symbol", f"\\{name} {inside}{self._subscript()}")
+        raise Unread
 
     def _function(self, name: str) -> Node:
         base = exponent = None
@@ -310,7 +321,9 @@ class _Parser:
             inner = self.power()
         else:
             inner = self.product(inside_function=True)
-        node: Node = ("call", name, inner) if base is None else ("log", base, inner)
+        if name == "lg":
+            base = ("number", Fraction(10))
+        node: Node = ("ln" if name == "log" else name, inner) if base is None else ("log", base, inner)
         return node if exponent is None else ("^", node, exponent)
 
 
@@ -336,30 +349,29 @@ class _Evaluation:
 
     def value(self, node: Node, degrees: bool = False) -> Value:
         """degrees: a degree sign counts as pi/180."""
-        kind = node[0]
+        kind, *parts = node
         self.nodes += 1
-        if kind == "number":
-            return node[1]
-        if kind == "symbol":
-            return self.place[node[1]]
+        match kind:
+            case "number":
+                return parts[0]
+            case "symbol":
+                return self.place[parts[0]]
+            case "pi" | "e":
+                return +getattr(self.mp, kind)
+            case "i":
+                self.imaginary = True
+                return self.mp.mpc(0, 1)
+            case "at":
+                outer, self.place = self.place, parts[0]
+                inner, self.place = self.value(parts[1]), outer
+                return inner
+        values = [self.value(part, degrees or kind in _TRIGONOMETRIC) for part in parts]
         if kind in ("+", "*"):
-            return self._fold(kind, [self.value(part, degrees) for part in node[1:]])
+            return self._fold(kind, values)
         if kind == "degree":
-            inner = self.value(node[1], degrees)
-            return self.inexact(inner) * self.mp.pi / 180 if degrees else inner
-        if kind in ("pi", "e"):
-            return +getattr(self.mp, kind)
-        if kind == "i":
-            self.imaginary = True
-            return self.mp.mpc(0, 1)
-        if kind == "at":
-            outer, self.place = self.place, node[1]
-            inner, self.place = self.value(node[2]), outer
-            return inner
-        values = [
-            self.value(part, degrees or node[1] in _TRIGONOMETRIC) for part in node[1:] if not isinstance(part, str)
-        ]
-        return self._kept(_OPERATIONS[kind](self, *(node[1:2] if kind == "call" else ()), *values), *values)
+            return self.inexact(values[0]) * self.mp.pi / 180 if degrees else values[0]
+        operation = _OPERATIONS.get(kind)
+        return self._kept(operation(self, *values) if operation else self._call(kind, *values), *values)
 
     def inexact(self, value: Value) -> Value:
         if not isinstance(value, Fraction):
@@ -368,24 +380,21 @@ class _Evaluation:
         return self.mp.mpf(value.numerator) / value.denominator
 
     def is_real(self, value: Value) -> bool:
-        """Up to a rounding error."""
         mp = self.mp
         return not isinstance(value, mp.mpc) or mp.mag(value.imag) < mp.mag(value) - mp.prec // 2
 
     def _fold(self, kind: str, values: list[Value]) -> Value:
-        add = kind == "+"
+        combine = operator.add if kind == "+" else operator.mul
         if all(isinstance(value, Fraction) for value in values):
             result = values[0]
             for place, value in enumerate(values[1:], 2):
-                result = result + value if add else result * value
+                result = combine(result, value)
                 if _bits(result) > _MAX_BITS:
                     return self._fold(kind, [self.inexact(result), *values[place:]])
             return result
         values = [self.inexact(value) for value in values]
-        result = values[0]
-        for value in values[1:]:
-            result = result + value if add else result * value
-        sizes = [self.mp.mag(value) for value in values if value] if add else []
+        result = reduce(combine, values)
+        sizes = [self.mp.mag(value) for value in values if value] if kind == "+" else []
         if sizes:
             self.fine += max(sizes) - min(sizes)
             lost = max(sizes) - self.mp.mag(result) if result else self.mp.prec
@@ -398,9 +407,7 @@ class _Evaluation:
 
     def _power(self, base: Value, exponent: Value) -> Value:
         if isinstance(base, Fraction) and isinstance(exponent, Fraction):
-            root: Fraction | None = base if exponent.denominator == 1 else None
-            if exponent.denominator == 2 and base >= 0:
-                root = _exact_root(base)
+            root = base if exponent.denominator == 1 else _exact_root(base) if exponent.denominator == 2 else None
             if root is not None and abs(exponent.numerator) * _bits(root) <= _MAX_BITS:
                 return root**exponent.numerator
         left, right = self.inexact(base), self.inexact(exponent)
@@ -453,10 +460,6 @@ class _Evaluation:
         return self.mp.log(self.inexact(value))
 
     def _call(self, name: str, value: Value) -> Value:
-        if name in ("ln", "log"):
-            return self._log(value)
-        if name == "lg":
-            return self._log(value) / self.mp.log(10)
         value = self.inexact(value)
         most = _MAX_LOG if name in _GROWING else _MAX_ARGUMENT
         if abs(self.mp.re(value)) > most or abs(self.mp.im(value)) > _MAX_ARGUMENT:
@@ -471,12 +474,12 @@ class _Evaluation:
 
 _OPERATIONS: Mapping[str, Callable[..., Value]] = {
     "^": _Evaluation._power,
-    "call": _Evaluation._call,
     "abs": lambda _, value: abs(value),
     "floor": _Evaluation._floor,
     "ceil": lambda at, value: -at._floor(-value),
     "factorial": _Evaluation._factorial,
     "binomial": _Evaluation._binomial,
+    "ln": _Evaluation._log,
     "log": lambda at, base, value: at._log(value) / at._log(base),
 }
 
@@ -486,6 +489,8 @@ def _bits(value: Fraction) -> int:
 
 
 def _exact_root(value: Fraction) -> Fraction | None:
+    if value < 0:
+        return None
     top, bottom = isqrt(value.numerator), isqrt(value.denominator)
     return Fraction(top, bottom) if top * top == value.numerator and bottom * bottom == value.denominator else None
 
@@ -522,7 +527,6 @@ def places(symbols: frozenset[str]) -> tuple[Places, Places]:
 
 @lru_cache(maxsize=64)
 def _many(symbols: frozenset[str]) -> dict[str, np.ndarray]:
-    """1,500 places from -30 to 30 and 300 of all sizes, by symbol."""
     draw = np.random.default_rng(20_250_102)
     steps = (np.arange(1_500) + draw.random((len(symbols), 1_500))) / 25 - 30
     sizes = 10 ** draw.uniform(-13, 13, (len(symbols), 300)) * draw.choice((-1, 1), (len(symbols), 300))
@@ -530,64 +534,53 @@ def _many(symbols: frozenset[str]) -> dict[str, np.ndarray]:
     return dict(zip(sorted(symbols), columns, strict=True))
 
 
+_gamma = np.vectorize(lambda value: gamma(value) if 0 < value < 170 else nan, otypes=[float])
+_ARRAYS: Mapping[str, Callable[..., Any]] = {
+    "^": lambda base, power: base ** (float(power.real) if np.ndim(power) == 0 and not power.imag else power),
+    "abs": lambda values: np.abs(values) + 0j,
+    "floor": lambda values: np.floor(values.real) + 0j,
+    "ceil": lambda values: np.ceil(values.real) + 0j,
+    "factorial": lambda values: _gamma(values.real + 1) + 0j,
+    "binomial": lambda above, below: (
+        _gamma(above.real + 1) / _gamma(below.real + 1) / _gamma(above.real - below.real + 1) + 0j
+    ),
+    "cot": lambda values: 1 / np.tan(values),
+    "sec": lambda values: 1 / np.cos(values),
+    "csc": lambda values: 1 / np.sin(values),
+    "cis": lambda values: np.exp(1j * values),
+    "ln": np.log,
+    "log": lambda base, values: np.log(values) / np.log(base),
+}
+
+
 def _array(node: Node, at: Mapping[str, Any], real: bool, degrees: bool = False) -> Any:
     """Values at many places in double precision; NaN where none."""
-    match node:
-        case ("number", value):
-            return np.complex128(value)
-        case ("symbol", name):
-            return at[name] + 0j
-        case ("pi" | "e" | "i" as name,):
-            return np.complex128({"pi": pi, "e": e, "i": 1j}[name])
-        case ("at", place, inner):
-            return _array(inner, {name: np.float64(value) for name, value in place.items()}, real, degrees)
-    degrees = degrees or node[1] in _TRIGONOMETRIC
-    parts = [_array(part, at, real, degrees) for part in node[1:] if not isinstance(part, str)]
-    match node:
-        case ("+", *_):
-            return reduce(operator.add, parts)
-        case ("*", *_):
-            return reduce(operator.mul, parts)
-        case ("degree", _):
-            return parts[0] * (pi / 180 if degrees else 1)
-        case ("^", *_):
-            base, exponent = parts
-            value = base ** (float(exponent.real) if np.ndim(exponent) == 0 and not exponent.imag else exponent)
-        case ("call", "cot" | "sec" | "csc" as name, _):
-            value = 1 / getattr(np, {"cot": "tan", "sec": "cos", "csc": "sin"}[name])(*parts)
-        case ("call", name, _):
-            value = (
-                np.exp(1j * parts[0])
-                if name == "cis"
-                else getattr(np, str({"ln": "log", "lg": "log10"}.get(name, name)))(*parts)
-            )
-        case ("log", *_):
-            value = np.log(parts[1]) / np.log(parts[0])
-        case ("abs", _):
-            value = np.abs(parts[0]) + 0j
-        case ("floor" | "ceil" as name, _):
-            value = getattr(np, name)(parts[0].real) + 0j
-        case ("factorial", _):
-            value = _gamma(parts[0].real + 1) + 0j
-        case _:  # binomial
-            above, below = (part.real for part in parts)
-            value = _gamma(above + 1) / _gamma(below + 1) / _gamma(above - below + 1) + 0j
-    if real:
-        value = np.where(sum(map(_unreal, parts)) * ~_unreal(value), nan, value)
-    return value
+    kind, *parts = node
+    match kind:
+        case "number":
+            return np.complex128(parts[0])
+        case "symbol":
+            return at[parts[0]] + 0j
+        case "pi" | "e" | "i":
+            return np.complex128({"pi": pi, "e": e, "i": 1j}[kind])
+        case "at":
+            return _array(parts[1], {name: np.float64(value) for name, value in parts[0].items()}, real, degrees)
+    values = [_array(part, at, real, degrees or kind in _TRIGONOMETRIC) for part in parts]
+    if kind in ("+", "*"):
+        return reduce(operator.add if kind == "+" else operator.mul, values)
+    if kind == "degree":
+        return values[0] * (pi / 180 if degrees else 1)
+    value = (_ARRAYS.get(kind) or getattr(np, kind))(*values)
+    return np.where(sum(map(_unreal, values)) * ~_unreal(value), nan, value) if real else value
 
 
 def _unreal(values: Any) -> Any:
     return np.abs(values.imag) > 1e-9 * np.abs(values)
 
 
-_gamma = np.vectorize(lambda value: gamma(value) if 0 < value < 170 else nan, otypes=[float])
-
-
 def _suspects(gold: Expression, answer: Expression) -> Places:
-    """At most 32 places where both seem to differ most."""
     at = _many(gold.symbols)
-    real = not (_has_unit(gold.root) or _has_unit(answer.root))
+    real = not any(node[0] == "i" for each in (gold, answer) for node in _nodes(each.root))
     try:
         with np.errstate(all="ignore"):
             left, right = (_array(each.root, at, real) for each in (gold, answer))
@@ -602,22 +595,9 @@ def _suspects(gold: Expression, answer: Expression) -> Places:
 
 def _turns(node: Node) -> bool:
     """Whether it may turn a corner, jump or end; analytic functions that agree somewhere are one."""
-    match node:
-        case ("call", name, inner):
-            smooth = name in _ANALYTIC
-        case ("^", inner, exponent):
-            smooth = _is_integer(exponent)
-        case ("abs" | "floor" | "ceil", inner) | ("log", _, inner):
-            smooth = False
-        case _:
-            inner, smooth = node, True
-    if not smooth and inner[0] not in ("number", "e", "pi"):
-        return True
-    return any(_turns(part) for part in node[1:] if isinstance(part, tuple))
-
-
-def _has_unit(node: Node) -> bool:
-    return node[0] == "i" or any(_has_unit(part) for part in node[1:] if isinstance(part, tuple))
+    kind, *parts = node
+    smooth = kind in _SMOOTH or (kind == "^" and _is_integer(parts[1]))
+    return not smooth and parts[1 if kind == "log" else 0][0] not in ("number", "e", "pi")
 
 
 def _is_integer(node: Node) -> bool:
@@ -652,7 +632,7 @@ def same_value(gold: Expression, answer: Expression, positive: frozenset[str] = 
     unreal: bool | None = None
     close, far = places(gold.symbols)
     tried = [(place, 0) for place in close] + [(place, 0) for place in far[:2]]
-    if gold.symbols and (_turns(gold.root) or _turns(answer.root)):
+    if gold.symbols and any(_turns(node) for each in (gold, answer) for node in _nodes(each.root)):
         tried[len(close) :] = [(place, 0) for place in _suspects(gold, answer)] + [(place, _FINE) for place in far]
     for index, (place, finest) in enumerate(tried):
         if any(place[name] <= 0 for name in positive):
@@ -713,7 +693,7 @@ def _same_at(
 
 def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression, Expression]) -> bool | None:
     """Whether the sides' differences are constant multiples; None as in `same_value`. Raises TooLarge."""
-    ours, theirs = _difference(gold), _difference(answer)
+    ours, theirs = (Expression(("+", left.root, _negative(right.root))) for left, right in (gold, answer))
     if ours.symbols != theirs.symbols:
         return False
     place = places(ours.symbols)[0][:2][-1]
@@ -722,13 +702,5 @@ def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression,
         return None
     if left == 0 or right == 0:
         return False
-    scaled = [
-        Expression(("*", one.root, ("at", place, other.root)), one.symbols)
-        for one, other in ((ours, theirs), (theirs, ours))
-    ]
-    return same_value(scaled[0], scaled[1])
-
-
-def _difference(sides: tuple[Expression, Expression]) -> Expression:
-    negative = ("*", ("number", Fraction(-1)), sides[1].root)
-    return Expression(("+", sides[0].root, negative), sides[0].symbols | sides[1].symbols)
+    one, other = (Expression(("*", a.root, ("at", place, b.root))) for a, b in ((ours, theirs), (theirs, ours)))
+    return same_value(one, other)

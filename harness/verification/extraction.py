@@ -1,10 +1,11 @@
-"""A response's answer: the last box, else an answer phrase, else the last number; of several boxes one, or guesses would
-pay. Scans are linear."""
+"""A response's answer: the last box, else an answer phrase, else the last number. Scans are
+linear."""
 
 from __future__ import annotations
 
 import re
 
+from harness.verification.notation import closing_brace
 from harness.verification.numerals import is_label
 
 _BOX = re.compile(r"(?:(?<=\\)boxed|(?<=\\f)box(?:ed)?)(?![a-zA-Z])\s*")
@@ -30,7 +31,6 @@ _DELIMITER = re.compile(r"(?<!\\)\$+|\\[()\[\]]")
 _FOLLOWS = re.compile(r"\s*(?:(?P<list>[,;/]?\s*(?:(?:or|and)\s*)?(?:\$|\\\(|\d))|[,;.]?\s*\(?(?P<word>[A-Za-z]+))")
 _ASIDE = re.compile(r",\s+([a-z]{2,})\b")
 _TAIL = 4_096
-_LONGEST = 1 << 16
 
 
 def extract(text: str) -> str:
@@ -58,7 +58,6 @@ def last_box(text: str) -> str | None:
 
 
 def _boxed(text: str, start: int) -> str | None:
-    """None when unbalanced."""
     if text[start : start + 1] != "{":
         number = _BARE_NUMBER.match(text, start)
         return number.group().rstrip(",") if number else ""
@@ -68,15 +67,8 @@ def _boxed(text: str, start: int) -> str | None:
     simple = text[start + 1 : close]
     if "{" not in simple and "\\" not in simple:
         return simple
-    depth = 0
-    for brace in re.finditer(r"\\.|[{}]", text[start : start + _LONGEST], re.DOTALL):
-        if brace.group() == "{":
-            depth += 1
-        elif brace.group() == "}":
-            depth -= 1
-        if depth == 0:
-            return text[start + 1 : start + brace.start()]
-    return None
+    end = closing_brace(text, start)
+    return None if end is None else text[start + 1 : end]
 
 
 def _statement(rest: str) -> str:

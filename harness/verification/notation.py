@@ -68,6 +68,7 @@ _REWRITES = tuple(
     )
 )
 _WRAPPER = re.compile(r"(?:\\(?:mathbf|boldsymbol|bm|emph|underline|ensuremath|mathit|mathsf)\s*)?\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _SPACE = re.compile(r"[\t\n\r]")
 _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
 _ALTERNATIVE = re.compile(
@@ -98,14 +99,19 @@ def normalise(answer: str) -> str:
 def _without_wrapper(text: str) -> str:
     r"""``{42}`` and ``\mathbf{42}`` are 42."""
     match = _WRAPPER.match(text)
-    if match is None:
+    if match is None or closing_brace(text, match.end() - 1) != len(text) - 1:
         return text
+    return _without_wrapper(text[match.end() : -1].strip())
+
+
+def closing_brace(text: str, start: int, longest: int = 1 << 16) -> int | None:
+    """Where the brace at `start` is closed; None where it is not within so many characters."""
     depth = 0
-    for brace in re.finditer(r"\\.|[{}]", text):
+    for brace in _BRACE.finditer(text, start, start + longest):
         depth += {"{": 1, "}": -1}.get(brace.group(), 0)
-        if brace.group() == "}" and depth == 0:
-            return _without_wrapper(text[match.end() : -1].strip()) if brace.end() == len(text) else text
-    return text
+        if depth == 0:
+            return brace.start()
+    return None
 
 
 def unwrap(text: str) -> str:
@@ -189,15 +195,11 @@ def _closes_at_end(text: str, start: int, end: int) -> bool:
 
 def expand(items: Items) -> Items:
     r"""With `a \pm b` as two values."""
-    if not any("\\pm" in item or "\\mp" in item for item in items.items):
-        return items
-    values = []
+    values = list[str]()
     for item in items.items:
-        if "\\pm" in item or "\\mp" in item:
-            values += [_signed(item, "+", "-"), _signed(item, "-", "+")]
-        else:
-            values.append(item)
-    return Items(items.brackets, values, items.separators | {","})
+        both = "\\pm" in item or "\\mp" in item
+        values += [_signed(item, "+", "-"), _signed(item, "-", "+")] if both else [item]
+    return Items(items.brackets, values, items.separators | ({","} if values != items.items else set()))
 
 
 def _signed(text: str, plus: str, minus: str) -> str:

@@ -1,7 +1,6 @@
 """Numbers as people write them, with the words beside them, decided exactly.
 
-Words that change a value are listed; other nouns are not compared. A numeral as gold wants a numeral: `40+2` is no answer to
-42, or restating the question would pay.
+Words that change a value are listed; other nouns are not compared. A numeral as gold wants a numeral, not `40+2`.
 """
 
 from __future__ import annotations

@@ -93,7 +93,6 @@ class Pool:
         self._adopt()
 
     def _adopt(self) -> None:
-        """A forked child must not share its parent's pipes."""
         self._lock, self._owner = threading.Lock(), os.getpid()
         self._idle: list[_Worker] = []
         self._finalizer = weakref.finalize(self, _kill_all, self._idle, self._owner)
@@ -118,7 +117,6 @@ class Pool:
         _kill_all(self._idle, self._owner)
 
     def _decide(self, question: Question) -> Reply:
-        """With its CPU-seconds. Asked once more where the process was killed or stopped."""
         seconds = 0.0
         for _ in range(2):
             worker = self._take()

@@ -14,8 +14,8 @@ Decision = Literal["right", "wrong", "invalid"]
 class Verdict(msgspec.Struct, frozen=True):
     """A decision on one answer.
 
-    Missing, unreadable and over-limit answers are wrong, or their author would choose which failures count. `invalid`: the
-    verifier failed; left out of statistics and losses, and counted. reason: of a wrong or invalid one.
+    Missing, unreadable and over-limit answers are wrong. `invalid`: the verifier failed; counted, and left out of statistics
+    and losses.
     """
 
     value: Decision

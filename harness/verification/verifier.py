@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from hashlib import blake2b
-from types import TracebackType
 from typing import Self
 
 from msgspec.structs import replace
@@ -26,7 +26,7 @@ _CACHE_SIZE = 1 << 18
 _LONGEST = 1 << 17
 
 
-class Verifier:
+class Verifier(AbstractContextManager["Verifier"]):
     """Decides by mathematics or `by` a scorer: most pairs here, the rest in killable processes. Deterministic; safe between
     threads. workers: default one per core."""
 
@@ -59,7 +59,6 @@ class Verifier:
         return self._scorer.reference == MATH.reference
 
     def _at_once(self, gold: str, text: str | None) -> Verdict | Question:
-        """The question where a process must decide."""
         if not isinstance(text, str) or not text.strip():
             return Verdict("wrong", "missing")
         if len(text) > (MAX_TEXT if self._mathematics else _LONGEST):
@@ -80,12 +79,7 @@ class Verifier:
         """Idempotent; cached verdicts stay usable."""
         self._pool.close()
 
-    def __enter__(self) -> Verifier:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _remember(self, question: Question, verdict: Verdict) -> Verdict:

@@ -1,8 +1,7 @@
 """One verifier process: questions on stdin, answers on stdout.
 
-It imports the algebra system, then forks a child that decides under a timer of CPU time and RLIMIT_AS, answers for a dead one
-and forks the next in milliseconds. A child ended by its limits or a library's fault is the answer's doing: wrong; one ended
-from outside is the verifier's failure.
+It imports the algebra system once and forks a child that decides under limits of CPU time and memory; the next one takes
+milliseconds. A child ended by its limits or a library's fault is a wrong answer; one ended from outside is no verdict.
 """
 
 from __future__ import annotations
@@ -64,7 +63,6 @@ def serve() -> None:
 
 
 def _reply(replies: FileIO, verdict: Verdict, before: float = 0.0) -> None:
-    """before: CPU-seconds of the worker before this process was forked."""
     say(replies, msgspec.msgpack.encode((verdict, before + _used())))
 
 
@@ -102,7 +100,6 @@ def _cause(status: int) -> Verdict:
 
 @cache
 def _scorer(reference: str) -> Scorer | str:
-    """The scorer, ready; or why there is none."""
     try:
         found: Scorer = pkgutil.resolve_name(reference)()
         found.prepare()

@@ -20,15 +20,9 @@ from harness.evaluation.backends import EngineBackend, open_backend
 from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric
 from harness.evaluation.run import evaluate
 from harness.experience.answers import Prompt
-from harness.tasks.registry import EVALUATION_SETS, get_task
+from harness.tasks.registry import get_task
 from harness.tasks.task import Style
 from harness.verification.verifier import Verifier
-
-
-def data_folder() -> Path | None:
-    configured = os.environ.get("HARNESS_DATA")
-    folder = Path(configured) if configured else Path(__file__).resolve().parents[3] / "shared" / "data"
-    return folder if (folder / "math500.jsonl").is_file() else None
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +87,12 @@ def test_nothing_global_is_touched_and_nobody_is_called(
     assert torch.equal(before[2], after[2])
 
 
-@pytest.mark.skipif(data_folder() is None, reason="no benchmark folder (HARNESS_DATA)")
-@pytest.mark.parametrize("name", EVALUATION_SETS)
-def test_each_benchmark_runs_end_to_end(name: str, engine: EmbeddedEngine, verifier: Verifier) -> None:
+FOLDER = Path(os.environ.get("HARNESS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+
+
+@pytest.mark.skipif(not (FOLDER / "math500.jsonl").is_file(), reason="no benchmark folder (HARNESS_DATA)")
+@pytest.mark.parametrize("name", ["gsm8k", "olympiad"])
+def test_a_benchmark_runs_end_to_end(name: str, engine: EmbeddedEngine, verifier: Verifier) -> None:
     found = evaluate(
         EngineBackend(engine),
         [get_task(name)],
@@ -103,25 +100,12 @@ def test_each_benchmark_runs_end_to_end(name: str, engine: EmbeddedEngine, verif
         metrics=["avg@4"],
         limit=20,
         max_new_tokens=12,
-        data_dir=data_folder(),
+        data_dir=FOLDER,
     )
     assert len(found.samples) == 80
     assert {s.repeat for s in found.samples} == set(range(4))
     assert metric(found, name, "avg@4").documents == 20
     assert all("\\boxed" in s.prompt for s in found.samples)
-
-
-def test_hf_and_the_embedded_engine_give_the_same_texts_and_score(checkpoint: Path, verifier: Verifier) -> None:
-    easy = replace(get_task("micro", per_skill=2), documents=_echoes(checkpoint, verifier))
-    results = [
-        evaluate(open_backend(backend, checkpoint), [easy], verifier=verifier, metrics=["greedy"])
-        for backend in ("embedded", "hf")
-    ]
-    first, second = (keyed(result.samples) for result in results)
-    assert {key: s.text for key, s in first.items()} == {key: s.text for key, s in second.items()}
-    assert {key: s.verdict for key, s in first.items()} == {key: s.verdict for key, s in second.items()}
-    assert metric(results[0], "micro", "greedy") == metric(results[1], "micro", "greedy")
-    assert 0 < metric(results[0], "micro", "greedy").value < 1
 
 
 TEMPLATE = (
@@ -153,19 +137,8 @@ def test_every_back_end_goes_through_the_chat_template_in_every_style(
         bare = [task.render(p, style) for p in task.documents(None)]
         read = [f"User: {text}\nAnswer:" if chat else text for text in bare]
         assert [s.prompt for s in by_backend["embedded"]] == [s.prompt for s in by_backend["hf"]] == read
-        assert [s.text for s in by_backend["embedded"]] == [s.text for s in by_backend["hf"]]
-
-
-def _echoes(checkpoint: Path, verifier: Verifier):  # type: ignore[no-untyped-def]
-    """Micro prompts whose golds are, every other time, what the untrained model happens to say: some right, some wrong."""
-    task = get_task("micro", per_skill=2)
-    said = evaluate(open_backend("embedded", checkpoint), [task], verifier=verifier, metrics=["greedy"]).samples
-
-    def documents(data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
-        golds = [s.verdict.extracted if i % 2 and s.verdict.extracted else "-1" for i, s in enumerate(said)]
-        return [replace(p, gold=gold) for p, gold in zip(task.documents(None), golds, strict=True)]
-
-    return documents
+        said = [[(s.text, s.verdict) for s in by_backend[backend]] for backend in ("embedded", "hf")]
+        assert said[0] == said[1]
 
 
 def test_a_stop_string_ends_an_answer_and_long_prompts_lose_their_beginning(

@@ -107,14 +107,6 @@ def test_a_metric_that_says_no_right_and_data_that_is_not_there(folder: Path) ->
     assert "\n" not in str(caught.value)
 
 
-def test_shipped_with_lm_eval_and_not_to_train_on() -> None:
-    task = get_task("lm_eval:gsm8k_cot")
-    assert (task.source, task.max_new_tokens) == ("openai/gsm8k", 256)
-    assert "Q:" in task.stop("raw")
-    with pytest.raises(PluginError, match="unknown training task"):
-        training_source("lm_eval:gsm8k_cot")
-
-
 SUITE = """
 groups: [{name: one, policies: [{name: a, model: micro/llama}]}]
 regimes: [independent]
@@ -134,9 +126,12 @@ def test_in_a_suite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "other" / "tiny_sums.yaml").write_text(yaml.replace("max_gen_toks: 12", "max_gen_toks: 13"))
     monkeypatch.setenv(lm_eval_source.VARIABLE, str(folder / "other"))
     assert prepare(str(file), folder / "r").cells[0].key != cell.key
-    file.write_text(SUITE.replace("TASKS", "'lm_eval:tiny_sums'"))
-    with pytest.raises(SuiteError, match="gives no learning curve"):
-        prepare(str(file), folder / "r")
-    file.write_text(SUITE.replace("TASKS", "micro, 'lm_eval:tiny_sum'"))
-    with pytest.raises(SuiteError, match=r"evaluation.tasks\[1\]: unknown task lm_eval:tiny_sum"):
-        prepare(str(file), folder / "r")
+    for tasks, words in (
+        ("'lm_eval:tiny_sums'", "gives no learning curve"),
+        ("micro, 'lm_eval:tiny_sum'", r"evaluation.tasks\[1\]: unknown task lm_eval:tiny_sum"),
+    ):
+        file.write_text(SUITE.replace("TASKS", tasks))
+        with pytest.raises(SuiteError, match=words):
+            prepare(str(file), folder / "r")
+    with pytest.raises(PluginError, match="unknown training task"):
+        training_source("lm_eval:tiny_sums")

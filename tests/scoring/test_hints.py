@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -34,12 +33,6 @@ LEAKS = {
     "math_verify_plain": [("4", "{prose}: 2+1 is 3, and 8/2 = 4, so \\boxed{4}", "3")],
     "qwen_grader": [("18", "{prose}: 9 and 9 are 18.0 dollars. She makes 18 dollars.", "9")],
 }
-
-
-@pytest.fixture(scope="module")
-def verifier() -> Iterator[Verifier]:
-    with Verifier(workers=2) as shared:
-        yield shared
 
 
 def stripped(verifier: Verifier, name: str, gold: str, text: str) -> tuple[str, str]:

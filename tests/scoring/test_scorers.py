@@ -12,7 +12,7 @@ import pytest
 from harness.errors import PluginError
 from harness.scoring import programs
 from harness.scoring.catalogue import PLUGINS, called, listing, scorer_of
-from harness.scoring.conformance import CHECKS, HOSTILE, name_of
+from harness.scoring.conformance import CHECKS, HOSTILE
 from harness.verification.scorer import MATH, Called, Score, Scorer, Undecided
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
@@ -37,11 +37,8 @@ def test_all_are_listed_and_an_unknown_one_is_not() -> None:
     assert all(info.summary and info.origin and not info.error for info in found.values() if info.name in SHIPPED)
     with pytest.raises(PluginError, match="did you mean 'exact'"):
         called("exakt")
-    assert name_of(CHECKS[0]) == "is_described"
-
-
-def test_mathematics_is_the_verifier_itself() -> None:
     assert called("math") == MATH
+    assert {PLUGINS.results_version(name)[0] for name in SHIPPED} == {"verification", "scoring"}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +86,7 @@ TESTS = "assert f(2) == 4\nassert f(3) == 9"
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
-        ("while True: pass", "over-limit: time"),
+        pytest.param("while True: pass", "over-limit: time", marks=pytest.mark.slow),
         ("x = [0] * (1 << 40)", "failed in the answer: MemoryError"),
         ("import os; os._exit(0)", "failed: exit status 0"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "over-limit: killed"),
@@ -152,45 +149,31 @@ def test_no_process_is_left(verifier: Verifier) -> None:
 
 
 class Faulty(Scorer):
-    """Raises, lies about its type, hangs, eats memory, or dies: as the gold says"""
+    """Does what the gold says"""
 
     def score(self, gold: str, text: str) -> Score:
-        if gold == "raises":
-            raise KeyError("x")
-        if gold == "neither":
-            return Score("yes")  # type: ignore[arg-type]
-        if gold == "undecided":
-            raise Undecided("who knows")
-        if gold == "spins":
-            while True:
-                pass
-        if gold == "sleeps":
-            time.sleep(100)
-        if gold == "dies":
-            raise SystemExit(3)
-        return Score(True)
+        exec(gold)
+        return Score("yes" if gold == "'neither'" else True)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("gold", "value", "reason"),
-    [
-        ("raises", "invalid", "crash: KeyError"),
-        ("neither", "invalid", "crash: neither"),
-        ("undecided", "invalid", "undecided: who knows"),
-        ("spins", "wrong", "over-limit: time"),
-        ("sleeps", "invalid", "timeout"),
-        ("dies", "invalid", "crash: exit status"),
-        ("works", "right", ""),
-    ],
-)
-def test_a_plugin_that_fails_is_never_a_zero(verifier: Verifier, gold: str, value: str, reason: str) -> None:
-    here = Called(f"{__name__}:Faulty", 0.5, 1.5)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        with Verifier(workers=1) as own:
+FAULTS = [
+    ("raise KeyError('x')", "invalid", "crash: KeyError"),
+    ("'neither'", "invalid", "crash: neither"),
+    ("raise Undecided('who knows')", "invalid", "undecided: who knows"),
+    ("while True: pass", "wrong", "over-limit: time"),
+    ("time.sleep(100)", "invalid", "timeout"),
+    ("raise SystemExit(3)", "invalid", "crash: exit status"),
+    ("'works'", "right", ""),
+]
+
+
+def test_a_plugin_that_fails_is_never_a_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    with Verifier(workers=1) as own:
+        for gold, value, reason in FAULTS:
+            here = Called(f"{__name__}:Faulty", 0.5, 1.5 if "sleep" in gold else 30.0)
             verdict = own.by(here).verify([(gold, "an answer")])[0]
-    assert verdict.value == value
-    assert verdict.reason.startswith(reason)
+            assert (verdict.value, verdict.reason[: len(reason)]) == (value, reason), gold
 
 
 def test_a_scorer_that_does_not_load_is_no_answers_fault(verifier: Verifier) -> None:
@@ -199,20 +182,8 @@ def test_a_scorer_that_does_not_load_is_no_answers_fault(verifier: Verifier) -> 
     assert "does not load" in verdict.reason
 
 
-def test_verdicts_of_scorers_are_kept_apart_and_failures_are_asked_again(verifier: Verifier) -> None:
-    pair = ("Paris", "Paris")
-    assert verifier.by(called("exact")).verify([pair, pair])[1].value == "right"
-    assert verifier.by(called("choice")).verify([pair])[0].value == "wrong"
-    assert verifier.verify([("3", "three")])[0].value == "wrong"
-
-
 def test_texts_of_any_length_are_answered(verifier: Verifier) -> None:
     assert ask(verifier, "exact", "x", "y" * (1 << 18)).reason == "over-limit: text"
     assert ask(verifier, "exact", "\U0001f600" * 65_000, "\U0001f600" * 131_000).value == "wrong"
     assert ask(verifier, "exact", "x", "\ud800 x\nx").value == "right"
     assert len(HOSTILE) == len(verifier.by(called("exact")).verify([("x", text) for text in HOSTILE]))
-
-
-def test_every_shipped_scorer_has_a_version_of_the_harness() -> None:
-    assert {PLUGINS.results_version(name)[0] for name in SHIPPED} == {"verification", "scoring"}
-    assert scorer_of("python").fault("def (")

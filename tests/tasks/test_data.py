@@ -20,9 +20,8 @@ from benchmark_data import data_folder, serving
 from harness.errors import DataError
 from harness.tasks import data, sets
 from harness.tasks.listing import listing
-from harness.tasks.registry import EVALUATION_SETS, get_task
 from harness.tasks.sets import SETS
-from harness.verification.verifier import Verifier
+from harness.verification.equivalence import same_answer
 
 FOLDER = data_folder()
 needs_data = pytest.mark.skipif(FOLDER is None, reason="no benchmark folder (HARNESS_DATA)")
@@ -56,9 +55,11 @@ def refused(monkeypatch: pytest.MonkeyPatch, address: str, words: str) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_a_hub_that_answers_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_answers_with_an_error_and_is_not_asked_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving({}, lambda request, body: request.send_error(503)) as (address, requests):
         refused(monkeypatch, address, f"HTTP status 503.*{BOTH_WAYS}")
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        refused(monkeypatch, address, "HF_HUB_OFFLINE")
     paths = [request.path for request in requests]
     assert paths == [f"/datasets/HuggingFaceH4/MATH-500/resolve/{SETS['math500'].remote.revision}/test.jsonl"]
 
@@ -73,13 +74,6 @@ def test_a_hub_that_never_answers_or_cannot_be_reached(monkeypatch: pytest.Monke
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         refused(monkeypatch, f"http://127.0.0.1:{held.getsockname()[1]}", BOTH_WAYS)
-
-
-def test_offline_mode_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with serving({}) as (address, requests):
-        refused(monkeypatch, address, "HF_HUB_OFFLINE")
-    assert not requests
 
 
 def test_a_fetched_file_that_is_not_what_its_checksum_says_and_one_without_an_end(
@@ -154,20 +148,6 @@ def test_inventory_and_listing_fetch_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert "HARNESS_DATA" in shown["math500"].problem
 
 
-@needs_data
-def test_all_sets_are_present_and_listed_with_a_perfect_and_an_empty_answerer() -> None:
-    assert {info.state for info in data.inventory(FOLDER)} == {"present"}
-    for info in listing(FOLDER):
-        assert info.perfect == 1.0, info.name
-        assert info.empty == 0.0, info.name
-
-
-@needs_data
-def test_environment_names_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HARNESS_DATA", str(FOLDER))
-    assert len(get_task("amc23").documents(None)) == 40
-
-
 Raw = dict[str, object]
 
 
@@ -228,34 +208,14 @@ def test_the_public_form_of_a_set_gives_the_same_problems_and_golds(name: str, m
         fetched = data.load(name)
         assert data.load(name) == fetched
     assert [row.problem for row in fetched] == [row["problem"] for row in local]
-    with Verifier(workers=1) as verifier:
-        pairs = [(str(row["answer"]), f"\\boxed{{{other.answer}}}") for row, other in zip(local, fetched, strict=True)]
-        wrong = [pair for pair, verdict in zip(pairs, verifier.verify(pairs), strict=True) if verdict.value != "right"]
-    assert not wrong
-    if name != "minerva":
-        assert [row.answer for row in fetched] == [row["answer"] for row in local]
     if name not in ("math", "math_train"):
         assert [row.id for row in fetched] == [row["id"] for row in local]
+    pairs = [(row["answer"], other.answer) for row, other in zip(local, fetched, strict=True)]
+    assert all(gold == answer or (name == "minerva" and same_answer(gold, answer)) for gold, answer in pairs)
 
 
 def test_multi_boxed_solutions_are_marked_and_empty_ones_left_out() -> None:
     raw = {"problem": "p", "type": "Algebra", "level": "Level 3"}
-    two = sets.math_row({**raw, "solution": r"either \boxed{1} or \boxed{2}"}, "algebra/train.parquet", 0)
-    one = sets.math_row({**raw, "solution": r"so \boxed{1}, that is \boxed{1}."}, "algebra/train.parquet", 0)
-    assert two is not None
-    assert (two.answer, two.multi_boxed) == ("2", True)
-    assert one is not None
-    assert not one.multi_boxed
-    assert sets.math_row({**raw, "solution": r"\boxed{}"}, "algebra/train.parquet", 0) is None
-
-
-@needs_data
-@pytest.mark.parametrize("name", EVALUATION_SETS)
-def test_prompts_ask_for_a_box_in_every_style(name: str) -> None:
-    task = get_task(name)
-    prompt = task.documents(FOLDER)[0]
-    for style in task.styles:
-        text = task.render(prompt, style)
-        assert prompt.text in text
-        assert "\\boxed" in text
-        assert prompt.gold not in text.replace(prompt.text, "") or len(prompt.gold) < 4
+    solutions = (r"either \boxed{1} or \boxed{2}", r"so \boxed{1}, that is \boxed{1}.", r"\boxed{}")
+    rows = [sets.math_row({**raw, "solution": text}, "algebra/train.parquet", 0) for text in solutions]
+    assert [row and (row.answer, row.multi_boxed) for row in rows] == [("2", True), ("1", False), None]

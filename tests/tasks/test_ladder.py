@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from random import Random
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from harness.errors import DataError, PluginError
 from harness.tasks.ladder import (
     LEVELS,
-    Problem,
     evaluation_problems,
     evaluation_prompts,
     levels_of,
@@ -20,45 +18,17 @@ from harness.tasks.ladder import (
 from harness.tasks.registry import get_task, training_source
 from harness.verification.verifier import Verifier
 
-LEGS = {"cow": 4, "duck": 2, "spider": 8, "ant": 6, "horse": 4, "bee": 6, "dog": 4, "cat": 4, "owl": 2, "hen": 2}
-LEGS |= {"shee": 4, "flie": 6}
 
-
-def answer(problem: Problem) -> str:
-    numbers = [int(n) for n in re.findall(r"\d+", problem.question)]
-    match problem.skill:
-        case "second":
-            return str(sorted(numbers)[-2])
-        case "spell":
-            word = re.search(r"letters of (\w+) ", problem.question)
-            assert word
-            return ".".join(word[1][::-1])
-        case "legs":
-            animal = re.search(r"\d+ (\w+) have", problem.question)
-            assert animal
-            return str(numbers[0] * LEGS[animal[1].removesuffix("s" if animal[1] != "sheep" else "p")])
-        case "solve":
-            return str(numbers[1] - numbers[0])
-        case "word1":
-            return str(numbers[0] - numbers[1] if "gives" in problem.question else numbers[0] + numbers[1])
-    expression = re.search(r"What is ([\d +*-]+)\?", problem.question)
-    assert expression
-    return str(eval(expression[1]))  # digits and signs only, by the pattern
-
-
-@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("held_out", [True, False])
-def test_problems_are_right_and_ask_for_a_box(level: str, held_out: bool) -> None:
-    rng = Random(1)
-    for _ in range(200):
-        problem = LEVELS[level].draw(rng, held_out=held_out)
-        assert problem.answer == answer(problem)
-        assert problem.held_out == held_out
-        assert all(r"\boxed{}" in text for text in (problem.prompt, problem.hinted_prompt))
-        assert problem.chain_of_thought == f" {', '.join(problem.steps)}. \\boxed{{{problem.answer}}}"
-        for step in (s for s in problem.steps if "=" in s):
-            left, right = step.split("=")
-            assert eval(left) == int(right)
+def test_steps_are_right_and_end_in_the_answer_and_every_question_asks_for_a_box(held_out: bool) -> None:
+    for level in LEVELS.values():
+        for problem in [level.draw(Random(seed), held_out=held_out) for seed in range(100)]:
+            assert problem.held_out == held_out
+            assert all(r"\boxed{}" in text for text in (problem.prompt, problem.hinted_prompt))
+            equations = [step.split(" = ") for step in problem.steps if "=" in step]
+            assert all(eval(left) == int(right) for left, right in equations)
+            assert not equations or equations[-1][1] == problem.answer
+            assert level.name == "word1" or problem.content in problem.question
 
 
 def test_golden_problems() -> None:

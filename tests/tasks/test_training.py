@@ -10,13 +10,12 @@ import overlap_index
 import pytest
 from benchmark_data import data_folder
 
-from harness.errors import DataError, PluginError
+from harness.errors import DataError
 from harness.experience.answers import Prompt
 from harness.tasks import micro
 from harness.tasks.overlap import INDEX, find_overlaps, pinned
 from harness.tasks.registry import EVALUATION_SETS, training_source
-from harness.tasks.sets import SETS, SOURCES, Problem
-from harness.tasks.shipped import Published
+from harness.tasks.sets import SETS, SOURCES
 from harness.tasks.source import TrainingPool, part_of
 
 FOLDER = data_folder()
@@ -57,17 +56,12 @@ def test_math_drops_what_the_evaluation_sets_repeat() -> None:
     assert all("\\boxed{}" in prompt.text for prompt in pool.prompts)
 
 
+@pytest.mark.slow
 @needs_data
 def test_the_pinned_overlaps_are_those_of_all_sets() -> None:
     found = overlap_index.index(FOLDER)
     assert found == pinned()
     assert overlap_index.text(found) == INDEX.read_text("utf-8")
-
-
-def test_the_pinned_overlaps_are_of_the_pinned_sets() -> None:
-    names = (*EVALUATION_SETS, *SOURCES.values())
-    assert pinned().sets == {name: SETS[name].sha256 for name in names}, "run tools/overlap_index.py"
-    assert pinned().overlaps.keys() == set(SOURCES.values())
 
 
 @needs_data
@@ -80,19 +74,9 @@ def test_no_prompt_depends_on_which_evaluation_sets_are_at_hand(name: str, tmp_p
     assert alone.digest() == beside.digest()
 
 
-def test_only_the_training_set_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    rows = [
-        Problem(id="train/algebra/268.json", problem="Repeated.", answer="1"),
-        Problem(id="train/algebra/1.json", problem="New.", answer="2"),
-    ]
-    monkeypatch.setattr("harness.tasks.shipped.load", lambda name, data_dir: read.append(name) or rows)
-    pool = Published._whole.__wrapped__("math", None)
-    assert read == ["math_train"]
-    assert [prompt.id for prompt in pool.prompts] == ["train/algebra/1.json"]
-
-
 def test_a_pools_digest_needs_no_data_and_knows_what_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = {name: SETS[name].sha256 for name in (*EVALUATION_SETS, *SOURCES.values())}
+    assert pinned().sets == sets, "run tools/overlap_index.py"
     monkeypatch.setenv("HARNESS_DATA", "/nowhere")
     assert training_source("micro").pool_digest() == ""
     assert training_source("math").pool_digest() != training_source("gsm8k").pool_digest()
@@ -116,11 +100,6 @@ def test_level_filter_and_draws() -> None:
         pool.draw(1, 99_999)
     with pytest.raises(DataError, match="no levels"):
         training_source("gsm8k").pool(min_level=3, data_dir=FOLDER)
-
-
-def test_unknown_training_task() -> None:
-    with pytest.raises(PluginError, match="micro, ladder, math, gsm8k"):
-        training_source("humaneval").draw(1, 2)
 
 
 def test_parts_of_a_pool_have_no_prompt_in_common_and_are_the_same_for_every_limit():

@@ -1,9 +1,8 @@
-"""A perfect and a wrong answerer on the benchmark sets (every fifth problem of MATH), by surface form."""
+"""The benchmark sets' own solutions, and answers to other questions (every fifth problem of MATH)."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,6 @@ from harness.verification.verifier import Verifier
 
 FOLDER = Path(os.environ.get("HARNESS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 pytestmark = pytest.mark.skipif(not (FOLDER / "math500.jsonl").is_file(), reason="no benchmark folder (HARNESS_DATA)")
-FORMS: dict[str, Callable[[str], str]] = {
-    "box": lambda gold: f"\\boxed{{{gold}}}",
-    "dollars and full stop": lambda gold: f"So we get $\\boxed{{{gold}}}$.",
-    "space after the command": lambda gold: f"Thus \\boxed {{{gold}}}",
-    "box, then text": lambda gold: f"Hence $\\boxed{{{gold}}}$ as claimed, since 7 of the 9 cases were excluded.",
-    "phrase": lambda gold: f"The answer is {gold}.",
-    "phrase in dollars": lambda gold: f"Therefore, the final answer is ${gold}$.",
-}
 
 
 def own_solution(row: Problem) -> str:
@@ -33,19 +24,13 @@ def own_solution(row: Problem) -> str:
 
 
 @pytest.mark.parametrize("name", EVALUATION_SETS)
-def test_perfect_and_wrong_answerers(name: str, verifier: Verifier) -> None:
+def test_own_solutions_are_right_and_other_answers_wrong(name: str, verifier: Verifier) -> None:
     rows = load(name, FOLDER)[:: 5 if name == "math" else 1]
-    least = 0.98 if name in ("minerva", "olympiad") else 0.99
-    asked = {form: [(row, write(row.answer)) for row in rows] for form, write in FORMS.items()}
-    asked["own solution"] = [(row, own_solution(row)) for row in rows if own_solution(row)]
-    for form, pairs in asked.items():
-        verdicts = verifier.verify([(row.answer, text) for row, text in pairs])
-        falling = [(row.id, row.answer, v) for (row, _), v in zip(pairs, verdicts, strict=True) if v.value != "right"]
-        assert len(falling) <= (1 - (0.9 if "phrase" in form else least)) * len(pairs), (form, falling)
-    others = [rows[(place + 11) % len(rows)].answer for place in range(len(rows))]
-    wrong = [
-        (row.answer, f"\\boxed{{{other}}}") for row, other in zip(rows, others, strict=True) if other != row.answer
-    ]
+    pairs = [(row.answer, own_solution(row)) for row in rows if own_solution(row)]
+    falling = [pair for pair, v in zip(pairs, verifier.verify(pairs), strict=True) if v.value != "right"]
+    assert len(falling) <= (0.02 if name in ("minerva", "olympiad") else 0.01) * len(pairs), falling
+    shifted = [(row.answer, rows[(place + 11) % len(rows)].answer) for place, row in enumerate(rows)]
+    wrong = [(gold, f"\\boxed{{{other}}}") for gold, other in shifted if other != gold]
     accepted = [pair for pair, v in zip(wrong, verifier.verify(wrong), strict=True) if v.value == "right"]
     assert len(accepted) <= 0.01 * len(wrong), accepted
 

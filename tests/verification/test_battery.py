@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import multiprocessing
+import signal
 import threading
+import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -29,17 +32,6 @@ def _values(pairs: list[tuple[str, str | None]]) -> list[str]:
 def test_hostile_answers_are_wrong(verifier: Verifier) -> None:
     for (gold, text), verdict in zip(HOSTILE, verifier.verify(HOSTILE), strict=True):
         assert verdict.value == "wrong", (gold, text, verdict.reason)
-
-
-def test_in_a_thread(verifier: Verifier) -> None:
-    results: list[list[str]] = []
-    work = lambda: results.append([v.value for v in verifier.verify(SAMPLE)])  # noqa: E731
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert results == [EXPECTED] * 4
 
 
 def test_in_a_process_pool_and_in_daemonic_processes() -> None:
@@ -68,6 +60,7 @@ def test_a_forked_child_starts_its_own_processes(verifier: Verifier) -> None:
     assert {v.value for v in mine} == {"right"}
 
 
+@pytest.mark.slow
 def test_under_ray() -> None:
     ray = pytest.importorskip("ray", reason="ray is not installed")
 
@@ -123,9 +116,6 @@ def test_a_child_killed_from_outside_is_no_verdict() -> None:
         def deciding() -> list[psutil.Process]:
             return [child for worker in {*psutil.Process().children()} - others for child in worker.children()]
 
-        (idle,) = deciding()
-        idle.kill()  # on a busy machine with part of the next question: then the worker goes too, and another is asked
-        assert verifier.verify([(UNREAD[0], r"\boxed{\max(x, 3)}")])[0].value == "wrong"
         killers = [threading.Timer(after, lambda: [busy.kill() for busy in deciding()]) for after in (1.0, 2.0)]
         for killer in killers:
             killer.start()
@@ -149,3 +139,40 @@ def test_too_many_invalid_verdicts_fail_the_cell() -> None:
     require_valid(verdicts, 0.03)
     with pytest.raises(VerificationError, match=r"3 of 100 .*timeout"):
         require_valid(verdicts, 0.02)
+
+
+PAIRS: list[tuple[str, str | None]] = [
+    (f"\\sum_{{i=1}}^{{{n}}} i^2", f"\\boxed{{{n * (n + 1) * (2 * n + 1) // 6 + off}}}")
+    for n in range(3, 33)
+    for off in (0, 1)
+]
+"""Sums need the algebra system, so they are decided in a process of the pool."""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("how", "parent"),
+    [
+        (signal.SIGKILL, False),
+        *(
+            pytest.param(how, parent, marks=pytest.mark.slow)
+            for how, parent in ((signal.SIGSTOP, False), (signal.SIGKILL, True), (signal.SIGSTOP, True))
+        ),
+    ],
+)
+def test_killed_and_stopped_processes_change_no_verdict(how: signal.Signals, parent: bool) -> None:
+    found: list[Verdict] = []
+    with Verifier(workers=1).by(MATH._replace(wall_seconds=3.0)) as verifier:
+        asking = threading.Thread(target=lambda: found.extend(verifier.verify(PAIRS)))
+        asking.start()
+        struck = 0
+        while asking.is_alive() and not struck:
+            for worker in psutil.Process().children():
+                with suppress(psutil.Error):  # it has just ended
+                    for process in worker.children():  # the one that answers
+                        (worker if parent else process).send_signal(how)
+                        struck += 1
+            time.sleep(0.05)
+        asking.join(200)
+    assert struck
+    assert [v.value for v in found] == ["right", "wrong"] * (len(PAIRS) // 2)

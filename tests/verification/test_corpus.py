@@ -5,77 +5,35 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 
-import psutil
 import pytest
-from corpus import BOX, Case, corpus
+from corpus import BOX, corpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.tasks.data import load
-from harness.verification.equivalence import NeedsAlgebra, OverLimit, compare
+from harness.tasks.sets import SETS
+from harness.verification.equivalence import same_answer
 from harness.verification.extraction import extract
+from harness.verification.pool import asked_seconds
 from harness.verification.verifier import Verifier
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 FOLDER = Path(os.environ.get("HARNESS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 
-def _cpu() -> float:
-    """CPU seconds of this process and of all that it started, dead ones included."""
-    total = 0.0
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:  # ended by its limit just now: its parent has its seconds
-            continue
-        total += times.user + times.system
-        if process.pid != os.getpid():
-            total += times.children_user + times.children_system
-    return total
-
-
-@pytest.fixture(scope="module")
-def results() -> list[tuple[Case, str, float]]:
-    """Each case's verdict and CPU seconds, asked one by one of one started worker."""
-    found = []
-    with Verifier(workers=1) as verifier:
-        verifier.verify([(r"\max(x, y)", r"\boxed{\max(y, x)}")])
-        for case in corpus(rounds=2):
-            begin = _cpu()
-            verdict = verifier.verify([(case.gold, case.text)])[0]
-            found.append((case, verdict.value, _cpu() - begin))
-    return found
-
-
-@pytest.mark.timeout(300)
-def test_the_corpus_is_large_and_mixed(results: list[tuple[Case, str, float]]) -> None:
-    cases = [case for case, _, _ in results]
+def test_honest_ways_are_right_and_cheating_ones_wrong_within_a_second_of_cpu(verifier: Verifier) -> None:
+    cases = corpus(rounds=3)
     assert len(cases) >= 1_000
-    assert cases == corpus(rounds=2)
     assert min(Counter(case.honest for case in cases).values()) >= 500
-    assert len({case.form for case in cases}) >= 20
-
-
-@pytest.mark.timeout(300)
-def test_no_cheat_is_right(results: list[tuple[Case, str, float]]) -> None:
-    assert [(c.form, c.gold, c.text) for c, value, _ in results if not c.honest and value == "right"] == []
-
-
-@pytest.mark.timeout(300)
-def test_fewer_than_one_in_two_hundred_honest_answers_is_refused(results: list[tuple[Case, str, float]]) -> None:
-    honest = [(case, value) for case, value, _ in results if case.honest]
-    refused = [(c.form, c.gold, c.text) for c, value in honest if value != "right"]
-    assert len(refused) < 0.005 * len(honest), refused
-
-
-@pytest.mark.timeout(300)
-def test_none_is_invalid_and_each_is_answered_within_a_second_of_cpu(results: list[tuple[Case, str, float]]) -> None:
-    assert [(c.gold, c.text) for c, value, _ in results if value == "invalid"] == []
-    assert [(c.gold, c.text, cpu) for c, _, cpu in results if cpu >= 1.0] == []
+    verifier.verify([(r"\max(x, y)", r"\boxed{\max(y, x)}")])
+    for case in cases:
+        begin = time.process_time() + asked_seconds()
+        verdict = verifier.verify([(case.gold, case.text)])[0]
+        assert verdict.value == ("right" if case.honest else "wrong"), case
+        assert time.process_time() + asked_seconds() - begin < 1.0, case
 
 
 VALUES = st.one_of(
@@ -105,14 +63,7 @@ PLACED = st.sampled_from((BOX, "The answer is $%s$.", "The answer is %s.", "####
 
 def _differ(pair: tuple[str, str]) -> bool:
     """Two values, and no formula with a number: `A = x^2 = 25` is a derivation."""
-    return ("x" in pair[0]) == ("x" in pair[1]) and not _same(*pair)
-
-
-def _same(gold: str, answer: str) -> bool:
-    try:
-        return compare(gold, answer)
-    except (NeedsAlgebra, OverLimit):
-        return False
+    return ("x" in pair[0]) == ("x" in pair[1]) and not same_answer(*pair)
 
 
 @settings(max_examples=1_000, deadline=None)
@@ -122,7 +73,7 @@ def test_an_answer_that_offers_two_values_is_right_for_neither(
 ) -> None:
     text = placed % (around % (pair[0] + joined + pair[1]))
     for gold in pair:
-        assert _same(gold, extract(text)) is False, text
+        assert not same_answer(gold, extract(text)), text
 
 
 SURFACES = {
@@ -142,35 +93,9 @@ SURFACES = {
 
 
 @pytest.mark.skipif(not (FOLDER / "math500.jsonl").is_file(), reason="no benchmark folder (HARNESS_DATA)")
-@pytest.mark.timeout(300)
 def test_every_gold_is_right_for_itself_in_thirty_forms() -> None:
-    names = (
-        "math500",
-        "gsm8k",
-        "aime24",
-        "aime25",
-        "amc23",
-        "minerva",
-        "olympiad",
-        "math",
-        "math_train",
-        "gsm8k_train",
-    )
-    golds = sorted({row.answer for name in names for row in load(name, FOLDER)})
-    assert len(SURFACES) == 30
-    assert len(golds) > 5_000
-    fallen_by_form = {}
+    golds = sorted({row.answer for name in SETS for row in load(name, FOLDER)})
+    assert (len(SURFACES), len(golds) > 5_000) == (30, True)
     for name, write in SURFACES.items():
-        fallen = [gold for gold in golds if not _same(gold, extract(write.replace("%s", gold)))]
-        if len(fallen) > (0 if name in ("box", "display", "space", "stop") else 0.005 * len(golds)):
-            fallen_by_form[name] = (len(fallen), fallen[:20])
-    assert fallen_by_form == {}
-
-
-@pytest.mark.skipif(not (FOLDER / "math500.jsonl").is_file(), reason="no benchmark folder (HARNESS_DATA)")
-def test_comparing_is_quick() -> None:
-    golds = [row.answer for row in load("math", FOLDER)]
-    begin = time.process_time()
-    for gold, other in pairwise(golds):
-        _same(gold, rf"x = {other}")
-    assert time.process_time() - begin < 30
+        fallen = [gold for gold in golds if not same_answer(gold, extract(write.replace("%s", gold)))]
+        assert len(fallen) <= (0 if name in ("box", "display", "space", "stop") else 0.005 * len(golds)), (name, fallen)
