@@ -41,18 +41,18 @@ from harness.verification.verifier import Verifier
 from harness.versions import recorded
 
 Label = tuple[str, str, int]
+# How far clocks of two labs may be apart
 CLOCKS = timedelta(days=1)
-"""How far clocks of two labs may be apart."""
 ROUNDING = 1e-9
+# How often an honest A/A control may be refused, over all of a suite's comparisons (Bonferroni)
 ERROR = 0.01
-"""How often an honest A/A control may be refused, over all of a suite's comparisons (Bonferroni)."""
+# Of a policy's first step: what its own samples were
 _SAMPLED = ("policy", "right", "wrong", "invalid", "truncated", "answers", "generated_tokens")
-"""Of a policy's first step: what its own samples were."""
 _COMMIT = re.compile(r"([0-9a-f]{40})?")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,40}\+([0-9a-f]{12})")
 _MARKUP = re.compile(r"<[A-Za-z/!?]")
+# Columns that hold no text of models
 _NAMES = {"samples": ("policy", "task", "doc_id", "reason"), "costs": ("phase",)}
-"""Columns that hold no text of models."""
 _SAID_OF_A_CELL = (
     "suite", "key", "group", "regime", "regime_type", "seed", "budget", "options", "engine", "baseline", "config",
 )  # fmt: skip
@@ -105,30 +105,24 @@ class Evidence:
     @cached_property
     def manifests(self) -> dict[str, Manifest]:
         """By folder."""
-        files = sorted((self.root / self.suite).glob("*/manifest.json"))
-        return {file.parent.name: read_manifest(file.parent) for file in files}
+        folders = sorted(file.parent for file in (self.root / self.suite).glob("*/manifest.json"))
+        return {folder.name: read_manifest(folder) for folder in folders}
 
     @cached_property
     def cells(self) -> dict[Label, Manifest]:
         """By label."""
         cells: dict[Label, Manifest] = {}
         for key, manifest in self.manifests.items():
-            if manifest.kind == "cell":
-                label = manifest.group, manifest.regime, manifest.seed or 0
-                if label in cells:
-                    raise self.fault(f"a second cell {label_of(manifest)}", f"{key}/manifest.json")
-                cells[label] = manifest
+            label = manifest.group, manifest.regime, manifest.seed or 0
+            if manifest.kind == "cell" and cells.setdefault(label, manifest) is not manifest:
+                raise self.fault(f"a second cell {label_of(manifest)}", f"{key}/manifest.json")
         return cells
 
     @cached_property
     def derived(self) -> list[Cell]:
         """Under the identities that the manifests state."""
         first = {(group, regime): manifest.identity for (group, regime, _), manifest in reversed(self.cells.items())}
-
-        def identity(group: ModelGroup, variant: Variant) -> Identity:
-            return first.get((group.name, variant.name), NO_IDENTITY)
-
-        return expand(self.resolved, identity)
+        return expand(self.resolved, lambda group, variant: first.get((group.name, variant.name), NO_IDENTITY))
 
     def derived_bases(self) -> list[tuple[Base, Manifest | None]]:
         """With the manifest that says it is that one."""
@@ -144,6 +138,11 @@ class Evidence:
     def tables(self, key: str) -> dict[str, pa.Table]:
         """A cell's journal."""
         return read_journal(self.root / self.suite / key).tables
+
+    def rows(self, key: str, table: str) -> list[dict[str, Any]]:
+        """Of one table of it."""
+        found = self.tables(key).get(table)
+        return [] if found is None else found.to_pylist()  # type: ignore[no-any-return]
 
 
 def schema(e: Evidence) -> str:
@@ -275,8 +274,8 @@ def provenance(e: Evidence) -> str:
             continue
         if not said.packages.get("torch"):
             raise e.fault("without torch, which the embedded engine trains by", f"{place}.packages")
-        costs, cores = e.tables(key).get("costs"), said.machine.get("cores", "")
-        spent = sum(v or 0.0 for v in costs["cpu_seconds"].to_pylist()) if costs is not None else 0.0
+        cores = said.machine.get("cores", "")
+        spent = sum(row["cpu_seconds"] or 0.0 for row in e.rows(key, "costs"))
         if not cores.isascii() or not cores.isdigit() or spent > int(cores) * (seconds + 60):
             raise e.fault(f"{spent:,.0f} CPU-seconds in {seconds:,.0f} s on {cores[:20]!a} cores", f"{place}.machine")
     commits = sorted({m.provenance.commit[:12] or "unknown" for m in e.manifests.values()})
@@ -329,7 +328,7 @@ def questions(e: Evidence) -> str:
     last = {cell.key: cell.training.steps for cell in e.derived}
     known, count = {task: set(own) for task, own in golds.items()}, 0
     for key, manifest in e.manifests.items():
-        rows = e.tables(key)["samples"].to_pylist()
+        rows = e.rows(key, "samples")
         count += len(rows)
         for policy in manifest.policies:
             place = f"{e.suite}/{key}: samples of {policy.name}"
@@ -339,10 +338,10 @@ def questions(e: Evidence) -> str:
                 raise e.fault(f"of step {newest}; the suite evaluates step {step}", place)
             own = [row for row in own if row["checkpoint_step"] == newest]
             for row in own:
-                task, question = row["task"], row["doc_id"]
-                if task in golds and row["gold"] != (gold := golds[task].get(question)):
+                gold = golds.get(row["task"], {row["doc_id"]: row["gold"]}).get(row["doc_id"])
+                if row["gold"] != gold:
                     ours = "which the suite does not ask" if gold is None else f"whose answer is {gold[:40]!a}"
-                    raise e.fault(f"the question {question[:80]!a}, {ours}, has {row['gold'][:40]!a}", place)
+                    raise e.fault(f"the question {row['doc_id'][:80]!a}, {ours}, has {row['gold'][:40]!a}", place)
             asked = {(row["task"], row["metric"], row["repeat"], row["doc_id"]) for row in own}
             for task in tasks:
                 known.setdefault(task, {question for name, *_, question in asked if name == task})
@@ -357,8 +356,7 @@ def questions(e: Evidence) -> str:
 def steps(e: Evidence) -> str:
     count = 0
     for cell in e.derived:
-        table = e.tables(cell.key).get("steps")
-        rows = table.to_pylist() if table is not None else []
+        rows = e.rows(cell.key, "steps")
         for policy in cell.group.policies:
             place = f"{e.suite}/{cell.key}: steps of {policy.name}"
             own = [row for row in rows if row["policy"] == policy.name]
@@ -378,23 +376,18 @@ def cells(e: Evidence) -> str:
     first: dict[str, tuple[Cell, Any]] = {}
     whole: dict[str, Cell] = {}
     for cell in e.derived:
-        table = e.tables(cell.key).get("steps")
-        if table is None:
-            continue
-        place = f"{e.suite}/{cell.key}: steps"
-        if not _may_receive(cell) and any(table["peer_received"].to_pylist()):
-            problem = f"{cell.label} received answers of peers, though nobody shares: another cell's rows?"
-            raise e.fault(problem, place)
-        if cell.engine != "embedded":  # other engines' samplers do not repeat to the digit
+        rows, place = e.rows(cell.key, "steps"), f"{e.suite}/{cell.key}: steps"
+        if not _may_receive(cell) and any(row["peer_received"] for row in rows):
+            raise e.fault(f"{cell.label} received answers of peers, though nobody shares: another cell's rows?", place)
+        if cell.engine != "embedded" or not rows:  # other engines' samplers do not repeat to the digit
             continue
         like = f"{_stream(cell)}/{cell.variant.factor}/{cell.training.model_dump_json()}"
-        mine = sorted(tuple(r[name] for name in _SAMPLED) for r in table.to_pylist() if r["step"] == 1)
+        mine = sorted(tuple(row[name] for name in _SAMPLED) for row in rows if row["step"] == 1)
         other, theirs = first.setdefault(like, (cell, mine))
         if theirs != mine:
             problem = f"{cell.label} did not begin with the samples of {other.label}, as a seed on one kind of CPU does"
             raise e.fault(problem, place)
-        untimed = table.drop_columns([name for name in table.schema.names if name.endswith("_seconds")])
-        twin = whole.setdefault(repr(untimed.to_pylist()), cell)
+        twin = whole.setdefault(repr([untimed(row) for row in rows]), cell)
         if _stream(twin) != _stream(cell):
             raise e.fault(f"{cell.label} has the rows of {twin.label}", place)
     return f"{len(e.derived)}, each with rows of its own seed"
@@ -402,6 +395,11 @@ def cells(e: Evidence) -> str:
 
 def _stream(cell: Cell) -> str:
     return f"{cell.group.name}/{cell.seed}/{cell.variant.sampling_stream}"
+
+
+def untimed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Without times; NaN, which equals nothing, as None."""
+    return {k: None if v != v else v for k, v in row.items() if not k.endswith("_seconds")}
 
 
 def _may_receive(cell: Cell) -> bool:
@@ -416,7 +414,7 @@ def verdicts(e: Evidence) -> str:
     count = 0
     with Verifier(workers=1) as verifier:
         for key in e.manifests:
-            rows = sorted(e.tables(key)["samples"].to_pylist(), key=lambda row: (*_question(row), row["repeat"]))
+            rows = sorted(e.rows(key, "samples"), key=lambda row: (*_question(row), row["repeat"]))
             count += len(rows)
             for task, of_task in groupby(rows, key=lambda row: str(row["task"])):
                 own = list(of_task)
@@ -472,11 +470,8 @@ def noise_floor(e: Evidence) -> str:
             seeds = sorted(ours.keys() & theirs.keys())
             if len(seeds) < 2:
                 continue
-            test = paired(
-                [ours[s].accuracy for s in seeds],
-                [theirs[s].accuracy for s in seeds],
-                noise=[ours[s].noise + theirs[s].noise for s in seeds],
-            )
+            scores = ([side[s].accuracy for s in seeds] for side in (ours, theirs))
+            test = paired(*scores, noise=[ours[s].noise + theirs[s].noise for s in seeds])
             p, mean = float(test.p), float(test.mean)
             if p * len(pairs) * len(families) < ERROR:
                 problem = f"{second} differs from {first} by {-100 * mean:+.1f} points (p = {p:.2g})"

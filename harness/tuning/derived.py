@@ -10,13 +10,13 @@ from harness.learning import registry
 from harness.suite.schema import Settings, Suite, Training, Tune, Variant
 from harness.suite.space import Choice, Range, Space, spaces_of
 
+# In front of a setting of training, where it stands beside a regime's options
 COMMON = "training."
-"""In front of a setting of training, where it stands beside a regime's options."""
 TUNED = "-tuned"
 LONGEST = 64
 
+# Values by setting: a regime's options, and `training.learning_rate` and its like
 Chosen = Mapping[str, Any]
-"""Values by setting: a regime's options, and `training.learning_rate` and its like."""
 
 
 class TrialRequest(NamedTuple):

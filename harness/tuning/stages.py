@@ -30,8 +30,9 @@ from harness.tuning.derived import (
 )
 from harness.tuning.proposals import CompletedTrial, propose
 
+# Of a setting, which would come again: such a trial is over and has lost. Any other failure holds tuning up until it is
+# mended
 OWN_FAULTS = (Fault.NOT_FINITE, Fault.EXPLODED, Fault.COLLAPSED, Fault.TRUNCATED)
-"""Of a setting, which would come again: such a trial is over and has lost. Any other failure holds tuning up until it is mended."""
 
 
 @dataclass(frozen=True, slots=True)
