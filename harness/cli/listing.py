@@ -19,7 +19,7 @@ from harness.store.text import visible
 from harness.suite.schema import Training
 from harness.suite.space import as_dict, spaces_of
 from harness.tasks.data import inventory
-from harness.tasks.listing import TaskInfo, listing
+from harness.tasks.listing import listing
 
 
 def regimes(
@@ -87,21 +87,17 @@ def tasks(
         print_table("", ["scorer", "what is right", "from"], rows, json={"scorers": judges} if json else None)
         return
     found = listing(data_dir)
+    ours = "experience-sharing-harness "
     rows = [
         [t.name, f"BROKEN: {t.error}", "", "", "", "", t.origin] if t.error else
         [
             t.name, t.title, str(t.size or "?"), *("" if s is None else f"{s:.1%}" for s in (t.perfect, t.empty)), t.licence,
-            t.problem or _from(t),
+            t.problem or (t.source if t.origin.startswith(ours) else t.origin) + f"; scorer {t.scorer}" * (t.scorer != "math"),
         ]
         for t in found
     ]  # fmt: skip
     columns = ["task", "title", "questions", "perfect", "empty", "licence", "source"]
     print_table("", columns, rows, json={"tasks": found} if json else None)
-
-
-def _from(task: TaskInfo) -> str:
-    where = task.source if task.origin.startswith("experience-sharing-harness ") else task.origin
-    return where if task.scorer == "math" else f"{where}; scorer {task.scorer}"
 
 
 def _calibrate(

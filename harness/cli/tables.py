@@ -38,6 +38,10 @@ from harness.store.tuning_table import TuningResults, transfer_rows, tuning_rows
 # Formats with sentences above the rows, and which
 SAID: dict[str, Literal["everything", "opening"]] = {"table": "opening", "json": "everything"}
 STATES = ("done", "running", "cut off", "failed", "pending")
+MARKS = {
+    "~": "; the same expectation, estimated from another number of answers",
+    "!": ": two different quantities, not to be compared",
+}
 # By (source, group, policy, method): our accuracy by task and metric
 Ours = dict[tuple[str, str, str, str], dict[str, dict[str, float]]]
 
@@ -222,15 +226,9 @@ def _cell(paper: Publication, row: PublishedRow, task: str, ours: Ours, marks: d
         return there
     wanted = paper.metric(task)
     metric = min(here, key=lambda metric: (metric != wanted, not metric.startswith("avg@"), metric))
-    mark = ""
-    if metric != wanted:
-        means = metric.startswith("avg@") and wanted.startswith("avg@")
-        mark, words = (
-            ("~", "; the same expectation, estimated from another number of answers")
-            if means
-            else ("!", ": two different quantities, not to be compared")
-        )
-        marks[f"{mark} {task}: {wanted} there, {metric} here{words}"] = None
+    mark = "" if metric == wanted else "~" if metric.startswith("avg@") and wanted.startswith("avg@") else "!"
+    if mark:
+        marks[f"{mark} {task}: {wanted} there, {metric} here{MARKS[mark]}"] = None
     return f"{there} [{100 * here[metric]:.1f}]{mark}"
 
 
@@ -266,8 +264,7 @@ def altered_run(suite: str, results: Path, overrides: list[str]) -> Prepared:
 
 def all_suites(results: Path) -> list[str]:
     """With results of our own; else the reference results."""
-    ours = {file.parent.parent.name for file in results.glob("*/*/manifest.json")}
-    ours |= {folder.name for folder in results.glob("*/") if suite_files(folder)}
+    ours = {f.name for f in results.glob("*/") if suite_files(f) or any(f.glob("*/manifest.json"))}
     return own([*sorted(ours), *references(results)])
 
 

@@ -33,7 +33,7 @@ from harness.store.text import visible
 from harness.submission.bundle import SCORES, BundleAbout, installed, stated, unpack
 from harness.suite.cells import NO_IDENTITY, Cell, Identity, digest, expand
 from harness.suite.load import load, resolve, shipped
-from harness.suite.schema import ModelGroup, Policy, Suite, Variant
+from harness.suite.schema import ModelGroup, Policy, Suite
 from harness.tasks.registry import get_task
 from harness.tasks.source import fair_part
 from harness.tuning.derived import tuned_from
@@ -142,7 +142,7 @@ class Evidence:
     def rows(self, key: str, table: str) -> list[dict[str, Any]]:
         """Of one table of it."""
         found = self.tables(key).get(table)
-        return [] if found is None else found.to_pylist()  # type: ignore[no-any-return]
+        return [] if found is None else found.to_pylist()
 
 
 def schema(e: Evidence) -> str:
@@ -457,7 +457,13 @@ def table(e: Evidence) -> str:
 
 def noise_floor(e: Evidence) -> str:
     """A/A: variants that differ in their stream of samples alone differ by chance alone."""
-    pairs = [(a.name, b.name) for a, b in combinations(e.resolved.regimes, 2) if _alike(a, b)]
+    apart = {"name", "sampling_stream"}
+    variants = [(v, v.model_dump(exclude=apart)) for v in e.resolved.regimes]
+    pairs = [
+        (a.name, b.name)
+        for (a, x), (b, y) in combinations(variants, 2)
+        if a.sampling_stream != b.sampling_stream and x == y
+    ]
     if not pairs:
         return "the suite has no A/A control"
     ingest(e.root)
@@ -470,8 +476,8 @@ def noise_floor(e: Evidence) -> str:
             seeds = sorted(ours.keys() & theirs.keys())
             if len(seeds) < 2:
                 continue
-            scores = ([side[s].accuracy for s in seeds] for side in (ours, theirs))
-            test = paired(*scores, noise=[ours[s].noise + theirs[s].noise for s in seeds])
+            left, right = ([side[s].accuracy for s in seeds] for side in (ours, theirs))
+            test = paired(left, right, noise=[ours[s].noise + theirs[s].noise for s in seeds])
             p, mean = float(test.p), float(test.mean)
             if p * len(pairs) * len(families) < ERROR:
                 problem = f"{second} differs from {first} by {-100 * mean:+.1f} points (p = {p:.2g})"
@@ -480,11 +486,6 @@ def noise_floor(e: Evidence) -> str:
     if not differences:
         return "one seed alone has no noise floor"
     return f"{len(differences)} A/A comparisons inside the noise floor, the largest {100 * max(differences):.1f} points"
-
-
-def _alike(a: Variant, b: Variant) -> bool:
-    apart = {"name", "sampling_stream"}
-    return a.sampling_stream != b.sampling_stream and a.model_dump(exclude=apart) == b.model_dump(exclude=apart)
 
 
 def first_difference(left: Any, right: Any, rounding: float = 0.0) -> tuple[str, str, str] | None:

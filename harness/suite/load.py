@@ -24,9 +24,7 @@ from harness.suite.schema import TASK_FORMS, Suite
 __all__ = ["LABORATORY", "find", "first_error", "load", "parse_yaml", "read_yaml", "resolve", "shipped"]
 
 _STEP = re.compile(r"([A-Za-z0-9_.+-]+?)((?:\[\d{1,4}\])*)(?:\.(?=[A-Za-z])|$)")
-_LONGEST_KEY = 200
-# Characters of a key that a message repeats
-_SHOWN = 80
+_LONGEST_KEY, _SHOWN = 200, 80  # characters of a key: that is read, and that a message repeats
 _MODELS: dict[Any, type[BaseModel]] = {
     "groups": schema.ModelGroup, "policies": schema.Policy, "stage0": schema.Stage0, "regimes": schema.Variant,
     "training": schema.Training, "evaluation": schema.Evaluation, "tune": schema.Tune, "sharing": schema.Sharing,
@@ -34,8 +32,8 @@ _MODELS: dict[Any, type[BaseModel]] = {
 }  # fmt: skip
 
 _FOLDER = Path(str(resources.files("suites")))
-# The file of `harness bandit`
 LABORATORY = "bandit.yaml"
+"""The file of `harness bandit`."""
 
 
 def shipped() -> dict[str, Path]:

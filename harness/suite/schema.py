@@ -36,8 +36,7 @@ Style = Literal["raw", "zero-shot", "few-shot"]
 Keep = Literal["last", "best", "none"]
 CURVE_PROMPTS = 120
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-# (author, receiver)
-Edge = tuple[str, str]
+Edge = tuple[str, str]  # author, receiver
 Strengths = Callable[[], Mapping[str, float]]
 
 
@@ -330,7 +329,6 @@ class FileTask(_Model):
 # What pydantic has among the keys of a fault's place, and is none
 TASK_FORMS = _NAME, _FILE = "<name>", "<file>"
 _Task = Annotated[str, Field(min_length=1, max_length=LONGEST_TASK, pattern=f"^{TASK_PATTERN}$")]
-# A task: its name, or a file
 TaskName = Annotated[
     Annotated[_Task, Tag(_NAME)] | Annotated[FileTask, Tag(_FILE)],
     Discriminator(lambda raw: _FILE if isinstance(raw, dict | FileTask) else _NAME),

@@ -114,8 +114,8 @@ class Choice:
         return f"one of {words}; prior uniform"
 
 
-# Of one setting
 Space = Range | Choice
+"""Of one setting."""
 
 
 def as_dict(space: Space) -> dict[str, Any]:
