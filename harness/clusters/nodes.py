@@ -33,8 +33,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of `harness doctor`. needed: without it nothing runs."""
-
     name: str
     ok: bool
     found: str
@@ -43,7 +41,6 @@ class Check:
 
 
 def check(name: str, ok: object, found: str, advice: str = "", needed: bool = False) -> Check:
-    """advice: said only where it is not so."""
     return Check(name, bool(ok), found, "" if ok else advice, needed)
 
 

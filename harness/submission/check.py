@@ -64,7 +64,6 @@ class BundleReport(msgspec.Struct, kw_only=True):
 
     @property
     def refused(self) -> str:
-        """The first reason; empty where the bundle is accepted."""
         return next((line.words for line in self.lines if not line.good), "")
 
     def describe(self) -> str:
@@ -76,7 +75,6 @@ class BundleReport(msgspec.Struct, kw_only=True):
         return "\n".join([*lines, f"{visible(self.bundle)}: {visible(end)}"])
 
     def add(self, name: str, check: Callable[[], str]) -> bool:
-        """The line of a check; whether it was good."""
         try:
             line = CheckResult(check=name, good=True, words=check())
         except (HarnessError, MemoryError) as error:

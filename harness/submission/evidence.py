@@ -81,7 +81,6 @@ class Evidence:
         return UsageError(": ".join([str(self.bundle), *parts, str(problem)]))
 
     def container(self) -> str:
-        """The file, unpacked into `root`."""
         self.root.mkdir()
         self.about, self.name = unpack(self.bundle, self.root)
         size = f"{self.bundle.stat().st_size:,} bytes, {len(self.about.files)} files"
@@ -96,7 +95,6 @@ class Evidence:
 
     @cached_property
     def resolved(self) -> Suite:
-        """The suite of `suite.json`, validated as any other."""
         try:
             return resolve(self.file.config, (), f"{self.bundle}: {self.suite}/suite.json: config")
         except SuiteError as error:
@@ -104,13 +102,11 @@ class Evidence:
 
     @cached_property
     def manifests(self) -> dict[str, Manifest]:
-        """By folder."""
         folders = sorted(file.parent for file in (self.root / self.suite).glob("*/manifest.json"))
         return {folder.name: read_manifest(folder) for folder in folders}
 
     @cached_property
     def cells(self) -> dict[Label, Manifest]:
-        """By label."""
         cells: dict[Label, Manifest] = {}
         for key, manifest in self.manifests.items():
             label = manifest.group, manifest.regime, manifest.seed or 0
@@ -136,11 +132,9 @@ class Evidence:
         return [(base, stated.get((base.group.name, base.policy.name, base.seed))) for base in bases]
 
     def tables(self, key: str) -> dict[str, pa.Table]:
-        """A cell's journal."""
         return read_journal(self.root / self.suite / key).tables
 
     def rows(self, key: str, table: str) -> list[dict[str, Any]]:
-        """Of one table of it."""
         found = self.tables(key).get(table)
         return [] if found is None else found.to_pylist()
 
@@ -194,7 +188,6 @@ def suite(e: Evidence) -> str:
 
 
 def _written(suite: Suite) -> Any:
-    """Without what resolving adds."""
     written = suite.model_dump(mode="json")
     written["engine_options"].pop("numerics", None)
     for group in written["groups"]:
@@ -206,7 +199,6 @@ def _written(suite: Suite) -> Any:
 
 
 def seeds(e: Evidence) -> str:
-    """Nobody left a bad one out."""
     suite = e.resolved
     wanted = [(g.name, v.name, s) for g in suite.groups for s in suite.seeds for v in suite.regimes]
     if missing := [label for label in wanted if label not in e.cells]:
@@ -285,7 +277,6 @@ def provenance(e: Evidence) -> str:
 
 
 def text(e: Evidence) -> str:
-    """What models wrote may hold markup, and is shown as text."""
     for place, word in _names(e):
         free = place.split(": ")[1].startswith(("config.engine_options", "engine_options"))
         markup = not free and _MARKUP.search(word)
@@ -410,7 +401,6 @@ def _may_receive(cell: Cell) -> bool:
 
 
 def verdicts(e: Evidence) -> str:
-    """Judged again here, with extracted answers and votes."""
     count = 0
     with Verifier(workers=1) as verifier:
         for key in e.manifests:

@@ -107,8 +107,6 @@ class Stage0(_Model):
 
 
 class Policy(_Model):
-    """A model with its tokenizer: `micro/<family>`, a local folder or a hub name with its revision."""
-
     name: Name = Field(description="Unique within its group.")
     model: Annotated[str, Field(min_length=1, max_length=256)] = Field(
         description="`micro/<family>`, a local Hugging Face folder, or a hub name."
@@ -147,8 +145,6 @@ class Policy(_Model):
 
 
 class ModelGroup(_Model):
-    """Policies that are trained side by side."""
-
     name: Name = Field(description="In labels: a cell is group/regime/seed.")
     policies: Annotated[list[Policy], Field(min_length=1, max_length=64), _distinct("name")] = Field(
         description="Trained side by side."
@@ -168,8 +164,6 @@ class Defences(_Model):
 
 
 class Sharing(_Model):
-    """Who sends to whom, how old it may be, and what is refused."""
-
     direction: Literal["all", "none", "strong_to_weak", "weak_to_strong", "edges"] = Field(
         default="all", description="Who sends to whom; strong and weak by the bases' held-out accuracy."
     )
@@ -213,8 +207,6 @@ class Sharing(_Model):
 
 
 class Replay(_Model):
-    """The finished cells whose recordings are served: those of this suite and variant, same group name and seed."""
-
     younger: ClassVar[dict[str, Any]] = {"share": [1.0, 1.0]}
 
     suite: Name = Field(description="Whose results are replayed.")
@@ -226,8 +218,6 @@ class Replay(_Model):
 
 
 class Settings(_Model):
-    """What one variant's training differs in from the suite's."""
-
     learning_rate: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, description="As in `training`.")
     kl: Annotated[float, Field(ge=0, le=10)] | None = Field(default=None, description="As in `training`.")
     rollouts: Annotated[int, Field(ge=1, le=4096)] | None = Field(default=None, description="As in `training`.")
@@ -396,8 +386,6 @@ class Training(_Model):
 
 
 class Evaluation(_Model):
-    """What is measured on a cell's checkpoints."""
-
     tasks: Annotated[list[TaskName], Field(min_length=1, max_length=64), _distinct("task")] = Field(
         default=["micro"],
         description="Held-out tasks or JSONL files; the first gives the learning curve.",
@@ -439,8 +427,6 @@ class Evaluation(_Model):
 
 
 class Tune(_Model):
-    """Tuning under an equal budget, before the table: the same number of trials, rollouts and seeds for every regime."""
-
     younger: ClassVar[dict[str, Any]] = {"transfer": False}
 
     trials: Annotated[int, Field(ge=2, le=1000)] = Field(
@@ -480,8 +466,6 @@ class Tune(_Model):
 
 
 class Suite(_Model):
-    """The whole file."""
-
     younger: ClassVar[dict[str, Any]] = {"tune": None}
 
     name: Name = Field(description="Of the results folder; by default the file's.")
@@ -531,7 +515,6 @@ class Suite(_Model):
         return self
 
     def _never_meets(self, tune: Tune) -> None:
-        """Nothing that is tuned on may stand in the table. Raises ValueError."""
         seeds, rungs = [*tune.seeds, *tune.check], tune.rungs
         shared: dict[str, set[Any]] = {
             "groups: the group": {g.name for g in tune.groups} & {g.name for g in self.groups},
@@ -560,7 +543,6 @@ class Suite(_Model):
 
 
 def starts(groups: Iterable[ModelGroup], seeds: Iterable[int]) -> set[str]:
-    """The base checkpoints that these groups start from, in words."""
     found, seeds = set(), [*seeds]
     for policy in (p for group in groups for p in group.policies):
         start = policy.stage0 or Stage0()

@@ -1,4 +1,4 @@
-"""Every command with tiny arguments: what it prints and writes. What runs cells is a process of its own."""
+"""Every command with tiny arguments on the lab's results: what it prints and writes."""
 
 from __future__ import annotations
 
@@ -25,18 +25,6 @@ from harness.cli.app import COMMANDS
 from harness.session.cell.manifests import ENVIRONMENT
 
 PROGRAM = Path(sys.executable).with_name("harness")
-SUITE = """
-name: tiny
-groups:
-  - name: pair
-    policies:
-      - {{name: a, model: {llama}}}
-      - {{name: b, model: {qwen}}}
-regimes: [independent, sgt]
-seeds: [3]
-training: {{steps: 1, prompts: 2, rollouts: 2, max_new_tokens: 6, learning_rate: 0.001, measure_every: 0}}
-evaluation: {{k: 2, limit: 3, curve_every: 0}}
-"""
 BANDIT = """
 bandits:
   - {name: rescue, logits: [[2.0, 0.5, -3.0], [0.0, 0.0, 1.5]], rewards: [0, 0, 1], rollouts: 2}
@@ -67,20 +55,18 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, untrained: Callable[[str], Path]) -> Place:
-    """A finished tiny suite: `harness run` made it."""
-    root = tmp_path_factory.mktemp("place")
-    folders = {family: shutil.copytree(untrained(family), root / family) for family in ("llama", "qwen")}
-    (root / "tiny.yaml").write_text(SUITE.format(**folders))
+def place(tmp_path_factory: pytest.TempPathFactory, untrained: Callable[[str], Path], lab: Path) -> Place:
+    """The lab's suite and results, two models, a file of bandits."""
+    root = shutil.copytree(lab, tmp_path_factory.mktemp("place"), dirs_exist_ok=True)
+    for family in ("llama", "qwen"):
+        shutil.copytree(untrained(family), root / family)
     (root / "bandits.yaml").write_text(BANDIT)
-    harness = Place(root)
-    assert "independent" in harness("run", "tiny.yaml", "--jobs", 1)
-    return harness
+    return Place(root)
 
 
 DOCUMENTS: dict[str, tuple[list[object], Callable[[Any], object], object]] = {
-    "run": (["tiny.yaml"], lambda d: {row["regime"] for row in d["rows"]}, {"independent", "sgt"}),
-    "status": (["tiny.yaml"], lambda d: {cell["state"] for cell in d["cells"]}, {"done"}),
+    "run": (["labs.yaml"], lambda d: {row["regime"] for row in d["rows"]}, {"independent", "independent-aa", "sgt"}),
+    "status": (["labs.yaml"], lambda d: {cell["state"] for cell in d["cells"]}, {"done"}),
     "regimes": ([], lambda d: [r["shares"] for r in d["regimes"] if r["name"] == "hacpo"], [["Rollout"]]),
     "tasks": (
         [],
@@ -99,22 +85,22 @@ def document(harness: Place, name: str) -> None:
 
 
 def plan(harness: Place) -> None:
-    assert harness.json("plan", "tiny.yaml", "--inventory", "8cpu-24G")["feasible"]
+    assert harness.json("plan", "labs.yaml", "--inventory", "8cpu-24G")["feasible"]
     assert "does not fit" in harness("plan", "hetero_size", "--inventory", "1xH100-80G", code=1)
 
 
 def submit(harness: Place) -> None:
-    assert "#SBATCH --job-name=tiny" in harness("submit", "tiny.yaml", "--slurm", "--dry-run", "--time", "1:00:00")
-    harness("submit", "tiny.yaml", "--slurm", "--dry-run", "--time", "soon", code=2)
+    assert "#SBATCH --job-name=labs" in harness("submit", "labs.yaml", "--slurm", "--dry-run", "--time", "1:00:00")
+    harness("submit", "labs.yaml", "--slurm", "--dry-run", "--time", "soon", code=2)
 
 
 def show(harness: Place) -> None:
-    assert "independent" in harness("show", "tiny")
-    assert harness("show", "tiny", "--format", "latex").count(r"\begin{tabular}") >= 1
+    assert "independent" in harness("show", "labs")
+    assert harness("show", "labs", "--format", "latex").count(r"\begin{tabular}") >= 1
 
 
 def evaluate(harness: Place) -> None:
-    folder = next((harness.root / "results" / "tiny").glob("*/checkpoint/a"))
+    folder = next((harness.root / "results" / "labs").glob("*/checkpoint/llama"))
     found = harness.json("eval", folder, "--tasks", "micro", "--limit", 3, "--k", 0, "--results", "elsewhere")
     assert [(m["name"], m["documents"]) for m in found["metrics"]] == [("greedy", 3)]
     more = ("--limit", 3, "--k", 0, "--results", "elsewhere")
@@ -127,7 +113,7 @@ def evaluate(harness: Place) -> None:
 
 
 def logs(harness: Place) -> None:
-    assert "train" in harness("logs", "pair/sgt/3")
+    assert "train" in harness("logs", "llama-qwen/sgt/3")
     harness("logs", "nobody/sgt/3", code=2)
 
 
@@ -139,13 +125,13 @@ def convert(harness: Place) -> None:
 
 
 def rescore(harness: Place) -> None:
-    report = harness.json("rescore", "tiny")
-    assert report["samples"] == 3 * 2 * 3 * 3  # two cells and the base, two policies, three questions, greedy and two
-    assert report["changes"] == []
+    report = harness.json("rescore", "labs")
+    # nine cells and the base, two policies, 24 questions, greedy and two samples
+    assert (report["samples"], report["changes"]) == (10 * 2 * 24 * 3, [])
 
 
 def sql(harness: Place) -> None:
-    assert harness.json("sql", "SELECT count(*) FROM steps")["rows"] == [[4]]
+    assert harness.json("sql", "SELECT count(*) FROM steps")["rows"] == [[9 * 2 * 2]]
     harness("sql", "DROP TABLE steps", code=2)
 
 
@@ -176,7 +162,7 @@ def new_suite(harness: Place) -> None:
 
 
 def export(harness: Place) -> None:
-    harness("export", "tiny", "--out", "report.html")
+    harness("export", "labs", "--out", "report.html")
     assert "independent" in (harness.root / "report.html").read_text()
 
 
@@ -187,12 +173,12 @@ def import_(harness: Place) -> None:
 
 
 def bundle(harness: Place) -> None:
-    size = (harness.root / harness("bundle", "tiny").strip()).stat().st_size
-    assert harness.json("bundle", "tiny", "-o", "again.zip") == {"bundle": "again.zip", "bytes": size}
+    size = (harness.root / harness("bundle", "labs").strip()).stat().st_size
+    assert harness.json("bundle", "labs", "-o", "again.zip") == {"bundle": "again.zip", "bytes": size}
 
 
 def submit_check(harness: Place) -> None:
-    harness("bundle", "tiny", "-o", "mine.zip")
+    harness("bundle", "labs", "-o", "mine.zip")
     assert harness.json("submit-check", "mine.zip")["refused"] == ""
     assert "accepted: re-scored" in harness("submit-check", "mine.zip")
     (harness.root / "torn.zip").write_bytes((harness.root / "mine.zip").read_bytes()[:-9])
@@ -200,10 +186,10 @@ def submit_check(harness: Place) -> None:
 
 
 def track(harness: Place) -> None:
-    harness("track", "tiny", "--to", "nowhere", code=2)
+    harness("track", "labs", "--to", "nowhere", code=2)
     installed = find_spec("tensorboard") is not None
-    harness("track", "tiny", "--out", "runs", code=0 if installed else 2)
-    assert (harness.root / "runs/tiny/pair/sgt").is_dir() == installed
+    harness("track", "labs", "--out", "runs", code=0 if installed else 2)
+    assert (harness.root / "runs/labs/llama-qwen/sgt").is_dir() == installed
 
 
 def doctor(harness: Place) -> None:
@@ -273,6 +259,6 @@ def test_nothing_of_the_environment_is_kept_but_what_is_listed(place: Place) -> 
     files = [file for file in place.root.rglob("*") if file.is_file()]
     assert len(files) > 20
     assert not [file for file in files for secret in SECRETS.values() if secret.encode() in file.read_bytes()]
-    (manifest, *_) = (place.root / "results" / "tiny").glob("[0-9a-f]*/manifest.json")
+    (manifest, *_) = (place.root / "results" / "labs").glob("[0-9a-f]*/manifest.json")
     recorded = json.loads(manifest.read_text())["provenance"]["environment"]
     assert set(recorded) <= set(ENVIRONMENT)
