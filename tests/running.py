@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from safetensors.numpy import load_file
 
@@ -24,6 +27,7 @@ from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.manifest import write_suite
 from harness.store.read import Snapshot
+from harness.store.rows import SCHEMAS
 from harness.suite.cells import Cell
 from harness.verification.verifier import Verifier
 
@@ -102,6 +106,21 @@ def installed(folder: Path, package: str, source: str, regimes: Mapping[str, str
 def said(results: Path, words: str) -> list[Path]:
     """The logs of cells and bases that hold these words."""
     return [log for log in results.glob("*/*/log") if words in log.read_text(errors="replace")]
+
+
+def arrow_bomb(samples: Path) -> None:
+    """In the place of a table of samples one of some hundred KB, with its checksum, that unpacks to 4 GB."""
+    rows = 1 << 18
+    zeros = pa.array(np.zeros(rows, np.int64))
+    columns = [zeros if f.name in ("checkpoint_step", "repeat") else pa.nulls(rows, f.type) for f in SCHEMAS["samples"]]
+    batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMAS["samples"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        for _ in range(200):
+            writer.write_batch(batch)
+    content = sink.getvalue().to_pybytes()
+    samples.with_name(f"samples-{zlib.crc32(content):08x}.arrow").write_bytes(content)
+    samples.unlink()
 
 
 TIMES = {"generate_seconds", "verify_seconds", "exchange_seconds", "score_seconds", "train_seconds"}

@@ -38,27 +38,23 @@ SHORT = (
 
 def blocks(page: str) -> list[str]:
     """Commands that stand on lines of their own, without remarks."""
-    found = []
-    for line in re.sub(r"\\\n\s*", "", page).splitlines():
-        match = re.match(rf" {{4}}(?:\S*/)?(({'|'.join(PROGRAMS)}) \S.*)", line)
-        if match:
-            found.append(re.split(r"\s+#\s|\s{2,}", match[1])[0].rstrip())
-    return found
+    lines = re.findall(rf"(?m)^ {{4}}(?:\S*/)?((?:{'|'.join(PROGRAMS)}) \S.*)$", re.sub(r"\\\n\s*", "", page))
+    return [re.split(r"\s+#\s|\s{2,}", line)[0].rstrip() for line in lines]
 
 
 def inline(page: str) -> list[str]:
     return re.findall(r"`((?:harness|make) [^`\n]+)`", page)
 
 
-def alternatives(command: str) -> list[str]:
+def one_by_one(command: str) -> list[str]:
+    """`make a | b` is two."""
     program, _, rest = command.partition(" ")
-    if not re.fullmatch(r"[a-z-]+( \| [a-z-]+)+", rest):
-        return [command]
-    return [f"{program} {one}" for one in rest.split(" | ")]
+    several = re.fullmatch(r"[a-z-]+( \| [a-z-]+)+", rest)
+    return [f"{program} {one}" for one in rest.split(" | ")] if several else [command]
 
 
-COMMANDS = sorted({(c, p) for p in PAGES for b in blocks(p.read_text("utf-8")) for c in alternatives(b)})
-PHRASES = sorted({(c, p) for p in PAGES for i in inline(p.read_text("utf-8")) for c in alternatives(i)})
+COMMANDS = sorted({(c, p) for p in PAGES for b in blocks(p.read_text("utf-8")) for c in one_by_one(b)})
+PHRASES = sorted({(c, p) for p in PAGES for i in inline(p.read_text("utf-8")) for c in one_by_one(i)})
 
 
 @cache

@@ -41,13 +41,12 @@ def test_kinds(mounted, path, kind, network):
 def test_the_file_is_local_whatever_lies_on_the_network(mounted, monkeypatch, tmp_path):
     monkeypatch.setenv("HARNESS_CACHE", "/results/cache")
     assert store_path(Path("/results")) == Path("/results/harness.duckdb")
-    on_nfs = store_path(Path("/home/me/results"))
-    assert on_nfs.is_relative_to("/results/cache/stores")
-    assert on_nfs != store_path(Path("/home/you/results"))
+    mine, yours = (store_path(Path(f"/home/{name}/results")) for name in ("me", "you"))
+    assert Path("/results/cache/stores") in mine.parents
+    assert mine != yours
     monkeypatch.setenv("HARNESS_CACHE", "/home/me/.cache")
     monkeypatch.setattr(database.tempfile, "gettempdir", lambda: str(tmp_path))
-    mine = store_path(Path("/home/me/results"))
-    assert mine.is_relative_to(tmp_path)
+    assert store_path(Path("/home/me/results")).is_relative_to(tmp_path)
     (kept,) = tmp_path.iterdir()
     assert kept.stat().st_mode & 0o77 == 0
     kept.rmdir()
@@ -61,8 +60,7 @@ def test_the_variable_comes_first_and_a_store_is_built_there(monkeypatch, tmp_pa
     results = tmp_path / "results"
     results.mkdir()
     ingest(results)
-    assert store_path(results).exists()
-    assert store_path(results).is_relative_to(tmp_path / "stores")
+    assert store_path(results) in (tmp_path / "stores").rglob("*")
     assert not [*results.iterdir()]
 
 
@@ -73,8 +71,7 @@ def test_results_that_may_only_be_read_have_their_store_in_the_cache(mounted, mo
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(database.os, "access", lambda path, mode: path != results)  # root may write anywhere
     ingest(results)
-    assert store_path(results).is_relative_to(tmp_path / "cache" / "stores")
-    assert store_path(results).exists()
+    assert store_path(results) in (tmp_path / "cache" / "stores").rglob("*")
     assert not [*results.iterdir()]
 
 

@@ -30,10 +30,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _end)
     _settle_output()
     try:
-        try:
-            _call()
-        finally:  # at the interpreter's end it would fail with a traceback
-            (sys.__stdout__ or sys.stdout).flush()
+        _call()
     except OSError as error:
         _told(error)
 
@@ -56,6 +53,8 @@ def _call() -> NoReturn:
         refuse(error.format_message(), error.exit_code)
     except typer.Abort:
         refuse("aborted", 1)
+    finally:  # at the interpreter's end it would fail with a traceback
+        (sys.__stdout__ or sys.stdout).flush()
 
 
 def _settle_output() -> None:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 import harness
-from harness.cli import listing, making, results, running, sharing
 
-COMMANDS: dict[str, dict[str, tuple[Callable[..., None], str, str]]] = {
+
+@dataclass(frozen=True)
+class _Module:
+    """One of this package, imported only when one of its commands is called."""
+
+    name: str
+
+    def __getattr__(self, command: str) -> Callable[[], Callable[..., None]]:
+        return lambda: getattr(import_module(f"harness.cli.{self.name}"), command)
+
+
+listing, making, results, running, sharing = map(_Module, ("listing", "making", "results", "running", "sharing"))
+COMMANDS: dict[str, dict[str, tuple[Callable[[], Callable[..., None]], str, str]]] = {
     "Run": {
         "run": (
             running.run, "Run what is missing of a suite; print its table.",
@@ -52,9 +66,21 @@ COMMANDS: dict[str, dict[str, tuple[Callable[..., None], str, str]]] = {
 }  # fmt: skip
 
 
-class _Groups(TyperGroup):
+class _Commands(UserDict[str, Any]):
+    def __getitem__(self, name: str) -> Any:
+        load, _, example = self.data[name]
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        alone.command(name, epilog=f"Example: harness {example}")(load())
+        return typer.main.get_command(alone)
+
+
+class _Program(TyperGroup):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Commands({name: c for named in COMMANDS.values() for name, c in named.items()})
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        width = max(len(name) for named in COMMANDS.values() for name in named)
+        width = max(map(len, self.commands))
         for title, named in COMMANDS.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), short) for name, (_, short, _) in named.items()])
@@ -62,7 +88,7 @@ class _Groups(TyperGroup):
 
 app = typer.Typer(
     name="harness",
-    cls=_Groups,
+    cls=_Program,
     help="Compare experience-sharing regimes: train every cell of regime x group of policies x seed, evaluate, store, show.",
     no_args_is_help=True,
     add_completion=False,
@@ -84,8 +110,3 @@ def shared(
     ] = False,
 ) -> None:
     """Compare experience-sharing regimes: train every cell of regime x group of policies x seed, evaluate, store, show."""
-
-
-for _named in COMMANDS.values():
-    for _name, (_command, _, _example) in _named.items():
-        app.command(_name, epilog=f"Example: harness {_example}")(_command)

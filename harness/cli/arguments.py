@@ -13,9 +13,13 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from harness.errors import UsageError
+from harness.errors import SuiteError, UsageError
 from harness.store.text import visible
+from harness.suite.load import load
 
 SuiteName = Annotated[str, typer.Argument(metavar="SUITE", help="A YAML file, or the name of a shipped suite.")]
 Finished = Annotated[str, typer.Argument(metavar="SUITE", help="A YAML file, or the name of a suite with results.")]
@@ -65,8 +69,8 @@ DataDir = Annotated[
 
 def _use_models(folders: list[Path] | None) -> list[Path] | None:
     if folders:
-        named = map(_resolved, folders)
-        os.environ["HARNESS_MODELS"] = os.pathsep.join(filter(None, [os.environ.get("HARNESS_MODELS", ""), *named]))
+        named = [os.environ.get("HARNESS_MODELS", ""), *map(_resolved, folders)]
+        os.environ["HARNESS_MODELS"] = os.pathsep.join(filter(None, named))
     return folders
 
 
@@ -90,9 +94,6 @@ def suite_name(given: str) -> str:
     """A file's own name, else the word itself. Raises UsageError."""
     if not is_file(given):
         return given
-    from harness.errors import SuiteError
-    from harness.suite.load import load
-
     with suppress(SuiteError):
         return load(given).name
     return Path(given).stem
@@ -120,15 +121,10 @@ def print_table(
         print_json(json)
     elif len(rows) > 200:
         cells = [[visible(value).replace("\n", " ") for value in row] for row in [columns, *rows]]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        pads = [str.rjust if column in right else str.ljust for column in columns]
-        lines = ["  ".join(map(lambda pad, *cell: pad(*cell), pads, row, widths)).rstrip() for row in cells]
-        print("\n".join([title, *lines] if title else lines))
+        sides = [">" if column in right else "<" for column in columns]
+        form = "  ".join(f"{{:{s}{max(map(len, c))}}}" for s, c in zip(sides, zip(*cells, strict=True), strict=True))
+        print("\n".join([*([title] if title else []), *(form.format(*row).rstrip() for row in cells)]))
     else:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
         table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
         for column in columns:
             table.add_column(column, justify="right" if column in right else "left", overflow="fold")
@@ -137,8 +133,9 @@ def print_table(
         Console(highlight=False, soft_wrap=False).print(table)
 
 
-def print_report(found: Any, json: bool) -> None:
+def print_report(words: str, document: object, json: bool) -> None:
+    """One of the two."""
     if json:
-        print_json(found)
+        print_json(document)
     else:
-        print(found.describe())
+        print(words)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from harness.cli.arguments import RESULTS, Address, DataDir, Json, Results, fold, print_json, print_table
+from harness.cli.checkup import examine
+from harness.cli.tables import print_findings
+from harness.clusters.nodes import examine_nodes
+from harness.engines import catalogue
 from harness.errors import UsageError
+from harness.learning import registry
+from harness.scoring.catalogue import listing as scorers
 from harness.store.text import visible
-
-if TYPE_CHECKING:
-    from harness.tasks.listing import TaskInfo
+from harness.suite.schema import Training
+from harness.suite.space import as_dict, spaces_of
+from harness.tasks.data import inventory
+from harness.tasks.listing import listing
 
 
 def regimes(
@@ -22,16 +29,12 @@ def regimes(
     json: Json = False,
 ) -> None:
     """Installed regimes; a broken plugin is listed with its error. With NAME: its source and options, and what tuning may try."""
-    from harness.learning.registry import listing, load, spaces
-    from harness.suite.schema import Training
-    from harness.suite.space import as_dict, spaces_of
-
-    found = listing()
+    found = registry.listing()
     if name is None:
         rows = [[r.name, f"BROKEN: {r.error}" if r.error else r.summary] for r in found]
         print_table("", ["regime", "what it does"], rows, json={"regimes": found} if json else None)
         return
-    searched, defaults = spaces(load(name)), Training().model_dump()
+    searched, defaults = registry.spaces(registry.load(name)), Training().model_dump()
     common = spaces_of(Training, defaults)  # searched for every regime alike
     info = next(r for r in found if r.name == name)
     if json:
@@ -70,36 +73,31 @@ def tasks(
 ) -> None:
     """Evaluation tasks: size, source, licence, score of a perfect and of an empty answerer; with --calibrate, where policies
     stand on each level."""
-    if calibrate or policies:
-        if not (calibrate and policies):
-            raise UsageError("harness tasks --calibrate POLICY... measures policies; without both, tasks are listed")
+    if calibrate and policies:
         _calibrate(policies, task, levels, prompts, answers, few_shot, plain, json)
         return
+    if calibrate or policies:
+        raise UsageError("harness tasks --calibrate POLICY... measures policies; without both, tasks are listed")
     for name in ("task", "levels", "prompts", "answers", "few_shot", "plain"):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+        if "COMMANDLINE" in str(context.get_parameter_source(name)):
             raise UsageError(f"--{name.replace('_', '-')}: belongs to --calibrate, which measures policies")
-    from harness.scoring.catalogue import listing as scorers
-    from harness.tasks.listing import listing
-
     if scorers_too:
         judges = scorers()
         rows = [[s.name, f"BROKEN: {s.error}" if s.error else s.summary, s.remark or s.origin] for s in judges]
         print_table("", ["scorer", "what is right", "from"], rows, json={"scorers": judges} if json else None)
         return
     found = listing(data_dir)
+    ours = "experience-sharing-harness "
     rows = [
         [t.name, f"BROKEN: {t.error}", "", "", "", "", t.origin] if t.error else
-        [t.name, t.title, str(t.size or "?"), _share(t.perfect), _share(t.empty), t.licence, t.problem or _from(t)]
+        [
+            t.name, t.title, str(t.size or "?"), *("" if s is None else f"{s:.1%}" for s in (t.perfect, t.empty)), t.licence,
+            t.problem or (t.source if t.origin.startswith(ours) else t.origin) + f"; scorer {t.scorer}" * (t.scorer != "math"),
+        ]
         for t in found
     ]  # fmt: skip
     columns = ["task", "title", "questions", "perfect", "empty", "licence", "source"]
     print_table("", columns, rows, json={"tasks": found} if json else None)
-
-
-def _from(task: TaskInfo) -> str:
-    where = task.source if task.origin.startswith("experience-sharing-harness ") else task.origin
-    return where if task.scorer == "math" else f"{where}; scorer {task.scorer}"
 
 
 def _calibrate(
@@ -135,20 +133,13 @@ def _calibrate(
         print_table("", columns, rows, columns[2:5])
     shots = f"{few_shot} worked questions before each; " if few_shot else ""
     asked_how = f"chat template: {', '.join(found.chat)}" if found.chat else "no chat template"
+    asked = f"Training questions at temperature 1; {shots}{asked_how}. ±: 95 %, over questions."
     fits = f"fits: pass@1 of {LEAST:.0%} to {MOST:.0%} and pass@{answers} above it, so that RL has something to learn from."
-    print()
-    print(fold(f"Training questions at temperature 1; {shots}{asked_how}. ±: 95 %, over questions."))
-    print(fold(fits))
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.1%}"
+    print(f"\n{fold(asked)}\n{fold(fits)}")
 
 
 def data(data_dir: DataDir = None, json: Json = False) -> None:
     """Which benchmark sets are present, from where, and whether they are what their checksums say."""
-    from harness.tasks.data import inventory
-
     found = inventory(data_dir)
     rows = [[d.name, d.title, d.state, str(d.rows), d.licence, d.origin] for d in found]
     columns = ["set", "title", "state", "rows", "licence", "from"]
@@ -157,9 +148,7 @@ def data(data_dir: DataDir = None, json: Json = False) -> None:
 
 def engines(json: Json = False) -> None:
     """Engines, whether they can run here, and what is missing."""
-    from harness.engines.catalogue import listing
-
-    found = listing()
+    found = catalogue.listing()
     rows = [[e.name, "yes" if e.available else "no", e.version, e.summary, e.missing] for e in found]
     columns = ["engine", "runs here", "version", "what it is", "what is missing, and how to get it"]
     print_table("", columns, rows, json={"engines": found} if json else None)
@@ -184,17 +173,8 @@ def doctor(
     """What this machine, or each node of a Ray cluster, can run, what is missing, and how to get it; with RUN, what is wrong
     with a run and what to do."""
     if run is not None:
-        from harness.cli.tables import print_findings
-
         raise typer.Exit(print_findings(run, results, json))
-    if address:
-        from harness.clusters.nodes import examine_nodes
-
-        found = examine_nodes(address, nodes, within, results, models or [])
-    else:
-        from harness.cli.checkup import examine
-
-        found = list(examine(results))
+    found = examine_nodes(address, nodes, within, results, models or []) if address else list(examine(results))
     if address and not json:  # a line each, whatever its length: in the logs of jobs
         for c in found:
             print(f"{'ok' if c.ok else '--'}  {c.name}: {visible(c.found)}{f' ({c.advice})' if c.advice else ''}")

@@ -6,15 +6,17 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from harness.cli.arguments import Json, print_json
+from harness.cli.arguments import Json, print_report
+from harness.engines import catalogue
 from harness.errors import UsageError
-
-if TYPE_CHECKING:
-    from harness.plugins import PluginRegistry
+from harness.learning import registry
+from harness.plugins import PluginRegistry
+from harness.scaffold import flavours, write_package
+from harness.tasks import registry as task_registry
 
 Into = Annotated[Path, typer.Option("--into", help="Parent folder of the new package.")]
 
@@ -69,35 +71,26 @@ def new_regime(
     ] = "answers",
 ) -> None:
     """Scaffold a plugin package for a new regime, with its conformance test."""
-    from harness.learning.registry import PLUGINS
-    from harness.scaffold import flavours
-
-    if kind not in (known := ["answers", *flavours(PLUGINS)]):
+    if kind not in (known := ["answers", *flavours(registry.PLUGINS)]):
         raise UsageError(f"--kind {kind}: one of {', '.join(known)}")
-    _scaffold(PLUGINS, name, into, "harness regimes", kind if kind != "answers" else "")
+    _scaffold(registry.PLUGINS, name, into, "harness regimes", kind if kind != "answers" else "")
 
 
 def new_task(
     name: Annotated[str, typer.Argument(help="The task's name, e.g. near-sums.")], into: Into = Path()
 ) -> None:
     """Scaffold a plugin package for a new task with a scorer of its own, with their conformance tests."""
-    from harness.tasks.registry import PLUGINS
-
-    _scaffold(PLUGINS, name, into, "harness tasks")
+    _scaffold(task_registry.PLUGINS, name, into, "harness tasks")
 
 
 def new_engine(
     name: Annotated[str, typer.Argument(help="The engine's name, e.g. plain-torch.")], into: Into = Path()
 ) -> None:
     """Scaffold a plugin package for a new engine, with its conformance test."""
-    from harness.engines.catalogue import PLUGINS
-
-    _scaffold(PLUGINS, name, into, "harness engines")
+    _scaffold(catalogue.PLUGINS, name, into, "harness engines")
 
 
 def _scaffold(plugins: PluginRegistry[Any], name: str, into: Path, listing: str, flavour: str = "") -> None:
-    from harness.scaffold import write_package
-
     folder = write_package(plugins, name, into, flavour)
     named = shlex.quote(str(folder))
     print(f"{folder}: written. Next:\n  pip install -e {named}\n  pytest {named}\n  {listing}")
@@ -115,13 +108,11 @@ def convert(
     if dtype not in ("bf16", "fp32"):
         raise UsageError(f"--dtype {dtype}: bf16 or fp32")
     made = to_folder(file, folder, "fp32" if dtype == "fp32" else "bf16")
-    if json:
-        print_json(made)
-        return
     ids = "ids equal the published ones" if made.known_ids else "no published ids to compare with"
-    print(
+    words = (
         f"{made.folder}: {made.architecture}, {made.parameters / 1e6:.1f} M parameters in {made.dtype}\n"
         f"  tokenizer: {made.vocabulary} tokens, BOS {made.bos or 'not added'}, EOS {made.eos}, pad {made.pad}; {ids}\n"
         f"  chat template: {'yes' if made.chat else 'none'}; perplexity on plain English: {made.perplexity}\n"
         f"  licence, as the file states it: {made.licence or 'not stated'}"
     )
+    print_report(words, made, json)

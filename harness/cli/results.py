@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
+import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from harness.cli import tables
 from harness.cli.arguments import (
     RESULTS,
     Json,
@@ -23,14 +26,14 @@ from harness.cli.arguments import (
     suite_name,
 )
 from harness.errors import HarnessError, UsageError
+from harness.session.cell.log import log_of, tail
+from harness.session.suite.prepare import CellStatus
+from harness.store.read import Limits, Snapshot, ask
 from harness.store.text import visible
 
-if TYPE_CHECKING:
-    from harness.session.suite.prepare import CellStatus
-
 FORMATS = ("table", "json", "csv", "markdown", "latex")
+# Formats of `export`, and what each writes by default
 EXPORTS = {"html": "report.html", "lm-eval": "lm-eval", "eee": "eee", "parquet": "parquet", "cards": "cards"}
-"""Formats of `export`, and what each writes by default."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -52,19 +55,15 @@ def show(
 ) -> None:
     """A suite's answer in a sentence, and its table: gain of each regime over the baseline at the same rollout budget, in each
     group. Without SUITE a sentence for each."""
-    from harness.cli import tables
-
     if json and format_ not in (None, "json"):
         raise UsageError(f"--json and --format {format_}: --json is --format json, give one of the two")
     format_ = "json" if json else format_ or "table"
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_}: one of {', '.join(FORMATS)}")
     tables.refresh(results)
-    prepared = None
-    if set_:
-        if suite is None:
-            raise UsageError("--set: name the suite too")
-        prepared = tables.altered_run(suite, results, set_)
+    if set_ and suite is None:
+        raise UsageError("--set: name the suite too")
+    prepared = tables.altered_run(suite, results, set_) if suite and set_ else None
     tables.show_suite(suite, results, format_, against, margin / 100, prepared, full)
 
 
@@ -76,8 +75,6 @@ def status(
     json: Json = False,
 ) -> None:
     """Each cell of SUITE with its state, and why it failed; without SUITE a line for each suite."""
-    from harness.cli import tables
-
     if set_ and suite is None:
         raise UsageError("--set: name the suite too")
     names = tables.all_suites(results) if suite is None else [suite]
@@ -100,10 +97,8 @@ def status(
         cells = [s for s in found if s.suite == name]
         if suite is None:
             print(f"{name}: {tables.counted(cells)}")
-            continue
-        tables.print_statuses(name, cells)
-        for line in notes.get(name, ()):
-            print(f"{name}: {line}")
+        else:
+            tables.print_statuses(name, cells, notes.get(name, ()))
 
 
 def logs(
@@ -114,9 +109,6 @@ def logs(
     results: Results = RESULTS,
 ) -> None:
     """The end of a cell's log: its phases, warnings, tracebacks and whatever libraries said."""
-    from harness.cli import tables
-    from harness.session.cell.log import log_of, tail
-
     log = log_of(tables.cell_folder(cell, None if suite is None else suite_name(suite), results), earlier)
     if not log.exists():
         raise UsageError(f"{log}: there is no such log")
@@ -134,10 +126,7 @@ def sql(
     json: Json = False,
 ) -> None:
     """A read-only query on the store (docs/store.md has the schema)."""
-    from harness.cli.tables import refresh
-    from harness.store.read import Limits, ask
-
-    refresh(results)
+    tables.refresh(results)
     found = ask(results, query, Limits(rows=rows, bytes=megabytes << 20, seconds=seconds, memory=memory << 20))
     cells = [] if json else [["NULL" if v is None else str(v) for v in row] for row in found.rows]
     print_table("", found.columns, cells, json=found if json else None)
@@ -162,10 +151,8 @@ def export(
         raise UsageError(f"--format {format_}: name the suite")
     target = Path(EXPORTS[format_]) if out is None else out
     _check_target(target, format_)
-    from harness.cli.tables import refresh, say_what_lacks
-
-    refresh(results)
-    suite = say_what_lacks(suite, results)
+    tables.refresh(results)
+    suite = tables.say_what_lacks(suite, results)
     if format_ == "html":
         from leaderboard.report import export_report
 
@@ -176,7 +163,6 @@ def export(
     from harness.formats.every_eval_ever import write_every_eval_ever
     from harness.formats.finished_cells import write_parquet
     from harness.formats.lm_eval import write_lm_eval
-    from harness.store.read import Snapshot
 
     writers = {
         "lm-eval": write_lm_eval, "eee": write_every_eval_ever, "cards": write_cards, "parquet": write_parquet
@@ -190,15 +176,16 @@ def _check_target(target: Path, format_: str) -> None:
     if any(len(os.fsencode(part)) > 255 for part in target.parts):
         raise UsageError(f"--out {str(target)[:40]}...: longer than a file's name can be")
     one, whole = format_ == "html", target.absolute()
-    if one and whole.is_dir():
-        raise UsageError(f"--out {target}: a folder; {format_} is one file")
-    if not one and whole.exists() and not whole.is_dir():
-        raise UsageError(f"--out {target}: a file; {format_} is a folder of files")
-    place = next(folder for folder in (*([] if one else [whole]), *whole.parents) if os.path.exists(folder))
-    if not place.is_dir():
-        raise UsageError(f"--out {target}: {place} is no folder")
-    if not os.access(place, os.W_OK):
-        raise UsageError(f"--out {target}: nothing can be written to {place}")
+    place = next(folder for folder in (*([] if one else [whole]), *whole.parents, whole) if os.path.exists(folder))
+    faults = {
+        f"a folder; {format_} is one file": one and whole.is_dir(),
+        f"a file; {format_} is a folder of files": not one and whole.exists() and not whole.is_dir(),
+        f"{place} is no folder": not place.is_dir(),
+        f"nothing can be written to {place}": not os.access(place, os.W_OK),
+    }
+    for problem, wrong in faults.items():
+        if wrong:
+            raise UsageError(f"--out {target}: {problem}")
 
 
 def leaderboard(
@@ -209,8 +196,6 @@ def leaderboard(
     results: Results = RESULTS,
 ) -> None:
     """The Streamlit leaderboard."""
-    import importlib.util
-
     check_address(address)
     if importlib.util.find_spec("streamlit") is None:
         raise UsageError("the leaderboard needs streamlit: pip install 'experience-sharing-harness[leaderboard]'")
@@ -224,8 +209,6 @@ def leaderboard(
 
 def check_address(address: str) -> None:
     """Raises UsageError where no server can listen there."""
-    import socket
-
     try:
         if not address:
             raise OSError("empty")
@@ -246,4 +229,5 @@ def rescore(
     """Verify stored samples again and show which verdicts would change; the texts are never touched."""
     from harness.session.single.rescoring import rescore_results
 
-    print_report(rescore_results(results, None if suite is None else suite_name(suite), scorer), json)
+    report = rescore_results(results, None if suite is None else suite_name(suite), scorer)
+    print_report(report.describe(), report, json)

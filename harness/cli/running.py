@@ -5,11 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, get_args
+from typing import Annotated, NoReturn, get_args
 
 import typer
 
+from harness.allocation.planner import describe, duration
+from harness.allocation.shapes import read_config
 from harness.cli import refuse
 from harness.cli.arguments import (
     RESULTS,
@@ -23,14 +26,25 @@ from harness.cli.arguments import (
     Set,
     SuiteName,
     fold,
-    print_json,
+    print_report,
     print_table,
 )
+from harness.cli.tables import show_suite
+from harness.clusters import slurm as jobs
 from harness.errors import EngineError, HarnessError, UsageError
-
-if TYPE_CHECKING:
-    from harness.session.driver.matrix import RunSummary
-    from harness.session.suite.prepare import Prepared, Shard
+from harness.evaluation import Backend
+from harness.session.driver.matrix import SILENCE_SECONDS, RunSummary, run_matrix
+from harness.session.driver.progress import Reporter, watched
+from harness.session.suite import rules
+from harness.session.suite.planning import check_disk, check_feasible, check_place, plan_for
+from harness.session.suite.preflight import preflight
+from harness.session.suite.prepare import Prepared, Shard, prepare, prepare_suite, unknown_commits
+from harness.store.diagnosis import summary
+from harness.store.ingest import ingest
+from harness.store.read import Snapshot
+from harness.tasks.registry import get_task, named
+from harness.tuning.derived import foreseen, runs
+from harness.tuning.stages import Stages
 
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, max=1024, help="Worker processes; default one per core.")]
 Silence = Annotated[
@@ -70,19 +84,10 @@ def run(
     json: Json = False,
 ) -> None:
     """Run what is missing of a suite, resume what was cut off, and print the table."""
-    from harness.session.suite.prepare import Shard, prepare
-
     part = Shard.parse(shard) if shard else None
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only, shard=part, online=True)
 
     def go(prepared: Prepared) -> RunSummary:
-        from harness.session.driver.matrix import SILENCE_SECONDS, run_matrix
-        from harness.session.driver.progress import Reporter, watched
-        from harness.session.suite import rules
-        from harness.session.suite.planning import check_disk, check_feasible, check_place
-        from harness.session.suite.preflight import preflight
-        from harness.session.suite.prepare import unknown_commits
-
         check_place(prepared.folder)
         with watched("checking models, tokenizers and data"):
             found = preflight(prepared, run=True)
@@ -93,7 +98,7 @@ def run(
         for remark in [*found, *rules.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
             print(f"note: {remark}", file=sys.stderr)
         return run_matrix(
-            prepared, plan, Reporter(), lambda: _ingest(results), silence or SILENCE_SECONDS, verbose, address
+            prepared, plan, Reporter(), partial(_ingest, results), silence or SILENCE_SECONDS, verbose, address
         )
 
     outcome = None
@@ -120,8 +125,6 @@ def _tune(
     prepared: Prepared, results: Path, go: Callable[[Prepared], RunSummary]
 ) -> tuple[Prepared, RunSummary | None]:
     """The table's suite, or the stage and outcome that tuning ended with."""
-    from harness.tuning.stages import Stages
-
     stages = Stages(prepared, results)
     for stage in stages:
         if stage.last:
@@ -139,29 +142,22 @@ def _tune(
 
 def _end(outcome: RunSummary | None, prepared: Prepared, results: Path, json: bool) -> NoReturn:
     """Print the table where the run came to its end. outcome: None where nothing was left to do."""
-    from harness.cli.tables import show_suite
-    from harness.store.diagnosis import summary
-    from harness.store.ingest import ingest
-    from harness.store.read import Snapshot
-
     for label, reason in outcome.failed.items() if outcome else ():
         print(f"harness: {label} failed: {reason}", file=sys.stderr)
-    if outcome and outcome.disk:
-        problem = (
+    if outcome and (outcome.disk or outcome.interrupted):
+        full = (
             f"the disk is full ({outcome.disk}); finished work is intact, run the same command again once there is room"
         )
-        refuse(problem, outcome.exit_code)
-    if outcome and outcome.interrupted:
-        refuse("interrupted; the same command goes on from here", outcome.exit_code)
+        refuse(full if outcome.disk else "interrupted; the same command goes on from here", outcome.exit_code)
     ingest(results)  # the run before may have been killed just then
     if prepared.cells:
-        suite, file = prepared.suite.name, prepared.file()
+        suite = prepared.suite.name
         show_suite(suite, results, "json" if json else "table", prepared=prepared)
-        with Snapshot(results, file) as snapshot:
+        with Snapshot(results, prepared.file()) as snapshot:
             lines = summary(snapshot, suite)
         if lines:
-            print("\nHealth, over the last quarter of the steps (`harness doctor` says it per cell):", file=sys.stderr)
-            print("\n".join(map(fold, lines)), file=sys.stderr)
+            head = "\nHealth, over the last quarter of the steps (`harness doctor` says it per cell):"
+            print("\n".join([head, *map(fold, lines)]), file=sys.stderr)
         if not json:
             print(
                 f"\nNext: `harness show {suite} --format markdown`, `harness status {suite}`, "
@@ -173,8 +169,6 @@ def _end(outcome: RunSummary | None, prepared: Prepared, results: Path, json: bo
 
 def _ingest(results: Path) -> None:
     """A snapshot that cannot be made now is made after the next cell."""
-    from harness.store.ingest import ingest
-
     try:
         ingest(results, deadline=2.0)
     except HarnessError as error:
@@ -182,15 +176,14 @@ def _ingest(results: Path) -> None:
 
 
 def _say_scope(prepared: Prepared, only: str | None, shard: Shard | None) -> None:
-    name = prepared.suite.name
+    name, here, every = prepared.suite.name, len(prepared.cells), len(prepared.every)
     if prepared.altered:
         settings = " ".join(f"--set {shlex.quote(a)}" for a in prepared.altered)
         words = "its cells are stored under their own keys; the suite as written is unchanged"
         print(f"{name}: altered by {settings}: {words}", file=sys.stderr)
-    if len(prepared.cells) < len(prepared.every):
+    if here < every:
         chosen = " ".join([*([f"--only {only}"] if only else []), *([f"--shard {shard}"] if shard else [])])
-        part = f"{len(prepared.cells)} of {len(prepared.every)} cells"
-        print(f"{name}: a part of the suite: {part} ({chosen})", file=sys.stderr)
+        print(f"{name}: a part of the suite: {here} of {every} cells ({chosen})", file=sys.stderr)
 
 
 def submit(
@@ -223,10 +216,6 @@ def submit(
     data_dir: DataDir = None,
 ) -> None:
     """Write a suite's batch script and submit it; the job goes on by itself until the suite is done."""
-    from harness.clusters import slurm as jobs
-    from harness.session.suite.preflight import preflight
-    from harness.session.suite.prepare import prepare
-
     if not slurm:
         raise UsageError("submit: say where to: --slurm")
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only, online=True)
@@ -237,9 +226,8 @@ def submit(
     asked = jobs.SlurmOptions(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
     for remark in preflight(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
-    options = ["--only", only] if only else []
-    options += ["--engine", engine] if engine else []
-    options += ["--data-dir", str(data_dir.resolve())] if data_dir else []
+    given = {"--only": only, "--engine": engine, "--data-dir": data_dir and str(data_dir.resolve())}
+    options = [word for option, value in given.items() if value for word in (option, value)]
     text = jobs.read_template(template, prepared.suite.engine)
     job = jobs.job(prepared, results, options, set_ or (), asked, text)
     if dry_run:
@@ -265,30 +253,18 @@ def plan(
     json: Json = False,
 ) -> None:
     """Say what a suite needs, in which layout, how long it takes; exit code 1 if it does not fit."""
-    from harness.allocation.planner import describe
-    from harness.session.suite.planning import plan_for
-    from harness.session.suite.preflight import preflight
-    from harness.session.suite.prepare import prepare
-
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only).looked()
     for remark in preflight(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
     if prepared.suite.tune is not None:
         _say_tuning(prepared, results, inventory)
     found = plan_for(prepared, inventory, address=address)
-    if json:
-        print_json(found.as_json())
-    else:
-        print(f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe(found)}")
+    words = f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe(found)}"
+    print_report(words, found.as_json(), json)
     raise typer.Exit(0 if found.feasible else 1)
 
 
 def _say_tuning(prepared: Prepared, results: Path, inventory: str | None) -> None:
-    from harness.allocation.planner import duration
-    from harness.session.suite.planning import plan_for
-    from harness.session.suite.prepare import prepare_suite
-    from harness.tuning.derived import foreseen, runs
-
     plans = [
         plan_for(prepare_suite(suite, prepared.source, results, prepared.altered), inventory)
         for suite in foreseen(prepared.suite)
@@ -331,36 +307,28 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Run a checkpoint through lm-eval; samples are stored like any other."""
-    from harness.allocation.shapes import read_config
-
     if not checkpoint.is_dir():
         raise UsageError(f"{checkpoint}: no such folder")
     read_config(checkpoint / "config.json")  # before libraries are imported, which takes seconds
-    _check_evaluation(checkpoint, tasks.split(","), backend, data_dir)
-    from harness.session.driver.progress import watched
-
+    _check_evaluation(checkpoint, names := tasks.split(","), backend, data_dir)
     with watched("importing torch and lm-eval"):
         from harness.session.single.standalone import evaluate_checkpoint
 
         found = evaluate_checkpoint(
-            checkpoint, tasks.split(","), limit=limit, k=k, seed=seed, backend=backend, max_new_tokens=max_new_tokens,
+            checkpoint, names, limit=limit, k=k, seed=seed, backend=backend, max_new_tokens=max_new_tokens,
             chat=chat, few_shot=few_shot, data_dir=data_dir, results=results,
         )  # fmt: skip
-    if json:
-        print_json(found)
-        return
     rows = [[m.task, m.name, f"{m.value:.4f}", str(m.documents), str(m.samples), str(m.invalid)] for m in found.metrics]
     columns = ["task", "metric", "accuracy", "questions", "answers", "invalid"]
-    print_table(f"{checkpoint}", columns, rows, columns[2:])
-    print(f"\nall answers: {found.answers}")
-    print(f"stored in {found.folder}", file=sys.stderr)
+    print_table(f"{checkpoint}", columns, rows, columns[2:], json=found if json else None)
+    if not json:
+        print(f"\nall answers: {found.answers}")
+        print(f"stored in {found.folder}", file=sys.stderr)
 
 
 def _check_evaluation(checkpoint: Path, tasks: list[str], backend: str, data_dir: Path | None) -> None:
     """Without the libraries that use them. Raises UsageError, DataError, PluginError."""
     from harness.engines.checkpoint import weight_files
-    from harness.evaluation import Backend
-    from harness.tasks.registry import get_task, named
 
     if backend not in get_args(Backend):
         raise UsageError(f"--backend {backend}: one of {', '.join(get_args(Backend))}")
@@ -379,7 +347,4 @@ def bandit(suite: SuiteName, results: Results = RESULTS, json: Json = False) -> 
     from harness.bandit.report import run_bandit
 
     report = run_bandit(suite, results)
-    if json:
-        print_json(report.as_json())
-    else:
-        print(report.describe())
+    print_report(report.describe(), report.as_json(), json)

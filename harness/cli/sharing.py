@@ -6,17 +6,19 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
 
-from harness.cli.arguments import RESULTS, Finished, Json, Results, print_json, print_report, suite_name
+from harness.cli.arguments import RESULTS, Finished, Json, Results, print_report, suite_name
 from harness.errors import UsageError
+from harness.formats.tracking import follow, manifests, open_tracker
+from harness.store.foreign import bounded, import_results
 from harness.store.text import visible
-
-if TYPE_CHECKING:
-    from harness.submission.check import BundleReport
-    from harness.submission.rerun import RerunRequest
+from harness.submission.bundle import make_bundle
+from harness.submission.check import BundleReport, checked, mark_reported, take_bundle
+from harness.submission.rerun import RerunRequest
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
 ReExecute = Annotated[
@@ -37,14 +39,11 @@ def bundle(
     json: Json = False,
 ) -> None:
     """One file of a finished suite's results, for other labs to check: no weights, named by its content."""
-    from harness.submission.bundle import make_bundle
-
     path = make_bundle(suite_name(suite), results, out)
-    if json:
-        print_json({"bundle": str(path), "bytes": path.stat().st_size})
-    else:
-        print(path)
-        print(f"{path.stat().st_size:,} bytes; next: harness submit-check {shlex.quote(str(path))}", file=sys.stderr)
+    size = path.stat().st_size
+    print_report(str(path), {"bundle": str(path), "bytes": size}, json)
+    if not json:
+        print(f"{size:,} bytes; next: harness submit-check {shlex.quote(str(path))}", file=sys.stderr)
 
 
 def submit_check(
@@ -56,8 +55,6 @@ def submit_check(
     json: Json = False,
 ) -> None:
     """Everything that a bundle must withstand, a line each; exit code 2 with the reason where it is refused."""
-    from harness.submission.check import checked
-
     with checked(bundle, results, _again(re_execute, seed, minutes)) as (_, report):
         pass
     _end(report, json)
@@ -74,8 +71,6 @@ def import_(
 ) -> None:
     """Merge another lab's results after validating every record; a bundle is taken whole, or refused."""
     if source.is_file():
-        from harness.submission.check import take_bundle
-
         report, folder = take_bundle(source, results, origin, _again(re_execute, seed, minutes))
         if folder is not None:
             print(f"imported into {folder}; next: harness show {shlex.quote(folder.name)}", file=sys.stderr)
@@ -87,14 +82,11 @@ def import_(
         raise UsageError(f"{source}: --re-execute is for bundles")
     if source.resolve() == results.resolve():
         raise UsageError(f"{source}: these are the results of --results themselves, not another lab's")
-    from harness.store.foreign import bounded, import_results
-    from harness.submission.check import mark_reported
-
     label = origin or source.resolve().name
     with bounded():
         found = import_results(source, results, label)
     mark_reported(results, label)
-    print_report(found, json)
+    print_report(found.describe(), found, json)
 
 
 def track(
@@ -106,8 +98,6 @@ def track(
     results: Results = RESULTS,
 ) -> None:
     """Follow a suite's journals, while it runs or afterwards; nothing is written twice."""
-    from harness.formats.tracking import follow, manifests, open_tracker
-
     name = suite_name(suite)
     manifests(results, name)  # a suite without cells is named before a package that is not installed
     tracker = open_tracker(to, out)
@@ -119,16 +109,11 @@ def track(
 
 
 def _again(cells: int, seed: int | None, minutes: float) -> RerunRequest | None:
-    from harness.submission.rerun import RerunRequest
-
     return RerunRequest(cells, seed, minutes) if cells else None
 
 
 def _end(report: BundleReport, json: bool) -> None:
-    if json:
-        print_json({**{n: getattr(report, n) for n in report.__struct_fields__}, "refused": visible(report.refused)})
-    else:
-        print(report.describe())
+    print_report(report.describe(), {**msgspec.structs.asdict(report), "refused": visible(report.refused)}, json)
     if report.refused:
         print(f"harness: {visible(report.refused, 2000)}", file=sys.stderr)
         raise typer.Exit(2)

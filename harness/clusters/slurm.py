@@ -37,6 +37,8 @@ _FORMS = {
     "time": (r"\d{1,6}|\d{1,6}:\d\d(:\d\d)?|\d{1,4}-\d{1,2}(:\d\d){0,2}", "e.g. 90 (minutes), 12:00:00 or 2-00"),
 }
 
+_OPTION = (r"--?[a-zA-Z].*", "one option of sbatch, e.g. --sbatch=--qos=high")
+
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
@@ -52,13 +54,11 @@ class SlurmOptions:
     others: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, (form, words) in _FORMS.items():
-            value = getattr(self, name)
-            if value and not re.fullmatch(form, value, re.ASCII):
-                raise UsageError(f"--{name} {value[:80]!r}: expected {words}")
-        for other in self.others:
-            if not other.isprintable() or not re.match(r"--?[a-zA-Z]", other):
-                raise UsageError(f"--sbatch {other[:80]!r}: expected one option of sbatch, e.g. --sbatch=--qos=high")
+        given = [(f"--{name}", getattr(self, name), *form) for name, form in _FORMS.items() if getattr(self, name)]
+        given += [("--sbatch", other, *_OPTION) for other in self.others]
+        for option, value, form, words in given:
+            if not value.isprintable() or not re.fullmatch(form, value, re.ASCII):
+                raise UsageError(f"{option} {value[:80]!r}: expected {words}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,27 +104,23 @@ def job(
 ) -> Job:
     """options: further ones of `harness run`. overrides: the suite's --set, kept apart so that its cells keep their keys.
     Raises UsageError."""
-    suite = prepared.suite
+    suite, name = prepared.suite, prepared.suite.name
+    parts = 0 if backend_of(suite.engine).clustered else min(slurm.shards or MOST_SHARDS, len(blocks(prepared.cells)))
     with suppress(SuiteError):  # without --set, where it is valid without
         suite = pinned(rules.validate(load(prepared.source), prepared.source), online=True)
     text = yaml.safe_dump(suite.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    shards = (
-        min(slurm.shards or MOST_SHARDS, len(blocks(prepared.cells)))
-        if not backend_of(prepared.suite.engine).clustered
-        else 0
-    )
     sets = [word for override in overrides for word in ("--set", override)]
     results = results.resolve()
     content = repr((text, options, sets, slurm, template, str(Path.cwd())))
-    folder = results / prepared.suite.name / "slurm" / hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
+    folder = results / name / "slurm" / hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
     harness = [sys.executable, "-m", "harness"]
     run = [*harness, "run", str(folder / "suite.yaml"), "--results", str(results), *options, *sets]
     values = {
-        "DIRECTIVES": "\n".join(_directives(prepared.suite.name, folder, slurm, shards)),
+        "DIRECTIVES": "\n".join(_directives(name, folder, slurm, parts)),
         "FOLDER": shlex.quote(str(Path.cwd())),
         "PYTHON": shlex.quote(sys.executable),
         "RUN": shlex.join(run),
-        "SHARDS": str(shards),
+        "SHARDS": str(parts),
         "DOCTOR": shlex.join([*harness, "doctor", "--results", str(results)]),
     }
     if unknown := sorted(set(_WORD.findall(template)) - values.keys()):
@@ -159,12 +155,11 @@ def _directives(name: str, folder: Path, slurm: SlurmOptions, shards: int) -> li
         f"--nodes={1 if shards else slurm.nodes}",
         "--ntasks-per-node=1",
     ]
-    asked += [f"--array=1-{shards}"] if shards else []
-    for option, value in (
-        ("cpus-per-task", slurm.cpus), ("gpus-per-node", slurm.gpus), ("partition", slurm.partition),
-        ("account", slurm.account), ("time", slurm.time),
-    ):  # fmt: skip
-        asked += [f"--{option}={value}"] if value else []
+    more = {
+        "array": shards and f"1-{shards}", "cpus-per-task": slurm.cpus, "gpus-per-node": slurm.gpus,
+        "partition": slurm.partition, "account": slurm.account, "time": slurm.time,
+    }  # fmt: skip
+    asked += [f"--{option}={value}" for option, value in more.items() if value]
     if any(not one.isprintable() for one in asked):
         raise UsageError(f"{folder}: a path for SLURM has no line breaks or control characters")
     return [f"#SBATCH {shlex.quote(one)}" for one in [*asked, *slurm.others]]

@@ -36,10 +36,10 @@ from harness.suite.load import resolve
 from harness.suite.schema import Suite
 
 COMPACT = "compact-000001"
+# Columns of samples that a bundle leaves empty: the tasks have the prompts
 WORDLESS = ("prompt",)
-"""Columns of samples that a bundle leaves empty: the tasks have the prompts."""
+# Of a bundle; what it unpacks to is never more
 MAX_BYTES = 64 << 20
-"""Of a bundle; what it unpacks to is never more."""
 MAX_MEMBERS = 20_000
 ABOUT, SCORES = "bundle.json", "scores.json"
 FORMAT = 1

@@ -24,8 +24,9 @@ from harness.suite.load import resolve
 from harness.suite.schema import Suite, Variant
 from harness.tuning.derived import tuned_from
 
+# What reading a bundle may take; then its rows are known, and the store may take what it takes for any import
 MEMORY = 1 << 30
-"""What reading a bundle may take; then its rows are known, and the store may take what it takes for any import."""
+# In this order; what follows makes no sense after one of them has refused
 FIRST: dict[str, Callable[[Evidence], str]] = {
     "container": Evidence.container,
     "schema": evidence.schema,
@@ -33,7 +34,6 @@ FIRST: dict[str, Callable[[Evidence], str]] = {
     "seeds": evidence.seeds,
     "keys": evidence.keys,
 }
-"""In this order; what follows makes no sense after one of them has refused."""
 THEN: dict[str, Callable[[Evidence], str]] = {
     "provenance": evidence.provenance,
     "text": evidence.text,
@@ -64,7 +64,6 @@ class BundleReport(msgspec.Struct, kw_only=True):
 
     @property
     def refused(self) -> str:
-        """The first reason; empty where the bundle is accepted."""
         return next((line.words for line in self.lines if not line.good), "")
 
     def describe(self) -> str:
@@ -76,7 +75,6 @@ class BundleReport(msgspec.Struct, kw_only=True):
         return "\n".join([*lines, f"{visible(self.bundle)}: {visible(end)}"])
 
     def add(self, name: str, check: Callable[[], str]) -> bool:
-        """The line of a check; whether it was good."""
         try:
             line = CheckResult(check=name, good=True, words=check())
         except (HarnessError, MemoryError) as error:
@@ -101,12 +99,10 @@ def checked(bundle: Path, results: Path, again: RerunRequest | None = None) -> I
         if again is not None and not report.refused:
             try:
                 trained = re_execute(e, again)
-                report.lines += [
-                    CheckResult(check="re-execution", good=True, words=f"{label}: {how}")
-                    for label, how in trained.items()
-                ]
             except HarnessError as error:
                 report.lines.append(CheckResult(check="re-execution", good=False, words=str(error)))
+        for label, how in trained.items():
+            report.lines.append(CheckResult(check="re-execution", good=True, words=f"{label}: {how}"))
         if not report.refused:
             report.submission = Submission(
                 badge="re-executed" if trained else "re-scored",
@@ -131,11 +127,9 @@ def take_bundle(
         if before is not None and before.bundle != e.name:
             raise UsageError(f"{target}: holds {before.bundle or 'a folder that was imported'}; give another --origin")
         with bounded():
-            for key in e.manifests:
-                if (target / key / "manifest.json").is_file():
-                    theirs, ours = e.tables(key), compact(read_journal(target / key).tables)
-                    if theirs != ours:
-                        raise UsageError(f"{target / key}: is here already with other rows; give another --origin")
+            for folder in (target / key for key in e.manifests if (target / key / "manifest.json").is_file()):
+                if e.tables(folder.name) != compact(read_journal(folder).tables):
+                    raise UsageError(f"{folder}: is here already with other rows; give another --origin")
             import_results(e.root, results, label)
         if before is None or before.badge != "re-executed":
             write_submission(target, report.submission)
@@ -154,33 +148,34 @@ def mark_reported(results: Path, label: str) -> None:
 
 def category(suite: Suite) -> str:
     """Whose settings the suite's regimes have, the baseline's left out."""
-    names = {v.name for v in suite.regimes}
-    plain = next(v.regime for v in suite.regimes if v.name == suite.baseline)
-    kinds = "published defaults", "defaults that nobody published", "settings of their own", "not installed here"
-    parts: dict[str, list[str]] = {kind: [] for kind in kinds}
-    for variant in suite.regimes:
-        regime = variant.regime
-        if regime not in registry.installed():
-            parts[kinds[3]].append(variant.name)
-        elif suite.tune is not None and tuned_from(variant.name, names):
-            continue
-        elif not _has_defaults(variant):
-            parts[kinds[2]] += [variant.name] if variant.name != suite.baseline else []
-        elif regime != plain:
-            source = ""
-            with suppress(PluginError):
-                source = registry.load(regime).published
-            parts[kinds[0] if source else kinds[1]].append(regime)
     tuned = [f"tuned (budget {suite.tune.trials})"] if suite.tune is not None else []
-    named = [f"{what}: {', '.join(dict.fromkeys(each))}" for what, each in parts.items() if each]
-    return "; ".join([*tuned, *named]) or "the baseline alone"
+    parts: dict[str, dict[str, None]] = {kind: {} for kind in (PUBLISHED, UNPUBLISHED, OWN, ABSENT)}
+    for variant in suite.regimes:
+        if kind := _whose(variant, suite):
+            parts[kind][variant.name if kind in (OWN, ABSENT) else variant.regime] = None
+    return (
+        "; ".join([*tuned, *(f"{kind}: {', '.join(names)}" for kind, names in parts.items() if names)])
+        or "the baseline alone"
+    )
 
 
-def _has_defaults(variant: Variant) -> bool:
-    if variant.training is not None:
-        return False
+PUBLISHED, UNPUBLISHED = "published defaults", "defaults that nobody published"
+OWN, ABSENT = "settings of their own", "not installed here"
+
+
+def _whose(variant: Variant, suite: Suite) -> str:
+    """Empty for tuned copies and the baseline."""
+    if variant.regime not in registry.installed():
+        return ABSENT
+    if suite.tune is not None and tuned_from(variant.name, {v.name for v in suite.regimes}):
+        return ""
     try:
+        regime = registry.load(variant.regime)
         default = registry.resolved(registry.build(variant.regime, {}).options)
+        published, same = bool(regime.published), {**default, **variant.options} == default
     except (PluginError, UsageError):
-        return not variant.options
-    return {**default, **variant.options} == default
+        published, same = False, not variant.options
+    if variant.training is not None or not same:
+        return OWN if variant.name != suite.baseline else ""
+    plain = next(v.regime for v in suite.regimes if v.name == suite.baseline)
+    return "" if variant.regime == plain else PUBLISHED if published else UNPUBLISHED

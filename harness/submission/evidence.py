@@ -33,7 +33,7 @@ from harness.store.text import visible
 from harness.submission.bundle import SCORES, BundleAbout, installed, stated, unpack
 from harness.suite.cells import NO_IDENTITY, Cell, Identity, digest, expand
 from harness.suite.load import load, resolve, shipped
-from harness.suite.schema import ModelGroup, Policy, Suite, Variant
+from harness.suite.schema import ModelGroup, Policy, Suite
 from harness.tasks.registry import get_task
 from harness.tasks.source import fair_part
 from harness.tuning.derived import tuned_from
@@ -41,18 +41,18 @@ from harness.verification.verifier import Verifier
 from harness.versions import recorded
 
 Label = tuple[str, str, int]
+# How far clocks of two labs may be apart
 CLOCKS = timedelta(days=1)
-"""How far clocks of two labs may be apart."""
 ROUNDING = 1e-9
+# How often an honest A/A control may be refused, over all of a suite's comparisons (Bonferroni)
 ERROR = 0.01
-"""How often an honest A/A control may be refused, over all of a suite's comparisons (Bonferroni)."""
+# Of a policy's first step: what its own samples were
 _SAMPLED = ("policy", "right", "wrong", "invalid", "truncated", "answers", "generated_tokens")
-"""Of a policy's first step: what its own samples were."""
 _COMMIT = re.compile(r"([0-9a-f]{40})?")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,40}\+([0-9a-f]{12})")
 _MARKUP = re.compile(r"<[A-Za-z/!?]")
+# Columns that hold no text of models
 _NAMES = {"samples": ("policy", "task", "doc_id", "reason"), "costs": ("phase",)}
-"""Columns that hold no text of models."""
 _SAID_OF_A_CELL = (
     "suite", "key", "group", "regime", "regime_type", "seed", "budget", "options", "engine", "baseline", "config",
 )  # fmt: skip
@@ -81,7 +81,6 @@ class Evidence:
         return UsageError(": ".join([str(self.bundle), *parts, str(problem)]))
 
     def container(self) -> str:
-        """The file, unpacked into `root`."""
         self.root.mkdir()
         self.about, self.name = unpack(self.bundle, self.root)
         size = f"{self.bundle.stat().st_size:,} bytes, {len(self.about.files)} files"
@@ -96,7 +95,6 @@ class Evidence:
 
     @cached_property
     def resolved(self) -> Suite:
-        """The suite of `suite.json`, validated as any other."""
         try:
             return resolve(self.file.config, (), f"{self.bundle}: {self.suite}/suite.json: config")
         except SuiteError as error:
@@ -104,31 +102,23 @@ class Evidence:
 
     @cached_property
     def manifests(self) -> dict[str, Manifest]:
-        """By folder."""
-        files = sorted((self.root / self.suite).glob("*/manifest.json"))
-        return {file.parent.name: read_manifest(file.parent) for file in files}
+        folders = sorted(file.parent for file in (self.root / self.suite).glob("*/manifest.json"))
+        return {folder.name: read_manifest(folder) for folder in folders}
 
     @cached_property
     def cells(self) -> dict[Label, Manifest]:
-        """By label."""
         cells: dict[Label, Manifest] = {}
         for key, manifest in self.manifests.items():
-            if manifest.kind == "cell":
-                label = manifest.group, manifest.regime, manifest.seed or 0
-                if label in cells:
-                    raise self.fault(f"a second cell {label_of(manifest)}", f"{key}/manifest.json")
-                cells[label] = manifest
+            label = manifest.group, manifest.regime, manifest.seed or 0
+            if manifest.kind == "cell" and cells.setdefault(label, manifest) is not manifest:
+                raise self.fault(f"a second cell {label_of(manifest)}", f"{key}/manifest.json")
         return cells
 
     @cached_property
     def derived(self) -> list[Cell]:
         """Under the identities that the manifests state."""
         first = {(group, regime): manifest.identity for (group, regime, _), manifest in reversed(self.cells.items())}
-
-        def identity(group: ModelGroup, variant: Variant) -> Identity:
-            return first.get((group.name, variant.name), NO_IDENTITY)
-
-        return expand(self.resolved, identity)
+        return expand(self.resolved, lambda group, variant: first.get((group.name, variant.name), NO_IDENTITY))
 
     def derived_bases(self) -> list[tuple[Base, Manifest | None]]:
         """With the manifest that says it is that one."""
@@ -142,8 +132,11 @@ class Evidence:
         return [(base, stated.get((base.group.name, base.policy.name, base.seed))) for base in bases]
 
     def tables(self, key: str) -> dict[str, pa.Table]:
-        """A cell's journal."""
         return read_journal(self.root / self.suite / key).tables
+
+    def rows(self, key: str, table: str) -> list[dict[str, Any]]:
+        found = self.tables(key).get(table)
+        return [] if found is None else found.to_pylist()
 
 
 def schema(e: Evidence) -> str:
@@ -195,7 +188,6 @@ def suite(e: Evidence) -> str:
 
 
 def _written(suite: Suite) -> Any:
-    """Without what resolving adds."""
     written = suite.model_dump(mode="json")
     written["engine_options"].pop("numerics", None)
     for group in written["groups"]:
@@ -207,7 +199,6 @@ def _written(suite: Suite) -> Any:
 
 
 def seeds(e: Evidence) -> str:
-    """Nobody left a bad one out."""
     suite = e.resolved
     wanted = [(g.name, v.name, s) for g in suite.groups for s in suite.seeds for v in suite.regimes]
     if missing := [label for label in wanted if label not in e.cells]:
@@ -275,8 +266,8 @@ def provenance(e: Evidence) -> str:
             continue
         if not said.packages.get("torch"):
             raise e.fault("without torch, which the embedded engine trains by", f"{place}.packages")
-        costs, cores = e.tables(key).get("costs"), said.machine.get("cores", "")
-        spent = sum(v or 0.0 for v in costs["cpu_seconds"].to_pylist()) if costs is not None else 0.0
+        cores = said.machine.get("cores", "")
+        spent = sum(row["cpu_seconds"] or 0.0 for row in e.rows(key, "costs"))
         if not cores.isascii() or not cores.isdigit() or spent > int(cores) * (seconds + 60):
             raise e.fault(f"{spent:,.0f} CPU-seconds in {seconds:,.0f} s on {cores[:20]!a} cores", f"{place}.machine")
     commits = sorted({m.provenance.commit[:12] or "unknown" for m in e.manifests.values()})
@@ -286,7 +277,6 @@ def provenance(e: Evidence) -> str:
 
 
 def text(e: Evidence) -> str:
-    """What models wrote may hold markup, and is shown as text."""
     for place, word in _names(e):
         free = place.split(": ")[1].startswith(("config.engine_options", "engine_options"))
         markup = not free and _MARKUP.search(word)
@@ -329,7 +319,7 @@ def questions(e: Evidence) -> str:
     last = {cell.key: cell.training.steps for cell in e.derived}
     known, count = {task: set(own) for task, own in golds.items()}, 0
     for key, manifest in e.manifests.items():
-        rows = e.tables(key)["samples"].to_pylist()
+        rows = e.rows(key, "samples")
         count += len(rows)
         for policy in manifest.policies:
             place = f"{e.suite}/{key}: samples of {policy.name}"
@@ -339,10 +329,10 @@ def questions(e: Evidence) -> str:
                 raise e.fault(f"of step {newest}; the suite evaluates step {step}", place)
             own = [row for row in own if row["checkpoint_step"] == newest]
             for row in own:
-                task, question = row["task"], row["doc_id"]
-                if task in golds and row["gold"] != (gold := golds[task].get(question)):
+                gold = golds.get(row["task"], {row["doc_id"]: row["gold"]}).get(row["doc_id"])
+                if row["gold"] != gold:
                     ours = "which the suite does not ask" if gold is None else f"whose answer is {gold[:40]!a}"
-                    raise e.fault(f"the question {question[:80]!a}, {ours}, has {row['gold'][:40]!a}", place)
+                    raise e.fault(f"the question {row['doc_id'][:80]!a}, {ours}, has {row['gold'][:40]!a}", place)
             asked = {(row["task"], row["metric"], row["repeat"], row["doc_id"]) for row in own}
             for task in tasks:
                 known.setdefault(task, {question for name, *_, question in asked if name == task})
@@ -357,8 +347,7 @@ def questions(e: Evidence) -> str:
 def steps(e: Evidence) -> str:
     count = 0
     for cell in e.derived:
-        table = e.tables(cell.key).get("steps")
-        rows = table.to_pylist() if table is not None else []
+        rows = e.rows(cell.key, "steps")
         for policy in cell.group.policies:
             place = f"{e.suite}/{cell.key}: steps of {policy.name}"
             own = [row for row in rows if row["policy"] == policy.name]
@@ -378,23 +367,18 @@ def cells(e: Evidence) -> str:
     first: dict[str, tuple[Cell, Any]] = {}
     whole: dict[str, Cell] = {}
     for cell in e.derived:
-        table = e.tables(cell.key).get("steps")
-        if table is None:
-            continue
-        place = f"{e.suite}/{cell.key}: steps"
-        if not _may_receive(cell) and any(table["peer_received"].to_pylist()):
-            problem = f"{cell.label} received answers of peers, though nobody shares: another cell's rows?"
-            raise e.fault(problem, place)
-        if cell.engine != "embedded":  # other engines' samplers do not repeat to the digit
+        rows, place = e.rows(cell.key, "steps"), f"{e.suite}/{cell.key}: steps"
+        if not _may_receive(cell) and any(row["peer_received"] for row in rows):
+            raise e.fault(f"{cell.label} received answers of peers, though nobody shares: another cell's rows?", place)
+        if cell.engine != "embedded" or not rows:  # other engines' samplers do not repeat to the digit
             continue
         like = f"{_stream(cell)}/{cell.variant.factor}/{cell.training.model_dump_json()}"
-        mine = sorted(tuple(r[name] for name in _SAMPLED) for r in table.to_pylist() if r["step"] == 1)
+        mine = sorted(tuple(row[name] for name in _SAMPLED) for row in rows if row["step"] == 1)
         other, theirs = first.setdefault(like, (cell, mine))
         if theirs != mine:
             problem = f"{cell.label} did not begin with the samples of {other.label}, as a seed on one kind of CPU does"
             raise e.fault(problem, place)
-        untimed = table.drop_columns([name for name in table.schema.names if name.endswith("_seconds")])
-        twin = whole.setdefault(repr(untimed.to_pylist()), cell)
+        twin = whole.setdefault(repr([untimed(row) for row in rows]), cell)
         if _stream(twin) != _stream(cell):
             raise e.fault(f"{cell.label} has the rows of {twin.label}", place)
     return f"{len(e.derived)}, each with rows of its own seed"
@@ -402,6 +386,11 @@ def cells(e: Evidence) -> str:
 
 def _stream(cell: Cell) -> str:
     return f"{cell.group.name}/{cell.seed}/{cell.variant.sampling_stream}"
+
+
+def untimed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Without times; NaN, which equals nothing, as None."""
+    return {k: None if v != v else v for k, v in row.items() if not k.endswith("_seconds")}
 
 
 def _may_receive(cell: Cell) -> bool:
@@ -412,11 +401,10 @@ def _may_receive(cell: Cell) -> bool:
 
 
 def verdicts(e: Evidence) -> str:
-    """Judged again here, with extracted answers and votes."""
     count = 0
     with Verifier(workers=1) as verifier:
         for key in e.manifests:
-            rows = sorted(e.tables(key)["samples"].to_pylist(), key=lambda row: (*_question(row), row["repeat"]))
+            rows = sorted(e.rows(key, "samples"), key=lambda row: (*_question(row), row["repeat"]))
             count += len(rows)
             for task, of_task in groupby(rows, key=lambda row: str(row["task"])):
                 own = list(of_task)
@@ -459,7 +447,13 @@ def table(e: Evidence) -> str:
 
 def noise_floor(e: Evidence) -> str:
     """A/A: variants that differ in their stream of samples alone differ by chance alone."""
-    pairs = [(a.name, b.name) for a, b in combinations(e.resolved.regimes, 2) if _alike(a, b)]
+    apart = {"name", "sampling_stream"}
+    variants = [(v, v.model_dump(exclude=apart)) for v in e.resolved.regimes]
+    pairs = [
+        (a.name, b.name)
+        for (a, x), (b, y) in combinations(variants, 2)
+        if a.sampling_stream != b.sampling_stream and x == y
+    ]
     if not pairs:
         return "the suite has no A/A control"
     ingest(e.root)
@@ -472,11 +466,8 @@ def noise_floor(e: Evidence) -> str:
             seeds = sorted(ours.keys() & theirs.keys())
             if len(seeds) < 2:
                 continue
-            test = paired(
-                [ours[s].accuracy for s in seeds],
-                [theirs[s].accuracy for s in seeds],
-                noise=[ours[s].noise + theirs[s].noise for s in seeds],
-            )
+            left, right = ([side[s].accuracy for s in seeds] for side in (ours, theirs))
+            test = paired(left, right, noise=[ours[s].noise + theirs[s].noise for s in seeds])
             p, mean = float(test.p), float(test.mean)
             if p * len(pairs) * len(families) < ERROR:
                 problem = f"{second} differs from {first} by {-100 * mean:+.1f} points (p = {p:.2g})"
@@ -485,11 +476,6 @@ def noise_floor(e: Evidence) -> str:
     if not differences:
         return "one seed alone has no noise floor"
     return f"{len(differences)} A/A comparisons inside the noise floor, the largest {100 * max(differences):.1f} points"
-
-
-def _alike(a: Variant, b: Variant) -> bool:
-    apart = {"name", "sampling_stream"}
-    return a.sampling_stream != b.sampling_stream and a.model_dump(exclude=apart) == b.model_dump(exclude=apart)
 
 
 def first_difference(left: Any, right: Any, rounding: float = 0.0) -> tuple[str, str, str] | None:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pyarrow as pa
 
@@ -28,12 +27,12 @@ from harness.session.suite.rules import check_roots
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, read_manifest
 from harness.submission.bundle import WORDLESS, compact
-from harness.submission.evidence import Evidence
+from harness.submission.evidence import Evidence, untimed
 from harness.suite.cells import cell_of
 from harness.versions import recorded
 
+# Tables of times alone
 APART = {"costs"}
-"""Tables of times alone."""
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
 
 
@@ -82,23 +81,17 @@ def differences(left: Mapping[str, pa.Table], right: Mapping[str, pa.Table]) -> 
     """Each table, whether its rows but times and costs are the same, and that in words."""
     for table in sorted((left.keys() | right.keys()) - APART):
         old, new = (
-            [_plain(row) for row in (side[table].to_pylist() if table in side else [])] for side in (left, right)
+            [untimed(row) for row in side[table].to_pylist()] if table in side else [] for side in (left, right)
         )
         columns = sorted({c for row in (old or new) for c in row})
         wrong = [c for c in columns if [row.get(c) for row in old] != [row.get(c) for row in new]]
         later = [c for c in wrong if old and all(row.get(c) is None for row in old)]
-        wrong = [c for c in wrong if c not in later]
-        if len(old) != len(new) or wrong:
-            yield table, False, f"{len(old)} rows stored, {len(new)} now; differing columns: {', '.join(wrong)}"
+        differing = [c for c in wrong if c not in later]
+        if len(old) != len(new) or differing:
+            yield table, False, f"{len(old)} rows stored, {len(new)} now; differing columns: {', '.join(differing)}"
         else:
             added = f"; not stored then: {', '.join(later)}" if later else ""
             yield table, True, f"{len(old)} rows, the same{added}"
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Without times; NaN equals itself."""
-    nan = {k for k, v in row.items() if isinstance(v, float) and math.isnan(v)}
-    return {k: None if k in nan else v for k, v in row.items() if not k.endswith("_seconds")}
 
 
 def re_execute(evidence: Evidence, again: RerunRequest) -> dict[str, str]:
@@ -108,19 +101,20 @@ def re_execute(evidence: Evidence, again: RerunRequest) -> dict[str, str]:
     cells = [manifest for _, manifest in sorted(evidence.cells.items()) if manifest.regime_type in registry.installed()]
     if not cells:
         raise evidence.fault("none of its regimes is installed here", evidence.suite)
-    chosen = Random(seed).sample(cells, min(again.cells, len(cells)))
-    places = [f"{evidence.bundle}: {evidence.suite}/{m.key} ({label_of(m)}, --seed {seed})" for m in chosen]
-    for manifest, place in zip(chosen, places, strict=True):
+    chosen = {
+        f"{evidence.bundle}: {evidence.suite}/{m.key} ({label_of(m)}, --seed {seed})": m
+        for m in Random(seed).sample(cells, min(again.cells, len(cells)))
+    }
+    for place, manifest in chosen.items():
         possible(manifest, place)
     try:
         check_roots(evidence.resolved, Path("results"))
     except SuiteError as error:
         raise evidence.fault(error.problem, evidence.suite) from None
-    again_in = evidence.folder / "again"
     return {
-        label_of(manifest): re_run(manifest, evidence.tables(manifest.key), again_in / manifest.key, place, again.minutes)
-        for manifest, place in zip(chosen, places, strict=True)
-    }  # fmt: skip
+        label_of(m): re_run(m, evidence.tables(m.key), evidence.folder / "again" / m.key, place, again.minutes)
+        for place, m in chosen.items()
+    }
 
 
 def repeats(manifest: Manifest) -> bool:
@@ -131,29 +125,18 @@ def repeats(manifest: Manifest) -> bool:
 
 def possible(manifest: Manifest, place: str) -> None:
     """Raises UsageError where the cell cannot be trained here to the same rows."""
-    ours = {name: str(entry.version) for name, entry in recorded().items()}
-    policies = manifest.config["group"]["policies"]
-    engine = f"of the engine {manifest.engine}; embedded cells alone can be trained again"
     made_on = manifest.provenance.machine.get("processor") or "an unknown CPU"
-    problems = [
-        *([] if manifest.engine == "embedded" else [engine]),
-        *(
-            []
-            if repeats(manifest)
-            else [f"computed with numerics: fast on {made_on}, and comes out the same there alone"]
-        ),
-        *(
-            f"computed by {package} {version}; here is {ours[package]}, whose results are others"
-            for package, version in manifest.identity.versions.items()
-            if ours.get(package, version) != version
-        ),
-        *(
-            f"the model {policy['model']} is not in the bundle"
-            for policy in policies
-            if not str(policy["model"]).startswith("micro/") and not policy.get("revision")
-        ),
-    ]
-    for problem in problems:
+    faults = {
+        f"of the engine {manifest.engine}; embedded cells alone can be trained again": manifest.engine != "embedded",
+        f"computed with numerics: fast on {made_on}, and comes out the same there alone": not repeats(manifest),
+    }
+    for package, version in manifest.identity.versions.items():
+        here = str(recorded()[package].version) if package in recorded() else version
+        faults[f"computed by {package} {version}; here is {here}, whose results are others"] = here != version
+    for policy in manifest.config["group"]["policies"]:
+        absent = not str(policy["model"]).startswith("micro/") and not policy.get("revision")
+        faults[f"the model {policy['model']} is not in the bundle"] = absent
+    for problem in (problem for problem, wrong in faults.items() if wrong):
         raise UsageError(f"{place}: {problem}")
 
 

@@ -57,7 +57,6 @@ class Cell:
         return f"{self.group.name}/{self.variant.name}"
 
     def rollouts(self, policy_index: int) -> int:
-        """Answers per prompt of one policy, budget applied."""
         own = self.group.policies[policy_index].rollouts or self.training.rollouts
         return own * self.variant.factor
 
@@ -114,7 +113,6 @@ def cell_key(config: Mapping[str, Any], identity: Identity) -> str:
 
 
 def placeless(task: Any) -> Any:
-    """A task without where its file lies."""
     return {name: value for name, value in task.items() if name != "file"} if isinstance(task, Mapping) else task
 
 

@@ -24,9 +24,7 @@ from harness.suite.schema import TASK_FORMS, Suite
 __all__ = ["LABORATORY", "find", "first_error", "load", "parse_yaml", "read_yaml", "resolve", "shipped"]
 
 _STEP = re.compile(r"([A-Za-z0-9_.+-]+?)((?:\[\d{1,4}\])*)(?:\.(?=[A-Za-z])|$)")
-_LONGEST_KEY = 200
-_SHOWN = 80
-"""Characters of a key that a message repeats."""
+_LONGEST_KEY, _SHOWN = 200, 80  # characters of a key: that is read, and that a message repeats
 _MODELS: dict[Any, type[BaseModel]] = {
     "groups": schema.ModelGroup, "policies": schema.Policy, "stage0": schema.Stage0, "regimes": schema.Variant,
     "training": schema.Training, "evaluation": schema.Evaluation, "tune": schema.Tune, "sharing": schema.Sharing,
@@ -49,10 +47,8 @@ def find(name: str) -> Path:
     if path.suffix in {".yaml", ".yml"} or os.path.isfile(name) or (os.path.dirname(name) and os.path.exists(name)):
         return path
     known = shipped()
-    if name == Path(LABORATORY).stem:
-        return _FOLDER / LABORATORY
-    if name in known:
-        return known[name]
+    if name in known or name == Path(LABORATORY).stem:
+        return _FOLDER / f"{name}.yaml"
     near = difflib.get_close_matches(name, known, n=1)
     raise SuiteError(
         name, "", f"no such suite{f'; did you mean {near[0]!r}?' if near else ''} (shipped: {', '.join(sorted(known))})"
@@ -64,10 +60,9 @@ def load(name: str, overrides: Sequence[str] = ()) -> Suite:
     (regimes' own options are checked by `session.suite.rules.validate`), UsageError for an override."""
     path = find(name)
     raw = read_yaml(path)
-    if raw is None:
-        raise SuiteError(str(path), "", "the file is empty")
     if not isinstance(raw, dict):
-        raise SuiteError(str(path), "", "a suite is a mapping of keys such as groups, regimes, seeds")
+        mapping = "a suite is a mapping of keys such as groups, regimes, seeds"
+        raise SuiteError(str(path), "", "the file is empty" if raw is None else mapping)
     if "bandits" in raw and "groups" not in raw:
         raise SuiteError(str(path), "", f"a laboratory, not a suite: harness bandit {name}")
     return resolve({"name": path.stem, **raw}, overrides, str(path))
@@ -82,9 +77,9 @@ def resolve(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Su
         return Suite.model_validate(own)
     except (ValidationError, SuiteError) as error:
         fault = error if isinstance(error, SuiteError) else first_error(error, source)
-        for key in (override.partition("=")[0] for override in overrides):
-            if fault.path == key or fault.path.startswith((f"{key}.", f"{key}[")):  # not the file's fault
-                raise SuiteError(f"--set {fault.path}", "", fault.problem) from None
+        given = [override.partition("=")[0] for override in overrides]
+        if any(fault.path == key or fault.path.startswith((f"{key}.", f"{key}[")) for key in given):
+            fault = SuiteError(f"--set {fault.path}", "", fault.problem)  # not the file's fault
         raise fault from None
 
 
@@ -111,13 +106,10 @@ def _apply(raw: dict[str, Any], override: str) -> None:
     key, sign, text = override.partition("=")
     if not sign or not key:
         raise UsageError(f"--set {override}: expected key=value, e.g. training.steps=10")
-    steps: list[str | int] = []
     found = _STEP.findall(key) if len(key) <= _LONGEST_KEY else []
     if len(key) != sum(len(name) + len(indices) for name, indices in found) + len(found) - 1:
         raise UsageError(f"--set {key[:80]!a}: not the path of a setting, e.g. groups[0].policies[1].model")
-    for name, indices in found:
-        steps.append(name)
-        steps += [int(i) for i in re.findall(r"\d+", indices)]
+    steps = [step for name, indices in found for step in (name, *map(int, re.findall(r"\d+", indices)))]
     target: Any = raw
     try:
         for step, following in itertools.pairwise(steps):
@@ -133,14 +125,14 @@ def _apply(raw: dict[str, Any], override: str) -> None:
 
 MAX_BYTES, MAX_LENGTH, MAX_BITS = 1 << 18, 4096, 63  # of a file, in characters of a value, of a whole number
 MAX_DEPTH, MAX_VALUES = 32, 10_000  # the largest shipped suite has some hundreds of values
+# What a plain word may stand for besides itself: dates, merges and the like stay words
 _KINDS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float")}
-"""What a plain word may stand for besides itself: dates, merges and the like stay words."""
+# As in 1e-3, which YAML 1.1 takes for a word
 _FLOAT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$")
-"""As in 1e-3, which YAML 1.1 takes for a word."""
+# Numbers that YAML 1.1 and 1.2 read alike; 010, 1:30, 0b11 and 1_000 are others, or words, in YAML 1.2
 _NUMBER = re.compile(
     r"[-+]?(0|[1-9][0-9]*|0x[0-9a-fA-F]+|(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)"
 )
-"""Numbers that YAML 1.1 and 1.2 read alike; 010, 1:30, 0b11 and 1_000 are others, or words, in YAML 1.2."""
 
 
 class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
@@ -197,9 +189,8 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
 
 
 def _refuse(mark: Any, faults: Mapping[str, Any]) -> None:
-    for problem, wrong in faults.items():
-        if wrong:
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+    for problem in (problem for problem, wrong in faults.items() if wrong):
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
 _PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, [*"-+0123456789"])

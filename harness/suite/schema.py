@@ -25,8 +25,8 @@ from pydantic import (
 
 from harness.suite.space import Choice, Range
 
+# What names are made of, so that they can be parts of paths. The lengths of those in a suite stand beside it
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.+-]*"
-"""What names are made of, so that they can be parts of paths. The lengths of those in a suite stand beside it."""
 LONGEST_NAME, LONGEST_TASK = 64, 128
 TASK_PATTERN = rf"(lm_eval:)?{NAME_PATTERN}"
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=f"^{NAME_PATTERN}$")]
@@ -36,8 +36,7 @@ Style = Literal["raw", "zero-shot", "few-shot"]
 Keep = Literal["last", "best", "none"]
 CURVE_PROMPTS = 120
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Edge = tuple[str, str]
-"""(author, receiver)"""
+Edge = tuple[str, str]  # author, receiver
 Strengths = Callable[[], Mapping[str, float]]
 
 
@@ -47,15 +46,13 @@ def edges_of(
     """Edges by receiver, then author, in suite order. direction: a word of `Sharing.direction`, or the edges; equals in
     strength do not send to each other. Raises ValueError."""
     every = tuple((author, receiver) for receiver in policies for author in policies if author != receiver)
-    match direction:
-        case "all" | "none":
-            return every if direction == "all" else ()
-        case "strong_to_weak" | "weak_to_strong":
-            if strengths is None:
-                raise ValueError(f"{direction} needs the policies' strengths")
-            found, sign = strengths(), 1 if direction == "strong_to_weak" else -1
-            return tuple((a, r) for a, r in every if sign * found[a] > sign * found[r])
-    assert not isinstance(direction, str)
+    if direction in ("strong_to_weak", "weak_to_strong"):
+        if strengths is None:
+            raise ValueError(f"{direction} needs the policies' strengths")
+        found, sign = strengths(), 1 if direction == "strong_to_weak" else -1
+        return tuple((a, r) for a, r in every if sign * found[a] > sign * found[r])
+    if isinstance(direction, str):
+        return every if direction == "all" else ()
     chosen = {(author, receiver) for author, receiver in direction}
     for author, receiver in sorted(chosen - {*every}):
         raise ValueError(f"no edge {author} -> {receiver}: it does not join two of {', '.join(policies)}")
@@ -64,8 +61,8 @@ def edges_of(
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    # Keys that stored cells do not have: at these values they are left out, so that cells keep their keys
     younger: ClassVar[dict[str, Any]] = {}
-    """Keys that stored cells do not have: at these values they are left out, so that cells keep their keys."""
 
     @model_serializer(mode="wrap")
     def _written(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -78,9 +75,8 @@ def _distinct(what: str) -> AfterValidator:
 
     def check(items: list[Any]) -> list[Any]:
         names = [getattr(item, "name", item) for item in items if not isinstance(item, FileTask)]
-        for i, name in enumerate(names):
-            if name in names[:i]:
-                raise ValueError(f"the {what} {name!r} stands twice")
+        for name in (name for i, name in enumerate(names) if name in names[:i]):
+            raise ValueError(f"the {what} {name!r} stands twice")
         return items
 
     return AfterValidator(check)
@@ -111,8 +107,6 @@ class Stage0(_Model):
 
 
 class Policy(_Model):
-    """A model with its tokenizer: `micro/<family>`, a local folder or a hub name with its revision."""
-
     name: Name = Field(description="Unique within its group.")
     model: Annotated[str, Field(min_length=1, max_length=256)] = Field(
         description="`micro/<family>`, a local Hugging Face folder, or a hub name."
@@ -151,8 +145,6 @@ class Policy(_Model):
 
 
 class ModelGroup(_Model):
-    """Policies that are trained side by side."""
-
     name: Name = Field(description="In labels: a cell is group/regime/seed.")
     policies: Annotated[list[Policy], Field(min_length=1, max_length=64), _distinct("name")] = Field(
         description="Trained side by side."
@@ -172,8 +164,6 @@ class Defences(_Model):
 
 
 class Sharing(_Model):
-    """Who sends to whom, how old it may be, and what is refused."""
-
     direction: Literal["all", "none", "strong_to_weak", "weak_to_strong", "edges"] = Field(
         default="all", description="Who sends to whom; strong and weak by the bases' held-out accuracy."
     )
@@ -205,9 +195,9 @@ class Sharing(_Model):
     def _edges(self) -> Sharing:
         if (self.direction == "edges") != (self.edges is not None):
             raise ValueError("`edges` and `direction: edges` go together")
-        for i, edge in enumerate(self.edges or ()):
-            if edge in (self.edges or ())[:i]:
-                raise ValueError(f"edges: {edge[0]} -> {edge[1]} stands twice")
+        edges = self.edges or []
+        for edge in (edge for i, edge in enumerate(edges) if edge in edges[:i]):
+            raise ValueError(f"edges: {edge[0]} -> {edge[1]} stands twice")
         return self
 
     def among(self, policies: Sequence[str], strengths: Strengths | None = None) -> tuple[Edge, ...]:
@@ -217,8 +207,6 @@ class Sharing(_Model):
 
 
 class Replay(_Model):
-    """The finished cells whose recordings are served: those of this suite and variant, same group name and seed."""
-
     younger: ClassVar[dict[str, Any]] = {"share": [1.0, 1.0]}
 
     suite: Name = Field(description="Whose results are replayed.")
@@ -230,8 +218,6 @@ class Replay(_Model):
 
 
 class Settings(_Model):
-    """What one variant's training differs in from the suite's."""
-
     learning_rate: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, description="As in `training`.")
     kl: Annotated[float, Field(ge=0, le=10)] | None = Field(default=None, description="As in `training`.")
     rollouts: Annotated[int, Field(ge=1, le=4096)] | None = Field(default=None, description="As in `training`.")
@@ -330,14 +316,13 @@ class FileTask(_Model):
         return self.name
 
 
+# What pydantic has among the keys of a fault's place, and is none
 TASK_FORMS = _NAME, _FILE = "<name>", "<file>"
-"""What pydantic has among the keys of a fault's place, and is none."""
 _Task = Annotated[str, Field(min_length=1, max_length=LONGEST_TASK, pattern=f"^{TASK_PATTERN}$")]
 TaskName = Annotated[
     Annotated[_Task, Tag(_NAME)] | Annotated[FileTask, Tag(_FILE)],
     Discriminator(lambda raw: _FILE if isinstance(raw, dict | FileTask) else _NAME),
 ]
-"""A task: its name, or a file."""
 
 
 class Training(_Model):
@@ -401,8 +386,6 @@ class Training(_Model):
 
 
 class Evaluation(_Model):
-    """What is measured on a cell's checkpoints."""
-
     tasks: Annotated[list[TaskName], Field(min_length=1, max_length=64), _distinct("task")] = Field(
         default=["micro"],
         description="Held-out tasks or JSONL files; the first gives the learning curve.",
@@ -444,8 +427,6 @@ class Evaluation(_Model):
 
 
 class Tune(_Model):
-    """Tuning under an equal budget, before the table: the same number of trials, rollouts and seeds for every regime."""
-
     younger: ClassVar[dict[str, Any]] = {"transfer": False}
 
     trials: Annotated[int, Field(ge=2, le=1000)] = Field(
@@ -485,8 +466,6 @@ class Tune(_Model):
 
 
 class Suite(_Model):
-    """The whole file."""
-
     younger: ClassVar[dict[str, Any]] = {"tune": None}
 
     name: Name = Field(description="Of the results folder; by default the file's.")
@@ -536,25 +515,24 @@ class Suite(_Model):
         return self
 
     def _never_meets(self, tune: Tune) -> None:
-        """Nothing that is tuned on may stand in the table. Raises ValueError."""
-
-        def refuse(shared: Iterable[Any], place: str, what: str) -> None:
-            if shared := sorted(map(str, shared)):
-                raise ValueError(f"tune.{place}: {what} {shared[0]} is in the table too; tuning must not see it")
-
-        refuse({g.name for g in tune.groups} & {g.name for g in self.groups}, "groups", "the group")
-        refuse({*tune.seeds, *tune.check} & {*self.seeds}, "seeds", "the seed")
-        refuse({*tune.evaluation.tasks} & {*self.evaluation.tasks}, "evaluation.tasks", "the task")
-        seeds = [*tune.seeds, *tune.check]
-        refuse(starts(tune.groups, seeds) & starts(self.groups, self.seeds), "groups", "the base checkpoint")
-        if len({*seeds}) < len(seeds):
-            raise ValueError("tune.check: other seeds than tune.seeds, each once")
-        if self.training.part != "final":
-            raise ValueError("training.part: with `tune` the table is trained on the part `final`")
-        if sorted({*tune.rungs}) != tune.rungs or (tune.rungs and tune.rungs[-1] >= self.training.steps):
-            raise ValueError("tune.rungs: ascending numbers of steps, all below training.steps")
-        if tune.transfer and len(tune.groups) < 2:
-            raise ValueError("tune.transfer: from one pair to another takes two groups or more")
+        seeds, rungs = [*tune.seeds, *tune.check], tune.rungs
+        shared: dict[str, set[Any]] = {
+            "groups: the group": {g.name for g in tune.groups} & {g.name for g in self.groups},
+            "seeds: the seed": {*seeds} & {*self.seeds},
+            "evaluation.tasks: the task": {*tune.evaluation.tasks} & {*self.evaluation.tasks},
+            "groups: the base checkpoint": starts(tune.groups, seeds) & starts(self.groups, self.seeds),
+        }
+        falling = sorted({*rungs}) != rungs or (rungs and rungs[-1] >= self.training.steps)
+        faults = {
+            **{f"tune.{what} {one} is in the table too; tuning must not see it": True
+               for what, both in shared.items() for one in sorted(map(str, both))},
+            "tune.check: other seeds than tune.seeds, each once": len({*seeds}) < len(seeds),
+            "training.part: with `tune` the table is trained on the part `final`": self.training.part != "final",
+            "tune.rungs: ascending numbers of steps, all below training.steps": falling,
+            "tune.transfer: from one pair to another takes two groups or more": tune.transfer and len(tune.groups) < 2,
+        }  # fmt: skip
+        for problem in (problem for problem, wrong in faults.items() if wrong):
+            raise ValueError(problem)
 
     def training_of(self, variant: Variant) -> Training:
         own = variant.training.model_dump(exclude_none=True) if variant.training else {}
@@ -565,13 +543,12 @@ class Suite(_Model):
 
 
 def starts(groups: Iterable[ModelGroup], seeds: Iterable[int]) -> set[str]:
-    """The base checkpoints that these groups start from, in words."""
-    found = set()
+    found, seeds = set(), [*seeds]
     for policy in (p for group in groups for p in group.policies):
-        stage0 = policy.stage0 or Stage0()
-        if not policy.is_micro:
+        start = policy.stage0 or Stage0()
+        numbers = [start.seed + 1000 * (seed + 1) for seed in seeds] if start.per_seed else [start.seed]
+        if policy.is_micro:
+            found |= {f"{policy.model} ({start.preset}, {start.strong}, seed {number})" for number in numbers}
+        else:
             found.add(policy.model + (f" at {policy.revision}" if policy.revision else ""))
-            continue
-        numbers = {stage0.seed + 1000 * (seed + 1) for seed in seeds} if stage0.per_seed else {stage0.seed}
-        found |= {f"{policy.model} ({stage0.preset}, {stage0.strong}, seed {number})" for number in numbers}
     return found

@@ -13,10 +13,10 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 __all__ = ["Choice", "Range", "Space", "as_dict", "spaces_of"]
 
+# Standard deviation of a normal prior, as a part of the range on its scale
 WIDTH = 0.25
-"""Standard deviation of a normal prior, as a part of the range on its scale."""
+# Significant digits of a drawn value: what differs by less is the same setting
 DIGITS = 3
-"""Significant digits of a drawn value: what differs by less is the same setting."""
 
 
 @dataclass(frozen=True, slots=True)

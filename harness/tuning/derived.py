@@ -10,18 +10,16 @@ from harness.learning import registry
 from harness.suite.schema import Settings, Suite, Training, Tune, Variant
 from harness.suite.space import Choice, Range, Space, spaces_of
 
+# In front of a setting of training, where it stands beside a regime's options
 COMMON = "training."
-"""In front of a setting of training, where it stands beside a regime's options."""
 TUNED = "-tuned"
 LONGEST = 64
 
+# Values by setting: a regime's options, and `training.learning_rate` and its like
 Chosen = Mapping[str, Any]
-"""Values by setting: a regime's options, and `training.learning_rate` and its like."""
 
 
 class TrialRequest(NamedTuple):
-    """One run of a trial."""
-
     variant: Variant
     number: int
     settings: Chosen
@@ -63,7 +61,6 @@ def _including(space: Space, value: Any) -> Space:
 
 
 def published(suite: Suite, variant: Variant) -> dict[str, Any]:
-    """The settings of trial 0."""
     training = suite.training_of(variant)
     options = registry.resolved(registry.build(variant.regime, variant.options).options)
     return {**{COMMON + name: getattr(training, name) for name in tune_of(suite).training}, **options}
@@ -91,7 +88,6 @@ def trial_name(variant: str, number: int, steps: int | None = None) -> str:
 
 
 def trial_suite(suite: Suite, asked: Sequence[TrialRequest]) -> Suite:
-    """Every run so far as a variant; trial 0 of the baseline is the baseline."""
     top = suite.training.steps
     variants = [
         with_settings(suite, variant, trial_name(variant.name, n, steps if steps < top else None), settings, steps)
@@ -130,7 +126,6 @@ def check_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Sui
 
 
 def final_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Suite:
-    """Chosen settings beside the published ones, where others won."""
     tuned = [
         with_settings(suite, v, tuned_name(suite, v.name, number), settings, suite.training.steps)
         for v in suite.regimes
@@ -141,7 +136,6 @@ def final_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Sui
 
 
 def lengths(suite: Suite) -> list[int]:
-    """Steps of each run of a variant's trials, at all rungs."""
     tune, top = tune_of(suite), suite.training.steps
     found: list[int] = []
     for first in range(0, tune.trials, tune.batch):

@@ -30,14 +30,13 @@ from harness.tuning.derived import (
 )
 from harness.tuning.proposals import CompletedTrial, propose
 
+# Of a setting, which would come again: such a trial is over and has lost. Any other failure holds tuning up until it is
+# mended
 OWN_FAULTS = (Fault.NOT_FINITE, Fault.EXPLODED, Fault.COLLAPSED, Fault.TRUNCATED)
-"""Of a setting, which would come again: such a trial is over and has lost. Any other failure holds tuning up until it is mended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A run. words: what it is. last: whether it is the table's."""
-
     prepared: Prepared
     words: str
     last: bool = False
@@ -82,7 +81,6 @@ class Stages:
         return all(s.state == "done" or self._has_lost(stage.prepared.folder / s.key) for s in stage.prepared.status())
 
     def _by_rungs(self, batch: Sequence[TrialRequest], asked: list[TrialRequest]) -> Iterator[Stage]:
-        """At each rung the best part goes on. Trial 0 goes the whole way."""
         going, low, high = list(batch), batch[0].number, batch[-1].number
         words = f"{low}" if low == high else f"{low}-{high}"
         for i, steps in enumerate([*self.tune.rungs, self.suite.training.steps]):
@@ -100,7 +98,6 @@ class Stages:
             going = self._best(going, steps)
 
     def _best(self, going: Sequence[TrialRequest], steps: int) -> list[TrialRequest]:
-        """One in `keep`, at least one; of equals the earlier trial."""
         found = self._scores("tuning", self.tune.seeds).score
         kept: list[TrialRequest] = []
         for variant in self.suite.regimes:

@@ -15,20 +15,23 @@ from synthetic_results import Regime, write_results
 
 from harness.cli import main
 from harness.cli.results import check_address
+from harness.session.cell.manifests import label_of
 from harness.store.manifest import read_manifest, write_manifest
 
 PROGRAM = Path(sys.executable).with_name("harness")
 LONG = "x" * 300
 Said = tuple[int, str, str]
 Harness = Callable[..., Said]
+KINDS = (Regime("independent", "independent", 0.0, shares=""), Regime("sgt", "sgt", 0.1, shares="success"))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("lab")
-    kinds = (Regime("independent", "independent", 0.0, shares=""), Regime("sgt", "sgt", 0.1, shares="success"))
-    write_results(root / "results", "pair", {"ab": ("a", "b")}, kinds, exchanges=0)
+    write_results(root / "results", "pair", {"ab": ("a", "b")}, KINDS, exchanges=0)
     (root / "results" / "pair" / "suite.json").unlink()  # its settings cannot be read, which would be said each time
+    (root / "ck").mkdir()
+    (root / "ck" / "config.json").write_text('{"model_type": "llama"}')
     return root
 
 
@@ -56,11 +59,7 @@ def refused(said: Said, words: str, code: int = 2) -> str:
 @pytest.mark.parametrize("cell", ["**", "a**b", "*", "", "[a-z]", "nobody/sgt/1"])
 def test_a_cell_is_no_pattern(harness: Harness, cell: str) -> None:
     refused(harness("logs", cell), "no cell" if cell else "CELL is empty")
-
-
-@pytest.mark.parametrize("suite", ["*", "", "p?ir", ".."])
-def test_nor_is_its_suite(harness: Harness, suite: str) -> None:
-    refused(harness("logs", "ab/sgt/1", suite), "no cell" if suite.strip(".") else "not the name of a suite")
+    refused(harness("logs", "ab/sgt/1", "p?ir"), "no cell")
     refused(harness("logs", "ab/sgt/1", "pair"), "there is no such log")  # results made here have none
 
 
@@ -123,20 +122,19 @@ def test_a_place_that_cannot_be_written(harness: Harness, folder: Path, form: st
     assert (sorted(folder.iterdir()), (folder / "pair.txt").read_text()) == (before, "mine")
 
 
-COMMANDS = [["show"], ["show", "pair"], ["sql", "SELECT 1"], ["export"], ["export", "pair"]]
+COMMANDS = [["show", "pair"], ["sql", "SELECT 1"], ["export"]]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_results_that_are_not_there(harness: Harness, folder: Path, command: list[str]) -> None:
     refused(harness(*command, "--results", "nothing"), "nothing: no results yet (run a suite first")
-    (folder / "note").touch()
-    refused(harness(*command, "--results", "note"), "--results note: is a file, not a folder")
+    refused(harness(*command, "--results", __file__), f"--results {__file__}: is a file, not a folder")
     assert not (folder / "nothing").exists()
 
 
-def test_a_suite_that_is_not_there(harness: Harness) -> None:
-    for words in (["show"], ["export"], ["export", "--format", "lm-eval"], ["export", "--format", "parquet"]):
-        refused(harness(words[0], "nope", *words[1:]), "results: no results of a suite 'nope' (there are: pair)")
+@pytest.mark.parametrize("command", [["show"], ["export"], ["export", "--format", "parquet"]])
+def test_a_suite_that_is_not_there(harness: Harness, command: list[str]) -> None:
+    refused(harness(*command, "nope"), "results: no results of a suite 'nope' (there are: pair)")
 
 
 @pytest.mark.parametrize("address", ["a b", "", "300.1.1.1", "x" * 70, "host/path"])
@@ -160,28 +158,23 @@ def test_numbers_that_are_none(harness: Harness) -> None:
     words = (
         "SELECT 'nan'::DOUBLE AS a, '-inf'::DOUBLE AS b, NULL AS c, INTERVAL '3 days' AS d, TIMESTAMP '2026-01-02' AS e"
     )
-    code, out, _ = harness("sql", words)
-    assert (code, out.split("\n")[1].split()) == (0, ["nan", "-inf", "NULL", "3", "days", "2026-01-02T00:00:00"])
-    (row,) = json.loads(harness("sql", words, "--json")[1])["rows"]
-    assert row == [None, None, None, "3 days", "2026-01-02T00:00:00"]
+    shown = harness("sql", words)[1].split("\n")[1].split()
+    assert shown == ["nan", "-inf", "NULL", "3", "days", "2026-01-02T00:00:00"]
+    rows = json.loads(harness("sql", words, "--json")[1])["rows"]
+    assert rows == [[None, None, None, "3 days", "2026-01-02T00:00:00"]]
 
 
 def test_an_export_says_what_it_lacks(harness: Harness, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    kinds = (Regime("independent", "independent", 0.0, shares=""), Regime("sgt", "sgt", 0.1, shares="success"))
-    write_results(results, "pair", {"ab": ("a", "b")}, kinds, exchanges=0)
+    write_results(results, "pair", {"ab": ("a", "b")}, KINDS, exchanges=0)
     words = ("export", "pair", "--results", results, "--format", "parquet", "--out", tmp_path / "out")
     assert "missing" not in harness(*words)[2]
     failed, damaged = (m.parent for m in sorted(results.glob("pair/[0-9a-f]*/manifest.json"))[:2])
     write_manifest(failed, msgspec.structs.replace(read_manifest(failed), state="failed", reason="lost\nits power"))
     (damaged / "manifest.json").write_bytes(b"{")
-    code, _, err = harness(*words)
-    assert code == 0
-    manifest = read_manifest(failed)
-    label = f"{manifest.group}/{manifest.regime}/{manifest.seed}"
-    line, problem = err.splitlines()[1:3]  # behind that the suite, made by hand, cannot be prepared
+    line, problem = harness(*words)[2].splitlines()[1:3]  # behind that the suite, made by hand, cannot be prepared
     assert line.startswith("pair: missing from these numbers: 2 cells: ")
-    assert f"{label} failed (lost its power)" in line
+    assert f"{label_of(read_manifest(failed))} failed (lost its power)" in line
     assert f"{damaged.name}/manifest.json: not a manifest" in problem
 
 
@@ -190,14 +183,11 @@ def test_ones_own_results_are_not_another_labs(harness: Harness, folder: Path) -
         refused(harness("import", source, "--results", "results"), "are the results of --results themselves")
 
 
-def test_options_that_would_be_ignored(harness: Harness, folder: Path, tmp_path: Path) -> None:
-    reference = Path(__file__).parents[2] / "results"
-    words = ["--results", reference, "--set", "training.steps=1"]
-    refused(
-        harness("status", "quickstart@reference", *words), "quickstart@reference: these results have no suite whose"
-    )
+def test_options_that_would_be_ignored(harness: Harness) -> None:
+    words = ["--results", Path(__file__).parents[2] / "results", "--set", "training.steps=1"]
+    refused(harness("status", "quickstart@reference", *words), "quickstart@reference: these results have no suite")
     refused(harness("status", *words), "--set: name the suite too")
-    for option in ("--levels=foo", "--task=micro", "--prompts=200", "--answers=3", "--few-shot=1", "--plain"):
+    for option in ("--levels=foo", "--prompts=200", "--plain"):
         refused(harness("tasks", option), f"{option.partition('=')[0]}: belongs to --calibrate")
 
 
@@ -219,13 +209,6 @@ def test_printed_commands_are_quoted(harness: Harness, tmp_path: Path) -> None:
     refused(harness("new-engine", "A"), "'A' cannot name an engine")
 
 
-@pytest.fixture
-def checkpoint(folder: Path) -> Path:
-    (folder / "ck").mkdir(exist_ok=True)
-    (folder / "ck" / "config.json").write_text('{"model_type": "llama"}')
-    return folder / "ck"
-
-
 REFUSED = [
     (["--tasks", "nope"], "'nope'"),
     (["--tasks", "no.jsonl"], "no.jsonl"),
@@ -235,17 +218,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "line"), REFUSED)
-def test_an_evaluation_is_refused(harness: Harness, checkpoint: Path, words: list[str], line: str) -> None:
+def test_an_evaluation_is_refused(harness: Harness, words: list[str], line: str) -> None:
     refused(harness("eval", "ck", *words), line)
 
 
-def test_it_is_refused_before_libraries_are_imported(checkpoint: Path) -> None:
-    call = ["harness", "eval", "ck"]
-    code = f"import sys; sys.argv = {call}; import atexit; from harness.cli import main\n"
+def test_it_is_refused_before_libraries_are_imported(folder: Path) -> None:
+    code = "import sys; sys.argv = ['harness', 'eval', 'ck']; import atexit; from harness.cli import main\n"
     code += (
         "atexit.register(lambda: print([m for m in ('torch', 'transformers', 'lm_eval') if m in sys.modules]))\nmain()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=checkpoint.parent, capture_output=True, text=True, timeout=100
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (2, "[]\n"), done

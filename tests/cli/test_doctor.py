@@ -48,12 +48,6 @@ def test_a_cache_that_cannot_be_written(cache, monkeypatch):
 def test_sets_are_counted_where_they_are(cache, tmp_path, monkeypatch):
     check = checks()["benchmark data"]
     assert (check.ok, check.found) == (False, f"0 of {len(SETS)} sets in {cache}")
-    remote = SETS["aime25"].remote
-    for file in remote.files:
-        path = cached_path(remote, file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    assert checks()["benchmark data"].found.startswith("1 of")
     (tmp_path / "amc23.jsonl").write_text("{}")
     monkeypatch.setenv("HARNESS_DATA", str(tmp_path))
     assert checks()["benchmark data"].found == f"0 of {len(SETS)} sets in {tmp_path}, altered: amc23"
@@ -74,8 +68,6 @@ def test_the_gpus_are_those_that_cuda_shows(cache, nvidia_smi, monkeypatch):
     """Every number true, 3."""
     nvidia_smi(2)
     assert checkup._gpu() == Check("gpu", True, "0: H100 of 86 GB; 1: H100 of 86 GB")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert checkup._gpu().found == "1: H100 of 86 GB"
     for chosen in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
         assert (checkup._gpu().ok, checkup._gpu().found) == (False, f"none that CUDA_VISIBLE_DEVICES={chosen!r} leaves")

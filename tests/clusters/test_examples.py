@@ -39,14 +39,12 @@ def test_its_commands_are_the_programs_own(place):
     assert len(found) >= 2, found
     for command in found:
         right(command.replace('"$SUITE"', "hetero_size").replace('"$SKYPILOT_NUM_NODES"', "2"))
-    done = subprocess.run(["bash", "-n"], input=SCRIPTS[place], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    subprocess.run(["bash", "-n"], input=SCRIPTS[place], text=True, check=True)
 
 
 def test_the_ray_job_has_the_same_nodes_everywhere():
     (claim,) = yaml.safe_load_all((EXAMPLES / "kuberay" / "volume.yaml").read_text())
     job = yaml.safe_load((EXAMPLES / "kuberay" / "rayjob.yaml").read_text())
-    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     cluster = job["spec"]["rayClusterSpec"]
     pins = dict(
         re.findall(r"^([\w-]+)(?:\[\w+\])?==(\S+)", (ROOT / "constraints-openrlhf.txt").read_text(), re.MULTILINE)
@@ -60,7 +58,6 @@ def test_the_ray_job_has_the_same_nodes_everywhere():
         volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
         assert mounts.keys() == volumes.keys()
         assert volumes["shared"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-        assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
         assert f"--results {mounts['shared']}/" in job["spec"]["entrypoint"]
         assert (mounts["shm"], volumes["shm"]["emptyDir"]["medium"]) == ("/dev/shm", "Memory")
 
@@ -70,13 +67,11 @@ def test_the_skypilot_task_keeps_all_on_its_volume():
     (volume,) = task["volumes"]
     assert f"--results {volume}/" in task["run"]
     assert all(task["envs"][name].startswith(f"{volume}/") for name in ("HF_HOME", "HARNESS_CACHE"))
-    assert task["num_nodes"] > 1
 
 
 def test_the_page_names_every_word_of_a_template_and_every_file():
     assert all(f"@{word}@" in PAGE for word in WORDS)
     for engine in ("embedded", "openrlhf"):
         assert set(re.findall(r"@([A-Z]+)@", read_template(None, engine))) <= set(WORDS)
-    named = [n for n in re.findall(r"`((?:examples|harness|tests|benchmarks)/[\w./]+)`", PAGE) if "<" not in n]
-    assert len(named) > 5
+    named = re.findall(r"`((?:examples|harness|tests|benchmarks)/[\w./]+)`", PAGE)
     assert not [name for name in named if not (ROOT / name).exists()]

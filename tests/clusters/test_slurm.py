@@ -55,10 +55,7 @@ def test_it_is_a_script_that_shells_and_checkers_take(tmp_path, suite, asked):
     _, made = written(suite, tmp_path / "a folder", f"title={EVIL}", asked=asked)
     subprocess.run(["bash", "-n"], input=made.script, text=True, check=True)
     if shutil.which("shellcheck"):
-        done = subprocess.run(
-            ["shellcheck", "--severity=warning", "-"], input=made.script, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout
+        subprocess.run(["shellcheck", "--severity=warning", "-"], input=made.script, text=True, check=True)
 
 
 def test_what_it_asks_for(tmp_path):
@@ -88,9 +85,7 @@ def test_the_suite_beside_it_has_the_cells_of_the_one_that_was_named(tmp_path, o
     made.write()
     again = prepare(str(made.folder / "suite.yaml"), tmp_path, overrides=overrides)
     assert [c.key for c in again.every] == [c.key for c in prepared.every]
-    assert again.folder == prepared.folder
-    assert again.altered == prepared.altered
-    assert again.file() == prepared.file()
+    assert (again.folder, again.altered, again.file()) == (prepared.folder, prepared.altered, prepared.file())
 
 
 def test_nothing_of_an_option_is_run_by_the_shell(tmp_path):
@@ -109,13 +104,12 @@ def test_nothing_of_an_option_is_run_by_the_shell(tmp_path):
     assert f"title={EVIL}" in said
     assert said[said.index("--results") + 1] == str(tmp_path / EVIL)
     assert said[-4:] == ["--jobs", "3", "--shard", "2/3"]
-    assert not [*tmp_path.rglob("hacked")]
-    assert not Path("hacked").exists()
+    assert not [*tmp_path.rglob("hacked"), *Path().glob("hacked")]
 
 
 @pytest.mark.parametrize(
     ("state", "sent", "requeued"),
-    [("RUNNING", "USR1", True), ("RUNNING", "TERM", True), ("COMPLETING", "TERM", False), ("RUNNING", None, False)],
+    [("RUNNING", "USR1", True), ("COMPLETING", "TERM", False), ("RUNNING", None, False)],
 )
 def test_a_signal_reaches_the_run_and_only_a_job_that_is_to_run_on_is_requeued(tmp_path, state, sent, requeued):
     _, made = written("quickstart", tmp_path)
@@ -132,9 +126,8 @@ def test_a_signal_reaches_the_run_and_only_a_job_that_is_to_run_on_is_requeued(t
     if sent:
         process.send_signal(getattr(signal, f"SIG{sent}"))
     out, _ = process.communicate(timeout=20)
-    assert ("checkpoint" in out) == (sent is not None)
-    assert ("requeue 7" in out) == requeued
-    assert process.returncode == (130 if sent else 3)
+    said = "checkpoint" in out, "requeue 7" in out, process.returncode
+    assert said == (sent is not None, requeued, 130 if sent else 3)
 
 
 @pytest.mark.parametrize(
@@ -159,28 +152,21 @@ def test_templates_of_ones_own(tmp_path):
     with pytest.raises(UsageError, match="unknown word @ADRESS@; there are @DIRECTIVES@"):
         written("openrlhf_cpu", tmp_path, template=read_template(file, "openrlhf"))
     file.write_text("echo")
-    with pytest.raises(UsageError, match="#!"):
-        read_template(file, "openrlhf")
-    with pytest.raises(UsageError, match="no such template"):
-        read_template(tmp_path / "none", "openrlhf")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match="no such template"):
-        read_template(tmp_path / "pipe", "openrlhf")
+    for name, words in (("mine.sh", "#!"), ("none", "no such template"), ("pipe", "no such template")):
+        with pytest.raises(UsageError, match=words):
+            read_template(tmp_path / name, "openrlhf")
 
 
-def test_the_command_prints_and_writes_nothing_or_says_what_is_missing(tmp_path):
-    results = tmp_path / "results"
-    code, out, err = harness("submit", "quickstart", "--slurm", "--dry-run", "--results", results)
-    assert (code, out.startswith("#!/bin/bash\n#SBATCH"), results.exists()) == (0, True, False), err
-    empty = {"PATH": str(tmp_path)}
-    code, out, err = harness("submit", "quickstart", "--slurm", "--results", results, env=empty)
-    assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert "sbatch is not on this machine" in err
-    code, _, err = harness("submit", "quickstart")
-    assert (code, err) == (2, "harness: submit: say where to: --slurm\n")
+def test_the_command_prints_and_writes_nothing_or_says_what_is_missing(tmp_path, monkeypatch):
+    words = ("submit", "quickstart", "--slurm", "--results", tmp_path / "results")
+    code, out, err = harness(*words, "--dry-run")
+    assert (code, out.startswith("#!/bin/bash\n#SBATCH"), words[-1].exists()) == (0, True, False), err
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, err = harness(*words)
+    assert (code, out, err.count("\n"), "sbatch is not on this machine" in err) == (2, "", 1, True), err
+    assert harness("submit", "quickstart") == (2, "", "harness: submit: say where to: --slurm\n")
     (tmp_path / "sbatch").write_text("#!/bin/bash\necho 'invalid partition' >&2\nexit 1")
     (tmp_path / "sbatch").chmod(0o755)
-    code, out, err = harness(
-        "submit", "quickstart", "--slurm", "--results", results, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    )
+    code, out, err = harness(*words)
     assert (code, "invalid partition" in err) == (1, True), err

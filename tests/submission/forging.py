@@ -26,10 +26,8 @@ class Forgery:
         self.restated = False
 
     def cell(self, regime: str, seed: int) -> Path:
-        return next(m for m in self._folders() if (read_manifest(m).regime, read_manifest(m).seed) == (regime, seed))
-
-    def _folders(self) -> list[Path]:
-        return sorted(m.parent for m in self.folder.glob("*/manifest.json"))
+        folders = sorted(m.parent for m in self.folder.glob("*/manifest.json"))
+        return next(m for m in folders if (read_manifest(m).regime, read_manifest(m).seed) == (regime, seed))
 
     def manifest(self, cell: Path, change: Callable[[Manifest], Manifest]) -> None:
         write_manifest(cell, change(read_manifest(cell)))
@@ -46,16 +44,11 @@ class Forgery:
 
     def pack(self, out: Path) -> Path:
         if self.restated:
-            try:
-                given = stated(self.root, self.about.suite)
-                (self.root / SCORES).write_bytes(msgspec.json.encode(given))
-            finally:
-                for left in self.root.glob("*duckdb*"):
-                    left.unlink()
+            (self.root / SCORES).write_bytes(msgspec.json.encode(stated(self.root, self.about.suite)))
         files = {
             p.relative_to(self.root).as_posix(): p.read_bytes()
             for p in sorted(self.root.rglob("*"))
-            if p.is_file() and p.name != ABOUT and not p.name.startswith(".")
+            if p.is_file() and p.name != ABOUT and p.name[0] != "." and "duckdb" not in p.name
         }
         name, data = pack(self.about.suite, files, self.about.harness, self.about.processor)
         (out / name).write_bytes(data)

@@ -24,10 +24,8 @@ def test_a_bundle_is_the_same_bytes_again_and_holds_no_path_of_this_machine(
     results: Path, bundle: Path, tmp_path: Path
 ) -> None:
     again = make_bundle("labs", results, tmp_path)
-    assert again.name == bundle.name
-    assert again.read_bytes() == bundle.read_bytes()
+    assert (again.name, again.read_bytes()) == (bundle.name, bundle.read_bytes())
     assert str(results).encode() not in bundle.read_bytes()
-    assert bundle.stat().st_size < 1 << 20
 
 
 def test_a_real_bundle_is_accepted_and_shown_with_its_badge(results: Path, bundle: Path, tmp_path: Path) -> None:
@@ -35,15 +33,9 @@ def test_a_real_bundle_is_accepted_and_shown_with_its_badge(results: Path, bundl
     report = json.loads(out)
     assert (code, report["refused"], err) == (0, "", "")
     assert [line["good"] for line in report["lines"]] == [True] * 14
-    assert report["submission"]["badge"] == "re-scored"
-    assert report["submission"]["category"] == "published defaults: sgt"
     ok("import", bundle, "--origin", "lab-b", "--results", tmp_path)
     out = ok("show", "labs@lab-b", "--results", tmp_path)
     assert out.splitlines()[0] == "labs@lab-b: re-scored; published defaults: sgt"
-    assert json.loads(harness("show", "labs@lab-b", "--format", "json", "--results", tmp_path)[1])["submission"] == (
-        "re-scored; published defaults: sgt"
-    )
-    harness("show", "labs", "--results", results)
     with Snapshot(results) as mine, Snapshot(tmp_path) as theirs:
         assert show_rows(mine, "labs") == show_rows(theirs, "labs@lab-b")
 
@@ -79,8 +71,7 @@ def test_an_imported_folder_is_marked_as_reported(results: Path, tmp_path: Path)
 def test_a_cell_runs_again_to_its_rows_and_a_tampered_one_does_not(bundle: Path, tmp_path: Path) -> None:
     with checked(bundle, tmp_path, RerunRequest(1, seed=0)) as (_, report):
         pass
-    assert report.refused == ""
-    assert report.submission is not None
+    assert report.submission is not None, report.refused
     assert report.submission.badge == "re-executed"
     assert report.lines[-1].words.endswith("every row the same")
     label = report.submission.re_executed[0]
@@ -92,8 +83,7 @@ def test_a_cell_runs_again_to_its_rows_and_a_tampered_one_does_not(bundle: Path,
     with checked(forgery.pack(tmp_path), tmp_path, RerunRequest(1, seed=0)) as (_, report):
         pass
     assert [line.check for line in report.lines if not line.good] == ["re-execution"]
-    assert "other rows: steps" in report.refused
-    assert f"({label}, --seed 0)" in report.refused
+    assert f"({label}, --seed 0): other rows: steps" in report.refused
 
 
 def test_one_that_takes_too_long_is_refused(bundle: Path, tmp_path: Path) -> None:
@@ -104,11 +94,9 @@ def test_one_that_takes_too_long_is_refused(bundle: Path, tmp_path: Path) -> Non
 
 def test_only_a_finished_suite_becomes_a_bundle(results: Path, tmp_path: Path) -> None:
     code, _, err = harness("bundle", "nothing", "--results", results)
-    assert (code, err.count("\n")) == (2, 1)
-    assert "no results of the suite as written" in err
+    assert (code, err.count("\n"), "no results of the suite as written" in err) == (2, 1, True)
     shutil.copytree(results, tmp_path / "results")
     cell = next((tmp_path / "results" / "labs").glob("*/manifest.json")).parent
     shutil.rmtree(cell)
     code, _, err = harness("bundle", "labs", "--results", tmp_path / "results", "-o", tmp_path)
-    assert code == 2
-    assert f"{cell}: absent" in err
+    assert (code, f"{cell}: absent" in err) == (2, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,23 +13,19 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import reference
 from forging import column
-from running import harness, ingested
-from streamlit.testing.v1 import AppTest
+from running import harness, ingested, ok
 
 from harness.errors import StoreError, UsageError
 from harness.formats.finished_cells import finished_cells
-from harness.session.cell.manifests import processor
 from harness.store.ingest import ingest
-from harness.store.manifest import Manifest, read_manifest, read_suite
+from harness.store.manifest import Manifest, read_suite
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference, references, write_reference
-from harness.store.rows import PUBLISHED
-from harness.store.table import seed_rows, show_rows, suites
+from harness.store.table import show_rows, suites
 from harness.submission.rerun import possible
 from harness.versions import recorded
 from leaderboard.report import export_report
@@ -64,16 +61,14 @@ def test_they_give_the_table_of_the_run_in_little_room(results: Path, clone: Pat
     ingest(clone)
     with Snapshot(results) as ours, Snapshot(clone) as kept:
         assert show_rows(kept, "labs@reference") == show_rows(ours, "labs")
-        assert seed_rows(kept, "labs@reference") == seed_rows(ours, "labs")
         counts = "SELECT count(*) AS n FROM {} WHERE suite = ?"
         for table in ("steps", "samples", "curves", "costs"):
             assert kept.query(counts.format(table), ["labs@reference"]) == ours.query(counts.format(table), ["labs"])
-        assert kept.query("SELECT DISTINCT prompt || text AS words FROM samples")["words"].to_pylist() == [""]
-        assert kept.query("SELECT DISTINCT origin FROM cells")["origin"].to_pylist() == ["reference"]
-        assert len(list(finished_cells(kept, clone, "labs@reference"))) == 18
-        assert next(finished_cells(kept, clone, "labs@reference")).contents.tables["samples"].num_rows > 0
+        asked = "SELECT DISTINCT prompt || text AS words, c.origin FROM samples JOIN cells c USING (suite, cell)"
+        assert kept.query(asked).to_pylist() == [{"words": "", "origin": "reference"}]
+        cells = list(finished_cells(kept, clone, "labs@reference"))
+        assert (len(cells), cells[0].contents.tables["samples"].num_rows > 0) == (18, True)
     files = list((clone / "reference" / "labs").iterdir())
-    assert sum(f.stat().st_size for f in files) < 12_000 * 11
     assert not any(str(results).encode() in f.read_bytes() for f in files)
     reference.make(results, ["labs"], tmp_path)
     for file in files:
@@ -111,52 +106,27 @@ def test_what_gives_another_table_or_would_be_refused_is_not_kept(
     assert not references(tmp_path)
 
 
-@pytest.mark.parametrize(("step", "fault"), [(PUBLISHED, ""), (PUBLISHED - 1, "column checkpoint_step: absent or out")])
-def test_answers_of_a_model_as_published_are_kept(step: int, fault: str, copy: Path) -> None:
-    def earlier(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
-        if manifest.kind == "base":
-            tables["samples"] = column(tables["samples"], "checkpoint_step", lambda row: step)
-        return manifest
-
-    folder = copy / "reference" / "labs"
-    altered(folder, earlier)
-    if fault:
-        with pytest.raises(StoreError, match=fault):
-            read_reference(folder)
-    else:
-        assert pc.min(read_reference(folder).tables["samples"]["checkpoint_step"]).as_py() == PUBLISHED
-
-
 @pytest.mark.slow
 def test_everything_opens_on_them_where_there_is_nothing_else(clone: Path, tmp_path: Path) -> None:
     code, out, err = harness("show", "labs", "--results", clone)
     assert (code, out.splitlines()[0]) == (0, "labs@reference: reference; published defaults: sgt")
     assert err == "reference results; your own: harness run labs\n"
     code, everything, err = harness("show", "--results", clone)
-    assert (code, everything) == (0, out)
-    assert "nothing was run here yet (harness run labs)" in err
-    code, out, _ = harness("show", "labs", "--format", "json", "--results", clone)
-    assert json.loads(out)["suite"] == "labs@reference"
-    code, out, _ = harness("status", "--results", clone, "--json")
-    assert {(c["suite"], c["state"]) for c in json.loads(out)["cells"]} == {("labs@reference", "done")}
-    assert harness("export", "labs", "--results", clone, "--out", tmp_path / "report.html")[0] == 0
-    assert "labs@reference" in (tmp_path / "report.html").read_text()
-    for form in ("lm-eval", "parquet", "cards"):
-        assert harness("export", "labs", "--format", form, "--results", clone, "--out", tmp_path / form)[0] == 0
-    assert (
-        "18"
-        in harness(
-            "sql", "SELECT count(*) FROM scores WHERE metric = 'greedy' AND cell NOT LIKE 'base%'", "--results", clone
-        )[1]
-    )
+    assert (code, everything, "nothing was run here yet (harness run labs)" in err) == (0, out, True)
+    assert json.loads(ok("show", "labs", "--format", "json", "--results", clone))["suite"] == "labs@reference"
+    cells = json.loads(ok("status", "--results", clone, "--json"))["cells"]
+    assert {(c["suite"], c["state"]) for c in cells} == {("labs@reference", "done")}
+    for form in ("html", "lm-eval", "parquet", "cards"):
+        ok("export", "labs", "--format", form, "--results", clone, "--out", tmp_path / form)
+    assert "labs@reference" in (tmp_path / "html").read_text()
     assert sorted(p.name for p in clone.iterdir() if p.is_dir()) == ["reference"]  # nothing is copied
 
 
 def test_own_results_come_first_and_these_are_marked(results: Path, copy: Path, tmp_path: Path) -> None:
     shutil.copytree(results / "labs", copy / "labs")
     code, out, err = harness("show", "labs", "--results", copy)
-    assert (code, "@reference" in out) == (0, False)
-    assert "reference results beside these: harness show labs@reference" in err
+    beside = "reference results beside these: harness show labs@reference"
+    assert (code, "@reference" in out, beside in err) == (0, False, True)
     assert harness("show", "--results", copy)[1] == out
     assert harness("show", "labs@reference", "--results", copy)[1].startswith("labs@reference: reference;")
     assert {c["suite"] for c in json.loads(harness("status", "--results", copy, "--json")[1])["cells"]} == {"labs"}
@@ -171,16 +141,6 @@ def test_a_suite_of_the_name_reference_has_cells_beside_them(results: Path, copy
     with ingested(copy) as snapshot:
         assert suites(snapshot) == ["reference", "labs@reference"]
         assert show_rows(snapshot, "reference")
-
-
-def test_another_folder_is_that_folder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clone: Path) -> None:
-    monkeypatch.chdir(clone.parent)
-    assert harness("show", "labs")[0] == 0
-    (tmp_path / "mine").mkdir()
-    code, out, err = harness("show", "--results", tmp_path / "mine")
-    assert (code, out, "no results yet" in err) == (2, "", True)
-    code, _, err = harness("status", "--results", tmp_path / "mine")
-    assert (code, "no suite has been run here yet" in err) == (2, True)
 
 
 def test_their_label_is_nobody_elses(bundle: Path, results: Path, tmp_path: Path) -> None:
@@ -217,9 +177,7 @@ def test_a_random_cell_comes_out_again(
 ) -> None:
     monkeypatch.setattr(reference, "_base_differs", lambda name, minutes: False)
     assert reference.check(clone, 1, 0, 10.0) == 0
-    out = capfd.readouterr().out
-    assert out.startswith("ok           labs: llama-qwen/")
-    assert out.endswith("every row the same\n")
+    assert re.fullmatch("ok +labs: llama-qwen/.*every row the same\n", capfd.readouterr().out)
 
     def spoil(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
         if "steps" in tables:
@@ -293,38 +251,12 @@ def test_where_there_is_none_the_check_says_so(
         assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_manifest_names_its_kind_of_cpu(results: Path) -> None:
-    found = {
-        read_manifest(f.parent).provenance.machine["processor"] for f in (results / "labs").glob("*/manifest.json")
-    }
-    assert found == {processor()}
-
-
 @pytest.mark.slow
 def test_what_is_committed_is_whole_and_small() -> None:
     folders = references(ROOT / "results")
     for folder in folders.values():
         assert all(manifest.state == "done" for manifest in read_reference(folder).manifests.values())
     assert sum(f.stat().st_size for folder in folders.values() for f in folder.iterdir()) <= reference.MOST
-
-
-def test_the_leaderboard_says_what_is_not_kept_with_them(clone: Path) -> None:
-    """What was exchanged is counted, and shown no more."""
-
-    def draw(results: str) -> None:
-        from pathlib import Path
-
-        from leaderboard.data import open_store
-        from leaderboard.page import draw_page
-        from leaderboard.views import PAGES
-
-        page = next(p for p in PAGES if p.slug == "exchange")
-        draw_page(page, open_store(Path(results)), "labs@reference")
-
-    app = AppTest.from_function(draw, args=(str(clone),), default_timeout=60).run()
-    assert not app.exception, app.exception[0].stack_trace
-    assert "not kept with these results" in app.info[0].value
-    assert (app.dataframe[0].value["received"] > 0).any()
 
 
 def forged(folder: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> None:
@@ -365,9 +297,7 @@ def test_rows_that_no_run_writes_are_refused_with_their_place(copy: Path, messag
         read_reference(folder)
     assert f"{name}.parquet" in str(error.value)
     code, out, err = harness("show", "labs", "--results", copy)
-    assert (code, out) == (1, "")
-    assert f"{name}.parquet" in err
-    assert "Traceback" not in err
+    assert (code, out, f"{name}.parquet" in err, "Traceback" in err) == (1, "", True, False)
 
 
 def test_a_torn_suite_file_does_not_hide_the_other_suites(results: Path, copy: Path) -> None:
@@ -376,7 +306,5 @@ def test_a_torn_suite_file_does_not_hide_the_other_suites(results: Path, copy: P
     for file in (copy / "torn").glob("suite*.json"):
         file.write_bytes(file.read_bytes()[:40])
     code, out, err = harness("show", "--results", copy)
-    assert code == 0
-    assert "labs" in out
-    assert "torn" in err
+    assert (code, "labs" in out, "torn" in err) == (0, True, True)
     assert harness("show", "torn", "--results", copy)[0] == 1

@@ -55,12 +55,11 @@ def test_the_same_question_has_the_same_answer_and_another_seed_another(sampler)
 
 
 def test_tpe_heeds_results_and_random_does_not():
-    better, worse = told(), told((0.4, 0.1, 0.9, 0.3))
-    answers = {
-        s: [propose(SPACES, DEFAULTS, t, range(4, 12), s, 0) for t in (better, worse)] for s in ("tpe", "random")
-    }
-    assert answers["tpe"][0] != answers["tpe"][1]
-    assert answers["random"][0] == answers["random"][1]
+    for sampler, heeds in (("tpe", True), ("random", False)):
+        one, other = (
+            propose(SPACES, DEFAULTS, t, range(4, 12), sampler, 0) for t in (told(), told((0.4, 0.1, 0.9, 0.3)))
+        )
+        assert (one != other) == heeds
 
 
 def test_first_batches_share_what_regimes_share():
@@ -74,18 +73,15 @@ def test_tpe_finds_the_better_half():
     """Thirty trials of a score that peaks at weight 0.8: later batches lie nearer to it than the first."""
     known: list[CompletedTrial] = []
     for first in range(0, 32, 4):
-        for n, s in zip(
-            range(first, first + 4), propose(SPACES, DEFAULTS, known, range(first, first + 4), "tpe", 0), strict=True
-        ):
-            known.append(CompletedTrial(n, s, -abs(s["weight"] - 0.8), {}))
+        asked = propose(SPACES, DEFAULTS, known, range(first, first + 4), "tpe", 0)
+        known += [CompletedTrial(first + i, s, -abs(s["weight"] - 0.8), {}) for i, s in enumerate(asked)]
     away = [abs(t.settings["weight"] - 0.8) for t in known]
     assert sum(away[-8:]) / 8 < 0.6 * sum(away[:8]) / 8
 
 
 @pytest.fixture
 def suite():
-    found = load("tuned_small")
-    return rules.validate(found, "tuned_small")
+    return rules.validate(load("tuned_small"), "tuned_small")
 
 
 def test_every_trial_has_the_step_s_number_of_answers(suite):
@@ -144,9 +140,7 @@ def test_how_many_runs_that_is(suite):
 def test_what_is_foreseen_is_what_runs_at_most(suite):
     trials, check, table = foreseen(suite)
     cells = [len(s.regimes) * len(s.groups) * len(s.seeds) for s in (trials, check, table)]
-    assert cells[0] + cells[1] == runs(suite)
-    assert cells[2] == 2 * 4 * 3
-    assert len({v.name for s in (trials, check, table) for v in s.regimes}) == 4 * (8 + 2)
+    assert (cells[0] + cells[1], cells[2]) == (runs(suite), 2 * 4 * 3)
     full = foreseen(load("tuned_full"))
     assert sum(len(s.regimes) * len(s.groups) * len(s.seeds) for s in full[:2]) == runs(load("tuned_full"))
     assert len(full[-1].regimes) == 3 * 9
