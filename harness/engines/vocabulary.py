@@ -60,10 +60,12 @@ class Vocabulary:
             return prompt.text
         return str(self.tokenizer.decode(self.encode(prompt), clean_up_tokenization_spaces=False))
 
-    def is_content(self, tokens: Int32[np.ndarray, "T"]) -> bool:
-        """Whether every id can be part of an answer."""
+    def checked(self, tokens: Int32[np.ndarray, "T"]) -> Int32[np.ndarray, "T"]:
+        """The same. Raises EngineError where an id cannot be part of an answer."""
         ids = tokens.tolist()
-        return not ids or (min(ids) >= 0 and max(ids) < self.size and self.forbidden.isdisjoint(ids))
+        if ids and (min(ids) < 0 or max(ids) >= self.size or not self.forbidden.isdisjoint(ids)):
+            raise EngineError(f"policy {self.policy}: an answer holds ids that are no content of its vocabulary")
+        return tokens
 
     def text(self, tokens: Int32[np.ndarray, "T"], finished: bool) -> str:
         """Without EOS."""

@@ -205,9 +205,7 @@ class EmbeddedEngine:
             yield piece, found, tokens
 
     def _request(self, prompt: int, tokens: Int32[np.ndarray, "T"]) -> Request:
-        if not self._policy.vocabulary.is_content(tokens):
-            raise EngineError(f"policy {self.name}: an answer holds ids that are no content of its vocabulary")
-        return Request(prompt, tokens.tolist())
+        return Request(prompt, self._policy.vocabulary.checked(tokens).tolist())
 
     def _distinct(self, prompts: Sequence[Prompt]) -> tuple[list[list[int]], dict[str, int]]:
         """Token ids of the distinct prompts, and the place of each by prompt id."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.allocation.chunks import BLOCK
-from harness.engines.embedded.masks import by_layer, causal, kinds_of_layers, left_pad, positions
+from harness.engines.embedded.kernels import by_layer, causal, kinds_of_layers, left_pad, positions
 from harness.phases import inside
 
 COMPACTION = 0.125  # share of finished rows at which they are dropped, as a finished row costs as much as another
