@@ -167,9 +167,7 @@ class Tally:
         outside = np.concatenate(self._outside)
         return Drift(float(tokens.mean()), float(np.quantile(tokens, 0.99)), float(outside.mean()))
 
-    def report(
-        self, norm: float, own_norm: float = nan, peer_norm: float = nan, cosine: float = nan
-    ) -> UpdateReport:
+    def report(self, norm: float, own_norm: float = nan, peer_norm: float = nan, cosine: float = nan) -> UpdateReport:
         """The terms' losses add up to the whole. The norm of all own (peer) terms is also that of the only one of its source."""
         norms, sources = {"own": own_norm, "peer": peer_norm}, [term.source for term in self._terms]
         reports = []

@@ -16,7 +16,7 @@ from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_an
 from harness.learning.conformance import check_regime
 from harness.learning.hints import Hint
 from harness.learning.regime import Need, Regime
-from harness.learning.registry import build, installed, listing
+from harness.learning.registry import build, installed
 from harness.learning.terms import Term
 
 SHARES = {
@@ -57,14 +57,6 @@ def test_what_is_shared_and_needed():
         assert (build(name, {}).shares, build(name, {}).needs) == (shares, NEEDS.get(name, set()))
     assert build("prp", {"ratio": "receiver_old"}).needs == {Need.RECEIVER_OLD}
     assert build("prp", {"ratio": "none"}).needs == set()
-
-
-def test_the_listing_has_source_and_status():
-    found = {info.name: info for info in listing()}
-    assert "arXiv 2504.14945" in found["luffy"].source
-    assert found["luffy"].status == "formula and defaults are published"
-    assert "arXiv 2508.11408" in found["chord"].source
-    assert "our reading" in found["chord"].status
 
 
 def test_published_defaults():

@@ -278,10 +278,3 @@ def test_draws_are_uniform_and_without_repeats():
     for external, due in ((None, 8), (0, 0), (99, len(mixed))):
         peer = build("sapo", {"external": external}).learn(wide.own, wide.inbox, wide.context())[1]
         assert len({wide.key_of(a.tokens)[:2] for a in peer.answers}) == min(due, len(mixed))
-
-
-def test_clip_bounds_and_weights_are_options():
-    world = make_world(0)
-    own, peer = build("prp", {"clip_low": 0.1, "clip_high": 2.0}).learn(world.own, world.inbox, world.context())
-    assert (own.objective.low, own.objective.high) == (peer.objective.low, peer.objective.high) == (0.9, 3.0)
-    assert build("sgt", {}).options.lambda_ == 0.1

@@ -74,9 +74,8 @@ def test_mass_is_conserved_and_stays_in_its_chunk(pair, seed, scale):
         np.testing.assert_allclose(aligned[r], logprobs[s].sum() * (share / share.sum()), rtol=1e-6, atol=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_conservation_over_a_long_answer(seed):
-    rng = np.random.default_rng(seed)
+def test_conservation_over_a_long_answer():
+    rng = np.random.default_rng(0)
     source_ends = np.cumsum(rng.integers(1, 6, 20_000))
     receiver_ends = np.unique(np.append(rng.integers(1, source_ends[-1], 15_000), source_ends[-1]))
     logprobs = -rng.exponential(1.0, source_ends.size)
@@ -94,9 +93,9 @@ def test_a_receiver_that_is_sure_of_its_tokens_gets_bytes():
 PAIRS = [(a, b) for a in sorted(zoo.KINDS) for b in sorted(zoo.KINDS) if a != b]
 
 
-@pytest.mark.parametrize(("source", "receiver"), PAIRS[::3])
+@pytest.mark.parametrize(("source", "receiver"), PAIRS[::9])
 def test_mass_over_two_thousand_texts(source, receiver, encoded):
-    """30 of the 90 pairs; the chunks of every 50th text against the merge."""
+    """10 of the 90 pairs; the chunks of every 50th text against the merge."""
     both = [(a, b) for a, b in zip(encoded[source], encoded[receiver], strict=True) if a is not None and b is not None]
     assert len(both) > 1950
     rng = np.random.default_rng(1)

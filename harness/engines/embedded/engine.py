@@ -110,22 +110,14 @@ class EmbeddedEngine:
                     stop=self._policy.stop,
                     forbidden=self._policy.forbidden,
                 )
-                found = self._samples(drawn)
-                for place, prompt in enumerate(chunk):
-                    samples[prompt] = found[place * group : (place + 1) * group]
+                for row in range(len(chunk) * group):
+                    samples[chunk[row // group]].append(self._sample(drawn, row))
         return samples
 
-    def _samples(self, drawn: Drawn) -> list[Sample]:
-        rows = [row[:length].astype(np.int32) for row, length in zip(drawn.tokens, drawn.lengths, strict=True)]
-        texts = self.tokenizer.batch_decode(
-            [row[:-1] if end else row for row, end in zip(rows, drawn.finished, strict=True)],
-            skip_special_tokens=True,
-            clean_up_tokenization_spaces=False,
-        )
-        return [
-            Sample(tokens, logprobs[: len(tokens)], text, bool(end))
-            for tokens, logprobs, text, end in zip(rows, drawn.logprobs, texts, drawn.finished, strict=True)
-        ]
+    def _sample(self, drawn: Drawn, row: int) -> Sample:
+        tokens, finished = drawn.tokens[row, : drawn.lengths[row]].astype(np.int32), bool(drawn.finished[row])
+        text = self._policy.vocabulary.text(tokens, finished)
+        return Sample(tokens, drawn.logprobs[row, : len(tokens)], text, finished)
 
     @torch.inference_mode()
     def score(

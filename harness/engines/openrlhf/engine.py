@@ -141,7 +141,10 @@ class OpenRLHFEngine:
         ids = {prompt.id: self._vocabulary.encode(prompt) for prompt in prompts}
         batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
         batches = settle(batches, prompts, self.score, optimisation.old_logprobs, optimisation.sampler_correction)
-        rows = [[AnswerRow(ids[a.prompt_id], self._vocabulary.checked(a.tokens), a.mask) for _, a in batch.live()] for batch in batches]
+        rows = [
+            [AnswerRow(ids[a.prompt_id], self._vocabulary.checked(a.tokens), a.mask) for _, a in batch.live()]
+            for batch in batches
+        ]
         answers = [row for own in rows for row in own]
         if self._before is None and answers:
             _, self._before = self._difference(answers)
