@@ -37,9 +37,8 @@ def learn(
     score: Score,
     forward: Forward,
 ) -> UpdateReport:
-    """`optimisation.updates` AdamW steps; one without gradient is a step too, so that all regimes make as many. Own terms go
-    first through each mini-batch, so that measuring them apart changes nothing. Raises TrainingError where a gradient is not
-    finite."""
+    """`optimisation.updates` AdamW steps, those without gradient too, so that all regimes make as many. Own terms go first, so
+    that measuring them apart changes nothing. Raises TrainingError where a gradient is not finite."""
     for group in masters.optimiser.param_groups:
         group["lr"], group["betas"] = optimisation.learning_rate, optimisation.betas
         group["weight_decay"] = optimisation.weight_decay
@@ -126,8 +125,8 @@ class Gradients:
 
 
 class Tally:
-    """What happened to the answers of each term over all updates of a step, and the drift of own answers in the first. Answers
-    without a forward pass count in `answers` and `tokens` only."""
+    """What happened to each term's answers over a step's updates, and the drift of own answers in the first. Answers without a
+    forward pass count in `answers` and `tokens` only."""
 
     def __init__(self, terms: Sequence[Term], updates: int) -> None:
         self._terms, self._updates, self._trained = terms, updates, 0
@@ -140,7 +139,7 @@ class Tally:
     def add(
         self, answers: Sequence[tuple[int, TermAnswer]], packed: Packed, statistics: AnswerStatistics, tokens: int = 0
     ) -> None:
-        """Take in the answers of one pack, each with its term's index. tokens: that went through the model for them."""
+        """Take in one pack's answers, each with its term's index. tokens: that went through the model."""
         s, self._trained = statistics, self._trained + tokens
         rows = np.stack([s.clipped_tokens, s.loss, s.ratio_count, s.ratio_sum, s.ratio_square], axis=1)
         np.add.at(self._sums, [term for term, _ in answers], rows)
@@ -168,7 +167,7 @@ class Tally:
         return Drift(float(tokens.mean()), float(np.quantile(tokens, 0.99)), float(outside.mean()))
 
     def report(self, norm: float, own_norm: float = nan, peer_norm: float = nan, cosine: float = nan) -> UpdateReport:
-        """The terms' losses add up to the whole. The norm of all own (peer) terms is also that of the only one of its source."""
+        """Losses of terms add up to the whole. The norm of own (peer) terms is also that of the only one of its source."""
         norms, sources = {"own": own_norm, "peer": peer_norm}, [term.source for term in self._terms]
         reports = []
         for index, (term, sums) in enumerate(zip(self._terms, self._sums, strict=True)):

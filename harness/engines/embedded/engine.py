@@ -1,5 +1,5 @@
-"""One policy in this process, sampled, scored and trained with torch and transformers, on a CPU or on one CUDA device. Dropout
-is off, so a policy's log-probabilities are the same whether sampled, scored or trained."""
+"""One policy in this process, by torch and transformers, on a CPU or one CUDA device. Dropout is off, so log-probabilities are
+the same whether sampled, scored or trained."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ from harness.phases import inside
 
 
 class EmbeddedEngine:
-    """A PolicyEngine over a Hugging Face folder; the options are `EmbeddedOptions`. Raises EngineError where the folder does
-    not open."""
+    """A PolicyEngine over a Hugging Face folder; options as `EmbeddedOptions`. Raises EngineError where it does not open."""
 
     def __init__(
         self,
@@ -154,7 +153,7 @@ class EmbeddedEngine:
         checkpoint.write(folder, self.name, self.version, fill)
 
     def restore(self, folder: Path) -> None:
-        """Continue from a folder of `save`; from a finished cell's, which has no optimiser's state, with a fresh one."""
+        """From a folder of `save`; without an optimiser's state (a finished cell's) with a fresh one."""
         seal = checkpoint.check(folder, self.name)
         policy = self._open(self._folder if self._lora else folder, precision=self.precision)
         if self._lora:

@@ -1,5 +1,5 @@
-"""The output layer: from last hidden states to log-probabilities of tokens. Many logits are made for some of the vocabulary at
-a time, forward and again backward (the idea of Wijmans et al., arXiv 2411.09009)."""
+"""The output layer: from hidden states to log-probabilities. Many logits are made for some of the vocabulary at a time, forward
+and again backward (the idea of Wijmans et al., arXiv 2411.09009)."""
 
 from __future__ import annotations
 

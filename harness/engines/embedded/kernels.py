@@ -36,8 +36,8 @@ def grouped(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """(B, H, Q, D) queries over (B, H / n, K, D) keys and values, faster than torch's CPU kernel, which wants shared keys
-    repeated. Scores are kept for the backward pass, so longer sequences go to that kernel. softcap: bounds the scores."""
+    """(B, H, Q, D) queries over (B, H / n, K, D) keys and values; torch's CPU kernel repeats shared keys and is slower, but keeps
+    no scores for the backward pass, so longer sequences go there. softcap: bounds the scores."""
     batch, heads, queries, width = query.shape
     shared, keys = key.shape[1:3]
     together = query.reshape(batch, shared, heads // shared * queries, width)
@@ -62,8 +62,8 @@ ALL_MASK_ATTENTION_FUNCTIONS.register(GROUPED, eager_mask)
 
 @contextmanager
 def packed(model: nn.Module, rows: int) -> Iterator[None]:
-    """Within it, linear layers in bf16 on a CPU use copies of their weights laid out for about `rows` rows, which torch else
-    makes in each product; the same to the bit. Changes of the weights do not reach the copies."""
+    """Inside, linear layers in bf16 on a CPU use copies of their weights laid out for about `rows` rows, which torch else makes
+    in each product; the same to the bit."""
     layers = [layer for layer in model.modules() if type(layer) is nn.Linear and _gains(layer.weight)]
     for layer in layers:
         weight = _onednn._reorder_linear_weight(layer.weight.detach(), rows)
@@ -84,8 +84,8 @@ def _product(weight: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:
 
 
 def recompute(model: PreTrainedModel) -> None:
-    """Activations are made again in the backward pass (Chen et al., arXiv 1604.06174); transformers' own goes without keys and
-    values of a prefix. Raises EngineError where no layers allow it."""
+    """Checkpointing (Chen et al., arXiv 1604.06174) that keeps a prefix's keys and values, which transformers' own drops. Raises
+    EngineError where no layers allow it."""
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise EngineError(f"no layers that allow checkpointing ({model.config.model_type})")
@@ -106,7 +106,7 @@ Masks = Tensor | Mapping[str, Tensor]  # as transformers takes them: one, or one
 
 
 def kinds_of_layers(config: PretrainedConfig) -> dict[str, int | None]:
-    """Window in tokens, None for all; under "" where the config does not name kinds. Raises EngineError for others."""
+    """Window in tokens, None for all; "" where the config names no kinds. Raises EngineError for others."""
     window = getattr(config, "sliding_window", None)
     named = set(getattr(config, "layer_types", None) or ())
     if not named:

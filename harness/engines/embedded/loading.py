@@ -60,8 +60,8 @@ def open_policy(
     lora: Lora | None = None,
     checkpointing: bool = False,
 ) -> Policy:
-    """Dropout is off; nothing is downloaded, no code of the folder is run. precision: None takes that of the weights; a folder
-    that adapters were merged into is computed in fp32. Raises EngineError."""
+    """Without dropout; nothing is downloaded, no code of the folder runs. precision: None takes that of the weights; merged
+    adapters are computed in fp32. Raises EngineError."""
     try:
         check_small_files(folder)
         check_weights(folder)

@@ -1,5 +1,5 @@
-"""Log-probabilities of given answers, with gradient: each prompt goes through the model once, its answers, in buckets of
-similar length, over its cache; the output layer sees answer positions only."""
+"""Log-probabilities of given answers, with gradient: each prompt goes through the model once, its answers over its cache, in
+buckets of similar length; the output layer sees answer positions only."""
 
 from __future__ import annotations
 

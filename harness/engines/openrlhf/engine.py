@@ -1,5 +1,4 @@
-"""One policy on a Ray cluster, trained by DeepSpeed actors and sampled by vLLM, with the embedded engine's mini-batches and
-surrogate."""
+"""One policy on a Ray cluster: DeepSpeed actors train by the embedded engine's mini-batches and surrogate, vLLM samples."""
 
 from __future__ import annotations
 
@@ -39,8 +38,8 @@ STEPS = 1 << 30  # length of OpenRLHF's learning-rate schedule, which is constan
 
 
 class OpenRLHFEngine:
-    """A PolicyEngine over a Hugging Face folder that every node can read. Raises EngineError where that does not open, or a
-    part does not come up within its deadline."""
+    """A PolicyEngine over a Hugging Face folder that every node reads. Raises EngineError where that does not open, or a part does
+    not come up in time."""
 
     def __init__(
         self,
@@ -202,8 +201,8 @@ class OpenRLHFEngine:
                     )
 
     def check_sync(self, rows: Sequence[AnswerRow]) -> float:
-        """Largest mean difference per token (nats) between rollout engines and trainer. Raises EngineError beyond `USUAL` times
-        what it was before the first update and `settings.tolerance`."""
+        """Largest mean difference per token (nats) of a rollout engine from the trainer. Raises EngineError beyond `USUAL` times
+        that before the first update plus `settings.tolerance`."""
         member, worst = self._difference(rows)
         before = self._before or 0.0
         allowed = USUAL * before + self._settings.tolerance

@@ -1,5 +1,5 @@
-"""The DeepSpeed side: answers as OpenRLHF's `Experience` in micro-batches, and its policy actor, learning by the harness's
-surrogate loss. All ranks run equally many passes, the shorter lists filled up with idle ones, whose loss is zero."""
+"""The DeepSpeed side: answers as OpenRLHF's `Experience` in micro-batches, and its policy actor with the harness's surrogate.
+All ranks run equally many passes, some of them idle ones of zero loss."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ class Apart(NamedTuple):
 
 
 class Gradients:
-    """An update's gradients before DeepSpeed shards them. With `measure`, own and peer answers' add up apart: each rank keeps
-    its share of the sums over all ranks, in fp32; own ones are offloaded while peers' add up."""
+    """An update's gradients before DeepSpeed shards them. With `measure`, own and peer answers' add up apart, in fp32: each rank
+    keeps its share of the sums; own ones are offloaded while peers' add up."""
 
     def __init__(self, module: torch.nn.Module, measure: bool) -> None:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
@@ -220,7 +220,7 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
     def learn(
         self, own: Sequence[MicroBatch], peer: Sequence[MicroBatch], forbidden: Tensor, optimisation: Optimisation
     ) -> Learnt:
-        """One update, left out where the gradient is not finite. DeepSpeed averages the loss over ranks, here it is their sum."""
+        """One update, left out where the gradient is not finite. The loss is the ranks' sum, of which DeepSpeed takes the mean."""
         statistics: list[AnswerStatistics] = []
         gradients = Gradients(self.actor.model.module, optimisation.measure)
         for source, batches in (("own", own), ("peer", peer)):
@@ -366,8 +366,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
 def open_trainers(
     group: PlacementGroup, bundles: Sequence[int], share: float, environment: dict[str, str], deadline: float
 ) -> list[Any]:
-    """A policy's ranks, still starting, of whose devices each books `share`. Raises EngineError where the first does not come
-    up in time."""
+    """A policy's ranks, still starting, each booking `share` of a device. Raises EngineError where the first is late."""
     actor = ray.remote(num_gpus=1, concurrency_groups={"pulse": 1}, runtime_env={"env_vars": environment})(PolicyWorker)
 
     def start(rank: int, host: str | None, port: int | None) -> Any:
