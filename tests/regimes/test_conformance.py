@@ -28,21 +28,13 @@ NEEDS = {
     "naive": {Need.RECEIVER_OLD}, "sapo": {Need.RECEIVER_OLD}, "graft": {Need.RECEIVER_OLD}, "prp": {Need.ALIGNED},
     "ftis": {Need.ALIGNED, Need.RECEIVER_OLD}, "copd": {Need.SCORES},
 }  # fmt: skip
+# Other options are in test_losses, against the formulas.
 OPTIONS = [(name, {}) for name in SHARES] + [
-    ("independent", {"objective": "gspo"}),
-    ("independent", {"objective": "dr_grpo"}),
-    ("prp", {"ratio": "none", "groups": "per_source"}),
     ("prp", {"ratio": "receiver_old", "normalise": "none"}),
-    ("xgrpo", {"baseline": "mixed", "normalise": "none"}),
-    ("hacpo", {"length_normalisation": "bytes", "guards": False}),
-    ("sapo", {"external": 1}),
-    ("luffy", {"gradient": "weight"}),
-    ("chord", {"mu_first": 1.0, "mu_last": 0.0, "phi": False}),
     ("grafted", {"update": "sgt"}),
     ("grafted", {"update": "hacpo"}),
     ("copd", {"ratio": 0.0, "beta": 0.5}),
     ("core", {"probability": 1.0, "train_on": "plain"}),
-    ("ftis", {"groups": "union", "beyond": "none", "divergence": "author", "filter_kl": 1.0}),
 ]
 
 

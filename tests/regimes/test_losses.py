@@ -19,10 +19,10 @@ from harness.learning.surrogate import surrogate
 from harness.learning.terms import scheduled
 
 STEPS = [
-    ({"policies": policies}, updates, seed, old)
-    for policies, updates in ((2, 1), (3, 2), (2, 4))
-    for seed, old in ((0, "sampler"), (1, "trainer"))
-] + [
+    ({"policies": 2}, 1, 0, "sampler"),
+    ({"policies": 3}, 2, 1, "trainer"),
+    ({"policies": 3}, 2, 0, "sampler"),
+    ({"policies": 2}, 4, 1, "trainer"),
     ({"policies": 3, "invalid": 0.4, "rollouts": 3}, 1, 0, "trainer"),
     ({"policies": 3, "rollouts": (2, 5, 4)}, 1, 1, "sampler"),
     ({"policies": 2, "rollouts": 1}, 1, 0, "trainer"),

@@ -29,7 +29,7 @@ def test_every_byte_is_covered_once(kind, texts, encoded):
         assert e.ends[-1] == len(text.encode())
         assert (np.diff(e.ends, prepend=0) >= 0).all()
     # BERT drops control characters, T5 joins spaces: a text of nothing else has no tokens.
-    assert refused <= (20 if kind in {"wordpiece", "unigram_nfkc"} else 0)
+    assert refused <= (8 if kind in {"wordpiece", "unigram_nfkc"} else 0)
 
 
 @pytest.mark.parametrize("kind", sorted(zoo.INVERTING))
@@ -68,7 +68,7 @@ def test_ids_are_the_cores_and_tokens_that_share_no_character_end_where_it_says(
                 # Where the word's end is spelled as a space, the space belongs to the word.
                 after = offsets[index + 1][0] if kind == "word_suffix" and e.inverse else end
                 assert e.ends[index] == where[after]
-    assert checked > 3000
+    assert checked > 1200
 
 
 def test_what_is_called_inverse_is(kind, codecs, texts, encoded):
@@ -167,7 +167,7 @@ def test_every_decoder(decoder):
         core.decoder = decoder
     tokenizer, rng = zoo.fast(core), random.Random(2)
     codec, core = TokenCodec(tokenizer), tokenizer.backend_tokenizer
-    answers = [[rng.randrange(len(vocab) + 4) for _ in range(rng.randint(0, 9))] for _ in range(1000)]
+    answers = [[rng.randrange(len(vocab) + 4) for _ in range(rng.randint(0, 9))] for _ in range(300)]
     for ids in answers:
         ids.insert(
             rng.randint(0, len(ids)), vocab.index("é")
@@ -200,8 +200,8 @@ def test_ill_formed_parts_follow_the_standard():
     samples = [
         bytes(rng.choice(b"a\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82\xed\xa0\xff\xc0\xf4\x90\x80") for _ in range(12))
     ]
-    samples += [bytes(rng.choice(samples[0]) for _ in range(rng.randint(0, 12))) for _ in range(3000)]
-    samples += [bytes(rng.randrange(256) for _ in range(rng.randint(0, 12))) for _ in range(3000)]
+    samples += [bytes(rng.choice(samples[0]) for _ in range(rng.randint(0, 12))) for _ in range(1000)]
+    samples += [bytes(rng.randrange(256) for _ in range(rng.randint(0, 12))) for _ in range(1000)]
     for data in samples:
         out, at = "", 0
         for start, stop in ill_formed(data):

@@ -85,7 +85,6 @@ class EmbeddedEngine:
 
     @property
     def model(self) -> PreTrainedModel:
-        """In evaluation mode."""
         return self._policy.model
 
     def reads(self, prompt: Prompt) -> str:
@@ -94,7 +93,6 @@ class EmbeddedEngine:
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
-        """Prompts of similar length are batched together."""
         ids = [self._policy.vocabulary.encode(prompt) for prompt in prompts]
         group = seeds.shape[1]
         samples: list[list[Sample]] = [[] for _ in prompts]
@@ -199,7 +197,6 @@ class EmbeddedEngine:
         return Request(prompt, self._policy.vocabulary.checked(tokens).tolist())
 
     def _distinct(self, prompts: Sequence[Prompt]) -> tuple[list[list[int]], dict[str, int]]:
-        """Token ids of the distinct prompts, and the place of each by prompt id."""
         distinct = {prompt.id: prompt for prompt in prompts}
         place = {prompt: index for index, prompt in enumerate(distinct)}
         return [self._policy.vocabulary.encode(p) for p in distinct.values()], place

@@ -41,8 +41,6 @@ _CORPUS_TEXTS = 6_000
 
 
 class Family(NamedTuple):
-    """The vocabulary's size is added to the configuration."""
-
     train_tokenizer: Callable[[list[str]], Tokenizer]
     config: Callable[..., PretrainedConfig]
     settings: dict[str, Any]

@@ -119,7 +119,6 @@ def kinds_of_layers(config: PretrainedConfig) -> dict[str, int | None]:
 
 
 def by_layer(mask: Float[Tensor, "B 1 Q K"], kinds: Mapping[str, int | None]) -> Masks:
-    """`mask` of full attention, as the model's layers take it."""
     if len(kinds) == 1:
         return windowed(mask, *kinds.values())
     return {kind: windowed(mask, window) for kind, window in kinds.items()}

@@ -20,8 +20,6 @@ PASS_COST = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """An answer to score: `prompt` indexes the prompts, `tokens` are its ids."""
-
     prompt: int
     tokens: Sequence[int]
 

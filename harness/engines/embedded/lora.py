@@ -63,7 +63,6 @@ def _adapters(model: PreTrainedModel) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _merged(model: PreTrainedModel) -> dict[str, Tensor]:
-    """All weights in fp32; tied ones stay tied."""
     merged: dict[str, Tensor] = {}
     copies: dict[int, Tensor] = {}
     for name, value in model.state_dict().items():

@@ -35,7 +35,6 @@ def chosen(options: Mapping[str, Any], models: Iterable[str], able: bool | None 
 
 
 def environment(options: Mapping[str, Any]) -> dict[str, str]:
-    """Of a process that computes with these engine options."""
     return ENVIRONMENT if options.get("numerics") == "portable" else {}
 
 

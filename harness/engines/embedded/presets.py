@@ -75,7 +75,6 @@ class Example:
 
 
 def draw_examples(mixture: Mixture, strong: str, rng: Random) -> Iterator[Example]:
-    """Endless examples from the training side of the split."""
     while True:
         skill = rng.choice(_DRAWN)
         if rng.random() < mixture.drill:

@@ -160,7 +160,6 @@ def draw(
 
 
 def _closed_up(done: Bool[Tensor, "B"]) -> Int64[Tensor, "K"]:
-    """The rows that go on, the last of them in the places of those that are done."""
     going = (~done).nonzero().squeeze(1)
     order = torch.arange(len(going), device=done.device)
     order[done[: len(going)]] = going[going >= len(going)]

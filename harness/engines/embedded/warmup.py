@@ -116,7 +116,6 @@ class MicroSpec:
 
     @property
     def key(self) -> str:
-        """Content hash of everything that determines the weights."""
         said = asdict(self) | {"steps": self.budget, "mixture": asdict(PRESETS[self.preset])}
         if self.numerics == "fast":  # older ones keep their keys
             del said["numerics"]
@@ -188,8 +187,6 @@ class Warmup:
 
 
 class Accuracy(msgspec.Struct, frozen=True):
-    """Share by skill group, and the mean of all answers."""
-
     groups: dict[str, float]
     mean: float
 

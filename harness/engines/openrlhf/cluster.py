@@ -85,7 +85,6 @@ def inventory(address: str | None = None) -> Inventory:
 
 
 def _cards(node: str) -> list[Card]:
-    """Asked by a task that takes nothing there."""
     unchanged = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     task = ray.remote(num_cpus=0, max_retries=0)(visible).options(scheduling_strategy=there, runtime_env=unchanged)

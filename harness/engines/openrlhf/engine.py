@@ -215,7 +215,6 @@ class OpenRLHFEngine:
         return worst
 
     def _difference(self, rows: Sequence[AnswerRow]) -> tuple[str, float]:
-        """The rollout engine furthest from the trainer, and how far."""
         room = self._settings.max_length or math.inf  # for the one token that a rollout engine is to add
         probes = [row for row in rows if 1 < row.length < room][: PROBES * len(self._rollouts) : len(self._rollouts)]
         if not probes:
@@ -259,7 +258,6 @@ class OpenRLHFEngine:
         self.sync()
 
     def close(self) -> None:
-        """End all processes. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -393,6 +391,5 @@ class Base:
     update = save = restore = _refuse
 
     def close(self) -> None:
-        """A trained engine goes on."""
         if not self._engine.trained:
             self._engine.close()

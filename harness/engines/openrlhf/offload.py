@@ -48,7 +48,6 @@ class OffloadedTensors:
             pass
 
     def one_by_one(self) -> Iterator[None]:
-        """Storage by storage, in the order of the tensors."""
         if self._file is not None:
             self._file.seek(0)
         while self._storages:
@@ -74,7 +73,6 @@ def storages(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
 
 
 def all_tensors(device: str) -> list[Tensor]:
-    """Of this process, whatever holds them."""
     kinds = (Tensor, torch.nn.Parameter)
     found = [found for found in gc.get_objects() if type(found) in kinds]
     return [t for t in found if t.layout is torch.strided and t.device.type == device]
@@ -169,7 +167,6 @@ class DeviceLease:
             self._devices.holder = None
 
     def hold(self, *wanted: MemoryState) -> None:
-        """Less before more."""
         for index in sorted((0, 1), key=lambda i: wanted[i] - self._held[i]):
             if wanted[index] != self._held[index]:
                 self._make[index](wanted[index])

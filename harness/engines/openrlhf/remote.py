@@ -121,7 +121,6 @@ def _result(ref: Any, member: RemoteActor, doing: str, left: float, watch: Seque
 
 
 def _blame(watch: Sequence[RemoteActor], problem: str) -> str:
-    """Headed by the members that are dead or silent."""
     asked = {member.pulse(): member for member in watch}
     if not asked:
         return problem

@@ -76,7 +76,6 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         return os.getpid()
 
     async def core_pulse(self) -> int:
-        """Of the engine's own process too."""
         await self.llm.is_sleeping()
         return os.getpid()
 

@@ -108,13 +108,10 @@ def checksum(tensor: Tensor) -> str:
 
 
 def differing(these: dict[str, str], those: dict[str, str]) -> list[str]:
-    """Names with unlike checksums."""
     return sorted(name for name in these.keys() | those.keys() if these.get(name) != those.get(name))
 
 
 class Checked:
-    """What vLLM's worker can say of its weights."""
-
     model_runner: Any
     model_config: Any
 
@@ -156,13 +153,11 @@ def clip_at(engine: Any, norm: float) -> None:
 
 
 def reduce_gradients(engine: Any) -> None:
-    """Over the ranks now, and not again in the step."""
     engine.enable_backward_allreduce = False
     engine.buffered_allreduce_fallback()
 
 
 def node_resources() -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
-    """Free and in all, by node id."""
     from ray._private import state
 
     return state.available_resources_per_node(), state.total_resources_per_node()

@@ -51,7 +51,6 @@ def weights(module: torch.nn.Module) -> list[Tensor]:
 
 
 def forget_gathered(engine: Any) -> None:
-    """Drop whole weights that ZeRO 3 has gathered."""
     if engine.zero_optimization_stage() == 3:
         engine.empty_partition_cache()
 

@@ -72,7 +72,6 @@ class Split(NamedTuple):
 
 
 def experience(rows: Sequence[AnswerRow]) -> Experience:
-    """Right-padded rows; `action_mask[b, t]` marks that token t + 1 is asked for."""
     width = max(row.length for row in rows)
     sequences = torch.zeros(len(rows), width, dtype=torch.long)
     attention = torch.zeros(len(rows), width, dtype=torch.long)
@@ -86,7 +85,6 @@ def experience(rows: Sequence[AnswerRow]) -> Experience:
 
 
 def scoring_split(rows: Sequence[AnswerRow], ranks: int, budget: int) -> Split:
-    """Of at most `budget` padded tokens each, without anything to learn."""
     return _split(rows, range(len(rows)), ranks, budget, lambda places: None)
 
 
@@ -304,12 +302,10 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         return _scores(self.actor, batches, None if raw else self.forbidden)
 
     def base_logprobs(self, batches: Sequence[MicroBatch], folder: str) -> list[Float32[np.ndarray, "N"]]:
-        """The same under the weights of `folder`."""
         with base_weights(self.actor.model, Path(folder)):
             return _scores(self.actor, batches, self.forbidden)
 
     def hold(self, wanted: MemoryState) -> None:
-        """Have so much on the device; the rest of this process's tensors is offloaded."""
         model, away = self.actor.model, self._offloaded
         scoring = [*weights(model.module), *model.module.buffers(), self.forbidden]
         if wanted < MemoryState.ALL and MemoryState.ALL not in away:
@@ -329,7 +325,6 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
                 away.pop(held).restore()
 
     def save(self, folder: str, moments_file: str) -> None:
-        """Rank 0 writes, all take part."""
         config = self.actor.model.module.config
         config.use_cache = True
         if self.strategy.stage == 3 or torch.distributed.get_rank() == 0:
