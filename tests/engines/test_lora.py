@@ -55,7 +55,7 @@ def test_adapters_alone_are_trained_and_a_checkpoint_is_the_policy(dtype, folder
     asked = [p for p in some for _ in range(4)]
     before = base.score(asked, answers)
     for mine, theirs in zip(engine.score(asked, answers), before, strict=True):
-        np.testing.assert_allclose(mine, theirs, atol=1e-6)  # fresh adapters change nothing
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)  # fresh adapters change nothing
     engine.update(some, terms, Optimisation(learning_rate=1e-2, updates=2))
     after = engine.score(asked, answers)
     assert max(float(np.abs(a - b).max()) for a, b in zip(after, before, strict=True)) > 0.1

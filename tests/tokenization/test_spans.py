@@ -28,8 +28,8 @@ def test_every_byte_is_covered_once(kind, texts, encoded):
         assert e.ids.shape == e.ends.shape
         assert e.ends[-1] == len(text.encode())
         assert (np.diff(e.ends, prepend=0) >= 0).all()
-    # BERT drops control characters, T5 joins spaces: a text of nothing else has no tokens.
-    assert refused <= (8 if kind in {"wordpiece", "unigram_nfkc"} else 0)
+    # BERT drops control characters, T5 joins spaces, CLIP drops them: a text of nothing else has no tokens.
+    assert refused <= (8 if kind in {"wordpiece", "unigram_nfkc", "word_suffix"} else 0)
 
 
 @pytest.mark.parametrize("kind", sorted(zoo.INVERTING))
@@ -73,7 +73,7 @@ def test_ids_are_the_cores_and_tokens_that_share_no_character_end_where_it_says(
 
 def test_what_is_called_inverse_is(kind, codecs, texts, encoded):
     inverse = [(text, e.ids) for text, e in zip(texts, encoded[kind], strict=True) if e is not None and e.inverse]
-    assert len(inverse) > (0 if kind == "byte_level_prefix" else 20)
+    assert len(inverse) > (0 if kind == "byte_level_prefix" else 5)
     assert [d.text for d in codecs[kind].read([ids for _, ids in inverse])] == [text for text, _ in inverse]
 
 
