@@ -80,6 +80,7 @@ class Masters:
 
     @torch.no_grad()
     def publish(self) -> None:
+        """Round the masters into the model."""
         for parameter, master in self._published:
             parameter.copy_(master)
 

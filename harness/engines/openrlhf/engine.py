@@ -22,7 +22,7 @@ from harness.engines.openrlhf.plugin import Settings
 from harness.engines.openrlhf.remote import Call, Process, RemoteActor, end, gather
 from harness.engines.openrlhf.rollout import open_rollouts
 from harness.engines.openrlhf.strategy import Strategy
-from harness.engines.openrlhf.trainer import AnswerRow, Apart, Learnt, learning_splits, open_trainers, scoring_split
+from harness.engines.openrlhf.trainer import AnswerRow, Learnt, learning_splits, open_trainers, scoring_split
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import CheckpointError, EngineError
@@ -169,7 +169,7 @@ class OpenRLHFEngine:
                     chosen = [live[i] for i in group]
                     length = sum(rows[index][i].length for i in group)
                     tally.add(chosen, pack(batch, chosen), statistics, length)
-        apart = (mean(getattr(one.apart, name) for one in learnt[0]) for name in Apart._fields)
+        apart = (mean(getattr(one.apart, name) for one in learnt[0]) for name in ("own", "peer", "cosine"))
         return tally.report(mean(one.gradient_norm for one in learnt[0]), *apart)
 
     def sync(self) -> None:
