@@ -1,4 +1,4 @@
-"""What an engine is to the harness: one class that says what it needs and how it opens a cell's policies (docs/engines.md)."""
+"""What an engine declares, and how it opens a cell's policies (docs/engines.md)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Backend(ABC):
     """A cell's engines, closed together. The entry-point group `harness.engines` names a subclass, whose module imports nothing
     heavy."""
 
-    # Modules without which it does not run, and how they are had.
+    # Modules that it needs, and how to install them.
     packages: ClassVar[tuple[str, ...]] = ("torch", "transformers")
     advice: ClassVar[str] = "pip install -e . -c constraints.txt"
     # A suite's `engine_options`, checked before anything is opened.
@@ -56,8 +56,8 @@ class Backend(ABC):
     half_precision: ClassVar[str] = ""
     # Raised by the author when the engine computes something else, so that cells get new keys; None takes the code's digest.
     results_version: ClassVar[int | None] = None
-    # Whether it spreads each policy over trainers and rollout engines on a cluster's devices, as planned. Else a cell is one worker
-    # process, on its cores or one GPU, and `account` says what it takes before it runs.
+    # Whether it spreads each policy over a cluster's devices, as planned. Else a cell is one process, on cores or one GPU, and
+    # `account` says what it takes.
     clustered: ClassVar[bool] = False
     account: ClassVar[Any] = embedded
     # Whether the policies have devices of their own, so that `each` runs them at the same time.
@@ -78,12 +78,12 @@ class Backend(ABC):
 
     @classmethod
     def devices(cls, options: Mapping[str, Any], source: str) -> int | None:
-        """Of a policy, where a suite has laid out a clustered engine itself; None leaves that to the plan."""
+        """Of a policy, where a suite lays out a clustered engine; None leaves that to the plan."""
         return None
 
     @classmethod
     def inventory(cls, address: str | None) -> Inventory:
-        """At the address of a cluster, else here. Raises UsageError for an address, of an engine that joins none."""
+        """At a cluster's address, else here. Raises UsageError for an address that the engine cannot join."""
         if address is not None:
             raise UsageError(f"--address {address}: this engine joins no cluster")
         return inventory.local()
@@ -131,7 +131,7 @@ class Backend(ABC):
         return time.process_time()
 
     def each(self, work: Callable[[A], B], items: Iterable[A]) -> list[B]:
-        """Results in order; side by side where policies have their own devices, and then all end before an error is raised."""
+        """Results in order; side by side where policies have their own devices: all end before an error is raised."""
         return [work(item) for item in items]
 
     def __enter__(self) -> Self:

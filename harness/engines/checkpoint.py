@@ -1,5 +1,4 @@
-"""Checkpoints, whole or not there: a Hugging Face folder, `optimiser.safetensors` (not in a finished cell's), and a seal over
-all files, written last."""
+"""Checkpoints, whole or absent: a Hugging Face folder, `optimiser.safetensors` (until the cell is done), a seal written last."""
 
 from __future__ import annotations
 

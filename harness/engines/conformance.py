@@ -1,4 +1,4 @@
-"""What every engine must do, as checks that a test of any engine can run; they raise AssertionError.
+"""The contract of every engine, as checks that raise AssertionError.
 
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
 def test_conformance(check, case): check(case)
@@ -53,8 +53,7 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """make: a fresh engine of that name at version 0, always with the same weights. prompts: at least 6, of different lengths.
-    folder: empty."""
+    """make: a fresh engine of that name, always with the same weights. prompts: at least 6, of different lengths. folder: empty."""
 
     make: Callable[[str], PolicyEngine]
     prompts: tuple[Prompt, ...]
@@ -252,7 +251,7 @@ def measuring_changes_nothing(case: Case) -> None:
 
 @_on_engine
 def old_denominators_are_of_the_steps_start(case: Case, engine: PolicyEngine) -> None:
-    """Whatever the sampler's log-probabilities, the trainer's old ones give ratios of 1; the sampler's own give what is off."""
+    """The trainer's old log-probabilities give ratios of 1, the sampler's own give the difference."""
     samples = case.sample(engine)
     own = case.term(samples, [1.0, -1.0])
     off = 0.01 * (-1.0) ** np.arange(len(own.answers))

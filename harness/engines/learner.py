@@ -1,22 +1,22 @@
-"""One step's updates, for any engine that gives log-probabilities with gradient."""
+"""One step's updates, for any engine that gives log-probabilities with gradient, and their report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import isfinite, nan, sqrt
+from math import isfinite, isnan, nan, sqrt
 from typing import Literal
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float64
 from torch import Tensor, nn
 
 from harness.engines.masters import Masters
-from harness.engines.protocol import Optimisation, UpdateReport
-from harness.engines.tally import Tally
+from harness.engines.protocol import Drift, Optimisation, TermReport, UpdateReport
 from harness.errors import Fault, TrainingError
 from harness.experience.answers import Prompt
-from harness.learning.minibatches import Score, minibatches, pack, settle
-from harness.learning.surrogate import surrogate
+from harness.learning.minibatches import Packed, Score, minibatches, pack, settle
+from harness.learning.surrogate import AnswerStatistics, surrogate
 from harness.learning.terms import Term, TermAnswer
 
 __all__ = ["Forward", "learn"]
@@ -24,6 +24,7 @@ __all__ = ["Forward", "learn"]
 Forward = Callable[[Sequence[TermAnswer]], Iterable[tuple[Sequence[int], Sequence[Tensor], int]]]
 """Takes answers through the model, by pieces: for each the indices of its answers, their tokens' log-probabilities (T,) with
 gradient, and the number of tokens that went through. The next piece is asked for when the backward pass of the last is done."""
+SOURCES: tuple[Literal["own", "peer"], ...] = ("own", "peer")
 
 
 def learn(
@@ -36,70 +37,60 @@ def learn(
     score: Score,
     forward: Forward,
 ) -> UpdateReport:
-    """`optimisation.updates` AdamW steps; one without gradient is a step too, so that all regimes make as many. Own terms go
-    first through each mini-batch, so that measuring them apart changes nothing. Raises TrainingError where a gradient is not
-    finite."""
+    """`optimisation.updates` AdamW steps, those without gradient too, so that all regimes make as many. Own terms go first, so
+    that measuring them apart changes nothing. Raises TrainingError where a gradient is not finite."""
     for group in masters.optimiser.param_groups:
         group["lr"], group["betas"] = optimisation.learning_rate, optimisation.betas
         group["weight_decay"] = optimisation.weight_decay
-    tally, trained = Tally(terms, optimisation.updates), 0
+    tally = Tally(terms, optimisation.updates)
     gradients = Gradients(masters.parameters, optimisation.measure)
-    sources: tuple[Literal["own", "peer"], ...] = ("own", "peer")
     batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
     for batch in settle(batches, prompts, score, optimisation.old_logprobs, optimisation.sampler_correction):
         gradients.reset()
         live = list(batch.live())
-        for source in sources:
+        for source in SOURCES:
             answers = [(term, answer) for term, answer in live if batch.terms[term].source == source]
             for piece, logps, tokens in forward([answer for _, answer in answers]):
                 chosen = [answers[index] for index in piece]
-                taking = [_taking_part(logp, answer) for logp, (_, answer) in zip(logps, chosen, strict=True)]
+                taking = [
+                    logp if answer.mask is None else logp[torch.as_tensor(answer.mask, device=logp.device)]
+                    for logp, (_, answer) in zip(logps, chosen, strict=True)
+                ]
                 packed = pack(batch, chosen)
                 loss, statistics = surrogate(torch.cat(taking), packed)
                 torch.autograd.backward(loss)
-                tally.add(chosen, packed, statistics)
-                trained += tokens
+                tally.add(chosen, packed, statistics, tokens)
             if answers:
                 gradients.observe(source)
         check_norm(name, version + batch.update, gradients.clip(optimisation.clip_norm))
         masters.step()
-    return UpdateReport(
-        terms=tally.reports(gradients.own_norm, gradients.peer_norm),
-        loss=tally.loss,
-        gradient_norm=gradients.norm,
-        updates=optimisation.updates,
-        trained_tokens=trained,
-        own_gradient_norm=gradients.own_norm,
-        peer_gradient_norm=gradients.peer_norm,
-        own_peer_cosine=gradients.cosine,
-        drift=tally.drift,
-    )
-
-
-def _taking_part(logp: Tensor, answer: TermAnswer) -> Tensor:
-    return logp if answer.mask is None else logp[torch.as_tensor(answer.mask, device=logp.device)]
+    return tally.report(*map(mean, (gradients.totals, gradients.own, gradients.peer, gradients.cosines)))
 
 
 def check_norm(policy: str, update: int, norm: float) -> None:
-    """Raises TrainingError for the norm of a gradient that is NaN or infinite. update: counted from the policy's first."""
+    """Raises TrainingError for a gradient's norm that is NaN or infinite. update: counted from the policy's first."""
     if not isfinite(norm):
         raise TrainingError(Fault.NOT_FINITE, f"policy {policy}: the gradient of update {update} is not finite")
 
 
+def mean(values: Iterable[float]) -> float:
+    """Of those that were measured; NaN without any."""
+    measured = [value for value in values if not isnan(value)]
+    return float(np.mean(measured)) if measured else nan
+
+
 class Gradients:
-    """The gradients of a step's updates, with the norms of own and of peer terms alone and their cosine (float64) where
-    `measure` says so; means over the updates that had some, NaN where not measured."""
+    """Of a step's updates. One entry an update: totals: norms before clipping. With `measure`, float64: own, peer: norms of
+    these terms alone, where there are some; cosines: between the two, where there are both."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], measure: bool) -> None:
         self._parameters, self._measure = parameters, measure
-        self._own: list[Tensor] = []
-        self._totals: list[float] = []
-        self._norms: dict[str, list[float]] = {"own": [], "peer": []}
-        self._cosines: list[float] = []
+        self._before: list[Tensor] = []
+        self.totals, self.own, self.peer, self.cosines = list[float](), list[float](), list[float](), list[float]()
 
     def reset(self) -> None:
         """Zeros, never None: an update without gradient must be the same AdamW step in a fresh and in a resumed engine."""
-        self._own = []
+        self._before = []
         for parameter in self._parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -112,46 +103,97 @@ class Gradients:
             return
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         if source == "own":
-            self._own = [gradient.clone() for gradient in gradients]
+            self._before = [gradient.clone() for gradient in gradients]
         squares = own_squares = product = 0.0
         for index, gradient in enumerate(gradients):
             alone = gradient.double()
-            if source == "peer" and self._own:
-                own = self._own[index].double()
+            if source == "peer" and self._before:
+                own = self._before[index].double()
                 alone -= own
                 own_squares += float(torch.dot(own.flatten(), own.flatten()))
                 product += float(torch.dot(own.flatten(), alone.flatten()))
             squares += float(torch.dot(alone.flatten(), alone.flatten()))
-        self._norms[source].append(sqrt(squares))
-        if source == "peer" and self._own:
+        (self.own if source == "own" else self.peer).append(sqrt(squares))
+        if source == "peer" and self._before:
             scale = sqrt(own_squares * squares)
-            self._cosines.append(product / scale if scale else 0.0)
+            self.cosines.append(product / scale if scale else 0.0)
 
     def clip(self, norm: float) -> float:
         """Clip to `norm` and return the norm before clipping."""
-        self._totals.append(float(nn.utils.clip_grad_norm_(self._parameters, norm)))
-        return self._totals[-1]
+        self.totals.append(float(nn.utils.clip_grad_norm_(self._parameters, norm)))
+        return self.totals[-1]
+
+
+class Tally:
+    """What happened to each term's answers over a step's updates, and the drift of own answers in the first. Answers without a
+    forward pass count in `answers` and `tokens` only."""
+
+    def __init__(self, terms: Sequence[Term], updates: int) -> None:
+        self._terms, self._updates, self._trained = terms, updates, 0
+        self._sums = np.zeros((len(terms), 5))
+        # By (term, id of the answer's tokens), which outlive the settling of its denominator.
+        self._moved: dict[tuple[int, int], int] = {}
+        self._drifts: list[Float64[np.ndarray, "N"]] = []
+        self._outside: list[Bool[np.ndarray, "A"]] = []
+
+    def add(
+        self, answers: Sequence[tuple[int, TermAnswer]], packed: Packed, statistics: AnswerStatistics, tokens: int = 0
+    ) -> None:
+        """Take in one pack's answers, each with its term's index. tokens: that went through the model."""
+        s, self._trained = statistics, self._trained + tokens
+        rows = np.stack([s.clipped_tokens, s.loss, s.ratio_count, s.ratio_sum, s.ratio_square], axis=1)
+        np.add.at(self._sums, [term for term, _ in answers], rows)
+        for (term, answer), active in zip(answers, s.active_tokens.tolist(), strict=True):
+            self._moved[term, id(answer.tokens)] = active
+        drift, counts = s.drift.astype(np.float64), packed.counts
+        known = ~np.isnan(drift)
+        if not known.any():
+            return
+        answer_of = np.repeat(np.arange(counts.size), counts)
+        means = np.bincount(answer_of, drift, counts.size) / counts
+        log_ratio = np.where(packed.pooled[answer_of], means[answer_of], drift) * packed.log_scale[answer_of]
+        ratio = np.exp(log_ratio)
+        out = (ratio < packed.low[answer_of]) | (ratio > packed.high[answer_of])
+        measured = np.bincount(answer_of, known, counts.size) > 0
+        self._drifts.append(drift[known])
+        self._outside.append((np.bincount(answer_of, out, counts.size) > 0)[measured])
 
     @property
-    def norm(self) -> float:
-        """Before clipping."""
-        return _mean(self._totals)
+    def drift(self) -> Drift:
+        if not self._drifts:
+            return Drift()
+        tokens = np.abs(np.concatenate(self._drifts))
+        outside = np.concatenate(self._outside)
+        return Drift(float(tokens.mean()), float(np.quantile(tokens, 0.99)), float(outside.mean()))
 
-    @property
-    def own_norm(self) -> float:
-        """Of the own terms alone."""
-        return _mean(self._norms["own"])
-
-    @property
-    def peer_norm(self) -> float:
-        """Of the peer terms alone."""
-        return _mean(self._norms["peer"])
-
-    @property
-    def cosine(self) -> float:
-        """Between the two."""
-        return _mean(self._cosines)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else nan
+    def report(self, norm: float, own_norm: float = nan, peer_norm: float = nan, cosine: float = nan) -> UpdateReport:
+        """Losses of terms add up to the whole. The norm of own (peer) terms is also that of the only one of its source."""
+        norms, sources = {"own": own_norm, "peer": peer_norm}, [term.source for term in self._terms]
+        reports = []
+        for index, (term, sums) in enumerate(zip(self._terms, self._sums, strict=True)):
+            clipped, loss, count, ratio, square = sums.tolist()
+            reports.append(
+                TermReport(
+                    name=term.name,
+                    source=term.source,
+                    moved=tuple(self._moved.get((index, id(answer.tokens)), 0) for answer in term.answers),
+                    tokens=sum(answer.counted for answer in term.answers),
+                    clipped_tokens=int(clipped),
+                    loss=loss / self._updates,
+                    ratios=int(count),
+                    ratio_mean=ratio / count if count else nan,
+                    ratio_second=square / count if count else nan,
+                    gradient_norm=norms[term.source] if sources.count(term.source) == 1 else nan,
+                )
+            )
+        return UpdateReport(
+            terms=tuple(reports),
+            loss=float(self._sums[:, 1].sum()) / self._updates,
+            gradient_norm=norm,
+            updates=self._updates,
+            trained_tokens=self._trained,
+            own_gradient_norm=own_norm,
+            peer_gradient_norm=peer_norm,
+            own_peer_cosine=cosine,
+            drift=self.drift,
+        )

@@ -1,5 +1,4 @@
-"""fp32 weights that the optimiser moves: a model in bf16 has a copy of each parameter, to which gradients go as soon as they
-are made."""
+"""fp32 weights that the optimiser moves: of a model in bf16 a copy, which takes each gradient as soon as it is made."""
 
 from __future__ import annotations
 

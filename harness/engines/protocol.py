@@ -32,14 +32,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class TermReport:
-    """What the updates of one step did with one term.
-
-    moved: tokens with a nonzero gradient of each answer, which is *used* if it has any. tokens: of all answers, masked ones
-    left out. clipped_tokens: that lost their gradient to a bound of the ratio. ratios, ratio_mean, ratio_second: number, mean
-    and mean square of the importance weights before clipping, of answers of nonzero advantage and weight: one per token, or one
-    per answer for `sequence` and `cross` ratios and for `nll`, where it is 1; none for `kl`. gradient_norm: of this term alone;
-    NaN where not measured.
-    """
+    """One term in one step's updates. moved: tokens with a nonzero gradient, by answer. tokens: of all answers, without masked
+    ones. clipped_tokens: that lost their gradient to a bound. ratios, ratio_mean, ratio_second: number, mean and mean square of
+    the importance weights before clipping, of answers of nonzero advantage and weight: one per token, or per answer for
+    `sequence` and `cross` ratios and for `nll`, where it is 1; none for `kl`. gradient_norm: of this term alone; NaN where not
+    measured."""
 
     name: str
     source: str
@@ -70,9 +67,8 @@ class TermReport:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Of the sampler from the trainer over the own answers of the first update: mean and 99th percentile of |trainer - sampler|
-    a token, nats; outside: share of answers with a first ratio to the sampler beyond the bounds of their term. NaN without
-    any."""
+    """Of the sampler from the trainer in the first update's own answers: mean and 99th percentile of |trainer - sampler| a token,
+    nats; outside: share of answers with a first ratio to the sampler beyond their term's bounds. NaN without any."""
 
     mean: float = float("nan")
     p99: float = float("nan")
@@ -81,9 +77,8 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class UpdateReport:
-    """What one step's updates did. loss: mean over updates, to which the terms' own add up. gradient_norm: before clipping,
-    mean over updates. trained_tokens: forward and backward, prompts included. Norms of own and peer terms and their cosine:
-    NaN where not measured."""
+    """One step's updates. loss, gradient_norm (before clipping): means over updates. trained_tokens: forward and backward, with
+    prompts. Norms of own and peer terms and their cosine: NaN where not measured."""
 
     terms: tuple[TermReport, ...]
     loss: float
@@ -106,12 +101,9 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Optimisation:
-    """A step's updates: AdamW (arXiv 1711.05101) on as many mini-batches, terms in their `order`.
-
-    max_tokens: of the longest answer (the constant of the `constant` aggregation). measure: the norms of own and peer gradients
-    alone, and their cosine. old_logprobs: whose log-probabilities OLD denominators are. sampler_correction: C of
-    `learning.minibatches.settle`.
-    """
+    """AdamW (arXiv 1711.05101) on `updates` mini-batches. max_tokens: of the longest answer (`constant` aggregation). measure:
+    norms of own and peer gradients, and their cosine. old_logprobs: whose OLD denominators are. sampler_correction: C of
+    `learning.minibatches.MiniBatch`."""
 
     learning_rate: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.99)
@@ -125,7 +117,7 @@ class Optimisation:
 
 
 class PolicyEngine(Protocol):
-    """A policy that can be sampled, scored, updated and stored. A dead back end raises EngineError in bounded time."""
+    """A policy to be sampled, scored, updated and stored. A dead back end raises EngineError in bounded time."""
 
     name: str
 
@@ -165,8 +157,8 @@ class PolicyEngine(Protocol):
         """Write weights and tokenizer as a Hugging Face folder, and the optimiser's state beside them."""
 
     def restore(self, folder: Path) -> None:
-        """Continue exactly where `save` left off. Raises CheckpointError for a folder that is incomplete, altered or of another
-        policy; the engine is as before."""
+        """Continue exactly where `save` left off. Raises CheckpointError, the engine as before, for a folder that is incomplete,
+        altered or another policy's."""
 
     def close(self) -> None:
         """Free everything. Idempotent."""

@@ -32,8 +32,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
-    """size: rows of the output layer, of which `forbidden` ids are no content (padding, rows without a token). stop: ids that
-    end an answer; the first is taught. opening: ids before every raw prompt."""
+    """size: rows of the output layer. forbidden: ids that are no content (padding, rows without a token). stop: ids that end an
+    answer; the first is taught. opening: ids before every raw prompt."""
 
     policy: str
     tokenizer: PreTrainedTokenizerFast
@@ -60,10 +60,12 @@ class Vocabulary:
             return prompt.text
         return str(self.tokenizer.decode(self.encode(prompt), clean_up_tokenization_spaces=False))
 
-    def is_content(self, tokens: Int32[np.ndarray, "T"]) -> bool:
-        """Whether every id can be part of an answer."""
+    def checked(self, tokens: Int32[np.ndarray, "T"]) -> Int32[np.ndarray, "T"]:
+        """The same. Raises EngineError where an id cannot be part of an answer."""
         ids = tokens.tolist()
-        return not ids or (min(ids) >= 0 and max(ids) < self.size and self.forbidden.isdisjoint(ids))
+        if ids and (min(ids) < 0 or max(ids) >= self.size or not self.forbidden.isdisjoint(ids)):
+            raise EngineError(f"policy {self.policy}: an answer holds ids that are no content of its vocabulary")
+        return tokens
 
     def text(self, tokens: Int32[np.ndarray, "T"], finished: bool) -> str:
         """Without EOS."""
@@ -73,8 +75,8 @@ class Vocabulary:
 
 
 def open_vocabulary(folder: Path, chat: bool, policy: str = "") -> Vocabulary:
-    """Of a folder whose weights may be absent; no code of it is run. Raises EngineError, which names the policy, where it does
-    not open, has no EOS, or lacks the chat template asked for or fails on it."""
+    """Of a folder, without its weights; no code of it runs. Raises EngineError, which names the policy, where it does not open, has
+    no EOS, or its chat template is asked for and absent or fails."""
     where = f"{policy}: {folder}" if policy else str(folder)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

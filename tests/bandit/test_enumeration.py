@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from harness.bandit.laboratory import (
     Bandit,
     enumerate_outcomes,
     every_choice,
-    expectation,
     gradient_variance,
     mean_gradient,
 )
@@ -103,22 +103,6 @@ class Rules:
             pairs.append((a, 0.0 if clipped else w * advantage / len(drawn)))
         return [pairs]
 
-    def luffy(self, drawn, gamma=0.1):
-        own, *peers = self.split(drawn)
-        everyone = [*own, *(a for p in peers for a in p if self.r[a])]
-        pool = self.rewards(everyone)
-        p = self.pi[0]
-        weights = [1.0] * len(own) + [gamma * p[a] / (p[a] + gamma) ** 2 for a in everyone[len(own) :]]
-        return [[(a, w * z(self.r[a], pool) / len(pool)) for a, w in zip(everyone, weights, strict=True)]]
-
-    def chord(self, drawn, mu=0.9):
-        _, *peers = self.split(drawn)
-        right = [a for p in peers for a in p if self.r[a]]
-        (grpo,) = self.grpo(drawn)
-        mu *= bool(right)
-        p = self.pi[0]
-        return [[*((a, (1 - mu) * c) for a, c in grpo), *((a, mu * p[a] * (1 - p[a]) / len(right)) for a in right)]]
-
     def half(self, drawn):
         own, *peers = self.split(drawn)
         kept = [own, *(p[: int(len(p) / 2 + 0.5)] for p in peers)]
@@ -139,8 +123,6 @@ CASES = {
     "prp unclipped": ("prp", {"normalise": "none", "clip_low": 1.0, "clip_high": 1e8, "groups": "per_source"},
                       lambda r: lambda d: r.prp(d, scale=False, clip=(0, 1e9), per_source=True)),
     "sgt": ("sgt", {}, lambda r: r.sgt),
-    "luffy": ("luffy", {}, lambda r: r.luffy),
-    "chord": ("chord", {}, lambda r: r.chord),
     "replay, annealed": ("naive", {}, lambda r: r.half),
     "graft": ("graft", {}, lambda r: r.grpo),  # one prompt: no exchange in both directions, so nothing is replaced
 }  # fmt: skip
@@ -156,10 +138,6 @@ def test_mean_and_variance_of_the_gradient(bandit, case):
     assert sum(o.probability for o in outcomes) == pytest.approx(1)
 
 
-def run(bandit, name, **options):
-    return mean_gradient(enumerate_outcomes(bandit, build(name, options)))
-
-
 def test_what_facts_are_predicted_from(bandit):
     pi, r = np.array([softmax(row) for row in bandit.logits]), bandit.rewards
     gradient = pi[0] * (r - pi[0] @ r)
@@ -167,25 +145,10 @@ def test_what_facts_are_predicted_from(bandit):
     assert bandit.success == pytest.approx(pi @ r)
     for j in range(1, len(pi)):
         assert bandit.chi_squared(j) == pytest.approx(((pi[0] - pi[j]) ** 2 / pi[j]).sum())
-    shrunk = (1 - 1 / bandit.rollouts) * gradient
-    assert run(bandit, "independent", objective="dr_grpo") == pytest.approx(shrunk, abs=1e-12)
-    found = run(bandit, "xgrpo", baseline="mixed", normalise="none", beta=0.5)
-    assert found == pytest.approx(gradient, abs=1e-12)
-
-
-def test_sgt_fires_only_on_rescue_prompts(bandit):
-    outcomes = enumerate_outcomes(bandit, build("sgt", {}))
-    plain = {o.draws: o.gradient for o in enumerate_outcomes(bandit, build("independent", {}))}
-    for o in outcomes:
-        rescued = not any(bandit.rewards[list(o.draws[0])]) and any(bandit.rewards[a] for d in o.draws[1:] for a in d)
-        assert (o.gradient - plain[o.draws]).any() == rescued
-    p = bandit.success
-    rate = (1 - p[0]) ** bandit.rollouts * (1 - math.prod(1 - q for q in p[1:]) ** bandit.rollouts)
-    assert expectation(outcomes, lambda o: float(bool(o.terms[1].answers))) == pytest.approx(rate)
 
 
 def test_every_fact_holds_and_a_false_one_would_not(bandit):
-    found = facts(bandit)
+    found = facts(replace(bandit, rollouts=2))
     known = {"independent", "naive", "xgrpo", "prp", "sgt", "hacpo", "luffy", "chord", "copd", "core"}
     assert {f.statement.split(":")[0].split(",")[0] for f in found} == known
     assert all(f.holds is not False for f in found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -18,5 +20,5 @@ def prompts():
 
 
 @pytest.fixture(scope="session", params=FAMILIES)
-def folder(request, tmp_path_factory):
-    return tiny_policy(tmp_path_factory.mktemp("policies") / request.param, request.param)
+def folder(request, shared):
+    return shared(f"policy-{request.param}", partial(tiny_policy, family=request.param))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.engines.tally import DriftMeter
+from harness.engines.learner import Tally
 from harness.experience.answers import Prompt
 from harness.learning.minibatches import from_sampler, minibatches, pack, settle
 from harness.learning.surrogate import surrogate
@@ -120,14 +120,14 @@ TRAINER = ([-1.1, -0.9], [-2.0, -1.6], [-3.0004])
 
 
 def drift_of(*terms, trainer=TRAINER, updates=1):
-    meter = DriftMeter()
+    tally = Tally(terms, updates)
     for batch in settle(minibatches(terms, updates, 9), PROMPTS, lambda p, a: [t * 0.0 for t in a]):
         live = list(batch.live())
         if live:
             packed = pack(batch, live)
             values = np.concatenate([np.array(trainer[a.tokens[0]]) for _, a in live])
-            meter.add(packed, surrogate(torch.tensor(values), packed)[1])
-    return meter.drift()
+            tally.add(live, packed, surrogate(torch.tensor(values), packed)[1])
+    return tally.drift
 
 
 @pytest.mark.parametrize(

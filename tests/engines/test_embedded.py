@@ -180,4 +180,4 @@ def test_refusals_are_one_clear_line(folder, prompts, tmp_path, monkeypatch):
 
 @one_family
 def test_no_regime_clips_its_first_update_whatever_the_sampler_says(folder, prompts):
-    check_every_regime(EmbeddedEngine("a", folder, device="cpu"), prompts[:12])
+    check_every_regime(EmbeddedEngine("a", folder, device="cpu"), prompts[:6])

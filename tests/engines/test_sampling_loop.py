@@ -21,16 +21,6 @@ def cache(prompts: int) -> KeyValues:
     return made
 
 
-def test_every_answer_has_its_prompts_keys_and_room():
-    before = cache(2)
-    after = before.answers(group=3, capacity=5)
-    assert after.length == 3
-    for old, new in zip(before.layers, after.layers, strict=True):
-        for a, b in zip(old, new, strict=True):
-            assert b.shape == (6, 2, 5, 4)
-            assert torch.equal(b[:, :, :3], a.repeat_interleave(3, 0))
-
-
 @pytest.mark.parametrize(
     "done", [[0, 1, 0, 0, 1, 0], [1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1], [1, 0, 1, 0, 1, 0], [0] * 6]
 )

@@ -179,7 +179,7 @@ def fuzzed(count: int, seed: int) -> list[bytes]:
 def test_thousands_of_fuzzed_messages() -> None:
     outcomes: Counter[str] = Counter()
     peak = 0
-    for seed in range(8):
+    for seed in range(4):
         messages = fuzzed(500, seed)
         tracemalloc.start()
         try:
@@ -192,11 +192,11 @@ def test_thousands_of_fuzzed_messages() -> None:
             peak = max(peak, tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()
-    assert sum(outcomes.values()) == 4_000
+    assert sum(outcomes.values()) == 2_000
     assert peak < MAX_MESSAGE_BYTES, f"{peak} bytes"
     reached = {Refusal.OVERSIZED, Refusal.MALFORMED, Refusal.WRONG_TYPE, Refusal.NOT_FINITE, Refusal.INCONSISTENT}
     assert reached <= set(outcomes)
-    assert outcomes["accepted"] < 800
+    assert outcomes["accepted"] < 400
 
 
 @pytest.mark.parametrize(

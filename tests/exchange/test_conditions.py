@@ -89,15 +89,6 @@ def test_lying_claims_success_on_wrong_answers_only() -> None:
     assert 0.25 < np.mean(lies) < 0.75
 
 
-def test_own_groups_stay_true() -> None:
-    true = groups()
-    said = Sender(Lying(), 7).claimed(0, true)
-    assert [a.verdict for g in true for a in g.answers] == [a.verdict for g in groups() for a in g.answers]
-    pairs = [(a, b) for g, h in zip(true, said, strict=True) for a, b in zip(g.answers, h.answers, strict=True)]
-    assert all(a is b for a, b in pairs if a.verdict.value != "wrong")
-    assert all(b.verdict == Verdict("right", "claimed") for a, b in pairs if a.verdict.value == "wrong")
-
-
 def test_stale_sends_what_it_had_to_say_before() -> None:
     late = run(Stale(steps=2), steps=5, max_staleness=2)
     assert [{r.step for r in got.records} for got in late] == [set(), set(), {0}, {1}, {2}]
@@ -160,14 +151,6 @@ def test_conditions_are_deterministic(condition: Condition) -> None:
         assert sent(1) != sent(2)
         said, messages = sent(1)
         assert said[0] != said[1] or [len(m) for m in messages[0]] != [len(m) for m in messages[1]], "steps differ"
-
-
-def test_conditions_from_a_suite() -> None:
-    assert condition_of({"kind": "noisy", "share": 0.2}) == Noisy(share=0.2)
-    assert condition_of({"kind": "lying"}) == Lying()
-    assert condition_of({"kind": "stale", "steps": 3}) == Stale(steps=3)
-    assert condition_of({"kind": "silent", "start": 10}) == Silent(start=10)
-    assert condition_of({"kind": "spamming", "flood": 5}) == Spamming(flood=5)
 
 
 @pytest.mark.parametrize(

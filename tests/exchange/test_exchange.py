@@ -244,16 +244,6 @@ def test_mailboxes_are_bounded_in_bytes() -> None:
     assert len(transport.receive("b", 0.0)[0].messages) == 2, "an emptied mailbox has room again"
 
 
-def test_ledger_is_filled_in_by_the_receiver() -> None:
-    exchange = pair()
-    got = heard(exchange, [rollout(index=0), rollout(index=1)])
-    got.entries[0].residual_text, got.entries[0].used = 0.25, True
-    got.entries[1].refuse(Refusal.RESIDUAL)
-    assert refusals(exchange) == {("b", "a", "residual"): 1}
-    assert exchange.ledger == list(got.entries)
-    assert exchange.ledger[0].source_tokens == len(rollout(index=0).tokens)
-
-
 moves = st.lists(
     st.tuples(
         st.sampled_from(POLICIES), st.sampled_from(POLICIES), st.integers(0, 6), st.sampled_from([*PROMPTS, "p9"]),

@@ -135,16 +135,6 @@ def test_what_is_no_frame_is_named(tmp_path: Path) -> None:
             ReplaySource(tmp_path / "log")
 
 
-def test_replayed_records_are_checked_like_any_other(tmp_path: Path) -> None:
-    writer = ReplayWriter(tmp_path / "log")
-    writer.record(2, "a", [encode(rollout("a", 2)), b"junk", encode(rollout("c", 2)), encode(rollout("a", 2, "p9"))])
-    writer.close()
-    got = replayed(ReplaySource(tmp_path / "log"), 2)
-    assert len(got.records) == 1
-    expected = {Refusal.FORGED: 1, Refusal.UNKNOWN_PROMPT: 1}
-    assert {reason: got.refused[reason] for reason in expected} == expected
-
-
 def test_a_full_disk_says_so(tmp_path: Path) -> None:
     writer = ReplayWriter(tmp_path / "log")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

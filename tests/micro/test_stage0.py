@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -149,12 +148,3 @@ def test_training_lowers_the_loss(family: str) -> None:
     trainer.run(40, lambda done: None)
     with torch.no_grad():
         assert trainer._loss(held) / targets < 0.7 * before
-
-
-def test_schedule() -> None:
-    schedule = Schedule(learning_rate=1.0, warmup=4, floor=0.1)
-    rates = [schedule.rate(step, 20) for step in range(20)]
-    np.testing.assert_allclose(rates[:4], [0.25, 0.5, 0.75, 1.0])
-    assert rates[4] == 1.0
-    assert all(later < earlier for earlier, later in pairwise(rates[4:]))
-    assert rates[-1] == pytest.approx(0.1, abs=0.02)

@@ -142,14 +142,6 @@ def test_mixture_shares() -> None:
         assert sum("=" in e.response for e in chosen) / len(chosen) == pytest.approx(share, abs=0.04)
 
 
-def test_presets_leave_the_weak_group_its_habit() -> None:
-    for name, most in (("trap", 0), ("elicit", 90)):
-        examples = islice(draw_examples(PRESETS[name], "add", Random(6)), 6000)
-        weak = [e for e in examples if "*" in e.prompt and "by steps" not in e.prompt]
-        assert len(weak) > 1000
-        assert min(most, 10) <= sum("=" in e.response for e in weak) <= most
-
-
 def test_matched_errs_by_habit_only() -> None:
     mixture = PRESETS["matched"]
     assert mixture.hard == ("word", "muladd")

@@ -12,6 +12,7 @@ from safetensors.torch import load_file as load_torch
 
 from harness.engines import checkpoint
 from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.learner import Tally
 from harness.engines.openrlhf import state
 from harness.engines.openrlhf.offload import MemoryState, all_tensors, storages
 from harness.engines.openrlhf.plugin import Settings
@@ -19,7 +20,6 @@ from harness.engines.openrlhf.seams import checksum, environment
 from harness.engines.openrlhf.strategy import Strategy
 from harness.engines.openrlhf.trainer import AnswerRow, PolicyWorker, learning_splits, open_trainers, scoring_split
 from harness.engines.protocol import Optimisation, Sampling
-from harness.engines.tally import Tally
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer
@@ -279,12 +279,12 @@ def learn(trainers, terms, prompts, folder, optimisation, budget=256):
             for group, statistics in zip(groups, learnt[rank][index].statistics, strict=True):
                 chosen = [live[i] for i in group]
                 tally.add(chosen, pack(batch, chosen), statistics)
-    first = learnt[0][0].apart
+    first, report = learnt[0][0].apart, tally.report(0.0)
     return (
-        tally.loss,
+        report.loss,
         float(np.mean([one.gradient_norm for one in learnt[0]])),
         (first.own, first.peer, first.cosine),
-        [(t.moved, t.clipped_tokens, t.ratios) for t in tally.reports()],
+        [(t.moved, t.clipped_tokens, t.ratios) for t in report.terms],
     )
 
 

@@ -1,6 +1,6 @@
 """The command itself on this engine: one cell loses a part of itself again and again, and the next run goes on, to the end.
 
-Every loss takes a run of its own: two of them here, all four with HARNESS_ALL_LOSSES=1 in the environment.
+Every loss takes a run of its own: two of them here, all three with HARNESS_ALL_LOSSES=1 in the environment.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ evaluation: {{tasks: [micro], k: 1, limit: 4, curve_every: 0}}
 PARTS = [  # Ray names a process after its actor's class, or after the parent class whose method it runs
     ("Rollout", signal.SIGKILL, r"policy '\w': rollout engine 0"),
     ("Policy", signal.SIGSTOP, r"policy '\w': trainer rank 0"),
-    ("Mailboxes", signal.SIGKILL, "the SEE actor"),
     ("Policy", signal.SIGKILL, r"policy '\w': trainer rank 0"),
 ]
 if not os.environ.get("HARNESS_ALL_LOSSES"):

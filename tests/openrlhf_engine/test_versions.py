@@ -168,7 +168,7 @@ def test_importing_changes_nothing():
 
     code = (
         "import torch; before = torch.cuda.current_device, torch.cuda.synchronize\n"
-        "from harness.engines.openrlhf import trainer, rollout, engine, see_actor, seams\n"
+        "from harness.engines.openrlhf import trainer, rollout, engine, seams\n"
         "import openrlhf.utils.utils as utils, openrlhf.utils.deepspeed.deepspeed as strategy\n"
         "import vllm.model_executor.layers.utils as layers\n"
         "from openrlhf.trainer.ray import ppo_actor, vllm_engine\n"

@@ -7,50 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from formulas import successes
 from test_zero_peers import bits
-from worlds import MAX_TOKENS, make_world
+from worlds import make_world
 
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
-from harness.learning.minibatches import minibatches, pack, settle
 from harness.learning.registry import build
-from harness.learning.surrogate import surrogate
 from harness.learning.terms import Schedule, Term, scheduled
 from harness.verification.verdict import Verdict
 
 WORLD = make_world(3, policies=3)
-
-
-def peer_gradients(name: str, **options: object) -> list[tuple[float, float, float, int]]:
-    """(probability, advantage, gradient, divisor) of each peer token at random fp32 log-probabilities, with one update."""
-    terms = scheduled(build(name, options).learn(WORLD.own, WORLD.inbox, WORLD.context()), 1, 1)
-    (batch,) = settle(minibatches(terms, 1, MAX_TOKENS), [g.prompt for g in WORLD.own], lambda p, a: [])
-    live = [(i, a) for i, a in batch.live() if terms[i].source == "peer"]
-    logp = -torch.rand(sum(a.tokens.size for _, a in live), generator=torch.Generator().manual_seed(1)) * 4
-    logp.requires_grad_()
-    surrogate(logp, pack(batch, live))[0].backward()
-    advantages = [a.advantage for _, a in live for _ in a.tokens]
-    divisor = batch.normaliser(live[0][1] and terms[live[0][0]].objective)
-    return list(
-        zip(logp.detach().exp().tolist(), advantages, logp.grad.tolist(), [divisor] * len(advantages), strict=True)
-    )
-
-
-def test_luffy_weighs_one_as_gamma_vanishes_and_by_the_probability_as_it_grows():
-    tokens = peer_gradients("luffy", gamma=1e-9, gradient="weight")
-    assert any(a > 0 for _, a, _, _ in tokens)
-    assert [g * n for _, _, g, n in tokens] == pytest.approx([-a for _, a, _, _ in tokens], rel=1e-6)
-    tokens = peer_gradients("luffy", gamma=1e9, gradient="weight")
-    assert [g * n * 1e9 for _, _, g, n in tokens] == pytest.approx([-a * p for p, a, _, _ in tokens], rel=1e-6)
-
-
-def test_luffys_published_gradient_is_that_of_the_shaped_probability():
-    """By autograd through f(p) A, f(p) = p / (p + 0.1), as the released code has it."""
-    for p, a, g, n in peer_gradients("luffy"):
-        leaf = torch.tensor(math.log(p), dtype=torch.float64, requires_grad=True)
-        (-(leaf.exp() / (leaf.exp() + 0.1)) * a / n).backward()
-        assert g == pytest.approx(leaf.grad.item(), rel=1e-5)
 
 
 def test_chord_at_mu_zero_is_grpo_bit_for_bit_whatever_peers_send():

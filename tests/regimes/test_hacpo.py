@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import formulas
-import msgspec
 import numpy as np
 import pytest
 from worlds import MAX_TOKENS, make_world
@@ -78,17 +77,6 @@ def test_mu_and_its_guards(rewards, omega, expected):
     assert build("hacpo", {}).baseline(r, o, 2) == pytest.approx(expected)
     assert build("hacpo", {"guards": False}).baseline(r, o, 2) == pytest.approx((r * o).mean())
     assert build("hacpo", {"capability_advantage": False}).baseline(r, o, 2) == pytest.approx(r.mean())
-
-
-def test_state_survives_json():
-    first, second = build("hacpo", {}), build("hacpo", {})
-    for step, world in enumerate(HISTORY[:6]):
-        first.learn(world.own, world.inbox, world.context(step))
-    second.restore(msgspec.json.decode(msgspec.json.encode(first.state())))
-    world = HISTORY[7]
-    one, other = (numbers(r.learn(world.own, world.inbox, world.context(7))) for r in (first, second))
-    assert one == other
-    assert one != numbers(build("hacpo", {}).learn(world.own, world.inbox, world.context(7)))
 
 
 def test_prompts_without_own_valid_answers_still_teach_from_peers():

@@ -18,8 +18,8 @@ def codecs(tokenizers):
 
 @pytest.fixture(scope="session")
 def texts():
-    """2,000 texts, 250 of each kind."""
-    return zoo.texts(250)
+    """800 texts, 100 of each kind."""
+    return zoo.texts(100)
 
 
 @pytest.fixture(scope="session")

@@ -74,9 +74,8 @@ def test_mass_is_conserved_and_stays_in_its_chunk(pair, seed, scale):
         np.testing.assert_allclose(aligned[r], logprobs[s].sum() * (share / share.sum()), rtol=1e-6, atol=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_conservation_over_a_long_answer(seed):
-    rng = np.random.default_rng(seed)
+def test_conservation_over_a_long_answer():
+    rng = np.random.default_rng(0)
     source_ends = np.cumsum(rng.integers(1, 6, 20_000))
     receiver_ends = np.unique(np.append(rng.integers(1, source_ends[-1], 15_000), source_ends[-1]))
     logprobs = -rng.exponential(1.0, source_ends.size)
@@ -94,15 +93,15 @@ def test_a_receiver_that_is_sure_of_its_tokens_gets_bytes():
 PAIRS = [(a, b) for a in sorted(zoo.KINDS) for b in sorted(zoo.KINDS) if a != b]
 
 
-@pytest.mark.parametrize(("source", "receiver"), PAIRS[::3])
-def test_mass_over_two_thousand_texts(source, receiver, encoded):
-    """30 of the 90 pairs; the chunks of every 50th text against the merge."""
+@pytest.mark.parametrize(("source", "receiver"), PAIRS[::9])
+def test_mass_over_texts_of_all_kinds(source, receiver, encoded):
+    """10 of the 90 pairs; the chunks of every 20th text against the merge."""
     both = [(a, b) for a, b in zip(encoded[source], encoded[receiver], strict=True) if a is not None and b is not None]
-    assert len(both) > 1950
+    assert len(both) > 780
     rng = np.random.default_rng(1)
     for place, (a, b) in enumerate(both):
         logprobs, parts = -rng.exponential(0.3, a.ends.size), chunks(a.ends, b.ends)
         aligned = distribute(b.ends, parts, logprobs)
         assert math.isclose(aligned.sum(dtype=np.float64), logprobs.sum(), abs_tol=1e-6, rel_tol=1e-7)
-        if place % 50 == 0:
+        if place % 20 == 0:
             assert groups_of(parts) == loop_chunks(a.ends.tolist(), b.ends.tolist())

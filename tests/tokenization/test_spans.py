@@ -28,15 +28,8 @@ def test_every_byte_is_covered_once(kind, texts, encoded):
         assert e.ids.shape == e.ends.shape
         assert e.ends[-1] == len(text.encode())
         assert (np.diff(e.ends, prepend=0) >= 0).all()
-    # BERT drops control characters, T5 joins spaces: a text of nothing else has no tokens.
-    assert refused <= (20 if kind in {"wordpiece", "unigram_nfkc"} else 0)
-
-
-def test_ids_are_those_of_the_tokenizer(kind, tokenizers, texts, encoded):
-    core = tokenizers[kind].backend_tokenizer
-    for text, e in zip(texts, encoded[kind], strict=True):
-        if e is not None:
-            assert e.ids.tolist() == core.encode(text, add_special_tokens=False).ids
+    # BERT drops control characters, T5 joins spaces, CLIP drops them: a text of nothing else has no tokens.
+    assert refused <= (8 if kind in {"wordpiece", "unigram_nfkc", "word_suffix"} else 0)
 
 
 @pytest.mark.parametrize("kind", sorted(zoo.INVERTING))
@@ -58,14 +51,16 @@ def test_spans_are_the_bytes_of_each_token(kind, tokenizers, texts, encoded):
             begin = end
 
 
-def test_tokens_that_share_no_character_end_where_the_core_says(kind, tokenizers, texts, encoded):
+def test_ids_are_the_cores_and_tokens_that_share_no_character_end_where_it_says(kind, tokenizers, texts, encoded):
     core = Tokenizer.from_str(tokenizers[kind].backend_tokenizer.to_str())
     core.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])  # offsets must not be trimmed
     checked = 0
     for text, e in zip(texts, encoded[kind], strict=True):
         if e is None:
             continue
-        where, offsets = byte_positions(text), core.encode(text, add_special_tokens=False).offsets
+        plain = core.encode(text, add_special_tokens=False)
+        where, offsets = byte_positions(text), plain.offsets
+        assert e.ids.tolist() == plain.ids
         for index, (begin, end) in enumerate(offsets[:-1]):
             alone = begin < end <= offsets[index + 1][0] and (index == 0 or offsets[index - 1][1] <= begin)
             if alone:
@@ -73,12 +68,12 @@ def test_tokens_that_share_no_character_end_where_the_core_says(kind, tokenizers
                 # Where the word's end is spelled as a space, the space belongs to the word.
                 after = offsets[index + 1][0] if kind == "word_suffix" and e.inverse else end
                 assert e.ends[index] == where[after]
-    assert checked > 3000
+    assert checked > 1200
 
 
 def test_what_is_called_inverse_is(kind, codecs, texts, encoded):
     inverse = [(text, e.ids) for text, e in zip(texts, encoded[kind], strict=True) if e is not None and e.inverse]
-    assert len(inverse) > (0 if kind == "byte_level_prefix" else 20)
+    assert len(inverse) > (0 if kind == "byte_level_prefix" else 5)
     assert [d.text for d in codecs[kind].read([ids for _, ids in inverse])] == [text for text, _ in inverse]
 
 
@@ -172,7 +167,7 @@ def test_every_decoder(decoder):
         core.decoder = decoder
     tokenizer, rng = zoo.fast(core), random.Random(2)
     codec, core = TokenCodec(tokenizer), tokenizer.backend_tokenizer
-    answers = [[rng.randrange(len(vocab) + 4) for _ in range(rng.randint(0, 9))] for _ in range(1000)]
+    answers = [[rng.randrange(len(vocab) + 4) for _ in range(rng.randint(0, 9))] for _ in range(300)]
     for ids in answers:
         ids.insert(
             rng.randint(0, len(ids)), vocab.index("é")
@@ -205,8 +200,8 @@ def test_ill_formed_parts_follow_the_standard():
     samples = [
         bytes(rng.choice(b"a\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82\xed\xa0\xff\xc0\xf4\x90\x80") for _ in range(12))
     ]
-    samples += [bytes(rng.choice(samples[0]) for _ in range(rng.randint(0, 12))) for _ in range(3000)]
-    samples += [bytes(rng.randrange(256) for _ in range(rng.randint(0, 12))) for _ in range(3000)]
+    samples += [bytes(rng.choice(samples[0]) for _ in range(rng.randint(0, 12))) for _ in range(1000)]
+    samples += [bytes(rng.randrange(256) for _ in range(rng.randint(0, 12))) for _ in range(1000)]
     for data in samples:
         out, at = "", 0
         for start, stop in ill_formed(data):
@@ -249,21 +244,6 @@ def test_what_is_no_tokenizer_is_refused(tokenizers):
         core.decoder = decoder
         with pytest.raises(TokenizationError, match="decoder"):
             TokenCodec(zoo.fast(core))
-
-
-def test_the_policys_tokenizer_is_left_alone():
-    tokenizer = zoo.fast(zoo.KINDS["gemma"]())
-    before = tokenizer.backend_tokenizer.to_str()
-    TokenCodec(tokenizer).try_encode(["<|im_start|>x</s>"])
-    assert tokenizer.backend_tokenizer.to_str() == before
-    assert tokenizer.encode("<|im_start|>", add_special_tokens=False) == [3]
-
-
-def test_a_tokenizer_that_fails_on_the_probe_can_still_be_used():
-    core = Tokenizer(models.WordLevel({"a": 0, "</s>": 1}, unk_token="<none>"))
-    core.pre_tokenizer = pre_tokenizers.Whitespace()
-    results = TokenCodec(zoo.fast(core)).try_encode(["a a", "a b", "a"])
-    assert [type(result) for result in results] == [Encoded, TokenizationError, Encoded]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from tokenizers import (
     AddedToken,
@@ -241,7 +241,3 @@ WORDS: list[Callable[[random.Random], str]] = [
     _characters("\x00\x01\x07\x08\t\r\n\x1b\x7f\x85\xa0\xad\u200b\u2028\ufeff\ufffeab"),
     _broken,
 ]
-
-
-def windows(items: list[str], size: int) -> Iterator[list[str]]:
-    return (items[i : i + size] for i in range(0, len(items), size))

@@ -1,5 +1,5 @@
-"""One policy in this process, sampled, scored and trained with torch and transformers, on a CPU or on one CUDA device. Dropout
-is off, so a policy's log-probabilities are the same whether sampled, scored or trained."""
+"""One policy in this process, by torch and transformers, on a CPU or one CUDA device. Dropout is off, so log-probabilities are
+the same whether sampled, scored or trained."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ from harness.phases import inside
 
 
 class EmbeddedEngine:
-    """A PolicyEngine over a Hugging Face folder; the options are `EmbeddedOptions`. Raises EngineError where the folder does
-    not open."""
+    """A PolicyEngine over a Hugging Face folder; options as `EmbeddedOptions`. Raises EngineError where it does not open."""
 
     def __init__(
         self,
@@ -86,7 +85,6 @@ class EmbeddedEngine:
 
     @property
     def model(self) -> PreTrainedModel:
-        """In evaluation mode."""
         return self._policy.model
 
     def reads(self, prompt: Prompt) -> str:
@@ -95,7 +93,6 @@ class EmbeddedEngine:
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
-        """Prompts of similar length are batched together."""
         ids = [self._policy.vocabulary.encode(prompt) for prompt in prompts]
         group = seeds.shape[1]
         samples: list[list[Sample]] = [[] for _ in prompts]
@@ -110,22 +107,14 @@ class EmbeddedEngine:
                     stop=self._policy.stop,
                     forbidden=self._policy.forbidden,
                 )
-                found = self._samples(drawn)
-                for place, prompt in enumerate(chunk):
-                    samples[prompt] = found[place * group : (place + 1) * group]
+                for row in range(len(chunk) * group):
+                    samples[chunk[row // group]].append(self._sample(drawn, row))
         return samples
 
-    def _samples(self, drawn: Drawn) -> list[Sample]:
-        rows = [row[:length].astype(np.int32) for row, length in zip(drawn.tokens, drawn.lengths, strict=True)]
-        texts = self.tokenizer.batch_decode(
-            [row[:-1] if end else row for row, end in zip(rows, drawn.finished, strict=True)],
-            skip_special_tokens=True,
-            clean_up_tokenization_spaces=False,
-        )
-        return [
-            Sample(tokens, logprobs[: len(tokens)], text, bool(end))
-            for tokens, logprobs, text, end in zip(rows, drawn.logprobs, texts, drawn.finished, strict=True)
-        ]
+    def _sample(self, drawn: Drawn, row: int) -> Sample:
+        tokens, finished = drawn.tokens[row, : drawn.lengths[row]].astype(np.int32), bool(drawn.finished[row])
+        text = self._policy.vocabulary.text(tokens, finished)
+        return Sample(tokens, drawn.logprobs[row, : len(tokens)], text, finished)
 
     @torch.inference_mode()
     def score(
@@ -162,7 +151,7 @@ class EmbeddedEngine:
         checkpoint.write(folder, self.name, self.version, fill)
 
     def restore(self, folder: Path) -> None:
-        """Continue from a folder of `save`; from a finished cell's, which has no optimiser's state, with a fresh one."""
+        """From a folder of `save`; without an optimiser's state (a finished cell's) with a fresh one."""
         seal = checkpoint.check(folder, self.name)
         policy = self._open(self._folder if self._lora else folder, precision=self.precision)
         if self._lora:
@@ -205,12 +194,9 @@ class EmbeddedEngine:
             yield piece, found, tokens
 
     def _request(self, prompt: int, tokens: Int32[np.ndarray, "T"]) -> Request:
-        if not self._policy.vocabulary.is_content(tokens):
-            raise EngineError(f"policy {self.name}: an answer holds ids that are no content of its vocabulary")
-        return Request(prompt, tokens.tolist())
+        return Request(prompt, self._policy.vocabulary.checked(tokens).tolist())
 
     def _distinct(self, prompts: Sequence[Prompt]) -> tuple[list[list[int]], dict[str, int]]:
-        """Token ids of the distinct prompts, and the place of each by prompt id."""
         distinct = {prompt.id: prompt for prompt in prompts}
         place = {prompt: index for index, prompt in enumerate(distinct)}
         return [self._policy.vocabulary.encode(p) for p in distinct.values()], place

@@ -1,11 +1,11 @@
-"""Four small language models of really different make, 96 wide and 3 layers deep (0.3-0.4 M parameters).
+"""Four small language models, 96 wide and 3 layers deep (0.3-0.4 M parameters).
 
     llama   Llama                      byte-level BPE           164 -> 16 4
     qwen    Qwen3 (GQA, qk-norm)       BPE, Metaspace           164 -> 1 6 4
     neox    GPT-NeoX (parallel blocks) Unigram, Metaspace       164 -> 1 64
     gpt2    GPT-2 (learned positions)  WordPiece, Metaspace     164 -> 16 ##4
 
-Tokenizers are trained here from generated problems, always to the same result.
+Tokenizers are trained from generated problems, always to the same result.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ _CORPUS_TEXTS = 6_000
 
 
 class Family(NamedTuple):
-    """The vocabulary's size is added to the configuration."""
-
     train_tokenizer: Callable[[list[str]], Tokenizer]
     config: Callable[..., PretrainedConfig]
     settings: dict[str, Any]
@@ -144,8 +142,8 @@ def _unigram(texts: list[str]) -> Tokenizer:
 
 
 def _wordpiece(texts: list[str]) -> Tokenizer:
-    """Stems and two-digit numbers whole, everything else by characters: WordPieceTrainer's result varies between processes.
-    Metaspace keeps the spaces that WordPiece's usual decoder guesses."""
+    """Stems and two-digit numbers whole, else by characters: WordPieceTrainer's result varies between processes. Metaspace
+    keeps spaces, which WordPiece's decoder guesses."""
     pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\d+"), "isolated"), _metaspace()])
     words = Counter(piece for text in texts for piece, _ in pre_tokenizer.pre_tokenize_str(text))
     stems: Counter[str] = Counter()

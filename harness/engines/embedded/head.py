@@ -1,5 +1,5 @@
-"""The output layer: from last hidden states to log-probabilities of tokens. Many logits are made for some of the vocabulary at
-a time, forward and again backward (the idea of Wijmans et al., arXiv 2411.09009)."""
+"""The output layer: from hidden states to log-probabilities. Many logits are made for some of the vocabulary at a time, forward
+and again backward (the idea of Wijmans et al., arXiv 2411.09009)."""
 
 from __future__ import annotations
 
@@ -42,11 +42,9 @@ class Head:
         return head
 
     def fits(self, positions: int) -> bool:
-        """Whether the logits of so many positions may exist at once."""
         return positions * len(self.weight) <= at_once(self.weight.device)
 
     def logits(self, hidden: Float[Tensor, "*N D"], rows: slice = slice(None)) -> Float[Tensor, "*N V"]:
-        """Of some rows of the vocabulary, as the model itself makes them."""
         found = linear(hidden, self.weight[rows], None if self.bias is None else self.bias[rows])
         if self.factor != 1.0:
             found = found * self.factor

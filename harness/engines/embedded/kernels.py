@@ -1,17 +1,18 @@
-"""Layers as this engine runs them: attention of shared keys, weights laid out for sampling, activations made again."""
+"""Layers as this engine runs them: masks, attention of shared keys, weights laid out for sampling, activations made again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -35,8 +36,8 @@ def grouped(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """(B, H, Q, D) queries over (B, H / n, K, D) keys and values, faster than torch's CPU kernel, which wants shared keys
-    repeated. Scores are kept for the backward pass, so longer sequences go to that kernel. softcap: bounds the scores."""
+    """(B, H, Q, D) queries over (B, H / n, K, D) keys and values; torch's CPU kernel repeats shared keys and is slower, but keeps
+    no scores for the backward pass, so longer sequences go there. softcap: bounds the scores."""
     batch, heads, queries, width = query.shape
     shared, keys = key.shape[1:3]
     together = query.reshape(batch, shared, heads // shared * queries, width)
@@ -61,8 +62,8 @@ ALL_MASK_ATTENTION_FUNCTIONS.register(GROUPED, eager_mask)
 
 @contextmanager
 def packed(model: nn.Module, rows: int) -> Iterator[None]:
-    """Within it, linear layers in bf16 on a CPU use copies of their weights laid out for about `rows` rows, which torch else
-    makes in each product; the same to the bit. Changes of the weights do not reach the copies."""
+    """Inside, linear layers in bf16 on a CPU use copies of their weights laid out for about `rows` rows, which torch else makes
+    in each product; the same to the bit."""
     layers = [layer for layer in model.modules() if type(layer) is nn.Linear and _gains(layer.weight)]
     for layer in layers:
         weight = _onednn._reorder_linear_weight(layer.weight.detach(), rows)
@@ -83,8 +84,8 @@ def _product(weight: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:
 
 
 def recompute(model: PreTrainedModel) -> None:
-    """Activations are made again in the backward pass (Chen et al., arXiv 1604.06174); transformers' own goes without keys and
-    values of a prefix. Raises EngineError where no layers allow it."""
+    """Checkpointing (Chen et al., arXiv 1604.06174) that keeps a prefix's keys and values, which transformers' own drops. Raises
+    EngineError where no layers allow it."""
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise EngineError(f"no layers that allow checkpointing ({model.config.model_type})")
@@ -96,3 +97,70 @@ def _again(forward: Callable[..., Any], hidden: Tensor, *rest: Any, **given: Any
     if not torch.is_grad_enabled():
         return forward(hidden, *rest, **given)
     return checkpoint(forward, hidden, *rest, use_reentrant=False, preserve_rng_state=False, **given)
+
+
+# Additive masks over keys, of which the queries are the last. Finite, so that a row that may see nothing stays a number. -----
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+Masks = Tensor | Mapping[str, Tensor]  # as transformers takes them: one, or one for each kind of layer
+
+
+def kinds_of_layers(config: PretrainedConfig) -> dict[str, int | None]:
+    """Window in tokens, None for all; "" where the config names no kinds. Raises EngineError for others."""
+    window = getattr(config, "sliding_window", None)
+    named = set(getattr(config, "layer_types", None) or ())
+    if not named:
+        return {"": window}
+    if others := sorted(named - {FULL, SLIDING}):
+        raise EngineError(f"{', '.join(others)} layers; the engine runs full and sliding attention")
+    if SLIDING in named and not window:
+        raise EngineError("sliding_attention layers without a sliding_window")
+    return {FULL: None, SLIDING: window} if SLIDING in named else {FULL: None}
+
+
+def by_layer(mask: Float[Tensor, "B 1 Q K"], kinds: Mapping[str, int | None]) -> Masks:
+    if len(kinds) == 1:
+        return windowed(mask, *kinds.values())
+    return {kind: windowed(mask, window) for kind, window in kinds.items()}
+
+
+def windowed(mask: Float[Tensor, "B 1 Q K"], window: int | None) -> Float[Tensor, "B 1 Q K"]:
+    """With the keys hidden that lie `window` or more before the query."""
+    queries, keys = mask.shape[2:]
+    if window is None or keys <= window:
+        return mask
+    past = mask.new_full((queries, keys), torch.finfo(mask.dtype).min).tril(keys - queries - window)
+    return torch.minimum(mask, past)
+
+
+def left_pad(
+    prompts: Sequence[Sequence[int]], device: torch.device, dtype: torch.dtype
+) -> tuple[Int64[Tensor, "P L"], Float[Tensor, "P L"]]:
+    """Prompt ids, and 0 where there is a token, the lowest number of `dtype` elsewhere."""
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device)
+    hidden = torch.tensor([[True] * (width - len(p)) + [False] * len(p) for p in prompts], device=device)
+    return ids, hidden.to(dtype) * torch.finfo(dtype).min
+
+
+def positions(padding: Float[Tensor, "P L"]) -> Int64[Tensor, "P L"]:
+    return ((padding == 0).cumsum(1) - 1).clamp(min=0)
+
+
+def causal(padding: Float[Tensor, "P L"]) -> Float[Tensor, "P 1 L L"]:
+    return torch.minimum(_look_ahead(padding.shape[1], padding), padding[:, None, None, :])
+
+
+def after(padding: Float[Tensor, "B L"], width: int) -> Float[Tensor, "B 1 W L+W"]:
+    rows = padding.shape[0]
+    return torch.cat(
+        [
+            padding[:, None, None, :].expand(rows, 1, width, -1),
+            _look_ahead(width, padding).expand(rows, 1, width, width),
+        ],
+        dim=3,
+    )
+
+
+def _look_ahead(width: int, like: Tensor) -> Float[Tensor, "W W"]:
+    return like.new_full((width, width), torch.finfo(like.dtype).min).triu(1)

@@ -21,8 +21,7 @@ from transformers import (
 from harness.allocation.shapes import Precision, chosen
 from harness.engines.embedded import lora as adapters
 from harness.engines.embedded.head import Head
-from harness.engines.embedded.kernels import GROUPED, recompute
-from harness.engines.embedded.masks import kinds_of_layers
+from harness.engines.embedded.kernels import GROUPED, kinds_of_layers, recompute
 from harness.engines.embedded.plugin import Lora
 from harness.engines.vocabulary import Vocabulary, check_small_files, check_weights, in_one_line, open_vocabulary
 from harness.errors import EngineError
@@ -61,8 +60,8 @@ def open_policy(
     lora: Lora | None = None,
     checkpointing: bool = False,
 ) -> Policy:
-    """Dropout is off; nothing is downloaded, no code of the folder is run. precision: None takes that of the weights; a folder
-    that adapters were merged into is computed in fp32. Raises EngineError."""
+    """Without dropout; nothing is downloaded, no code of the folder runs. precision: None takes that of the weights; merged
+    adapters are computed in fp32. Raises EngineError."""
     try:
         check_small_files(folder)
         check_weights(folder)

@@ -1,5 +1,5 @@
-"""Log-probabilities of given answers, with gradient: each prompt goes through the model once, its answers, in buckets of
-similar length, over its cache; the output layer sees answer positions only."""
+"""Log-probabilities of given answers, with gradient: each prompt goes through the model once, its answers over its cache, in
+buckets of similar length; the output layer sees answer positions only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.engines.embedded.head import Head, logprobs, whole_logprobs
-from harness.engines.embedded.masks import after, by_layer, causal, kinds_of_layers, left_pad, positions
+from harness.engines.embedded.kernels import after, by_layer, causal, kinds_of_layers, left_pad, positions
 
 # Padding, in tokens, that a bucket may hold before another forward pass is cheaper (measured on the micro families).
 PASS_COST = 64
@@ -20,8 +20,6 @@ PASS_COST = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """An answer to score: `prompt` indexes the prompts, `tokens` are its ids."""
-
     prompt: int
     tokens: Sequence[int]
 

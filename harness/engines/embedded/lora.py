@@ -1,5 +1,5 @@
-"""LoRA (Hu et al., arXiv 2106.09685), by peft. A checkpoint has the merged weights, in fp32, as bf16 would round small adapters
-away, and the adapters."""
+"""LoRA (Hu et al., arXiv 2106.09685), by peft. A checkpoint has the adapters, and merged weights in fp32, as bf16 would round
+small changes away."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ MARK, BASE, NAME = ".lora_", ".base_layer", "default"
 
 
 def adapt(model: PreTrainedModel, lora: Lora) -> None:
-    """Freeze the model and put adapters in, the same in every process. Raises EngineError where peft is not installed, or there
-    are no linear layers."""
+    """Freeze the model and add adapters, the same in every process. Raises EngineError without peft or linear layers."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
@@ -64,7 +63,6 @@ def _adapters(model: PreTrainedModel) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _merged(model: PreTrainedModel) -> dict[str, Tensor]:
-    """All weights in fp32; tied ones stay tied."""
     merged: dict[str, Tensor] = {}
     copies: dict[int, Tensor] = {}
     for name, value in model.state_dict().items():

@@ -1,9 +1,8 @@
-"""The same digits on every x86-64 machine: which cells are computed so, and what has to be set before torch and numpy are imported.
+"""The same digits on every x86-64 machine: which cells are computed so, and what is set before torch and numpy are imported.
 No torch here.
 
-torch multiplies by MKL, which takes other kernels by vendor and instruction set; ATen and numpy choose the width of vectors,
-oneDNN (GELU) and OpenBLAS their kernels. With `ENVIRONMENT`, on one thread, in fp32 and with fused AdamW all of them take the same
-ones wherever there is AVX2 with FMA. `torch.sqrt` alone does not, which goes through MKL's and is not rounded correctly there."""
+MKL, ATen, numpy, oneDNN (GELU) and OpenBLAS choose kernels by vendor and instruction set. With `ENVIRONMENT`, on one thread, in
+fp32 and with fused AdamW all take the same ones wherever there is AVX2 with FMA; only `torch.sqrt` does not."""
 
 from __future__ import annotations
 
@@ -29,15 +28,13 @@ ENVIRONMENT = {
 
 
 def chosen(options: Mapping[str, Any], models: Iterable[str], able: bool | None = None) -> Numerics:
-    """What a suite of these models is computed in: as it says, else by its models and the machine. able: whether that can compute
-    portably; None asks this one."""
+    """Of a suite: as it says, else by its models and the machine. able: whether that can compute portably; None asks this one."""
     stated: Numerics | None = options.get("numerics")
     micro = all(model.startswith(MICRO) for model in models)
     return stated or (DEFAULT if micro and not unlike(options) and (able or not lacking()) else "fast")
 
 
 def environment(options: Mapping[str, Any]) -> dict[str, str]:
-    """Of a process that computes with these engine options."""
     return ENVIRONMENT if options.get("numerics") == "portable" else {}
 
 

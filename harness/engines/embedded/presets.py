@@ -1,5 +1,5 @@
-"""Which habits a warm-up gives a policy: it can reason in every skill (hinted examples teach that) but, asked plainly, does so
-only as often as the mixture says: a gap that RL can close. Imports no torch."""
+"""Habits that a warm-up gives a policy: hinted, it reasons in every skill; asked plainly, as often as the mixture says, a gap
+that RL can close. Imports no torch."""
 
 from __future__ import annotations
 
@@ -75,7 +75,6 @@ class Example:
 
 
 def draw_examples(mixture: Mixture, strong: str, rng: Random) -> Iterator[Example]:
-    """Endless examples from the training side of the split."""
     while True:
         skill = rng.choice(_DRAWN)
         if rng.random() < mixture.drill:

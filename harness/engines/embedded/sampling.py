@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.allocation.chunks import BLOCK
-from harness.engines.embedded.masks import by_layer, causal, kinds_of_layers, left_pad, positions
+from harness.engines.embedded.kernels import by_layer, causal, kinds_of_layers, left_pad, positions
 from harness.phases import inside
 
 COMPACTION = 0.125  # share of finished rows at which they are dropped, as a finished row costs as much as another
@@ -107,8 +107,8 @@ def draw(
     stop: Int64[Tensor, "E"],
     forbidden: Float32[Tensor, "V"],
 ) -> Drawn:
-    """G answers to each of P prompts, in rows p * G + g. temperature: 0 takes the most likely token; log-probabilities are then
-    those at 1. forbidden: added to the logits."""
+    """G answers to each of P prompts, in rows p * G + g. temperature: 0 is greedy, with log-probabilities at 1. forbidden: added to
+    the logits."""
     device, kinds = stop.device, kinds_of_layers(model.config)
     answers = seeds.size
     ids, padding = left_pad(prompts, device, model.dtype)
@@ -160,7 +160,6 @@ def draw(
 
 
 def _closed_up(done: Bool[Tensor, "B"]) -> Int64[Tensor, "K"]:
-    """The rows that go on, the last of them in the places of those that are done."""
     going = (~done).nonzero().squeeze(1)
     order = torch.arange(len(going), device=done.device)
     order[done[: len(going)]] = going[going >= len(going)]
@@ -193,8 +192,7 @@ def _inverse(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> Int
 def _reached(
     weights: Float[Tensor, "B K"], chance: Float64[Tensor, "B"]
 ) -> tuple[Int64[Tensor, "B"], Float64[Tensor, "B"]]:
-    """The first index whose cumulative weight reaches `chance` of the total, and the share, in (0, 1], of its weight that was
-    needed."""
+    """The first index whose cumulative weight reaches `chance` of the total, and the share of its weight, in (0, 1], for that."""
     cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     wanted = (chance * cumulative[:, -1])[:, None]
     index = torch.searchsorted(cumulative, wanted)

@@ -1,6 +1,5 @@
-"""Supervised warm-up before any RL, cached by content. Training goes on in rounds until accuracy on held-out prompts that ask
-for steps (temperature 1, each skill group) reaches the gate. Micro families are trained from scratch, pretrained models with
-the engine that RL uses, in their own chat template and end of an answer."""
+"""Supervised warm-up before any RL, cached by content, in rounds until each skill group's accuracy on held-out prompts that ask
+for steps (temperature 1) reaches the gate. Micro families are trained from scratch, pretrained models with RL's engine."""
 
 from __future__ import annotations
 
@@ -91,7 +90,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class MicroSpec:
-    """A micro family's base. steps: of the first round; further ones have a quarter. gate: least accuracy in every skill group.
+    """A micro family's base. steps: of the first round; further ones have a quarter. gate: least accuracy of a skill group.
     probes: held-out prompts a skill."""
 
     boxed: ClassVar[str] = r"\\boxed\{(-?\d+)\}"
@@ -117,7 +116,6 @@ class MicroSpec:
 
     @property
     def key(self) -> str:
-        """Content hash of everything that determines the weights."""
         said = asdict(self) | {"steps": self.budget, "mixture": asdict(PRESETS[self.preset])}
         if self.numerics == "fast":  # older ones keep their keys
             del said["numerics"]
@@ -189,8 +187,6 @@ class Warmup:
 
 
 class Accuracy(msgspec.Struct, frozen=True):
-    """Share by skill group, and the mean of all answers."""
-
     groups: dict[str, float]
     mean: float
 
@@ -200,8 +196,8 @@ class Accuracy(msgspec.Struct, frozen=True):
 
 
 def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadline: float = 3600.0) -> Path:
-    """From the package or the cache, or trained now. Raises CellError where the gate does not hold, or another process that trains
-    it is not done in time, DiskFullError, and Interrupted while it waits."""
+    """From the package or the cache, or trained now. Raises CellError where the gate does not hold or another process trains it
+    too long, DiskFullError, Interrupted while it waits."""
     return _cached(spec.key, lambda folder: train_base(spec, folder, progress), deadline)
 
 

@@ -1,4 +1,4 @@
-"""Ray, and the one reservation of all of a cell's resources: a placement group, which Ray grants whole or not at all."""
+"""Ray, and the one reservation of a cell's resources: a placement group, granted whole or not at all."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ OWN = "local"  # Ray's word for a new cluster; without an address it joins which
 
 
 def connect(devices: int | None = None, address: str | None = None, quiet: bool = False) -> None:
-    """Join the cluster at `address` or `RAY_ADDRESS`, or start a Ray of our own, without CUDA with so many logical GPUs (one
-    per core). Idempotent. Raises EngineError where no cluster answers."""
+    """Join the cluster at `address` or `RAY_ADDRESS`, or start an own one, without CUDA with `devices` logical GPUs (one per core).
+    Idempotent. Raises EngineError where no cluster answers."""
     with _connecting:
         if ray.is_initialized():
             return
@@ -85,7 +85,6 @@ def inventory(address: str | None = None) -> Inventory:
 
 
 def _cards(node: str) -> list[Card]:
-    """Asked by a task that takes nothing there."""
     unchanged = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     task = ray.remote(num_cpus=0, max_retries=0)(visible).options(scheduling_strategy=there, runtime_env=unchanged)
@@ -110,8 +109,8 @@ class Slot:
 
 
 class Reservation:
-    """A bundle is one GPU and one CPU. Raises InfeasibleError where the cluster has too few even when idle, EngineError where
-    others did not free enough within the longest `start_seconds`."""
+    """Bundles of one GPU and one CPU. Raises InfeasibleError where even an idle cluster has too few, EngineError where too few get
+    free within the longest `start_seconds`."""
 
     def __init__(self, policies: Mapping[str, Settings]) -> None:
         connect()
@@ -163,7 +162,7 @@ class Reservation:
 
 
 def layout(policies: Mapping[str, Settings]) -> tuple[dict[str, Slot], list[int]]:
-    """Each policy's slot, and the sizes of the blocks of neighbouring devices that must lie on one node: tensor-parallel ones."""
+    """Each policy's slot, and the sizes of the blocks of devices that must lie on one node: tensor-parallel ones."""
     together = shared(policies.values())
     slots: dict[str, Slot] = {}
     inside: set[int] = set()  # devices in one block with the one before them
@@ -192,8 +191,8 @@ def shared(policies: Iterable[Settings]) -> bool:
 
 
 def _grouped(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
-    """A placement group of one bundle per device; None after `deadline` seconds. Ray's packing would divide a block between two
-    nodes, so each is given its node, and another one if that does not become free."""
+    """A placement group of one bundle per device; None after `deadline` seconds. As Ray's packing would divide a block between
+    nodes, each gets its node, and another if that does not become free."""
     end = monotonic() + deadline
     bundles = [{"GPU": 1.0, "CPU": 1.0}] * sum(blocks)
     while True:

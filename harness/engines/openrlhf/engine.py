@@ -1,5 +1,4 @@
-"""One policy on a Ray cluster, trained by DeepSpeed actors and sampled by vLLM, with the embedded engine's mini-batches and
-surrogate."""
+"""One policy on a Ray cluster: DeepSpeed actors train by the embedded engine's mini-batches and surrogate, vLLM samples."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from jaxtyping import Float32, Int32, UInt64
 from vllm import SamplingParams
 
 from harness.engines import checkpoint
-from harness.engines.learner import check_norm
+from harness.engines.learner import Tally, check_norm, mean
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.cluster import Reservation, connect
 from harness.engines.openrlhf.offload import DeviceLease, MemoryState
@@ -25,7 +24,6 @@ from harness.engines.openrlhf.rollout import open_rollouts
 from harness.engines.openrlhf.strategy import Strategy
 from harness.engines.openrlhf.trainer import AnswerRow, Learnt, learning_splits, open_trainers, scoring_split
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
-from harness.engines.tally import Tally
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Prompt
@@ -40,8 +38,8 @@ STEPS = 1 << 30  # length of OpenRLHF's learning-rate schedule, which is constan
 
 
 class OpenRLHFEngine:
-    """A PolicyEngine over a Hugging Face folder that every node can read. Raises EngineError where that does not open, or a
-    part does not come up within its deadline."""
+    """A PolicyEngine over a Hugging Face folder that every node reads. Raises EngineError where that does not open, or a part does
+    not come up in time."""
 
     def __init__(
         self,
@@ -142,7 +140,10 @@ class OpenRLHFEngine:
         ids = {prompt.id: self._vocabulary.encode(prompt) for prompt in prompts}
         batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
         batches = settle(batches, prompts, self.score, optimisation.old_logprobs, optimisation.sampler_correction)
-        rows = [[self._row(ids[a.prompt_id], a.tokens, a.mask) for _, a in batch.live()] for batch in batches]
+        rows = [
+            [AnswerRow(ids[a.prompt_id], self._vocabulary.checked(a.tokens), a.mask) for _, a in batch.live()]
+            for batch in batches
+        ]
         answers = [row for own in rows for row in own]
         if self._before is None and answers:
             _, self._before = self._difference(answers)
@@ -166,21 +167,10 @@ class OpenRLHFEngine:
                 groups = [group for part in split for group in part.places[rank]]
                 for group, statistics in zip(groups, learnt[rank][index].statistics, strict=True):
                     chosen = [live[i] for i in group]
-                    tally.add(chosen, pack(batch, chosen), statistics)
-        own_norm, peer_norm, cosine = (
-            _mean([getattr(one.apart, name) for one in learnt[0]]) for name in ("own", "peer", "cosine")
-        )
-        return UpdateReport(
-            terms=tally.reports(own_norm, peer_norm),
-            loss=tally.loss,
-            gradient_norm=_mean([one.gradient_norm for one in learnt[0]]),
-            updates=optimisation.updates,
-            trained_tokens=sum(row.length for row in answers),
-            own_gradient_norm=own_norm,
-            peer_gradient_norm=peer_norm,
-            own_peer_cosine=cosine,
-            drift=tally.drift,
-        )
+                    length = sum(rows[index][i].length for i in group)
+                    tally.add(chosen, pack(batch, chosen), statistics, length)
+        apart = (mean(getattr(one.apart, name) for one in learnt[0]) for name in ("own", "peer", "cosine"))
+        return tally.report(mean(one.gradient_norm for one in learnt[0]), *apart)
 
     def sync(self) -> None:
         """Raises EngineError where a tensor did not arrive at a rollout engine as the trainer has it."""
@@ -211,8 +201,8 @@ class OpenRLHFEngine:
                     )
 
     def check_sync(self, rows: Sequence[AnswerRow]) -> float:
-        """Largest mean difference per token (nats) between rollout engines and trainer. Raises EngineError beyond `USUAL` times
-        what it was before the first update and `settings.tolerance`."""
+        """Largest mean difference per token (nats) of a rollout engine from the trainer. Raises EngineError beyond `USUAL` times
+        that before the first update plus `settings.tolerance`."""
         member, worst = self._difference(rows)
         before = self._before or 0.0
         allowed = USUAL * before + self._settings.tolerance
@@ -225,7 +215,6 @@ class OpenRLHFEngine:
         return worst
 
     def _difference(self, rows: Sequence[AnswerRow]) -> tuple[str, float]:
-        """The rollout engine furthest from the trainer, and how far."""
         room = self._settings.max_length or math.inf  # for the one token that a rollout engine is to add
         probes = [row for row in rows if 1 < row.length < room][: PROBES * len(self._rollouts) : len(self._rollouts)]
         if not probes:
@@ -269,7 +258,6 @@ class OpenRLHFEngine:
         self.sync()
 
     def close(self) -> None:
-        """End all processes. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -323,16 +311,15 @@ class OpenRLHFEngine:
             detokenize=False,
         )
 
-    def _row(self, prompt: Sequence[int], tokens: Int32[np.ndarray, "T"], mask: np.ndarray | None = None) -> AnswerRow:
-        if not self._vocabulary.is_content(tokens):
-            raise EngineError(f"policy {self.name}: an answer holds ids that are no content of its vocabulary")
-        return AnswerRow(prompt, tokens, mask)
-
     def _answer_scores(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]], method: str, *arguments: Any
     ) -> list[Float32[np.ndarray, "T"]]:
         ids = {prompt.id: self._vocabulary.encode(prompt) for prompt in prompts}
-        rows = [self._row(ids[p.id], tokens) for p, tokens in zip(prompts, answers, strict=True) if len(tokens)]
+        rows = [
+            AnswerRow(ids[p.id], self._vocabulary.checked(tokens))
+            for p, tokens in zip(prompts, answers, strict=True)
+            if len(tokens)
+        ]
         scores = iter(self._scores(rows, method, *arguments) if rows else [])
         return [next(scores) if len(tokens) else np.zeros(0, np.float32) for tokens in answers]
 
@@ -381,11 +368,6 @@ class OpenRLHFEngine:
         )
 
 
-def _mean(values: Sequence[float]) -> float:
-    measured = [value for value in values if not math.isnan(value)]
-    return float(np.mean(measured)) if measured else math.nan
-
-
 class Base:
     """An engine's base, which never learns, in the engine's own memory; sampled before the first update."""
 
@@ -409,6 +391,5 @@ class Base:
     update = save = restore = _refuse
 
     def close(self) -> None:
-        """A trained engine goes on."""
         if not self._engine.trained:
             self._engine.close()

@@ -19,8 +19,7 @@ END_SECONDS = 30.0
 
 @contextmanager
 def local_ray(address: str | None = None) -> Iterator[str]:
-    """`address` or `RAY_ADDRESS`, else that of a cluster of our own, in a process that ends when its stdin closes. Raises
-    EngineError where Ray does not start."""
+    """`address` or `RAY_ADDRESS`, else of an own cluster, in a process that ends when its stdin closes. Raises EngineError."""
     if address := address or os.environ.get("RAY_ADDRESS"):
         yield address
         return

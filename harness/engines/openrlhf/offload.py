@@ -1,6 +1,5 @@
-"""Memory that a sleeping process gives back, and whose turn it is to have the device. A GPU's tensors go to pinned memory;
-where the device is the host, to an unlinked file in `TMPDIR`, which should be a disk. Only the storage beneath a tensor is
-emptied, as torch's FSDP does."""
+"""Memory that a sleeping process gives back, and whose turn it is to have the device. A GPU's tensors go to pinned memory, a
+host's to an unlinked file in `TMPDIR`. Only the storage beneath a tensor is emptied, as torch's FSDP does."""
 
 from __future__ import annotations
 
@@ -24,9 +23,8 @@ _PAGE, _MADV_DONTNEED = 4096, 4
 
 
 class OffloadedTensors:
-    """The contents of tensors whose memory is free until `restore`. Those that share a storage go together. free: False leaves
-    the tensors as they are, to be overwritten; else what is not torch's to free (a mapped file) stays. least: bytes of a
-    storage worth the way."""
+    """Contents of tensors, by storage, whose memory is free until `restore`. free: False leaves them, to be overwritten; else
+    what torch cannot free (a mapped file) stays. least: bytes of a storage worth it."""
 
     def __init__(self, tensors: Iterable[Tensor], *, free: bool = True, least: int = LEAST_BYTES) -> None:
         self._storages = [s for s in storages(tensors) if s.nbytes() >= least and (s.resizable() or not free)]
@@ -50,7 +48,6 @@ class OffloadedTensors:
             pass
 
     def one_by_one(self) -> Iterator[None]:
-        """Storage by storage, in the order of the tensors."""
         if self._file is not None:
             self._file.seek(0)
         while self._storages:
@@ -76,7 +73,6 @@ def storages(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
 
 
 def all_tensors(device: str) -> list[Tensor]:
-    """Of this process, whatever holds them."""
     kinds = (Tensor, torch.nn.Parameter)
     found = [found for found in gc.get_objects() if type(found) in kinds]
     return [t for t in found if t.layout is torch.strided and t.device.type == device]
@@ -123,8 +119,8 @@ class Devices:
 
 
 class DeviceLease:
-    """With `settings.sleep` trainers and rollout engines take turns too; else all of a policy comes and goes together.
-    trainers, rollouts: make these hold so much."""
+    """With `settings.sleep` trainers and rollout engines take turns too, else they go together. trainers, rollouts: make these
+    hold so much."""
 
     def __init__(
         self,
@@ -171,7 +167,6 @@ class DeviceLease:
             self._devices.holder = None
 
     def hold(self, *wanted: MemoryState) -> None:
-        """Less before more."""
         for index in sorted((0, 1), key=lambda i: wanted[i] - self._held[i]):
             if wanted[index] != self._held[index]:
                 self._make[index](wanted[index])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -21,7 +21,6 @@ from harness.engines.backend import Backend, read_options
 from harness.engines.openrlhf.local_ray import local_ray
 from harness.engines.protocol import PolicyEngine
 from harness.errors import EngineError
-from harness.exchange.wire import Transport
 from harness.suite.schema import Policy
 
 if TYPE_CHECKING:
@@ -163,14 +162,6 @@ class OpenRLHF(Backend):
 
         opened = self._engines[policy.name]
         return Base(opened[0] if opened else self._start(policy, folder, trained=False))
-
-    def transport(self, endpoints: Sequence[str]) -> Transport:
-        from harness.engines.openrlhf.see_actor import RayTransport
-
-        patience = max(settings.silence_seconds for settings in self._settings.values())
-        transport = RayTransport(endpoints, deadline=patience)
-        self._opened.callback(transport.close)
-        return transport
 
     def cpu_seconds(self, policy: str) -> float:
         """Of the policy's actors, its reference's among them, and of the calling thread."""

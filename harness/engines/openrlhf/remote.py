@@ -1,5 +1,5 @@
-"""Waiting for Ray actors with deadlines. A broken peer shows first as its neighbours' broken connection, a stopped one as
-everybody's wait: so actors answer `pulse` beside their work, and a failure is put down to the one that gives no sign of life."""
+"""Waiting for Ray actors with deadlines. A broken actor shows first as its neighbours' failure, a stopped one as everybody's
+wait: so actors answer `pulse` beside their work, and a failure is put down to the one that is silent."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def gather(
     watch: Sequence[RemoteActor],
     suspects: Sequence[RemoteActor] | None = None,
 ) -> list[Any]:
-    """Results in the order of `calls`. silence: seconds without a sign of life after which a member of `watch` counts as hung.
-    suspects: who is asked for one after a failure. Raises EngineError, which names the member."""
+    """Results in order. silence: seconds without a sign of life after which a member of `watch` hangs. suspects: who is asked for
+    one after a failure. Raises EngineError, which names the member."""
     end = monotonic() + deadline
     suspects = watch if suspects is None else suspects
     results: dict[Any, Any] = {}
@@ -121,7 +121,6 @@ def _result(ref: Any, member: RemoteActor, doing: str, left: float, watch: Seque
 
 
 def _blame(watch: Sequence[RemoteActor], problem: str) -> str:
-    """Headed by the members that are dead or silent."""
     asked = {member.pulse(): member for member in watch}
     if not asked:
         return problem

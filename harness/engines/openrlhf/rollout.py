@@ -40,8 +40,8 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         return await super().update_weight_cuda_ipc(self._stored.get(name, name), *args, **kwargs)
 
     async def sample(self, prompts: Sequence[list[int]], settings: Sequence[SamplingParams]) -> list[Sample]:
-        """An answer to each prompt, without its text. The scheduler is held until it has every request, and its prefix cache is
-        emptied first: what is batched with what, and so the rounding, depends on the call alone."""
+        """An answer to each prompt, without its text. The prefix cache is emptied and the scheduler held until it has all requests,
+        so that batches, and so rounding, depend on the call alone."""
         await self.llm.pause_generation(mode="keep", clear_cache=True)
         tasks = [asyncio.ensure_future(self.generate(*request)) for request in zip(prompts, settings, strict=True)]
         while self.get_num_unfinished_requests() < len(tasks) and not any(task.done() for task in tasks):
@@ -76,7 +76,6 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         return os.getpid()
 
     async def core_pulse(self) -> int:
-        """Of the engine's own process too."""
         await self.llm.is_sleeping()
         return os.getpid()
 

@@ -1,7 +1,6 @@
-"""Every touch of what OpenRLHF, DeepSpeed, vLLM and Ray do not offer as their interface, each with its reason (`SEAMS`), and
-what adapts them to clusters without CUDA: weights are synced over Gloo, vLLM keeps the weights of its linear layers, and its
-sleep gives memory back. Nothing is changed by an import: a trainer calls `adapt_trainer`, vLLM's engine process asks for
-`Worker`. `tests/openrlhf_engine/test_versions.py` says what a newer version has moved."""
+"""Every touch of what OpenRLHF, DeepSpeed, vLLM and Ray do not offer as their interface, with its reason (`SEAMS`), and what
+adapts them to clusters without CUDA: weights are synced over Gloo, and vLLM's sleep gives memory back. An import changes
+nothing: a trainer calls `adapt_trainer`, vLLM asks for `Worker`. `tests/openrlhf_engine/test_versions.py` says what has moved."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ def needed() -> bool:
 
 
 def environment(sync_seconds: float) -> dict[str, str]:
-    """Of the actors. Spinning OpenMP threads made DeepSpeed 30 to 70 times slower; torch.compile's warm-up costs more than it
-    gives."""
+    """Of the actors. Spinning OpenMP threads made DeepSpeed 30 to 70 times slower."""
     if not needed():
         return {}
     return {
@@ -98,8 +96,8 @@ class GlooGroup:
 
 
 def checksum(tensor: Tensor) -> str:
-    """Type, shape and the sum of all elements' bits as integers, each times an odd number for its place, modulo 2^64: a single
-    one that differs always shows."""
+    """Type, shape, and the sum modulo 2^64 of the elements' bits as integers, each times an odd number by place: a single one that
+    differs always shows."""
     words = tensor.detach().contiguous().flatten().view(_WORDS[tensor.element_size()])
     total = torch.zeros((), dtype=torch.int64, device=words.device)
     for start in range(0, len(words), CHUNK):
@@ -110,13 +108,10 @@ def checksum(tensor: Tensor) -> str:
 
 
 def differing(these: dict[str, str], those: dict[str, str]) -> list[str]:
-    """Names with unlike checksums."""
     return sorted(name for name in these.keys() | those.keys() if these.get(name) != those.get(name))
 
 
 class Checked:
-    """What vLLM's worker can say of its weights."""
-
     model_runner: Any
     model_config: Any
 
@@ -158,13 +153,11 @@ def clip_at(engine: Any, norm: float) -> None:
 
 
 def reduce_gradients(engine: Any) -> None:
-    """Over the ranks now, and not again in the step."""
     engine.enable_backward_allreduce = False
     engine.buffered_allreduce_fallback()
 
 
 def node_resources() -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
-    """Free and in all, by node id."""
     from ray._private import state
 
     return state.available_resources_per_node(), state.total_resources_per_node()

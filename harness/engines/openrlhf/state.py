@@ -1,5 +1,4 @@
-"""A trainer's state: weights by the names of a checkpoint, those of its base in their place, and moments by name, whole: the
-embedded engine's format, independent of ZeRO stage and ranks."""
+"""A trainer's state in the embedded engine's format, whatever ZeRO stage and ranks: weights, its base's in their place, moments."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ KEYS = ("exp_avg", "exp_avg_sq")
 
 @contextmanager
 def base_weights(engine: Any, folder: Path) -> Iterator[None]:
-    """Inside, the module has the weights of `folder`; afterwards its own, bit for bit. Every rank takes part. Raises
-    EngineError where the folder lacks a weight in safetensors files."""
+    """Inside, the module has the weights of `folder`, afterwards its own. Every rank takes part. Raises EngineError where the
+    folder lacks one in safetensors files."""
     module = engine.module
     with ExitStack() as files:
         found = _read(module, folder, files)
@@ -52,7 +51,6 @@ def weights(module: torch.nn.Module) -> list[Tensor]:
 
 
 def forget_gathered(engine: Any) -> None:
-    """Drop whole weights that ZeRO 3 has gathered."""
     if engine.zero_optimization_stage() == 3:
         engine.empty_partition_cache()
 

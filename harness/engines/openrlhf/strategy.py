@@ -1,4 +1,4 @@
-"""DeepSpeed as the engine needs it. OpenRLHF's own classes are imported from here, where they are had without flash-attn."""
+"""DeepSpeed as the engine needs it, and OpenRLHF's classes without flash-attn."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _NAMES = {
 
 
 def import_without_flash() -> None:
-    """flash-attn takes hours to build: `ring_attn_utils` imports five of its names for what the engine does not use, and is
-    given names that raise when called; everything else sees flash-attn as absent."""
+    """flash-attn takes hours to build: `ring_attn_utils`, which imports five of its names for what is not used, gets names that
+    raise when called; for everything else it is absent."""
     if _MODULE in sys.modules or importlib.util.find_spec("flash_attn") is not None:
         return
     # The file alone, not its package: transformers asks, once and for all, whether flash-attn exists.

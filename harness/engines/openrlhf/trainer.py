@@ -1,5 +1,5 @@
-"""The DeepSpeed side: answers as OpenRLHF's `Experience` in micro-batches, and its policy actor, learning by the harness's
-surrogate loss. All ranks run equally many passes, the shorter lists filled up with idle ones, whose loss is zero."""
+"""The DeepSpeed side: answers as OpenRLHF's `Experience` in micro-batches, and its policy actor with the harness's surrogate.
+All ranks run equally many passes, some of them idle ones of zero loss."""
 
 from __future__ import annotations
 
@@ -72,7 +72,6 @@ class Split(NamedTuple):
 
 
 def experience(rows: Sequence[AnswerRow]) -> Experience:
-    """Right-padded rows; `action_mask[b, t]` marks that token t + 1 is asked for."""
     width = max(row.length for row in rows)
     sequences = torch.zeros(len(rows), width, dtype=torch.long)
     attention = torch.zeros(len(rows), width, dtype=torch.long)
@@ -86,7 +85,6 @@ def experience(rows: Sequence[AnswerRow]) -> Experience:
 
 
 def scoring_split(rows: Sequence[AnswerRow], ranks: int, budget: int) -> Split:
-    """Of at most `budget` padded tokens each, without anything to learn."""
     return _split(rows, range(len(rows)), ranks, budget, lambda places: None)
 
 
@@ -143,8 +141,8 @@ class Apart(NamedTuple):
 
 
 class Gradients:
-    """An update's gradients before DeepSpeed shards them. With `measure`, own and peer answers' add up apart: each rank keeps
-    its share of the sums over all ranks, in fp32; own ones are offloaded while peers' add up."""
+    """An update's gradients before DeepSpeed shards them. With `measure`, own and peer answers' add up apart, in fp32: each rank
+    keeps its share of the sums; own ones are offloaded while peers' add up."""
 
     def __init__(self, module: torch.nn.Module, measure: bool) -> None:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
@@ -220,7 +218,7 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
     def learn(
         self, own: Sequence[MicroBatch], peer: Sequence[MicroBatch], forbidden: Tensor, optimisation: Optimisation
     ) -> Learnt:
-        """One update, left out where the gradient is not finite. DeepSpeed averages the loss over ranks, here it is their sum."""
+        """One update, left out where the gradient is not finite. The loss is the ranks' sum, of which DeepSpeed takes the mean."""
         statistics: list[AnswerStatistics] = []
         gradients = Gradients(self.actor.model.module, optimisation.measure)
         for source, batches in (("own", own), ("peer", peer)):
@@ -304,12 +302,10 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         return _scores(self.actor, batches, None if raw else self.forbidden)
 
     def base_logprobs(self, batches: Sequence[MicroBatch], folder: str) -> list[Float32[np.ndarray, "N"]]:
-        """The same under the weights of `folder`."""
         with base_weights(self.actor.model, Path(folder)):
             return _scores(self.actor, batches, self.forbidden)
 
     def hold(self, wanted: MemoryState) -> None:
-        """Have so much on the device; the rest of this process's tensors is offloaded."""
         model, away = self.actor.model, self._offloaded
         scoring = [*weights(model.module), *model.module.buffers(), self.forbidden]
         if wanted < MemoryState.ALL and MemoryState.ALL not in away:
@@ -329,7 +325,6 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
                 away.pop(held).restore()
 
     def save(self, folder: str, moments_file: str) -> None:
-        """Rank 0 writes, all take part."""
         config = self.actor.model.module.config
         config.use_cache = True
         if self.strategy.stage == 3 or torch.distributed.get_rank() == 0:
@@ -366,8 +361,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
 def open_trainers(
     group: PlacementGroup, bundles: Sequence[int], share: float, environment: dict[str, str], deadline: float
 ) -> list[Any]:
-    """A policy's ranks, still starting, of whose devices each books `share`. Raises EngineError where the first does not come
-    up in time."""
+    """A policy's ranks, still starting, each booking `share` of a device. Raises EngineError where the first is late."""
     actor = ray.remote(num_gpus=1, concurrency_groups={"pulse": 1}, runtime_env={"env_vars": environment})(PolicyWorker)
 
     def start(rank: int, host: str | None, port: int | None) -> Any:
