@@ -27,7 +27,7 @@ from harness.allocation.shapes import chosen, load_shape, shape_from_config
 
 sys.path.insert(0, str(Path(__file__).parent))
 import measuring
-from measuring import stored
+from gpu_check import stored
 
 FAMILIES = {
     "llama": {"tie_word_embeddings": True},
