@@ -3,6 +3,7 @@
 # make bench [BENCH="--only sampling"]   speed beside what a user would take instead (docs/benchmarks.md)   make bench-smoke   in short
 # make docs   the documentation as a site, into site/        make docs-serve   the same, while one writes
 # make check-reference [N=3] [SEED=n]   train random cells of results/reference again and compare them, row by row
+# make gpu-check [GPU_CHECK="--to FOLDER"]   the harness on this machine's NVIDIA GPU: plan against measured (docs/clusters.md)
 # make pretrained [ACCEPT_GEMMA_TERMS=yes] [MODELS=FOLDER]   fetch and convert two small pretrained models (docs/pretrained.md)
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +11,7 @@ BIN := $(VENV)/bin
 SHELL := /bin/bash
 export TIMEFORMAT = %R seconds; on processors %U + %S
 
-.PHONY: run test test-slow test-portable test-all leaderboard check-reference pretrained lint audit bench bench-smoke docs docs-serve clean
+.PHONY: run test test-slow test-portable test-all leaderboard check-reference pretrained gpu-check lint audit bench bench-smoke docs docs-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/harness run quickstart
@@ -36,6 +37,10 @@ check-reference: $(VENV)/.installed
 
 pretrained: $(VENV)/.gguf
 	$(BIN)/python tools/pretrained.py $(if $(MODELS),--to $(MODELS)) $(if $(filter yes,$(ACCEPT_GEMMA_TERMS)),--accept-gemma-terms)
+
+# in the environment whose torch knows CUDA, where there is a GPU
+gpu-check: $(if $(shell nvidia-smi -L 2>/dev/null),install-openrlhf,$(VENV)/.lora)
+	$(OPENRLHF_ENV) $(if $(shell nvidia-smi -L 2>/dev/null),$(OPENRLHF_VENV),$(VENV))/bin/python tools/gpu_check.py $(GPU_CHECK)
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .
@@ -72,13 +77,17 @@ $(VENV)/.gguf: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[gguf]'
 	touch $@
 
+$(VENV)/.lora: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lora]'
+	touch $@
+
 $(VENV)/.board: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[leaderboard]'
 	touch $@
 
 $(VENV)/.tested: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
-	touch $@ $(VENV)/.board $(VENV)/.gguf
+	touch $@ $(VENV)/.board $(VENV)/.gguf $(VENV)/.lora
 
 # rivals in an environment of their own
 $(VENV)-bench/.installed: pyproject.toml constraints.txt

@@ -22,7 +22,14 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     *(
         ROOT / name
-        for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "results/README.md", "tools/results_page.md")
+        for name in (
+            "README.md",
+            "CONTRIBUTING.md",
+            "SECURITY.md",
+            "results/README.md",
+            "results/hardware/README.md",
+            "tools/results_page.md",
+        )
     ),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "examples").glob("*.md")),

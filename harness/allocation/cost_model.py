@@ -1,11 +1,12 @@
 """A cell in figures, and the bytes and seconds that any engine's account is made of. Psi is the number of parameters. Seconds are
-operations and bytes moved over data-sheet peaks times an efficiency that is a prior: their ratios count; those of finished cells
-replace them."""
+operations and bytes moved over data-sheet peaks times an efficiency that is a prior: their ratios count; a hardware record
+(`calibration`) and finished cells replace them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -53,9 +54,9 @@ class PolicyDemand:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """prompts: per step. prompt_tokens, answer_tokens: longest in training; longest: both together, in evaluation too. trained,
-    scored, again: answers updated on, only scored, sampled in a second round, per own rollout. measured: steps with
-    measurements. Per policy: evaluated, answers of at most evaluation_tokens; curves, points of the learning curve, of curve
-    answers together; saves, checkpoints written."""
+    scored, again: answers updated on, only scored, sampled in a second round, per own rollout. mean: length of an answer as a
+    share of the longest. measured: steps with measurements. Per policy: evaluated, answers of at most evaluation_tokens; curves,
+    points of the learning curve, of curve answers together; saves, checkpoints written."""
 
     steps: int
     prompts: int
@@ -71,6 +72,7 @@ class Workload:
     curves: int = 0
     curve: int = 0
     saves: int = 0
+    mean: float = MEAN_ANSWER
 
     @property
     def sequence(self) -> int:
@@ -79,7 +81,7 @@ class Workload:
 
     @property
     def mean_sequence(self) -> float:
-        return self.prompt_tokens + MEAN_ANSWER * self.answer_tokens
+        return self.prompt_tokens + self.mean * self.answer_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,37 +198,60 @@ DISK = 1e9  # bytes per second that a checkpoint is written with, a prior
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """peak: dense bf16 FLOP/s; bandwidth: bytes/s of its memory."""
+    """A GPU, or a core of a CPU. train, score: FLOP/s of training and of forward passes, in bf16 (of a core in fp32). read:
+    bytes/s in decoding. layer: seconds of a layer for however few tokens, on the embedded engine. context: bytes of a process
+    beside its states. link: bytes/s to the host (pinned)."""
+
+    train: float
+    score: float
+    read: float
+    layer: float = 6e-4
+    context: int = CONTEXT_BYTES
+    link: float = 20e9  # PCIe 5 x16
+    gpu: bool = True
+
+
+class Sheet(NamedTuple):
+    """peak: dense bf16 FLOP/s (of a core fp32); bandwidth: bytes/s of its memory."""
 
     peak: float
     bandwidth: float
 
 
+CORE = "CORE"
 # Makers' data sheets (SXM, no sparsity); LOGICAL is one core of a CPU under Ray, CORE one of its own.
-DEVICES: Mapping[str, Device] = {
-    "B200": Device(2250e12, 8.0e12),
-    "GH200": Device(989e12, 4.0e12),
-    "H200": Device(989e12, 4.8e12),
-    "H100": Device(989e12, 3.35e12),
-    "H20": Device(148e12, 4.0e12),
-    "A100": Device(312e12, 2.0e12),
-    "L40S": Device(362e12, 0.864e12),
-    "L4": Device(121e12, 0.3e12),
-    "A10": Device(125e12, 0.6e12),
-    "A6000": Device(155e12, 0.768e12),
-    "RTX4090": Device(165e12, 1.0e12),
-    "V100": Device(125e12, 0.9e12),
-    "T4": Device(65e12, 0.3e12),
-    "LOGICAL": Device(0.05e12, 0.02e12),
-    "CORE": Device(0.14e12, 0.02e12),
+SHEETS: Mapping[str, Sheet] = {
+    "B200": Sheet(2250e12, 8.0e12),
+    "GH200": Sheet(989e12, 4.0e12),
+    "H200": Sheet(989e12, 4.8e12),
+    "H100": Sheet(989e12, 3.35e12),
+    "H20": Sheet(148e12, 4.0e12),
+    "A100": Sheet(312e12, 2.0e12),
+    "L40S": Sheet(362e12, 0.864e12),
+    "L4": Sheet(121e12, 0.3e12),
+    "A10": Sheet(125e12, 0.6e12),
+    "A6000": Sheet(155e12, 0.768e12),
+    "RTX4090": Sheet(165e12, 1.0e12),
+    "V100": Sheet(125e12, 0.9e12),
+    "T4": Sheet(65e12, 0.3e12),
+    "LOGICAL": Sheet(0.05e12, 0.02e12),
+    CORE: Sheet(0.14e12, 0.02e12),
 }
-UNKNOWN = Device(100e12, 1.0e12)
+UNKNOWN = Sheet(100e12, 1.0e12)
 
 
-def device(kind: str) -> Device:
+def sheet(kind: str) -> Sheet:
     """`A100-80G` counts as A100; a modest one where the name is unknown."""
-    found = [known for known in DEVICES if kind.upper().startswith(known)]
-    return DEVICES[max(found, key=len)] if found else UNKNOWN
+    found = [known for known in SHEETS if kind.upper().startswith(known)]
+    return SHEETS[max(found, key=len)] if found else UNKNOWN
+
+
+@cache
+def device(kind: str) -> Device:
+    """By its data sheet and the priors."""
+    peak, bandwidth = sheet(kind)
+    rates = peak * TRAIN_EFFICIENCY, peak * SCORE_EFFICIENCY, bandwidth * BANDWIDTH_EFFICIENCY
+    return Device(*rates, 1.5e-4, 0, gpu=False) if kind.upper() in {"LOGICAL", CORE} else Device(*rates)
 
 
 class Phases(msgspec.Struct, frozen=True):
@@ -250,18 +275,18 @@ class Phases(msgspec.Struct, frozen=True):
 def score_seconds(model: ModelShape, tokens: float, sequence: float, on: Device) -> float:
     """A forward pass: 2 N operations per token and the attention's (Chowdhery et al., PaLM, arXiv 2204.02311, appendix B). N counts
     the parameters of matrix products, of experts those that a token takes."""
-    return tokens * (2 * model.matmul + model.attention_flops(sequence)) / (on.peak * SCORE_EFFICIENCY)
+    return tokens * (2 * model.matmul + model.attention_flops(sequence)) / on.score
 
 
 def train_seconds(policy: PolicyDemand, tokens: float, sequence: float, on: Device, checkpointing: bool) -> float:
     """Three forward passes' operations; four with recomputation (Korthikanti et al., arXiv 2205.05198)."""
     passes = 4 if checkpointing else 3
-    return passes * score_seconds(policy.model, tokens, sequence, on) * SCORE_EFFICIENCY / TRAIN_EFFICIENCY
+    return passes * score_seconds(policy.model, tokens, sequence, on) * on.score / on.train
 
 
 def rollout_seconds(
     policy: PolicyDemand,
-    prompt: int,
+    work: Workload,
     longest: int,
     answers: float,
     engines: int,
@@ -272,13 +297,13 @@ def rollout_seconds(
     """Answers of at most `longest` tokens by engines that hold `concurrent` sequences each. Prefill by its FLOPs; a decoding step
     reads weights and KV cache once, or does 2 N FLOPs per sequence, whichever takes longer. The last answers of a wave are the
     longest."""
-    model, mean = policy.model, MEAN_ANSWER * longest
+    model, prompt, mean = policy.model, work.prompt_tokens, work.mean * longest
     batch = max(1.0, min(answers / engines, concurrent))
     waves = max(1.0, answers / engines / batch)
     steps = (waves - 1) * mean + longest
     read = policy.value_bytes * model.read(batch) / tensor_parallel
     read += batch * kv_cache_bytes(policy, int(prompt + mean), tensor_parallel)
     flops = 2 * model.matmul * batch / tensor_parallel
-    decode = steps * max(read / (on.bandwidth * BANDWIDTH_EFFICIENCY), flops / (on.peak * SCORE_EFFICIENCY))
+    decode = steps * max(read / on.read, flops / on.score)
     prefill = score_seconds(model, answers / policy.rollouts * prompt, prompt, on)
     return decode + prefill / (engines * tensor_parallel)

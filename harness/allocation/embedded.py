@@ -6,11 +6,8 @@ from dataclasses import replace
 
 from harness.allocation.chunks import BLOCK, CACHE_BYTES, GPU_LOGITS, LOGITS, LONGEST, MICRO_TOKENS
 from harness.allocation.cost_model import (
-    BANDWIDTH_EFFICIENCY,
-    CONTEXT_BYTES,
+    CORE,
     DISK,
-    MEAN_ANSWER,
-    SCORE_EFFICIENCY,
     CellDemand,
     Device,
     Memory,
@@ -18,6 +15,7 @@ from harness.allocation.cost_model import (
     PolicyDemand,
     Workload,
     checkpoint_bytes,
+    device,
     score_seconds,
     train_seconds,
     trainer_states,
@@ -32,14 +30,14 @@ CHOICE_BYTES, PARTED_CHOICE_BYTES = 32, 16
 SCORES_BYTES = 6  # per query, head and key that the engine's own attention in bf16 keeps
 WORKER_BYTES = 1 << 30  # RAM of a worker process with torch, transformers and lm-eval, models left out
 GPU_WORKER_BYTES = 4 << 30  # the same with CUDA's libraries and weights on their way to the GPU: a prior
-LAYER_SECONDS = {True: 6e-4, False: 1.5e-4}  # of a layer for however few tokens, on a GPU and on a core: priors
 FP32_SHARE = 1 / 15  # of a GPU's bf16 peak (data sheets: 67 of 989 TFLOP/s of an H100, 19.5 of 312 of an A100)
 BF16_GAIN = 3.0  # of a core's fp32 peak, in whole passes: a prior
 LARGE, MOST_CORES, NEXT_CORE = 50_000_000, 4, 0.8  # parameters that get several cores, and what each more adds: a prior
+ONE_CORE = device(CORE)
 START_SECONDS = 1.0  # opening engines of a cell in a worker that is up: a prior
 
 
-def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS, gpu: bool = False) -> Memory:
+def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS, on: Device = ONE_CORE) -> Memory:
     """Of one process at its fullest: all states and references, and the most that one policy takes at a time."""
     states = [trainer_states(p) for p in cell.policies]
     return Memory(
@@ -50,13 +48,13 @@ def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS, gpu: bool
         measuring=max(4 * p.trained * p.measured for p in cell.policies),  # own gradient, while peers' is added to it
         activations=max(
             max(
-                _training(p, cell.workload, micro_tokens, gpu),
+                _training(p, cell.workload, micro_tokens, on.gpu),
                 _sampling(p, cell.workload),
                 weight_bytes(p.model, "fp32") * bool(p.lora),  # merged, to be saved
             )
             for p in cell.policies
         ),
-        context=CONTEXT_BYTES * gpu,
+        context=on.context,
     )
 
 
@@ -101,25 +99,25 @@ def cores(cell: CellDemand, most: int) -> int:
     return max(1, min(most, MOST_CORES)) if max(p.model.parameters for p in cell.policies) >= LARGE else 1
 
 
-def phases(cell: CellDemand, on: Device, gpu: bool, layer_seconds: float | None = None) -> Phases:
+def phases(cell: CellDemand, on: Device) -> Phases:
     """Of a cell, its policies one after another: decoding by bandwidth or operations, training by operations, and each pass by its
     layers' own time."""
-    each = LAYER_SECONDS[gpu] if layer_seconds is None else layer_seconds
-    found = [_phases(p, cell.workload, on, gpu, each) for p in cell.policies]
+    found = [_phases(p, cell.workload, on) for p in cell.policies]
     summed = {name: sum(getattr(f, name) for f in found) for name in Phases.__struct_fields__}
     return Phases(**{**summed, "start": START_SECONDS})
 
 
 def busy(cell: CellDemand, on: Device) -> float:
     """Share of a cell's seconds that a GPU works, and does not wait for a layer to be started."""
-    return (phases(cell, on, True, 0.0).total - START_SECONDS) / phases(cell, on, gpu=True).total
+    return (phases(cell, replace(on, layer=0.0)).total - START_SECONDS) / phases(cell, on).total
 
 
-def _phases(policy: PolicyDemand, work: Workload, on: Device, gpu: bool, layer_seconds: float) -> Phases:
+def _phases(policy: PolicyDemand, work: Workload, on: Device) -> Phases:
     model, half = policy.model, policy.precision == "bf16"
-    layers, own = layer_seconds * model.layers, work.prompts * policy.rollouts
+    layers, own = on.layer * model.layers, work.prompts * policy.rollouts
     # Peaks are stated of a GPU in bf16, of a core in fp32.
-    on = replace(on, peak=on.peak * ((1 if half else FP32_SHARE) if gpu else (BF16_GAIN if half else 1)))
+    factor = (1 if half else FP32_SHARE) if on.gpu else (BF16_GAIN if half else 1)
+    on = replace(on, train=on.train * factor, score=on.score * factor)
 
     def generate(answers: int, prompts: int, longest: int) -> float:
         if not answers:
@@ -127,15 +125,15 @@ def _phases(policy: PolicyDemand, work: Workload, on: Device, gpu: bool, layer_s
         each = _cache_bytes(policy, work.prompt_tokens + longest)
         batch = min(answers, max(1, CACHE_BYTES // each))
         # Ended answers leave the batch, so each position is read as often as an answer is long on average.
-        positions, tokens = answers / batch * longest, answers * longest * MEAN_ANSWER
+        positions, tokens = answers / batch * longest, answers * longest * work.mean
         bytes_read = positions * policy.value_bytes * model.read(batch) + tokens * each / 2
         flops = 2 * model.matmul * tokens
-        decode = max(bytes_read / (on.bandwidth * BANDWIDTH_EFFICIENCY), flops / (on.peak * SCORE_EFFICIENCY))
+        decode = max(bytes_read / on.read, flops / on.score)
         prefill = score_seconds(model, prompts * work.prompt_tokens, work.prompt_tokens, on)
         return decode + positions * layers + prefill
 
     def tokens(answers: float) -> float:
-        return answers * MEAN_ANSWER * work.answer_tokens + min(answers, work.prompts) * work.prompt_tokens
+        return answers * work.mean * work.answer_tokens + min(answers, work.prompts) * work.prompt_tokens
 
     def score(answers: float) -> float:
         passes = max(1.0, tokens(answers) / MICRO_TOKENS) if answers else 0.0

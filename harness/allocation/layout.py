@@ -15,7 +15,6 @@ from typing import Literal
 import msgspec
 
 from harness.allocation.cost_model import (
-    CONTEXT_BYTES,
     DISK,
     USABLE,
     CellDemand,
@@ -47,18 +46,24 @@ REDUCE_BUCKET = (
 LIVE_PARAMETERS = 10**9  # of whole weights that ZeRO 3 keeps gathered at most, DeepSpeed's default
 LOGITS_BYTES = 12  # per token and entry of the vocabulary, backward through the log-softmax: three fp32 copies
 DOUBLES_BYTES = 24  # per entry of the largest matrix: gradients are compared in float64, three copies at a time
-HOST_LINK, SYNC_LINK = 20e9, 50e9  # bytes per second to the host (PCIe 5 x16, pinned), and of a weight sync: priors
+SYNC_LINK = 50e9  # bytes per second of a weight sync, a prior
 START_SECONDS = 120.0  # loading models and starting engines of a cell on GPUs: a prior
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """node: how many a node has, which tensor parallelism must not exceed. stacks: whether policies may take turns on one."""
+    """node: how many a node has, which tensor parallelism must not exceed. stacks: whether policies may take turns on one.
+    measured: what it does, by a hardware record."""
 
     kind: str
     memory: int
     node: int
     stacks: bool = False
+    measured: Device | None = None
+
+    @property
+    def on(self) -> Device:
+        return self.measured or device(self.kind)
 
     @property
     def usable(self) -> int:
@@ -67,7 +72,7 @@ class Gpu:
     @property
     def context(self) -> int:
         """Of each process beside its states and caches, asleep or not."""
-        return 0 if self.kind == LOGICAL else CONTEXT_BYTES
+        return self.on.context
 
     @property
     def host(self) -> int:
@@ -96,7 +101,7 @@ class StepSeconds(msgspec.Struct, frozen=True):
 class PolicyLayout(msgspec.Struct, frozen=True):
     """One policy's place. gpus: its trainer's ranks, and its rollout engines'. sleeps: these take turns in the GPU's memory.
     concurrent: sequences that each engine holds. sequence: tokens of the longest prompt and answer that are trained on.
-    memory, peak, capacity: bytes per GPU; host: RAM over all its GPUs."""
+    memory, needed (with a KV cache for the fewest), peak, capacity: bytes per GPU; host: RAM over all its GPUs."""
 
     policy: str
     model: str
@@ -109,6 +114,7 @@ class PolicyLayout(msgspec.Struct, frozen=True):
     sleeps: bool
     concurrent: int
     memory: Memory
+    needed: int
     peak: int
     capacity: int
     host: int
@@ -149,7 +155,7 @@ def policy_layout(
     least, asleep = 0, 2 * gpu.context * others  # a sleeping process keeps its context
     if policy.devices not in {None, gpus}:
         return best, least
-    model, on, answers = policy.model, device(gpu.kind), work.prompts * policy.rollouts
+    model, on, answers = policy.model, gpu.on, work.prompts * policy.rollouts
     stored, mean = weight_bytes(model, policy.precision), work.mean_sequence
     # Own answers under the trainer (and the reference), peers' where the regime asks.
     score = score_seconds(model, answers * (1 + work.scored + policy.penalised) * mean, mean, on) / gpus
@@ -172,7 +178,7 @@ def policy_layout(
                 both = memory.train, memory.rollout
                 moved = (memory.states + weights) * sleeps
                 rollout = (1 + work.again) * rollout_seconds(
-                    policy, work.prompt_tokens, work.answer_tokens, answers, engines, tensor_parallel, concurrent, on
+                    policy, work, work.answer_tokens, answers, engines, tensor_parallel, concurrent, on
                 )
                 found = PolicyLayout(
                     policy=policy.name,
@@ -186,10 +192,11 @@ def policy_layout(
                     sleeps=sleeps,
                     concurrent=concurrent,
                     memory=memory,
+                    needed=needed,
                     peak=asleep + (max(both) + gpu.context if sleeps else sum(both)),
                     capacity=gpu.memory,
                     host=gpu.host * gpus + host_bytes(policy, zero, gpus, gpu) + gpu.pinned * moved * gpus,
-                    seconds=StepSeconds(rollout, score, train, stored / SYNC_LINK + 2 * moved / HOST_LINK),
+                    seconds=StepSeconds(rollout, score, train, stored / SYNC_LINK + 2 * moved / on.link),
                     sequence=work.sequence,
                 )
                 gain = TURNS_GAIN if sleeps and best is not None and not best.sleeps else 0.999
@@ -302,12 +309,12 @@ def cell_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
     share = [] if cell.shared and several else _shares(cell.policies, gpus, alone)
     places = [place for p, n in zip(cell.policies, share, strict=False) if (place := alone(p, n))]
     if places:
-        return _cell(cell, sum(share), places, device(gpu.kind), stacked=False)
+        return _cell(cell, sum(share), places, gpu.on, stacked=False)
     own, others = cell.policies[0].devices or gpus, len(cell.policies) - 1
     if several and cell.shared is not False and gpu.stacks and own <= gpus:
         turns = (_in_turns(policy_layout(p, work, own, gpu, others)[0], gpu) for p in cell.policies)
         places = [place for place in turns if place]
-    return _cell(cell, own, places, device(gpu.kind), stacked=True) if len(places) == len(cell.policies) else None
+    return _cell(cell, own, places, gpu.on, stacked=True) if len(places) == len(cell.policies) else None
 
 
 def _in_turns(layout: PolicyLayout | None, gpu: Gpu) -> PolicyLayout | None:
@@ -315,7 +322,7 @@ def _in_turns(layout: PolicyLayout | None, gpu: Gpu) -> PolicyLayout | None:
     if layout is None or layout.sleeps:
         return layout
     moved = layout.memory.states + layout.memory.rollout_weights
-    seconds = msgspec.structs.replace(layout.seconds, move=layout.seconds.move + 2 * moved / HOST_LINK)
+    seconds = msgspec.structs.replace(layout.seconds, move=layout.seconds.move + 2 * moved / gpu.on.link)
     return msgspec.structs.replace(layout, host=layout.host + gpu.pinned * moved * layout.gpus, seconds=seconds)
 
 
@@ -354,9 +361,7 @@ def _cell(cell: CellDemand, gpus: int, places: list[PolicyLayout], on: Device, s
             return 0.0
         return together(
             [
-                rollout_seconds(
-                    p, work.prompt_tokens, tokens, answers, at.engines, at.tensor_parallel, at.concurrent, on
-                )
+                rollout_seconds(p, work, tokens, answers, at.engines, at.tensor_parallel, at.concurrent, on)
                 for p, at in pairs
             ]
         )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from harness.allocation.cost_model import USABLE, CellDemand
+from harness.allocation.cost_model import USABLE, CellDemand, Device
 from harness.allocation.inventory import (
     LOGICAL,
     Bundle,
@@ -151,6 +151,15 @@ class KindPlan(msgspec.Struct, frozen=True):
     micro_tokens: int = 0
 
 
+class Margin(msgspec.Struct, frozen=True):
+    """Bytes of the fullest GPU, and those that the plan leaves. spare: left of the fullest one with KV caches for the fewest
+    answers."""
+
+    memory: int
+    left: int
+    spare: int
+
+
 class Disk(msgspec.Struct, frozen=True):
     """Bytes that the pending cells keep, and at the fullest moment; caches: of base checkpoints and models."""
 
@@ -160,7 +169,7 @@ class Disk(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """shortfall: in words, None where everything fits."""
+    """shortfall: in words, None where everything fits. margin: None without GPUs."""
 
     feasible: bool
     shortfall: str | None
@@ -170,6 +179,7 @@ class Plan(msgspec.Struct, frozen=True):
     predicted: Predicted
     kinds: tuple[KindPlan, ...] = ()
     disk: Disk = Disk()
+    margin: Margin | None = None
 
     def as_json(self) -> Any:
         return msgspec.to_builtins(self)
@@ -201,7 +211,10 @@ def plan_workers(
     if words := without or _refused(pending, held) or _refused(first, held):
         return _infeasible(words, cells, sum(kind.cells for kind in pending), inventory)
     runs = [timetable(_jobs(kinds), held) for kinds in (pending, first)]
-    return _feasible(cells, pending, runs, inventory, held, device, parts, workers)
+    memory = min((node.gpu_memory for node in inventory.nodes if node.gpus), default=0)
+    left = memory - parts * device
+    margin = Margin(memory, left, left) if device else None
+    return _feasible(cells, pending, runs, inventory, held, device, margin, parts, workers)
 
 
 def plan_cells(
@@ -209,16 +222,18 @@ def plan_cells(
     kinds: Mapping[str, tuple[CellDemand, int]],
     inventory: Inventory,
     measured: Mapping[str, float] | None = None,
+    on: Device | None = None,
 ) -> Plan:
     """Cells whose policies have GPUs of their own, logical ones where there are none: so many side by side as take the least time.
-    kinds: of pending cells, with their number. measured: seconds by kind, in the prediction's place."""
+    kinds: of pending cells, with their number. measured: seconds by kind, in the prediction's place. on: what a GPU does, in the
+    priors' place."""
     cluster = inventory if inventory.gpus else inventory.with_logical_gpus()
     pending = sum(count for _, count in kinds.values())
     half = any(p.precision == "bf16" for cell, _ in kinds.values() for p in cell.policies)
     able = [n for n in cluster.nodes if n.gpus and (has_bf16(n.gpu_kind) or not half)]
     if not able or not kinds:
         return _infeasible(_without_bf16(cluster) if kinds else None, cells, pending, inventory)
-    gpu, cluster = _uniform(able)
+    gpu, cluster = _uniform(able, on)
     total = cluster.gpus
     turns = replace(gpu, stacks=True)
     if any(cell.shared or not cell_layout(cell, total, gpu) for cell, _ in kinds.values()):
@@ -244,7 +259,9 @@ def plan_cells(
     if best is None:
         return _infeasible(why, cells, pending, inventory)
     devices = max(kind.layout.memory_bytes - kind.layout.host for kind in chosen if kind.layout)
-    return _feasible(cells, chosen, [best], cluster, cluster, devices)
+    places = [place for kind in chosen if kind.layout for place in kind.layout.policies]
+    margin = Margin(gpu.memory, gpu.memory - max(p.peak for p in places), gpu.memory - max(p.needed for p in places))
+    return _feasible(cells, chosen, [best], cluster, cluster, devices, margin if inventory.gpus else None)
 
 
 def _jobs(kinds: Sequence[KindPlan], measured: Mapping[str, float] = {}) -> list[Request]:
@@ -267,6 +284,7 @@ def _feasible(
     inventory: Inventory,
     held: Inventory,
     device_bytes: int,
+    margin: Margin | None,
     parts: int = 1,
     workers: int | None = None,
 ) -> Plan:
@@ -290,7 +308,7 @@ def _feasible(
         nodes=held.nodes,
         shared=parts,
     )
-    return Plan(True, None, cells, sum(kind.cells for kind in kinds), resources, predicted, tuple(kinds))
+    return Plan(True, None, cells, sum(kind.cells for kind in kinds), resources, predicted, tuple(kinds), margin=margin)
 
 
 def _candidates(
@@ -350,7 +368,7 @@ def _named(kinds: Sequence[str]) -> str:
     return kinds[0] + others
 
 
-def _uniform(nodes: Sequence[Node]) -> tuple[Gpu, Inventory]:
+def _uniform(nodes: Sequence[Node], on: Device | None) -> tuple[Gpu, Inventory]:
     """The kind with most memory in all, and its nodes: a cell's ranks should be equally fast."""
     memory: dict[tuple[str, int], int] = {}
     for node in nodes:
@@ -358,7 +376,7 @@ def _uniform(nodes: Sequence[Node]) -> tuple[Gpu, Inventory]:
         memory[kind] = memory.get(kind, 0) + node.gpus * node.gpu_memory
     chosen = max(memory, key=lambda kind: (memory[kind], kind))
     alike = tuple(n for n in nodes if (n.gpu_kind, n.gpu_memory) == chosen)
-    return Gpu(*chosen, max(n.gpus for n in alike)), Inventory(alike)
+    return Gpu(*chosen, max(n.gpus for n in alike), measured=on), Inventory(alike)
 
 
 def _without_bf16(inventory: Inventory) -> str:
@@ -408,6 +426,9 @@ def describe(plan: Plan) -> str:
         f"resources  {r.workers} cells side by side on {used}{r.cores_used} of {r.cores} cores, {gigabytes(p.memory_bytes)}",
         f"predicted  {duration(p.wall_seconds)} (no schedule of these layouts takes less than {duration(p.wall_bound)}), {cost}",
     ]
+    if m := plan.margin:
+        caches = f"; {gigabytes(m.spare)} with the smallest KV caches" if m.spare != m.left else ""
+        lines.append(f"margin     {gigabytes(m.left)} of {gigabytes(m.memory)} left on the fullest GPU{caches}")
     if d.kept:
         models = f", {_disk(d.caches)} of models to be had first" if d.caches else ""
         lines.append(f"disk       {_disk(d.kept)} kept, {_disk(d.running)} at the fullest{models}")

@@ -250,6 +250,12 @@ def plan(
     set_: Set = None,
     data_dir: DataDir = None,
     models: Models = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibration", metavar="FILE", help="A hardware record of `make gpu-check` in the priors' place."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Say what a suite needs, in which layout, how long it takes; exit code 1 if it does not fit."""
@@ -258,8 +264,9 @@ def plan(
         print(f"note: {remark}", file=sys.stderr)
     if prepared.suite.tune is not None:
         _say_tuning(prepared, results, inventory)
-    found = plan_for(prepared, inventory, address=address)
-    words = f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe(found)}"
+    found = plan_for(prepared, inventory, address=address, calibration=calibration)
+    words = f"{prepared.suite.name} on the {prepared.suite.engine} engine
+{describe(found)}"
     print_report(words, found.as_json(), json)
     raise typer.Exit(0 if found.feasible else 1)
 

@@ -1,21 +1,17 @@
-"""A measured training step of the embedded engine with its reference, and the bytes that torch's allocator had given out at the
-fullest moment."""
+"""A measured training step of the embedded engine with its reference, by the instruments of `make gpu-check`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import gpu_check
 import numpy as np
-import torch
-from torch.profiler import ProfilerActivity, profile
-from transformers import AutoConfig, AutoModelForCausalLM
+from gpu_check import IDS, peak, states, stored
 
 from harness.allocation.cost_model import CellDemand, PolicyDemand, Workload
 from harness.allocation.shapes import shape_from_config
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.embedded.families import build_tokenizer
 from harness.engines.protocol import Optimisation
 from harness.experience.answers import Prompt
 from harness.learning.terms import Objective, Term, TermAnswer
@@ -27,7 +23,6 @@ SIZE = {
     "intermediate_size": 480,
     "vocab_size": 2000,
 }
-IDS = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {**SIZE, "model_type": "llama", "num_key_value_heads": 2, "tie_word_embeddings": False},
     "qwen3": {**SIZE, "model_type": "qwen3", "num_key_value_heads": 2, "head_dim": 48, "tie_word_embeddings": True},
@@ -52,26 +47,7 @@ def demanded(name: str, precision: str = "fp32", checkpointing: bool = False, lo
 
 
 def build(name: str, folder: Path) -> Path:
-    """The model with random weights and a tokenizer of ours."""
-    tokenizer = build_tokenizer("llama")
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(**CONFIGS[name], **IDS)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def stored(tensors: Iterable[torch.Tensor]) -> int:
-    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
-
-
-def peak(work: Callable[[], object]) -> int:
-    """The most bytes that the allocator had given out at a time while `work` ran, over what it had before."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        work()
-    events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
-    sizes = [e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]
-    return int(np.max(np.cumsum(sizes)))
+    return gpu_check.build(CONFIGS[name], folder)
 
 
 def measured_step(name: str, folder: Path, precision: str = "fp32", **options: Any) -> dict[str, int]:
@@ -107,16 +83,7 @@ def measured_step(name: str, folder: Path, precision: str = "fp32", **options: A
                 one.score([p for p, _ in drawn], [a for _, a in drawn])
 
     step(measure=False)
-    parameters = list(engine.model.parameters())
-    masters = engine._masters
-    copies = masters.parameters if masters.separate else []
-    moments = [t for s in masters.optimiser.state.values() for t in s.values() if t.dim()]
-    found = {
-        "weights": stored(parameters),
-        "gradients": stored(p.grad for p in masters.parameters if p.grad is not None),
-        "optimiser": stored([*copies, *moments]),
-        "reference": stored(reference.model.parameters()),
-    }
+    found = {**states(engine), "reference": stored(reference.model.parameters())}
     moment = peak(lambda: step(measure=True))
     engine.close()
     reference.close()

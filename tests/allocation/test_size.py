@@ -27,7 +27,7 @@ from harness.allocation.shapes import chosen, load_shape, shape_from_config
 
 sys.path.insert(0, str(Path(__file__).parent))
 import measuring
-from measuring import stored
+from gpu_check import stored
 
 FAMILIES = {
     "llama": {"tie_word_embeddings": True},
@@ -191,5 +191,5 @@ def test_a_pretrained_policy_on_the_embedded_engine() -> None:
     assert [embedded.cores(cells[0], most) for most in (1, 2, 4, 64)] == [1, 2, 4, 4]
     small = CellDemand((PolicyDemand("a", load_shape("micro/llama"), 8),), cells[0].workload)
     assert embedded.cores(small, 64) == 1
-    faster, slower = (embedded.phases(cell, device("CORE"), gpu=False).train for cell in cells)
+    faster, slower = (embedded.phases(cell, device("CORE")).train for cell in cells)
     assert slower == pytest.approx(embedded.BF16_GAIN * faster, rel=0.1)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from harness.allocation import embedded
 from harness.allocation import inventory as machines
+from harness.allocation.calibration import measured_device
 from harness.allocation.chunks import MICRO_TOKENS
 from harness.allocation.cost_model import MEAN_ANSWER, USABLE, CellDemand, Device, Lengths, checkpoint_bytes, device
 from harness.allocation.inventory import Bundle, Inventory
@@ -69,33 +70,43 @@ class Place:
     layout: Mapping[str, Options]
 
 
-def plan_for(prepared: Prepared, inventory: str | None, jobs: int | None = None, address: str | None = None) -> Plan:
-    """On a stated inventory, else on what there is, at `address` on a Ray cluster. Raises UsageError."""
+def plan_for(
+    prepared: Prepared,
+    inventory: str | None,
+    jobs: int | None = None,
+    address: str | None = None,
+    calibration: Path | None = None,
+) -> Plan:
+    """On a stated inventory, else on what there is: at `address`, a Ray cluster's. calibration: a hardware record, whose figures
+    replace the priors. Raises UsageError."""
     engine, options = backend_of(prepared.suite.engine), prepared.suite.engine_options
     machine = machines.parse(inventory) if inventory else engine.inventory(address)
     pending = prepared.left()
     counts = Counter(cell.kind for cell in pending)
     of_kind = {cell.kind: cell for cell in reversed(pending)}
     measured = _measured(prepared, engine.clustered)
+    stands = LOGICAL if engine.clustered else CORE  # for a GPU, where there is none
+    replaced = measured_device(calibration, machine, stands) if calibration else None
     if engine.clustered:
         devices, known = engine.devices(options, prepared.source), dict[tuple[str, str], Lengths | None]()
         lengths = {name: _lengths(prepared.source, cell, known) for name, cell in of_kind.items()}
         kinds = {name: (demand(of_kind[name], devices, lengths[name]), counts[name]) for name in counts}
-        plan = plan_cells(len(prepared.cells), kinds, machine, measured)
+        plan = plan_cells(len(prepared.cells), kinds, machine, measured, replaced)
         workers = min(jobs or plan.resources.workers, plan.resources.workers)
         plan = replace(plan, resources=replace(plan.resources, workers=workers))
     else:
         on_gpu = machine.gpus > 0 and not str(options.get("device") or "cuda").startswith("cpu")
         machine = machine if on_gpu else machine.without_gpus()
+        on = replaced or device(next((n.gpu_kind for n in machine.nodes if n.gpus), CORE))
         asks = {name: demand(cell) for name, cell in of_kind.items()}
-        work = [_worker(of_kind[name], asks[name], counts[name], machine, measured) for name in counts]
+        work = [_worker(of_kind[name], asks[name], counts[name], machine, measured, on) for name in counts]
         most = max(work, key=lambda kind: (kind.bundles[0].gpu_memory, kind.bundles[0].memory), default=None)
         first = [
-            replace(most, kind="base", cells=1, seconds=_base_seconds(prepared, base, machine), micro_tokens=0)
+            replace(most, kind="base", cells=1, seconds=_base_seconds(prepared, base, machine, on), micro_tokens=0)
             for base in prepared.missing()
             if most
         ]
-        busy = max((embedded.busy(one, _device(machine)) for one in asks.values()), default=1.0) if on_gpu else 1.0
+        busy = max((embedded.busy(one, on) for one in asks.values()), default=1.0) if on_gpu else 1.0
         half = any(policy.precision == "bf16" for one in asks.values() for policy in one.policies)
         plan = plan_workers(len(prepared.cells), work, machine, first, jobs, busy, half)
     return replace(plan, disk=disk_of(prepared, plan.resources.workers))
@@ -163,23 +174,21 @@ def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = N
     return plan
 
 
-def _worker(cell: Cell, asks: CellDemand, count: int, machine: Inventory, measured: Mapping[str, float]) -> KindPlan:
+def _worker(
+    cell: Cell, asks: CellDemand, count: int, machine: Inventory, measured: Mapping[str, float], on: Device
+) -> KindPlan:
     account, own, gpus = backend_of(cell.engine).account, cell.engine_options.get("micro_tokens"), machine.gpus > 0
     most = max((n.gpu_memory * USABLE if gpus else n.memory - embedded.WORKER_BYTES) for n in machine.nodes)
     tried = [own] if own else [MICRO_TOKENS, *embedded.FEWER_TOKENS]
-    sizes = {tokens: account.process_memory(asks, tokens, gpus).train for tokens in tried}
+    sizes = {tokens: account.process_memory(asks, tokens, on).train for tokens in tried}
     tokens = next((tokens for tokens, size in sizes.items() if size <= most), tried[-1])
-    seconds = measured.get(cell.kind) or account.phases(asks, _device(machine), gpus).total
+    seconds = measured.get(cell.kind) or account.phases(asks, on).total
     bundle = Bundle(1, 1, embedded.GPU_WORKER_BYTES, sizes[tokens])
     if not gpus:
         cores, faster = _cores(cell, asks, machine)
         bundle, seconds = Bundle(0, cores, embedded.WORKER_BYTES + sizes[tokens]), seconds / faster
     chosen = tokens if tokens != MICRO_TOKENS and not own else 0
     return KindPlan(cell.kind, count, seconds, (bundle,), micro_tokens=chosen)
-
-
-def _device(machine: Inventory) -> Device:
-    return device(next((n.gpu_kind for n in machine.nodes if n.gpus), "CORE"))
 
 
 def _cores(cell: Cell, asks: CellDemand, machine: Inventory) -> tuple[int, float]:
@@ -189,22 +198,22 @@ def _cores(cell: Cell, asks: CellDemand, machine: Inventory) -> tuple[int, float
     return cores, 1 + embedded.NEXT_CORE * (cores - 1)
 
 
-def _base_seconds(prepared: Prepared, base: Base, machine: Inventory) -> float:
+def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device) -> float:
     """One with a supervised start is measured before it, too."""
     if base.policy.is_micro:
         return BASE_SECONDS
     cell = next(c for c in prepared.every if base.needed_by(c))
-    account, gpus, on = backend_of(cell.engine).account, machine.gpus > 0, _device(machine)
+    account, gpus = backend_of(cell.engine).account, machine.gpus > 0
     asks = demand(cell)
     own = next(p for p in asks.policies if p.name == base.policy.name)
-    seconds = account.phases(CellDemand((own,), asks.workload), on, gpus).evaluate
+    seconds = account.phases(CellDemand((own,), asks.workload), on).evaluate
     stage0 = base.policy.stage0
     if stage0 is not None:
         work = dataclasses.replace(
             asks.workload, steps=stage0.steps or START_STEPS, prompts=START_EXAMPLES, trained=1.0
         )
         start = CellDemand((dataclasses.replace(own, rollouts=1),), work)
-        seconds = 2 * seconds + account.phases(start, on, gpus).train
+        seconds = 2 * seconds + account.phases(start, on).train
     return float(seconds if gpus else seconds / _cores(cell, asks, machine)[1])
 
 

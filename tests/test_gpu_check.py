@@ -1,0 +1,167 @@
+"""`make gpu-check` on a machine without a GPU: the parts that the CPU can, with the same code and small models."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import gpu_check
+import msgspec
+import pytest
+from gpu_check import Room, Tiny
+from running import harness
+
+from harness.allocation import embedded
+from harness.allocation.calibration import read_record
+from harness.allocation.cost_model import device
+from harness.engines.embedded.engine import EmbeddedEngine
+
+pytestmark = pytest.mark.timeout(900)
+WITH_OPENRLHF = importlib.util.find_spec("openrlhf") is not None
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Room:
+    return Room("cpu", tmp_path)
+
+
+def run(to: Path, *options: object, **environment: str) -> tuple[int, str, str]:
+    command = [sys.executable, gpu_check.__file__, "--to", str(to), "--patience", "10", *map(str, options)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=800, env={**os.environ, **environment}, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.skipif(WITH_OPENRLHF, reason="without the OpenRLHF engine")
+def test_without_a_gpu_it_says_so_and_its_record_calibrates_plans_for_cores(tmp_path: Path) -> None:
+    code, out, err = run(tmp_path, "--device", "cpu", "--only", "environment", "speed", "turns")
+    assert code in {1, 3}, err  # 1 where other versions are installed than pinned
+    assert "no GPU is checked" in out
+    record = read_record(tmp_path / "record.json")
+    states = {part.name: part.state for part in record.parts}
+    assert states["turns"] == "skipped"
+    assert states["speed"] == "passed", record.parts[1].words
+    assert (code == 1) == (states["environment"] == "failed")
+    assert (record.card.kind, record.peak_memory) == ("CORE", None)
+    page = (tmp_path / "page.md").read_text()
+    assert "**No GPU was checked**" in page
+    assert "| turns | skipped |" in page
+    assert None not in (record.measured.train, record.measured.score, record.measured.read, record.measured.layer)
+    assert (record.measured.context, record.measured.link) == (None, None), "those are a GPU's"
+    plan = ("plan", "smoke", "--inventory", "4cpu-24G", "--calibration", tmp_path / "record.json")
+    code, out, err = harness(*plan, "--json")
+    assert (code, json.loads(out)["feasible"]) == (0, True), err
+    code, _, err = harness("plan", "smoke", "--inventory", "1xH100-80G", "--calibration", tmp_path / "record.json")
+    assert code == 2
+    assert "the record is of CORE with" in err
+
+
+def test_a_part_that_crashes_or_is_late_fails_and_the_next_goes_on(tmp_path: Path) -> None:
+    broken = tmp_path / "broken" / "peft" / "__init__.py"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("raise OSError('half of a library')")
+    path = os.pathsep.join([str(broken.parents[1]), os.environ.get("PYTHONPATH", "")])
+    code, out, _ = run(tmp_path, "--device", "cpu", "--only", "lora", "environment", PYTHONPATH=path)
+    assert code == 1
+    assert "failed   lora" in out
+    assert "half of a library" in out
+    assert "environment" in out.splitlines()[2]
+    part, measured, _ = gpu_check.run_part("speed", Room("cpu", tmp_path / "late"), patience=0.001)
+    assert (part.state, part.words, measured) == ("failed", "not done within 0.24 s", {})
+
+
+def test_usage() -> None:
+    assert run(Path(), "--only", "frobnicate")[0] == 2
+    assert sum(deadline for _, deadline in gpu_check.PARTS.values()) <= 25 * 60
+
+
+def test_parity_is_checked(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_check, "CHECKS", ())
+    found = gpu_check.engine(replace(room, folder=room.folder / "right"))
+    assert not found.faults
+    assert found.figures["fp32 from the CPU, worst nats per token"] == 0.0
+    assert 0 < found.figures["bf16 from fp32, mean nats per token"] < 0.05
+
+    class Off(EmbeddedEngine):
+        def score(self, *arguments):  # type: ignore[no-untyped-def]
+            return [scores - 2e-4 for scores in super().score(*arguments)]
+
+    def case(self, name, **options):  # type: ignore[no-untyped-def]
+        monkeypatch.setattr(gpu_check, "EmbeddedEngine", Off if name == "fp32" else EmbeddedEngine)
+        return plain(self, name, **options)
+
+    plain = Tiny.case
+    monkeypatch.setattr(Tiny, "case", case)
+    found = gpu_check.engine(replace(room, folder=room.folder / "wrong"))
+    assert [fault.partition(":")[0] for fault in found.faults] == ["fp32 from the CPU, worst nats per token"]
+
+
+def test_a_failed_check_of_the_protocol_is_named(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    def it_is_never_so(case):  # type: ignore[no-untyped-def]
+        raise AssertionError("no")
+
+    monkeypatch.setattr(gpu_check, "CHECKS", (it_is_never_so,))
+    assert gpu_check.engine(room).faults == ["it_is_never_so: no"]
+
+
+def test_lora(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("peft", reason="extra `lora`")
+    found = gpu_check.lora(room)
+    assert not found.faults
+    assert found.figures["after an update, from the CPU, worst nats per token"] == 0.0
+    monkeypatch.setattr(gpu_check, "version", lambda *names: "")
+    assert gpu_check.lora(room).lacks.startswith("needs peft")
+
+
+@pytest.mark.parametrize("kind", ["H100", "CORE"])
+def test_rates_are_those_that_would_give_the_measured_seconds(kind: str) -> None:
+    on = replace(device(kind), train=2e14, score=3e14, read=4e11, layer=3e-5)
+    cell = gpu_check.largest(on.gpu, on, 64, gpu_check.MEMORY)[2]
+    seconds = msgspec.structs.asdict(embedded.phases(cell, on))
+    found = gpu_check.rates(cell, on.gpu, seconds, on.layer)
+    assert found == {name: pytest.approx(getattr(on, name), rel=1e-6) for name in ("layer", "train", "score", "read")}
+
+
+def test_the_model_fits_the_memory_that_is_there() -> None:
+    on = device("RTX4090")
+    names = {room: gpu_check.largest(True, on, 192, room * 10**9)[0] for room in (20, 11)}
+    assert names == {20: "Qwen3-0.6B", 11: "SmolLM2-360M-Instruct"}
+    with pytest.raises(gpu_check.HarnessError, match="no model's step fits"):
+        gpu_check.largest(True, on, 192, 10**9)
+
+
+def test_an_old_driver_and_a_card_without_bf16_are_said(
+    room: Room, nvidia_smi, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]
+    """Of the branch for a GPU: what nvidia-smi is asked. torch's own questions need one."""
+    nvidia_smi(1, "Tesla V100-SXM2-32GB", 32768)
+    found = gpu_check.environment(replace(room, device="cuda"))
+    assert "compute capability Tesla V100-SXM2-32GB, 32768, Disabled: no bf16" in found.faults
+    assert "driver Tesla V100-SXM2-32GB, 32768, Disabled: 580 or newer is needed" in found.faults
+
+
+@pytest.mark.slow
+def test_a_killed_cell_and_the_phases_of_a_cell(room: Room) -> None:
+    found = gpu_check.resumed(replace(room, folder=room.folder))
+    assert not found.faults
+    assert found.figures["table samples"].endswith("the same")  # type: ignore[union-attr]
+    sets = ["engine_options.device=cpu", "training.steps=2", "evaluation.limit=8", "evaluation.k=1"]
+    found = gpu_check.one_cell("smoke", "llama-qwen/independent/1", sets, room)
+    assert found.words == "llama-qwen/independent/1: 4 updates"
+    assert found.figures["whole cell, s, measured"] > 0 < found.figures["whole cell, s, planned"]  # type: ignore[operator]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not WITH_OPENRLHF, reason="needs the OpenRLHF engine")
+@pytest.mark.parametrize("part", ["turns", "sleep"])
+def test_two_policies_of_the_openrlhf_engine(room: Room, part: str) -> None:
+    found = gpu_check.PARTS[part][0](room)
+    assert not found.faults
+    assert not found.lacks
+    assert found.words.endswith("each followed by a weight sync whose tensors arrived as sent")

