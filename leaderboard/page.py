@@ -117,7 +117,8 @@ def theme() -> str:
 
 
 def draw_figure(figure: Figure, key: str, place: Any = st) -> None:
-    place.vega_lite_chart(spec=inked(figure, INK[theme()], GRID[theme()]), key=key)
+    width = "stretch" if figure["width"] == "container" else "content"
+    place.vega_lite_chart(spec=inked(figure, INK[theme()], GRID[theme()]), key=key, width=width)
 
 
 def draw_figures(figures: Sequence[Figure], key: str) -> None:
