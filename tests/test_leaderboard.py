@@ -423,16 +423,15 @@ def test_who_helps_whom_is_a_picture_of_any_group(tmp_path: Path) -> None:
                 (app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart"))[0].proto.spec
             )["description"]
             if suite == "kept":
-                gains = {
-                    r.policy: r.gain
-                    for r in open_store(tmp_path).show(suite).query("group == @group and regime == 'sgt'").itertuples()
-                }
+                shown = open_store(tmp_path).show(suite)
+                here = shown.query("group == @group and regime == 'sgt' and metric == @shown.metric[0]")
+                gains = dict(zip(here["policy"], here["gain"], strict=True))
                 assert all(f"{p}: {POINTS.text(gains[p])}" in pictures[suite, group] for p in groups[group])
     assert re.search(r"llama to qwen: \d+ sent, \d+% used; qwen to llama: \d+ sent", pictures[SUITE, "duo"])
     with Snapshot(tmp_path) as snapshot:
         ((received, used),) = (row.values() for row in snapshot.query(_RECEIVED).to_pylist())
     assert f"llama to qwen: {received:,.0f} sent, {used / received:.0%} used" in pictures["kept", "duo"]
-    assert "llama to qwen: not kept; llama to gpt2: not kept" in pictures["kept", "trio"]
+    assert "gpt2 to llama: not kept; gpt2 to qwen: not kept" in pictures["kept", "trio"]
 
 
 _RECEIVED = """
