@@ -1,5 +1,5 @@
 """Journals as runs of a tracker, afterwards or while they grow: cells are runs, named with their keys. A second look adds
-what is new; a cell that was resumed from an earlier checkpoint is written anew. Nothing leaves this machine unless somebody
+what is new; a cell that was resumed from an earlier checkpoint is written anew. Nothing leaves this machine unless the user
 is logged in to W&B or WANDB_MODE says so."""
 
 from __future__ import annotations

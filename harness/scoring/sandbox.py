@@ -17,7 +17,7 @@ def main() -> None:
     asked, says, seconds, memory = (int(word) for word in sys.argv[1:5])
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):
-        libc.prctl(1, signal.SIGKILL)  # dies with whoever started it
+        libc.prctl(1, signal.SIGKILL)  # ends with its parent
         libc.prctl(38, 1, 0, 0, 0)  # no new privileges
     if hasattr(libc, "unshare"):
         libc.unshare(0x10000000 | 0x40000000)

@@ -207,7 +207,7 @@ def _written(suite: Suite) -> Any:
 
 
 def seeds(e: Evidence) -> str:
-    """Nobody left a bad one out."""
+    """Checks that no cell is left out."""
     suite = e.resolved
     wanted = [(g.name, v.name, s) for g in suite.groups for s in suite.seeds for v in suite.regimes]
     if missing := [label for label in wanted if label not in e.cells]:
@@ -383,7 +383,7 @@ def cells(e: Evidence) -> str:
             continue
         place = f"{e.suite}/{cell.key}: steps"
         if not _may_receive(cell) and any(table["peer_received"].to_pylist()):
-            problem = f"{cell.label} received answers of peers, though nobody shares: another cell's rows?"
+            problem = f"{cell.label} received answers of peers, but its regime shares none: another cell's rows?"
             raise e.fault(problem, place)
         if cell.engine != "embedded":  # other engines' samplers do not repeat to the digit
             continue

@@ -38,7 +38,7 @@ def at(source: str, place: str, kind: type[Exception] = PluginError) -> Iterator
 
 def validate(suite: Suite, source: str) -> Suite:
     """With every variant's options filled in. Raises SuiteError for an unknown regime or option, unmet needs, a sharing regime
-    where nobody could share."""
+    without sharing."""
     for place, policy in _policies(suite):
         if policy.condition is not None:
             with at(source, f"{place}.condition", ValueError):
