@@ -1,4 +1,4 @@
-"""What this process does and how far it is, for whoever watches it.
+"""What this process does and how far it is, for the process that watches it.
 
 Phases begin and end as records of the logger `harness`; names and counts are kept for the worker's heartbeat
 (docs/recovery.md).
@@ -49,7 +49,7 @@ class _Board:
     def __init__(self) -> None:
         self.beats = 0
         self.running: dict[int, list[Phase]] = {}
-        self.stopped: Callable[[], bool] = bool  # nobody asks to stop
+        self.stopped: Callable[[], bool] = bool  # no request to stop
 
 
 _board = _Board()

@@ -31,11 +31,11 @@ _STYLE = """<style>[data-testid=stCaptionContainer], [data-testid=stCaptionConta
 [data-testid=stMainBlockContainer] {padding-top: 3.5rem}
 [data-testid=stButtonGroup] button[aria-checked=true] p, [data-testid=stTab] p {color: INK !important}</style>"""
 
-# Keys of the session: the suite chosen, and one that the address asked for in vain. (A bare string would stand on every page.)
+# Keys of the session: the suite chosen, and an unknown one that the address asked for. (A bare string would be printed.)
 SUITE, UNKNOWN = "suite", "unknown suite"
 _LOOK_EVERY = 5.0  # seconds between two looks of an open page
 _SHARE = 0.05  # of the time at most is spent on bringing the store up to date
-_LEAVE_SECONDS = 5.0  # DuckDB does not take it well to be cut off in its work: so long an ending process waits for it
+_LEAVE_SECONDS = 5.0  # seconds that an ending process waits for DuckDB to finish its work
 
 
 class Refresher:

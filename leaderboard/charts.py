@@ -183,6 +183,64 @@ def _labels(means: pd.DataFrame, rows: pd.DataFrame, log_y: bool) -> pd.DataFram
     return pd.DataFrame(found, columns=["x", "y", "label", "dy"])
 
 
+def network(nodes: pd.DataFrame, edges: pd.DataFrame, title: str) -> Figure:
+    """Policies on a circle, an arrow from each author to each receiver. Columns of nodes: name, gain (text), verdict; of edges:
+    author, receiver, used (the arrow's width; NaN where unknown), label."""
+    pair = len(nodes) == 2
+    turn = np.pi * (1 if pair else 0.5) - 2 * np.pi * np.arange(len(nodes)) / len(nodes)
+    nodes = nodes.assign(x=np.cos(turn), y=np.sin(turn))
+    at, verdicts = (
+        dict(zip(nodes["name"], nodes[["x", "y"]].to_numpy(), strict=True)),
+        nodes.set_index("name")["verdict"],
+    )
+    arrows = []
+    for edge in edges.to_dict("records"):
+        author, receiver = at[edge["author"]], at[edge["receiver"]]
+        length = float(np.hypot(*(receiver - author)))
+        along = (receiver - author) / length
+        aside = np.array([-along[1], along[0]])  # keeps the arrows of both directions apart
+        start, end = author + 0.45 * along + 0.08 * aside, receiver - 0.45 * along + 0.08 * aside
+        label = author + (0.5 if pair else 0.38) * length * along + (0.3 if pair else 0.2) * aside
+        ends = dict(zip(("x", "y", "x2", "y2", "label_x", "label_y"), (*start, *end, *label), strict=True))
+        arrows.append(
+            {**edge, **ends, "angle": math.degrees(math.atan2(*along)), "verdict": verdicts[edge["receiver"]]}
+        )
+    drawn = pd.DataFrame(arrows).fillna({"used": 0.0})
+    span = {"x": 1.6, "y": 0.8 if pair else 1.4}
+    axes = {
+        axis: {"field": axis, "type": "quantitative", "axis": None, "scale": {"domain": [-reach, reach], "nice": False}}
+        for axis, reach in span.items()
+    }
+    ends = {axis: axes[axis] | {"field": f"{axis}2"} for axis in axes}
+    labels = {axis: axes[axis] | {"field": f"label_{axis}"} for axis in axes}
+    colour = _colour("verdict", COLOURS, COLOURS.values())
+    most = max(1.0, float(drawn["used"].max()))
+    width = {"field": "used", "type": "quantitative", "scale": {"domain": [0, most], "range": [1, 6]}, "legend": None}
+    angle = {"field": "angle", "type": "quantitative", "scale": None}
+    far = {f"{axis}2": {"field": f"{axis}2"} for axis in axes}
+    name, gain, label = ({"field": field, "type": "nominal"} for field in ("name", "gain", "label"))
+    told = _tooltip("author", "receiver", "label")
+    layers = [
+        _layer("rule", {}, drawn, **axes, **far, color=colour, strokeWidth=width, tooltip=told),
+        _layer(
+            "point",
+            {"shape": "triangle", "filled": True, "size": 200, "opacity": 1},
+            drawn,
+            **ends,
+            color=colour,
+            angle=angle,
+        ),
+        _layer("text", {"fontSize": 11}, drawn, **labels, text=label),
+        _layer("text", {"fontSize": 14, "fontWeight": "bold", "dy": -9, "limit": 100}, nodes, **axes, text=name),
+        _layer("text", {"fontSize": 12, "dy": 8, "lineBreak": "\n"}, nodes, **axes, text=gain),
+    ]
+    said = [f"{r.author} to {r.receiver}: {r.label or 'not kept'}" for r in edges.itertuples()]
+    said += [f"{r.name}: {r.gain or 'no gain known'}" for r in nodes.itertuples()]
+    scale = 105  # pixels of a unit, the same both ways, so that arrowheads lie along their lines
+    figure = _figure((), layers, title, f"{title}: ", said, round(2 * scale * span["y"]))
+    return {**figure, "width": round(2 * scale * span["x"])}
+
+
 def bars(
     rows: pd.DataFrame,
     title: str,
@@ -351,7 +409,11 @@ def to_png(figure: Figure, width: int = 520) -> bytes:
 
 def _printed(figure: Figure, width: int, background: str) -> str:
     config = {**figure.get("config", {}), "font": "Helvetica, Arial, sans-serif"}
-    wide = [{**part, "width": width} for part in figure.get("vconcat", [])]
+    wide = [_wide(part, width) for part in figure.get("vconcat", [])]
     return json.dumps(
-        {**figure, **({"vconcat": wide} if wide else {"width": width}), "background": background, "config": config}
+        {**_wide(figure, width), **({"vconcat": wide} if wide else {}), "background": background, "config": config}
     )
+
+
+def _wide(figure: Figure, width: int) -> Figure:
+    return {**figure, "width": width} if figure.get("width") == "container" else figure

@@ -24,7 +24,7 @@ from leaderboard.frames import Choice, Outcome, answer, opening, show_frame
 
 Stamp = tuple[int, int, int]
 _MOST = 256
-_KEPT = [
+_KEPT = (
     "answer",
     "across",
     "board",
@@ -36,27 +36,15 @@ _KEPT = [
     "stages",
     "states",
     "summaries",
-]
+)
 
 
 class Store:
     def __init__(self, results: Path, stamp: Stamp) -> None:
         self.results, self.stamp = results, stamp
         self.snapshot = Snapshot(results)
-        for name in (
-            "answer",
-            "across",
-            "board",
-            "frame",
-            "missing",
-            "processors",
-            "seeds",
-            "show",
-            "stages",
-            "states",
-            "summaries",
-        ):
-            setattr(self, name, lru_cache(_MOST)(getattr(self, name)))  # nobody may change what is kept
+        for name in _KEPT:  # what is kept must not be changed
+            setattr(self, name, lru_cache(_MOST)(getattr(self, name)))
 
     def frame(self, sql: str, *parameters: Any) -> pd.DataFrame:
         found = self.snapshot.query(sql, parameters)

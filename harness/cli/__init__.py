@@ -66,7 +66,7 @@ def _settle_output() -> None:
 
 
 def _told(error: OSError) -> NoReturn:
-    """Nothing more is written there; whoever closed a pipe, as `head` does, is told nothing."""
+    """Stop writing to a pipe that its reader, such as `head`, has closed, without a message."""
     if error.filename is None and sys.__stdout__ is not None:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.__stdout__.fileno())

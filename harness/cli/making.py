@@ -31,10 +31,16 @@ def new_suite(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write; default A-B.yaml here.")
     ] = None,
+    minutes: Annotated[
+        float, typer.Option("--minutes", min=1, help="Time for the whole suite on this machine; decides the steps.")
+    ] = 30,
+    trial: Annotated[
+        bool, typer.Option("--trial/--no-trial", help="Sample a few dozen answers of each model first.")
+    ] = True,
 ) -> None:
-    """Write a suite for two models, with settings that fit their sizes and the task, every key explained."""
+    """Write a suite for two models. It samples a few dozen answers of each, and picks the level, lengths and steps from them."""
     from harness.session.suite import rules
-    from harness.session.suite.draft import draft
+    from harness.session.suite.draft import draft, tried
     from harness.session.suite.rules import undeclared
     from harness.suite.load import load
 
@@ -43,7 +49,8 @@ def new_suite(
         raise UsageError(f"--out {file}: a suite's name ends in .yaml")
     if file.exists():
         raise UsageError(f"{file} is there already; give another name (--out FILE) or remove it")
-    text = draft(models, task, re.sub(r"[^A-Za-z0-9_.+-]+", "-", file.stem).strip("-.+_")[:64] or "pair")
+    name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", file.stem).strip("-.+_")[:64] or "pair"
+    text = (tried(models, task, name, file, minutes) if trial else "") or draft(models, task, name)
     try:
         with file.open("x", encoding="utf-8") as new:
             new.write(text)
@@ -53,11 +60,11 @@ def new_suite(
     cells = len(suite.groups) * len(suite.regimes) * len(suite.seeds)
     where = "".join(f" --models {shlex.quote(str(folder))}" for folder in undeclared(models, file))
     named = shlex.quote(str(file))
-    trial = "--set training.steps=2 --set 'seeds=[1]' --set evaluation.limit=6"
+    first = "--set training.steps=2 --set 'seeds=[1]' --set evaluation.limit=6"
     print(
         f"{file}: written, {cells} cells. Next:\n"
         f"  harness plan {named}{where}\n"
-        f"  harness run {named}{where} {trial}    # a first try\n"
+        f"  harness run {named}{where} {first}    # a first try\n"
         f"  harness run {named}{where}"
     )
     print("Look at the file: it explains every setting.", file=sys.stderr)

@@ -265,8 +265,7 @@ def plan(
     if prepared.suite.tune is not None:
         _say_tuning(prepared, results, inventory)
     found = plan_for(prepared, inventory, address=address, calibration=calibration)
-    words = f"{prepared.suite.name} on the {prepared.suite.engine} engine
-{describe(found)}"
+    words = f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe(found)}"
     print_report(words, found.as_json(), json)
     raise typer.Exit(0 if found.feasible else 1)
 

@@ -72,7 +72,7 @@ def check(folder: Path, policy: str) -> Seal:
         raise CheckpointError(f"{folder / SEAL}: format {seal.format}, this version reads format 1")
     if seal.policy != policy:
         raise CheckpointError(f"{folder}: checkpoint of policy {seal.policy!r}, not of {policy!r}")
-    # An optimiser's state that is not sealed is one that could not be removed: nobody reads it.
+    # An optimiser's state without a seal could not be removed. It is never read.
     unread = {OPTIMISER} - seal.files.keys()
     present = {path.name for path in folder.iterdir()} - {SEAL} - unread
     for name in sorted(seal.files.keys() | present):

@@ -86,7 +86,7 @@ class Received:
 
     @property
     def prompts(self) -> frozenset[str]:
-        """Ids of the prompts that a record speaks of."""
+        """Ids of the prompts that a record is about."""
         return frozenset(r.prompt_id for r, _ in self.admitted)
 
     @property

@@ -268,7 +268,7 @@ def _check_origin(at: str, situation: Situation, term: Term, answer: TermAnswer)
         given = [a for a in received if (a.author, a.index) == answer.origin]
         _hold(given, f"{at}: origin {answer.origin} names no answer that was received")
     same = [a for a in given if np.array_equal(a.tokens, answer.tokens)]
-    _hold(same, f"{at}: tokens that nobody gave as an answer to this prompt")
+    _hold(same, f"{at}: tokens that are no policy's answer to this prompt")
     _hold(all(a.verdict.valid for a in same), f"{at}: an answer with an invalid verdict is learnt")
 
 

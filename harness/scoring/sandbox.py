@@ -20,7 +20,7 @@ def main() -> None:
     os.dup2(nothing, 1)
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):
-        libc.prctl(1, signal.SIGKILL)  # dies with whoever started it
+        libc.prctl(1, signal.SIGKILL)  # ends with its parent
         libc.prctl(38, 1, 0, 0, 0)  # no new privileges
     if hasattr(libc, "unshare"):
         libc.unshare(0x10000000 | 0x40000000)

@@ -33,7 +33,7 @@ class Estimate:
         return Estimate(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
-# How improbable a small spread may be before it is taken for luck (`mean_interval`)
+# A spread less probable than this is replaced by the one at this probability (`mean_interval`)
 VARIANCE_FLOOR = 0.07
 
 

@@ -41,7 +41,7 @@ def store_path(results: Path) -> Path:
     with suppress(FileExistsError):
         place.mkdir(mode=0o700)
     if place.is_symlink() or place.stat().st_uid != user:
-        raise StoreError(f"{place}: belongs to somebody else; {VARIABLE} names another folder for the store")
+        raise StoreError(f"{place}: belongs to another user; {VARIABLE} names another folder for the store")
     return place / own
 
 

@@ -23,7 +23,7 @@ CURES = {
     Fault.COLLAPSED: "a smaller training.learning_rate, or training.kl above 0",
     Fault.TRUNCATED: ADVICE[Trouble.TRUNCATION],
     Fault.MEMORY: "fewer --jobs, a smaller engine option micro_tokens, or fewer rollouts; it was tried twice, alone at last",
-    Fault.KILLED: "somebody, or the system for want of memory, killed it twice: run again, with fewer --jobs",
+    Fault.KILLED: "it was killed twice, perhaps because memory ran out: run again, with fewer --jobs",
     Fault.SILENT: "its log says where it hung; a larger --silence where it was only slow",
 }
 

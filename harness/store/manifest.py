@@ -198,7 +198,7 @@ def read_sealed(path: Path | str, kind: type[Struct], longest: int = MAX_BYTES) 
 
 
 SUBMISSION = "submission.json"
-# Trained again here and compared; every answer judged again here; neither; what comes along
+# Trained again here and compared; every answer judged again here; neither; a reference result of the package
 # (`store.reference_results`)
 Badge = Literal["re-executed", "re-scored", "as reported", "reference"]
 

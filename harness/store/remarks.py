@@ -19,7 +19,7 @@ _NAMED = 3
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell of the suite that is in no row, or is there STALE. key: empty where nobody knows it. fault: of `errors.Fault`."""
+    """A cell of the suite that is in no row, or is there STALE. key: empty where unknown. fault: of `errors.Fault`."""
 
     cell: str
     key: str

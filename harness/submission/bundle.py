@@ -89,7 +89,7 @@ def make_bundle(suite: str, results: Path, out: Path | None = None) -> Path:
 
 
 def installed(suite: Suite) -> list[str]:
-    """The evaluation's tasks, which anybody can ask and judge again. Raises UsageError for others."""
+    """The evaluation's tasks, with questions and scorers that are public. Raises UsageError for others."""
     for task in (suite.training.task, *suite.evaluation.tasks):
         if not isinstance(task, str) or task.startswith("lm_eval:"):
             name = task if isinstance(task, str) else task.file
@@ -152,7 +152,7 @@ def _portable(value: Any) -> Any:
 
 
 def _model(name: str) -> str:
-    if name.startswith(PRETRAINED):  # lies in everybody's cache under this name
+    if name.startswith(PRETRAINED):  # has this name in every user's cache
         return name
     return Path(name).name if name.startswith(("/", "~", ".")) or local_folder(name) else name
 

@@ -369,7 +369,9 @@ def cells(e: Evidence) -> str:
     for cell in e.derived:
         rows, place = e.rows(cell.key, "steps"), f"{e.suite}/{cell.key}: steps"
         if not _may_receive(cell) and any(row["peer_received"] for row in rows):
-            raise e.fault(f"{cell.label} received answers of peers, though nobody shares: another cell's rows?", place)
+            raise e.fault(
+                f"{cell.label} received answers of peers, but its regime shares none: another cell's rows?", place
+            )
         if cell.engine != "embedded" or not rows:  # other engines' samplers do not repeat to the digit
             continue
         like = f"{_stream(cell)}/{cell.variant.factor}/{cell.training.model_dump_json()}"

@@ -38,7 +38,7 @@ _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class RerunRequest:
-    """seed: of the choice; None is one that nobody could foresee. minutes: for each cell."""
+    """seed: of the choice; None: a random one. minutes: for each cell."""
 
     cells: int
     seed: int | None = None

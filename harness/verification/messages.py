@@ -29,7 +29,7 @@ Reply = tuple[Verdict, float]
 
 
 def say(stream: FileIO, message: bytes) -> None:
-    """Raises BrokenPipeError where nobody listens."""
+    """Raises BrokenPipeError where the reader is gone."""
     data = memoryview(struct.pack("<I", len(message)) + message)
     while data:
         data = data[stream.write(data) :]

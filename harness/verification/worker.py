@@ -33,7 +33,7 @@ _MEMORY = 1 << 30  # bytes of an answer
 
 def serve() -> None:
     """Answer questions until stdin closes."""
-    for ignored in (signal.SIGINT, signal.SIGTERM):  # meant for whoever asks, who closes stdin or kills
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # the parent gets them too; it closes stdin or kills
         signal.signal(ignored, signal.SIG_IGN)
     requests, replies = FileIO(os.dup(0)), FileIO(os.dup(1), "wb")
     os.dup2(2, 1)  # a library's print must not end up in the replies

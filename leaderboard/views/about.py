@@ -9,12 +9,12 @@ from leaderboard.page import Page
 
 _NUMBERS = """
 - **Accuracy**: share of right answers on held-out questions. *greedy* takes one answer at temperature 0; *avg@k* is
-  the mean over k samples at temperature 1. An answer that the verifier could not decide is left out and counted,
-  never taken for wrong.
+  the mean over k samples at temperature 1. An answer that the verifier could not decide is left out of the
+  accuracy and counted separately.
 - **Gain**: accuracy minus that of the *baseline at the same rollout budget* (each policy alone, as many rollouts), on
   the same group and seed. A gain from more data is not a gain from sharing, so a regime with twice the rollouts is
   compared with a baseline of twice the rollouts.
-- **95 % interval**: Student t over seeds, n − 1 degrees of freedom. It speaks of other seeds on the same questions
+- **95 % interval**: Student t over seeds, n − 1 degrees of freedom. It is about other seeds on the same questions
   and base checkpoints.
 - **Paired**: a seed fixes prompts and sampling noise for every regime, so differences are taken seed by seed.
 - **Gains, loses**: the paired t test against the baseline is significant at 5 % after Holm's correction over all that
@@ -27,8 +27,8 @@ _NUMBERS = """
   correction). Not corrected: the choice among policies and metrics, and the best of several suites.
 - **Tie group**: letters; regimes that share one cannot be told apart, those that share none can. These are the same
   tests: a regime gains or loses exactly where it shares no letter with its baseline.
-- **A few seeds may agree by chance.** Where they agree more closely than the luck of the answers alone would let them in
-  7 % of cases, the spread is taken to be that large, so three equal seeds do not claim to know everything.
+- **Small spreads of few seeds**: sampling of answers alone gives a variance over seeds. A measured variance below the 7 %
+  quantile of that distribution is replaced by the quantile, so three equal seeds do not give an interval of width 0.
 - **IQM**: the mean of the middle half of all runs on all groups and benchmarks. **Better than baseline**: how often a
   run beats one of the baseline (ties half). Both describe; whether a difference is real is for the tests to say.
 - **Peer data used**: share of the received peer answers that gave a nonzero gradient. A regime whose window lets
@@ -43,7 +43,7 @@ A regime is one short module that says what is shared and how it enters the loss
 conformance test:
 """
 _SUBMIT = """
-For the shared table a finished suite becomes one file that everybody can check, with one random cell trained again
+For the shared table a finished suite is bundled in one file, which others check by training one random cell again
 (`harness bundle SUITE`; docs/submit.md has the whole way). Between two of your own machines its folder will do
 (`results/<suite>/`; checkpoints are not needed): every record is validated, and what is refused is listed with the reason.
 Imported suites carry their origin in their name.

@@ -1,14 +1,18 @@
-"""Who sent what to whom, what was refused, and what it was good for."""
+"""Who helps whom: what each policy sent, what the others used of it, and what they gained."""
 
 from __future__ import annotations
 
 import math
+from itertools import permutations
 
 import pandas as pd
 import streamlit as st
 
-from harness.store.reference_results import MARK
+from harness.statistics.comparison import INCONCLUSIVE
+from harness.store.statistic import POINTS
+from harness.store.table import MEAN
 from leaderboard import charts
+from leaderboard.charts import LEGEND, SIGNS
 from leaderboard.data import Store
 from leaderboard.page import Page, choose, downloads, draw_figures, draw_table, empty, number
 
@@ -23,7 +27,7 @@ SELECT c.group_name AS "group", c.regime, f.author, f.receiver, f.kind, f.accept
     sum(f.residual_canonical * f.records) / sum(f.records) FILTER (f.residual_canonical IS NOT NULL) AS residual_canonical
 FROM current_cells c JOIN flows f USING (suite, cell) WHERE c.suite = ? AND c.kind = 'cell' GROUP BY ALL
 """
-_RESCUES = """
+_TOTALS = """
 SELECT c.group_name AS "group", c.regime, t.policy, sum(t.prompts) AS prompts, sum(t.prompts_all_wrong) AS hopeless,
     sum(t.prompts_rescued) AS rescuable, sum(t.peer_received) AS received, sum(t.peer_used) AS used
 FROM current_cells c JOIN totals t USING (suite, cell) WHERE c.suite = ? AND c.kind = 'cell' GROUP BY ALL
@@ -39,45 +43,94 @@ _RESIDUALS = {
 
 
 def draw(store: Store, suite: str) -> None:
-    flows, rescues = store.frame(_FLOWS, suite), store.frame(_RESCUES, suite)
-    if flows.empty and not rescues["received"].sum():
+    flows, totals = store.frame(_FLOWS, suite), store.frame(_TOTALS, suite)
+    sharing = totals[totals["received"] > 0]
+    if flows.empty and sharing.empty:
         empty("Nothing was exchanged in this suite: none of its finished regimes shares anything.")
         return
-    if flows.empty:
-        empty(
-            "Who sent which answer to whom was not kept with these results; a run of your own keeps it. What came of it:",
-            f"harness run {suite.removesuffix(MARK)}",
-        )
-        _draw_rescues(rescues)
-        return
-    order = store.regimes(suite)
+    places = pd.concat([flows[["group", "regime"]], sharing[["group", "regime"]]])
     with st.container(horizontal=True, gap="small"):
-        group = choose("Group", [g for g in store.groups(suite) if g in set(flows["group"])], "group", width=220)
-        part = flows[flows["group"] == group]
-        regime = choose("Regime", ["all", *(r for r in order if r in set(part["regime"]))], "regime", width=220)
-    every = regime == "all"
-    chosen, rescues = part[every | (part["regime"] == regime)], rescues[rescues["group"] == group]
-    rescues = rescues[every | (rescues["regime"] == regime)]
-    _draw_totals(chosen, rescues)
-    chosen = chosen.assign(
-        edge=chosen["author"] + " → " + chosen["receiver"],
-        share=chosen["regime"] + ": " + chosen["kind"],
-        fate=("refused: " + chosen["reason"].replace("", "no reason")).mask(chosen["accepted"], "accepted"),
-        megabytes=chosen["bytes"] / 1e6,
+        group = choose("Group", [g for g in store.groups(suite) if g in set(places["group"])], "group", width=220)
+        order = [r for r in store.regimes(suite) if r in set(places.loc[places["group"] == group, "regime"])]
+        gains = _gains(store.show(suite), group)
+        best = gains.groupby("variant")["gain"].mean().reindex(order)
+        default = str(best.idxmax()) if best.notna().any() else order[0]
+        regime = choose("Regime", ["all", *order], "regime", default, width=220)
+    chosen = order if regime == "all" else [regime]
+    part = flows[(flows["group"] == group) & flows["regime"].isin(chosen)]
+    totals = totals[(totals["group"] == group) & totals["regime"].isin(chosen)]
+    figures = [_network(name, part, totals, gains) for name in chosen]
+    draw_figures(figures, "network")
+    st.caption(
+        "An arrow: what one policy sent to another over all seeds, and the share of it that gave a gradient; the wider, the more "
+        "of it did. Under a policy and in the arrow's colour: the policy's own gain in points over training without sharing "
+        f"with the same rollouts, mean over seeds, with its verdict. {LEGEND}"
+    )
+    if part.empty:
+        st.caption(
+            "These results kept what each policy received and used, and not who sent it: of more than two policies, arrows have no "
+            "numbers. A run of your own keeps both."
+        )
+    else:
+        _draw_totals(part, totals)
+        figures += _bars(group, part, order)
+        draw_figures(figures[len(chosen) :], "flows")
+        _draw_residuals(part)
+    _draw_rescues(totals.drop(columns=["group"]))
+    downloads(f"exchange-{suite}-{group}", lambda: totals if part.empty else part, figures)
+
+
+def _gains(table: pd.DataFrame, group: str) -> pd.DataFrame:
+    """Of each policy by itself, on the suite's first metric and benchmark."""
+    rows = table[(table["group"] == group) & (table["policy"] != MEAN)]
+    return (
+        rows[(rows["metric"] == rows["metric"].iloc[0]) & (rows["task"] == rows["task"].iloc[0])] if len(rows) else rows
+    )
+
+
+def _network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains: pd.DataFrame) -> charts.Figure:
+    totals = totals[totals["regime"] == regime].set_index("policy")
+    own = gains[gains["variant"] == regime].drop_duplicates("policy").set_index("policy")
+    nodes = pd.DataFrame({"name": totals.index}).assign(gain="", verdict=INCONCLUSIVE)
+    for i, policy in enumerate(totals.index):
+        if policy in own.index and pd.notna(own.loc[policy, "gain"]):
+            verdict = own.loc[policy, "verdict"]
+            nodes.loc[i, ["gain", "verdict"]] = f"{POINTS.text(own.loc[policy, 'gain'])} {SIGNS[verdict]}", verdict
+    sent = flows[flows["regime"] == regime].groupby(["author", "receiver"])[["records", "used"]].sum()
+    edges = []
+    for author, receiver in permutations(totals.index, 2):
+        if (author, receiver) in sent.index:
+            records, used = sent.loc[(author, receiver), ["records", "used"]]
+        elif sent.empty and len(totals) == 2:  # of two, the other one sent it
+            records, used = totals.loc[receiver, ["received", "used"]]
+        elif sent.empty:
+            records, used = math.nan, math.nan
+        else:
+            continue
+        label = f"{records:,.0f} sent, {used / records:.0%} used" if records > 0 else ""
+        edges.append({"author": author, "receiver": receiver, "used": used, "label": label})
+    if sent.empty and len(totals) > 2:
+        shares = totals["used"] / totals["received"]
+        nodes["gain"] = [f"{gain}\n{used:.0%} used" for gain, used in zip(nodes["gain"], shares, strict=True)]
+    return charts.network(nodes, pd.DataFrame(edges), f"{regime}: who helps whom")
+
+
+def _bars(group: str, flows: pd.DataFrame, order: list[str]) -> list[charts.Figure]:
+    flows = flows.assign(
+        edge=flows["author"] + " → " + flows["receiver"],
+        share=flows["regime"] + ": " + flows["kind"],
+        fate=("refused: " + flows["reason"].replace("", "no reason")).mask(flows["accepted"], "accepted"),
+        megabytes=flows["bytes"] / 1e6,
     )
     edges, fates = (
-        chosen.groupby(by, as_index=False, sort=False)[of].sum().rename(columns={of: "value"})
+        flows.groupby(by, as_index=False, sort=False)[of].sum().rename(columns={of: "value"})
         for by, of in ((["edge", "share"], "megabytes"), (["regime", "fate"], "records"))
     )
-    colours = dict(zip(chosen["share"], map(charts.colour_of, chosen["regime"]), strict=True))
-    figures = [
+    colours = dict(zip(flows["share"], map(charts.colour_of, flows["regime"]), strict=True))
+    return [
         charts.bars(edges, f"{group}: who sent what to whom", "megabytes, all seeds", "edge", "share", colours=colours),
         charts.bars(fates, f"{group}: accepted, or refused and why", "messages, all seeds", "regime", "fate", order),
     ]
-    draw_figures(figures, "flows")
-    _draw_residuals(chosen)
-    _draw_rescues(rescues.drop(columns=["group"]))
-    downloads(f"exchange-{suite}-{group}", lambda: part, figures)
 
 
 def _draw_totals(flows: pd.DataFrame, rescues: pd.DataFrame) -> None:
@@ -118,7 +171,7 @@ PAGE = Page(
     "exchange",
     "Exchange",
     ":material/swap_horiz:",
-    "Who sent what to whom, what was refused, and what it was good for.",
+    "Who helps whom: what was sent, what of it was used, and what the receiver gained.",
     draw,
     order=60,
 )

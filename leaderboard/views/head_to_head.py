@@ -150,8 +150,8 @@ def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
     draw_table(pd.DataFrame(rows, columns=columns), "question-table", "Wins and losses by question", titles)
     st.caption(
         "Each question's accuracy is its mean over seeds and repeats. Better, equal, worse: on how many questions, by however "
-        "little; the difference is how much, on the mean question. This interval takes the trained checkpoints "
-        "as given and speaks of other questions; the one above takes the questions as given and speaks of other seeds."
+        "little; the difference is how much, on the mean question. This interval is over "
+        "questions, for these checkpoints; the one above is over seeds, for these questions."
     )
     with st.expander("Questions with the largest differences"):
         ranked = questions.assign(difference=questions[ours] - questions[theirs])

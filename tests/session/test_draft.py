@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 from transformers import LlamaConfig, Qwen2Config
 
+import harness.engines.embedded
 from harness.engines.embedded.families import build_tokenizer
 from harness.errors import PluginError, UsageError
-from harness.session.suite.draft import SIZES, draft
+from harness.session.suite.draft import SIZES, draft, tried
 from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare
 from harness.session.suite.rules import undeclared
+from harness.session.suite.trial import STEPS, Findings, Tried, settled
 from harness.suite.schema import Suite
 
 SIZED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
@@ -106,3 +109,73 @@ def test_refusals(pair: tuple[str, str]) -> None:
         draft(pair, "chess", "x")
     with pytest.raises(UsageError, match="neither a folder"):
         draft((pair[0], "no/such/model"), "micro", "x")
+
+
+BASES = sorted((Path(harness.engines.embedded.__file__).parent / "bases").iterdir())
+
+
+def test_a_trial_finds_how_two_checkpoints_are_asked_how_long_they_write_and_how_many_steps_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked as their sizes suggest, after worked examples, these two have 0 to 2 % right, and nothing can be learnt."""
+    monkeypatch.setenv("HARNESS_MODELS", str(BASES[0].parent))
+    monkeypatch.chdir(tmp_path)
+    models = [str(base) for base in BASES]
+    drafted = yaml.safe_load(draft(models, "micro", "pair"))
+    assert [p["style"] for p in drafted["groups"][0]["policies"]] == ["few-shot"] * 2
+    texts = [tried(models, "micro", "pair", tmp_path / "pair.yaml", minutes) for minutes in (0.5, 5)]
+    short, long = (Suite.model_validate(yaml.safe_load(text)) for text in texts)
+    for policy in short.groups[0].policies:
+        assert (policy.style, policy.stage0) == ("raw", None)
+        share = re.search(rf"#   micro: .*?{policy.name} (\d+)% right", texts[0])
+        assert share
+        assert 20 <= int(share[1]) <= 70
+    assert short.training.max_new_tokens == short.evaluation.max_new_tokens < drafted["training"]["max_new_tokens"]
+    assert STEPS[0] <= short.training.steps < long.training.steps <= STEPS[1]
+    assert f"steps {long.training.steps}: the plan says 5 minutes" in texts[1]
+
+
+def test_what_cannot_be_tried_is_drafted_and_says_why(pair: tuple[str, str], tmp_path: Path) -> None:
+    text = tried(("micro/llama", "micro/qwen"), "micro", "pair", tmp_path / "pair.yaml", 30)
+    assert "#   Not measured on this machine: micro/llama has no weights before its first run." in text
+    assert Suite.model_validate(yaml.safe_load(text)).training.steps > SIZES[0].steps, "the time is known all the same"
+
+
+def found(level: str, *right: float, finished: float = 1.0, cut: float = 0.0, tokens: int = 20) -> list[Tried]:
+    return [Tried(name, level, "few-shot", r, finished, cut, tokens) for name, r in zip("ab", right, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("tried", "task", "expected"),
+    [
+        (found("add1", 0.9, 0.5) + found("add2", 0.6, 0.2) + found("sub2", 0.3, 0.7), "ladder", ("ladder.add2+sub2", (), 32)),
+        (found("add1", 0.9, 0.1) + found("add2", 0.5, 0.1), "ladder", ("ladder.add2", ("b",), 0)),
+        (found("add1", 0.9, 0.8) + found("add2", 0.8, 0.9), "ladder", ("ladder.add1+add2", (), 32)),
+        (found("gsm8k", 0.0, 0.4) + found("add2", 0.5, 0.5), "gsm8k", ("ladder.add2", (), 32)),
+        (found("gsm8k", 0.3, 0.4, tokens=0), "gsm8k", (None, (), 0)),
+        (found("my.jsonl", 0.0, 0.4, tokens=40), "my.jsonl", (None, (), 56)),
+    ],
+)  # fmt: skip
+def test_a_level_is_chosen_on_which_both_can_learn(
+    tried: list[Tried], task: str, expected: tuple[str | None, tuple[str, ...], int]
+) -> None:
+    chosen = settled(tried, task, 96)
+    assert (chosen.task, chosen.warm, chosen.tokens) == expected
+    assert chosen.answer_ends == "eos"
+    assert settled(found("add2", 0.5, 0.5, cut=0.2), "ladder", 96).answer_ends == "example"
+
+
+def test_findings_become_settings(pair: tuple[str, str]) -> None:
+    findings = Findings("ladder.add2", {"smol-instruct": "raw"}, ("base",), "example", 40, 12, ("because of this",))
+    suite = Suite.model_validate(yaml.safe_load(text := draft(pair, "gsm8k", "pair", findings)))
+    chat, base = suite.groups[0].policies
+    assert (chat.style, base.stage0.preset if base.stage0 else "") == ("raw", "format")
+    training = suite.training
+    assert (training.task, training.answer_ends, training.max_new_tokens, training.steps) == (
+        "ladder.add2",
+        "example",
+        40,
+        12,
+    )
+    assert suite.evaluation.tasks == ["ladder.add2"]
+    assert "#   because of this\n" in text

@@ -170,7 +170,7 @@ class OpenRLHF(Backend):
     def each(self, work: Callable[[A], B], items: Iterable[A]) -> list[B]:
         listed = list(items)
         if not self.side_by_side:
-            # Back and forth: whose memory is on the devices goes first, and nobody's goes there twice.
+            # Alternating order: the policy whose memory is on the devices goes first, so none is loaded twice.
             order = range(len(listed))[:: -1 if self._turn_back else 1]
             self._turn_back = not self._turn_back
             done = {index: work(listed[index]) for index in order}

@@ -77,7 +77,7 @@ def gather(
             if ref in pending:
                 results[ref] = _result(ref, pending.pop(ref), doing, max(left, 1.0), suspects)
         pulses.check(doing)
-        phases.beat()  # whoever works is looked after here, by its own signs of life and by the deadline
+        phases.beat()  # a working actor is watched here, by its pulse and by the deadline
     return [results[call.ref] for call in calls]
 
 

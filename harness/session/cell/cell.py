@@ -216,7 +216,7 @@ class Run:
         return step
 
     def _together(self, step: int) -> list[Learnt]:
-        """In lockstep: nobody learns before all have published."""
+        """A step in lockstep: all publish, then all learn."""
         for learner in self.learners:
             learner.clock.next_step()
         self.exchange.begin(step)

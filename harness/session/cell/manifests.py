@@ -200,7 +200,7 @@ def mark(
 
 
 def interrupted(folder: Path, states: Container[State] = ("running",)) -> None:
-    """Nobody runs this job any more. states: that are changed."""
+    """Mark a job that no process runs any more as interrupted. states: that are changed."""
     with suppress(StoreError):
         found = read_manifest(folder)
         if found.state in states:

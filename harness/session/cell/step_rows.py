@@ -90,7 +90,7 @@ def step_row(
 
 
 def rescued(own: Sequence[Group], others: Sequence[Sequence[Group]]) -> int:
-    """Prompts that only somebody else solved."""
+    """Prompts that only peers solved at this step."""
     return len(_failed(own) & {g.prompt.id for groups in others for g in groups if (g.rewards > 0).any()})
 
 

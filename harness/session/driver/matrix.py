@@ -44,7 +44,7 @@ from harness.session.suite.prepare import Prepared
 from harness.suite.cells import Cell
 
 SILENCE_SECONDS = 1800.0
-"""A worker that gives no sign of life for so long is taken for hung and killed (docs/recovery.md)."""
+"""Seconds without a sign of life after which a worker is killed as hung (docs/recovery.md)."""
 LOOK_SECONDS = 1.0
 ASLEEP_SECONDS = 30.0
 """Where the driver itself was stopped for so long, its workers probably were too: their silence is counted anew."""
@@ -88,7 +88,7 @@ def run_matrix(
         theirs = holding(prepared.folder) - keys
         for manifest in prepared.folder.glob("*/manifest.json"):
             if manifest.parent.name not in theirs:
-                interrupted(manifest.parent)  # left by a driver that was killed: nobody else writes this cell
+                interrupted(manifest.parent)  # left by a driver that was killed; no other process writes this cell
         for leftover in [] if theirs else prepared.folder.glob(f"*{TEMPORARY}"):
             remove(leftover)
         prepared = prepared.looked()  # once more: the run before may have ended between the planning and the lock
@@ -318,7 +318,7 @@ class _Driver:
                 worker.heard = max(worker.heard, now)
             elif worker.job is not None and now - worker.heard > self.silence:
                 doing = f" while {worker.phase}" if worker.phase else ""
-                worker.kill(f"no sign of life for {self.silence:g} s{doing}: taken for hung and killed")
+                worker.kill(f"no sign of life for {self.silence:g} s{doing}: killed as hung")
                 worker.heard = now + STACKS_SECONDS
 
     def _check_claim(self) -> None:

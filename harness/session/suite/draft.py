@@ -5,14 +5,26 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from harness.allocation import inventory
 from harness.allocation.shapes import MICRO, chosen, cpu_bf16, load_config, load_shape
-from harness.errors import UsageError
-from harness.suite.schema import FileTask
+from harness.errors import HarnessError, UsageError
+from harness.session.suite.trial import (
+    ANSWERS,
+    PROMPTS,
+    WARM_UP,
+    Findings,
+    fitting_steps,
+    style_of,
+    try_models,
+    untried,
+)
+from harness.suite.schema import FileTask, Suite
 from harness.tasks.registry import get_task, training_source
 from harness.tasks.registry import named as by_name
 
@@ -24,6 +36,7 @@ CHATTY = re.compile(r"(?i)(instruct|chat|(^|[-_])it($|[-_]))")
 """In the name of a hub model whose tokenizer is not on this machine."""
 EMBEDDED_PARAMETERS = 1.6e9
 """The largest model that one device trains whole."""
+AS_BY_SIZE = Findings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +75,9 @@ class Model:
         return self.model.startswith(MICRO)
 
 
-def draft(models: Sequence[str], task: str, name: str) -> str:
-    """The text of a suite. Raises UsageError, PluginError."""
+def draft(models: Sequence[str], task: str, name: str, found: Findings = AS_BY_SIZE) -> str:
+    """The text of a suite. found: what was measured, before what sizes suggest. Raises UsageError, PluginError."""
+    task = found.task or task
     chosen = by_name(task)
     if isinstance(chosen, FileTask):
         chosen = chosen.model_copy(update={"held_out": HELD_OUT})
@@ -81,6 +95,7 @@ def draft(models: Sequence[str], task: str, name: str) -> str:
     tokens = min(sizes.tokens.get(task, sizes.tokens["other"]), get_task(evaluated).max_new_tokens, room // 2)
     if task == "micro" and largest > SIZES[0].parameters:
         tokens = min(sizes.tokens["micro"], room // 2)
+    tokens, steps = found.tokens or tokens, found.steps or sizes.steps
     embedded = largest <= EMBEDDED_PARAMETERS
     fast = bool(cpu_bf16()) or any(node.gpus for node in inventory.local().nodes)
     dtype = "bf16" if (fast or not embedded) and all(m.half for m in read if not m.micro) else "fp32"
@@ -91,22 +106,47 @@ def draft(models: Sequence[str], task: str, name: str) -> str:
         "why_engine": "one process here, on a CPU or one GPU" if embedded else "Ray, DeepSpeed and vLLM on GPUs (docs/openrlhf.md)",
         "options": f"{{dtype: {dtype}}}",
         "why_options": "bf16 where the machine multiplies it fast (`harness doctor`), else fp32",
-        "policies": "\n".join(_policy(m, n, task, evaluated) for m, n in zip(read, named, strict=True)),
+        "policies": "\n".join(_policy(m, n, evaluated, found) for m, n in zip(read, named, strict=True)),
+        "measured": "".join(f"#\n#   {line}\n" if i == 0 else f"#   {line}\n" for i, line in enumerate(found.why)),
+        "answer_ends": "" if found.answer_ends == "eos" else f"  answer_ends: {found.answer_ends}\n",
         "task": task,
         "trained": _written(chosen),
         "tokens": tokens,
         "rate": f"{sizes.rate:.0e}".replace("e-0", ".0e-"),
         "prompts": sizes.prompts,
         "rollouts": sizes.rollouts,
-        "steps": sizes.steps,
+        "steps": steps,
         "sample": sizes.prompts * sizes.rollouts,
         "largest": _figure(largest),
         "evaluated": _written(evaluated),
         "limit": 60 if largest <= SIZES[1].parameters else 200,
-        "curve": max(1, sizes.steps // 4),
+        "curve": max(1, steps // 4),
         "curve_prompts": 30 if largest <= SIZES[1].parameters else 100,
     }  # fmt: skip
     return TEXT.format(**values)
+
+
+def tried(models: Sequence[str], task: str, name: str, file: Path, minutes: float) -> str:
+    """The text of a suite with settings measured on this machine. file: where it will be. Raises as `draft`; SuiteError,
+    DataError."""
+    suite = _suite(draft(models, task, name))
+    if why := untried(suite):
+        found = Findings(why=(f"Not measured on this machine: {why}.",))
+    else:
+        given = [policy.name for policy in suite.groups[0].policies]
+        found = try_models(suite)
+        told = f"Measured here with {PROMPTS * ANSWERS} to {2 * PROMPTS * ANSWERS} answers of each of {' and '.join(given)}:"
+        found = replace(found, why=(told, *found.why))
+    try:
+        steps, told = fitting_steps(_suite(draft(models, task, name, found)), str(file), minutes)
+        found = replace(found, steps=steps, why=(*found.why, told))
+    except HarnessError as error:  # one that this machine cannot plan
+        found = replace(found, why=(*found.why, f"steps as by size: {' '.join(str(error).split())}"))
+    return draft(models, task, name, found)
+
+
+def _suite(text: str) -> Suite:
+    return Suite.model_validate(yaml.safe_load(text))
 
 
 def _read(given: str) -> Model:
@@ -143,20 +183,19 @@ def _written(task: str | FileTask) -> str:
     return f"{{file: {json.dumps(task.file)}, scorer: {task.scorer}, held_out: {task.held_out}}}"
 
 
-def _policy(model: Model, name: str, task: str, evaluated: str | FileTask) -> str:
+def _policy(model: Model, name: str, evaluated: str | FileTask, found: Findings) -> str:
     if model.micro:
         return (
             f"      - {{name: {name}, model: {model.model}}}    # {_figure(model.parameters)} parameters, trained here"
         )
-    style = ("zero-shot" if model.chat else "few-shot") if task == "micro" else "zero-shot"
-    if style not in get_task(evaluated).styles:
-        style = get_task(evaluated).styles[0]
     what = "has a chat template" if model.chat else "a base model: no chat template"
+    style = found.styles.get(name) or style_of(model.chat, evaluated)
+    asked = f"stage0: {WARM_UP}" if name in found.warm else f"style: {style}"
     return (
         f"      - name: {name}    # {_figure(model.parameters)} parameters, {what}\n"
         f"        model: {model.model}\n"
         f"        chat: {str(model.chat).lower()}\n"
-        f"        style: {style}"
+        f"        {asked}"
     )
 
 
@@ -169,7 +208,7 @@ TEXT = """\
 #
 #   harness plan {name}.yaml     what it needs and how long it takes
 #   harness run {name}.yaml      runs what is missing; may be stopped and started again at any time
-#
+{measured}#
 # Change what you like; every key that there is, with its default, stands in docs/keys.md.
 name: {name}
 title: {title}
@@ -178,10 +217,11 @@ engine_options: {options}    # {why_options}
 groups:
   - name: pair
     # chat: prompts go through the tokenizer's chat template. style: how a policy is asked: raw (the question alone),
-    # zero-shot (and what is wanted: steps, and the answer in a box) or few-shot (after worked examples).
+    # zero-shot (and what is wanted: steps, and the answer in a box) or few-shot (after worked examples). stage0: a
+    # supervised start on worked examples.
     policies:
 {policies}
-# The ways of sharing (`harness regimes` lists all). Gains are differences to the baseline, in which nobody shares.
+# The ways of sharing (`harness regimes` lists all). Gains are differences to the baseline, training without sharing.
 regimes: [independent, naive, sgt, hacpo]
 baseline: independent
 # Every regime is trained once for each seed. Intervals are over seeds: fewer than three say little.
@@ -197,7 +237,7 @@ training:
   rollouts: {rollouts}
   # Tokens of the longest answer. One that is cut off counts as wrong; a larger limit costs time and memory.
   max_new_tokens: {tokens}
-  # Of full fine-tuning, for {largest} parameters. A rate too large ruins a model within a few steps.
+{answer_ends}  # Of full fine-tuning, for {largest} parameters. A rate too large ruins a model within a few steps.
   learning_rate: {rate}
   temperature: 1.0
   # Steps between checkpoints: a run that was cut off goes on from the last one.

@@ -197,7 +197,7 @@ def _carries(cell: Cell) -> bool:
 
 
 def _unfit_defaults(prepared: Prepared, policy: Policy) -> Iterator[str]:
-    """Micro models' defaults that nobody chose."""
+    """Defaults of micro models that a full-size model got without being asked for."""
     training = prepared.suite.training
     short = training.task == "micro" and not policy.stage0
     tokens = TOKENS if short else get_task(training.task).max_new_tokens

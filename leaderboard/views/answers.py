@@ -1,0 +1,238 @@
+"""A question's answers under two regimes side by side, and a peer's answer as it was sent and as the learner read it."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, groupby
+from typing import Any
+
+import streamlit as st
+
+from harness.store.text import visible
+from leaderboard.data import Store
+from leaderboard.page import Page, choose, downloads, empty, escaped
+
+_CELLS = """
+SELECT c.regime, c.seed, c.cell, avg(s.accuracy) AS accuracy, any_value(u.baseline) AS baseline
+FROM current_cells c JOIN scores s USING (suite, cell) LEFT JOIN suites u USING (suite)
+WHERE c.suite = ? AND c.kind = 'cell' AND c.group_name = ? GROUP BY ALL ORDER BY c.seed
+"""
+_LAST = """
+samples SEMI JOIN (
+    SELECT suite, cell, policy, task, metric, max(checkpoint_step) AS checkpoint_step FROM samples
+    WHERE suite = $1 AND cell IN ($2, $3) AND metric = $4 GROUP BY ALL
+) USING (suite, cell, policy, task, metric, checkpoint_step)
+"""
+_SOLVED = f"""
+SELECT task, doc_id, policy, coalesce(bool_or(verdict = 'right') FILTER (cell = $2), false) AS ours,
+    coalesce(bool_or(verdict = 'right') FILTER (cell = $3), false) AS theirs, bool_or(verdict = 'invalid') AS invalid
+FROM {_LAST} GROUP BY ALL ORDER BY ALL
+"""
+_LIMIT = 20_000
+_ANSWERS = f"""
+SELECT task, doc_id, cell, policy, repeat, substr(prompt, 1, {_LIMIT}) AS prompt, length(prompt) AS prompt_size,
+    substr(text, 1, {_LIMIT}) AS text, length(text) AS text_size, substr(extracted, 1, 200) AS extracted,
+    substr(gold, 1, 200) AS gold, verdict, substr(reason, 1, 200) AS reason, tokens, finished
+FROM {_LAST} WHERE list_contains($5, task || ' ' || doc_id)
+ORDER BY task, doc_id, policy, repeat
+"""
+_TRACES = """
+SELECT {columns} FROM traces WHERE suite = ? AND cell = ?
+ORDER BY step, receiver, author, prompt_id, "index" LIMIT {count} OFFSET ?
+"""
+_TRACE = ", ".join(
+    [
+        "author, receiver, own_verdict, peer_verdict, used, substr(gold, 1, 200) AS gold",
+        *(f"substr({c}, 1, {_LIMIT}) AS {c}, length({c}) AS {c}_size" for c in ("prompt", "own_text", "peer_text")),
+        *(
+            f"{c}[1:{_LIMIT}] AS {c}"
+            for c in ("source_pieces", "source_logprobs", "receiver_pieces", "aligned", "receiver_logprobs")
+        ),
+    ]
+)
+SOLVED, LOST = "solved only after sharing", "lost by sharing"
+_SHOW = {
+    "all questions": lambda rows: rows["ours"] | True,
+    SOLVED: lambda rows: rows["ours"] & ~rows["theirs"],
+    LOST: lambda rows: rows["theirs"] & ~rows["ours"],
+    "with an invalid answer": lambda rows: rows["invalid"],
+}
+_PER_PAGE, _REPEATS, _TOKENS = 5, 2, 400
+_MARKS = {"right": "✓ right", "wrong": "✗ wrong", "": "no verdict"}
+_STYLE = """<style>.tokens {font-family: ui-monospace, monospace; font-size: .82rem; line-height: 1.3; overflow-wrap: anywhere;
+margin: .2rem 0 .6rem}
+.tokens span {display: inline-block; text-align: center; padding: .1rem .18rem; margin: .06rem; border-radius: .2rem;
+white-space: pre}
+.tokens span.edge {border-right: 3px solid rgba(11,110,105,.9)}
+.tokens small {display: block; font-size: .66rem; opacity: .85}
+.question {border-top: 1px solid #8886; padding-top: .5rem}
+.question .sides {display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); gap: 0 1.2rem}
+.question p {margin: .35rem 0 .1rem; font-size: .875rem} .question b {font-weight: 600}
+.question .side {font-size: .95rem; font-weight: 700; margin-top: .6rem}
+.question .right {border-left: 4px solid #0f8a83; padding-left: .5rem}
+.question .wrong {border-left: 4px solid #c2502d; padding-left: .5rem}
+pre.answer {white-space: pre-wrap; overflow-wrap: anywhere; margin: 0 0 .25rem; max-height: 22rem; overflow: auto;
+font-size: .85rem; background: rgba(128,128,128,.09); padding: .4rem .7rem; border-radius: .4rem}</style>"""
+
+
+def draw(store: Store, suite: str) -> None:
+    with st.container(horizontal=True, gap="small"):
+        group = choose("Group", store.groups(suite), "group", width=190)
+        cells = store.frame(_CELLS, suite, group)
+        if cells.empty:
+            empty("No cell of this group has been evaluated yet.", "harness status")
+            return
+        regimes = [r for r in store.regimes(suite) if r in set(cells["regime"])]
+        baseline = cells["baseline"].iloc[0]
+        shared = cells[cells["regime"] != baseline].groupby("regime")["accuracy"].mean()
+        ours = choose("Regime", regimes, "regime", shared.idxmax() if len(shared) else None, width=190)
+        theirs = choose("against", regimes, "b", baseline, width=190)
+        found = {name: cells[cells["regime"] == name].set_index("seed")["cell"] for name in (ours, theirs)}
+        seeds = [str(seed) for seed in found[ours].index if seed in found[theirs].index]
+        if not seeds:
+            empty("These two have no seed in common yet.")
+            return
+        seed = int(choose("Seed", seeds, "seed", width=90))
+    pair = {name: str(found[name][seed]) for name in (ours, theirs)}
+    parts = {"Side by side": _side_by_side, "As sent and as read": _traces}
+    for tab, part in zip(
+        st.tabs([*parts], key="part", on_change="rerun", bind="query-params"), parts.values(), strict=True
+    ):
+        if tab.open:
+            with tab:
+                part(store, suite, pair, ours, theirs)
+
+
+def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, theirs: str) -> None:
+    with st.container(horizontal=True, gap="small"):
+        metrics = store.frame(
+            "SELECT DISTINCT metric FROM samples WHERE suite = ? AND cell = ? ORDER BY 1", suite, pair[ours]
+        )
+        metric = choose("Decoding", list(metrics["metric"]), "decoding", width=130)
+        show = choose("Show", [*_SHOW], "show", width=250)
+        page = int(st.number_input("Page", 1, 100_000, key="page", bind="query-params", width=120))
+    place = (suite, pair[ours], pair[theirs], metric)
+    solved = store.frame(_SOLVED, *place)
+    chosen = solved[_SHOW[show](solved)]
+    questions = list(dict.fromkeys(chosen["task"] + " " + chosen["doc_id"]))
+    by_policy = ", ".join(f"{policy} {count}" for policy, count in chosen.groupby("policy", sort=False).size().items())
+    asked = solved[["task", "doc_id"]].drop_duplicates()
+    told = f"{len(questions):,} of {len(asked):,} questions" + (f" ({by_policy})" if show in (SOLVED, LOST) else "")
+    st.caption(escaped(f"{told}. Solved: at least one of a policy's answers to the question is right. Seed and questions are "
+                       f"the same on both sides."))  # fmt: skip
+    shown = questions[_PER_PAGE * (page - 1) : _PER_PAGE * page]
+    if not shown:
+        empty("No question for this choice.")
+        return
+    rows = store.frame(_ANSWERS, *place, tuple(shown)).to_dict("records")
+    for _, answers in groupby(rows, key=lambda row: (row["task"], row["doc_id"])):
+        st.html(_STYLE + question_view([*answers], {name: pair[name] for name in (theirs, ours)}))
+    downloads(f"answers-{pair[ours]}", lambda: store.frame(_ANSWERS, *place, tuple(questions[:2000])))
+
+
+def question_view(answers: Sequence[Mapping[str, Any]], sides: Mapping[str, str]) -> str:
+    """HTML of one question, escaped. sides: cell by regime, the left one first."""
+    first = answers[0]
+    asked = _text(first, "prompt") if first["prompt"] else f'<pre class="answer">{_escape(first["doc_id"])}</pre>'
+    columns = []
+    for regime, cell in sides.items():
+        parts = [f'<p class="side">{_escape(regime)}</p>']
+        here = [row for row in answers if row["cell"] == cell]
+        for policy, given in groupby(here, key=lambda row: row["policy"]):
+            parts += _policy_view(policy, [*given])
+        columns.append(f"<div>{''.join(parts)}</div>")
+    gold = f"<p>{_escape(first['task'])}, reference answer: <b>{_escape(first['gold'])}</b></p>"
+    return f'<section class="question">{asked}{gold}<div class="sides">{"".join(columns)}</div></section>'
+
+
+def _policy_view(policy: str, answers: Sequence[Mapping[str, Any]]) -> list[str]:
+    right = sum(row["verdict"] == "right" for row in answers)
+    parts = [f"<p><b>{_escape(policy)}</b>: {right} of {len(answers)} answers right</p>"] if len(answers) > 1 else []
+    for row in answers[:_REPEATS]:
+        whose = "" if parts else f"{_escape(policy)}: "
+        told = f"{whose}<b>{_escape(_MARKS.get(row['verdict'], row['verdict']))}</b>, {row['tokens']} tokens"
+        told += f"{'' if row['finished'] else ', cut off'}{', ' + _escape(row['reason']) if row['reason'] else ''}"
+        text = _text(row, "text") if row["text"] else "<p>(text not kept with these results)</p>"
+        read = f"<p>Read as: {_escape(row['extracted']) or '–'}</p>"
+        kind = row["verdict"] if row["verdict"] in ("right", "wrong") else "other"
+        parts.append(f'<div class="{kind}"><p>{told}</p>{text}{read}</div>')
+    return parts
+
+
+def _traces(store: Store, suite: str, pair: Mapping[str, str], ours: str, theirs: str) -> None:
+    traces = store.frame(_TRACES.format(columns="step, author, receiver, prompt_id", count=200), suite, pair[ours], 0)
+    if traces.empty:
+        empty(f"No exchanged answer of {escaped(ours)} was kept in full: its regime exchanges no text, nothing arrived, or "
+              "the results came without texts.")  # fmt: skip
+        return
+    labels = [visible(f"step {r.step}: {r.author} → {r.receiver}, {r.prompt_id}", 120) for r in traces.itertuples()]
+    chosen = st.selectbox(
+        "Exchanged answer", range(len(labels)), format_func=labels.__getitem__, key="trace", width=420
+    )
+    row = store.frame(_TRACES.format(columns=_TRACE, count=1), suite, pair[ours], chosen).iloc[0].to_dict()
+    used = "used" if row["used"] else "without a gradient"
+    texts = {
+        f"Own answer of {row['receiver']}: {row['own_verdict']}": "own_text",
+        f"Answer of {row['author']}: {row['peer_verdict']}, {used}": "peer_text",
+    }
+    columns = "".join(f"<div><p>{_escape(head)}</p>{_text(row, column)}</div>" for head, column in texts.items())
+    st.html(
+        f'{_STYLE}<section class="question"><p>Question of the training, reference answer {_escape(row["gold"])}</p>'
+        f'{_text(row, "prompt")}<div class="sides">{columns}</div></section>'
+    )
+    st.markdown(f"**The answer of {escaped(row['author'])}, as sent and as {escaped(row['receiver'])} read it**")
+    st.html(_STYLE + token_view(row))
+    own = ", and the receiver's own in brackets" if len(row["receiver_logprobs"]) else ""
+    st.caption(
+        "Upper line: the author's tokens with its log-probabilities. Lower line: the receiver's tokens with the author's "
+        f"log-probabilities carried over{own}. The darker, the less likely. Bars: chunk edges, where both tokenizers cut."
+    )
+
+
+def token_view(trace: Mapping[str, Any]) -> str:
+    """HTML of both segmentations of `peer_text`, escaped. `*_pieces` are byte lengths; edges end a token in both."""
+    cuts = [list(accumulate(map(int, trace[f"{side}_pieces"]))) for side in ("source", "receiver")]
+    values = [[trace["source_logprobs"]], [trace["aligned"], trace["receiver_logprobs"]]]
+    content, edges = str(trace["peer_text"]).encode(), set(cuts[0]) & set(cuts[1])
+    lines = []
+    for ends, told, side in zip(cuts, values, ("author", "receiver"), strict=True):
+        starts = zip([0, *ends], ends[:_TOKENS], strict=False)
+        spans = (
+            _token(content[a:b], b in edges, [float(v[i]) for v in told if i < len(v)])
+            for i, (a, b) in enumerate(starts)
+        )
+        more = f" … {len(ends) - _TOKENS} more tokens" if len(ends) > _TOKENS else ""
+        lines.append(f'<div class="tokens" role="group" aria-label="Tokens of the {side}">{"".join(spans)}{more}</div>')
+    return "".join(lines)
+
+
+def _token(piece: bytes, edge: bool, logprobs: Sequence[float]) -> str:
+    text = html.escape(visible(piece.decode(errors="replace")).replace("\n", "⏎")) or "∅"
+    told = " ".join(f"({v:z.2f})" if k else f"{v:z.2f}" for k, v in enumerate(logprobs)) or "&nbsp;"
+    likely = math.exp(min(logprobs[0], 0.0)) if logprobs and not math.isnan(logprobs[0]) else 1.0
+    style = f"background: rgba(59,111,212,{0.08 + 0.5 * (1 - likely):.2f})"
+    kind = ' class="edge"' if edge else ""
+    return f'<span{kind} style="{style}">{text}<small>{told}</small></span>'
+
+
+def _text(row: Mapping[str, Any], column: str) -> str:
+    size, text = row[f"{column}_size"], row[column]
+    more = f"\n… ({size:,} characters in all)" if size > len(text) else ""
+    return f'<pre class="answer">{html.escape(visible(text) + more)}</pre>'
+
+
+def _escape(text: Any) -> str:
+    return html.escape(visible(str(text), 300))
+
+
+PAGE = Page(
+    "answers",
+    "Answers",
+    ":material/forum:",
+    "One question under two regimes, and what a learner read of a peer's answer.",
+    draw,
+    order=65,
+    figures=False,
+)
