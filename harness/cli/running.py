@@ -272,7 +272,7 @@ def plan(
     from harness.session.suite.prepare import prepare
 
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only).looked()
-    for remark in preflight(prepared, run=False):
+    for remark in preflight(prepared, run=False, elsewhere=inventory is not None):
         print(f"note: {remark}", file=sys.stderr)
     if prepared.suite.tune is not None:
         _say_tuning(prepared, results, inventory)
