@@ -24,7 +24,9 @@ class _Module:
         return lambda: getattr(import_module(f"harness.cli.{self.name}"), command)
 
 
-listing, making, results, running, sharing = map(_Module, ("listing", "making", "results", "running", "sharing"))
+listing, making, rehearsing, results, running, sharing = map(
+    _Module, ("listing", "making", "rehearsing", "results", "running", "sharing")
+)
 COMMANDS: dict[str, dict[str, tuple[Callable[[], Callable[..., None]], str, str]]] = {
     "Run": {
         "run": (
@@ -32,6 +34,7 @@ COMMANDS: dict[str, dict[str, tuple[Callable[[], Callable[..., None]], str, str]
             "run mine.yaml --only 'pair/sgt/*' --set training.steps=20",
         ),
         "plan": (running.plan, "Memory, disk and time that a suite needs.", "plan cross_family --inventory 8xH100-80G"),
+        "rehearse": (rehearsing.rehearse, "A suite of real models with tiny ones: what would fail.", "rehearse cross_family"),
         "submit": (running.submit, "A suite as a SLURM job.", "submit mine.yaml --slurm --time 12:00:00"),
         "status": (results.status, "How far suites are, and why cells failed.", "status quickstart"),
         "logs": (results.logs, "The end of a cell's log.", "logs llama-qwen/sgt/11 quickstart"),

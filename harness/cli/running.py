@@ -260,7 +260,7 @@ def plan(
 ) -> None:
     """Say what a suite needs, in which layout, how long it takes; exit code 1 if it does not fit."""
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only).looked()
-    for remark in preflight(prepared, run=False):
+    for remark in preflight(prepared, run=False, elsewhere=inventory is not None):
         print(f"note: {remark}", file=sys.stderr)
     if prepared.suite.tune is not None:
         _say_tuning(prepared, results, inventory)

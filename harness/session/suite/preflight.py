@@ -9,11 +9,12 @@ from harness.allocation import inventory
 from harness.allocation.shapes import EMULATED, cpu_bf16, load_shape
 from harness.cache import PRETRAINED, model_folder
 from harness.engines.catalogue import backend_of
+from harness.engines.checkpoint import INDEX, WEIGHTS
 from harness.errors import DataError, EngineError, SuiteError, TokenizationError, UsageError
 from harness.experience.records import Rollout, Success, TextRollout
 from harness.learning import registry
 from harness.scoring.catalogue import scorer_of
-from harness.session.policy.models import hub_folder, required_folder
+from harness.session.policy.models import hub_folder, local_folder, required_folder
 from harness.session.suite.prepare import Prepared
 from harness.session.suite.rules import at
 from harness.store.manifest import suite_files
@@ -35,9 +36,10 @@ TOKENS = 512
 """For a full-size model on micro arithmetic, which it explains at length."""
 
 
-def preflight(prepared: Prepared, run: bool) -> list[str]:
-    """Check models, tokenizers and data; returns remarks. run: what is not at hand is fetched or refused, otherwise a remark.
-    Raises SuiteError."""
+def preflight(prepared: Prepared, run: bool, elsewhere: bool = False) -> list[str]:
+    """Check models, tokenizers and data of what is to be done; returns remarks. run: what is not at hand is fetched or refused,
+    otherwise a remark. elsewhere: it is to run on another machine, so a folder here may lack weights and tokenizer. Raises
+    SuiteError."""
     cells = prepared.left()
     engine, options = backend_of(prepared.suite.engine), prepared.suite.engine_options
     if run and cells and (lacking := engine.lacking(options)):
@@ -63,7 +65,9 @@ def preflight(prepared: Prepared, run: bool) -> list[str]:
                     f"{place}.style: {policy.name} is asked micro questions without a word on the box that is scored; `zero-shot` "
                     "asks for it, `few-shot` shows it"
                 )
-            if not _model(policy, own, prepared, place, run):
+            if lacks := elsewhere and _lacks(policy):
+                remarks.append(f"{place}.model: {policy.model} has no {lacks} here, which a run needs")
+            if not lacks and not _model(policy, own, prepared, place, run):
                 unseen.append(policy.model)
             elif slow and engine.precision(policy, options) == "bf16":
                 emulated.append(policy.model)
@@ -144,10 +148,18 @@ def _repeated(prepared: Prepared, pool: TrainingPool, tasks: Sequence[str | File
             yield f"{place}: {len(found):,} training questions of {trained.name} nearly repeat one of {name}"
 
 
-def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str, run: bool) -> bool:
-    """Whether the policy's folder could be checked. cells: to be run with it."""
-    from huggingface_hub import is_offline_mode
+def _lacks(policy: Policy) -> str:
+    """What a folder with a config has not, in words."""
+    folder = local_folder(policy.model)
+    if folder is None or not (folder / "config.json").is_file():
+        return ""
+    names = {file.name for file in folder.iterdir()}
+    lacks = [] if names & {"tokenizer.json", "tokenizer_config.json"} else ["tokenizer"]
+    return " and no ".join(lacks if names & {WEIGHTS, INDEX} else ["weights", *lacks])
 
+
+def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str, run: bool) -> bool:
+    """Whether the policy's folder, local or in the hub's cache, could be checked. cells: to be run with it."""
     suite, source = prepared.suite, prepared.source
     with at(source, f"{place}.model", (DataError, EngineError)):
         folder, complete = required_folder(policy), True

@@ -1,0 +1,405 @@
+"""A suite of real models, rehearsed: its checks one after another, what is at fault replaced by a stand-in; then one tiny cell of every
+kind, trained, evaluated and shown as any other. Results lie in a folder of their own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.allocation.planner import Plan, first_of
+from harness.allocation.shapes import load_config
+from harness.engines import catalogue
+from harness.engines.catalogue import backend_of
+from harness.errors import DataError, StoreError, SuiteError, UsageError
+from harness.experience.answers import Prompt
+from harness.learning import registry
+from harness.session.cell.manifests import label_of
+from harness.session.cell.questions import as_asked, training_prompts
+from harness.session.driver.matrix import run_matrix
+from harness.session.driver.progress import Reporter, watched
+from harness.session.policy.models import at_hand
+from harness.session.suite import rules
+from harness.session.suite.disk_space import check_disk, check_place
+from harness.session.suite.planning import check_feasible, plan_for
+from harness.session.suite.preflight import preflight
+from harness.session.suite.prepare import Prepared, prepare_suite
+from harness.store.ingest import ingest
+from harness.store.journal import read_journal
+from harness.store.manifest import readable
+from harness.store.read import Snapshot
+from harness.store.table import show_rows
+from harness.suite.cells import Cell, select
+from harness.suite.load import find, load
+from harness.suite.schema import FileTask, Policy, Suite, Variant
+from harness.tasks.data import load as load_data
+from harness.tasks.sets import SETS, SOURCES
+
+PREFIX = "rehearsal-"
+"""Of the rehearsal's suite: its results are nobody else's."""
+LARGE = "8xH100-80G"
+"""What the full run is planned for where it does not fit this machine and nothing else is stated."""
+SECONDS = 300.0
+"""Without a sign of life a cell's worker is taken for hung."""
+STEPS, PROMPTS, ROLLOUTS, TOKENS, QUESTIONS = 2, 2, 4, 32, 2
+SMALL_VLLM = {"rollout_memory": 0.05, "rollout_sequences": 16}
+KEPT_OPTIONS = ("dtype", "zero_stage", "gradient_checkpointing", "lora", "checkpointing")
+"""Engine options that a rehearsal takes over, as far as its engine has them; the layout is this machine's."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What the full run would fail with. name: of the fault. place: in the suite, or a cell."""
+
+    name: str
+    place: str
+    problem: str
+
+
+class Rehearsed(msgspec.Struct, frozen=True):
+    """One cell. peers: answers and values that arrived and that were refused."""
+
+    cell: str
+    state: str
+    reason: str = ""
+    received: int = 0
+    refused: int = 0
+
+
+class Rehearsal(msgspec.Struct, kw_only=True):
+    """needs: the full run's plan."""
+
+    suite: str
+    engine: str
+    results: str
+    findings: list[Finding] = []
+    models: dict[str, str] = {}
+    cells: list[Rehearsed] = []
+    table: list[Any] = []
+    not_rehearsed: list[str] = []
+    remarks: list[str] = []
+    needs: Any = None
+
+
+def rehearse(
+    name: str, results: Path, root: Path, *, overrides: Sequence[str] = (), only: str | None = None, inventory: str | None = None
+) -> tuple[Rehearsal, Plan]:  # fmt: skip
+    """results: of the full run, which is left alone. root: where the rehearsal writes. Raises UsageError for a suite that cannot be
+    rehearsed, InfeasibleError where even tiny cells do not fit."""
+    source = str(find(name))
+    suite = load(name, overrides)
+    rules.check_roots(suite, Path(source), overrides)
+    if all(policy.is_micro for group in suite.groups for policy in group.policies):
+        raise UsageError(f"{suite.name}: has micro models alone, which run here as they are: harness run {name}")
+    report = Rehearsal(suite=suite.name, engine="", results=str(root / "results"))
+    for made in ("tokenizers", "models"):
+        shutil.rmtree(root / made, ignore_errors=True)
+    with watched("checking models, tokenizers and data"):
+        suite = _with_tokenizers(suite, root / "tokenizers", report)
+        prepared, plan = _checked(suite, source, results, inventory, report)
+    _check_keys(prepared, report)
+    try:
+        check_place(prepared.folder)
+        check_disk(prepared, plan.disk)
+    except UsageError as error:
+        report.findings.append(Finding("disk", str(prepared.folder), str(error)))
+    kinds = {cell.kind for cell in select(prepared.every, only)}
+    with watched("making stand-ins"):
+        rehearsed = _with_standins(_scaled(prepared.suite, report), kinds, source, root, report)
+    if not rehearsed.cells:
+        raise UsageError(f"--only {only}: matches none of the suite's cells that can be rehearsed (group/regime/seed)")
+    small = check_feasible(rehearsed, None)
+    outcome = run_matrix(rehearsed, small, Reporter(), lambda: None, SECONDS)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    if outcome.disk:
+        report.findings.append(Finding("disk", str(root), outcome.disk))
+    _look_at_cells(rehearsed, outcome.failed, report)
+    _look_at_table(rehearsed, report)
+    return report, plan
+
+
+# The suite's own checks -----------------------------------------------------------------------------------------------
+
+
+def _with_tokenizers(suite: Suite, folder: Path, report: Rehearsal) -> Suite:
+    """Policies whose tokenizer or template would fail get another one beside the same config."""
+
+    def checked(policy: Policy, place: str) -> Policy:
+        own = at_hand(policy)
+        fault = standins.fault_of(policy, own) if own else None
+        if own is None or policy.is_micro:
+            return policy
+        if fault is None:
+            if policy.chat and not standins.takes_system(own):
+                report.remarks.append(
+                    f"{place}.chat: the template of {policy.model} rejects a system turn; runs send none"
+                )
+            return policy
+        report.findings.append(Finding(fault[0], place, fault[1]))
+        return _replaced(policy, folder / place)
+
+    from harness.rehearsal import standins
+
+    return _each_policy(suite, checked)
+
+
+def _replaced(policy: Policy, folder: Path) -> Policy:
+    """The same config with another tokenizer."""
+    from harness.rehearsal import standins
+
+    standins.write_tokenizer(folder, load_config(policy.model, policy.revision), None)
+    return policy.model_copy(update={"model": str(folder), "revision": None})
+
+
+def _each_policy(suite: Suite, change: Callable[[Policy, str], Policy]) -> Suite:
+    groups = [
+        group.model_copy(
+            update={"policies": [change(p, f"groups[{g}].policies[{i}]") for i, p in enumerate(group.policies)]}
+        )
+        for g, group in enumerate(suite.groups)
+    ]
+    return suite.model_copy(update={"groups": groups})
+
+
+def _checked(
+    suite: Suite, source: str, results: Path, inventory: str | None, report: Rehearsal
+) -> tuple[Prepared, Plan]:
+    """Until nothing more is found: each refusal is noted under its name, and what is at fault is replaced."""
+    while True:
+        try:
+            _check_data(suite, source)
+            prepared = prepare_suite(suite, source, results).looked()
+            remarks = preflight(prepared, run=False, elsewhere=True)
+            plan = plan_for(prepared, inventory)
+            if not plan.feasible and inventory is None:
+                report.not_rehearsed.append(
+                    f"the full run on this machine, which is too small: {first_of(plan.shortfall)}"
+                )
+                plan = plan_for(prepared, LARGE)
+        except SuiteError as error:
+            mended = _mended(suite, error)
+            if mended is None:
+                raise
+            name, suite = mended
+            report.findings.append(Finding(name, error.path, error.problem))
+        else:
+            if not plan.feasible:
+                report.findings.append(Finding("plan", inventory or LARGE, first_of(plan.shortfall)))
+            report.remarks += remarks
+            report.needs = plan.as_json()
+            return prepared, plan
+
+
+def _check_data(suite: Suite, source: str) -> None:
+    """Fetched as a run would."""
+    names = {f"evaluation.tasks[{i}]": task for i, task in enumerate(suite.evaluation.tasks)}
+    for place, task in {"training.task": suite.training.task, **names}.items():
+        wanted = SOURCES.get(str(task), str(task)) if place == "training.task" else str(task)
+        if not isinstance(task, FileTask) and wanted in SETS:
+            with rules.at(source, place, DataError):
+                load_data(wanted)
+
+
+def _mended(suite: Suite, error: SuiteError) -> tuple[str, Suite] | None:
+    """The fault's name, and the suite without it."""
+    place = error.path or error.problem
+    if place.startswith("engine_options.max_length"):
+        options = {key: value for key, value in suite.engine_options.items() if key != "max_length"}
+        return "max_length", suite.model_copy(update={"engine_options": options})
+    if place.startswith("training.max_new_tokens"):
+        return "max_new_tokens", _training(suite, max_new_tokens=TOKENS)
+    if place.startswith("training.prompts"):
+        return "too few questions", _training(suite, prompts=1)
+    if place.startswith("training."):
+        name = "task" if isinstance(suite.training.task, FileTask) else "dataset"
+        return name, _training(suite, task="micro", min_level=None)
+    if found := re.match(r"evaluation\.tasks\[(\d+)\]", place):
+        tasks = list(suite.evaluation.tasks)
+        name = "task" if isinstance(tasks.pop(int(found[1])), FileTask) else "dataset"
+        left = {"tasks": tasks or ["micro"], "curve_every": suite.evaluation.curve_every if tasks else 0}
+        return name, suite.model_copy(update={"evaluation": suite.evaluation.model_copy(update=left)})
+    found = re.match(r"groups\[(\d+)\]\.policies(?:\[(\d+)\])?", place)
+    if found and found[2] is None and any(p.rollouts for p in suite.groups[int(found[1])].policies):
+        equal = _each_policy(suite, lambda policy, _: policy.model_copy(update={"rollouts": None}))
+        return "unequal rollouts", equal
+    return None
+
+
+def _training(suite: Suite, **fields: Any) -> Suite:
+    return suite.model_copy(update={"training": suite.training.model_copy(update=fields)})
+
+
+def _check_keys(prepared: Prepared, report: Rehearsal) -> None:
+    """Two cells with one key, in the suite or beside it in the results."""
+    labels: dict[str, set[str]] = {}
+    for cell in prepared.every:
+        labels.setdefault(cell.key, set()).add(cell.label)
+    for folder, manifest in readable(file.parent for file in prepared.folder.glob("*/manifest.json")):
+        if folder.name in labels:
+            labels[folder.name].add(label_of(manifest))
+    for key, found in labels.items():
+        if len(found) > 1:
+            report.findings.append(
+                Finding("key collision", key, f"one key of several cells: {', '.join(sorted(found))}")
+            )
+
+
+# Scaled down ----------------------------------------------------------------------------------------------------------
+
+
+def _scaled(suite: Suite, report: Rehearsal) -> Suite:
+    """The suite with short runs on the engine that can be had; what is left out is noted."""
+    note, training, evaluation = report.not_rehearsed.append, suite.training, suite.evaluation
+    report.engine = suite.engine if catalogue.info(suite.engine).available else "embedded"
+    if report.engine != suite.engine:
+        note(
+            f"the {suite.engine} path, which is not installed here ({catalogue.info(suite.engine).missing}): cells ran on the embedded engine"
+        )
+    known = backend_of(report.engine).Options.__struct_fields__
+    options = {name: value for name, value in suite.engine_options.items() if name in KEPT_OPTIONS and name in known}
+    if backend_of(report.engine).clustered:
+        options |= SMALL_VLLM
+    if suite.tune is not None:
+        note("tuning")
+    if len(suite.seeds) > 1:
+        note(f"seeds but {suite.seeds[0]}")
+    started = {p.name for g in suite.groups for p in g.policies if p.stage0 and not p.is_micro}
+    if started:
+        note(f"the supervised start of {', '.join(sorted(started))}")
+    replayed = [variant.name for variant in suite.regimes if variant.replay]
+    if replayed:
+        note(f"{', '.join(replayed)}: replays a recording")
+    note("the models' weights, size, memory, speed and accuracy; kill and resume")
+    short = {
+        "steps": STEPS, "prompts": PROMPTS, "rollouts": ROLLOUTS, "max_new_tokens": TOKENS, "checkpoint_every": 1,
+        "measure_every": min(1, training.measure_every),
+    }  # fmt: skip
+    asked = {
+        "limit": QUESTIONS, "max_new_tokens": TOKENS, "curve_prompts": QUESTIONS, "curve_every": min(1, evaluation.curve_every),
+        "k": QUESTIONS if evaluation.k is None else min(QUESTIONS, evaluation.k),
+    }  # fmt: skip
+
+    def own(policy: Policy, _: str) -> Policy:
+        rollouts = policy.rollouts and max(2, policy.rollouts * ROLLOUTS // training.rollouts)
+        return policy if policy.is_micro else policy.model_copy(update={"rollouts": rollouts, "stage0": None})
+
+    def variant(one: Variant) -> Variant:
+        left = one.training and one.training.model_copy(
+            update={name: None for name in short if hasattr(one.training, name)}
+        )
+        return one.model_copy(update={"training": left})
+
+    return _each_policy(suite, own).model_copy(
+        update={
+            "name": f"{PREFIX}{suite.name}"[:64],
+            "engine": report.engine,
+            "engine_options": options,
+            "regimes": [variant(one) for one in suite.regimes if one.replay is None],
+            "seeds": suite.seeds[:1],
+            "tune": None,
+            "training": training.model_copy(update=short),
+            "evaluation": evaluation.model_copy(update=asked),
+        }
+    )
+
+
+def _with_standins(suite: Suite, kinds: set[str], source: str, root: Path, report: Rehearsal) -> Prepared:
+    """Cells of these kinds; every model is a tiny one that is taught a question of each step."""
+    from harness.rehearsal import standins
+
+    made: dict[str, Path] = {}
+
+    def tiny(policy: Policy, _: str) -> Policy:
+        if policy.is_micro:
+            return policy
+        about = policy.model_dump_json(include={"model", "revision", "chat", "style"})
+        if about not in made:
+            folder = made[about] = root / "models" / f"{len(made)}-{policy.name}"
+            own, config = at_hand(policy), load_config(policy.model, policy.revision)
+            standins.write_tokenizer(root / "tokenizers" / folder.name, config, own)
+            standins.write_model(folder, root / "tokenizers" / folder.name)
+            theirs = own is not None and not own.is_relative_to(root)
+            kind = config.get("model_type")
+            report.models[policy.name] = f"{kind}, {'its own tokenizer' if theirs else 'a stand-in for its tokenizer'}"
+        return policy.model_copy(update={"model": str(made[about]), "revision": None})
+
+    def prepared() -> Prepared:
+        every = prepare_suite(tinier, source, root / "results")
+        return replace(every, cells=tuple(cell for cell in every.cells if cell.kind in kinds))
+
+    tinier = _each_policy(suite, tiny)
+    asked: dict[str, tuple[Policy, dict[str, Prompt]]] = {}
+    for cell in prepared().cells:
+        for policy in cell.group.policies:
+            _, prompts = asked.setdefault(policy.model, (policy, {}))
+            for step in range(1, STEPS + 1):
+                first = as_asked(training_prompts(cell, step)[:1], cell.training.task, policy)[0]
+                prompts[first.id] = first
+    for model, (policy, prompts) in asked.items():
+        if not policy.is_micro:
+            standins.teach(Path(model), policy, list(prompts.values()))
+    return prepared()
+
+
+# What came of it ------------------------------------------------------------------------------------------------------
+
+
+def _look_at_cells(rehearsed: Prepared, failed: Mapping[str, str], report: Rehearsal) -> None:
+    reasons: dict[str, list[str]] = {}
+    silent = []
+    for cell in rehearsed.cells:
+        state, reason, _ = rehearsed.state(cell.key)
+        found = Rehearsed(cell.label, state, failed.get(cell.label, reason))
+        if state != "done":
+            reasons.setdefault(found.reason or state, []).append(cell.label)
+        elif _shares(cell):
+            found, why = _heard(found, rehearsed.folder / cell.key)
+            if found.refused and not found.received:
+                problem = f"all {found.refused} records from peers were refused: {why}"
+                report.findings.append(Finding("peers refused", cell.label, problem))
+            elif not found.received:
+                silent.append(cell.kind)
+        report.cells.append(found)
+    for reason, labels in reasons.items():
+        more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
+        report.findings.append(Finding("cell", f"{labels[0]}{more}", reason))
+    if silent:
+        report.not_rehearsed.append(f"learning from peers in {', '.join(silent)}: none had anything to send")
+
+
+def _shares(cell: Cell) -> bool:
+    regime = registry.build(cell.variant.regime, cell.variant.options)
+    return bool(regime.shares) and len(cell.group.policies) > 1 and cell.sharing.direction != "none"
+
+
+def _heard(found: Rehearsed, folder: Path) -> tuple[Rehearsed, str]:
+    """With what a cell's ledger says, and the most frequent reason of a refusal."""
+    ledger = read_journal(folder).tables.get("exchanges")
+    reasons, received = Counter[str](), 0
+    for row in [] if ledger is None else ledger.select(["accepted", "messages", "reason"]).to_pylist():
+        received += row["messages"] if row["accepted"] else 0
+        reasons[row["reason"]] += 0 if row["accepted"] else row["messages"]
+    refused = reasons.total()
+    why = reasons.most_common(1)[0][0] if refused else ""
+    return msgspec.structs.replace(found, received=received, refused=refused), why
+
+
+def _look_at_table(rehearsed: Prepared, report: Rehearsal) -> None:
+    done = {cell.variant.name for cell in rehearsed.cells if rehearsed.state(cell.key)[0] == "done"}
+    if not done:
+        return
+    try:
+        ingest(rehearsed.folder.parent)
+        with Snapshot(rehearsed.folder.parent, rehearsed.file()) as snapshot:
+            report.table = show_rows(snapshot, rehearsed.suite.name)
+    except StoreError as error:
+        report.findings.append(Finding("table", rehearsed.suite.name, str(error)))
+        return
+    if absent := done - {row.regime for row in report.table}:
+        report.findings.append(Finding("table", rehearsed.suite.name, f"has no row of {', '.join(sorted(absent))}"))

@@ -1,0 +1,180 @@
+"""Tiny models in place of a suite's: the same architecture with few narrow layers, their own tokenizers and chat templates where they
+are here, else ones of the same kind. They are taught some questions, so that answers are now right, now wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
+
+from harness.engines.embedded.families import corpus
+from harness.engines.vocabulary import in_one_line, open_vocabulary
+from harness.errors import EngineError, UsageError
+from harness.experience.answers import Prompt
+from harness.suite.schema import Policy
+
+TOKENIZER_FILES = (
+    "tokenizer",
+    "special_tokens",
+    "added_tokens",
+    "vocab",
+    "merges",
+    "chat_template",
+    "generation_config",
+)
+WIDTH = {
+    "hidden_size": 64, "num_attention_heads": 2, "head_dim": 32, "intermediate_size": 128, "moe_intermediate_size": 64,
+    "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
+}  # fmt: skip
+"""Of every stand-in, where its architecture has the setting."""
+LAYERS, MOST_LAYERS = 2, 4
+LLAMA3 = 128_256
+"""Rows of Llama 3's vocabulary, whose tokenizer joins up to three digits; the others' stand-ins have single digits."""
+SPECIAL = {
+    False: ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+    True: ["<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+}
+TEMPLATE = {
+    False: "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    True: "{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content }}<|eot_id|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
+}
+"""ChatML, or roles between header tokens as Llama 3 has them."""
+ROUNDS, LEARNING_RATE, SURPRISE = 80, 3e-3, 0.7
+"""Passes over the taught questions at most, and the mean surprise (nats) of a whole answer at which they end: one in two is right."""
+DEVIATION = 0.1
+"""Of a stand-in's first weights: smaller ones learn slowly at this width."""
+
+
+def fault_of(policy: Policy, folder: Path) -> tuple[str, str] | None:
+    """What a policy's own tokenizer or chat template would make a run fail with: its name and the sentence."""
+    name = "tokenizer"
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if tokenizer.eos_token_id is None:
+            name = "EOS"
+        elif policy.chat:
+            name = "chat template"
+        open_vocabulary(folder, policy.chat, policy.name)
+    except EngineError as error:
+        return name, str(error)
+    except Exception as error:  # what the library makes of damaged files has no common base
+        return name, f"{policy.name}: {folder}: does not open: {in_one_line(error)}"
+    return None
+
+
+def takes_system(folder: Path) -> bool:
+    """Whether the chat template renders a system turn."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    turns = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+    try:
+        tokenizer.apply_chat_template(turns, tokenize=False)
+    except Exception:  # a template is a foreign program, and fails with errors of its own
+        return False
+    return True
+
+
+def write_tokenizer(folder: Path, config: Mapping[str, Any], own: Path | None) -> None:
+    """With the model's full config, so that a plan is of the model. own: a folder that has the model's tokenizer."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(dict(config)))
+    if own is not None:
+        for file in own.iterdir():
+            if file.name.startswith(TOKENIZER_FILES) or file.suffix in {".model", ".jinja"}:
+                shutil.copyfile(file, folder / file.name)
+        return
+    llama3 = config.get("vocab_size") == LLAMA3
+    headed = llama3 and config.get("model_type") == "llama"
+    digits = Regex(r"\d{1,3}" if llama3 else r"\d")
+    bpe = Tokenizer(models.BPE(unk_token=None))
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(digits, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=512, special_tokens=SPECIAL[headed], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )  # fmt: skip
+    bpe.train_from_iterator(corpus(seed=int(llama3), texts=2000), trainer)
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=bpe, eos_token=SPECIAL[headed][-1], pad_token=SPECIAL[headed][0], clean_up_tokenization_spaces=False
+    )  # fmt: skip
+    tokenizer.chat_template = TEMPLATE[headed]
+    tokenizer.save_pretrained(folder)
+
+
+def write_model(folder: Path, source: Path) -> None:
+    """Untrained weights of the architecture in `source`, which `write_tokenizer` has written. Raises UsageError."""
+    raw = json.loads((source / "config.json").read_text())
+    tokenizer: Any = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+    try:
+        config = _shrunk(raw, tokenizer)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    torch.nn.init.normal_(parameter, std=DEVIATION)
+    except Exception as error:  # a config.json is anyone's data, and others' modelling code does what it likes
+        raise UsageError(f"{source.name}: no tiny model can be built from its config: {in_one_line(error)}") from error
+    model.save_pretrained(folder)
+    for file in source.iterdir():
+        if file.name != "config.json":
+            shutil.copyfile(file, folder / file.name)
+
+
+def _shrunk(raw: Mapping[str, Any], tokenizer: Any) -> PretrainedConfig:
+    """One layer of every kind that the model has; of lists with a figure for each layer theirs are kept."""
+    fields = {
+        name: value for name, value in raw.items() if name not in {"model_type", "quantization_config", "auto_map"}
+    }
+    whole = AutoConfig.for_model(raw["model_type"], **fields).get_text_config()
+    own, names, every = whole.to_dict(), whole.attribute_map, whole.num_hidden_layers
+    by_layer = {name: value for name, value in own.items() if isinstance(value, list) and len(value) == every}
+    kinds = [tuple(map(str, figures)) for figures in zip(*by_layer.values(), strict=True)] or [()] * every
+    kept = [kinds.index(kind) for kind in dict.fromkeys(kinds)][:MOST_LAYERS]
+    kept = sorted([*kept, *(i for i in range(every) if i not in kept)][: max(LAYERS, len(kept))])
+    own |= {name: [value[i] for i in kept] for name, value in by_layer.items()}
+    shared = getattr(whole, "num_key_value_heads", None)
+    grouped = bool(shared) and shared < whole.num_attention_heads
+    small = {**WIDTH, "num_hidden_layers": len(kept), "num_key_value_heads": 1 if grouped else 2}
+    small |= {"vocab_size": max(len(tokenizer), 1 + max(tokenizer.get_vocab().values()))}
+    own |= {names.get(name, name): value for name, value in small.items() if own.get(names.get(name, name)) is not None}
+    own |= {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("eos", "pad", "bos")}
+    return type(whole).from_dict(own)
+
+
+def teach(folder: Path, policy: Policy, prompts: Sequence[Prompt]) -> None:
+    """Each question's gold in a box, until about one answer in two is right."""
+    vocabulary = open_vocabulary(folder, policy.chat, policy.name)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    pairs = []
+    for prompt in prompts:
+        answer = vocabulary.tokenizer.encode(f"\\boxed{{{prompt.gold}}}", add_special_tokens=False)
+        pairs.append((vocabulary.encode(prompt), [*answer, vocabulary.stop[0]]))
+    width, longest = max(len(asked) + len(answer) for asked, answer in pairs), max(len(answer) for _, answer in pairs)
+    ids, labels = torch.zeros(len(pairs), width, dtype=torch.long), torch.full((len(pairs), longest), -100)
+    for i, (asked, answer) in enumerate(pairs):
+        ids[i, width - len(asked) - len(answer) :] = torch.tensor([*asked, *answer])
+        labels[i, longest - len(answer) :] = torch.tensor(answer)
+    starts = torch.tensor([[width - len(asked) - len(answer)] for asked, answer in pairs])
+    places = torch.arange(width) - starts
+    mask, places = (places >= 0).long(), places.clamp(min=0)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+    for _ in range(ROUNDS):
+        logits = model(
+            input_ids=ids, attention_mask=mask, position_ids=places, logits_to_keep=longest + 1, use_cache=False
+        ).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="sum") / len(pairs)
+        if loss.item() < SURPRISE:
+            break
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    model.save_pretrained(folder)
