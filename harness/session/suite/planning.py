@@ -18,8 +18,17 @@ from harness.allocation import embedded
 from harness.allocation import inventory as machines
 from harness.allocation.calibration import measured_device
 from harness.allocation.chunks import MICRO_TOKENS
-from harness.allocation.cost_model import MEAN_ANSWER, USABLE, CellDemand, Device, Lengths, checkpoint_bytes, device
-from harness.allocation.inventory import Bundle, Inventory
+from harness.allocation.cost_model import (
+    CORE,
+    MEAN_ANSWER,
+    USABLE,
+    CellDemand,
+    Device,
+    Lengths,
+    checkpoint_bytes,
+    device,
+)
+from harness.allocation.inventory import LOGICAL, Bundle, Inventory
 from harness.allocation.layout import START_SECONDS
 from harness.allocation.planner import Disk, KindPlan, Plan, first_of, plan_cells, plan_workers
 from harness.allocation.shapes import load_shape

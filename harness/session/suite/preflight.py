@@ -160,6 +160,8 @@ def _lacks(policy: Policy) -> str:
 
 def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str, run: bool) -> bool:
     """Whether the policy's folder, local or in the hub's cache, could be checked. cells: to be run with it."""
+    from huggingface_hub import is_offline_mode
+
     suite, source = prepared.suite, prepared.source
     with at(source, f"{place}.model", (DataError, EngineError)):
         folder, complete = required_folder(policy), True
