@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from harness.engines.embedded.plugin import EmbeddedOptions
@@ -52,7 +51,12 @@ def page() -> str:
     parts = [HEAD]
     for model, prefix in sections().items():
         rows = [
-            (prefix + name, _annotated(field), _default(field), field.description or "")
+            (
+                prefix + name,
+                _type(field.annotation) + _limits(field.annotation, tuple(field.metadata)),
+                _value(field.default),
+                field.description or "",
+            )
             for name, field in model.model_fields.items()
         ]
         title = f"`{prefix.rstrip('.')}`" if prefix else "The file"
@@ -87,21 +91,13 @@ def _told(options: type[msgspec.Struct]) -> dict[str, str]:
     parts = re.split(
         rf"(?:^|(?<=\s)|(?<=, ))((?:(?:{names}), )*(?:{names})): ", " ".join((options.__doc__ or "").split())
     )
-    return {
-        name: text.strip()
-        for at in range(1, len(parts), 2)
-        for name in parts[at].split(", ")
-        for text in [parts[at + 1]]
-    }
+    listed = zip(parts[1::2], parts[2::2], strict=True)
+    return {name: text.strip() for names, text in listed for name in names.split(", ")}
 
 
 def _sentence(text: str) -> str:
     text = text.replace("None ", "null ")
     return text if text.startswith("vLLM") else text[:1].upper() + text[1:]
-
-
-def _annotated(field: FieldInfo) -> str:
-    return _type(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)
 
 
 def _type(kind: Any) -> str:
@@ -136,17 +132,10 @@ def _limits(kind: Any, metadata: tuple[Any, ...]) -> str:
     return "".join(f"{word}{bounds[end]:,g}" for end, word in words.items() if bounds.get(end, UNBOUNDED) < UNBOUNDED)
 
 
-def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return ""
-    value = field.default
-    return "`{}`" if isinstance(value, BaseModel) else _value(value)
-
-
 def _value(value: Any) -> str:
     if value is PydanticUndefined or value is msgspec.NODEFAULT:
         return ""
-    return f"`{_plain(value)}`"
+    return "`{}`" if isinstance(value, BaseModel) else f"`{_plain(value)}`"
 
 
 def _plain(value: Any) -> str:

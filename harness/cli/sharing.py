@@ -53,7 +53,7 @@ def submit_check(
     json: Json = False,
 ) -> None:
     """Everything that a bundle must withstand, a line each; exit code 2 with the reason where it is refused."""
-    with checked(bundle, results, _again(re_execute, seed, minutes)) as (_, report):
+    with checked(bundle, results, RerunRequest(re_execute, seed, minutes) if re_execute else None) as (_, report):
         pass
     _end(report, json)
 
@@ -69,7 +69,9 @@ def import_(
 ) -> None:
     """Merge another lab's results after validating every record; a bundle is taken whole, or refused."""
     if source.is_file():
-        report, folder = take_bundle(source, results, origin, _again(re_execute, seed, minutes))
+        report, folder = take_bundle(
+            source, results, origin, RerunRequest(re_execute, seed, minutes) if re_execute else None
+        )
         if folder is not None:
             print(f"imported into {folder}; next: harness show {shlex.quote(folder.name)}", file=sys.stderr)
         if report.refused and not json:
@@ -104,10 +106,6 @@ def track(
         time.sleep(every)
         if count := follow(results, name, tracker):
             print(f"{count:,} new points in {tracker.folder}", file=sys.stderr)
-
-
-def _again(cells: int, seed: int | None, minutes: float) -> RerunRequest | None:
-    return RerunRequest(cells, seed, minutes) if cells else None
 
 
 def _end(report: BundleReport, json: bool) -> None:

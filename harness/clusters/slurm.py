@@ -20,6 +20,7 @@ import yaml
 from harness.engines.catalogue import backend_of
 from harness.errors import HarnessError, SuiteError, UsageError
 from harness.files import disk_errors, write_atomic
+from harness.reading import in_words, read_text
 from harness.session.policy.models import pinned
 from harness.session.suite import rules
 from harness.session.suite.prepare import Prepared, blocks
@@ -133,12 +134,9 @@ def read_template(file: Path | None, engine: str) -> str:
     if file is None:
         return (resources.files("harness.clusters") / f"{engine}.sh").read_text("utf-8")
     try:
-        if not file.is_file():
-            raise UsageError(f"{file}: no such template")
-        with file.open(encoding="utf-8") as handle:
-            text = handle.read(1 << 20)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: cannot be read: {error}") from None
+        text = read_text(file, 1 << 20)
+    except OSError as error:
+        raise UsageError(f"{file}: not a template that can be read: {in_words(error)}") from None
     if not text.startswith("#!"):
         raise UsageError(f"{file}: a batch script begins with #! and its shell")
     return text

@@ -153,7 +153,7 @@ def test_templates_of_ones_own(tmp_path):
         written("openrlhf_cpu", tmp_path, template=read_template(file, "openrlhf"))
     file.write_text("echo")
     os.mkfifo(tmp_path / "pipe")
-    for name, words in (("mine.sh", "#!"), ("none", "no such template"), ("pipe", "no such template")):
+    for name, words in (("mine.sh", "#!"), ("none", "no such file"), ("pipe", "not a regular file")):
         with pytest.raises(UsageError, match=words):
             read_template(tmp_path / name, "openrlhf")
 
