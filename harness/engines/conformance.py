@@ -290,7 +290,7 @@ def _compare_later_ratios(case: Case, engine: PolicyEngine, terms: list[Term]) -
     sums = [engine.update(case.prompts, [half], settings).terms[0] for half in halves]
     expected = sum(r.ratio_second * len(h.answers) for r, h in zip(sums, halves, strict=True)) / len(known)
     assert abs(found.ratio_second - expected) < TOLERANCE
-    assert abs(sums[1].ratio_second - 1) > 10 * TOLERANCE, "the first update moved nothing: nothing was tested"
+    assert abs(sums[1].ratio_second - 1) > 4 * TOLERANCE, "the first update moved nothing: nothing was tested"
 
 
 @_on_engine
