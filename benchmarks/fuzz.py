@@ -18,7 +18,7 @@ import tempfile
 import time
 import traceback
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -187,7 +187,7 @@ def importing(place: Path) -> Parser:
     return Parser(parse, [b"\x00" + good, b"\x01" + samples, b"\x03" + part], BINARY_WORDS + JSON_WORDS)
 
 
-def _files(place: Path, readers: dict[str, Callable[[], object]], seeds: list[bytes]) -> Parser:
+def _files(place: Path, readers: Mapping[str, Callable[[], object]], seeds: list[bytes]) -> Parser:
     """The first byte says which file the others are."""
     kinds = list(readers.items())
 

@@ -120,11 +120,11 @@ def _ended(process: subprocess.Popen[bytes], reply: bytes | None) -> Outcome:
         status = process.wait(timeout=5.0)
     except subprocess.TimeoutExpired:
         return Outcome(False, "failed: gave up its pipe")
-    if status == -signal.SIGXCPU:
-        return Outcome(False, "over-limit: time")
-    if status == -signal.SIGKILL:
-        return Outcome(False, "over-limit: killed", killed=True)
-    return Outcome(False, f"failed: exit status {status}")
+    known = {
+        -signal.SIGXCPU: Outcome(False, "over-limit: time"),
+        -signal.SIGKILL: Outcome(False, "over-limit: killed", killed=True),
+    }
+    return known.get(status, Outcome(False, f"failed: exit status {status}"))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

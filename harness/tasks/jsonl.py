@@ -88,12 +88,8 @@ def questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]:
         if len(line) > MAX_LINE:
             raise DataError(f"{at}: a line of {len(line):,} bytes; at most {MAX_LINE:,}")
         try:
-            read = msgspec.json.decode(line, type=Line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise DataError(f"{at}: {error}") from None
-        try:
-            question = _question(read, number, scorer)
-        except ValueError as error:
+            question = _question(msgspec.json.decode(line, type=Line), number, scorer)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise DataError(f"{at}: {error}") from None
         if fault := judge.fault(question.prompt.gold):
             raise DataError(f"{at}: {fault}, which the scorer {scorer} needs")
@@ -144,10 +140,9 @@ def _one(first: object, second: object, *names: str) -> object:
 
 def _letter(gold: str, options: list[str]) -> str:
     """Of the right option, given as letter or text. Raises ValueError."""
-    letters = [chr(65 + i) for i in range(len(options))]
-    meant = {letter for letter, option in zip(letters, options, strict=True) if option.strip() == gold.strip()}
-    if gold.strip().upper() in letters:
-        meant.add(gold.strip().upper())
+    said = gold.strip()
+    letters = ((chr(65 + place), option) for place, option in enumerate(options))
+    meant = {letter for letter, option in letters if said == option.strip() or said.upper() == letter}
     if len(meant) != 1:
         raise ValueError(
             f"the answer {gold!r:.80} is {'more than one' if meant else 'none'} of the {len(options)} choices"

@@ -78,10 +78,15 @@ def gsm8k_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
     )
 
 
-def aime_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
-    exam = re.search(r"(\d{4})_AIME_(I+)_Problems/Problem_(\d+)", raw["url"])
-    name = "-".join(exam.groups()) if exam else f"2024-{place}"
-    return Problem(id=name, problem=raw["problem"], answer=_integer(raw["answer"]), solution=raw["solution"])
+def contest_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
+    """Of AIME or AMC 12, by its page."""
+    exam = re.search(r"(\d{4})_(?:AIME|AMC)_(I+|12[AB])_Problems/Problem_(\d+)", raw["url"])
+    return Problem(
+        id="-".join(exam.groups()) if exam else f"{place}",
+        problem=raw["problem"] if "problem" in raw else raw["question"],
+        answer=_integer(raw["answer"]),
+        solution=raw.get("solution"),
+    )
 
 
 def numbered_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
@@ -90,12 +95,6 @@ def numbered_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
     return Problem(
         id=f"2025-{exam}-{number}", problem=raw["problem"], answer=_integer(re.sub(r"\D*$", "", str(raw["answer"])))
     )
-
-
-def amc_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
-    exam = re.search(r"(\d{4})_AMC_(12[AB])_Problems/Problem_(\d+)", raw["url"])
-    name = "-".join(exam.groups()) if exam else f"2023-{place}"
-    return Problem(id=name, problem=raw["question"], answer=_integer(raw["answer"]))
 
 
 def minerva_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
@@ -225,7 +224,7 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
                         )
                     },
                 ),
-                aime_row,
+                contest_row,
                 "Apache-2.0 (problems: MAA)",
                 k=32,
                 max_new_tokens=8_192,
@@ -261,7 +260,7 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
                     ("test-00000-of-00001.parquet",),
                     {"test-00000-of-00001.parquet": "b696e87ba47be4e879a60fd4ef1d4aa522ba78c5ae013c6aff5cc9788a397c5e"},
                 ),
-                amc_row,
+                contest_row,
                 "Apache-2.0 (problems: MAA)",
                 k=16,
                 max_new_tokens=4_096,

@@ -139,6 +139,7 @@ class Generated(TaskSource):
         return self._distinct(Random(step_seed), count, lambda side: side in parts)
 
     def _distinct(self, random: Random, count: int, wanted: Callable[[int], bool]) -> list[Prompt]:
+        """A fifth is held out (side 0), a fifth for tuning."""
         found: dict[str, Prompt] = {}
         for _ in range(_DRAWS * count):
             prompt = self.invent(random)
@@ -163,6 +164,7 @@ def fair_part(documents: Sequence[Prompt], limit: int | None) -> list[Prompt]:
 
 
 def _spread(documents: Sequence[Prompt], labels: Sequence[str], within: str = "") -> list[Prompt]:
+    """Systematic sampling: the j-th of n stands at (j + u) / n, u in [0, 1)."""
     if not labels:
         return sorted(documents, key=lambda document: derive(_SEED, document.id))
     label, *rest = labels

@@ -43,7 +43,8 @@ def equivalent(gold: str, answer: str) -> bool:
     )
     close: bool | None = None
     if gold_value is not None and answer_value is not None:
-        if _symbols(gold_value) != _symbols(answer_value) and not isinstance(gold_value, Relational):
+        names = [{str(symbol) for symbol in value.free_symbols} for value in (gold_value, answer_value)]
+        if names[0] != names[1] and not isinstance(gold_value, Relational):
             return False
         if isinstance(gold_value, Expr) and isinstance(answer_value, Expr):
             close = _same_values(gold_value, answer_value)
@@ -59,10 +60,6 @@ def equivalent(gold: str, answer: str) -> bool:
         if close:
             raise
         raise Unreadable(type(error).__name__) from error
-
-
-def _symbols(value: Basic) -> frozenset[str]:
-    return frozenset(str(symbol) for symbol in value.free_symbols)
 
 
 def _same_values(gold: Expr, answer: Expr) -> bool | None:

@@ -130,9 +130,7 @@ def test_folder_without_the_file_and_with_an_altered_one(tmp_path: Path) -> None
     (tmp_path / "aime24.jsonl").write_text('{"id": "1", "problem": "p", "answer": "1"}\n')
     with pytest.raises(DataError, match="altered"):
         data.load("aime24", tmp_path)
-    states = {info.name: info.state for info in data.inventory(tmp_path)}
-    assert states["aime24"] == "altered"
-    assert states["math500"] == "absent"
+    assert {"altered", "absent"} == {info.state for info in data.inventory(tmp_path)}
 
 
 def test_inventory_and_listing_fetch_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

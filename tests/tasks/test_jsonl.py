@@ -13,6 +13,7 @@ from harness.session.suite.prepare import prepare
 from harness.suite.schema import FileTask, Training
 from harness.tasks import jsonl
 from harness.tasks.registry import get_task, named, source_of, training_source
+from harness.tasks.source import part_of
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 ROWS = [{"question": f"{a} plus {b} is", "answer": i + j + 2} for i, a in enumerate(WORDS) for j, b in enumerate(WORDS)]
@@ -130,6 +131,8 @@ def test_questions_are_held_out_by_their_text_alone(tmp_path: Path) -> None:
     assert not asked & trained
     assert asked | trained == {str(row["question"]) for row in ROWS}
     assert training_source(task).draw(3, 8) == training_source(task).draw(3, 8)
+    tuning, final = ({p.id for p in part_of(source_of(task).pool(), part).prompts} for part in ("tuning", "final"))
+    assert (len(tuning | final), len(tuning & final), 8 < len(tuning) < 32) == (len(trained), 0, True)
     with pytest.raises(DataError, match="no levels"):
         training_source(task).draw(3, 8, min_level=2)
 

@@ -11,12 +11,10 @@ import pytest
 from benchmark_data import data_folder
 
 from harness.errors import DataError
-from harness.experience.answers import Prompt
 from harness.tasks import micro
 from harness.tasks.overlap import INDEX, find_overlaps, pinned
 from harness.tasks.registry import EVALUATION_SETS, training_source
 from harness.tasks.sets import SETS, SOURCES
-from harness.tasks.source import TrainingPool, part_of
 
 FOLDER = data_folder()
 needs_data = pytest.mark.skipif(FOLDER is None, reason="no benchmark folder (HARNESS_DATA)")
@@ -100,15 +98,6 @@ def test_level_filter_and_draws() -> None:
         pool.draw(1, 99_999)
     with pytest.raises(DataError, match="no levels"):
         training_source("gsm8k").pool(min_level=3, data_dir=FOLDER)
-
-
-def test_parts_of_a_pool_have_no_prompt_in_common_and_are_the_same_for_every_limit():
-    pool = TrainingPool("made", tuple(Prompt(f"p{i}", f"question {i}", "1") for i in range(400)), (), (), 0)
-    tuning, final = ({p.id for p in part_of(pool, part).prompts} for part in ("tuning", "final"))
-    assert not tuning & final
-    assert tuning | final == {p.id for p in pool.prompts}
-    assert 70 < len(tuning) < 130
-    assert part_of(pool, "all") is pool
 
 
 def test_micro_prompts_of_one_part_are_never_of_another():

@@ -6,6 +6,10 @@ from __future__ import annotations
 PAIRS: list[tuple[str, str, bool]] = [
     ("x", r"\boxed{\frac{2x}{2}}", True),
     ("x", r"\boxed{|x|}", False),
+    (r"2\mathbf{v}", r"\boxed{v+\mathbf{v}}", False),
+    (r"\vec{x}+x", r"\boxed{x+\vec{x}}", True),
+    ("2y'", r"\boxed{y+y'}", False),
+    ("y+y'", r"\boxed{y'+y}", True),
     (r"05\!:\!00", r"\boxed{5:00}", True),
     (r"05\!:\!00", r"\boxed{0}", False),
     ("1,2", r"\boxed{[1,2]}", False),
