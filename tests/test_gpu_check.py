@@ -17,7 +17,7 @@ from gpu_check import Room
 from running import harness
 
 from harness.allocation import embedded
-from harness.allocation.calibration import read_record
+from harness.allocation.calibration import Measured, read_record
 from harness.allocation.cost_model import device
 from harness.engines.embedded.engine import EmbeddedEngine
 
@@ -73,7 +73,7 @@ def test_a_part_that_crashes_or_is_late_fails_and_the_next_goes_on(tmp_path: Pat
     assert "half of a library" in out
     assert "environment" in out.splitlines()[2]
     part, measured, _ = gpu_check.run_part("speed", Room("cpu", tmp_path / "late"), patience=0.001)
-    assert (part.state, part.words, measured) == ("failed", "not done within 0.24 s", {})
+    assert (part.state, part.words, measured) == ("failed", "not done within 0.24 s", Measured())
 
 
 def test_usage() -> None:

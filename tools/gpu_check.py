@@ -66,10 +66,11 @@ DRIVER = 580  # of NVIDIA, for CUDA 13.0
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Where a part runs. folder: its own, empty."""
+    """Where a part runs. folder: its own, empty. taken: bytes of the GPU before it started."""
 
     device: str
     folder: Path
+    taken: int = 0
 
     @property
     def gpu(self) -> bool:
@@ -103,6 +104,12 @@ def ask(*command: str) -> str:
 def card(question: str) -> str:
     """Of the first GPU that CUDA shows."""
     return ask("nvidia-smi", "-i", visible()[0].name, f"--query-gpu={question}", "--format=csv,noheader,nounits")
+
+
+def used_memory() -> int:
+    """Bytes of it that are taken, by whomever."""
+    said = card("memory.used")
+    return int(said) << 20 if said.isdigit() else 0
 
 
 def version(*names: str) -> str:
@@ -225,6 +232,7 @@ def states(opened: EmbeddedEngine) -> dict[str, int]:
 def peak(work: Callable[[], object], gpu: bool = False) -> int:
     """The most bytes that the allocator had given out at a time while `work` ran, over what it had before."""
     if gpu:
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         work()
@@ -278,7 +286,8 @@ def speed(room: Room) -> Found:
     memory = {**states(opened), "activations": peak(work["train"], room.gpu)}
     found = Found(measured=rates(cell, on.gpu, seconds, layer))
     if room.gpu:
-        own = free - torch.cuda.mem_get_info()[0]
+        left, whole = torch.cuda.mem_get_info()
+        own = whole - left - room.taken
         found.measured |= {"context": max(0, own - sum(memory.values())), "link": link()}
     planned, counted = embedded.phases(cell, on), embedded.process_memory(cell, tokens, on)
     sampled = sum(len(s.tokens) for _, s in flat)
@@ -455,38 +464,43 @@ PARTS: dict[str, tuple[Callable[[Room], Found], float]] = {
 def in_process(name: str, room: Room) -> None:
     """A part, here; `found.json` in its folder has what it found."""
     if room.gpu:
+        room = replace(room, taken=used_memory())  # before this process has a context
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, MEMORY / total))
     found = PARTS[name][0](room)
     (room.folder / "found.json").write_bytes(msgspec.json.encode(found, enc_hook=float))
 
 
-def run_part(name: str, room: Room, patience: float) -> tuple[Part, dict[str, float], int]:
+def run_part(name: str, room: Room, patience: float) -> tuple[Part, Measured, int]:
     """In a process, whatever happens to it: the part, its share of `Measured`, and the most bytes of the GPU that were taken."""
     room.folder.mkdir(parents=True)
     log, begin, limit = room.folder / "log", time.monotonic(), PARTS[name][1] * patience
-    used, most = int(card("memory.used") or 0) if room.gpu else 0, 0
+    used, most, late = used_memory() if room.gpu else 0, 0, False
     with running(log, __file__, "--part", name, "--device", room.device, "--to", str(room.folder)) as process:
-        while process.poll() is None and time.monotonic() - begin < limit:
+        while process.poll() is None and not late:
             time.sleep(0.2)
-            most = max(most, int(card("memory.used") or 0) - used) if room.gpu else 0
+            most, late = max(most, used_memory() - used) if room.gpu else 0, time.monotonic() - begin > limit
+    found, measured = Found(), Measured()
     try:
         found = msgspec.json.decode((room.folder / "found.json").read_bytes(), type=Found)
-    except (OSError, msgspec.DecodeError):
+        measured = msgspec.convert(found.measured, Measured, strict=False)
+    except FileNotFoundError:
         last = (log.read_text(errors="replace").splitlines() or ["it said nothing"])[-1]
-        found = Found(
-            faults=[
-                f"exit code {process.returncode}: {last}"
-                if process.returncode != -9
-                else f"not done within {limit:g} s"
-            ]
-        )
-    if most << 20 > MEMORY:
-        found.faults.append(f"took {(most << 20) / 1e9:.1f} GB of the GPU; {MEMORY / 1e9:.0f} are allowed")
+        found.faults.append(f"not done within {limit:g} s" if late else f"exit code {process.returncode}: {last}")
+    except msgspec.ValidationError as error:
+        found.faults.append(f"what it found is out of range: {error}")
+    if most > MEMORY:
+        found.faults.append(f"took {most / 1e9:.1f} GB of the GPU; {MEMORY / 1e9:.0f} are allowed")
     state = "skipped" if found.lacks else "failed" if found.faults else "passed"
-    words = "".join(c if c.isprintable() else " " for c in found.lacks or "; ".join(found.faults) or found.words)[:500]
+    words = plain(found.lacks or "; ".join(found.faults) or found.words)
+    figures = {key: plain(value) if isinstance(value, str) else value for key, value in found.figures.items()}
     seconds = round(time.monotonic() - begin, 1)
-    return Part(name=name, state=state, seconds=seconds, words=words, figures=found.figures), found.measured, most << 20  # type: ignore[arg-type]
+    return Part(name=name, state=state, seconds=seconds, words=words, figures=figures), measured, most  # type: ignore[arg-type]
+
+
+def plain(words: str) -> str:
+    """In a line of what a record may hold."""
+    return "".join(c if c.isprintable() else " " for c in words)[:500]
 
 
 def page(record: HardwareRecord) -> str:
@@ -510,10 +524,10 @@ def page(record: HardwareRecord) -> str:
 def check(room: Room, to: Path, names: Sequence[str], patience: float) -> int:
     """Exit code."""
     print("the first NVIDIA GPU" if room.gpu else "no GPU is checked: the CPU with small models", flush=True)
-    parts, measured, most = list[Part](), dict[str, float](), 0
+    parts, measured, most = list[Part](), Measured(), 0
     for name in names:
         part, rated, taken = run_part(name, replace(room, folder=room.folder / name), patience)
-        parts, measured, most = [*parts, part], measured | rated, max(most, taken)
+        parts, measured, most = [*parts, part], rated if name == "speed" else measured, max(most, taken)
         print(f"{part.state:8} {part.name:12} {part.seconds:6.1f} s  {part.words}", flush=True)
         shutil.rmtree(room.folder / name, ignore_errors=True)
     first = visible()[0] if room.gpu else None
@@ -521,7 +535,7 @@ def check(room: Room, to: Path, names: Sequence[str], patience: float) -> int:
         format=1, made=datetime.now(UTC).isoformat(timespec="seconds"), harness=harness.__version__, versions=packages(),
         card=Card(kind=first.kind, name=card("name"), memory=first.memory) if first else
         Card(kind=CORE, name=processor(), memory=psutil.virtual_memory().total),
-        measured=msgspec.convert(measured, Measured, strict=False), parts=tuple(parts), peak_memory=most if first else None,
+        measured=measured, parts=tuple(parts), peak_memory=most if first else None,
     )  # fmt: skip
     to.mkdir(parents=True, exist_ok=True)
     write_atomic(to / "record.json", msgspec.json.format(msgspec.json.encode(record), indent=2))
