@@ -3,7 +3,7 @@
 # make bench [BENCH="--only sampling"]   speed beside what a user would take instead (docs/benchmarks.md)   make bench-smoke   in short
 # make docs   the documentation as a site, into site/        make docs-serve   the same, while one writes
 # make check-reference [N=3] [SEED=n]   train random cells of results/reference again and compare them, row by row
-# make gpu-check [GPU_CHECK="--to FOLDER"]   the harness on this machine's NVIDIA GPU: plan against measured (docs/clusters.md)
+# make gpu-check [GPU_CHECK="--to FOLDER"]   the harness on this machine's NVIDIA GPU: plan against measured (docs/openrlhf.md)
 # make pretrained [ACCEPT_GEMMA_TERMS=yes] [MODELS=FOLDER]   fetch and convert two small pretrained models (docs/pretrained.md)
 PYTHON ?= python3
 VENV := .venv
