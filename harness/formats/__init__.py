@@ -1,1 +1,1 @@
-"""Results in the formats of others: exchange formats, Parquet, model cards, trackers. The store and the journals are read alone."""
+"""Results in the formats of others. The store and the journals are only read."""

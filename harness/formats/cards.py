@@ -18,7 +18,7 @@ _NAMES = {"greedy": "greedy accuracy", "sampled": "mean accuracy of samples (avg
 
 def write_cards(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
     """Write `<out>/<cell key>/<policy>/README.md` and `.eval_results/<task>.yaml` for each policy of each finished cell;
-    gives the policies' number. Raises UsageError, StoreError, DiskFullError."""
+    gives their number. Raises UsageError, StoreError, DiskFullError."""
     count = 0
     for count, cell in enumerate(finished_cells(snapshot, results, suite), 1):  # noqa: B007
         folder = out / cell.manifest.key / cell.policy

@@ -166,7 +166,6 @@ class TensorBoard(Tracker):
         self._event, self._summary, self._writer = Event, Summary, EventFileWriter
 
     def run_folder(self, manifest: Manifest) -> Path:
-        """Of a cell; its last part ends with the cell's key, which is the run's identity."""
         return self.folder / manifest.suite / run_name(manifest)
 
     def memory(self, manifest: Manifest) -> Path:

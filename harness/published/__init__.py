@@ -28,7 +28,7 @@ class PublishedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Trained(msgspec.Struct, frozen=True):
-    """One of our results: hub names of the policy's and its peers' models, and the variant."""
+    """One of our results. model, peers: hub names."""
 
     model: str
     peers: tuple[str, ...]
@@ -55,7 +55,6 @@ class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: list[PublishedRow]
 
     def share(self, value: float) -> float:
-        """A value as a share (0-1)."""
         return value / 100 if self.scale == "percent" else value
 
     def metric(self, task: str) -> str:

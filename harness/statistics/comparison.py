@@ -54,7 +54,7 @@ class QuestionComparison:
 def paired_by_question(
     ours: Float[np.ndarray, "seeds questions"], theirs: Float[np.ndarray, "seeds questions"], level: float = 0.95
 ) -> QuestionComparison:
-    """Interval over questions, for the trained checkpoints as they are."""
+    """Of the trained checkpoints as given, over questions."""
     gaps = np.atleast_2d(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64))
     present = ~np.isnan(gaps)
     counts = present.sum(axis=0)

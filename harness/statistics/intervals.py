@@ -94,8 +94,6 @@ Others = Float[np.ndarray, "others tasks"]
 
 
 class BootstrapInterval(NamedTuple):
-    """A statistic of the scores, and the ends of its percentile bootstrap interval."""
-
     value: float
     low: float
     high: float

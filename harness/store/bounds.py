@@ -1,4 +1,4 @@
-"""What manifests and rows of others must satisfy: those of an import, and reference results."""
+"""What manifests and rows of others must satisfy."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ CREATE TABLE suites (
 CREATE TABLE problems (suite VARCHAR, cell VARCHAR, problem VARCHAR, remedy VARCHAR);
 CREATE TABLE about (version VARCHAR);
 """
-# What people read for a line of `cells`: its key where its manifest cannot be read
+# A cell's key where its manifest cannot be read
 LABEL = "CASE group_name || regime WHEN '' THEN cell ELSE group_name || '/' || regime || coalesce('/' || seed, '') END"
 
 # Each question's value under each metric, at the newest checkpoint. An invalid verdict is left out of all of them, as in
@@ -104,9 +104,8 @@ SELECT suite, cell, policy, task, CASE way WHEN 'mean' THEN metric ELSE way || '
 FROM newest, (VALUES ('mean'), ('best'), ('maj')) AS ways(way)
 WHERE way = 'mean' OR metric = 'sampled' AND k > 1 AND (way = 'best' OR voted)
 """
-# Rounding takes away what the order of a parallel sum changes: the same journals give the same scores and costs.
-# Of the rows of a relation `{samples}`. The only table that is computed: each `show` would take as long as all
-# answers
+# Of a relation `{samples}`; rounded, for a parallel sum has no order. The only table that is computed: a view would take as long
+# as reading all answers
 SCORES = f"""
 SELECT suite, cell, policy, task, metric, checkpoint_step, max(repeats) AS repeats, count(value) AS questions,
     sum(answers)::BIGINT AS answers, sum(hits)::BIGINT AS right_answers, sum(invalid)::BIGINT AS invalid,
@@ -162,7 +161,6 @@ CELL_TABLES = (*SCHEMAS, "scores", "cells", "problems")
 
 
 def create(connection: duckdb.DuckDBPyConnection) -> None:
-    """An empty store of this version."""
     for name, schema in SCHEMAS.items():
         connection.register("empty", schema.empty_table())
         connection.execute(f"CREATE TABLE {name} AS SELECT '' AS suite, '' AS cell, * FROM empty")
@@ -179,5 +177,4 @@ def version() -> str:
 
 
 def quoted(path: Path) -> str:
-    """A path inside an SQL string."""
     return str(path).replace("'", "''")

@@ -38,7 +38,6 @@ class ImportReport:
     refused: list[str] = field(default_factory=list)
 
     def describe(self) -> str:
-        """A few lines for people."""
         lines = [f"{self.cells} cells with {self.rows:,} rows imported, {self.present} were there already"]
         if self.refused:
             lines.append(f"refused ({self.rows_refused} rows in all):")

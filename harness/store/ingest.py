@@ -140,7 +140,7 @@ def _build(
 
 
 def scan(results: Path) -> tuple[list[Source], dict[str, str]]:
-    """Every cell's folder, and each suite file's fingerprint. A rename into a folder changes its time stamp."""
+    """Every cell's folder, and fingerprints of suite files. A rename into a folder changes its time stamp."""
     now = time.time_ns()
     sources: list[Source] = []
     suites: dict[str, str] = {}
@@ -242,7 +242,6 @@ def _suite(results: Path, name: str, mark: str, problems: list[Row]) -> Row:
 
 
 def _load(source: Source, problems: list[Row]) -> Loaded:
-    """What is left of a cell that cannot be read whole is no result."""
     stored, folder, found, mends = source.suite.endswith(MARK), Path(source.folder), "", ""
     kind: Literal["base", "cell"] = "base" if source.cell.startswith(("base-", "eval-")) else "cell"
     manifest = Manifest(suite=source.suite, key=source.cell, group="", kind=kind)
@@ -280,7 +279,6 @@ def _insert_cells(connection: duckdb.DuckDBPyConnection, batch: Sequence[Loaded]
 
 
 def _cell(source: Source, m: Manifest) -> Row:
-    """Its line in `cells`."""
     own = (
         "kind",
         "origin",

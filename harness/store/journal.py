@@ -43,8 +43,7 @@ class Contents:
 
 
 class Journal:
-    """The one writer of a cell's journal. A cell that resumes calls `rewind(step)` first; an evaluation is committed in one
-    piece."""
+    """The one writer of a cell's journal. A cell that resumes calls `rewind(step)` first."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` is the cell's. Leftovers of an interrupted writer are removed.

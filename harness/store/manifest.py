@@ -50,7 +50,6 @@ class Pool(msgspec.Struct, frozen=True):
     below_level: Count = 0
 
     def describe(self) -> str:
-        """One line."""
         by_set = ", ".join(f"{count} of {name}" for name, count in sorted(self.overlaps.items())) or "none"
         return (
             f"{self.name}: {self.prompts} training prompts; dropped: overlaps {by_set}, "
@@ -154,7 +153,7 @@ def write_suite(folder: Path, suite: SuiteFile) -> None:
 
 
 def suite_file_name(suite: SuiteFile) -> str:
-    """By content for an altered run: the same settings have the same file."""
+    """The same altered settings have the same file."""
     if not suite.altered:
         return "suite.json"
     return (
@@ -163,14 +162,14 @@ def suite_file_name(suite: SuiteFile) -> str:
 
 
 def suite_files(folder: Path) -> list[Path]:
-    """`suite.json` if the suite has been run as written, then its altered runs, the newest first."""
+    """`suite.json` if there is one, then altered runs, the newest first."""
     written, altered = folder / "suite.json", folder.glob("altered-*.json")
     newest = sorted(altered, key=lambda file: (-file.stat().st_mtime_ns, file.name))
     return [*([written] if written.exists() else []), *newest]
 
 
 def read_suite(folder: Path, file: Path | None = None) -> SuiteFile:
-    """What stands for the folder: the suite as written, else its newest altered run; or `file`. Raises StoreError."""
+    """The suite as written, else its newest altered run; or `file`. Raises StoreError."""
     return read_sealed(file or next(iter(suite_files(folder)), folder / "suite.json"), SuiteFile)
 
 
@@ -213,7 +212,6 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     re_executed: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """One line."""
         cells = f" ({', '.join(self.re_executed)})" if self.re_executed else ""
         return f"{self.badge}{cells}; {self.category or 'settings unknown'}"
 

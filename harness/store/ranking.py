@@ -159,8 +159,6 @@ def rank(
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """What one policy has of a regime, over the chosen benchmarks."""
-
     regime: str
     group: str
     policy: str

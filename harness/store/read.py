@@ -185,7 +185,7 @@ def _answer(relation: duckdb.DuckDBPyRelation | None, limits: Limits) -> Answer:
 
 
 def _in_words(value: Any) -> Any:
-    """An interval as text: its months, days and the rest are of no fixed length in each other."""
+    """An interval as text: months and days have no fixed length."""
     if not isinstance(value, pa.MonthDayNano):
         return value
     units = {"months": value.months, "days": value.days, "seconds": value.nanoseconds / 1e9}

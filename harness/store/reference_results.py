@@ -76,7 +76,7 @@ def suite_folder(results: Path, suite: str) -> Path:
 
 
 def meant(suite: str, known: list[str]) -> str:
-    """The one of `known` that is meant by a name: our own results where there are some, else the reference results."""
+    """Our own results where there are some, else the reference results."""
     return f"{suite}{MARK}" if suite not in known and f"{suite}{MARK}" in known else suite
 
 
@@ -101,7 +101,6 @@ def read_reference(folder: Path) -> Reference:
 
 
 def restored(folder: Path) -> str:
-    """What mends damaged reference results."""
     return f"git -C {shlex.quote(str(folder))} restore ."
 
 

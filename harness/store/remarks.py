@@ -70,7 +70,7 @@ def noted(found: Sequence[Missing]) -> dict[str, list[str]]:
 
 
 def counted(snapshot: Snapshot, suite: str, found: Iterable[Missing]) -> str:
-    """How many of the suite's cells are in which state, e.g. `4 done, 2 pending`, with what it lacks."""
+    """E.g. `4 done, 2 pending`."""
     done = snapshot.query(
         "SELECT count(*) AS n FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done'", [suite]
     )
@@ -100,7 +100,7 @@ def mixed(cells: Iterable[tuple[str, int | None, Mapping[str, str]]]) -> str:
 
 
 def mixed_in(snapshot: Snapshot, suite: str) -> str:
-    """`mixed` of a suite's finished cells, and whether micro models were computed with numerics: fast."""
+    """`mixed` of finished cells, and whether micro models were computed with numerics: fast."""
     rows = snapshot.query(
         "SELECT DISTINCT group_name, seed, machine, config->>'$.group.policies[0].model' LIKE 'micro/%' AS micro "
         "FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done' "

@@ -94,7 +94,6 @@ class _Page:
     def table(
         self, title: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]], note: str = "", names: int = 2
     ) -> None:
-        """names: columns to the left, of words."""
         if self._markdown:
             self._console.print(
                 f"**{_cell(title)}**\n\n{piped(heads, [[_cell(str(cell)) for cell in row] for row in rows], 2)}"
@@ -213,7 +212,7 @@ class _Page:
         self._beside(head)
 
     def _beside(self, head: Head) -> None:
-        """What is no part of the table above, of no number in it, or of other settings."""
+        """What is beside the table above."""
         for (group, task, metric), stages in groupby(head.starts, key=attrgetter("group", "task", "metric")):
             title = f"{group}: {task}, {metric}; before the supervised start, after it, and after RL; accuracy in %"
             lines = [
@@ -245,7 +244,6 @@ def piped(heads: Sequence[str], lines: Sequence[Sequence[str]], names: int, word
 
 
 def _matrix(means: Rows, panels: Sequence[tuple[str, str]], tasks: bool) -> Iterator[list[str | Text]]:
-    """Its heads first."""
     found = {(row.regime, row.group, row.task): row for row in means}
     yield ["regime", *(f"{group} {task}" if tasks else group for group, task in panels)]
     for regime in dict.fromkeys(row.regime for row in means):

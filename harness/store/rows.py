@@ -151,7 +151,7 @@ class ExchangeRow(Row, frozen=False, kw_only=True, gc=False):  # type: ignore[mi
             setattr(self, f"residual_{name}", residual)
 
     def refuse(self, reason: str) -> None:
-        """Take the acceptance back: what retokenising or the receiver's verifier found out."""
+        """Take the acceptance back, after retokenising or verifying."""
         self.accepted, self.reason, self.used = False, str(reason), False
 
 
@@ -219,7 +219,7 @@ class CurveRow(Row, frozen=True, kw_only=True):
 
 
 class CostRow(Row, frozen=True, kw_only=True):
-    """What one attempt (start of the cell, from 1) spent, repeated work included. policy: empty for what no single one caused."""
+    """What one attempt (from 1) spent, repeated work included. policy: empty for what no single one caused."""
 
     attempt: int
     policy: str

@@ -37,7 +37,7 @@ def verdict_mark(verdict: str, margin: float) -> str:
 
 
 def sentence(found: Ranking) -> str:
-    """The answer on top of everything, e.g. "On 2 pairs and 5 seeds, sgt gains over independent ..."."""
+    """E.g. "On 2 pairs and 5 seeds, sgt gains over independent ..."."""
     left_out = f" Left out: {joined(found.left_out)}." if found.left_out else ""
     if not found.ranks:
         return f"No regime has finished on everything chosen here yet.{left_out}"
@@ -116,7 +116,6 @@ def doubt(found: Ranking) -> str:
 
 
 def _power(unseen: Sequence[Rank], named: bool) -> str:
-    """The gain that would have been seen with the sharpest, the middle and the most blurred regime."""
     found = ((r.detectable or 2.0, r.regime, r.paired_seeds) for r in unseen)
     known = sorted(each for each in found if each[0] <= 1)  # nobody gains more
     if not known:

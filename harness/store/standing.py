@@ -1,4 +1,4 @@
-"""Where each regime stands over all suites: the first screen of the leaderboard, and the answer that README opens with."""
+"""Where each regime stands over all suites: the leaderboard's first screen."""
 
 from __future__ import annotations
 
@@ -151,7 +151,6 @@ def _standing(name: str, columns: Sequence[Setting], settings: Mapping[Setting, 
 
 
 def answer(published: Board, tuned: Board) -> list[str]:
-    """Which regime to use, and whether sharing helps, from the numbers: the shortest answer first, then where and by how much."""
     verdicts = {cell.verdict for found in (published, tuned) for row in found.standings for cell in row.cells if cell}
     parts = ["It depends on the pair and the settings." if GAINS in verdicts else "No regime is shown to gain."]
     if ahead := [s for s in published.standings if s.gain is not None and s.interval][:2]:

@@ -10,13 +10,13 @@ import msgspec
 
 from harness.store.rows import StepRow, TermRow
 
-# Of the steps so far: a policy is judged by their end
+# Of the steps so far
 LAST_SHARE = 0.25
-# Of cut-off answers, from which on mostly that is learnt
+# Of cut-off answers
 TRUNCATED_SHARE = 0.5
-# Of answers that are empty, or without a box, from which on most are wrong whatever the policy can
+# Of answers that are empty, or without a box
 SILENT_SHARE = 0.5
-# Of own answers without a gradient, from which on most of the sampling is for nothing
+# Of own answers without a gradient
 IDLE_SHARE = 0.9
 # Nats per token: 99 of 100 tokens are as good as certain
 ENTROPY_GONE = 0.01
@@ -24,8 +24,6 @@ INVALID_SHARE = 0.01
 
 
 class Trouble(StrEnum):
-    """The word for a finding."""
-
     MISSING = "missing"
     DAMAGED = "damaged"
     ALL_FAIL = "all fail"
@@ -100,7 +98,6 @@ def late(steps: Sequence[StepRow], terms: Iterable[TermRow], least: int = 0) -> 
 
 
 def is_empty(text: str) -> bool:
-    """No visible text."""
     return not text.strip()
 
 

@@ -152,7 +152,7 @@ class _Score(NamedTuple):
 
 
 def finished(snapshot: Snapshot, suite: str) -> Finished:
-    """The suite's finished cells; nothing for an unknown suite. Read once from a snapshot."""
+    """Read once from a snapshot; nothing for an unknown suite."""
     if suite not in snapshot.finished:
         snapshot.finished[suite] = _finished(snapshot, suite)
     found: Finished = snapshot.finished[suite]
@@ -223,7 +223,7 @@ def _finished(snapshot: Snapshot, suite: str) -> Finished:
 
 
 def mean_score(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The mean of accuracies whose answers are drawn one by one, and its `sampling_variance`, from those of each."""
+    """The mean of accuracies, and its `sampling_variance`, from those of each."""
     accuracies, noises = zip(*parts, strict=True)
     return sum(accuracies) / len(parts), sum(noises) / len(parts) ** 2
 

@@ -47,8 +47,6 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True):
-    """A suite's tuning. task, metric: of the scores."""
-
     suite: str
     trials_in: str
     task: str

@@ -56,7 +56,6 @@ class TransferRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def apart(self) -> str:
-        """The difference with its interval, in points."""
         return "the same setting" if self.same else POINTS.with_interval(self.difference, self.interval)
 
 
@@ -104,7 +103,6 @@ def whole(found: Finished, group: str) -> str:
 
 
 def _panels(found: Finished, task: str) -> dict[Key, dict[str, BySeed]]:
-    """Each group as a whole, by that metric."""
     place = task, _metric(found, task)
     return {
         key: lines
