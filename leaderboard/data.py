@@ -24,7 +24,19 @@ from leaderboard.frames import Choice, Outcome, answer, opening, show_frame
 
 Stamp = tuple[int, int, int]
 _MOST = 256
-_KEPT = ("answer", "across", "board", "frame", "missing", "processors", "seeds", "show", "stages", "states", "summaries")
+_KEPT = (
+    "answer",
+    "across",
+    "board",
+    "frame",
+    "missing",
+    "processors",
+    "seeds",
+    "show",
+    "stages",
+    "states",
+    "summaries",
+)
 
 
 class Store:

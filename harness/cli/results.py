@@ -204,7 +204,11 @@ def _check_target(target: Path, format_: str) -> None:
 def leaderboard(
     port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 8501,
     address: Annotated[
-        str, typer.Option("--address", help="Address to listen on: by default this machine only; 0.0.0.0 for every machine of the network.")
+        str,
+        typer.Option(
+            "--address",
+            help="Address to listen on: by default this machine only; 0.0.0.0 for every machine of the network.",
+        ),
     ] = "localhost",
     results: Results = RESULTS,
 ) -> None:

@@ -22,9 +22,7 @@ TRACKERS = ("tensorboard", "wandb", "trackio")
 ReExecute = Annotated[
     int, typer.Option("--re-execute", metavar="N", min=0, max=10_000, help="Train so many random cells again here.")
 ]
-Drawn = Annotated[
-    int | None, typer.Option("--seed", min=0, help="Of the choice of cells; default a random one.")
-]
+Drawn = Annotated[int | None, typer.Option("--seed", min=0, help="Of the choice of cells; default a random one.")]
 Minutes = Annotated[float, typer.Option("--minutes", min=0.1, max=100_000, help="For each cell that is trained again.")]
 
 
