@@ -242,23 +242,16 @@ def network(nodes: pd.DataFrame, edges: pd.DataFrame, title: str) -> Figure:
 
 
 def bars(
-    rows: pd.DataFrame,
-    title: str,
-    x_title: str,
-    y: str,
-    colour: str,
-    order: Sequence[str] | None = None,
-    colours: Mapping[str, str] | None = None,
+    rows: pd.DataFrame, title: str, x_title: str, y: str, colour: str, order: Sequence[str] | None = None
 ) -> Figure:
     parts = list(dict.fromkeys(rows[colour]))
-    painted = [colours[part] for part in parts] if colours else _colours(len(parts))
     x = {"field": "value", "type": "quantitative", "title": x_title, "axis": {"tickCount": 6}}
     layer = _layer(
         "bar",
         {},
         x=x,
         y=_rows(y, list(order) if order else None, 180),
-        color=_colour(colour, parts, painted, _legend(2) | {"labelLimit": 170}) | {"sort": parts},
+        color=_colour(colour, parts, _colours(len(parts)), _legend(2) | {"labelLimit": 170}) | {"sort": parts},
         tooltip=_tooltip(y, colour, ("value", x_title, ",.4~g")),
     )
     told = (f"{getattr(r, y)}, {getattr(r, colour)}: {r.value:,.4g}" for r in rows.head(40).itertuples())

@@ -412,8 +412,8 @@ def test_answers_under_two_regimes_stand_side_by_side(stores: dict[str, Path]) -
 def test_who_helps_whom_is_a_picture_of_any_group(tmp_path: Path) -> None:
     """With the sender of each answer where the results kept it; of reference results from what each policy received."""
     groups = {"duo": ("llama", "qwen"), "trio": ("llama", "qwen", "gpt2")}
-    write_results(tmp_path, groups=groups, regimes=[REGIMES[0], REGIMES[4]], seeds=(1, 2), steps=3, questions=10)
-    write_results(tmp_path, "kept", groups, [REGIMES[0], REGIMES[4]], (1, 2), steps=3, questions=10, exchanges=0)
+    write_results(tmp_path, groups=groups, regimes=[REGIMES[0], REGIMES[2]], seeds=(1, 2), steps=3, questions=10)
+    write_results(tmp_path, "kept", groups, [REGIMES[0], REGIMES[2]], (1, 2), steps=3, questions=10, exchanges=0)
     ingest(tmp_path)
     pictures = {}
     for suite in (SUITE, "kept"):
@@ -424,7 +424,7 @@ def test_who_helps_whom_is_a_picture_of_any_group(tmp_path: Path) -> None:
             )["description"]
             if suite == "kept":
                 shown = open_store(tmp_path).show(suite)
-                here = shown.query("group == @group and regime == 'sgt' and metric == @shown.metric[0]")
+                here = shown.query("group == @group and regime == 'prp' and metric == @shown.metric[0]")
                 gains = dict(zip(here["policy"], here["gain"], strict=True))
                 assert all(f"{p}: {POINTS.text(gains[p])}" in pictures[suite, group] for p in groups[group])
     assert re.search(r"llama to qwen: \d+ sent, \d+% used; qwen to llama: \d+ sent", pictures[SUITE, "duo"])

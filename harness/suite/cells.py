@@ -96,8 +96,8 @@ def digest(*parts: Any) -> str:
 
 
 def keyed(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """Without where its model lies, which `Identity.models` says, and without a style that the suite does not set: older cells
-    keep their keys."""
+    """Without its model's place, which `Identity.models` has, and without a style that the suite does not set: older cells keep
+    their keys."""
     left = {"model", "revision", *(("style",) if policy.get("style") is None else ())}
     return {name: value for name, value in policy.items() if name not in left}
 

@@ -73,7 +73,16 @@ def draw(store: Store, suite: str) -> None:
         )
     else:
         _draw_totals(part, totals)
-        figures += _bars(group, part, order)
+        fates = part.assign(
+            fate=("refused: " + part["reason"].replace("", "no reason")).mask(part["accepted"], "accepted")
+        )
+        fates = (
+            fates.groupby(["regime", "fate"], as_index=False, sort=False)["records"]
+            .sum()
+            .rename(columns={"records": "value"})
+        )
+        title = f"{group}: accepted, or refused and why"
+        figures.append(charts.bars(fates, title, "messages, all seeds", "regime", "fate", order))
         draw_figures(figures[len(chosen) :], "flows")
         _draw_residuals(part)
     _draw_rescues(totals.drop(columns=["group"]))
@@ -113,24 +122,6 @@ def _network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains: pd.D
         shares = totals["used"] / totals["received"]
         nodes["gain"] = [f"{gain}\n{used:.0%} used" for gain, used in zip(nodes["gain"], shares, strict=True)]
     return charts.network(nodes, pd.DataFrame(edges), f"{regime}: who helps whom")
-
-
-def _bars(group: str, flows: pd.DataFrame, order: list[str]) -> list[charts.Figure]:
-    flows = flows.assign(
-        edge=flows["author"] + " → " + flows["receiver"],
-        share=flows["regime"] + ": " + flows["kind"],
-        fate=("refused: " + flows["reason"].replace("", "no reason")).mask(flows["accepted"], "accepted"),
-        megabytes=flows["bytes"] / 1e6,
-    )
-    edges, fates = (
-        flows.groupby(by, as_index=False, sort=False)[of].sum().rename(columns={of: "value"})
-        for by, of in ((["edge", "share"], "megabytes"), (["regime", "fate"], "records"))
-    )
-    colours = dict(zip(flows["share"], map(charts.colour_of, flows["regime"]), strict=True))
-    return [
-        charts.bars(edges, f"{group}: who sent what to whom", "megabytes, all seeds", "edge", "share", colours=colours),
-        charts.bars(fates, f"{group}: accepted, or refused and why", "messages, all seeds", "regime", "fate", order),
-    ]
 
 
 def _draw_totals(flows: pd.DataFrame, rescues: pd.DataFrame) -> None:
