@@ -184,9 +184,7 @@ def _checked(
             remarks = preflight(prepared, run=False, elsewhere=True)
             plan = plan_for(prepared, inventory)
             if not plan.feasible and inventory is None:
-                report.not_rehearsed.append(
-                    f"the full run on this machine, which is too small: {first_of(plan.shortfall)}"
-                )
+                report.not_rehearsed.append(f"a run on this machine, which is too small; the plan below is for {LARGE}")
                 plan = plan_for(prepared, LARGE)
         except SuiteError as error:
             mended = _mended(suite, error, root)
@@ -196,7 +194,7 @@ def _checked(
             report.findings.append(Finding(name, error.path, error.problem))
         else:
             if not plan.feasible:
-                report.findings.append(Finding("plan", inventory or LARGE, first_of(plan.shortfall)))
+                report.findings.append(Finding("plan", inventory or LARGE, first_of(plan.shortfall or "")))
             report.remarks += remarks
             return prepared, plan
 

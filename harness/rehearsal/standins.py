@@ -177,6 +177,6 @@ def teach(folder: Path, policy: Policy, prompts: Sequence[Prompt]) -> None:
         if loss.item() < SURPRISE:
             break
         optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     model.save_pretrained(folder)

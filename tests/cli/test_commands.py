@@ -95,6 +95,11 @@ def plan(harness: Place) -> None:
     assert "does not fit" in harness("plan", "hetero_size", "--inventory", "1xH100-80G", code=1)
 
 
+def rehearse(harness: Place) -> None:
+    """Rehearsals themselves are in tests/rehearsal."""
+    harness("rehearse", "quickstart", code=2)
+
+
 def submit(harness: Place) -> None:
     script = harness("submit", "tiny.yaml", "--slurm", "--dry-run", "--time", "1:00:00")
     assert "#SBATCH --job-name=tiny" in script
@@ -271,7 +276,7 @@ def leaderboard(harness: Place) -> None:
 
 
 STARTED: dict[str, Callable[[Place], None]] = {
-    "run": run, "plan": plan, "submit": submit, "status": status, "logs": logs, "show": show, "regimes": regimes, "tasks": tasks,
+    "run": run, "plan": plan, "rehearse": rehearse, "submit": submit, "status": status, "logs": logs, "show": show, "regimes": regimes, "tasks": tasks,
     "engines": engines, "data": data, "eval": evaluate, "convert": convert, "rescore": rescore, "sql": sql,
     "bandit": bandit, "new-suite": new_suite, "new-regime": new_regime, "new-task": new_task, "new-engine": new_engine,
     "export": export, "import": import_, "bundle": bundle, "submit-check": submit_check, "track": track, "doctor": doctor,
