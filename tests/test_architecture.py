@@ -43,6 +43,7 @@ LEVELS = {
     "clusters": 8,
     "leaderboard": 8,
     "tuning": 8,
+    "rehearsal": 8,
     "submission": 9,
     "cli": 10,
 }

@@ -82,7 +82,7 @@ def parsed(words: list[str]) -> None:
         program.commands[name].make_context(name, list(rest))  # type: ignore[attr-defined]
     except Exception as error:  # whichever click typer has
         raise AssertionError(f"harness {shlex.join(words)}: {error!r}") from error
-    if name in ("run", "plan", "submit") and re.fullmatch(r"[a-z_0-9]+", rest[0]):
+    if name in ("run", "plan", "submit", "rehearse") and re.fullmatch(r"[a-z_0-9]+", rest[0]):
         assert rest[0] in shipped(), f"no suite {rest[0]} is shipped"
 
 

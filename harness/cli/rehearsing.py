@@ -43,7 +43,7 @@ def rehearse(
         root = results or Path(stack.enter_context(TemporaryDirectory(prefix="harness-rehearsal-")))
         if next(root.glob("*/suite.json"), None):
             raise UsageError(f"--results {root}: holds results of real runs; a rehearsal's lie apart")
-        found, plan = way.rehearse(suite, RESULTS, root, overrides=settings, only=only, inventory=inventory)
+        found, plan = way.rehearse(suite, RESULTS, root, settings, inventory, only)
         if json:
             print_json(found)
         else:

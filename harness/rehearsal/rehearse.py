@@ -1,5 +1,5 @@
-"""A suite of real models, rehearsed: its checks one after another, what is at fault replaced by a stand-in; then one tiny cell of every
-kind, trained, evaluated and shown as any other. Results lie in a folder of their own."""
+"""A suite of real models, rehearsed: its checks one after another, with what is at fault replaced; then one tiny cell of every kind,
+trained, evaluated and shown as any other. Results lie in a folder of their own."""
 
 from __future__ import annotations
 
@@ -86,35 +86,48 @@ class Rehearsal(msgspec.Struct, kw_only=True):
     needs: Any = None
 
 
-def rehearse(
-    name: str, results: Path, root: Path, *, overrides: Sequence[str] = (), only: str | None = None, inventory: str | None = None
-) -> tuple[Rehearsal, Plan]:  # fmt: skip
-    """results: of the full run, which is left alone. root: where the rehearsal writes. Raises UsageError for a suite that cannot be
-    rehearsed, InfeasibleError where even tiny cells do not fit."""
+def examine(
+    name: str, results: Path, root: Path, overrides: Sequence[str] = (), inventory: str | None = None
+) -> tuple[Rehearsal, Prepared, Plan]:
+    """What the checks of the full run find, the suite without it, and its plan. Arguments and errors as of `rehearse`."""
     source = str(find(name))
     suite = load(name, overrides)
     rules.check_roots(suite, Path(source), overrides)
     if all(policy.is_micro for group in suite.groups for policy in group.policies):
         raise UsageError(f"{suite.name}: has micro models alone, which run here as they are: harness run {name}")
-    report = Rehearsal(suite=suite.name, engine="", results=str(root / "results"))
     for made in ("tokenizers", "models"):
         shutil.rmtree(root / made, ignore_errors=True)
+    report = Rehearsal(suite=suite.name, engine=suite.engine, results=str(root / "results"))
     with watched("checking models, tokenizers and data"):
-        suite = _with_tokenizers(suite, root / "tokenizers", report)
-        prepared, plan = _checked(suite, source, results, inventory, report)
+        suite = _each_policy(suite, lambda policy, place: _with_tokenizer(policy, place, root, report))
+        prepared, plan = _checked(suite, source, results, root, inventory, report)
+    report.needs = plan.as_json()
     _check_keys(prepared, report)
     try:
         check_place(prepared.folder)
         check_disk(prepared, plan.disk)
     except UsageError as error:
         report.findings.append(Finding("disk", str(prepared.folder), str(error)))
+    return report, prepared, plan
+
+
+def rehearse(
+    name: str,
+    results: Path,
+    root: Path,
+    overrides: Sequence[str] = (),
+    inventory: str | None = None,
+    only: str | None = None,
+) -> tuple[Rehearsal, Plan]:
+    """results: of the full run, which is left alone. root: where the rehearsal writes. inventory: what the full run is planned for.
+    Raises UsageError for a suite that cannot be rehearsed, InfeasibleError where even tiny cells do not fit."""
+    report, prepared, plan = examine(name, results, root, overrides, inventory)
     kinds = {cell.kind for cell in select(prepared.every, only)}
     with watched("making stand-ins"):
-        rehearsed = _with_standins(_scaled(prepared.suite, report), kinds, source, root, report)
+        rehearsed = _with_standins(_scaled(prepared.suite, report), kinds, prepared.source, root, report)
     if not rehearsed.cells:
         raise UsageError(f"--only {only}: matches none of the suite's cells that can be rehearsed (group/regime/seed)")
-    small = check_feasible(rehearsed, None)
-    outcome = run_matrix(rehearsed, small, Reporter(), lambda: None, SECONDS)
+    outcome = run_matrix(rehearsed, check_feasible(rehearsed, None), Reporter(), lambda: None, SECONDS)
     if outcome.interrupted:
         raise KeyboardInterrupt
     if outcome.disk:
@@ -127,30 +140,23 @@ def rehearse(
 # The suite's own checks -----------------------------------------------------------------------------------------------
 
 
-def _with_tokenizers(suite: Suite, folder: Path, report: Rehearsal) -> Suite:
-    """Policies whose tokenizer or template would fail get another one beside the same config."""
-
-    def checked(policy: Policy, place: str) -> Policy:
-        own = at_hand(policy)
-        fault = standins.fault_of(policy, own) if own else None
-        if own is None or policy.is_micro:
-            return policy
-        if fault is None:
-            if policy.chat and not standins.takes_system(own):
-                report.remarks.append(
-                    f"{place}.chat: the template of {policy.model} rejects a system turn; runs send none"
-                )
-            return policy
-        report.findings.append(Finding(fault[0], place, fault[1]))
-        return _replaced(policy, folder / place)
-
+def _with_tokenizer(policy: Policy, place: str, root: Path, report: Rehearsal) -> Policy:
+    """With another tokenizer beside the same config where its own would fail."""
     from harness.rehearsal import standins
 
-    return _each_policy(suite, checked)
+    own = at_hand(policy)
+    if own is None:
+        return policy
+    fault = standins.fault_of(policy, own)
+    if fault is not None:
+        report.findings.append(Finding(fault[0], place, fault[1]))
+        return _replaced(policy, root / "tokenizers" / place)
+    if policy.chat and not standins.takes_system(own):
+        report.remarks.append(f"{place}.chat: the template of {policy.model} rejects a system turn; runs send none")
+    return policy
 
 
 def _replaced(policy: Policy, folder: Path) -> Policy:
-    """The same config with another tokenizer."""
     from harness.rehearsal import standins
 
     standins.write_tokenizer(folder, load_config(policy.model, policy.revision), None)
@@ -168,7 +174,7 @@ def _each_policy(suite: Suite, change: Callable[[Policy, str], Policy]) -> Suite
 
 
 def _checked(
-    suite: Suite, source: str, results: Path, inventory: str | None, report: Rehearsal
+    suite: Suite, source: str, results: Path, root: Path, inventory: str | None, report: Rehearsal
 ) -> tuple[Prepared, Plan]:
     """Until nothing more is found: each refusal is noted under its name, and what is at fault is replaced."""
     while True:
@@ -178,21 +184,18 @@ def _checked(
             remarks = preflight(prepared, run=False, elsewhere=True)
             plan = plan_for(prepared, inventory)
             if not plan.feasible and inventory is None:
-                report.not_rehearsed.append(
-                    f"the full run on this machine, which is too small: {first_of(plan.shortfall)}"
-                )
+                report.not_rehearsed.append(f"a run on this machine, which is too small; the plan below is for {LARGE}")
                 plan = plan_for(prepared, LARGE)
         except SuiteError as error:
-            mended = _mended(suite, error)
-            if mended is None:
+            mended = _mended(suite, error, root)
+            if mended is None or mended[1] == suite:
                 raise
             name, suite = mended
             report.findings.append(Finding(name, error.path, error.problem))
         else:
             if not plan.feasible:
-                report.findings.append(Finding("plan", inventory or LARGE, first_of(plan.shortfall)))
+                report.findings.append(Finding("plan", inventory or LARGE, first_of(plan.shortfall or "")))
             report.remarks += remarks
-            report.needs = plan.as_json()
             return prepared, plan
 
 
@@ -206,7 +209,7 @@ def _check_data(suite: Suite, source: str) -> None:
                 load_data(wanted)
 
 
-def _mended(suite: Suite, error: SuiteError) -> tuple[str, Suite] | None:
+def _mended(suite: Suite, error: SuiteError, root: Path) -> tuple[str, Suite] | None:
     """The fault's name, and the suite without it."""
     place = error.path or error.problem
     if place.startswith("engine_options.max_length"):
@@ -224,10 +227,12 @@ def _mended(suite: Suite, error: SuiteError) -> tuple[str, Suite] | None:
         name = "task" if isinstance(tasks.pop(int(found[1])), FileTask) else "dataset"
         left = {"tasks": tasks or ["micro"], "curve_every": suite.evaluation.curve_every if tasks else 0}
         return name, suite.model_copy(update={"evaluation": suite.evaluation.model_copy(update=left)})
-    found = re.match(r"groups\[(\d+)\]\.policies(?:\[(\d+)\])?", place)
-    if found and found[2] is None and any(p.rollouts for p in suite.groups[int(found[1])].policies):
+    if re.fullmatch(r"groups\[\d+\]\.policies", place) and any(p.rollouts for g in suite.groups for p in g.policies):
         equal = _each_policy(suite, lambda policy, _: policy.model_copy(update={"rollouts": None}))
         return "unequal rollouts", equal
+    found = re.fullmatch(r"(groups\[\d+\]\.policies\[\d+\])\.(model|chat)", place)
+    if found and not (folder := root / "tokenizers" / found[1]).exists():
+        return "model", _each_policy(suite, lambda one, at: _replaced(one, folder) if at == found[1] else one)
     return None
 
 
@@ -258,9 +263,8 @@ def _scaled(suite: Suite, report: Rehearsal) -> Suite:
     note, training, evaluation = report.not_rehearsed.append, suite.training, suite.evaluation
     report.engine = suite.engine if catalogue.info(suite.engine).available else "embedded"
     if report.engine != suite.engine:
-        note(
-            f"the {suite.engine} path, which is not installed here ({catalogue.info(suite.engine).missing}): cells ran on the embedded engine"
-        )
+        lacks = catalogue.info(suite.engine).missing
+        note(f"the path of the {suite.engine} engine, for want of {lacks}; cells ran on the embedded engine")
     known = backend_of(report.engine).Options.__struct_fields__
     options = {name: value for name, value in suite.engine_options.items() if name in KEPT_OPTIONS and name in known}
     if backend_of(report.engine).clustered:
@@ -333,7 +337,8 @@ def _with_standins(suite: Suite, kinds: set[str], source: str, root: Path, repor
         every = prepare_suite(tinier, source, root / "results")
         return replace(every, cells=tuple(cell for cell in every.cells if cell.kind in kinds))
 
-    tinier = _each_policy(suite, tiny)
+    named = {kind.partition("/")[0] for kind in kinds}
+    tinier = _each_policy(suite.model_copy(update={"groups": [g for g in suite.groups if g.name in named]}), tiny)
     asked: dict[str, tuple[Policy, dict[str, Prompt]]] = {}
     for cell in prepared().cells:
         for policy in cell.group.policies:
@@ -355,17 +360,19 @@ def _look_at_cells(rehearsed: Prepared, failed: Mapping[str, str], report: Rehea
     silent = []
     for cell in rehearsed.cells:
         state, reason, _ = rehearsed.state(cell.key)
-        found = Rehearsed(cell.label, state, failed.get(cell.label, reason))
+        reason = failed.get(cell.label, reason)
+        received = refused = 0
         if state != "done":
-            reasons.setdefault(found.reason or state, []).append(cell.label)
-        elif _shares(cell):
-            found, why = _heard(found, rehearsed.folder / cell.key)
-            if found.refused and not found.received:
-                problem = f"all {found.refused} records from peers were refused: {why}"
-                report.findings.append(Finding("peers refused", cell.label, problem))
-            elif not found.received:
-                silent.append(cell.kind)
-        report.cells.append(found)
+            reasons.setdefault(reason or state, []).append(cell.label)
+        for edge, counts in _heard(rehearsed.folder / cell.key).items() if state == "done" else ():
+            received, refused = received + counts[""], refused + counts.total() - counts[""]
+            bad = {policy.name for policy in cell.group.policies if policy.condition is not None}
+            if counts.total() and not counts[""] and edge[0] not in bad:
+                problem = f"all {counts.total()} records were refused, most often as {counts.most_common(1)[0][0]!r}"
+                report.findings.append(Finding("peers refused", f"{cell.label}: {' -> '.join(edge)}", problem))
+        if state == "done" and _shares(cell) and not received + refused:
+            silent.append(cell.kind)
+        report.cells.append(Rehearsed(cell.label, state, reason, received, refused))
     for reason, labels in reasons.items():
         more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
         report.findings.append(Finding("cell", f"{labels[0]}{more}", reason))
@@ -378,16 +385,13 @@ def _shares(cell: Cell) -> bool:
     return bool(regime.shares) and len(cell.group.policies) > 1 and cell.sharing.direction != "none"
 
 
-def _heard(found: Rehearsed, folder: Path) -> tuple[Rehearsed, str]:
-    """With what a cell's ledger says, and the most frequent reason of a refusal."""
+def _heard(folder: Path) -> dict[tuple[str, str], Counter[str]]:
+    """By author and receiver how many records a cell's ledger has by reason of refusal; accepted ones have none."""
     ledger = read_journal(folder).tables.get("exchanges")
-    reasons, received = Counter[str](), 0
-    for row in [] if ledger is None else ledger.select(["accepted", "messages", "reason"]).to_pylist():
-        received += row["messages"] if row["accepted"] else 0
-        reasons[row["reason"]] += 0 if row["accepted"] else row["messages"]
-    refused = reasons.total()
-    why = reasons.most_common(1)[0][0] if refused else ""
-    return msgspec.structs.replace(found, received=received, refused=refused), why
+    found: dict[tuple[str, str], Counter[str]] = {}
+    for row in [] if ledger is None else ledger.to_pylist():
+        found.setdefault((row["author"], row["receiver"]), Counter())[row["reason"]] += row["messages"]
+    return found
 
 
 def _look_at_table(rehearsed: Prepared, report: Rehearsal) -> None:

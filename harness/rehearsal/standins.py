@@ -1,5 +1,5 @@
-"""Tiny models in place of a suite's: the same architecture with few narrow layers, their own tokenizers and chat templates where they
-are here, else ones of the same kind. They are taught some questions, so that answers are now right, now wrong."""
+"""Tiny models in place of a suite's: the same architecture with few narrow layers, their own tokenizers and chat templates where
+they are here, else ones of the same kind. They are taught some questions, so that answers are now right, now wrong."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from harness.engines.embedded.families import corpus
 from harness.engines.vocabulary import in_one_line, open_vocabulary
@@ -19,6 +20,7 @@ from harness.errors import EngineError, UsageError
 from harness.experience.answers import Prompt
 from harness.suite.schema import Policy
 
+logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 TOKENIZER_FILES = (
     "tokenizer",
     "special_tokens",
@@ -48,7 +50,7 @@ TEMPLATE = {
 }
 """ChatML, or roles between header tokens as Llama 3 has them."""
 ROUNDS, LEARNING_RATE, SURPRISE = 80, 3e-3, 0.7
-"""Passes over the taught questions at most, and the mean surprise (nats) of a whole answer at which they end: one in two is right."""
+"""Passes over the taught questions at most, and the surprise (nats) of a whole answer at which they end: every other is right."""
 DEVIATION = 0.1
 """Of a stand-in's first weights: smaller ones learn slowly at this width."""
 
@@ -110,7 +112,7 @@ def write_tokenizer(folder: Path, config: Mapping[str, Any], own: Path | None) -
 
 
 def write_model(folder: Path, source: Path) -> None:
-    """Untrained weights of the architecture in `source`, which `write_tokenizer` has written. Raises UsageError."""
+    """Random weights of the architecture in `source`, which `write_tokenizer` has written. Raises UsageError."""
     raw = json.loads((source / "config.json").read_text())
     tokenizer: Any = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
     try:
@@ -175,6 +177,6 @@ def teach(folder: Path, policy: Policy, prompts: Sequence[Prompt]) -> None:
         if loss.item() < SURPRISE:
             break
         optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     model.save_pretrained(folder)

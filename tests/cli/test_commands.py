@@ -89,6 +89,11 @@ def plan(harness: Place) -> None:
     assert "does not fit" in harness("plan", "hetero_size", "--inventory", "1xH100-80G", code=1)
 
 
+def rehearse(harness: Place) -> None:
+    """Rehearsals themselves are in tests/rehearsal."""
+    harness("rehearse", "quickstart", code=2)
+
+
 def submit(harness: Place) -> None:
     assert "#SBATCH --job-name=labs" in harness("submit", "labs.yaml", "--slurm", "--dry-run", "--time", "1:00:00")
     harness("submit", "labs.yaml", "--slurm", "--dry-run", "--time", "soon", code=2)
@@ -229,7 +234,7 @@ def leaderboard(harness: Place) -> None:
 
 
 STARTED: dict[str, Callable[[Place], None]] = {
-    **{name: partial(document, name=name) for name in DOCUMENTS}, "plan": plan, "submit": submit, "logs": logs, "show": show,
+    **{name: partial(document, name=name) for name in DOCUMENTS}, "plan": plan, "rehearse": rehearse, "submit": submit, "logs": logs, "show": show,
     "eval": evaluate, "convert": convert, "rescore": rescore, "sql": sql,
     "bandit": bandit, "new-suite": new_suite,
     "new-regime": partial(scaffold, command="new-regime", name="best-of-peers", file="best_of_peers.py"),

@@ -121,6 +121,23 @@ def test_what_a_folder_lacks_is_named(suite, broken, breaks, words, engine):
     assert refusal(suite(broken), engine=engine).startswith(f"groups[0].policies[0].model: {broken}{words}")
 
 
+def test_a_plan_of_another_machine_needs_neither_weights_nor_tokenizer(suite, broken):
+    file = suite(broken)
+    for name, lacks in (
+        ("model.safetensors", "weights"),
+        ("tokenizer.json", ""),
+        ("tokenizer_config.json", "weights and no tokenizer"),
+    ):
+        (broken / name).unlink()
+        code, out, err = here("plan", file, "--inventory", "8cpu-24G", "--json")
+        assert code == 0, err
+        assert json.loads(out)["feasible"]
+        assert f"groups[0].policies[0].model: {broken} has no {lacks}" in err
+        assert here("plan", file)[0] == here("run", file)[0] == 2
+    (broken / "config.json").unlink()
+    assert here("plan", file, "--inventory", "8cpu-24G")[0] == 2
+
+
 @pytest.fixture
 def uncarried(broken):
     """A folder whose tokenizer decodes in a way that THL cannot follow."""

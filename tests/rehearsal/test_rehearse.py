@@ -1,0 +1,216 @@
+"""A rehearsal takes a suite of real models to its table and says what the full run would fail with, each by its name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from running import harness, here, installed
+
+from harness.allocation.shapes import shipped
+from harness.rehearsal import standins
+from harness.rehearsal.rehearse import Rehearsal, examine
+from harness.session.cell.manifests import cell_manifest, mark
+from harness.session.suite.prepare import prepare
+from harness.suite.schema import Policy
+
+EQUAL = """
+from regimes.naive import Naive
+
+class Equal(Naive):
+    \"\"\"Naive pooling of equal groups\"\"\"
+    unequal_rollouts = False
+    unequal_reason = "its pool counts every policy once"
+"""
+Spoil = Callable[[dict[str, Any], Path], None]
+
+
+@pytest.fixture(autouse=True)
+def environment(tmp_path, monkeypatch):
+    """In a folder of its own, with data that lack every set and a regime `equal` that wants equal numbers of rollouts."""
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "data"))
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    return installed(tmp_path / "site", "equalregime", EQUAL, {"equal": "Equal"})
+
+
+@pytest.fixture
+def raw(untrained, tmp_path):
+    """A sound suite of two folders with tokenizers and configs, and no weights."""
+    for family in ("llama", "qwen"):
+        folder = Path(shutil.copytree(untrained(family), tmp_path / family))
+        (folder / "model.safetensors").unlink()
+        config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 4096}
+        (folder / "config.json").write_text(json.dumps(config))
+    lines = [json.dumps({"question": f"{i} plus two is", "answer": i + 2}) for i in range(40)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(lines))
+    held_out = {"file": "sums.jsonl", "scorer": "exact", "held_out": 0.3}
+    return {
+        "name": "lab",
+        "engine": "openrlhf",
+        "engine_options": {"dtype": "bf16", "max_length": 2000},
+        "groups": [{"name": "pair", "policies": [{"name": n, "model": f"./{n}"} for n in ("llama", "qwen")]}],
+        "regimes": ["independent", "hacpo", "sgt"],
+        "seeds": [1, 2],
+        "training": {
+            "task": "micro",
+            "steps": 50,
+            "prompts": 16,
+            "rollouts": 8,
+            "max_new_tokens": 200,
+            "measure_every": 0,
+        },
+        "evaluation": {"tasks": ["micro", held_out], "k": 4, "limit": 40, "max_new_tokens": 200, "curve_every": 0},
+    }
+
+
+def bad_template(raw: dict[str, Any], place: Path) -> None:
+    (place / "llama/chat_template.jinja").write_text("{{ raise_exception('only tools may speak') }}")
+    raw["groups"][0]["policies"][0]["chat"] = True
+
+
+def no_eos(raw: dict[str, Any], place: Path) -> None:
+    file = place / "qwen/tokenizer_config.json"
+    file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "eos_token"}))
+
+
+def short_length(raw: dict[str, Any], place: Path) -> None:
+    raw["engine_options"]["max_length"] = 204
+
+
+def wrong_field(raw: dict[str, Any], place: Path) -> None:
+    (place / "wrong.jsonl").write_text('{"question": "one plus two is", "solution": 3}\n')
+    raw["training"]["task"] = {"file": "wrong.jsonl", "scorer": "exact"}
+
+
+def absent_set(raw: dict[str, Any], place: Path) -> None:
+    raw["evaluation"]["tasks"].append("math500")
+
+
+def unequal(raw: dict[str, Any], place: Path) -> None:
+    raw["groups"][0]["policies"][0]["rollouts"] = 4
+    raw["regimes"].append("equal")
+
+
+def too_large(raw: dict[str, Any], place: Path) -> None:
+    """Weights of 8 B parameters, of 100 cells with 3 regimes: some 10 TB."""
+    (place / "qwen/config.json").write_text(json.dumps(dict(shipped()["Qwen3-8B"])))
+    raw["seeds"] = list(range(100))
+
+
+def taken_key(raw: dict[str, Any], place: Path) -> None:
+    """The results hold another cell under the key of one of these."""
+    (place / "first.yaml").write_text(yaml.safe_dump(raw))
+    prepared = prepare(str(place / "first.yaml"), place / "results")
+    cell = prepared.every[0]
+    mark(prepared.folder / cell.key, msgspec.structs.replace(cell_manifest(cell), regime="luffy"), "done")
+
+
+FAULTS: dict[str, Spoil] = {
+    "chat template": bad_template, "EOS": no_eos, "max_length": short_length, "task": wrong_field, "dataset": absent_set,
+    "unequal rollouts": unequal, "disk": too_large, "key collision": taken_key,
+}  # fmt: skip
+WORDS = {
+    "chat template": "only tools may speak",
+    "EOS": "the tokenizer has no EOS token",
+    "max_length": "204",
+    "task": "wrong.jsonl:1: there is no `answer`",
+    "dataset": "math500",
+    "unequal rollouts": "counts every policy once",
+    "disk": "GiB are free",
+    "key collision": "pair/luffy/1",
+}
+
+
+def examined(raw: dict[str, Any], place: Path) -> Rehearsal:
+    (place / "lab.yaml").write_text(yaml.safe_dump(raw))
+    return examine(str(place / "lab.yaml"), place / "results", place / "rehearsal")[0]
+
+
+def test_a_sound_suite_has_no_findings_and_a_plan(raw, tmp_path):
+    found = examined(raw, tmp_path)
+    assert not found.findings
+    assert found.needs["cells"] == 6
+    assert [r for r in found.remarks if "no weights here" in r]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_seeded_fault_is_found_by_its_name_and_nothing_else_is(raw, tmp_path, name):
+    FAULTS[name](raw, tmp_path)
+    found = examined(raw, tmp_path).findings
+    assert [f.name for f in found] == [name]
+    assert WORDS[name] in found[0].place + found[0].problem
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_all_faults_at_once_are_found_and_the_cells_still_run(raw, tmp_path, environment):
+    for name, spoil in FAULTS.items():
+        if name != "key collision":
+            spoil(raw, tmp_path)
+    (tmp_path / "lab.yaml").write_text(yaml.safe_dump(raw))
+    code, out, err = harness("rehearse", "lab.yaml", "--only", "pair/hacpo/*", "--json", env=environment)
+    assert code == 1, err
+    found = json.loads(out)
+    assert {f["name"] for f in found["findings"]} == set(FAULTS) - {"key collision"}
+    assert [(c["cell"], c["state"]) for c in found["cells"]] == [("pair/hacpo/0", "done")]
+    assert found["cells"][0]["received"] > 0
+    assert {row["regime"] for row in found["table"]} == {"hacpo"}
+    assert found["models"] == {
+        "llama": "llama, a stand-in for its tokenizer",
+        "qwen": "qwen3, a stand-in for its tokenizer",
+    }
+    assert any("openrlhf" in line for line in found["not_rehearsed"])
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_sound_suite_ends_with_0_and_its_results_stay_where_they_are_asked_for(raw, tmp_path):
+    (tmp_path / "lab.yaml").write_text(yaml.safe_dump(raw))
+    code, out, err = harness("rehearse", "lab.yaml", "--results", "kept", env={})
+    assert code == 0, err
+    assert "3 of 3 kinds of cells" in out
+    assert "nothing that was found" in out
+    assert "The full run needs" in out
+    assert here("show", "rehearsal-lab", "--results", "kept/results")[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_peers_who_refuse_everything_are_found(raw, tmp_path):
+    raw["sharing"] = {"max_boundary_residual": 0.0}
+    (tmp_path / "lab.yaml").write_text(yaml.safe_dump(raw))
+    code, out, err = harness("rehearse", "lab.yaml", "--only", "hacpo", "--json", env={})
+    assert code == 1, err
+    assert {f["name"] for f in json.loads(out)["findings"]} == {"peers refused"}
+
+
+def test_what_cannot_be_rehearsed_is_refused(raw, tmp_path):
+    assert here("rehearse", "quickstart")[0] == 2
+    assert here("rehearse", "nosuchsuite")[0] == 2
+    (tmp_path / "real/lab").mkdir(parents=True)
+    (tmp_path / "real/lab/suite.json").write_text("{}")
+    code, _, err = here("rehearse", "one_gpu", "--results", "real")
+    assert code == 2
+    assert "results of real runs" in err
+
+
+@pytest.mark.parametrize("model", ["Qwen3-4B", "Llama-3.2-3B", "SmolLM3-3B", "gemma-3-270m", "h2o-danube3-500m-chat"])
+def test_a_stand_in_has_the_architecture_and_a_chat_template(tmp_path, model):
+    config = shipped()[model]
+    standins.write_tokenizer(tmp_path / "tokenizer", config, None)
+    standins.write_model(tmp_path / "tiny", tmp_path / "tokenizer")
+    made = json.loads((tmp_path / "tiny/config.json").read_text())
+    assert made["model_type"] == config["model_type"]
+    assert made["hidden_size"] < 100
+    assert ("sliding_attention" in made.get("layer_types", [])) == (model == "gemma-3-270m")
+    assert standins.fault_of(Policy(name="a", model="a", chat=True), tmp_path / "tiny") is None
+    assert standins.takes_system(tmp_path / "tiny")
