@@ -234,7 +234,8 @@ def leaderboard(harness: Place) -> None:
 
 
 STARTED: dict[str, Callable[[Place], None]] = {
-    **{name: partial(document, name=name) for name in DOCUMENTS}, "plan": plan, "rehearse": rehearse, "submit": submit, "logs": logs, "show": show,
+    **{name: partial(document, name=name) for name in DOCUMENTS}, "plan": plan, "rehearse": rehearse,
+    "submit": submit, "logs": logs, "show": show,
     "eval": evaluate, "convert": convert, "rescore": rescore, "sql": sql,
     "bandit": bandit, "new-suite": new_suite,
     "new-regime": partial(scaffold, command="new-regime", name="best-of-peers", file="best_of_peers.py"),
