@@ -284,8 +284,7 @@ def test_a_phase_says_how_far_it_is_between_its_counts() -> None:
 def test_the_phases_of_a_cell_have_names_and_a_start_tells_where_it_begins(
     suite_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log has the phases in order. Every number true, 20: whether a start trains from the beginning, from a checkpoint, or only
-    evaluates."""
+    """The log has the phases in order. Every number true, 20: whether a start trains from the beginning or a checkpoint."""
     caplog.set_level("INFO", "harness")
     overrides = ["regimes=[independent]", "training.steps=2", "evaluation.limit=3"]
     prepared = prepare(str(suite_file), tmp_path, overrides=overrides)
