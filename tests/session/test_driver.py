@@ -284,8 +284,7 @@ def test_a_phase_says_how_far_it_is_between_its_counts() -> None:
 def test_the_phases_of_a_cell_have_names_and_a_start_tells_where_it_begins(
     suite_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log has the phases in order. Every number true, 20: whether a start trains from the beginning, from a checkpoint, or only
-    evaluates."""
+    """The log has the phases in order. Every number true, 20: whether a start trains from the beginning or a checkpoint."""
     caplog.set_level("INFO", "harness")
     overrides = ["regimes=[independent]", "training.steps=2", "evaluation.limit=3"]
     prepared = prepare(str(suite_file), tmp_path, overrides=overrides)
@@ -305,7 +304,7 @@ def test_the_phases_of_a_cell_have_names_and_a_start_tells_where_it_begins(
              "final evaluation of a", "final evaluation of b"]  # fmt: skip
     at = [next(i for i, line in enumerate(said) if line.startswith(words)) for words in named]
     assert at == sorted(at)
-    assert start(stop=False) == [(2, 2, False)]
+    assert start(stop=False) == [], "what was evaluated is not trained again"
 
 
 def reporter(bases: int, cells: int, steps: int, **at: float) -> Reporter:
@@ -355,12 +354,12 @@ def test_plain_lines_name_the_phase(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_command_that_takes_long_says_what_it_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "LINE_SECONDS", 0.02)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.05)
     with watched("importing"):
-        time.sleep(0.06)
+        time.sleep(0.15)
         with phases.phase("generating micro", 3) as generating:
             generating.count(2)
-            time.sleep(0.06)
+            time.sleep(0.15)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "importing"
     assert "generating micro 2/3" in lines
