@@ -26,7 +26,7 @@ def new_suite(
         tuple[str, str], typer.Option("--models", metavar="A B", help="Two model folders or hub names, e.g. org/name.")
     ],
     task: Annotated[
-        str, typer.Option("--task", help="What is trained on: micro, gsm8k, math, or my.jsonl:exact.")
+        str, typer.Option("--task", help="What is trained on: ladder, micro, gsm8k, math, or my.jsonl:exact.")
     ] = "gsm8k",
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write; default A-B.yaml here.")

@@ -152,14 +152,16 @@ def scaffold(harness: Place, command: str, name: str, file: str) -> None:
 
 def new_suite(harness: Place) -> None:
     """Two folders to a suite that runs as the command says."""
-    said = harness("new-suite", "--models", "llama", "qwen", "--task", "micro", "-o", "pair.yaml")
+    said = harness("new-suite", "--models", "llama", "qwen", "--task", "micro", "--no-trial", "-o", "pair.yaml")
     assert "pair.yaml: written, 12 cells" in said
     assert "harness run pair.yaml" in said
-    spaced = harness("new-suite", "--models", "llama", "qwen", "--task", "micro", "--no-trial", "-o", "a pair.yaml")
+    spaced = harness("new-suite", "--models", "llama", "qwen", "--task", "micro", "-o", "a pair.yaml")
     assert "  harness plan 'a pair.yaml'\n" in spaced
     text = (harness.root / "pair.yaml").read_text()
-    assert "#   Measured here with" in text
-    assert "Measured" not in (harness.root / "a pair.yaml").read_text()
+    assert "Measured" not in text
+    measured = (harness.root / "a pair.yaml").read_text()
+    assert "#   Measured here with" in measured
+    assert measured.count("stage0: {preset: format") == 2, "of random weights nothing is right"
     harness("new-suite", "--models", "llama", "qwen", "-o", "pair.yaml", code=2)
     assert (harness.root / "pair.yaml").read_text() == text, "what is there stays"
     trial = ["training.steps=1", "seeds=[1]", "evaluation.limit=3", "regimes=[independent]", "training.prompts=2"]
