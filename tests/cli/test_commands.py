@@ -276,7 +276,8 @@ def leaderboard(harness: Place) -> None:
 
 
 STARTED: dict[str, Callable[[Place], None]] = {
-    "run": run, "plan": plan, "rehearse": rehearse, "submit": submit, "status": status, "logs": logs, "show": show, "regimes": regimes, "tasks": tasks,
+    "run": run, "plan": plan, "rehearse": rehearse, "submit": submit, "status": status, "logs": logs, "show": show,
+    "regimes": regimes, "tasks": tasks,
     "engines": engines, "data": data, "eval": evaluate, "convert": convert, "rescore": rescore, "sql": sql,
     "bandit": bandit, "new-suite": new_suite, "new-regime": new_regime, "new-task": new_task, "new-engine": new_engine,
     "export": export, "import": import_, "bundle": bundle, "submit-check": submit_check, "track": track, "doctor": doctor,
