@@ -279,7 +279,7 @@ def old_denominators_are_of_the_steps_start(case: Case, engine: PolicyEngine) ->
 
 def _compare_later_ratios(case: Case, engine: PolicyEngine, terms: list[Term]) -> None:
     """Two updates at once, against two steps of which the second is told the first one's start."""
-    settings = case.optimisation(learning_rate=1e-4, max_tokens=case.max_tokens)
+    settings = case.optimisation(learning_rate=3e-4, max_tokens=case.max_tokens)
     prompts = {p.id: p for p in case.prompts}
     start = engine.score([prompts[a.prompt_id] for a in terms[0].answers], [a.tokens for a in terms[0].answers])
     engine.save(case.folder / "start")
@@ -290,7 +290,7 @@ def _compare_later_ratios(case: Case, engine: PolicyEngine, terms: list[Term]) -
     sums = [engine.update(case.prompts, [half], settings).terms[0] for half in halves]
     expected = sum(r.ratio_second * len(h.answers) for r, h in zip(sums, halves, strict=True)) / len(known)
     assert abs(found.ratio_second - expected) < TOLERANCE
-    assert abs(sums[1].ratio_second - 1) > 4 * TOLERANCE, "the first update moved nothing: nothing was tested"
+    assert abs(sums[1].ratio_second - 1) > 10 * TOLERANCE, "the first update moved nothing: nothing was tested"
 
 
 @_on_engine

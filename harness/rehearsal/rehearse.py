@@ -1,4 +1,4 @@
-"""A suite of real models, rehearsed: its checks one after another, with what is at fault replaced; then one tiny cell of every kind,
+"""A suite of real models, rehearsed: its checks in turn, with what is at fault replaced; then one tiny cell of every kind,
 trained, evaluated and shown as any other. Results lie in a folder of their own."""
 
 from __future__ import annotations
