@@ -26,8 +26,7 @@ from harness.session.driver.matrix import run_matrix
 from harness.session.driver.progress import Reporter, watched
 from harness.session.policy.models import at_hand
 from harness.session.suite import rules
-from harness.session.suite.disk_space import check_disk, check_place
-from harness.session.suite.planning import check_feasible, plan_for
+from harness.session.suite.planning import check_disk, check_feasible, check_place, plan_for
 from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import Prepared, prepare_suite
 from harness.store.ingest import ingest

@@ -185,7 +185,7 @@ BAD = [
     ({"state": lambda self: {"answer": Answer}}, "not JSON"),
     ({"Options": RoundedOptions}, "do not survive"),
     ({"learn": lambda self, own, inbox, context: tuple(Good.learn(self, own, inbox, context))}, "list of Term"),
-    (each(lambda a: {"tokens": a.tokens + 1}), "nobody gave"),
+    (each(lambda a: {"tokens": a.tokens + 1}), "that are no policy's answer"),
 ]
 
 
