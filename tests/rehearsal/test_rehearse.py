@@ -157,7 +157,7 @@ def test_all_faults_at_once_are_found_and_the_cells_still_run(raw, tmp_path, env
             spoil(raw, tmp_path)
     raw["sharing"] = {"max_boundary_residual": 0.0}
     (tmp_path / "lab.yaml").write_text(yaml.safe_dump(raw))
-    code, out, err = harness("rehearse", "lab.yaml", "--only", "pair/hacpo/*", "--json", env=environment)
+    code, out, err = harness("rehearse", "lab.yaml", "--only", "pair/hacpo/*", "--json", env=environment, timeout=500)
     assert code == 1, err
     found = json.loads(out)
     assert {f["name"] for f in found["findings"]} == {*FAULTS, "peers refused"} - {"key collision"}
@@ -175,7 +175,7 @@ def test_all_faults_at_once_are_found_and_the_cells_still_run(raw, tmp_path, env
 @pytest.mark.timeout(600)
 def test_a_sound_suite_ends_with_0_and_its_results_stay_where_they_are_asked_for(raw, tmp_path):
     (tmp_path / "lab.yaml").write_text(yaml.safe_dump(raw))
-    code, out, err = harness("rehearse", "lab.yaml", "--results", "kept", env={})
+    code, out, err = harness("rehearse", "lab.yaml", "--results", "kept", env={}, timeout=500)
     assert code == 0, err
     assert "3 of 3 kinds of cells" in out
     assert "nothing that was found" in out
@@ -186,7 +186,9 @@ def test_a_sound_suite_ends_with_0_and_its_results_stay_where_they_are_asked_for
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_paper_suite_is_rehearsed_offline(tmp_path):
-    code, out, err = harness("rehearse", "cross_family", "--only", "qwen4b-llama3b/hacpo/*", "--json", env={})
+    code, out, err = harness(
+        "rehearse", "cross_family", "--only", "qwen4b-llama3b/hacpo/*", "--json", env={}, timeout=500
+    )
     found = json.loads(out)
     assert code == 1, err
     assert {f["name"] for f in found["findings"]} - {"disk"} == {"dataset"}
