@@ -179,6 +179,8 @@ def test_floor_and_ceiling_withhold_the_verdict_and_say_why(tmp_path: Path, leve
         assert why in render("flat", table, form, 300, head=head).replace("\\", "")
     one = [r for r in seeds if r.metric == table[0].metric]
     assert {share.verdict for share in whom(one)} == {why}
+    apart = [msgspec.structs.replace(r, task=r.regime) for r in one]
+    assert whom(apart) == [], "no regime has all benchmarks"
     assert {pair.verdict for pair in pairing(one, "sgt", "independent")} == {why}
 
 

@@ -174,11 +174,12 @@ def whom(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRo
     for r in rows if among is None else among:
         if r.policy != MEAN and r.task in tasks:
             own.setdefault(r.policy, []).append(r)
-    found = {policy: compared(_over_tasks(part), margin) for policy, part in own.items()}
+    found = {policy: compared(means, margin) for policy, part in own.items() if (means := _over_tasks(part))}
     shares = []
     for group, policy in dict.fromkeys((r.group, r.policy) for r in rows if r.policy != MEAN):
-        names, panels = found[policy]
-        panel = panels[group, ""]
+        names, panels = found.get(policy, ([], {}))
+        if (panel := panels.get((group, ""))) is None:  # no regime has all benchmarks
+            continue
         shares += [
             Share(regime=name, group=group, policy=policy, gain=number(panel.gains.mean[i]), verdict=panel.verdicts[i])
             for i, name in sorted(enumerate(names), key=lambda at: -panel.own.mean[at[0]])
