@@ -39,6 +39,7 @@ def run(to: Path, *options: object, **environment: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.skipif(WITH_OPENRLHF, reason="without the OpenRLHF engine")
+@pytest.mark.slow
 def test_without_a_gpu_it_says_so_and_its_record_calibrates_plans_for_cores(tmp_path: Path) -> None:
     code, out, err = run(tmp_path, "--device", "cpu", "--only", "environment", "speed", "turns")
     assert code in {1, 3}, err  # 1 where other versions are installed than pinned
@@ -62,6 +63,7 @@ def test_without_a_gpu_it_says_so_and_its_record_calibrates_plans_for_cores(tmp_
     assert "the record is of CORE with" in err
 
 
+@pytest.mark.slow
 def test_a_part_that_crashes_or_is_late_fails_and_the_next_goes_on(tmp_path: Path) -> None:
     broken = tmp_path / "broken" / "peft" / "__init__.py"
     broken.parent.mkdir(parents=True)

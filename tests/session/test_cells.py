@@ -57,13 +57,18 @@ def test_drift_of_the_sampler_is_kept_per_step_and_added_up(finished):
     for row in totals:
         found = [r["sampler_drift"] for r in own[row["cell"]] if r["policy"] == row["policy"]]
         known = [drift for drift in found if drift is not None]
-        assert row["sampler_drift"] == pytest.approx(sum(known) / len(known))
+        assert row["sampler_drift"] == (pytest.approx(sum(known) / len(known)) if known else None)
 
 
 def test_a_variant_chooses_its_old_log_probabilities_and_their_correction(suite_file, tmp_path):
     variants = ("name: theirs, old_logprobs: sampler", "name: corrected, sampler_correction: 2")
     regimes = ", ".join(f"{{regime: independent, {variant}}}" for variant in variants)
-    settings = [f"regimes=[independent, {regimes}]", "training.steps=1", "evaluation.curve_every=0"]
+    settings = [
+        f"regimes=[independent, {regimes}]",
+        "training.steps=1",
+        "training.prompts=24",  # so that some group has a right answer on every machine
+        "evaluation.curve_every=0",
+    ]
     prepared = run(suite_file, tmp_path, settings)
     plain, theirs, corrected = ([r for r in rows(prepared, c, "terms") if r["active"]] for c in prepared.cells)
     assert plain
