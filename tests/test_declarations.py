@@ -127,7 +127,7 @@ def test_a_page_is_one_file(results: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "leaderboard", tmp_path / "leaderboard")
     listed = "from leaderboard.views import PAGES; print(*(page.slug for page in PAGES))"
     (tmp_path / "leaderboard" / "views" / "lines.py").write_text(PAGE)
-    assert python(results, listed, place=tmp_path).split()[1] == "lines", "in the order that it asks for"
+    assert python(results, listed, place=tmp_path).split()[2] == "lines", "in the order that it asks for"
     drawn = python(
         results,
         f"""

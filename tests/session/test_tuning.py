@@ -230,7 +230,7 @@ def test_show_knows_the_trials_and_json_holds_them(tuned, capsys):
     show_suite("tiny", tuned, "json")
     found = json.loads(capsys.readouterr().out)["tuning"]
     assert {r["variant"] for r in found["rows"]} == {"independent", "sgt"}
-    show_suite("tiny", tuned, "table")
+    show_suite("tiny", tuned, "table", full=True)
     out = capsys.readouterr().out
     assert "Tuned under an equal budget: 4 trials each, avg@4 of micro_dev" in out
     leads = [v for v in read_tuning(tuned, "tiny").variants if v.chosen]
@@ -282,7 +282,7 @@ def test_each_tuning_group_chooses_for_itself_and_no_cell_is_run_twice(folders, 
     (row,), (first, second) = found["transfer"], (r["tuned"] for r in sorted(found["rows"], key=lambda r: r["on"]))
     assert (row["variant"], row["first"], row["second"]) == ("sgt", first, second)
     assert (row["difference"], row["same"]) == (pytest.approx(first - second), one.final == other.final)
-    show_suite("tiny", results, "table")
+    show_suite("tiny", results, "table", full=True)
     assert re.search(r"tuned on second +tuned on tuning +first less second", capsys.readouterr().out)
 
 
