@@ -106,7 +106,8 @@ def examine(
         check_place(prepared.folder)
         check_disk(prepared, plan.disk)
     except UsageError as error:
-        report.findings.append(Finding("disk", str(prepared.folder), str(error)))
+        place = str(prepared.folder)
+        report.findings.append(Finding("disk", place, str(error).removeprefix(f"{place}: ")))
     return report, prepared, plan
 
 
