@@ -69,8 +69,6 @@ def test_adapters_alone_are_trained_and_a_checkpoint_is_the_policy(dtype, folder
     answers = [a.tokens for a in terms[0].answers]
     asked = [p for p in some for _ in range(4)]
     before, fresh = base.score(asked, answers), engine.score(asked, answers)
-    for mine, theirs in zip(fresh, before, strict=True):
-        np.testing.assert_allclose(mine, theirs, atol=1e-5)  # products of other shapes round otherwise
     with adapters_off(engine):
         for mine, theirs in zip(engine.score(asked, answers), fresh, strict=True):
             np.testing.assert_array_equal(mine, theirs)  # fresh adapters change nothing

@@ -110,7 +110,8 @@ def test_what_gives_another_table_or_would_be_refused_is_not_kept(
 def test_everything_opens_on_them_where_there_is_nothing_else(clone: Path, tmp_path: Path) -> None:
     code, out, err = harness("show", "labs", "--results", clone)
     assert (code, out.splitlines()[0]) == (0, "labs@reference: reference; published defaults: sgt")
-    assert err.startswith("reference results; your own: harness run labs\n")
+    more = "harness show 'labs@reference' --full: policies, other metrics, how the numbers are made"
+    assert err == f"reference results; your own: harness run labs\n{more}\n"
     code, everything, err = harness("show", "--results", clone)
     assert (code, everything, "nothing was run here yet (harness run labs)" in err) == (0, out, True)
     assert json.loads(ok("show", "labs", "--format", "json", "--results", clone))["suite"] == "labs@reference"
