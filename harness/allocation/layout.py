@@ -209,8 +209,9 @@ def policy_layout(
 def _trainers(policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu) -> Iterator[tuple[Memory, int, bool, int]]:
     """Ways to train on so many ranks, the fastest first: memory, answers of a micro-batch, checkpointing, ZeRO stage."""
     answers = max(1, int(work.prompts * policy.rollouts * work.trained) // ranks)
+    sharded = (2,) if policy.lora else (2, 3)  # adapters are merged into whole weights
     # Without ZeRO DeepSpeed keeps bf16's masters and moments where no checkpoint finds them.
-    stages = (2, 3) if policy.precision == "bf16" else (0, 2, 3)
+    stages = sharded if policy.precision == "bf16" else (0, *sharded)
     for checkpointing in (False, True):
         for zero in stages if ranks > 1 else stages[:1]:
             for micro in (m for m in MICRO_BATCHES if m <= answers or m == 1):
@@ -237,15 +238,16 @@ def activation_bytes(policy: PolicyDemand, tokens: int, checkpointing: bool) -> 
 def measuring_bytes(policy: PolicyDemand, ranks: int, activations: int) -> int:
     """Own and peer gradients apart: a rank's share of one sum in fp32, and two copies of the largest on its way; float64 copies
     once the activations are gone."""
-    compared = DOUBLES_BYTES * policy.model.largest // ranks
-    whole = 4 * policy.model.parameters // ranks + max(8 * policy.model.largest, compared - activations)
+    largest = min(policy.model.largest, policy.trained)
+    compared = DOUBLES_BYTES * largest // ranks
+    whole = 4 * policy.trained // ranks + max(8 * largest, compared - activations)
     return whole if policy.measured else 0
 
 
 def working_bytes(policy: PolicyDemand, zero: int, ranks: int, activations: int, measuring: int) -> int:
     """The most that comes and goes beside states and `measuring`. In a pass: activations, ZeRO 2's own gradients, ZeRO 3's
     gathered weights. In the step: the root of the variances, with ZeRO 3 the gradients too, of a rank's share in fp32."""
-    psi = policy.model.parameters
+    psi = policy.trained
     own = policy.value_bytes * psi // ranks if zero == 2 else 0
     gathered = min(psi, LIVE_PARAMETERS) * policy.value_bytes if zero == 3 else 0
     step = (8 if zero == 3 else 4) * psi // (ranks if zero else 1)
@@ -254,10 +256,13 @@ def working_bytes(policy: PolicyDemand, zero: int, ranks: int, activations: int,
 
 def host_bytes(policy: PolicyDemand, zero: int, ranks: int, gpu: Gpu) -> int:
     """RAM of the trainer's ranks beside their processes: a checkpoint being written, which one rank has whole, and the weights
-    while the base is scored in their place, or the sums of own gradients while peers' add up, never both."""
-    base = weight_bytes(policy.model, policy.precision) // (ranks if zero == 3 else 1) if policy.reference else 0
-    away = max(base, 4 * policy.model.parameters // ranks if policy.measured else 0)
-    return gpu.pinned * away * ranks + checkpoint_bytes(policy.model, policy.precision, tokenizer=0).whole
+    while others are in their place (the base's, to be scored; with adapters merged ones, to be synced), or the sums of own
+    gradients while peers' add up, never both."""
+    replaced = policy.lora or policy.reference
+    base = weight_bytes(policy.model, policy.precision) // (ranks if zero == 3 else 1) if replaced else 0
+    away = max(base, 4 * policy.trained // ranks if policy.measured else 0)
+    written = checkpoint_bytes(policy.model, policy.precision, 0, policy.adapters).whole
+    return gpu.pinned * away * ranks + written
 
 
 def least_gpus(policy: PolicyDemand, work: Workload, gpu: Gpu) -> int | None:
@@ -383,7 +388,9 @@ def _cell(cell: CellDemand, gpus: int, places: list[PolicyLayout], on: Device, s
         measure=work.measured * together(again),
         curve=generate(work.curve, work.answer_tokens),
         evaluate=generate(work.evaluated, work.evaluation_tokens),
-        save=work.saves * sum(checkpoint_bytes(p.model, p.precision).whole for p in cell.policies) / DISK,
+        save=work.saves
+        * sum(checkpoint_bytes(p.model, p.precision, adapters=p.adapters).whole for p in cell.policies)
+        / DISK,
     )
     peaks = [p.peak * p.gpus for p in places]
     memory = (max(peaks) if stacked else sum(peaks)) + sum(p.host for p in places)

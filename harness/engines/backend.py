@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from harness.allocation import embedded, inventory
 from harness.allocation.inventory import Inventory
@@ -23,11 +24,18 @@ from harness.suite.schema import Policy
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
-__all__ = ["Backend", "NoOptions", "read_options"]
+__all__ = ["Backend", "Lora", "NoOptions", "read_options"]
 
 A = TypeVar("A")
 B = TypeVar("B")
 Options = TypeVar("Options", bound=msgspec.Struct)
+
+
+class Lora(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Adapters beside frozen linear layers. rank: of their product. alpha: it counts alpha / rank times."""
+
+    rank: Annotated[int, Meta(ge=1, le=4096)]
+    alpha: Annotated[float, Meta(gt=0, le=1e6)]
 
 
 class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

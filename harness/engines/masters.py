@@ -1,4 +1,5 @@
-"""fp32 weights that the optimiser moves: of a model in bf16 a copy, which takes each gradient as soon as it is made."""
+"""fp32 weights that the optimiser moves: of a model in bf16 a copy, which takes each gradient as soon as it is made, and of which
+the model holds a rounding."""
 
 from __future__ import annotations
 
@@ -19,9 +20,11 @@ MASTER = "master"
 
 
 class Masters:
-    """Of what is trained of a model, and AdamW over them."""
+    """Of what is trained of a model, and AdamW over them. dithered: the model in bf16 keeps, on average over a tensor, changes
+    of less than its resolution, which rounding to the nearest takes away."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, dithered: bool = False) -> None:
+        self._dithered = dithered
         self.named: dict[str, nn.Parameter] = {}
         self._published: list[tuple[Tensor, nn.Parameter]] = []
         for name, parameter in model.named_parameters():
@@ -81,8 +84,16 @@ class Masters:
     @torch.no_grad()
     def publish(self) -> None:
         """Round the masters into the model."""
-        for parameter, master in self._published:
-            parameter.copy_(master)
+        for seed, (parameter, master) in enumerate(self._published):
+            parameter.copy_(dither(master, seed) if self._dithered else master)
+
+
+def dither(weights: Tensor, seed: int) -> Tensor:
+    """bf16 values of fp32 weights, away from zero where the part that bf16 lacks exceeds a threshold that each weight keeps for
+    good, else towards zero: so the mean of many is right (dithering, Roberts 1962). What bf16 can hold stays."""
+    draw = torch.Generator(weights.device).manual_seed(seed)
+    threshold = torch.randint(1 << 16, weights.shape, generator=draw, dtype=torch.int32, device=weights.device)
+    return ((weights.view(torch.int32) + threshold) >> 16 << 16).view(torch.float32).bfloat16()
 
 
 @torch.no_grad()

@@ -179,6 +179,20 @@ def test_bf16_is_never_trained_without_zero(precision: str, stages: Sequence[int
     assert many.zero in stages
 
 
+def test_adapters_let_a_policy_fit_one_consumer_gpu() -> None:
+    """Gradients, moments and measuring are the adapters'; ZeRO 3, which shards what they are merged into, is never planned."""
+    work, gpu = (
+        replace(WORK, prompts=16, answer_tokens=512, longest=1024, prompt_tokens=256),
+        Gpu("RTX4090", 24 * 10**9, 8),
+    )
+    whole, adapted = (cell("Qwen3-1.7B", lora=rank, measured=True).policies[0] for rank in (0, 16))
+    assert policy_layout(whole, work, 1, gpu)[0] is None
+    found = policy_layout(adapted, work, 1, gpu)[0]
+    assert found is not None
+    assert found.memory.gradients + found.memory.optimiser == 16 * adapted.adapters < found.memory.weights / 4
+    assert {policy_layout(adapted, work, n, gpu)[0].zero for n in (1, 8)} == {2}  # type: ignore[union-attr]
+
+
 @pytest.mark.slow
 def test_a_large_suite_is_planned_near_its_bound() -> None:
     models = ["Qwen3-4B-Base", "Llama-3.2-3B", "SmolLM3-3B", "Qwen3-1.7B", "Qwen2.5-Math-1.5B", "Qwen3-8B", "Llama-3.2-1B",

@@ -18,12 +18,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from harness.allocation.chunks import CACHE_BYTES, MICRO_TOKENS
 from harness.allocation.shapes import Precision
 from harness.engines import checkpoint
-from harness.engines.embedded import lora as adapters
+from harness.engines import lora as adapters
+from harness.engines.backend import Lora
 from harness.engines.embedded.kernels import packed
 from harness.engines.embedded.loading import open_policy
 from harness.engines.embedded.logprobs import Request, answer_logprobs, microbatches
 from harness.engines.embedded.numerics import Numerics, require
-from harness.engines.embedded.plugin import Lora
 from harness.engines.embedded.sampling import Drawn, draw
 from harness.engines.learner import learn
 from harness.engines.masters import Masters

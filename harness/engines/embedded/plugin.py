@@ -13,7 +13,7 @@ from msgspec import Meta
 from harness.allocation import inventory
 from harness.allocation.chunks import MICRO_TOKENS
 from harness.allocation.shapes import Precision
-from harness.engines.backend import Backend
+from harness.engines.backend import Backend, Lora
 from harness.engines.embedded.numerics import Numerics, chosen, lacking, unlike
 from harness.engines.protocol import PolicyEngine
 from harness.errors import EngineError
@@ -21,13 +21,6 @@ from harness.suite.schema import Policy
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
-
-
-class Lora(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Adapters beside frozen linear layers. rank: of their product. alpha: it counts alpha / rank times."""
-
-    rank: Annotated[int, Meta(ge=1, le=4096)]
-    alpha: Annotated[float, Meta(gt=0, le=1e6)]
 
 
 class EmbeddedOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float32, Int32, UInt64
 from vllm import SamplingParams
 
-from harness.engines import checkpoint
+from harness.engines import checkpoint, lora
 from harness.engines.learner import Tally, check_norm, mean
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.cluster import Reservation, connect
@@ -248,9 +248,15 @@ class OpenRLHFEngine:
         tokenizer = open_vocabulary(folder, self._vocabulary.chat, self.name).tokenizer
         if tokenizer.get_vocab() != self.tokenizer.get_vocab():
             raise CheckpointError(f"{folder}: another tokenizer than that of policy {self.name!r}")
+        if self._settings.lora and lora.ADAPTERS not in seal.files:
+            raise CheckpointError(f"{folder}: another model than the policy's: there are no adapters")
         path = str(folder.resolve())
         with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
-            self._load(path)
+            if self._settings.lora:
+                self._strategy.adapters = folder.resolve()
+                self._load(self._folder)
+            else:
+                self._load(path)
             if checkpoint.OPTIMISER in seal.files:
                 moments = f"{path}/{checkpoint.OPTIMISER}"
                 self._gather([member.call("load_moments", moments) for member in self._trainers], "restoring")

@@ -17,7 +17,7 @@ from msgspec import Meta
 from harness.allocation import inventory
 from harness.allocation.inventory import Inventory
 from harness.allocation.shapes import Precision
-from harness.engines.backend import Backend, read_options
+from harness.engines.backend import Backend, Lora, read_options
 from harness.engines.openrlhf.local_ray import local_ray
 from harness.engines.protocol import PolicyEngine
 from harness.errors import EngineError
@@ -42,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tensor_parallel: devices of each vLLM engine. colocate: rollout engines share the trainers' devices.
     sleep: trainers and rollout engines take turns in the memory of shared devices. share_devices: all policies of a cell take
     turns on the same devices; None takes the plan's. enforce_eager: no CUDA graphs in vLLM; None takes them where there is CUDA.
+    lora: `{rank: 16, alpha: 32}` trains adapters instead of the weights; rollout engines get merged weights.
     attention: the trainers' kernel. gradient_checkpointing: compute activations again in the backward pass.
     micro_batch_tokens: padded tokens of one pass per rank. rollout_memory: share of a device's memory for a vLLM engine.
     rollout_sequences: answers decoded at once. max_length: longest prompt and answer together, in tokens; fewer than the suite
@@ -62,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     enforce_eager: bool | None = None
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     gradient_checkpointing: bool = False
+    lora: Lora | None = None
     micro_batch_tokens: Annotated[int, Meta(ge=1, le=1 << 30)] = 8192
     rollout_memory: Annotated[float, Meta(gt=0, lt=1)] = 0.4
     rollout_sequences: Count = 256
@@ -76,6 +78,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.dtype == "bf16" and self.zero_stage == 0:
             raise ValueError(
                 "zero_stage 0 needs dtype fp32: without ZeRO the masters and moments of bf16 cannot be saved"
+            )
+        if self.lora and self.zero_stage == 3:
+            raise ValueError(
+                "lora needs zero_stage 0 or 2: with 3 no rank has the weights that adapters are merged into"
             )
 
     @property

@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers.core_model_loading import revert_weight_conversion
 
-from harness.engines.masters import MASTER
+from harness.engines import lora
+from harness.engines.masters import MASTER, dither
 from harness.engines.openrlhf.offload import OffloadedTensors
 from harness.errors import CheckpointError, EngineError
 
@@ -32,6 +33,10 @@ def base_weights(engine: Any, folder: Path) -> Iterator[None]:
     """Inside, the module has the weights of `folder`, afterwards its own. Every rank takes part. Raises EngineError where the
     folder lacks one in safetensors files."""
     module = engine.module
+    if any(not parameter.requires_grad for parameter in module.parameters()):  # its frozen weights
+        with lora.switched_off(module):
+            yield
+        return
     with ExitStack() as files:
         found = _read(module, folder, files)
         own = OffloadedTensors(weights(module), free=False, least=1)
@@ -55,10 +60,28 @@ def forget_gathered(engine: Any) -> None:
         engine.empty_partition_cache()
 
 
+@contextmanager
+def synced_weights(engine: Any) -> Iterator[dict[str, torch.nn.Parameter]]:
+    """By the names of the model without adapters, what rollout engines are to have: inside, adapters are merged into frozen
+    weights, whose own values wait in the host's memory."""
+    module = engine.module
+    plain = lora.plain_parameters(module)
+    changes = {n: p for n, p in module.named_parameters() if n.endswith(f"{lora.BASE}.weight")}
+    own = OffloadedTensors(changes.values(), free=False, least=1)
+    try:
+        with torch.no_grad():
+            for seed, (name, weight) in enumerate(changes.items()):
+                merged = weight.float() + lora.change(module, name)
+                weight.copy_(dither(merged, seed) if weight.dtype == torch.bfloat16 else merged)
+        yield plain
+    finally:
+        own.restore()
+
+
 def stored_names(model: Any) -> dict[str, str]:
     """In a checkpoint, where transformers has others. Raises EngineError where one is more than renamed."""
     names = {}
-    for name, _ in model.named_parameters():
+    for name in lora.plain_parameters(model):
         stored = list(revert_weight_conversion(model, {name: torch.empty(0, device="meta")}))
         if len(stored) != 1:
             raise EngineError(
@@ -93,6 +116,8 @@ def save_moments(file: Path, engine: Any) -> None:
     first = torch.distributed.get_rank() == 0
     updates = max((int(s["step"]) for s in engine.basic_optimizer.state.values() if "step" in s), default=0)
     for name, parameter in engine.module.named_parameters():
+        if not parameter.requires_grad:
+            continue
         for key in (*[MASTER] * (parameter.dtype != torch.float32), *KEYS * bool(updates)):
             value = _full(engine, parameter, key)
             if value is None:

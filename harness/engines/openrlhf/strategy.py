@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 from harness.allocation.layout import LIVE_PARAMETERS, REDUCE_BUCKET
+from harness.engines import lora
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.plugin import Settings
 
@@ -72,11 +73,22 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
             args=arguments(settings, temperature),
         )
         self.deadline = settings.start_seconds
+        self.lora = settings.lora
+        self.adapters: Path | None = None  # a checkpoint's, to go on from
         self.patience = timedelta(seconds=max(settings.start_seconds, settings.call_seconds))
 
     def setup_distributed(self, timeout: timedelta | None = None) -> None:
         """A rank waits for the others as long as any call may take."""
         super().setup_distributed(timeout or self.patience)
+
+    def prepare(self, *models: Any) -> Any:
+        """With adapters, where only these are trained."""
+        if self.lora is not None:
+            (actor, _), *_ = models
+            lora.adapt(actor.model, self.lora)
+            if self.adapters is not None:
+                lora.load(actor.model, self.adapters)
+        return super().prepare(*models)
 
     def print(self, *_: Any) -> None:
         """OpenRLHF prints whole models here."""

@@ -23,6 +23,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor, distributed
 
+from harness.engines import lora
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.offload import MemoryState, OffloadedTensors, all_tensors, release
 from harness.engines.openrlhf.remote import Process, cpu_seconds, processes
@@ -32,6 +33,7 @@ from harness.engines.openrlhf.state import (
     load_moments,
     save_moments,
     stored_names,
+    synced_weights,
     weights,
 )
 from harness.engines.openrlhf.strategy import ActorPPOTrainer, Experience, PolicyModelActor, Strategy
@@ -237,6 +239,16 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
         del gradients  # its memory is the step's
         return Learnt(statistics, self._step(optimisation), apart)
 
+    def broadcast_to_vllm(self) -> None:
+        """Without adapters, which are merged; OpenRLHF would send them as weights of their own."""
+        module = self.actor.model.module
+        with synced_weights(self.actor.model) as plain:
+            module.named_parameters = plain.items
+            try:
+                super().broadcast_to_vllm()
+            finally:
+                del module.named_parameters
+
     def _step(self, optimisation: Optimisation) -> float:
         engine = self.actor.model
         for group in engine.optimizer.param_groups:
@@ -325,9 +337,13 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
                 away.pop(held).restore()
 
     def save(self, folder: str, moments_file: str) -> None:
-        config = self.actor.model.module.config
+        module = self.actor.model.module
+        config = module.config
         config.use_cache = True
-        if self.strategy.stage == 3 or torch.distributed.get_rank() == 0:
+        if self.strategy.lora:
+            if torch.distributed.get_rank() == 0:
+                lora.save(module, Path(folder))
+        elif self.strategy.stage == 3 or torch.distributed.get_rank() == 0:
             self.strategy.save_model(self.actor, self.tokenizer, folder)
         else:  # OpenRLHF would copy all weights to the host's memory here too; rank 0 waits at its end
             torch.distributed.barrier()
@@ -335,11 +351,11 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         save_moments(Path(folder, moments_file), self.actor.model)
 
     def checksums(self) -> dict[str, str]:
-        module = self.actor.model.module
-        stored, found = stored_names(module), {}
-        for name, parameter in module.named_parameters():
-            with GatheredParameters([parameter], enabled=self.strategy.stage == 3):
-                found[stored.get(name, name)] = seams.checksum(parameter)
+        stored, found = stored_names(self.actor.model.module), {}
+        with synced_weights(self.actor.model) as plain:
+            for name, parameter in plain.items():
+                with GatheredParameters([parameter], enabled=self.strategy.stage == 3):
+                    found[stored.get(name, name)] = seams.checksum(parameter)
         return found
 
     def load_moments(self, file: str) -> None:
