@@ -20,11 +20,10 @@ MASTER = "master"
 
 
 class Masters:
-    """Of what is trained of a model, and AdamW over them. dithered: the model in bf16 keeps, on average over a tensor, changes
-    of less than its resolution, which rounding to the nearest takes away."""
+    """Of what is trained of a model, and AdamW over them. A model in bf16 has them dithered: on average over a tensor it keeps
+    changes of less than its resolution, all of which rounding to the nearest would take back."""
 
-    def __init__(self, model: PreTrainedModel, dithered: bool = False) -> None:
-        self._dithered = dithered
+    def __init__(self, model: PreTrainedModel) -> None:
         self.named: dict[str, nn.Parameter] = {}
         self._published: list[tuple[Tensor, nn.Parameter]] = []
         for name, parameter in model.named_parameters():
@@ -49,10 +48,12 @@ class Masters:
         """Whether the model computes on copies."""
         return bool(self._published)
 
+    @torch.no_grad()
     def step(self) -> None:
         """One step of AdamW, seen by the model."""
         self.optimiser.step()
-        self.publish()
+        for seed, (parameter, master) in enumerate(self._published):
+            parameter.copy_(dither(master, seed))
 
     def save(self, path: Path) -> None:
         """AdamW's `step`, `exp_avg` and `exp_avg_sq` as `key:parameter`; `master:parameter` where the model has only a rounded
@@ -69,7 +70,7 @@ class Masters:
 
     @torch.no_grad()
     def load(self, path: Path) -> None:
-        """Raises CheckpointError where it belongs to other parameters."""
+        """Of a model that has been loaded. Raises CheckpointError where it belongs to other parameters."""
         for entry, value in load_file(path).items():
             key, _, name = entry.partition(":")
             parameter = self.named.get(name)
@@ -79,13 +80,6 @@ class Masters:
                 parameter.copy_(value)
             else:
                 self.optimiser.state[parameter][key] = value.to(parameter.device)
-        self.publish()
-
-    @torch.no_grad()
-    def publish(self) -> None:
-        """Round the masters into the model."""
-        for seed, (parameter, master) in enumerate(self._published):
-            parameter.copy_(dither(master, seed) if self._dithered else master)
 
 
 def dither(weights: Tensor, seed: int) -> Tensor:

@@ -12,6 +12,7 @@ from test_architectures import CONFIGS, build
 from transformers import AutoModelForCausalLM
 
 from harness.allocation import shapes
+from harness.engines import head
 from harness.engines.conformance import (
     Case,
     broken_checkpoints_are_refused,
@@ -20,8 +21,9 @@ from harness.engines.conformance import (
     samples_are_well_formed,
     updates_without_gradient_change_nothing,
 )
-from harness.engines.embedded import head, sampling
+from harness.engines.embedded import sampling
 from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.masters import dither
 from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import EngineError
 from harness.learning.terms import Objective, Term, TermAnswer
@@ -151,14 +153,36 @@ def test_bf16_masters_learn_what_bf16_weights_would_lose(folder, prompts, tmp_pa
     )
     term = Term("own", "own", Objective(form="nll"), answers)
     before = {n: p.detach().clone() for n, p in engine.model.named_parameters()}
-    engine.update(prompts[:4], [term], Optimisation(learning_rate=1e-6))
-    moved = [(p != before[n]).float().mean() for n, p in engine.model.named_parameters()]
-    assert max(moved) < 0.2
+    for _ in range(5):
+        engine.update(prompts[:4], [term], Optimisation(learning_rate=1e-6))
+    whole = {n: p.detach() for n, p in engine.model.named_parameters()}
+    moved = torch.cat([(m.detach() - before[n].float()).flatten() for n, m in engine._masters.named.items()])
+    seen = torch.cat([(whole[n].float() - before[n].float()).flatten() for n in engine._masters.named])
+    nearest = torch.cat(
+        [(m.bfloat16().float() - before[n].float()).flatten() for n, m in engine._masters.named.items()]
+    )
+    share = [float((found * moved).sum() / moved.square().sum()) for found in (seen, nearest)]
+    assert share[0] == pytest.approx(1.0, abs=0.1)  # of what was learnt, what the model has
+    assert share[1] < 0.5
     for _ in range(20):
         engine.update(prompts[:4], [term], Optimisation(learning_rate=1e-3))
     assert engine.score(prompts[:1], [answers[0].tokens])[0].mean() > answers[0].denominator.mean() + 0.1
     engine.save(tmp_path / "saved")
     assert json.loads((tmp_path / "saved/config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_dithering_keeps_what_bf16_holds_and_the_mean_of_the_rest():
+    weights = torch.randn(300, 300) * 0.02
+    held = weights.bfloat16()
+    assert torch.equal(dither(held.float(), 3), held)
+    found = dither(weights, 3)
+    assert torch.equal(dither(weights, 3), found)
+    step = held.float().abs() * 2**-7
+    assert ((found.float() - weights).abs() <= step).all()
+    change = torch.full_like(weights, 1e-6)  # far less than a step
+    for sign in (1, -1):
+        moved = dither(held.float() + sign * change, 3).float() - held.float()
+        assert float(moved.mean()) == pytest.approx(sign * 1e-6, rel=0.1)
 
 
 @one_family

@@ -241,5 +241,6 @@ def test_a_key_says_the_precision_of_model_and_suite_whatever_machine_prepares_i
     shapes.cpu_bf16.cache_clear()
     assert len({tuple(c.key for c in prepared.cells) for prepared in found}) == 1
     assert found[0].cells[0].identity.versions["dtype of half-precision models"] == "bf16"
+    assert found[0].cells[0].identity.versions["rounding to bf16"] == "dithered"
     stated = prepare(str(suite), tmp_path, overrides=["engine_options.dtype=fp32"]).cells[0]
-    assert "dtype of half-precision models" not in stated.identity.versions
+    assert not {"dtype of half-precision models", "rounding to bf16"} & stated.identity.versions.keys()

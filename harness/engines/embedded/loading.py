@@ -21,8 +21,8 @@ from transformers import (
 from harness.allocation.shapes import Precision, chosen
 from harness.engines import lora as adapters
 from harness.engines.backend import Lora
-from harness.engines.embedded.head import Head
 from harness.engines.embedded.kernels import GROUPED, kinds_of_layers, recompute
+from harness.engines.head import Head
 from harness.engines.vocabulary import Vocabulary, check_small_files, check_weights, in_one_line, open_vocabulary
 from harness.errors import EngineError
 

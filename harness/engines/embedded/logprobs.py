@@ -11,8 +11,8 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.engines.embedded.head import Head, logprobs, whole_logprobs
 from harness.engines.embedded.kernels import after, by_layer, causal, kinds_of_layers, left_pad, positions
+from harness.engines.head import Head, logprobs, whole_logprobs
 
 # Padding, in tokens, that a bucket may hold before another forward pass is cheaper (measured on the micro families).
 PASS_COST = 64

@@ -169,7 +169,8 @@ class Warmup:
         said = {**asdict(self), "name": "", "mixture": asdict(self.mixture), "schedule": asdict(self.schedule)}
         code = versions(("stage0", "tasks", "learning", "engines", "engines/embedded"))
         plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.name)[:64]
-        return f"{plain}-{self.preset}-{self.seed}-{_digest(spec=said, precision=precision, code=code)}"
+        kept = "bf16, dithered" if precision == "bf16" else precision
+        return f"{plain}-{self.preset}-{self.seed}-{_digest(spec=said, precision=kept, code=code)}"
 
     def examples(self) -> Iterator[Example]:
         rng = Random(self.seed)

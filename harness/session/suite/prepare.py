@@ -320,14 +320,17 @@ def identities(suite: Suite) -> Callable[[Sequence[Policy], Variant | None], Ide
     pool, trained = training_source(training).pool_digest(), results_versions(training)
     models = {(p.model, p.revision): p for group in suite.groups for p in group.policies}
     known = {name: identity_of(policy) for name, policy in models.items()}
-    half = "" if suite.engine_options.get("dtype") else backend_of(suite.engine).half_precision
+    asked, half = suite.engine_options.get("dtype"), backend_of(suite.engine).half_precision
 
     def identity(policies: Sequence[Policy], variant: Variant | None) -> Identity:
         packages = [*(BASE if variant is None else CELL)]
         packages += ["stage0"] if any(p.is_micro or p.stage0 is not None for p in policies) else []
         own = {} if variant is None else {**trained, **dict([registry.PLUGINS.results_version(variant.regime)])}
-        if half and not all(p.is_micro for p in policies):
+        pretrained = [p for p in policies if not p.is_micro]
+        if half and pretrained and not asked:
             own["dtype of half-precision models"] = half
+        if asked != "fp32" and ((half and (asked or pretrained)) or any(p.stage0 for p in pretrained)):
+            own["rounding to bf16"] = "dithered"
         return Identity(
             models={p.name: known[p.model, p.revision] for p in policies},
             pool="" if variant is None else pool,
