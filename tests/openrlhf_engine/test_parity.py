@@ -10,7 +10,7 @@ import torch
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
 
-from harness.engines import checkpoint
+from harness.engines import checkpoint, head
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.learner import Tally
 from harness.engines.openrlhf import state
@@ -461,3 +461,22 @@ def test_a_checksum_shows_what_differs():
     others = [altered, swapped, tensor.T, tensor.reshape(1500, 3000), tensor.half(), tensor.float(), -tensor]
     assert len({checksum(t) for t in (tensor, *others)}) == 8
     assert checksum(tensor.T.contiguous().T) == checksum(tensor)
+
+
+@pytest.mark.parametrize(("stage", "dtype"), [(0, "fp32"), (2, "fp32"), (2, "bf16")])
+def test_a_large_vocabulary_in_parts_gives_the_same(stage, dtype, world, folders, monkeypatch):
+    """Under ZeRO 3 logits stay whole, see `trainer`."""
+    found = []
+    for at_once in (1 << 23, 100):
+        monkeypatch.setattr(head, "LOGITS", at_once)
+        trainers = InProcess()
+        strategy = Strategy(Settings(dtype=dtype, zero_stage=stage), 0.7)
+        grow(trainers, strategy, world, folders["qwen"])
+        rows = scoring_split([AnswerRow([5, 6], np.array([7, 8, 9], np.int32))], 1, 64).batches[0]
+        assert trainers.worker.head.fits(5) == (at_once > 100)
+        loss, norm, *_ = grow(trainers, strategy, world, folders["qwen"])
+        found.append([loss, norm, *(trainers.call("logprobs", rows, raw)[0][0] for raw in (False, True))])
+    for whole, parts in zip(*found, strict=True):
+        np.testing.assert_allclose(
+            parts, whole, rtol=1e-5 if dtype == "fp32" else 0.05, atol=1e-6 if dtype == "fp32" else 0.05
+        )

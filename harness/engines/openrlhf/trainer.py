@@ -24,6 +24,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor, distributed
 
 from harness.engines import lora
+from harness.engines.head import Head
+from harness.engines.head import logprobs as in_parts
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.offload import MemoryState, OffloadedTensors, all_tensors, release
 from harness.engines.openrlhf.remote import Process, cpu_seconds, processes
@@ -217,6 +219,8 @@ class Learnt(NamedTuple):
 
 
 class Trainer(ActorPPOTrainer):  # type: ignore[misc]
+    head: Head | None
+
     def learn(
         self, own: Sequence[MicroBatch], peer: Sequence[MicroBatch], forbidden: Tensor, optimisation: Optimisation
     ) -> Learnt:
@@ -226,7 +230,7 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
         for source, batches in (("own", own), ("peer", peer)):
             with gradients.collect(source):
                 for batch in batches:
-                    logp = logprobs(self.actor, batch, forbidden)
+                    logp = logprobs(self.actor, batch, forbidden, self.head)
                     if batch.packed is None:
                         loss = logp.sum() * 0.0
                     else:
@@ -267,6 +271,7 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
 
 class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
     forbidden: Tensor
+    head: Head | None
     trainer: Any
     actor: Any
     actor_optim: Any
@@ -302,6 +307,8 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         config = self.actor.model.module.config.get_text_config()
         self.forbidden = torch.zeros(config.vocab_size, device=torch.cuda.current_device())
         self.forbidden[list(forbidden)] = NEVER
+        # Under ZeRO 3 no rank has the whole output layer outside of the model's own pass.
+        self.head = self.trainer.head = None if strategy.stage == 3 else Head.of(self.actor.model.module)
         if engines and torch.distributed.get_rank() == 0:  # even an empty ray.get would join whatever cluster is about
             names = stored_names(self.actor.model.module)
             ray.get([engine.name_weights.remote(names) for engine in engines], timeout=strategy.deadline)
@@ -311,11 +318,11 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
 
     def logprobs(self, batches: Sequence[MicroBatch], raw: bool = False) -> list[Float32[np.ndarray, "N"]]:
         """Of the tokens asked for, per micro-batch. raw: at temperature 1 and with no id ruled out."""
-        return _scores(self.actor, batches, None if raw else self.forbidden)
+        return _scores(self.actor, batches, None if raw else self.forbidden, self.head)
 
     def base_logprobs(self, batches: Sequence[MicroBatch], folder: str) -> list[Float32[np.ndarray, "N"]]:
         with base_weights(self.actor.model, Path(folder)):
-            return _scores(self.actor, batches, self.forbidden)
+            return _scores(self.actor, batches, self.forbidden, self.head)
 
     def hold(self, wanted: MemoryState) -> None:
         model, away = self.actor.model, self._offloaded
@@ -396,25 +403,44 @@ def open_trainers(
     return [first, *(start(rank, *address) for rank in range(1, len(bundles)))]
 
 
-def logprobs(actor: Any, batch: MicroBatch, forbidden: Tensor | None) -> Float[Tensor, "N"]:
-    """Log-probabilities of the tokens asked for, row after row. `forbidden` None: at temperature 1, no id ruled out."""
+def logprobs(actor: Any, batch: MicroBatch, forbidden: Tensor | None, head: Head | None) -> Float[Tensor, "N"]:
+    """Log-probabilities of the tokens asked for, row after row. `forbidden` None: at temperature 1, no id ruled out. Many logits
+    are made for some of the vocabulary at a time, where there is a `head`."""
     device = torch.cuda.current_device()
     asked = batch.experience.action_mask.to(device)
     sequences = batch.experience.sequences.to(device)
+    targets = sequences[:, 1:][asked]
+    whole = head is None or not len(targets) or head.fits(sequences.numel())
+    hidden: list[Tensor] = []
+    hook = actor.model.module.base_model.register_forward_hook(lambda _, __, out: hidden.append(out.last_hidden_state))
     # OpenRLHF's forward divides by its temperature; only the positions asked for go through the softmax.
     output: dict[str, Tensor] = actor(
-        sequences, attention_mask=batch.experience.attention_mask.to(device), return_output=True
+        sequences,
+        attention_mask=batch.experience.attention_mask.to(device),
+        return_output=True,
+        logits_to_keep=int(not whole),  # 0: of all positions
     )
-    logits = output["logits"][:, :-1][asked]
-    logits = logits * actor.temperature if forbidden is None else logits + forbidden
-    scores: Tensor = -torch.nn.functional.cross_entropy(logits, sequences[:, 1:][asked], reduction="none")
+    hook.remove()
+    scores: Tensor
+    if whole:
+        logits = output["logits"][:, :-1][asked]
+        logits = logits * actor.temperature if forbidden is None else logits + forbidden
+        scores = -torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+    else:
+        assert head is not None
+        temperature, ruled_out = 1.0 if forbidden is None else actor.temperature, forbidden
+        if ruled_out is None:
+            ruled_out = torch.zeros(len(head.weight), device=device)
+        scores = in_parts(head, hidden[0][:, :-1][asked], targets, temperature, ruled_out)
     # Of an idle micro-batch nothing is asked, but its zero must be connected to every parameter.
     return scores if len(scores) else output["logits"][:1, 0].sum(dim=1) * 0.0
 
 
-def _scores(actor: Any, batches: Sequence[MicroBatch], forbidden: Tensor | None) -> list[Float32[np.ndarray, "N"]]:
+def _scores(
+    actor: Any, batches: Sequence[MicroBatch], forbidden: Tensor | None, head: Head | None
+) -> list[Float32[np.ndarray, "N"]]:
     with torch.no_grad():
-        return [logprobs(actor, batch, forbidden).float().cpu().numpy() for batch in batches]
+        return [logprobs(actor, batch, forbidden, head).float().cpu().numpy() for batch in batches]
 
 
 def _without_dropout(actor: Any, training: bool) -> None:
