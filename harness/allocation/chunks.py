@@ -1,4 +1,4 @@
-"""In what sizes the embedded engine works at a time. The engine and the plan's account of it read them here, without torch."""
+"""In what sizes the engines work at a time. They and the plan's account of it read them here, without torch."""
 
 from __future__ import annotations
 

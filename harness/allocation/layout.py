@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from harness.allocation.chunks import GPU_LOGITS
 from harness.allocation.cost_model import (
     DISK,
     USABLE,
@@ -215,7 +216,7 @@ def _trainers(policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu) -> Ite
     for checkpointing in (False, True):
         for zero in stages if ranks > 1 else stages[:1]:
             for micro in (m for m in MICRO_BATCHES if m <= answers or m == 1):
-                activations = activation_bytes(policy, micro * work.sequence, checkpointing)
+                activations = activation_bytes(policy, micro * work.sequence, checkpointing, zero)
                 measuring = measuring_bytes(policy, ranks, activations)
                 memory = msgspec.structs.replace(
                     trainer_states(policy, zero, ranks),
@@ -226,13 +227,17 @@ def _trainers(policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu) -> Ite
                 yield memory, micro, checkpointing, zero
 
 
-def activation_bytes(policy: PolicyDemand, tokens: int, checkpointing: bool) -> int:
-    """What the backward pass of so many tokens needs kept, logits included: what autograd keeps of transformers' own modules
-    (`meta`); with checkpointing each layer's input, and one layer at a time (Korthikanti et al., arXiv 2205.05198)."""
+def activation_bytes(policy: PolicyDemand, tokens: int, checkpointing: bool, zero: int = 3) -> int:
+    """What the backward pass of so many tokens needs kept, logits included, which are all there at once under ZeRO 3 alone: what
+    autograd keeps of transformers' own modules (`meta`); with checkpointing each layer's input, and one layer at a time
+    (Korthikanti et al., arXiv 2205.05198)."""
     model, size = policy.model, policy.value_bytes
     kept = model.half if size == 2 else model.full
     layers = model.layers * size * model.hidden + kept.layer if checkpointing else kept.layers
-    return tokens * (layers + kept.head + LOGITS_BYTES * model.vocab)
+    logits = LOGITS_BYTES * tokens * model.vocab
+    if zero < 3 and tokens * model.vocab > GPU_LOGITS:  # as `embedded` counts it
+        logits = LOGITS_BYTES * GPU_LOGITS + 2 * size * model.largest * (not policy.lora)
+    return tokens * (layers + kept.head) + logits
 
 
 def measuring_bytes(policy: PolicyDemand, ranks: int, activations: int) -> int:

@@ -106,7 +106,7 @@ def test_ram_or_measuring_can_be_what_is_too_much() -> None:
     pair = cell("Qwen3-1.7B-Base", "Qwen2.5-Math-1.5B")
     assert "of RAM on one node where the largest has 32.0 GB" in str(plan("1xH100-80G+16cpu-32G", pair).shortfall)
     needy = cell("Qwen3-4B", measured=True, work=replace(WORK, prompts=8))
-    sizes = [f"1xH100-{n}G" for n in range(70, 130)]
+    sizes = [f"1xH100-{n}G+16cpu-400G" for n in range(50, 130)]
     words = next(str(found.shortfall) for n in sizes if plan(n, replace(needy, policies=cell("Qwen3-4B").policies)).feasible
                  for found in [plan(n, needy)])  # fmt: skip
     assert words.endswith("; without measuring (training.measure_every: 0) it fits")

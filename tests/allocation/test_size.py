@@ -164,7 +164,8 @@ def test_plan_and_engine_have_their_sizes_from_one_place() -> None:
     """Every number true, 26; The GPU path, 13: on a GPU the output layer has more logits at once, and they are planned."""
 
     from harness.allocation import embedded
-    from harness.engines.embedded import engine, head, kernels, sampling
+    from harness.engines import head
+    from harness.engines.embedded import engine, kernels, sampling
     from harness.engines.embedded.plugin import EmbeddedOptions
 
     for module in (embedded, kernels, engine, head, sampling):
