@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,6 @@ from harness.allocation.inventory import Inventory
 from harness.allocation.shapes import MICRO, Precision, chosen, load_config
 from harness.engines.protocol import PolicyEngine
 from harness.errors import SuiteError, UsageError
-from harness.exchange.wire import InProcess, Transport
 from harness.suite.schema import Policy
 
 if TYPE_CHECKING:
@@ -129,10 +128,6 @@ class Backend(ABC):
     @abstractmethod
     def reference(self, policy: Policy, folder: Path) -> PolicyEngine:
         """The same, frozen: it is only sampled and scored."""
-
-    def transport(self, endpoints: Sequence[str]) -> Transport:
-        """How the policies' messages travel."""
-        return InProcess(endpoints)
 
     def cpu_seconds(self, policy: str) -> float:
         """Spent on a policy so far."""

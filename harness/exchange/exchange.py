@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Condition
 from time import monotonic
 from types import MappingProxyType
 
@@ -12,13 +13,23 @@ import msgspec
 
 from harness.errors import CheckpointError, ExchangeError
 from harness.exchange.misbehaviour import Sender
-from harness.exchange.wire import MAX_MESSAGE_BYTES, Delivery, InProcess, Transport, decode, encode
+from harness.exchange.wire import MAX_MESSAGE_BYTES, decode, encode
 from harness.experience.records import SHIPPED, Record, Refusal, Rollout, Scores
 from harness.store.rows import ExchangeRow
 from harness.suite.schema import Defences, Edge, edges_of
 
 CEILING_SECONDS = 3600.0  # the longest wait of all, for runs that switch the deadline off
 MEMORY_STEPS = 64  # how far back prompts and duplicates are remembered where the staleness limit is switched off
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What one author sent in one go. sender: who it was, whatever the messages say; step: the sender's word."""
+
+    sender: str
+    step: int
+    messages: tuple[bytes, ...]
+
 
 Admitted = tuple[Record, ExchangeRow, bytes]
 """A record that was let in, its entry, and its message."""
@@ -113,8 +124,6 @@ class Admission:
                 refused.append(entry)
             else:
                 admitted.append((record, entry, message))
-        if delivery.dropped:
-            sum_up(Refusal.QUOTA, delivery.dropped, delivery.dropped_bytes)
         return admitted, refused + list(unread.values())
 
     def _spend(self, sender: str, size: int) -> None:
@@ -201,14 +210,14 @@ class Exchange:
         deadline: float = 0.0,
         quotas: Quotas | None = None,
         defences: Defences | None = None,
-        transport: Transport | None = None,
         record: Callable[[int, str, Sequence[bytes]], None] | None = None,
     ) -> None:
         self.policies = tuple(policies)
         self.edges = edges_of(policies, edges)
         self.defences = defences or Defences()
         self.deadline = min(deadline, CEILING_SECONDS) if self.defences.deadline else CEILING_SECONDS
-        self.transport = transport or InProcess(policies)
+        self._arrived = Condition()
+        self._boxes: dict[str, list[Delivery]] = {policy: [] for policy in policies}
         self.ledger: list[ExchangeRow] = []
         self._record = record
         # per receiver and author, the last step that the author is known to have finished
@@ -245,7 +254,20 @@ class Exchange:
     ) -> None:
         """Send ready-made messages. addressed: the only receiver of some."""
         for to in self.receivers(author):
-            self.transport.send(author, to, step, [m for m in messages if addressed.get(m, to) == to])
+            self.deliver(Delivery(author, step, tuple(m for m in messages if addressed.get(m, to) == to)), to)
+
+    def deliver(self, delivery: Delivery, receiver: str) -> None:
+        """Hand over without waiting. The policies may send and collect side by side."""
+        with self._arrived:
+            self._boxes[receiver].append(delivery)
+            self._arrived.notify_all()
+
+    def _take(self, receiver: str, timeout: float) -> list[Delivery]:
+        """All that has arrived, each sender's in order; waits so many seconds at most for the first."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._boxes[receiver], timeout)
+            found, self._boxes[receiver] = self._boxes[receiver], []
+        return found
 
     def collect(self, receiver: str, step: int, prompts: Sequence[str], behind: int = 0) -> Collected:
         """What peers sent up to `step`; never raises for what a peer did. prompts: ids, in order. behind: steps that an author
@@ -276,7 +298,7 @@ class Exchange:
     def _receive(self, receiver: str, step: int, behind: int) -> tuple[list[Delivery], tuple[str, ...]]:
         """Deliveries until every author has finished the step or the time is up, and who had not."""
         gate, end, reached = self._gates[receiver], monotonic() + self.deadline, self._reached[receiver]
-        arrived = [*self._early.pop(receiver, {}).values(), *self.transport.receive(receiver, 0.0)]
+        arrived = [*self._early.pop(receiver, {}).values(), *self._take(receiver, 0.0)]
         early, deliveries = self._early[receiver], list[Delivery]()
         while True:
             for delivery in arrived:
@@ -294,7 +316,7 @@ class Exchange:
             if not awaited or left <= 0:
                 gate.absent = (gate.absent | set(missing)) - done
                 return deliveries, missing
-            arrived = self.transport.receive(receiver, left)
+            arrived = self._take(receiver, left)
 
     def state(self) -> bytes:
         """The receivers' memory, to checkpoint between steps, without messages under way."""

@@ -11,8 +11,10 @@ from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
 
 from harness.engines import checkpoint, head
+from harness.engines.backend import read_options
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.learner import Tally
+from harness.engines.lora import ADAPTERS
 from harness.engines.openrlhf import state
 from harness.engines.openrlhf.offload import MemoryState, all_tensors, storages
 from harness.engines.openrlhf.plugin import Settings
@@ -21,7 +23,7 @@ from harness.engines.openrlhf.strategy import Strategy
 from harness.engines.openrlhf.trainer import AnswerRow, PolicyWorker, learning_splits, open_trainers, scoring_split
 from harness.engines.protocol import Optimisation, Sampling
 from harness.engines.vocabulary import open_vocabulary
-from harness.errors import CheckpointError, EngineError
+from harness.errors import CheckpointError, EngineError, SuiteError
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer
 from harness.experience.records import GroupValue
 from harness.learning import registry
@@ -31,6 +33,7 @@ from harness.learning.terms import Objective, Term, TermAnswer, scheduled
 from harness.verification.verdict import Verdict
 
 LONGEST = 24
+LORA = {"rank": 4, "alpha": 8.0}
 LOSS, NORM, WEIGHT = 1e-5, 1e-4, 1e-5
 """Relative, relative, absolute per step."""
 STEP = 1e-4
@@ -365,7 +368,8 @@ def sealed(trainers, folder, version):
 
 def contents(folder):
     """All tensors of a checkpoint; of tied ones that which both engines write."""
-    found = {file: load_torch(folder / file) for file in ("model.safetensors", checkpoint.OPTIMISER)}
+    files = ("model.safetensors", ADAPTERS, checkpoint.OPTIMISER)
+    found = {file: load_torch(folder / file) for file in files if (folder / file).exists()}
     return {(file, name): t for file, ts in found.items() for name, t in ts.items() if name != "lm_head.weight"}
 
 
@@ -374,23 +378,30 @@ def same(these, those):
     assert not [name for name, tensor in these.items() if not torch.equal(tensor, those[name])]
 
 
+@pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "adapters"])
 @pytest.mark.parametrize(("stage", "dtype"), [(0, "fp32"), (2, "fp32"), (2, "bf16"), (3, "bf16")])
-def test_checkpoints_pass_between_engines_bit_for_bit(stage, dtype, trainers, world, folders, tmp_path):
+def test_checkpoints_pass_between_engines_bit_for_bit(stage, dtype, lora, trainers, world, folders, tmp_path):
     """Items 1 and 5: weights, masters, moments and steps go from one engine to the other and back, in both precisions."""
+    options = {"dtype": dtype, "zero_stage": stage, "trainers": trainers.ranks, "lora": lora}
+    if lora and stage == 3:
+        with pytest.raises(SuiteError, match="engine_options: lora needs zero_stage 0 or 2"):
+            read_options(Settings, options)
+        return
     folder, terms = folders["qwen"], world.terms("token-ppo-token")[:1]
-    strategy = Strategy(Settings(dtype=dtype, zero_stage=stage, trainers=trainers.ranks), 1.0)
+    strategy = Strategy(read_options(Settings, options), 1.0)
     grow(trainers, strategy, world, folder)
     ours = sealed(trainers, tmp_path / "ours", 1)
-    assert len([name for file, name in ours if name.startswith("master:")]) == (
-        len(ours) // 5 if dtype == "bf16" else 0
-    )
-    embedded = EmbeddedEngine("a", folder, device="cpu", dtype=dtype)
+    entries = [name.partition(":")[0] for file, name in ours if file == checkpoint.OPTIMISER]
+    assert entries.count("master") == (entries.count("step") if dtype == "bf16" else 0)
+    assert (ADAPTERS in {file for file, _ in ours}) == (lora is not None)
+    embedded = EmbeddedEngine("a", folder, device="cpu", dtype=dtype, lora=lora)
     embedded.restore(tmp_path / "ours")
     embedded.save(tmp_path / "taken")
     same(contents(tmp_path / "taken"), ours)
     embedded.update(world.prompts, terms, Optimisation(learning_rate=1e-3, max_tokens=LONGEST))
     embedded.save(tmp_path / "theirs")
-    trainers.call("init_model_from_pretrained", strategy, str(tmp_path / "theirs"), 1 << 30)
+    strategy.adapters = tmp_path / "theirs" if lora else None
+    trainers.call("init_model_from_pretrained", strategy, str(folder if lora else tmp_path / "theirs"), 1 << 30)
     trainers.call("join", [], open_vocabulary(folder, chat=False).forbidden)
     trainers.call("load_moments", str(tmp_path / "theirs" / checkpoint.OPTIMISER))
     same(sealed(trainers, tmp_path / "back", 2), contents(tmp_path / "theirs"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 
@@ -178,11 +177,6 @@ def test_importing_changes_nothing():
         "    assert not getattr(module, name).__module__.startswith('harness'), name\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
-
-
-def test_experience_has_the_fields_in_use():
-    names = {field.name for field in fields(found("openrlhf.trainer.ppo_utils.experience:Experience"))}
-    assert {"sequences", "attention_mask", "action_mask"} <= names
 
 
 def test_openrlhf_reads_no_argument_that_the_engine_does_not_set():

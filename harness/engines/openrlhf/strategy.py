@@ -56,11 +56,10 @@ def _absent(name: str, *_: Any, **__: Any) -> NoReturn:
 
 
 import_without_flash()
-from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer, PolicyModelActor  # noqa: E402
 from openrlhf.utils.deepspeed import DeepspeedStrategy  # noqa: E402
 
-__all__ = ["ActorPPOTrainer", "Experience", "PolicyModelActor", "Strategy", "arguments", "import_without_flash"]
+__all__ = ["ActorPPOTrainer", "PolicyModelActor", "Strategy", "arguments", "import_without_flash"]
 
 
 class Strategy(DeepspeedStrategy):  # type: ignore[misc]

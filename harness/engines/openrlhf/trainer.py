@@ -1,4 +1,4 @@
-"""The DeepSpeed side: answers as OpenRLHF's `Experience` in micro-batches, and its policy actor with the harness's surrogate.
+"""The DeepSpeed side: answers in micro-batches, and OpenRLHF's policy actor with the harness's surrogate.
 All ranks run equally many passes, some of them idle ones of zero loss."""
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor, distributed
+from torch.nn.utils.rnn import pad_sequence
 
 from harness.engines import lora
 from harness.engines.head import Head
@@ -38,7 +39,7 @@ from harness.engines.openrlhf.state import (
     synced_weights,
     weights,
 )
-from harness.engines.openrlhf.strategy import ActorPPOTrainer, Experience, PolicyModelActor, Strategy
+from harness.engines.openrlhf.strategy import ActorPPOTrainer, PolicyModelActor, Strategy
 from harness.engines.protocol import Optimisation
 from harness.errors import EngineError
 from harness.learning.minibatches import MiniBatch, Packed, pack
@@ -60,11 +61,10 @@ class AnswerRow:
         return len(self.prompt) + len(self.answer)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MicroBatch:
-    """sequences, attention_mask (B, L), action_mask (B, L - 1); `packed` is None where nothing is learnt."""
+class MicroBatch(NamedTuple):
+    """packed: None where nothing is learnt."""
 
-    experience: Experience
+    rows: Sequence[AnswerRow]
     packed: Packed | None = None
 
 
@@ -73,19 +73,6 @@ class Split(NamedTuple):
 
     batches: list[list[MicroBatch]]
     places: list[list[list[int]]]
-
-
-def experience(rows: Sequence[AnswerRow]) -> Experience:
-    width = max(row.length for row in rows)
-    sequences = torch.zeros(len(rows), width, dtype=torch.long)
-    attention = torch.zeros(len(rows), width, dtype=torch.long)
-    actions = torch.zeros(len(rows), width - 1, dtype=torch.bool)
-    for index, row in enumerate(rows):
-        sequences[index, : row.length] = torch.tensor([*row.prompt, *row.answer.tolist()])
-        attention[index, : row.length] = 1
-        asked = True if row.mask is None else torch.from_numpy(row.mask)
-        actions[index, len(row.prompt) - 1 : row.length - 1] = asked
-    return Experience(sequences=sequences, attention_mask=attention, action_mask=actions)
 
 
 def scoring_split(rows: Sequence[AnswerRow], ranks: int, budget: int) -> Split:
@@ -123,9 +110,9 @@ def _split(
         else:
             groups.append([index])
     longest = max(fewest, *map(len, shares))
-    idle = MicroBatch(experience([AnswerRow([0], np.zeros(1, np.int32), np.zeros(1, bool))]))
+    idle = MicroBatch([AnswerRow([0], np.zeros(1, np.int32), np.zeros(1, bool))])
     batches = [
-        [*(MicroBatch(experience([rows[i] for i in g]), packed(g)) for g in groups), *[idle] * (longest - len(groups))]
+        [*(MicroBatch([rows[i] for i in g], packed(g)) for g in groups), *[idle] * (longest - len(groups))]
         for groups in shares
     ]
     return Split(batches, shares)
@@ -407,8 +394,12 @@ def logprobs(actor: Any, batch: MicroBatch, forbidden: Tensor | None, head: Head
     """Log-probabilities of the tokens asked for, row after row. `forbidden` None: at temperature 1, no id ruled out. Many logits
     are made for some of the vocabulary at a time, where there is a `head`."""
     device = torch.cuda.current_device()
-    asked = batch.experience.action_mask.to(device)
-    sequences = batch.experience.sequences.to(device)
+    sequences = pad_sequence([torch.tensor([*r.prompt, *r.answer.tolist()]) for r in batch.rows], batch_first=True)
+    inside = torch.arange(sequences.shape[1]) < torch.tensor([row.length for row in batch.rows])[:, None]
+    asked = torch.zeros_like(inside[:, 1:])
+    for place, row in zip(asked, batch.rows, strict=True):
+        place[len(row.prompt) - 1 : row.length - 1] = True if row.mask is None else torch.from_numpy(row.mask)
+    sequences, asked = sequences.to(device), asked.to(device)
     targets = sequences[:, 1:][asked]
     whole = head is None or not len(targets) or head.fits(sequences.numel())
     hidden: list[Tensor] = []
@@ -416,7 +407,7 @@ def logprobs(actor: Any, batch: MicroBatch, forbidden: Tensor | None, head: Head
     # OpenRLHF's forward divides by its temperature; only the positions asked for go through the softmax.
     output: dict[str, Tensor] = actor(
         sequences,
-        attention_mask=batch.experience.attention_mask.to(device),
+        attention_mask=inside.long().to(device),
         return_output=True,
         logits_to_keep=int(not whole),  # 0: of all positions
     )

@@ -168,9 +168,7 @@ class Run:
         scored = any(Need.SCORES in m.regime.needs for m in self.learners)
         apart = self.engines.side_by_side and cell.sharing.max_staleness > 0
         lockstep = not apart or scored or cell.variant.replay is not None
-        self.exchange = CellExchange(
-            cell, self.folder, self.learners, self.engines.transport, self._strengths, done, lockstep
-        )
+        self.exchange = CellExchange(cell, self.folder, self.learners, self._strengths, done, lockstep)
         if found is None:
             self._curve(0)
         else:

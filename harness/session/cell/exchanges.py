@@ -13,7 +13,6 @@ from harness.errors import CellError, StoreError
 from harness.exchange.exchange import Exchange, Quotas
 from harness.exchange.misbehaviour import Sender, condition_of
 from harness.exchange.replay import ReplaySource, ReplayWriter
-from harness.exchange.wire import Transport
 from harness.experience.answers import Group
 from harness.experience.records import Draft, Record, Rollout, Scores
 from harness.learning.terms import Schedule
@@ -45,7 +44,6 @@ class CellExchange:
         cell: Cell,
         folder: Path,
         learners: Sequence[Learner],
-        transport: Callable[[Sequence[str]], Transport],
         strengths: Callable[[], Mapping[str, float]],
         done: int,
         lockstep: bool = True,
@@ -69,10 +67,9 @@ class CellExchange:
             for line in ("", *((ASKS,) if Draft in shares else ()))
         }
         joined = [*s.among(names, strengths), *((a, r) for a in self._replayed for r in names)]
-        among = [*names, *self._replayed]
         line = partial(
             Exchange,
-            among,
+            [*names, *self._replayed],
             max_staleness=s.max_staleness,
             quotas=Quotas.fitting(
                 cell.training.prompts,
@@ -84,11 +81,11 @@ class CellExchange:
             deadline=0.0 if lockstep else s.deadline_seconds,
         )
         record = self._writer.record if self._writer else None
-        self.exchange = line(joined if shares else (), kinds=kinds, transport=transport(among), record=record)
+        self.exchange = line(joined if shares else (), kinds=kinds, record=record)
         self.asks: Exchange | None = None
         if Draft in shares:  # who listens to a peer asks it
             asked = [(reader, author) for author, reader in self.exchange.edges]
-            self.asks = line(asked, kinds=frozenset({Draft}), transport=transport(among))
+            self.asks = line(asked, kinds=frozenset({Draft}))
         self._names = names
         self.memory = s.max_staleness if s.defences.staleness else max(s.max_staleness, _MEMORY_WITHOUT_LIMIT)
         """Steps back from which answers may still arrive."""
