@@ -110,11 +110,12 @@ def test_a_failed_check_of_the_protocol_is_named(room: Room, monkeypatch: pytest
 def test_lora(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("peft", reason="extra `lora`")
     monkeypatch.setattr(gpu_check, "CHECKS", ())
-    found = gpu_check.lora(room)
+    lora = gpu_check.PARTS["lora"][0]
+    found = lora(room)
     assert not found.faults
     assert found.figures["the same after an update"] == 0.0
     monkeypatch.setattr(gpu_check, "version", lambda *names: "")
-    assert gpu_check.lora(room).lacks.startswith("needs peft")
+    assert lora(room).lacks.startswith("needs peft")
 
 
 @pytest.mark.parametrize("kind", ["H100", "CORE"])

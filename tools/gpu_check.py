@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from statistics import median
@@ -155,6 +156,8 @@ def environment(room: Room) -> Found:
 
 def engine(room: Room, **options: Any) -> Found:
     """The engine protocol's own checks in fp32; the CPU's numbers on the device; bf16."""
+    if options.get("lora") and not version("peft"):
+        return Found(lacks="needs peft: pip install -e '.[lora]' -c constraints.txt")
     policy, prompts, found = tiny_policy(room.folder / "policy"), tiny_prompts(8), Found()
 
     def case(name: str, **other: Any) -> Case:
@@ -183,13 +186,6 @@ def engine(room: Room, **options: Any) -> Found:
     found.below("its gradient norm, relative to fp32", abs(rounded / same - 1), 0.2)
     found.words = f"{len(CHECKS)} checks of the protocol; the CPU's numbers in fp32"
     return found
-
-
-def lora(room: Room) -> Found:
-    """The same with adapters, which alone are trained."""
-    if not version("peft"):
-        return Found(lacks="needs peft: pip install -e '.[lora]' -c constraints.txt")
-    return engine(room, lora={"rank": 8, "alpha": 16.0})
 
 
 # Memory and seconds, planned and measured -----------------------------------------------------------------------------
@@ -400,18 +396,9 @@ def resumed(room: Room) -> Found:
     return found
 
 
-def turns(room: Room) -> Found:
-    """Two policies of the OpenRLHF engine on one device, in fp32: they take turns."""
-    return clustered(room, "llama-qwen/hacpo/11", "engine_options.dtype=fp32")
-
-
-def sleep(room: Room) -> Found:
-    """The same in bf16, and trainer and rollout engine of a policy take turns, too."""
-    return clustered(room, "llama-qwen/sgt/11", "engine_options.dtype=bf16", "engine_options.sleep=true")
-
-
-def clustered(room: Room, only: str, *overrides: str) -> Found:
-    """The engine compares every tensor's checksum at every weight sync, and fails the cell where one differs."""
+def clustered(room: Room, *overrides: str) -> Found:
+    """Two policies of the OpenRLHF engine take turns on one device. The engine compares every tensor's checksum at every weight
+    sync, and fails the cell where one differs."""
     if missing := [name for name in ENGINE if not version(name, f"{name}-cpu")]:
         return Found(lacks=f"needs {', '.join(missing)}: make install-openrlhf")
     sets = [
@@ -421,7 +408,7 @@ def clustered(room: Room, only: str, *overrides: str) -> Found:
         "evaluation.curve_every=4",
     ]
     sets += [f"engine_options.rollout_memory={ROLLOUT_MEMORY / visible()[0].memory:.3f}"] if room.gpu else []
-    found = one_cell("suites/openrlhf_cpu.yaml", only, [*sets, *overrides], room)
+    found = one_cell("suites/openrlhf_cpu.yaml", "llama-qwen/hacpo/11", [*sets, *overrides], room)
     found.words = f"{found.words}, each followed by a weight sync whose tensors arrived as sent"
     return found
 
@@ -453,10 +440,11 @@ PARTS: dict[str, tuple[Callable[[Room], Found], float]] = {
     "environment": (environment, 60),
     "engine": (engine, 150),
     "speed": (speed, 240),
-    "lora": (lora, 150),
+    "lora": (partial(engine, lora={"rank": 8, "alpha": 16.0}), 150),  # adapters alone are trained
     "resumed": (resumed, 240),
-    "turns": (turns, 330),
-    "sleep": (sleep, 330),
+    "turns": (lambda room: clustered(room, "engine_options.dtype=fp32"), 330),
+    # trainer and rollout engine of a policy take turns, too
+    "sleep": (lambda room: clustered(room, "engine_options.dtype=bf16", "engine_options.sleep=true"), 330),
 }
 """With their deadlines in seconds: 25 minutes in all."""
 

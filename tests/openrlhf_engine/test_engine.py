@@ -14,7 +14,6 @@ from alone import Alone
 from first_ratios import check_every_regime
 
 from harness.engines.conformance import CHECKS, Case, name_of
-from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.openrlhf.cluster import Reservation
 from harness.engines.openrlhf.engine import Base, OpenRLHFEngine
 from harness.engines.openrlhf.plugin import Settings
@@ -121,24 +120,6 @@ def test_weights_that_transformers_renames_are_synced_too(folders, prompts):
         assert max(np.abs(a - s.logprobs).max() for a, s in zip(again, flat, strict=True)) > 1e-2
     finally:
         engine.close()
-
-
-def test_checkpoints_pass_between_engines(make, prompts, folders, tmp_path):
-    ours, embedded = make("a"), EmbeddedEngine("a", folders["qwen"], device="cpu")
-    samples = ours.sample(prompts[:6], np.arange(24, dtype=np.uint64).reshape(6, 4), Sampling(1.0, 24))
-    terms, optimisation = [own_term(prompts[:6], samples)], Optimisation(learning_rate=1e-4, max_tokens=24)
-    for source, target in ((ours, embedded), (embedded, ours)):
-        source.update(prompts[:6], terms, optimisation)
-        source.save(tmp_path / "checkpoint")
-        target.restore(tmp_path / "checkpoint")
-        assert target.version == source.version
-        reports = [engine.update(prompts[:6], terms, optimisation) for engine in (source, target)]
-        assert reports[0].loss == pytest.approx(reports[1].loss, rel=1e-4, abs=1e-6)
-        assert reports[0].gradient_norm == pytest.approx(reports[1].gradient_norm, rel=1e-4)
-    flat = [s.tokens for group in samples for s in group]
-    asked = [p for p in prompts[:6] for _ in range(4)]
-    for a, b in zip(ours.score(asked, flat), embedded.score(asked, flat), strict=True):
-        assert np.abs(a - b).max() < 1e-4
 
 
 def test_a_reference_keeps_the_base(make, prompts):

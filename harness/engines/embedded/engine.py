@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32, Int32, UInt64
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
 from harness.allocation.chunks import CACHE_BYTES, MICRO_TOKENS
 from harness.allocation.shapes import Precision
@@ -24,7 +24,7 @@ from harness.engines.embedded.kernels import packed
 from harness.engines.embedded.loading import open_policy
 from harness.engines.embedded.logprobs import Request, answer_logprobs, microbatches
 from harness.engines.embedded.numerics import Numerics, require
-from harness.engines.embedded.sampling import Drawn, draw
+from harness.engines.embedded.sampling import draw
 from harness.engines.learner import learn
 from harness.engines.masters import Masters
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
@@ -63,6 +63,8 @@ class EmbeddedEngine:
             open_policy, device=self._device, chat=chat, name=name, lora=self._lora, checkpointing=checkpointing
         )
         self._policy = self._open(folder, precision=dtype)
+        vocabulary = self._vocabulary = self._policy.vocabulary
+        self.tokenizer, self.stop, self.reads = vocabulary.tokenizer, vocabulary.stop, vocabulary.reads
         if numerics == "portable":
             if (self._device.type, self.precision) != ("cpu", "fp32"):
                 raise EngineError(
@@ -76,24 +78,13 @@ class EmbeddedEngine:
         return "fp32" if self.model.dtype == torch.float32 else "bf16"
 
     @property
-    def tokenizer(self) -> PreTrainedTokenizerFast:
-        return self._policy.vocabulary.tokenizer
-
-    @property
-    def stop(self) -> tuple[int, ...]:
-        return self._policy.vocabulary.stop
-
-    @property
     def model(self) -> PreTrainedModel:
         return self._policy.model
-
-    def reads(self, prompt: Prompt) -> str:
-        return self._policy.vocabulary.reads(prompt)
 
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
-        ids = [self._policy.vocabulary.encode(prompt) for prompt in prompts]
+        ids = [self._vocabulary.encode(prompt) for prompt in prompts]
         group = seeds.shape[1]
         samples: list[list[Sample]] = [[] for _ in prompts]
         with packed(self.model, seeds.size):
@@ -108,13 +99,12 @@ class EmbeddedEngine:
                     forbidden=self._policy.forbidden,
                 )
                 for row in range(len(chunk) * group):
-                    samples[chunk[row // group]].append(self._sample(drawn, row))
+                    tokens = drawn.tokens[row, : drawn.lengths[row]].astype(np.int32)
+                    finished = bool(drawn.finished[row])
+                    text = self._vocabulary.text(tokens, finished)
+                    own = Sample(tokens, drawn.logprobs[row, : len(tokens)], text, finished)
+                    samples[chunk[row // group]].append(own)
         return samples
-
-    def _sample(self, drawn: Drawn, row: int) -> Sample:
-        tokens, finished = drawn.tokens[row, : drawn.lengths[row]].astype(np.int32), bool(drawn.finished[row])
-        text = self._policy.vocabulary.text(tokens, finished)
-        return Sample(tokens, drawn.logprobs[row, : len(tokens)], text, finished)
 
     @torch.inference_mode()
     def score(
@@ -194,12 +184,12 @@ class EmbeddedEngine:
             yield piece, found, tokens
 
     def _request(self, prompt: int, tokens: Int32[np.ndarray, "T"]) -> Request:
-        return Request(prompt, self._policy.vocabulary.checked(tokens).tolist())
+        return Request(prompt, self._vocabulary.checked(tokens).tolist())
 
     def _distinct(self, prompts: Sequence[Prompt]) -> tuple[list[list[int]], dict[str, int]]:
         distinct = {prompt.id: prompt for prompt in prompts}
         place = {prompt: index for index, prompt in enumerate(distinct)}
-        return [self._policy.vocabulary.encode(p) for p in distinct.values()], place
+        return [self._vocabulary.encode(p) for p in distinct.values()], place
 
     def _chunks(self, ids: Sequence[list[int]], group: int, max_new_tokens: int) -> Iterator[list[int]]:
         """Prompts in batches whose keys and values fit `CACHE_BYTES`, longest first."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -75,7 +76,9 @@ class OpenRLHFEngine:
             )
         self._folder = str(folder.resolve())
         self._group, self._slot = reservation.group, reservation.slots[name]
-        self._lease = DeviceLease(name, self._slot.devices, settings, self._hold_trainers, self._hold_rollouts)
+        self._lease = DeviceLease(
+            name, self._slot.devices, settings, partial(self._hold, True), partial(self._hold, False)
+        )
         try:
             with self._lease.whole_turn():
                 self._start()
@@ -291,13 +294,9 @@ class OpenRLHFEngine:
         found = self._gather(up, "starting", self._settings.start_seconds, watch=[])
         self._processes = [process for processes in found for process in processes]
 
-    def _hold_trainers(self, held: MemoryState) -> None:
-        calls = [member.call("hold", held) for member in self._trainers]
-        self._gather(calls, "falling asleep or waking up")
-
-    def _hold_rollouts(self, held: MemoryState) -> None:
-        calls = [member.call("hold", held) for member in self._rollouts]
-        self._gather(calls, "falling asleep or waking up", watch=self._trainers)
+    def _hold(self, trainers: bool, held: MemoryState) -> None:
+        members, watch = (self._trainers, None) if trainers else (self._rollouts, self._trainers)
+        self._gather([member.call("hold", held) for member in members], "falling asleep or waking up", watch=watch)
 
     def _load(self, folder: str) -> None:
         loading = ("init_model_from_pretrained", self._strategy, folder, STEPS, None)

@@ -160,14 +160,11 @@ class OpenRLHF(Backend):
         self._turn_back = False
         self._engines: dict[str, list[OpenRLHFEngine]] = {name: [] for name in options}
 
-    def open(self, policy: Policy, folder: Path) -> PolicyEngine:
-        return self._start(policy, folder)
-
     def reference(self, policy: Policy, folder: Path) -> PolicyEngine:
         from harness.engines.openrlhf.engine import Base
 
         opened = self._engines[policy.name]
-        return Base(opened[0] if opened else self._start(policy, folder, trained=False))
+        return Base(opened[0] if opened else self.open(policy, folder, trained=False))
 
     def cpu_seconds(self, policy: str) -> float:
         """Of the policy's actors, its reference's among them, and of the calling thread."""
@@ -185,7 +182,7 @@ class OpenRLHF(Backend):
             running = [pool.submit(work, item) for item in listed]
         return [one.result() for one in running]
 
-    def _start(self, policy: Policy, folder: Path, trained: bool = True) -> OpenRLHFEngine:
+    def open(self, policy: Policy, folder: Path, trained: bool = True) -> OpenRLHFEngine:
         from harness.engines.openrlhf.engine import OpenRLHFEngine
 
         engine = OpenRLHFEngine(

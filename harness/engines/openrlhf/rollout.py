@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,18 +26,7 @@ ROLLOUT_SHARE = 0.2  # of a bundle's device, in Ray's books
 
 
 class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
-    _stored: Mapping[str, str] = {}
     _held = MemoryState.ALL
-
-    async def name_weights(self, stored: Mapping[str, str]) -> None:
-        """Take the trainer's weights of these names under those that a checkpoint has."""
-        self._stored = stored
-
-    async def update_weight(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        return await super().update_weight(self._stored.get(name, name), *args, **kwargs)
-
-    async def update_weight_cuda_ipc(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        return await super().update_weight_cuda_ipc(self._stored.get(name, name), *args, **kwargs)
 
     async def sample(self, prompts: Sequence[list[int]], settings: Sequence[SamplingParams]) -> list[Sample]:
         """An answer to each prompt, without its text. The prefix cache is emptied and the scheduler held until it has all requests,

@@ -62,10 +62,10 @@ def forget_gathered(engine: Any) -> None:
 
 @contextmanager
 def synced_weights(engine: Any) -> Iterator[dict[str, torch.nn.Parameter]]:
-    """By the names of the model without adapters, what rollout engines are to have: inside, adapters are merged into frozen
-    weights, whose own values wait in the host's memory."""
+    """What rollout engines are to have, by the names of a checkpoint: inside, adapters are merged into frozen weights, whose own
+    values wait in the host's memory."""
     module = engine.module
-    plain = lora.plain_parameters(module)
+    stored, plain = stored_names(module), lora.plain_parameters(module)
     changes = {n: p for n, p in module.named_parameters() if n.endswith(f"{lora.BASE}.weight")}
     own = OffloadedTensors(changes.values(), free=False, least=1)
     try:
@@ -73,7 +73,7 @@ def synced_weights(engine: Any) -> Iterator[dict[str, torch.nn.Parameter]]:
             for seed, (name, weight) in enumerate(changes.items()):
                 merged = weight.float() + lora.change(module, name)
                 weight.copy_(dither(merged, seed) if weight.dtype == torch.bfloat16 else merged)
-        yield plain
+        yield {stored.get(name, name): weight for name, weight in plain.items()}
     finally:
         own.restore()
 
@@ -110,8 +110,7 @@ def _read(module: Any, folder: Path, files: ExitStack) -> dict[str, Tensor]:
 
 
 def save_moments(file: Path, engine: Any) -> None:
-    """`key:parameter` entries, from rank 0; every rank takes part. Raises CheckpointError where DeepSpeed lacks a master or
-    moment."""
+    """`key:parameter` entries, from rank 0; every rank takes part."""
     state: dict[str, Tensor] = {}
     first = torch.distributed.get_rank() == 0
     updates = max((int(s["step"]) for s in engine.basic_optimizer.state.values() if "step" in s), default=0)
@@ -120,8 +119,6 @@ def save_moments(file: Path, engine: Any) -> None:
             continue
         for key in (*[MASTER] * (parameter.dtype != torch.float32), *KEYS * bool(updates)):
             value = _full(engine, parameter, key)
-            if value is None:
-                raise CheckpointError(f"{file}: DeepSpeed has no {key} of {name}")
             if first:
                 state[f"{key}:{name}"] = value.detach().float().cpu().contiguous().clone()
         if updates:
@@ -167,7 +164,7 @@ def _create(engine: Any) -> None:
     engine.step()
 
 
-def _full(engine: Any, parameter: Tensor, key: str) -> Tensor | None:
+def _full(engine: Any, parameter: Tensor, key: str) -> Tensor:
     if key == MASTER:
         return safe_get_full_fp32_param(parameter)  # type: ignore[no-any-return]
     if parameter in engine.basic_optimizer.state:

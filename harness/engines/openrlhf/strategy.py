@@ -16,12 +16,7 @@ from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.plugin import Settings
 
 _MODULE = "openrlhf.models.ring_attn_utils"
-_NAMES = {
-    "flash_attn": (),
-    "flash_attn.bert_padding": ("index_first_axis", "pad_input", "rearrange", "unpad_input"),
-    "flash_attn.utils": (),
-    "flash_attn.utils.distributed": ("all_gather",),
-}
+_ABSENT = ("flash_attn", "flash_attn.bert_padding", "flash_attn.utils", "flash_attn.utils.distributed")
 
 
 def import_without_flash() -> None:
@@ -32,23 +27,21 @@ def import_without_flash() -> None:
     # The file alone, not its package: transformers asks, once and for all, whether flash-attn exists.
     source = Path(importlib.import_module("openrlhf").__path__[0], "models", "ring_attn_utils.py")
     spec = importlib.util.spec_from_file_location(_MODULE, source)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{source}: not a module")
+    assert spec is not None and spec.loader is not None  # noqa: PT018
     module = importlib.util.module_from_spec(spec)
-    sys.modules.update({name: _module(name, names) for name, names in _NAMES.items()})
+    for name in _ABSENT:
+        sys.modules[name] = ModuleType(name)
+        sys.modules[name].__getattr__ = partial(_refusing, name)  # type: ignore[method-assign]
     try:
         spec.loader.exec_module(module)
     finally:
-        for name in _NAMES:
+        for name in _ABSENT:
             del sys.modules[name]
     sys.modules[_MODULE] = module
 
 
-def _module(name: str, names: tuple[str, ...]) -> ModuleType:
-    module = ModuleType(name)
-    for function in names:
-        setattr(module, function, partial(_absent, f"{name}.{function}"))
-    return module
+def _refusing(module: str, name: str) -> Any:
+    return partial(_absent, f"{module}.{name}")
 
 
 def _absent(name: str, *_: Any, **__: Any) -> NoReturn:

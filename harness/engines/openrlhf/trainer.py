@@ -35,7 +35,6 @@ from harness.engines.openrlhf.state import (
     forget_gathered,
     load_moments,
     save_moments,
-    stored_names,
     synced_weights,
     weights,
 )
@@ -206,18 +205,20 @@ class Learnt(NamedTuple):
 
 
 class Trainer(ActorPPOTrainer):  # type: ignore[misc]
+    """forbidden: added to the logits. head: of which many logits are made for some of the vocabulary at a time; None under ZeRO 3,
+    where no rank has it whole outside of the model's own pass."""
+
+    forbidden: Float32[Tensor, "V"]
     head: Head | None
 
-    def learn(
-        self, own: Sequence[MicroBatch], peer: Sequence[MicroBatch], forbidden: Tensor, optimisation: Optimisation
-    ) -> Learnt:
+    def learn(self, own: Sequence[MicroBatch], peer: Sequence[MicroBatch], optimisation: Optimisation) -> Learnt:
         """One update, left out where the gradient is not finite. The loss is the ranks' sum, of which DeepSpeed takes the mean."""
         statistics: list[AnswerStatistics] = []
         gradients = Gradients(self.actor.model.module, optimisation.measure)
         for source, batches in (("own", own), ("peer", peer)):
             with gradients.collect(source):
                 for batch in batches:
-                    logp = logprobs(self.actor, batch, forbidden, self.head)
+                    logp = self.logprobs(batch)
                     if batch.packed is None:
                         loss = logp.sum() * 0.0
                     else:
@@ -230,11 +231,46 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
         del gradients  # its memory is the step's
         return Learnt(statistics, self._step(optimisation), apart)
 
+    def logprobs(self, batch: MicroBatch, raw: bool = False) -> Float[Tensor, "N"]:
+        """Log-probabilities of the tokens asked for, row after row. raw: at temperature 1 and with no id ruled out."""
+        device, actor, head = torch.cuda.current_device(), self.actor, self.head
+        forbidden = torch.zeros_like(self.forbidden) if raw else self.forbidden
+        sequences = pad_sequence([torch.tensor([*r.prompt, *r.answer.tolist()]) for r in batch.rows], batch_first=True)
+        inside = torch.arange(sequences.shape[1]) < torch.tensor([row.length for row in batch.rows])[:, None]
+        asked = torch.zeros_like(inside[:, 1:])
+        for place, row in zip(asked, batch.rows, strict=True):
+            place[len(row.prompt) - 1 : row.length - 1] = True if row.mask is None else torch.from_numpy(row.mask)
+        sequences, asked = sequences.to(device), asked.to(device)
+        targets = sequences[:, 1:][asked]
+        whole = head is None or not len(targets) or head.fits(sequences.numel())
+        hidden: list[Tensor] = []
+        hook = actor.model.module.base_model.register_forward_hook(
+            lambda _, __, out: hidden.append(out.last_hidden_state)
+        )
+        # OpenRLHF's forward divides by its temperature; only the positions asked for go through the softmax.
+        output: dict[str, Tensor] = actor(
+            sequences,
+            attention_mask=inside.long().to(device),
+            return_output=True,
+            logits_to_keep=int(not whole),  # 0: of all positions
+        )
+        hook.remove()
+        scores: Tensor
+        if whole:
+            logits = output["logits"][:, :-1][asked]
+            logits = logits * actor.temperature if raw else logits + forbidden
+            scores = -torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+        else:
+            assert head is not None
+            scores = in_parts(head, hidden[0][:, :-1][asked], targets, 1.0 if raw else actor.temperature, forbidden)
+        # Of an idle micro-batch nothing is asked, but its zero must be connected to every parameter.
+        return scores if len(scores) else output["logits"][:1, 0].sum(dim=1) * 0.0
+
     def broadcast_to_vllm(self) -> None:
-        """Without adapters, which are merged; OpenRLHF would send them as weights of their own."""
+        """By the names of a checkpoint, and without adapters, which OpenRLHF would send as weights of their own."""
         module = self.actor.model.module
-        with synced_weights(self.actor.model) as plain:
-            module.named_parameters = plain.items
+        with synced_weights(self.actor.model) as weights:
+            module.named_parameters = weights.items
             try:
                 super().broadcast_to_vllm()
             finally:
@@ -257,8 +293,6 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
 
 
 class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
-    forbidden: Tensor
-    head: Head | None
     trainer: Any
     actor: Any
     actor_optim: Any
@@ -292,28 +326,25 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
             vllm_engines=engines or None,
         )
         config = self.actor.model.module.config.get_text_config()
-        self.forbidden = torch.zeros(config.vocab_size, device=torch.cuda.current_device())
-        self.forbidden[list(forbidden)] = NEVER
-        # Under ZeRO 3 no rank has the whole output layer outside of the model's own pass.
-        self.head = self.trainer.head = None if strategy.stage == 3 else Head.of(self.actor.model.module)
-        if engines and torch.distributed.get_rank() == 0:  # even an empty ray.get would join whatever cluster is about
-            names = stored_names(self.actor.model.module)
-            ray.get([engine.name_weights.remote(names) for engine in engines], timeout=strategy.deadline)
+        self.trainer.forbidden = torch.zeros(config.vocab_size, device=torch.cuda.current_device())
+        self.trainer.forbidden[list(forbidden)] = NEVER
+        self.trainer.head = None if strategy.stage == 3 else Head.of(self.actor.model.module)
 
     def learn(self, plan: Sequence[Plan], optimisation: Optimisation) -> list[Learnt]:
-        return [self.trainer.learn(own, peer, self.forbidden, optimisation) for own, peer in plan]
+        return [self.trainer.learn(own, peer, optimisation) for own, peer in plan]
 
+    @torch.no_grad()
     def logprobs(self, batches: Sequence[MicroBatch], raw: bool = False) -> list[Float32[np.ndarray, "N"]]:
-        """Of the tokens asked for, per micro-batch. raw: at temperature 1 and with no id ruled out."""
-        return _scores(self.actor, batches, None if raw else self.forbidden, self.head)
+        """As `Trainer.logprobs`, per micro-batch."""
+        return [self.trainer.logprobs(batch, raw).float().cpu().numpy() for batch in batches]
 
     def base_logprobs(self, batches: Sequence[MicroBatch], folder: str) -> list[Float32[np.ndarray, "N"]]:
         with base_weights(self.actor.model, Path(folder)):
-            return _scores(self.actor, batches, self.forbidden, self.head)
+            return self.logprobs(batches)
 
     def hold(self, wanted: MemoryState) -> None:
         model, away = self.actor.model, self._offloaded
-        scoring = [*weights(model.module), *model.module.buffers(), self.forbidden]
+        scoring = [*weights(model.module), *model.module.buffers(), self.trainer.forbidden]
         if wanted < MemoryState.ALL and MemoryState.ALL not in away:
             forget_gathered(model)
             kept = {tensor.untyped_storage().data_ptr() for tensor in scoring}
@@ -345,11 +376,11 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         save_moments(Path(folder, moments_file), self.actor.model)
 
     def checksums(self) -> dict[str, str]:
-        stored, found = stored_names(self.actor.model.module), {}
-        with synced_weights(self.actor.model) as plain:
-            for name, parameter in plain.items():
-                with GatheredParameters([parameter], enabled=self.strategy.stage == 3):
-                    found[stored.get(name, name)] = seams.checksum(parameter)
+        found = {}
+        with synced_weights(self.actor.model) as weights:
+            for name, weight in weights.items():
+                with GatheredParameters([weight], enabled=self.strategy.stage == 3):
+                    found[name] = seams.checksum(weight)
         return found
 
     def load_moments(self, file: str) -> None:
@@ -388,50 +419,6 @@ def open_trainers(
         ray.kill(first)
         raise EngineError(f"trainer rank 0 did not start: {type(error).__name__}") from None
     return [first, *(start(rank, *address) for rank in range(1, len(bundles)))]
-
-
-def logprobs(actor: Any, batch: MicroBatch, forbidden: Tensor | None, head: Head | None) -> Float[Tensor, "N"]:
-    """Log-probabilities of the tokens asked for, row after row. `forbidden` None: at temperature 1, no id ruled out. Many logits
-    are made for some of the vocabulary at a time, where there is a `head`."""
-    device = torch.cuda.current_device()
-    sequences = pad_sequence([torch.tensor([*r.prompt, *r.answer.tolist()]) for r in batch.rows], batch_first=True)
-    inside = torch.arange(sequences.shape[1]) < torch.tensor([row.length for row in batch.rows])[:, None]
-    asked = torch.zeros_like(inside[:, 1:])
-    for place, row in zip(asked, batch.rows, strict=True):
-        place[len(row.prompt) - 1 : row.length - 1] = True if row.mask is None else torch.from_numpy(row.mask)
-    sequences, asked = sequences.to(device), asked.to(device)
-    targets = sequences[:, 1:][asked]
-    whole = head is None or not len(targets) or head.fits(sequences.numel())
-    hidden: list[Tensor] = []
-    hook = actor.model.module.base_model.register_forward_hook(lambda _, __, out: hidden.append(out.last_hidden_state))
-    # OpenRLHF's forward divides by its temperature; only the positions asked for go through the softmax.
-    output: dict[str, Tensor] = actor(
-        sequences,
-        attention_mask=inside.long().to(device),
-        return_output=True,
-        logits_to_keep=int(not whole),  # 0: of all positions
-    )
-    hook.remove()
-    scores: Tensor
-    if whole:
-        logits = output["logits"][:, :-1][asked]
-        logits = logits * actor.temperature if forbidden is None else logits + forbidden
-        scores = -torch.nn.functional.cross_entropy(logits, targets, reduction="none")
-    else:
-        assert head is not None
-        temperature, ruled_out = 1.0 if forbidden is None else actor.temperature, forbidden
-        if ruled_out is None:
-            ruled_out = torch.zeros(len(head.weight), device=device)
-        scores = in_parts(head, hidden[0][:, :-1][asked], targets, temperature, ruled_out)
-    # Of an idle micro-batch nothing is asked, but its zero must be connected to every parameter.
-    return scores if len(scores) else output["logits"][:1, 0].sum(dim=1) * 0.0
-
-
-def _scores(
-    actor: Any, batches: Sequence[MicroBatch], forbidden: Tensor | None, head: Head | None
-) -> list[Float32[np.ndarray, "N"]]:
-    with torch.no_grad():
-        return [logprobs(actor, batch, forbidden, head).float().cpu().numpy() for batch in batches]
 
 
 def _without_dropout(actor: Any, training: bool) -> None:
