@@ -95,6 +95,7 @@ SIGNATURES = {
         "self", "seed", "full_determinism", "max_norm", "micro_train_batch_size", "train_batch_size", "zero_stage", "args",
     ],
     "openrlhf.utils.deepspeed:DeepspeedStrategy.setup_distributed": ["self", "timeout"],
+    "openrlhf.utils.deepspeed:DeepspeedStrategy.prepare": ["self", "args"],
     "openrlhf.utils.deepspeed:DeepspeedStrategy.backward": ["self", "loss", "model", "_optimizer", "kwargs"],
     "openrlhf.utils.deepspeed:DeepspeedStrategy.optimizer_step": [
         "self", "_optimizer", "model", "_scheduler", "name", "kwargs",
@@ -141,6 +142,8 @@ INSIDE = {
     "deepspeed.runtime.bf16_optimizer:BF16_Optimizer.__init__": "self.clip_grad = clip_grad",
     "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.__init__": "self.clip_grad = clip_grad",
     "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.__init__": "self.clip_grad = clip_grad",
+    "openrlhf.trainer.ray.ppo_actor:ActorPPOTrainer.broadcast_to_vllm": "for n, p in model.named_parameters()",
+    "openrlhf.models.actor:Actor.forward": "position_ids=position_ids, **mm_inputs)",
     "openrlhf.models.actor:Actor.__init__": "from openrlhf.utils.utils import convert_to_torch_dtype",
     "openrlhf.utils.deepspeed.deepspeed:DeepspeedStrategy.setup_distributed": 'init_device_mesh(\n            "cuda"',
     "openrlhf.trainer.ray.ppo_actor:ActorPPOTrainer._init_vllm_sync_group": "stateless_init_process_group(",

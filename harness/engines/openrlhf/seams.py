@@ -25,6 +25,10 @@ SEAMS = {
     "whether they decay, and a suite's weight decay is for all of them",
     "openrlhf.trainer.ray.ppo_actor:PolicyModelActor": "a Ray actor class, from which a plain class cannot inherit",
     "openrlhf.trainer.ray.vllm_engine:RolloutRayActor": "the same",
+    "openrlhf.trainer.ray.ppo_actor:ActorPPOTrainer.broadcast_to_vllm": "sends what the module's `named_parameters` gives: adapters "
+    "too, and by names that a checkpoint may not have",
+    "openrlhf.models:Actor.forward": "makes all logits at once; `logits_to_keep` goes through to the model as one of its "
+    "inputs for images",
     "openrlhf.trainer.ray.ppo_actor:stateless_init_process_group": "without CUDA: makes an NCCL group whatever the backend",
     "openrlhf.utils.deepspeed.deepspeed:init_device_mesh": "without CUDA: is asked for a mesh of CUDA devices by a literal",
     "torch.cuda:current_device": "without CUDA: launcher, actor, replay buffer and strategy call it, and those below, unasked",
