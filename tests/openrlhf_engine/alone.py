@@ -12,9 +12,9 @@ class Alone(OpenRLHFEngine):
         try:
             super().__init__(name, folder, settings=settings, reservation=self.reservation, **options)
         except BaseException:
-            self.reservation.release()
+            self.reservation.close()
             raise
 
     def close(self):
         super().close()
-        self.reservation.release()
+        self.reservation.close()

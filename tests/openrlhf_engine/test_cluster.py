@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 
 import pytest
 import ray
@@ -37,7 +38,7 @@ def test_two_cells_that_each_need_three_of_four_devices_both_finish():
 
     def cell(name):
         policies = {f"{name}1": Settings(trainers=2), f"{name}2": Settings()}
-        with Reservation(policies) as reservation:
+        with closing(Reservation(policies)) as reservation:
             held.append(name)
             overlap.append(len(held))
             bundles = [b for slot in reservation.slots.values() for b in slot.trainers]
@@ -64,7 +65,7 @@ def test_the_impossible_is_refused_at_once_with_the_shortfall():
 
 
 def test_a_busy_cluster_is_given_up_at_the_deadline():
-    with Reservation({"a": Settings(trainers=3)}):
+    with closing(Reservation({"a": Settings(trainers=3)})):
         started = time.monotonic()
         with pytest.raises(EngineError, match=r"no room on the cluster within 1 s: 2 devices needed, 1 GPUs"):
             Reservation({"b": Settings(trainers=2, start_seconds=1.0)})
@@ -76,7 +77,7 @@ def test_layouts():
     assert Settings(trainers=2).devices == 2
     assert Settings(trainers=2, rollout_engines=1, tensor_parallel=4).devices == 4
     assert Settings(trainers=2, rollout_engines=1, tensor_parallel=4, colocate=False).devices == 6
-    with Reservation({"a": Settings(trainers=1, rollout_engines=2, colocate=False)}) as reservation:
+    with closing(Reservation({"a": Settings(trainers=1, rollout_engines=2, colocate=False)})) as reservation:
         assert reservation.slots["a"].trainers == (0,)
         assert reservation.slots["a"].rollouts == (1, 2)
 
@@ -101,7 +102,7 @@ def test_trainers_that_lend_weights_by_device_are_as_many_as_rollout_devices(dev
 
 def test_policies_that_share_devices_reserve_them_once():
     wishes = {name: Settings(trainers=2, share_devices=True) for name in "abc"}
-    with Reservation(wishes) as reservation:
+    with closing(Reservation(wishes)) as reservation:
         assert reservation.group.bundle_count == 2
         assert {slot.trainers for slot in reservation.slots.values()} == {(0, 1)}
         assert len({id(slot.devices) for slot in reservation.slots.values()}) == 1
@@ -156,6 +157,7 @@ def test_which_devices_must_be_neighbours():
 THREE_NODES = """
 import os
 import ray
+from contextlib import closing
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from harness.engines.openrlhf.cluster import Reservation, connect
@@ -172,10 +174,10 @@ assert packed.wait(60)
 found = nodes(packed)
 print("packing alone:", "divided" if found[2] != found[3] or found[0] != found[1] else "whole")
 remove_placement_group(packed)
-with Reservation({"a": Settings(tensor_parallel=2), "b": Settings(tensor_parallel=2)}) as first:
+with closing(Reservation({"a": Settings(tensor_parallel=2), "b": Settings(tensor_parallel=2)})) as first:
     found = nodes(first.group)
     print("reserved:", "divided" if found[2] != found[3] or found[0] != found[1] else "whole")
-    with Reservation({"c": Settings(tensor_parallel=2)}) as second:
+    with closing(Reservation({"c": Settings(tensor_parallel=2)})) as second:
         found = nodes(second.group)
         print("beside it:", "divided" if found[0] != found[1] else "whole")
 try:

@@ -6,6 +6,7 @@ import copy
 import re
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -157,7 +158,7 @@ def test_policies_take_turns_on_one_device(make, prompts, folders, tmp_path):
     alone = make("alone")
     for at in range(2):
         step(alone, prompts, found, at)
-    with Reservation({"a": settings, "b": settings}) as reservation:
+    with closing(Reservation({"a": settings, "b": settings})) as reservation:
         assert reservation.group.bundle_count == 1
         engines = [OpenRLHFEngine(n, folders["qwen"], settings=settings, reservation=reservation) for n in "ab"]
         try:

@@ -175,7 +175,7 @@ def trainers(request):
     yield group
     for handle in group.handles:
         ray.kill(handle)
-    group.reservation.release()
+    group.reservation.close()
 
 
 @pytest.fixture(scope="module")

@@ -136,13 +136,13 @@ class Reservation:
         for name, settings in policies.items():
             size = settings.tensor_parallel
             if any(len({nodes[b] for b in range(first, first + size)}) > 1 for first in self.slots[name].rollouts):
-                self.release()
+                self.close()
                 raise EngineError(
                     f"policy {name!r}: Ray gave the {size} devices of one rollout engine on several nodes; a smaller "
                     "tensor_parallel fits"
                 )
 
-    def release(self, deadline: float = 30.0) -> None:
+    def close(self, deadline: float = 30.0) -> None:
         """Wait until Ray has it all back. Idempotent; raises EngineError after `deadline` seconds."""
         if not ray.is_initialized():
             return
@@ -153,12 +153,6 @@ class Reservation:
             if monotonic() > end:
                 raise EngineError(f"Ray did not take a placement group back within {deadline:g} s")
             sleep(0.1)
-
-    def __enter__(self) -> Reservation:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 def layout(policies: Mapping[str, Settings]) -> tuple[dict[str, Slot], list[int]]:

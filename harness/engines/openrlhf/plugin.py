@@ -155,7 +155,7 @@ class OpenRLHF(Backend):
         super().__init__(options, temperature)
         self._settings = {name: read_options(Settings, own) for name, own in options.items()}
         self._reservation = Reservation(self._settings)
-        self._opened.callback(self._reservation.release)
+        self._opened.callback(self._reservation.close)
         self.side_by_side = not self._reservation.shared
         self._turn_back = False
         self._engines: dict[str, list[OpenRLHFEngine]] = {name: [] for name in options}

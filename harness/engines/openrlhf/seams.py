@@ -25,7 +25,7 @@ SEAMS = {
     "whether they decay, and a suite's weight decay is for all of them",
     "openrlhf.trainer.ray.ppo_actor:PolicyModelActor": "a Ray actor class, from which a plain class cannot inherit",
     "openrlhf.trainer.ray.vllm_engine:RolloutRayActor": "the same",
-    "openrlhf.trainer.ray.ppo_actor:ActorPPOTrainer.broadcast_to_vllm": "sends what the module's `named_parameters` gives: adapters "
+    "openrlhf.trainer.ray.ppo_actor:ActorPPOTrainer.broadcast_to_vllm": "sends what `named_parameters` gives: adapters "
     "too, and by names that a checkpoint may not have",
     "openrlhf.models:Actor.forward": "makes all logits at once; `logits_to_keep` goes through to the model as one of its "
     "inputs for images",
