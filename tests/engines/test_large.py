@@ -159,7 +159,7 @@ def test_bf16_masters_learn_what_bf16_weights_would_lose(folder, prompts, tmp_pa
     moved = torch.cat([(m.detach() - before[n].float()).flatten() for n, m in engine._masters.named.items()])
     seen = torch.cat([(whole[n].float() - before[n].float()).flatten() for n in engine._masters.named])
     nearest = torch.cat(
-        [(m.bfloat16().float() - before[n].float()).flatten() for n, m in engine._masters.named.items()]
+        [(m.detach().bfloat16().float() - before[n].float()).flatten() for n, m in engine._masters.named.items()]
     )
     share = [float((found * moved).sum() / moved.square().sum()) for found in (seen, nearest)]
     assert share[0] == pytest.approx(1.0, abs=0.1)  # of what was learnt, what the model has
@@ -171,7 +171,7 @@ def test_bf16_masters_learn_what_bf16_weights_would_lose(folder, prompts, tmp_pa
     assert json.loads((tmp_path / "saved/config.json").read_text())["dtype"] == "bfloat16"
 
 
-def test_dithering_keeps_what_bf16_holds_and_the_mean_of_the_rest():
+def test_dithering_keeps_what_bf16_holds():
     weights = torch.randn(300, 300) * 0.02
     held = weights.bfloat16()
     assert torch.equal(dither(held.float(), 3), held)
@@ -179,10 +179,6 @@ def test_dithering_keeps_what_bf16_holds_and_the_mean_of_the_rest():
     assert torch.equal(dither(weights, 3), found)
     step = held.float().abs() * 2**-7
     assert ((found.float() - weights).abs() <= step).all()
-    change = torch.full_like(weights, 1e-6)  # far less than a step
-    for sign in (1, -1):
-        moved = dither(held.float() + sign * change, 3).float() - held.float()
-        assert float(moved.mean()) == pytest.approx(sign * 1e-6, rel=0.1)
 
 
 @one_family

@@ -13,21 +13,27 @@ from safetensors.torch import load_file as load_torch
 from harness.engines import checkpoint, head
 from harness.engines.backend import read_options
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.learner import Tally
 from harness.engines.lora import ADAPTERS
 from harness.engines.openrlhf import state
 from harness.engines.openrlhf.offload import MemoryState, all_tensors, storages
 from harness.engines.openrlhf.plugin import Settings
 from harness.engines.openrlhf.seams import checksum, environment
 from harness.engines.openrlhf.strategy import Strategy
-from harness.engines.openrlhf.trainer import AnswerRow, PolicyWorker, learning_splits, open_trainers, scoring_split
+from harness.engines.openrlhf.trainer import (
+    AnswerRow,
+    PolicyWorker,
+    learning_splits,
+    open_trainers,
+    report,
+    scoring_split,
+)
 from harness.engines.protocol import Optimisation, Sampling
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import EngineError, SuiteError
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer
 from harness.experience.records import GroupValue
 from harness.learning import registry
-from harness.learning.minibatches import from_sampler, minibatches, pack
+from harness.learning.minibatches import from_sampler, minibatches
 from harness.learning.regime import Context
 from harness.learning.terms import Objective, Term, TermAnswer, scheduled
 from harness.verification.verdict import Verdict
@@ -266,28 +272,15 @@ def learn(trainers, terms, prompts, folder, optimisation, budget=256):
     vocabulary = open_vocabulary(folder, chat=False, policy="a")
     ids = {p.id: vocabulary.encode(p) for p in prompts}
     batches = from_sampler(minibatches(terms, optimisation.updates, optimisation.max_tokens))
-    splits = [
-        learning_splits(b, [AnswerRow(ids[a.prompt_id], a.tokens, a.mask) for _, a in b.live()], trainers.ranks, budget)
-        for b in batches
-    ]
-    plans = PerRank(
-        [[(own.batches[rank], peer.batches[rank]) for own, peer in splits] for rank in range(trainers.ranks)]
-    )
-    learnt = trainers.call("learn", plans, optimisation)
-    tally = Tally(terms, optimisation.updates)
-    for index, (batch, split) in enumerate(zip(batches, splits, strict=True)):
-        live = list(batch.live())
-        for rank in range(trainers.ranks):
-            groups = [group for part in split for group in part.places[rank]]
-            for group, statistics in zip(groups, learnt[rank][index].statistics, strict=True):
-                chosen = [live[i] for i in group]
-                tally.add(chosen, pack(batch, chosen), statistics)
-    first, report = learnt[0][0].apart, tally.report(0.0)
+    rows = [[AnswerRow(ids[a.prompt_id], a.tokens, a.mask) for _, a in b.live()] for b in batches]
+    splits = [learning_splits(b, own, trainers.ranks, budget) for b, own in zip(batches, rows, strict=True)]
+    plans = PerRank([[tuple(s.batches[rank] for s in own) for own in splits] for rank in range(trainers.ranks)])
+    found = report(terms, batches, rows, splits, trainers.call("learn", plans, optimisation))
     return (
-        report.loss,
-        float(np.mean([one.gradient_norm for one in learnt[0]])),
-        (first.own, first.peer, first.cosine),
-        [(t.moved, t.clipped_tokens, t.ratios) for t in report.terms],
+        found.loss,
+        found.gradient_norm,
+        (found.own_gradient_norm, found.peer_gradient_norm, found.own_peer_cosine),
+        [(t.moved, t.clipped_tokens, t.ratios) for t in found.terms],
     )
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Float32, Int32, UInt64
 from vllm import SamplingParams
 
 from harness.engines import checkpoint, lora
-from harness.engines.learner import Tally, check_norm, mean
+from harness.engines.learner import check_norm
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.cluster import Reservation, connect
 from harness.engines.openrlhf.offload import DeviceLease, MemoryState
@@ -23,12 +23,12 @@ from harness.engines.openrlhf.plugin import Settings
 from harness.engines.openrlhf.remote import Call, Process, RemoteActor, end, gather
 from harness.engines.openrlhf.rollout import open_rollouts
 from harness.engines.openrlhf.strategy import Strategy
-from harness.engines.openrlhf.trainer import AnswerRow, Learnt, learning_splits, open_trainers, scoring_split
+from harness.engines.openrlhf.trainer import AnswerRow, Learnt, learning_splits, open_trainers, report, scoring_split
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Prompt
-from harness.learning.minibatches import minibatches, pack, settle
+from harness.learning.minibatches import minibatches, settle
 from harness.learning.terms import Term
 
 PROBES = 4  # answers on which trainer and rollout engine are compared after a weight sync
@@ -163,17 +163,7 @@ class OpenRLHFEngine:
         self.version += optimisation.updates
         self.sync()
         self.check_sync(answers)
-        tally = Tally(terms, optimisation.updates)
-        for index, (batch, split) in enumerate(zip(batches, splits, strict=True)):
-            live = list(batch.live())
-            for rank in range(ranks):
-                groups = [group for part in split for group in part.places[rank]]
-                for group, statistics in zip(groups, learnt[rank][index].statistics, strict=True):
-                    chosen = [live[i] for i in group]
-                    length = sum(rows[index][i].length for i in group)
-                    tally.add(chosen, pack(batch, chosen), statistics, length)
-        apart = (mean(getattr(one.apart, name) for one in learnt[0]) for name in ("own", "peer", "cosine"))
-        return tally.report(mean(one.gradient_norm for one in learnt[0]), *apart)
+        return report(terms, batches, rows, splits, learnt)
 
     def sync(self) -> None:
         """Raises EngineError where a tensor did not arrive at a rollout engine as the trainer has it."""

@@ -27,6 +27,7 @@ from torch.nn.utils.rnn import pad_sequence
 from harness.engines import lora
 from harness.engines.head import Head
 from harness.engines.head import logprobs as in_parts
+from harness.engines.learner import Tally, mean
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.offload import MemoryState, OffloadedTensors, all_tensors, release
 from harness.engines.openrlhf.remote import Process, cpu_seconds, processes
@@ -39,10 +40,11 @@ from harness.engines.openrlhf.state import (
     weights,
 )
 from harness.engines.openrlhf.strategy import ActorPPOTrainer, PolicyModelActor, Strategy
-from harness.engines.protocol import Optimisation
+from harness.engines.protocol import Optimisation, UpdateReport
 from harness.errors import EngineError
 from harness.learning.minibatches import MiniBatch, Packed, pack
 from harness.learning.surrogate import AnswerStatistics, surrogate
+from harness.learning.terms import Term
 
 NEVER = -1e9  # added to the logits of ids that are never content, as in the embedded engine
 
@@ -202,6 +204,26 @@ class Learnt(NamedTuple):
     statistics: list[AnswerStatistics]
     gradient_norm: float
     apart: Apart
+
+
+def report(
+    terms: Sequence[Term],
+    batches: Sequence[MiniBatch],
+    rows: Sequence[Sequence[AnswerRow]],
+    splits: Sequence[tuple[Split, Split]],
+    learnt: Sequence[Sequence[Learnt]],
+) -> UpdateReport:
+    """Of a step's updates. By update: rows, as `learning_splits` takes them, and splits; learnt: by rank and update."""
+    tally = Tally(terms, len(batches))
+    for index, (batch, split) in enumerate(zip(batches, splits, strict=True)):
+        live = list(batch.live())
+        for rank, updates in enumerate(learnt):
+            groups = [group for part in split for group in part.places[rank]]
+            for group, statistics in zip(groups, updates[index].statistics, strict=True):
+                chosen = [live[i] for i in group]
+                tally.add(chosen, pack(batch, chosen), statistics, sum(rows[index][i].length for i in group))
+    apart = (mean(getattr(one.apart, name) for one in learnt[0]) for name in Apart._fields)
+    return tally.report(mean(one.gradient_norm for one in learnt[0]), *apart)
 
 
 class Trainer(ActorPPOTrainer):  # type: ignore[misc]
