@@ -124,14 +124,6 @@ Plan = tuple[
 ]  # one rank's micro-batches of one update: own answers', peer answers'
 
 
-class Apart(NamedTuple):
-    """Norms of own and peer gradients, and their cosine; NaN where absent or not measured."""
-
-    own: float = nan
-    peer: float = nan
-    cosine: float = nan
-
-
 class Gradients:
     """An update's gradients before DeepSpeed shards them. With `measure`, own and peer answers' add up apart, in fp32: each rank
     keeps its share of the sums; own ones are offloaded while peers' add up."""
@@ -163,7 +155,8 @@ class Gradients:
         distributed.all_reduce(self._norms)
         return float(self._norms)
 
-    def apart(self) -> Apart:
+    def apart(self) -> tuple[float, float, float]:
+        """Norms of own and peer gradients, and their cosine; NaN where absent or not measured."""
         own, peer = self._sums["own"], self._sums["peer"]
         measured = [bool(own), bool(peer)]
         found = torch.zeros(3, dtype=torch.float64)
@@ -178,7 +171,7 @@ class Gradients:
             distributed.all_reduce(found)
         norms = [sqrt(square) if there else nan for square, there in zip(found.tolist(), measured, strict=False)]
         scale = norms[0] * norms[1]
-        return Apart(norms[0], norms[1], float(found[2]) / scale if scale > 0 else nan)
+        return norms[0], norms[1], float(found[2]) / scale if scale > 0 else nan
 
     def _add(self, source: str, index: int, gradient: Tensor) -> None:
         gradient = gradient.detach()
@@ -203,7 +196,7 @@ class Learnt(NamedTuple):
 
     statistics: list[AnswerStatistics]
     gradient_norm: float
-    apart: Apart
+    apart: tuple[float, float, float] = (nan, nan, nan)
 
 
 def report(
@@ -222,8 +215,9 @@ def report(
             for group, statistics in zip(groups, updates[index].statistics, strict=True):
                 chosen = [live[i] for i in group]
                 tally.add(chosen, pack(batch, chosen), statistics, sum(rows[index][i].length for i in group))
-    apart = (mean(getattr(one.apart, name) for one in learnt[0]) for name in Apart._fields)
-    return tally.report(mean(one.gradient_norm for one in learnt[0]), *apart)
+    return tally.report(
+        mean(u.gradient_norm for u in learnt[0]), *map(mean, zip(*(u.apart for u in learnt[0]), strict=True))
+    )
 
 
 class Trainer(ActorPPOTrainer):  # type: ignore[misc]
@@ -248,7 +242,7 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
                         statistics.append(found)
                     self.strategy.backward(loss * self.strategy.world_size, self.actor, self.actor_optim)
         if not math.isfinite(together := gradients.norms()):
-            return Learnt(statistics, together, Apart())
+            return Learnt(statistics, together)
         apart = gradients.apart()
         del gradients  # its memory is the step's
         return Learnt(statistics, self._step(optimisation), apart)
