@@ -37,9 +37,9 @@ th, td {padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: 
 th {color: var(--soft); font-weight: 600} td.t, th.t {text-align: left} .best {font-weight: 700} footer, .soft {color: var(--soft)}
 """
 _PROVENANCE = """
-SELECT count(*) AS cells, min(started) AS first, max(finished) AS last, list(DISTINCT code_version) AS code,
-    list(DISTINCT commit_hash) AS commits, bool_or(dirty) AS dirty,
-    list(DISTINCT engine) AS engines, list(DISTINCT origin) AS origins
+SELECT count(*) AS cells, min(started) AS first, max(finished) AS last, list(DISTINCT code_version ORDER BY code_version) AS code,
+    list(DISTINCT commit_hash ORDER BY commit_hash) AS commits, bool_or(dirty) AS dirty,
+    list(DISTINCT engine ORDER BY engine) AS engines, list(DISTINCT origin ORDER BY origin) AS origins
 FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done'
 """
 

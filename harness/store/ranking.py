@@ -15,7 +15,7 @@ from harness.store.read import Snapshot
 from harness.store.remarks import Missing, Stage, mixed_in, stages
 from harness.store.sentences import doubt, joined, sentence
 from harness.store.statistic import STATISTICS, Pair, TableRow, bounds, number
-from harness.store.table import MEAN, Place, SeedRow, compared, mean_score, seed_rows
+from harness.store.table import MEAN, Place, SeedRow, compared, seed_rows
 
 Said = Literal["everything", "opening", "nothing"]
 # Seeds from which on a bootstrap interval is shown: of fewer it comes out far too narrow
@@ -156,49 +156,6 @@ def rank(
         margin,
         left_out,
     )
-
-
-class Share(msgspec.Struct, frozen=True, kw_only=True):
-    regime: str
-    group: str
-    policy: str
-    gain: float | None
-    verdict: str
-
-
-def whom(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRow] | None = None) -> list[Share]:
-    """Every policy by itself, its mean over benchmarks, corrected for all groups that have a policy of that name. among: as in
-    `rank`."""
-    own: dict[str, list[SeedRow]] = {}
-    tasks = {r.task for r in rows}
-    for r in rows if among is None else among:
-        if r.policy != MEAN and r.task in tasks:
-            own.setdefault(r.policy, []).append(r)
-    found = {policy: compared(means, margin) for policy, part in own.items() if (means := _over_tasks(part))}
-    shares = []
-    for group, policy in dict.fromkeys((r.group, r.policy) for r in rows if r.policy != MEAN):
-        names, panels = found.get(policy, ([], {}))
-        if (panel := panels.get((group, ""))) is None:  # no regime has all benchmarks
-            continue
-        shares += [
-            Share(regime=name, group=group, policy=policy, gain=number(panel.gains.mean[i]), verdict=panel.verdicts[i])
-            for i, name in sorted(enumerate(names), key=lambda at: -panel.own.mean[at[0]])
-            if panel.verdicts[i] not in (BASELINE, ALONE)
-        ]
-    return shares
-
-
-def _over_tasks(rows: Sequence[SeedRow]) -> list[SeedRow]:
-    tasks = {group: {r.task for r in rows if r.group == group} for group in {r.group for r in rows}}
-    parts: dict[tuple[str, str, int], list[SeedRow]] = {}
-    for r in rows:
-        parts.setdefault((r.group, r.regime, r.seed), []).append(r)
-    means = []
-    for (group, *_), each in parts.items():
-        if len(each) == len(tasks[group]):
-            accuracy, noise = mean_score([(r.accuracy, r.noise) for r in each])
-            means.append(msgspec.structs.replace(each[0], task="", accuracy=accuracy, noise=noise))
-    return means
 
 
 def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MARGIN) -> list[Pairing]:
