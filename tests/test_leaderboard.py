@@ -598,29 +598,6 @@ def test_a_regime_has_one_colour_whatever_stands_beside_it() -> None:
     assert len({charts.colour_of(name) for name in charts.KNOWN}) == len(charts.KNOWN)
 
 
-def labels_of(rows: pd.DataFrame, order: list[str]) -> dict[str, dict[str, float]]:
-    layers = charts.plane(rows.assign(kind="mean", group="all"), "t", "x", "y", order, log_y=True)["layer"]
-    texts = [layer for layer in layers if layer["mark"]["type"] == "text"]
-    return {row["label"]: row | {"below": layer["mark"]["dy"]} for layer in texts for row in layer["data"]["values"]}
-
-
-def test_a_label_stands_at_its_own_mark_alone() -> None:
-    """On the Stability page a label of three regimes stood at the mark of two."""
-    places = {
-        "independent": (0.0, 1.0),
-        "xgrpo": (0.0, 1.0),
-        "sgt": (0.031, 1.0),
-        "hacpo": (0.0015, 0.4),
-        "prp": (0.09, 8e4),
-    }
-    found = labels_of(
-        pd.DataFrame([(r, x, y) for r, (x, y) in places.items()], columns=["regime", "x", "y"]), list(places)
-    )
-    at = {label: (row["x"], row["y"]) for label, row in found.items()}
-    assert at == {"independent, xgrpo": (0.0, 1.0), **{name: places[name] for name in ("sgt", "hacpo", "prp")}}
-    assert found["hacpo"]["below"] > 0 > found["independent, xgrpo"]["below"], "no label covers another mark"
-
-
 def contrast(one: str, other: str) -> float:
     def luminance(colour: str) -> float:
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
