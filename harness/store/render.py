@@ -124,11 +124,7 @@ class _Page:
             self._beside(head)
             return
         self._open(suite, head, [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)])
-        columns = self._fitting(rows, head.margin)
-        heads = ("regime", "policy", *(s.head for s in columns))
-        for (group, task, metric), members in groupby(rows, key=attrgetter("group", "task", "metric")):
-            title = f"{group}: {task}, {metric}; accuracy in %, gain in points, 95 % intervals"
-            self.table(title, heads, (_cells(row, columns, head.margin) for row in members))
+        self._panels(rows, head.margin)
         for metric, across in head.across.items():
             title = f"all {across[0].tasks} panels, {metric}: interquartile mean in %, how often a run beats one of the baseline"
             note = "95 % stratified bootstrap intervals over seeds"
@@ -162,39 +158,28 @@ class _Page:
         tasks = {task for _, task in panels}
         self._open(suite, head, [first])
         matrix = list(_matrix(means, panels, len(tasks) > 1))
-        if len(panels) == 1:
-            columns = self._fitting(means, head.margin)
-            lines = [[line[0], *line[2:]] for line in (_cells(row, columns, head.margin) for row in means)]
-            title = f"{panels[0][0]}: {panels[0][1]}, {first.metric}; accuracy in %, gain in points, 95 % intervals"
-            self.table(title, ("regime", *(s.head for s in columns)), lines, names=1)
-        elif (
-            sum(2 + max(map(cell_len, map(str, column))) for column in zip(*matrix, strict=True)) <= self._console.width
-        ):
+        width = sum(2 + max(map(cell_len, map(str, column))) for column in zip(*matrix, strict=True))
+        if len(panels) > 1 and width <= self._console.width:
             task = "" if len(tasks) > 1 else f"{panels[0][1]}, "
             title = f"{task}{first.metric}; gain in points, of baselines accuracy in %"
             marks = ", ".join(f"{sign} {verdict_mark(verdict, head.margin)}" for verdict, sign in SIGNS.items())
             self.table(title, list(map(str, matrix[0])), matrix[1:], marks, names=1)
         else:
-            for (group, task), members in groupby(means, key=attrgetter("group", "task")):
-                title = f"{group}: {task}, {first.metric}; gain in points, accuracy in %, 95 % intervals"
-                narrow = (
-                    (
-                        visible(row.regime),
-                        "" if row.gain is None else POINTS.with_interval(row.gain, row.gain_interval),
-                        Text(verdict_mark(row.verdict, head.margin), _COLOURS.get(row.verdict, "")),
-                        PERCENT.with_interval(row.accuracy, row.interval),
-                    )
-                    for row in members
-                )
-                self.table(title, ("regime", "gain", "verdict", "accuracy"), narrow, names=1)
+            self._panels(means, head.margin, named=False)
         self._beside(msgspec.structs.replace(head, starts=[]))
 
-    def _fitting(self, rows: Rows, margin: float) -> Sequence[Statistic]:
-        columns = shown("terminal")
-        lines = [["regime", "policy", *(s.head for s in columns)]]
-        lines += [list(map(str, _cells(row, columns, margin))) for row in rows]
-        ends = accumulate(2 + max(map(cell_len, texts)) for texts in zip(*lines, strict=True))
-        return columns[: max(_LEAST, sum(end <= self._console.width for end in ends) - 2)]
+    def _panels(self, rows: Rows, margin: float, named: bool = True) -> None:
+        """A table of each group and benchmark, with as many columns as there is room for. named: with the policies' names."""
+        first, columns = ["regime", "policy"][: 1 + named], shown("terminal")
+        lines = [[text for i, text in enumerate(_cells(row, columns, margin)) if named or i != 1] for row in rows]
+        heads = [*first, *(s.head for s in columns)]
+        texts = zip(*([str(cell) for cell in line] for line in (heads, *lines)), strict=True)
+        fit = sum(end <= self._console.width for end in accumulate(2 + max(map(cell_len, each)) for each in texts))
+        fit = max(len(first) + _LEAST, fit)
+        panels = groupby(zip(rows, lines, strict=True), key=lambda line: (line[0].group, line[0].task, line[0].metric))
+        for (group, task, metric), members in panels:
+            title = f"{group}: {task}, {metric}; accuracy in %, gain in points, 95 % intervals"
+            self.table(title, heads[:fit], [line[:fit] for _, line in members], names=len(first))
 
     def lines(self, suite: str, rows: Rows, head: Head) -> None:
         """One table of all panels."""
