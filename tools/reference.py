@@ -33,17 +33,16 @@ from harness.learning import registry
 from harness.limits import settle
 from harness.session.cell.manifests import label_of
 from harness.store.ingest import ingest
-from harness.store.manifest import Manifest, Submission, SuiteFile, read_suite, write_submission
+from harness.store.manifest import MARK, ORIGIN, Manifest, Submission, SuiteFile, write_submission
 from harness.store.read import Snapshot
-from harness.store.reference_results import MARK, ORIGIN, read_reference, references, write_reference
+from harness.store.reference_results import read_reference, references, write_reference
 from harness.store.remarks import stages
 from harness.store.table import show_rows
 from harness.store.tuning import read_tuning, tuning_path
 from harness.store.tuning_table import tuning_rows
-from harness.submission.bundle import compact, finished, installed, portable
+from harness.submission.bundle import compact, gathered
 from harness.submission.check import category
 from harness.submission.rerun import possible, re_run, repeats
-from harness.suite.load import resolve
 
 RESULTS = Path(__file__).parents[1] / "results"
 MOST = 20_000_000
@@ -52,27 +51,15 @@ MOST = 20_000_000
 def make(results: Path, suites: Sequence[str], to: Path) -> None:
     ingest(results)
     for suite in suites:
-        folder = results / suite
-        if not (folder / "suite.json").is_file():
-            raise UsageError(f"{folder}: no results of the suite as written (harness run {suite})")
-        file = read_suite(folder, folder / "suite.json")
-        resolved = resolve(file.config, (), f"{folder}/suite.json: config")
-        installed(resolved)
-        cells = {key: finished(folder / key) for key in (*file.cells, *file.bases)}
+        file, resolved, cells = gathered(results, suite)
         manifests = {key: manifest for key, (manifest, _) in cells.items()}
         if dirty := sum(m.provenance.dirty for m in manifests.values()):
             print(f"note: {suite}: {dirty} of {len(cells)} cells by a checkout with changes in it", file=sys.stderr)
         tables = {key: compact(found, _wordless(manifest)) for key, (manifest, found) in cells.items()}
         tuning = tuning_path(results, file)
         target = to / ORIGIN / suite
-        write_reference(
-            target,
-            portable(file),
-            harness.__version__,
-            manifests,
-            tables,
-            tuning.read_bytes() if tuning.is_file() else None,
-        )
+        kept = tuning.read_bytes() if tuning.is_file() else None
+        write_reference(target, file, harness.__version__, manifests, tables, kept)
         write_submission(target, Submission(badge="reference", category=category(resolved)))
         try:
             read_reference(target)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
 import pyarrow as pa
@@ -24,26 +25,26 @@ import pyarrow.compute as pc
 from harness.errors import StoreError
 from harness.files import TEMPORARY, remove, replace_atomic, write_atomic
 from harness.reading import read_bytes
-from harness.store.bounds import checks, fault, is_name
+from harness.store.foreign import fault, sift
 from harness.store.journal import MAX_BYTES, Contents
-from harness.store.manifest import Manifest, SuiteFile, read_sealed, write_suite
+from harness.store.manifest import MARK, ORIGIN, Manifest, SuiteFile, read_sealed, write_suite
 from harness.store.rows import conform
 
-ORIGIN = "reference"
-MARK = f"@{ORIGIN}"
 KEPT = ("steps", "samples", "curves", "costs")
 ABOUT, MANIFESTS = "reference.json", "manifests"
-FORMAT = 1
+PART = "[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}"
 
 
-class ReferenceIndex(msgspec.Struct, frozen=True, kw_only=True):
-    """reference.json. harness: the version that wrote it. cells: keys in the order of the files. files: SHA-256 by name."""
+class ResultsIndex(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """reference.json, and a bundle's bundle.json. harness: the version that wrote it. cells: keys in the order of the files.
+    processor: where a bundle was made. files: SHA-256 by name."""
 
-    format: int
-    suite: str
+    format: Literal[1]
+    suite: Annotated[str, msgspec.Meta(pattern=f"^{PART}$")]
     harness: str
-    cells: tuple[str, ...]
-    files: dict[str, str]
+    cells: tuple[str, ...] = ()
+    processor: str = ""
+    files: dict[Annotated[str, msgspec.Meta(pattern=f"^{PART}(/{PART})*$")], str]
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,9 @@ def own(known: list[str]) -> list[str]:
     return [suite for suite in known if not suite.endswith(MARK)] or known
 
 
-def read_about(folder: Path) -> ReferenceIndex:
+def read_about(folder: Path) -> ResultsIndex:
     """Raises StoreError."""
-    about = read_sealed(folder / ABOUT, ReferenceIndex)
-    if about.format != FORMAT:
-        raise StoreError(f"{folder / ABOUT}: format {about.format}; this version reads {FORMAT}")
-    return about
+    return read_sealed(folder / ABOUT, ResultsIndex)
 
 
 def read_reference(folder: Path) -> Reference:
@@ -111,17 +109,15 @@ def forget() -> None:
 @lru_cache(maxsize=1)
 def _read(folder: Path, state: bytes) -> Reference | StoreError:
     try:
-        return _read_checked(folder, msgspec.json.decode(state, type=ReferenceIndex))
+        return _read_checked(folder, msgspec.json.decode(state, type=ResultsIndex))
     except StoreError as error:
         return error
 
 
-def _read_checked(folder: Path, about: ReferenceIndex) -> Reference:
+def _read_checked(folder: Path, about: ResultsIndex) -> Reference:
     import pyarrow.parquet as pq
 
     place = folder
-    if outside := [name for name in about.files if not is_name(name)]:
-        raise StoreError(f"{folder / ABOUT}: files: {outside[0][:200]!a} is no name for a file")
     try:
         contents = {name: read_bytes(folder / name, MAX_BYTES) for name in about.files}
         for name, digest in about.files.items():
@@ -168,10 +164,9 @@ def _check_table(file: Path, name: str, table: pa.Table, manifests: Mapping[str,
     if pc.sum(pc.not_equal(cell[1:], cell[:-1])).as_py() not in {None, len(cell.unique()) - 1}:
         raise StoreError(f"{file}: column cell: rows of one cell lie apart")
     whole = conform(name, table).append_column("cell", table["cell"])
-    policies = pa.array(sorted({policy.name for m in manifests.values() for policy in m.policies}))
-    for problem, check in checks(name, policies, whole).items():
-        if bad := table.num_rows - (pc.sum(pc.fill_null(check(whole), False)).as_py() or 0):
-            raise StoreError(f"{file}: column {problem} ({bad:,} row{'s' * (bad > 1)})")
+    _, lost = sift(name, {policy.name for m in manifests.values() for policy in m.policies}, whole)
+    for problem, bad in lost.items():
+        raise StoreError(f"{file}: column {problem} ({bad:,} row{'s' * (bad > 1)})")
 
 
 def write_reference(
@@ -198,7 +193,7 @@ def write_reference(
             if parts:
                 _write(temporary, name, pa.concat_tables(parts))
         digests = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(temporary.iterdir())}
-        about = ReferenceIndex(format=FORMAT, suite=suite.name, harness=harness, cells=tuple(manifests), files=digests)
+        about = ResultsIndex(format=1, suite=suite.name, harness=harness, cells=tuple(manifests), files=digests)
         write_atomic(temporary / ABOUT, msgspec.json.format(msgspec.json.encode(about), indent=1) + b"\n")
         remove(folder)  # the system renames a folder to a name that is free
 

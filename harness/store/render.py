@@ -19,8 +19,8 @@ from rich.text import Text
 
 from harness.errors import UsageError
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
+from harness.store.manifest import MARK
 from harness.store.ranking import MIN_RUNS, Head, Headline
-from harness.store.reference_results import MARK
 from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, noted
 from harness.store.sentences import explained, verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, Pair, Statistic, shown
@@ -173,9 +173,9 @@ class _Page:
         first, columns = ["regime", "policy"][: 1 + named], shown("terminal")
         lines = [[text for i, text in enumerate(_cells(row, columns, margin)) if named or i != 1] for row in rows]
         heads = [*first, *(s.head for s in columns)]
-        texts = zip(*([str(cell) for cell in line] for line in (heads, *lines)), strict=True)
-        fit = sum(end <= self._console.width for end in accumulate(2 + max(map(cell_len, each)) for each in texts))
-        fit = max(len(first) + _LEAST, fit)
+        texts: list[list[str]] = [heads, *([str(cell) for cell in line] for line in lines)]
+        ends = accumulate(2 + max(map(cell_len, column)) for column in zip(*texts, strict=True))
+        fit = max(len(first) + _LEAST, sum(end <= self._console.width for end in ends))
         panels = groupby(zip(rows, lines, strict=True), key=lambda line: (line[0].group, line[0].task, line[0].metric))
         for (group, task, metric), members in panels:
             title = f"{group}: {task}, {metric}; accuracy in %, gain in points, 95 % intervals"

@@ -14,8 +14,8 @@ import numpy as np
 from harness.errors import StoreError
 from harness.statistics import MARGIN, Comparison, compare, sampling_variance
 from harness.statistics.comparison import CEILING, FLOOR, IDLE
+from harness.store.manifest import MARK
 from harness.store.read import Snapshot
-from harness.store.reference_results import MARK
 from harness.store.statistic import STATISTICS, Spent, TableRow
 from harness.store.tuning import tuned_label
 

@@ -169,7 +169,7 @@ def test_a_damaged_file_is_no_result(copy: Path) -> None:
     with ingested(copy) as snapshot:
         assert suites(snapshot) == []
         problem = snapshot.query("SELECT problem FROM problems WHERE suite = 'labs@reference'")["problem"].to_pylist()
-        assert "reference.json: not a reference index" in problem[0]
+        assert "reference.json: not a results index" in problem[0]
 
 
 @pytest.mark.slow
