@@ -137,12 +137,11 @@ def answer(choice: Choice, table: pd.DataFrame, every: Sequence[SeedRow], pairs:
 def overview(
     suites: Sequence[str],
     find: Callable[[str], Outcome | None],
-    name: Callable[[str], str],
     state: Callable[[str], str],
 ) -> pd.DataFrame:
     found = {suite: find(suite) for suite in without_trials(suites)}
     told = {s: {"Most gain, points": "no cell has finished"} if one is None else one.line() for s, one in found.items()}
-    return pd.DataFrame([{"Suite": name(s), **line, "Cells": state(s)} for s, line in told.items()]).fillna("")
+    return pd.DataFrame([{"Suite": s, **line, "Cells": state(s)} for s, line in told.items()]).fillna("")
 
 
 def judged_by(verdict: str, alone: Pair | None, corrected: Pair | None) -> Pair | None:
