@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import accumulate
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -49,22 +48,13 @@ class ResultsIndex(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 @dataclass(frozen=True)
 class Reference:
-    manifests: dict[str, Manifest]
-    tables: dict[str, pa.Table]
+    """cells: tables by name, by cell."""
 
-    @cached_property
-    def _places(self) -> dict[str, dict[str, tuple[int, int]]]:
-        places: dict[str, dict[str, tuple[int, int]]] = {}
-        for name, table in self.tables.items():
-            counts = table["cell"].value_counts().to_pylist()  # in order of first appearance
-            starts = accumulate((one["counts"] for one in counts), initial=0)
-            places[name] = {c["values"]: (start, c["counts"]) for c, start in zip(counts, starts, strict=False)}
-        return places
+    manifests: dict[str, Manifest]
+    cells: dict[str, dict[str, pa.Table]]
 
     def contents(self, cell: str) -> Contents:
-        places = {name: by_cell[cell] for name, by_cell in self._places.items() if cell in by_cell}
-        rows = {name: self.tables[name].slice(*place).drop_columns(["cell"]) for name, place in places.items()}
-        return Contents({name: conform(name, table.combine_chunks()) for name, table in rows.items()}, [])
+        return Contents(self.cells.get(cell, {}))
 
 
 def references(results: Path) -> dict[str, Path]:
@@ -129,14 +119,16 @@ def _read_checked(folder: Path, about: ResultsIndex) -> Reference:
             if name.endswith(".parquet")
         }
         manifests = _manifests(folder / f"{MANIFESTS}.parquet", tables.pop(MANIFESTS), about.cells)
+        cells: dict[str, dict[str, pa.Table]] = {}
         for name, table in tables.items():
             place = folder / f"{name}.parquet"
-            _check_table(place, name, table, manifests)
+            for cell, rows in _by_cell(place, name, table, manifests):
+                cells.setdefault(cell, {})[name] = rows
     except (OSError, KeyError, ValueError, pa.ArrowException, msgspec.MsgspecError) as error:
         words = (str(error).splitlines() or [type(error).__name__])[0]
         raise StoreError(f"{place}: not reference results: {words}") from error
     shown = {"suite": f"{folder.name}{MARK}", "origin": ORIGIN}
-    return Reference({key: msgspec.structs.replace(m, **shown) for key, m in manifests.items()}, tables)
+    return Reference({key: msgspec.structs.replace(m, **shown) for key, m in manifests.items()}, cells)
 
 
 def _manifests(file: Path, table: pa.Table, cells: tuple[str, ...]) -> dict[str, Manifest]:
@@ -153,20 +145,25 @@ def _manifests(file: Path, table: pa.Table, cells: tuple[str, ...]) -> dict[str,
     return found
 
 
-def _check_table(file: Path, name: str, table: pa.Table, manifests: Mapping[str, Manifest]) -> None:
+def _by_cell(
+    file: Path, name: str, table: pa.Table, manifests: Mapping[str, Manifest]
+) -> Iterator[tuple[str, pa.Table]]:
     """By the rules of an import. Raises StoreError where a row is not as it must be, or a cell's rows lie apart."""
     table.validate(full=True)
     if strange := set(table["cell"].unique().to_pylist()) - manifests.keys():
         raise StoreError(
             f"{file}: column cell: {str(min(map(str, strange)))[:200]!a} is no cell of {MANIFESTS}.parquet"
         )
-    cell = table["cell"].combine_chunks()
-    if pc.sum(pc.not_equal(cell[1:], cell[:-1])).as_py() not in {None, len(cell.unique()) - 1}:
-        raise StoreError(f"{file}: column cell: rows of one cell lie apart")
-    whole = conform(name, table).append_column("cell", table["cell"])
-    _, lost = sift(name, {policy.name for m in manifests.values() for policy in m.policies}, whole)
-    for problem, bad in lost.items():
+    cell, rows = table["cell"].combine_chunks(), conform(name, table).combine_chunks()
+    policies = {policy.name for m in manifests.values() for policy in m.policies}
+    for problem, bad in sift(name, policies, rows.append_column("cell", cell))[1].items():
         raise StoreError(f"{file}: column {problem} ({bad:,} row{'s' * (bad > 1)})")
+    runs = pc.run_end_encode(cell)
+    if len(runs.values) > len(cell.unique()):
+        raise StoreError(f"{file}: column cell: rows of one cell lie apart")
+    ends = runs.run_ends.to_pylist()
+    for key, start, end in zip(runs.values.to_pylist(), [0, *ends], ends, strict=False):
+        yield key, rows.slice(start, end - start)
 
 
 def write_reference(

@@ -63,16 +63,11 @@ else:
     )
 
 
-class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
+class SeedRow(_Place, frozen=True, kw_only=True):
     """One seed of a row. variant: whose cell. gain: over the baseline's same seed. noise: `sampling_variance`. withheld:
     why no verdict is given."""
 
-    group: str
-    policy: str
-    regime: str
     variant: str
-    task: str
-    metric: str
     seed: int
     accuracy: float
     noise: float
