@@ -201,9 +201,9 @@ def test_the_first_screen_links_every_suite_and_the_report_says_what_each_gave(
     assert all(f"[{name}](ranking?suite={name})" in shown for name in ("first", "second", "third"))
     assert "not corrected for the choice" in BEST
     text = reported(several, tmp_path)
-    links = re.findall("<a href=#(.*?)>", text)
+    links = re.findall('<a href="#(.*?)">', text)
     assert len(links) == 3
-    assert all(text.count(f"<h2 id={link}>") == 1 for link in links)
+    assert all(text.count(f'<h2 id="{link}">') == 1 for link in links)
     assert BEST in text
 
 
