@@ -49,7 +49,6 @@ ERROR = 0.01
 # Of a policy's first step: what its own samples were
 _SAMPLED = ("policy", "right", "wrong", "invalid", "truncated", "answers", "generated_tokens")
 _COMMIT = re.compile(r"([0-9a-f]{40})?")
-_VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,40}\+([0-9a-f]{12})")
 _MARKUP = re.compile(r"<[A-Za-z/!?]")
 # Columns that hold no text of models
 _NAMES = {"samples": ("policy", "task", "doc_id", "reason"), "costs": ("phase",)}
@@ -245,29 +244,26 @@ def _planned(manifest: Manifest) -> Manifest:
 def provenance(e: Evidence) -> str:
     """No more CPU time than the machine's cores had in that time."""
     for key, manifest in e.manifests.items():
-        said, place = manifest.provenance, f"{e.suite}/{key}/manifest.json: provenance"
-        version = _VERSION.fullmatch(said.code_version)
-        if version is None or version[1] != digest(dict(manifest.identity.versions))[:12]:
-            problem = f"{said.code_version[:60]!a} is not of the results versions that the key holds"
-            raise e.fault(problem, f"{place}.code_version")
-        if not _COMMIT.fullmatch(said.commit):
-            raise e.fault(f"not a commit: {said.commit[:60]!a}", f"{place}.commit")
+        said, embedded = manifest.provenance, manifest.engine == "embedded"
+        versions = digest(dict(manifest.identity.versions))[:12]
         try:
             begin, end = datetime.fromisoformat(said.started), datetime.fromisoformat(said.finished)
-            seconds = (end - begin).total_seconds()
-            if seconds < 0 or end > datetime.now(UTC) + CLOCKS:
-                raise ValueError
+            seconds = -1.0 if end > datetime.now(UTC) + CLOCKS else (end - begin).total_seconds()
         except (ValueError, TypeError):
-            problem = f"{said.started[:40]!a} to {said.finished[:40]!a}: not a time that has passed"
-            raise e.fault(problem, f"{place}.started") from None
-        if manifest.engine != "embedded":
-            continue
-        if not said.packages.get("torch"):
-            raise e.fault("without torch, which the embedded engine trains by", f"{place}.packages")
+            seconds = -1.0
         cores = said.machine.get("cores", "")
+        most = int(cores) * (seconds + 60) if cores.isascii() and cores.isdigit() else -1.0
         spent = sum(row["cpu_seconds"] or 0.0 for row in e.rows(key, "costs"))
-        if not cores.isascii() or not cores.isdigit() or spent > int(cores) * (seconds + 60):
-            raise e.fault(f"{spent:,.0f} CPU-seconds in {seconds:,.0f} s on {cores[:20]!a} cores", f"{place}.machine")
+        faults = {
+            f"code_version: {said.code_version[:60]!a} is not of the results versions that the key holds":
+                not re.fullmatch(rf"[0-9][0-9A-Za-z.+-]{{0,40}}\+{versions}", said.code_version),
+            f"commit: not a commit: {said.commit[:60]!a}": not _COMMIT.fullmatch(said.commit),
+            f"started: {said.started[:40]!a} to {said.finished[:40]!a}: not a time that has passed": seconds < 0,
+            "packages: without torch, which the embedded engine trains by": embedded and not said.packages.get("torch"),
+            f"machine: {spent:,.0f} CPU-seconds in {seconds:,.0f} s on {cores[:20]!a} cores": embedded and spent > most,
+        }  # fmt: skip
+        for problem in (problem for problem, wrong in faults.items() if wrong):
+            raise e.fault(problem, f"{e.suite}/{key}/manifest.json: provenance")
     commits = sorted({m.provenance.commit[:12] or "unknown" for m in e.manifests.values()})
     dirty = sum(m.provenance.dirty for m in e.manifests.values())
     changed = f"; {dirty} of {len(e.manifests)} cells by a changed checkout" if dirty else ""
