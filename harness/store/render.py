@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from jinja2 import Environment, PackageLoader
 from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
@@ -23,7 +24,7 @@ from harness.store.manifest import MARK
 from harness.store.ranking import MIN_RUNS, Head, Headline
 from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, noted
 from harness.store.sentences import explained, verdict_mark
-from harness.store.statistic import PERCENT, POINTS, SHARE, Pair, Statistic, shown
+from harness.store.statistic import PERCENT, POINTS, SHARE, Statistic, shown
 from harness.store.table import MEAN, ShowRow
 from harness.store.text import harmless, visible
 from harness.store.tuning_table import TuningResults, TuningRow
@@ -331,43 +332,14 @@ def _cell(text: str) -> str:
 
 
 def _latex(suite: str, rows: Rows, head: Head) -> str:
-    parts = ["% needs \\usepackage{booktabs}"]
+    parts = []
     for task, metric in sorted({(row.task, row.metric) for row in rows}):
-        part = [row for row in rows if (row.task, row.metric) == (task, metric)]
-        columns = list(dict.fromkeys((r.group, r.policy) for r in part))
-        found = {(r.regime, r.group, r.policy): r for r in part}
-        lines = [
-            "\\begin{table}",
-            "\\centering",
-            f"\\caption{{{_tex(suite)}: {_tex(task)}, {_tex(metric)}. Accuracy in \\% with gain in points over the baseline at the "
-            "same rollout budget, paired by seed; 95\\,\\% Student $t$ intervals. Bold: cannot be told from the best.}",
-            f"\\begin{{tabular}}{{l{'r' * len(columns)}}}",
-            "\\toprule",
-            "regime & " + " & ".join(f"{_tex(g)}, {'mean' if p == MEAN else _tex(p)}" for g, p in columns) + " \\\\",
-            "\\midrule",
-        ]
-        for regime in dict.fromkeys(r.regime for r in part):
-            cells = [_latex_cell(found.get((regime, group, policy))) for group, policy in columns]
-            lines.append(f"{_tex(regime)} & " + " & ".join(cells) + " \\\\")
-        parts.append("\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]))
+        found = {(row.regime, (row.group, row.policy)): row for row in rows if (row.task, row.metric) == (task, metric)}
+        regimes, columns = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
+        parts.append((task, metric, regimes, columns, found))
     remarks = [f"{title}: {line}" for title, missing in noted(head.missing).items() for line in missing]
     remarks += [head.processors] if head.processors else []
-    return "\n\n".join(parts) + "\n" + "".join(f"% {visible(line).translate(_TEX)}\n" for line in remarks)
-
-
-def _latex_cell(row: ShowRow | None) -> str:
-    if row is None:
-        return "--"
-    value = f"{100 * row.accuracy:.1f}"
-    value = f"\\textbf{{{value}}}" if row.best else value
-    if row.gain is None:
-        return value if row.interval is None else f"{value} ${_tex_bounds(row.interval)}$"
-    interval = "" if row.gain_interval is None else f"\\,{_tex_bounds(row.gain_interval)}"
-    return f"{value} (${100 * row.gain:+z.1f}{interval}$)"
-
-
-def _tex_bounds(interval: Pair) -> str:
-    return f"[{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
+    return _TEMPLATES.get_template("show.tex.tmpl").render(suite=suite, parts=parts, remarks=remarks, MEAN=MEAN)
 
 
 _TEX = str.maketrans(
@@ -376,5 +348,11 @@ _TEX = str.maketrans(
 )
 
 
-def _tex(text: str) -> str:
-    return visible(text).replace("\n", " ").translate(_TEX)
+def _tex(value: Any) -> Any:
+    return visible(value).replace("\n", " ").translate(_TEX) if isinstance(value, str) else value
+
+
+_TEMPLATES = Environment(
+    loader=PackageLoader(__package__), finalize=_tex, trim_blocks=True, autoescape=False,
+    block_start_string="<%", block_end_string="%>", variable_start_string="<<", variable_end_string=">>",
+)  # fmt: skip
