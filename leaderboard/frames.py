@@ -12,7 +12,7 @@ import pandas as pd
 from harness.statistics import mean_interval
 from harness.statistics.comparison import BASELINE, DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
 from harness.store.ranking import Rank, Ranking, rank
-from harness.store.sentences import verdict_mark, verdict_words
+from harness.store.sentences import verdict_mark
 from harness.store.statistic import POINTS, STATISTICS, Pair, Statistic, shown
 from harness.store.table import MEAN, SeedRow, ShowRow
 from harness.store.tuning import without_trials
@@ -195,7 +195,7 @@ def _panel(rows: pd.DataFrame, title: str, measure: str, order: Sequence[str], m
             middle = 0.0  # the baseline's own gain
         value, low, high = (100 * (middle if pd.isna(x) else x) for x in (middle, low, high))
         label = f"{value:{'+' if gains else ''}.1f}" + (f" [{low:.1f}, {high:.1f}]" if high > low else "")
-        words = verdict_words(row["verdict"], margin)
+        words = verdict_mark(row["verdict"], margin)
         detail = f"{row['rollouts']:,.0f} rollouts, {row['cpu_seconds']:,.0f} CPU-s"
         mark = {"name": row["regime"], "value": value, "low": low, "high": high, "verdict": row["verdict"]}
         marks.append({**mark, "words": words, "label": label, "detail": detail})

@@ -18,7 +18,7 @@ from harness.statistics.comparison import DIFFERS, EQUIVALENT, GAINS, INCONCLUSI
 from harness.store.ingest import STORE, ingest
 from harness.store.ranking import Rank, heading, pairing, rank
 from harness.store.read import Snapshot
-from harness.store.sentences import sentence, verdict_words
+from harness.store.sentences import sentence
 from harness.store.table import MEAN, ShowRow, seed_rows, show_rows
 from harness.suite.load import load
 
@@ -155,7 +155,7 @@ def check_sentence(text: str, ranks: list[Rank]) -> None:
         GAINS: clause(text, r"(?:^|; )([^;]*?) gains? over"),
         LOSES: clause(text, r"(?:^|; )([^;]*?) loses? against"),
         DIFFERS: clause(text, r"(?:^|; )([^;]*?) differs? between"),
-        EQUIVALENT: clause(text, rf"(?:^|; )([^;]*?) shows? {re.escape(verdict_words(EQUIVALENT, MARGIN))}"),
+        EQUIVALENT: clause(text, r"(?:^|; )([^;]*?) shows? no effect larger than 2 points"),
         INCONCLUSIVE: clause(text, r"(?:^|; )for ([^;]*?) one cannot tell"),
     }
     assert said == {kind: {r.regime for r in compared if r.verdict == kind} for kind in said}, text

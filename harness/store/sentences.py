@@ -28,10 +28,6 @@ def points(share: float) -> str:
     return f"{100 * share:.3g} point{'' if share == 0.01 else 's'}"
 
 
-def verdict_words(verdict: str, margin: float) -> str:
-    return f"no effect larger than {points(margin)}" if verdict == EQUIVALENT else verdict
-
-
 def verdict_mark(verdict: str, margin: float) -> str:
     return f"no effect > {100 * margin:.3g}" if verdict == EQUIVALENT else verdict
 
@@ -68,7 +64,7 @@ def _family(baseline: str, ranks: Sequence[Rank], margin: float, first: bool) ->
         GAINS: "{ends} gain{s} over {over} at the same rollout budget{apart}",
         LOSES: "{ends} lose{s} against {it}",
         DIFFERS: "{ends} differ{s} between groups{whom}",
-        EQUIVALENT: f"{{names}} show{{s}} {verdict_words(EQUIVALENT, margin)}{{whom}}",
+        EQUIVALENT: f"{{names}} show{{s}} no effect larger than {points(margin)}{{whom}}",
         INCONCLUSIVE: "for {ends} one cannot tell{whom}",
         **{why: f"for {{names}} the verdict is {why}" for why in WITHHELD},
         ALONE: "{names} {have} no seed in common with {over}",
