@@ -127,11 +127,11 @@ class Outcome:
         return f"{len(told)} policies: {_counted(own['verdict'])}; from {told[-1]} to {told[0]}"
 
 
-def answer(choice: Choice, table: pd.DataFrame, every: Sequence[SeedRow], pairs: bool, margin: float) -> Outcome:
+def answer(choice: Choice, table: pd.DataFrame, every: Sequence[SeedRow], margin: float) -> Outcome:
     costs = choice.table(table).groupby("regime")["cost"].mean().to_dict()
     among = [r for r in every if (r.metric, r.policy) == (choice.metric, choice.policy)]
     each = choice.every_policy(table[table["policy"] != MEAN])
-    return Outcome(choice.metric, rank(choice.seeds(among), pairs, margin, among), costs, each)
+    return Outcome(choice.metric, rank(choice.seeds(among), margin, among), costs, each)
 
 
 def overview(

@@ -18,6 +18,7 @@ from harness.store.table import suites
 from leaderboard.charts import LEGEND, to_page_svg
 from leaderboard.data import Store, open_store
 from leaderboard.frames import BEST, INTERVALS, KEY, opening, overview, panels, readable, telling
+from leaderboard.markup import filled
 
 _PROVENANCE = """
 SELECT count(*) AS cells, min(started) AS first, max(finished) AS last, list(DISTINCT code_version ORDER BY code_version) AS code,
@@ -37,8 +38,6 @@ def export_report(results: Path, target: Path, only: str | None = None) -> int:
             raise StoreError(f"{results}: no results of a suite {only!r}")
         names = [only]
     try:
-        from leaderboard.markup import filled
-
         sections = [_suite(store, name) for name in names]
     except ImportError as error:
         needs = "harness export needs the leaderboard extra (pip install 'experience-sharing-harness[leaderboard]')"

@@ -193,7 +193,7 @@ def test_everything_agrees(results: Path, kind: str) -> None:
         check_rows(panel)
         chosen = [r for r in seeds if (r.group, r.policy, r.task, r.metric) == (group, policy, task, metric)]
         among = [r for r in seeds if (r.policy, r.metric) == (policy, metric)]
-        alone = rank(chosen, True, MARGIN, among)
+        alone = rank(chosen, MARGIN, among)
         check_rows(alone.ranks)
         check_sentence(sentence(alone), alone.ranks)
         assert {(r.regime, r.verdict, r.tie_group, r.gain_p) for r in alone.ranks} == {
@@ -211,7 +211,7 @@ def test_everything_agrees(results: Path, kind: str) -> None:
             if (r.policy, r.metric) == (headline.policy, headline.metric) and headline.task in (MEAN, r.task)
         ]
         among = [r for r in seeds if (r.policy, r.metric) == (headline.policy, headline.metric)]
-        whole = rank(chosen, True, MARGIN, among)
+        whole = rank(chosen, MARGIN, among)
         check_rows(whole.ranks)
         for name in {r.regime for r in chosen} - {r.regime for r in whole.ranks}:
             assert f"{name} (" in headline.sentence, "who is left out is named"

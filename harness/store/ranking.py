@@ -48,13 +48,12 @@ else:
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """ranks: best mean first. groups, tasks, seeds: their number. pairs: whether groups are pairs. baseline: of most."""
+    """ranks: best mean first. groups, tasks, seeds: their number. baseline: of most."""
 
     ranks: list[Rank]
     groups: int
     tasks: int
     seeds: int
-    pairs: bool
     baseline: str
     margin: float = MARGIN
     left_out: list[str] = []
@@ -113,14 +112,12 @@ class Head(msgspec.Struct, frozen=True):
 NOTHING_PAIRED = "no seed of two regimes"
 
 
-def rank(
-    rows: Sequence[SeedRow], pairs: bool, margin: float = MARGIN, among: Sequence[SeedRow] | None = None
-) -> Ranking:
+def rank(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRow] | None = None) -> Ranking:
     """Mean over the panels of `rows` (of one policy and metric), seed by seed, without panels that have no verdict. among:
     all rows of that policy and metric, for which the choice is corrected too."""
     panels = list(dict.fromkeys((r.group, r.task) for r in rows))
     if not panels:
-        return Ranking([], 0, 0, 0, pairs, "", margin)
+        return Ranking([], 0, 0, 0, "", margin)
     several = len(panels) > 1
     names, found = compared(rows if among is None else among, margin, panels if several else None)
     references = {r.regime: r.baseline for r in rows}
@@ -151,7 +148,6 @@ def rank(
         len({group for group, _ in used}),
         len({task for _, task in used}),
         max((r.seeds for r in ranks), default=0),
-        pairs,
         named[0][0] if named else next((r.regime for r in rows), ""),
         margin,
         left_out,
@@ -221,7 +217,6 @@ def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
 
 def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said = "everything") -> Head:
     """Sentences for each choice of policy, task and metric, the ranking page's first. said: all, these alone, or none."""
-    pairs = in_pairs(snapshot, suite)
     every: dict[tuple[str, str], list[SeedRow]] = {}
     for r in seed_rows(snapshot, suite):
         every.setdefault((r.policy, r.metric), []).append(r)
@@ -236,15 +231,8 @@ def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said =
                 chosen = [r for r in among if task in (MEAN, r.task)]
                 if not chosen:
                     continue
-                ranking = rank(chosen, pairs, margin, among)
+                ranking = rank(chosen, margin, among)
                 head.sentences.append(Headline(policy, metric, task, sentence(ranking), doubt(ranking)))
                 if (policy, task) == (policies[0], MEAN) and (found := aggregates(chosen)):
                     head.across[metric] = found
     return head
-
-
-def in_pairs(snapshot: Snapshot, suite: str) -> bool:
-    sizes = snapshot.query(
-        "SELECT DISTINCT len(policies) AS n FROM current_cells WHERE suite = ? AND kind = 'cell'", [suite]
-    )
-    return set(sizes["n"].to_pylist()) <= {2}

@@ -33,12 +33,12 @@ def verdict_mark(verdict: str, margin: float) -> str:
 
 
 def sentence(found: Ranking) -> str:
-    """E.g. "On 2 pairs and 5 seeds, sgt gains over independent ..."."""
+    """E.g. "On 2 groups and 5 seeds, sgt gains over independent ..."."""
     left_out = f" Left out: {joined(found.left_out)}." if found.left_out else ""
     if not found.ranks:
         return f"No regime has finished on everything chosen here yet.{left_out}"
     compared = [r for r in found.ranks if r.baseline is not None]
-    counts = [_count(found.groups, "pair" if found.pairs else "group")]
+    counts = [_count(found.groups, "group")]
     counts += [_count(found.tasks, "benchmark")] if found.tasks > 1 else []
     seeds = sorted({r.paired_seeds for r in compared if r.paired_seeds}) or [found.seeds]
     many = _count(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
