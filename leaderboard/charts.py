@@ -33,7 +33,6 @@ PALETTE = ["#0f8a83", "#c2502d", "#3b6fd4", "#b08900", "#8e4fb8", "#4f8f2f", "#d
 KNOWN = ("sgt", "naive", "hacpo", "prp", "xgrpo", "graft", "sapo", "independent", "ftis")
 _DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [4, 1], [10, 2], [1, 3], [6, 2, 1, 2, 1, 2]]
 _BAR, _PANEL, _LEGEND = 26, 320, 23
-_PLANE, _MARK, _NAMES = 280, 12, 3
 # The least that an axis spans, by the last words of its title
 _LEAST = {"points": 1.0, "%": 1.0, "share": 0.01, "nats per token": 1e-6}
 
@@ -137,50 +136,24 @@ def trials(rows: pd.DataFrame, option: str, title: str, unit: str, kinds: Sequen
 
 
 def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Sequence[str], log_y: bool) -> Figure:
-    """Cells as small marks, means as large ones with labels. Columns: regime, group, x, y, kind (`cell`, `mean`)."""
+    """Cells as small marks, means as large ones. Columns: regime, group, x, y, kind (`cell`, `mean`)."""
     x = _numbers("x", x_title, rows["x"])
     x["scale"]["padding"] = 20
-    y = _numbers("y", y_title, rows["y"], log_y)
     means = rows[rows["kind"] == "mean"]
+    colour = _colour("regime", order, map(colour_of, order), _legend(3))
     every = {
         "x": x,
-        "y": y,
-        "color": _colour("regime", order, map(colour_of, order)),
+        "y": _numbers("y", y_title, rows["y"], log_y),
+        "color": colour,
+        "shape": colour | {"scale": {"domain": list(order)}},
         "tooltip": _tooltip("regime", "group", ("x", x_title, ".3~g"), ("y", y_title, ".3~g")),
     }
     layers = [
         _layer("point", {"size": 35, "opacity": 1}, rows[rows["kind"] == "cell"], **every),
         _layer("point", {"size": 170, "filled": True, "opacity": 1}, means, **every),
     ]
-    for dy, labels in _labels(means, rows, log_y).groupby("dy"):
-        style = {"dy": dy, "fontSize": 12, "fontWeight": "bold"}
-        layers.append(_layer("text", style, labels, x=x, y=y, text={"field": "label", "type": "nominal"}))
     told = (f"{r.regime} at {r.x:.3g}, {r.y:.3g}" for r in means.itertuples())
     return _figure((), layers, title, f"{title}. {x_title} and {y_title}: ", told, 420)
-
-
-def _labels(means: pd.DataFrame, rows: pd.DataFrame, log_y: bool) -> pd.DataFrame:
-    """One label for means that lie on each other, and how many pixels it stands below the mark: where it covers least."""
-    height = np.log10 if log_y else np.asarray
-    across, up = (_PLANE / max(float(np.ptp(v)), 1e-12) for v in (rows["x"], height(rows["y"])))
-    marks: dict[tuple[float, float], list[str]] = {}
-    for row in means.itertuples():
-        at = (row.x, row.y)
-        near = (
-            k for k in marks if abs(k[0] - row.x) * across < _MARK and abs(height(k[1]) - height(row.y)) * up < _MARK
-        )
-        marks.setdefault(next(near, at), []).append(row.regime)
-    taken = [(x * across, -float(height(y)) * up, _MARK / 2) for x, y in marks]
-    found = []
-    for (x, y), names in marks.items():
-        label = ", ".join(names if len(names) <= _NAMES else [*names[:_NAMES], f"{len(names) - _NAMES} more"])
-        middle, half = (x * across, -float(height(y)) * up), 3.5 * len(label)
-        offers = [(dy, [t for t in taken if abs(t[0] - middle[0]) < half + t[2] and abs(t[1] - middle[1] - dy) < 13])
-                  for dy in (-15, 17, -28, 30, -41, 43)]  # fmt: skip
-        dy = min(offers, key=lambda offer: len(offer[1]))[0]
-        taken.append((middle[0], middle[1] + dy, half))
-        found.append((x, y, label, dy))
-    return pd.DataFrame(found, columns=["x", "y", "label", "dy"])
 
 
 def network(nodes: pd.DataFrame, edges: pd.DataFrame, title: str) -> Figure:

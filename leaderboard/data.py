@@ -14,7 +14,7 @@ from harness.errors import StoreError
 from harness.learning.registry import listing
 from harness.statistics import MARGIN
 from harness.store.database import store_path
-from harness.store.ranking import Aggregate, aggregates, in_pairs
+from harness.store.ranking import Aggregate, aggregates
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, Stage, counted, mixed_in, stages
 from harness.store.standing import Board, Settings, board
@@ -80,7 +80,7 @@ class Store:
 
     def answer(self, suite: str, choice: Choice, margin: float = MARGIN) -> Outcome:
         """Of panels, one of which has finished."""
-        return answer(choice, self.show(suite, margin), self.seeds(suite), in_pairs(self.snapshot, suite), margin)
+        return answer(choice, self.show(suite, margin), self.seeds(suite), margin)
 
     def headline(self, suite: str) -> Outcome | None:
         table = self.show(suite)

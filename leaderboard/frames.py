@@ -11,8 +11,8 @@ import pandas as pd
 
 from harness.statistics import mean_interval
 from harness.statistics.comparison import BASELINE, DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
-from harness.store.ranking import Rank, Ranking, Share, rank, whom
-from harness.store.sentences import verdict_mark, verdict_words
+from harness.store.ranking import Rank, Ranking, rank
+from harness.store.sentences import verdict_mark
 from harness.store.statistic import POINTS, STATISTICS, Pair, Statistic, shown
 from harness.store.table import MEAN, SeedRow, ShowRow
 from harness.store.tuning import without_trials
@@ -65,9 +65,12 @@ class Choice:
     def seeds(self, every: Sequence[SeedRow]) -> list[SeedRow]:
         return [r for r in every if r.metric == self.metric and r.group in self.groups and r.task in self.tasks]
 
-    def table(self, every: pd.DataFrame) -> pd.DataFrame:
+    def every_policy(self, every: pd.DataFrame) -> pd.DataFrame:
         here = every["group"].isin(self.groups) & every["task"].isin(self.tasks)
-        return every[here & (every["metric"] == self.metric) & (every["policy"] == self.policy)]
+        return every[here & (every["metric"] == self.metric)]
+
+    def table(self, every: pd.DataFrame) -> pd.DataFrame:
+        return every[every["policy"] == self.policy].pipe(self.every_policy)
 
 
 def opening(table: pd.DataFrame, metric: str = "") -> Choice:
@@ -85,7 +88,7 @@ class Outcome:
     metric: str
     found: Ranking
     costs: Mapping[str, float]
-    shares: Sequence[Share]
+    each: pd.DataFrame
 
     def lines(self) -> pd.DataFrame:
         return pd.DataFrame([{"Regime": r.regime, "Gain, points": _gain(r), **self._of(r)} for r in self._compared()])
@@ -111,31 +114,34 @@ class Outcome:
         }
 
     def _whom(self, regime: str) -> str:
-        shares = [s for s in self.shares if s.regime == regime and s.gain is not None]
-        shares.sort(key=lambda s: -(s.gain or 0.0))
-        groups = len({s.group for s in shares}) > 1
-        if len(shares) <= _NAMED:
-            return ", ".join(_share(s, groups) for s in shares)
-        ends = f"from {_share(shares[-1], groups)} to {_share(shares[0], groups)}"
-        return f"{len(shares)} policies: {_counted(s.verdict for s in shares)}; {ends}"
+        own = self.each[self.each["regime"] == regime].dropna(subset="gain")
+        own = own.sort_values("gain", ascending=False, kind="stable")
+        where = [c for c in ("group", "task") if own[c].nunique() > 1]
+        told = [
+            " in ".join([row["policy"], *(row[c] for c in where)])
+            + f" {POINTS.text(row['gain'])}\u00a0{SIGNS[row['verdict']]}"
+            for row in own.to_dict("records")
+        ]
+        if len(told) <= _NAMED:
+            return ", ".join(told)
+        return f"{len(told)} policies: {_counted(own['verdict'])}; from {told[-1]} to {told[0]}"
 
 
-def answer(choice: Choice, table: pd.DataFrame, every: Sequence[SeedRow], pairs: bool, margin: float) -> Outcome:
+def answer(choice: Choice, table: pd.DataFrame, every: Sequence[SeedRow], margin: float) -> Outcome:
     costs = choice.table(table).groupby("regime")["cost"].mean().to_dict()
-    among, seeds = [r for r in every if r.metric == choice.metric], choice.seeds(every)
-    ours, theirs = ([r for r in rows if r.policy == choice.policy] for rows in (seeds, among))
-    return Outcome(choice.metric, rank(ours, pairs, margin, theirs), costs, whom(seeds, margin, among))
+    among = [r for r in every if (r.metric, r.policy) == (choice.metric, choice.policy)]
+    each = choice.every_policy(table[table["policy"] != MEAN])
+    return Outcome(choice.metric, rank(choice.seeds(among), margin, among), costs, each)
 
 
 def overview(
     suites: Sequence[str],
     find: Callable[[str], Outcome | None],
-    name: Callable[[str], str],
     state: Callable[[str], str],
 ) -> pd.DataFrame:
     found = {suite: find(suite) for suite in without_trials(suites)}
     told = {s: {"Most gain, points": "no cell has finished"} if one is None else one.line() for s, one in found.items()}
-    return pd.DataFrame([{"Suite": name(s), **line, "Cells": state(s)} for s, line in told.items()]).fillna("")
+    return pd.DataFrame([{"Suite": s, **line, "Cells": state(s)} for s, line in told.items()]).fillna("")
 
 
 def judged_by(verdict: str, alone: Pair | None, corrected: Pair | None) -> Pair | None:
@@ -152,11 +158,6 @@ def _counted(verdicts: Iterable[str]) -> str:
     counts = Counter(verdicts)
     order = (GAINS, LOSES, DIFFERS, EQUIVALENT, INCONCLUSIVE, *WITHHELD)
     return ", ".join(f"{counts[v]}\u00a0{SIGNS[v]}" for v in order if counts[v])
-
-
-def _share(s: Share, group: bool) -> str:
-    where = f" in {s.group}" if group else ""
-    return f"{s.policy}{where} {POINTS.text(s.gain)}\u00a0{SIGNS[s.verdict]}"
 
 
 # Figures and tables ---------------------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ def _panel(rows: pd.DataFrame, title: str, measure: str, order: Sequence[str], m
             middle = 0.0  # the baseline's own gain
         value, low, high = (100 * (middle if pd.isna(x) else x) for x in (middle, low, high))
         label = f"{value:{'+' if gains else ''}.1f}" + (f" [{low:.1f}, {high:.1f}]" if high > low else "")
-        words = verdict_words(row["verdict"], margin)
+        words = verdict_mark(row["verdict"], margin)
         detail = f"{row['rollouts']:,.0f} rollouts, {row['cpu_seconds']:,.0f} CPU-s"
         mark = {"name": row["regime"], "value": value, "low": low, "high": high, "verdict": row["verdict"]}
         marks.append({**mark, "words": words, "label": label, "detail": detail})

@@ -18,7 +18,7 @@ from harness.statistics.comparison import DIFFERS, EQUIVALENT, GAINS, INCONCLUSI
 from harness.store.ingest import STORE, ingest
 from harness.store.ranking import Rank, heading, pairing, rank
 from harness.store.read import Snapshot
-from harness.store.sentences import sentence, verdict_words
+from harness.store.sentences import sentence
 from harness.store.table import MEAN, ShowRow, seed_rows, show_rows
 from harness.suite.load import load
 
@@ -155,7 +155,7 @@ def check_sentence(text: str, ranks: list[Rank]) -> None:
         GAINS: clause(text, r"(?:^|; )([^;]*?) gains? over"),
         LOSES: clause(text, r"(?:^|; )([^;]*?) loses? against"),
         DIFFERS: clause(text, r"(?:^|; )([^;]*?) differs? between"),
-        EQUIVALENT: clause(text, rf"(?:^|; )([^;]*?) shows? {re.escape(verdict_words(EQUIVALENT, MARGIN))}"),
+        EQUIVALENT: clause(text, r"(?:^|; )([^;]*?) shows? no effect larger than 2 points"),
         INCONCLUSIVE: clause(text, r"(?:^|; )for ([^;]*?) one cannot tell"),
     }
     assert said == {kind: {r.regime for r in compared if r.verdict == kind} for kind in said}, text
@@ -193,7 +193,7 @@ def test_everything_agrees(results: Path, kind: str) -> None:
         check_rows(panel)
         chosen = [r for r in seeds if (r.group, r.policy, r.task, r.metric) == (group, policy, task, metric)]
         among = [r for r in seeds if (r.policy, r.metric) == (policy, metric)]
-        alone = rank(chosen, True, MARGIN, among)
+        alone = rank(chosen, MARGIN, among)
         check_rows(alone.ranks)
         check_sentence(sentence(alone), alone.ranks)
         assert {(r.regime, r.verdict, r.tie_group, r.gain_p) for r in alone.ranks} == {
@@ -211,7 +211,7 @@ def test_everything_agrees(results: Path, kind: str) -> None:
             if (r.policy, r.metric) == (headline.policy, headline.metric) and headline.task in (MEAN, r.task)
         ]
         among = [r for r in seeds if (r.policy, r.metric) == (headline.policy, headline.metric)]
-        whole = rank(chosen, True, MARGIN, among)
+        whole = rank(chosen, MARGIN, among)
         check_rows(whole.ranks)
         for name in {r.regime for r in chosen} - {r.regime for r in whole.ranks}:
             assert f"{name} (" in headline.sentence, "who is left out is named"

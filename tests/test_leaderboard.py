@@ -201,9 +201,9 @@ def test_the_first_screen_links_every_suite_and_the_report_says_what_each_gave(
     assert all(f"[{name}](ranking?suite={name})" in shown for name in ("first", "second", "third"))
     assert "not corrected for the choice" in BEST
     text = reported(several, tmp_path)
-    links = re.findall("<a href=#(.*?)>", text)
+    links = re.findall('<a href="#(.*?)">', text)
     assert len(links) == 3
-    assert all(text.count(f"<h2 id={link}>") == 1 for link in links)
+    assert all(text.count(f'<h2 id="{link}">') == 1 for link in links)
     assert BEST in text
 
 
@@ -276,13 +276,13 @@ def test_the_ranking_says_what_show_says_of_every_choice(stores: dict[str, Path]
 def test_ranking_filters_and_address(stores: dict[str, Path]) -> None:
     app = page(stores["large"], "ranking", metric="greedy", group="pair-3", task="other", sort="name")
     assert (app.selectbox(key="metric").value, app.multiselect(key="group").value) == ("greedy", ["pair-3"])
-    assert "On 1 pair and 3 seeds" in said(app)
+    assert "On 1 group and 3 seeds" in said(app)
     table = app.dataframe[0].value
     assert set(table["group"]) == {"pair-3"}
     assert list(table["regime"]) == sorted(r.name for r in REGIMES)
     assert not [d for d in app.dataframe if "iqm" in d.value], "one panel"
     app.multiselect(key="group").set_value(["pair-3", "pair-2"]).run()
-    assert "On 2 pairs and 3 seeds" in said(app)
+    assert "On 2 groups and 3 seeds" in said(app)
     assert len(app.dataframe[0].value) == 14
 
 
@@ -486,7 +486,7 @@ def seeds_of(effects: dict[str, float], seeds: int, noise: float = 0.002, groups
 
 EFFECTS = {"independent": 0.0, "sgt": 0.1, "hacpo": 0.1, "xgrpo": 0.0, "naive": -0.1}
 WHOLE = (
-    "^On 2 pairs and 5 seeds, (?!.*could have seen)",  # nothing is left open (11)
+    "^On 2 groups and 5 seeds, (?!.*could have seen)",  # nothing is left open (11)
     "gain over independent at the same rollout budget and cannot be told apart",
     "naive loses against it",
     "xgrpo shows no effect larger than 2 points",
@@ -495,46 +495,43 @@ OPEN = ("for xgrpo one cannot tell", r"With 80 % power you could have seen a gai
 
 
 @pytest.mark.parametrize(
-    ("effects", "seeds", "pairs", "margin", "words"),
+    ("effects", "seeds", "margin", "words"),
     [
-        (EFFECTS, 5, True, 0.02, WHOLE),
-        (EFFECTS, 5, True, 0.0001, OPEN),
-        (EFFECTS, 1, True, 0.02, ["a second seed is needed"]),
-        (EFFECTS, 3, False, 0.02, ["On 2 groups"]),
-        ({"independent": 0.0}, 3, False, 0.02, ["nothing yet to compare"]),
-        ({}, 3, True, 0.02, ["No regime has finished"]),
+        (EFFECTS, 5, 0.02, WHOLE),
+        (EFFECTS, 5, 0.0001, OPEN),
+        (EFFECTS, 1, 0.02, ["a second seed is needed"]),
+        (EFFECTS, 3, 0.02, ["On 2 groups"]),
+        ({"independent": 0.0}, 3, 0.02, ["nothing yet to compare"]),
+        ({}, 3, 0.02, ["No regime has finished"]),
         (
             {"independent": 0.0, "sgt": 0.2, "hacpo": 0.2, "prp": 0.1},
             8,
-            True,
             0.02,
             ["(sgt and hacpo|hacpo and sgt) most"],
         ),
     ],
 )
-def test_the_sentence(effects: dict[str, float], seeds: int, pairs: bool, margin: float, words: list[str]) -> None:
-    text = sentence(rank(seeds_of(effects, seeds), pairs, margin))
+def test_the_sentence(effects: dict[str, float], seeds: int, margin: float, words: list[str]) -> None:
+    text = sentence(rank(seeds_of(effects, seeds), margin))
     assert not [word for word in words if not re.search(word, text)], text
 
 
 def test_how_many_seeds_would_settle_it() -> None:
-    few = rank(seeds_of({"independent": 0.0, "sgt": 0.1, "prp": 0.01}, 4, noise=0.04), pairs=True)
+    few = rank(seeds_of({"independent": 0.0, "sgt": 0.1, "prp": 0.01}, 4, noise=0.04))
     needed = {r.regime: r.seeds_needed for r in few.ranks}
     assert doubt(few).endswith(f" about {needed['prp']} for prp.")
     assert "as those that are there" in doubt(few)
     assert "sgt" not in doubt(few), "its gain is shown already"
-    assert doubt(rank(seeds_of({"independent": 0.0, "sgt": 0.1}, 5), pairs=True)) == ""
-    assert doubt(rank(seeds_of({"independent": 0.0, "sgt": 0.1}, 1), pairs=True)) == ""
-    assert "more than 1,000 for prp" in doubt(
-        rank(seeds_of({"independent": 0.0, "prp": 0.0}, 3, noise=2.0), pairs=True)
-    )
+    assert doubt(rank(seeds_of({"independent": 0.0, "sgt": 0.1}, 5))) == ""
+    assert doubt(rank(seeds_of({"independent": 0.0, "sgt": 0.1}, 1))) == ""
+    assert "more than 1,000 for prp" in doubt(rank(seeds_of({"independent": 0.0, "prp": 0.0}, 3, noise=2.0)))
 
 
 def test_the_noisiest_regime_does_not_rule_the_power() -> None:
     rng = np.random.default_rng(1)
     found = seeds_of({"independent": 0.0, "a": 0.0, "b": 0.0, "c": 0.0}, 4)
     wild = [msgspec.structs.replace(r, accuracy=0.5 + rng.normal(0, 0.08)) if r.regime == "c" else r for r in found]
-    told = re.findall(r"([0-9.]+) points \(([abc])\)", sentence(rank(wild, pairs=True, margin=0.0001)))
+    told = re.findall(r"([0-9.]+) points \(([abc])\)", sentence(rank(wild, margin=0.0001)))
     assert len(told) == 3, "the sharpest, the middle and the most blurred one"
     assert float(told[1][0]) < 5 < 20 < float(told[2][0])
     assert told[2][1] == "c"
@@ -596,29 +593,6 @@ def test_a_regime_has_one_colour_whatever_stands_beside_it() -> None:
     for name in ("a", "b", "sgt"):
         assert len({found[name] for found in seen}) == 1
     assert len({charts.colour_of(name) for name in charts.KNOWN}) == len(charts.KNOWN)
-
-
-def labels_of(rows: pd.DataFrame, order: list[str]) -> dict[str, dict[str, float]]:
-    layers = charts.plane(rows.assign(kind="mean", group="all"), "t", "x", "y", order, log_y=True)["layer"]
-    texts = [layer for layer in layers if layer["mark"]["type"] == "text"]
-    return {row["label"]: row | {"below": layer["mark"]["dy"]} for layer in texts for row in layer["data"]["values"]}
-
-
-def test_a_label_stands_at_its_own_mark_alone() -> None:
-    """On the Stability page a label of three regimes stood at the mark of two."""
-    places = {
-        "independent": (0.0, 1.0),
-        "xgrpo": (0.0, 1.0),
-        "sgt": (0.031, 1.0),
-        "hacpo": (0.0015, 0.4),
-        "prp": (0.09, 8e4),
-    }
-    found = labels_of(
-        pd.DataFrame([(r, x, y) for r, (x, y) in places.items()], columns=["regime", "x", "y"]), list(places)
-    )
-    at = {label: (row["x"], row["y"]) for label, row in found.items()}
-    assert at == {"independent, xgrpo": (0.0, 1.0), **{name: places[name] for name in ("sgt", "hacpo", "prp")}}
-    assert found["hacpo"]["below"] > 0 > found["independent, xgrpo"]["below"], "no label covers another mark"
 
 
 def contrast(one: str, other: str) -> float:

@@ -20,7 +20,6 @@ from harness.statistics import (
     mean_interval,
     minimum_detectable,
     paired,
-    paired_by_question,
     sampling_variance,
     seeds_to_detect,
 )
@@ -59,13 +58,6 @@ def test_holm_by_hand() -> None:
     )
     np.testing.assert_allclose(holm(np.array([0.01, np.nan, 0.9]))[0], [0.02, np.nan, 0.9])
     np.testing.assert_allclose(holm(np.array([0.01, 0.02, 0.001]), [1, 1, 0.5])[0], [0.02, 0.02, 0.005])
-
-
-def test_paired_by_question() -> None:
-    ours = np.array([[1, 1, 0, 0.5, np.nan], [1, 0, 0, 0.5, 1]])
-    theirs = np.array([[0, 1, 1, 0.5, 0], [0, 0, 0, 0.5, 0]])
-    found = paired_by_question(ours, theirs)
-    assert (found.wins, found.losses, found.draws, found.difference.mean) == (2, 1, 2, pytest.approx(1.5 / 5))
 
 
 @pytest.mark.parametrize("spread", [0.01, 0.03, 0.1])

@@ -11,18 +11,19 @@ one of the package's base checkpoints. Exit codes: 0 done, 1 something came out 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import secrets
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from random import Random
+from typing import Annotated
 
 import msgspec
+import typer
 
 import harness
 from harness.engines.embedded.numerics import ENVIRONMENT
@@ -33,46 +34,39 @@ from harness.learning import registry
 from harness.limits import settle
 from harness.session.cell.manifests import label_of
 from harness.store.ingest import ingest
-from harness.store.manifest import Manifest, Submission, SuiteFile, read_suite, write_submission
+from harness.store.manifest import MARK, ORIGIN, Manifest, Submission, SuiteFile, write_submission
 from harness.store.read import Snapshot
-from harness.store.reference_results import MARK, ORIGIN, read_reference, references, write_reference
+from harness.store.reference_results import read_reference, references, write_reference
 from harness.store.remarks import stages
 from harness.store.table import show_rows
 from harness.store.tuning import read_tuning, tuning_path
 from harness.store.tuning_table import tuning_rows
-from harness.submission.bundle import compact, finished, installed, portable
+from harness.submission.bundle import compact, gathered
 from harness.submission.check import category
 from harness.submission.rerun import possible, re_run, repeats
-from harness.suite.load import resolve
 
 RESULTS = Path(__file__).parents[1] / "results"
 MOST = 20_000_000
 
 
-def make(results: Path, suites: Sequence[str], to: Path) -> None:
+app = typer.Typer(help=__doc__, add_completion=False, rich_markup_mode=None)
+Where = Annotated[Path, typer.Option("--results", help="Whose reference/ is meant.")]
+Names = StrEnum("Names", sorted(path.name for path in SHIPPED.iterdir() if path.is_dir()))  # type: ignore[misc]
+
+
+@app.command()
+def make(results: Annotated[Path, typer.Argument()], suites: list[str], to: Where = RESULTS) -> None:
     ingest(results)
     for suite in suites:
-        folder = results / suite
-        if not (folder / "suite.json").is_file():
-            raise UsageError(f"{folder}: no results of the suite as written (harness run {suite})")
-        file = read_suite(folder, folder / "suite.json")
-        resolved = resolve(file.config, (), f"{folder}/suite.json: config")
-        installed(resolved)
-        cells = {key: finished(folder / key) for key in (*file.cells, *file.bases)}
+        file, resolved, cells = gathered(results, suite)
         manifests = {key: manifest for key, (manifest, _) in cells.items()}
         if dirty := sum(m.provenance.dirty for m in manifests.values()):
             print(f"note: {suite}: {dirty} of {len(cells)} cells by a checkout with changes in it", file=sys.stderr)
         tables = {key: compact(found, _wordless(manifest)) for key, (manifest, found) in cells.items()}
         tuning = tuning_path(results, file)
         target = to / ORIGIN / suite
-        write_reference(
-            target,
-            portable(file),
-            harness.__version__,
-            manifests,
-            tables,
-            tuning.read_bytes() if tuning.is_file() else None,
-        )
+        kept = tuning.read_bytes() if tuning.is_file() else None
+        write_reference(target, file, harness.__version__, manifests, tables, kept)
         write_submission(target, Submission(badge="reference", category=category(resolved)))
         try:
             read_reference(target)
@@ -148,7 +142,8 @@ def _base_differs(name: str, minutes: float) -> bool:
     return not same
 
 
-def base(name: str, to: Path) -> None:
+@app.command()
+def base(name: Names, to: Path) -> None:
     said = json.loads((SHIPPED / name / REPORT).read_bytes())["spec"]
     spec = MicroSpec(**{key: said[key] for key in ("family", "strong", "preset", "seed", "numerics")})
     train_base(spec, to / name)
@@ -173,41 +168,28 @@ def _here(manifest: Manifest) -> bool:
     return _micro(manifest) and known and repeats(manifest)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    making = verbs.add_parser("make")
-    making.add_argument("source", type=Path, metavar="RESULTS", help="where the suites were run")
-    making.add_argument("suites", nargs="+", metavar="SUITE")
-    checking = verbs.add_parser("check")
-    checking.add_argument("--cells", type=int, default=3, help="how many (default 3)")
-    checking.add_argument("--seed", type=int, help="of the draw; default a random one")
-    checking.add_argument("--minutes", type=float, default=60.0, help="for each cell (default 60)")
-    checking.add_argument(
-        "--unless-empty", action="store_true", help="exit code 0 where there are no reference results"
-    )
-    training = verbs.add_parser("base")
-    training.add_argument("name", choices=sorted(path.name for path in SHIPPED.iterdir() if path.is_dir()))
-    training.add_argument("to", type=Path, metavar="FOLDER")
-    for verb in (making, checking):
-        verb.add_argument("--results", type=Path, default=RESULTS, help="whose reference/ is meant")
-    given = parser.parse_args()
+@app.command("check")
+def _check(
+    cells: Annotated[int, typer.Option(help="How many.")] = 3,
+    seed: Annotated[int | None, typer.Option(help="Of the draw; default a random one.")] = None,
+    minutes: Annotated[float, typer.Option(help="For each cell.")] = 60.0,
+    unless_empty: Annotated[bool, typer.Option("--unless-empty", help="Exit code 0 where there is none.")] = False,
+    results: Where = RESULTS,
+) -> None:
+    if unless_empty and not references(results):
+        print(f"{results / ORIGIN}: no reference results to check", file=sys.stderr)
+    elif check(results, cells, seed, minutes):
+        raise typer.Exit(1)
+
+
+def main() -> None:
     settle()
     try:
-        if given.verb == "make":
-            make(given.source, given.suites, given.results)
-            return 0
-        if given.verb == "base":
-            base(given.name, given.to)
-            return 0
-        if given.unless_empty and not references(given.results):
-            print(f"{given.results / ORIGIN}: no reference results to check", file=sys.stderr)
-            return 0
-        return 1 if check(given.results, given.cells, given.seed, given.minutes) else 0
+        app()
     except HarnessError as error:
         print(f"reference: {error}", file=sys.stderr)
-        return error.exit_code
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -26,9 +26,10 @@ import numpy as np
 from harness.errors import HarnessError, UsageError
 from harness.statistics.comparison import GAINS, LOSES
 from harness.store.ingest import ingest
+from harness.store.manifest import MARK, ORIGIN
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
-from harness.store.reference_results import MARK, ORIGIN, references
+from harness.store.reference_results import references
 from harness.store.statistic import PERCENT, POINTS, SHARE
 from harness.store.table import MEAN, ShowRow, by_line, finished, show_rows
 from harness.store.tuning import Tuning, read_tuning

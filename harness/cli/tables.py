@@ -16,7 +16,7 @@ import msgspec
 from harness import published
 from harness.cli.arguments import fold, is_file, print_report, print_table, suite_name
 from harness.errors import StoreError, UsageError
-from harness.published import Publication, PublishedRow, Trained
+from harness.published import Publication, PublishedRow
 from harness.session.cell.log import log_of
 from harness.session.cell.manifests import label_of
 from harness.session.suite.prepare import CellStatus, Prepared, lacking, prepare, prepare_stored
@@ -24,10 +24,10 @@ from harness.statistics import MARGIN
 from harness.store.database import store_path
 from harness.store.diagnosis import damages, diagnose
 from harness.store.ingest import ingest
-from harness.store.manifest import read_submission, read_suite, readable, suite_files
+from harness.store.manifest import MARK, read_submission, read_suite, readable, suite_files
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
-from harness.store.reference_results import MARK, meant, own, references, suite_folder
+from harness.store.reference_results import meant, own, references, suite_folder
 from harness.store.remarks import Missing, noted
 from harness.store.render import overview, render
 from harness.store.table import MEAN, show_rows, status_rows, suites
@@ -249,8 +249,9 @@ def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours
             peers = tuple(model for policy, model in group.items() if policy != row.policy)
             objective = json.loads(variant["options"]).get("objective", "grpo")
             factor = int(variant["budget"][:-1])
-            trained = Trained(group[row.policy], peers, variant["regime_type"], row.regime, objective, factor)
-            if (there := paper.beside(trained)) is not None:
+            kind = variant["regime_type"]
+            there = paper.beside(group[row.policy], peers, kind, row.regime, objective, factor)
+            if there is not None:
                 key = there.source, there.group, there.policy, there.method
                 found.setdefault(key, {}).setdefault(row.task, {})[row.metric] = row.accuracy
     return found

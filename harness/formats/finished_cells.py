@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 
 from harness.errors import UsageError
 from harness.files import replace_atomic
-from harness.store.bounds import check_parts
+from harness.store.foreign import check_parts
 from harness.store.journal import Contents, read_journal
-from harness.store.manifest import Manifest, read_manifest
+from harness.store.manifest import MARK, ORIGIN, Manifest, read_manifest
 from harness.store.read import Snapshot
-from harness.store.reference_results import MARK, ORIGIN, read_reference, suite_folder
+from harness.store.reference_results import read_reference, suite_folder
 from harness.store.table import seed_rows, show_rows, suites
 from harness.tasks.sets import SETS, DataSet
 

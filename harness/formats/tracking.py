@@ -19,7 +19,7 @@ import msgspec
 from harness.errors import StoreError, UsageError
 from harness.files import write_atomic
 from harness.reading import read_bytes
-from harness.store.bounds import check_parts
+from harness.store.foreign import check_parts
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, read_manifest
 

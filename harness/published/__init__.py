@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import Annotated, Literal
@@ -27,17 +28,6 @@ class PublishedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: dict[str, float]
 
 
-class Trained(msgspec.Struct, frozen=True):
-    """One of our results. model, peers: hub names."""
-
-    model: str
-    peers: tuple[str, ...]
-    regime: str
-    variant: str
-    objective: str = "grpo"
-    factor: int = 1
-
-
 class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A paper's numbers. metrics: how each benchmark was measured (`default` for the rest). suites: shipped ones that
     repeat it. notes: what does not fit together."""
@@ -61,16 +51,18 @@ class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """How the paper measured that benchmark, e.g. `best@30`."""
         return self.metrics.get(task, self.metrics["default"])
 
-    def beside(self, trained: Trained) -> PublishedRow | None:
-        """The row for the same model, peers and method, if any. A variant that is no method of the paper counts only as
-        independent training, at the rollouts that its name says."""
-        method = trained.variant if trained.factor == 1 else ""
-        if trained.regime == "independent":
-            method = _INDEPENDENT.get((trained.objective, trained.factor), "")
-        peers = {_short(peer) for peer in trained.peers}
+    def beside(
+        self, model: str, peers: Iterable[str], regime: str, variant: str, objective: str = "grpo", factor: int = 1
+    ) -> PublishedRow | None:
+        """The row for the same model, peers (hub names) and method, if any. A variant that is no method of the paper counts only
+        as independent training, at the rollouts that its name says."""
+        method = variant if factor == 1 else ""
+        if regime == "independent":
+            method = _INDEPENDENT.get((objective, factor), "")
+        others = {_short(peer) for peer in peers}
         for row in self.rows:
-            same = _short(row.policy) == _short(trained.model) and row.method == method
-            if same and (not row.peer or peers == {_short(row.peer)}):
+            same = _short(row.policy) == _short(model) and row.method == method
+            if same and (not row.peer or others == {_short(row.peer)}):
                 return row
         return None
 

@@ -12,7 +12,6 @@ from harness.statistics.comparison import (
     holm,
     minimum_detectable,
     paired,
-    paired_by_question,
     seeds_to_detect,
     verdict,
 )
@@ -39,7 +38,6 @@ __all__ = [
     "mean_interval",
     "minimum_detectable",
     "paired",
-    "paired_by_question",
     "sampling_variance",
     "seeds_to_detect",
     "verdict",

@@ -41,28 +41,6 @@ def paired(ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, noise: Array
     return mean_interval(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64), level, noise)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class QuestionComparison:
-    """Over questions, each the mean over seeds, and on how many ours did better, worse, equally well."""
-
-    difference: Estimate
-    wins: int
-    losses: int
-    draws: int
-
-
-def paired_by_question(
-    ours: Float[np.ndarray, "seeds questions"], theirs: Float[np.ndarray, "seeds questions"], level: float = 0.95
-) -> QuestionComparison:
-    """Of the trained checkpoints as given, over questions."""
-    gaps = np.atleast_2d(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64))
-    present = ~np.isnan(gaps)
-    counts = present.sum(axis=0)
-    means = np.where(present, gaps, 0.0).sum(axis=0)[counts > 0] / counts[counts > 0]
-    wins, losses = int((means > 1e-12).sum()), int((means < -1e-12).sum())
-    return QuestionComparison(mean_interval(means, level), wins, losses, means.size - wins - losses)
-
-
 def holm(p_values: Float[np.ndarray, "... k"], weights: ArrayLike = 1.0, alpha: float = ALPHA) -> tuple[Array, Array]:
     """Holm's step-down correction of a family in each row (Scand. J. Statist. 6, 1979); weights: of each test (section 4). NaN
     p-values do not count.

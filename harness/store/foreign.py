@@ -5,25 +5,57 @@ A cell goes to results/<suite>@<origin>/<key>. What fails a check is refused rec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness import limits
 from harness.errors import StoreError, UsageError
 from harness.files import replace_atomic
-from harness.store.bounds import LONGEST_KEY, checks, fault, is_name
 from harness.store.journal import read_journal, write_columns
-from harness.store.manifest import Manifest, read_manifest, read_suite, suite_files, write_manifest, write_suite
-from harness.store.reference_results import ORIGIN
-from harness.store.rows import without_nan
+from harness.store.manifest import ORIGIN, Manifest, read_manifest, read_suite, suite_files, write_manifest, write_suite
+from harness.store.rows import SCHEMAS, without_nan
 from harness.store.text import visible
+from harness.suite.schema import LONGEST_NAME, LONGEST_TASK, NAME_PATTERN, TASK_PATTERN
 
+_BUDGET = re.compile(r"[1-9][0-9]?x")
+LONGEST_KEY = 128
+_MAX_TEXT = 1 << 20
+_MAX_NAME = 256
+_MAX_COUNT = 1 << 53
+
+_TEXTS = {"prompt", "text", "extracted", "gold", "own_text", "peer_text"}
+_SHARES = {
+    "reward_mean", "effective_sample_size", "clipped_share", "refused_share", "peer_only_support_share", "accuracy",
+    "residual_boundary",
+}  # fmt: skip
+_WORDS = {
+    "verdict": ("right", "wrong", "invalid", ""),
+    "own_verdict": ("right", "wrong", "invalid", ""),
+    "peer_verdict": ("right", "wrong", "invalid", ""),
+    "metric": ("greedy", "sampled"),
+    "source": ("own", "peer"),
+}
+_UNIQUE = {
+    "steps": ["policy", "step"],
+    "curves": ["policy", "step", "metric"],
+    "samples": ["policy", "checkpoint_step", "task", "metric", "doc_id", "repeat"],
+}
+_NEGATIVE = {"made", "vote", "checkpoint_step"}
+# Columns that older versions did not write
+LATER = {
+    *("clipped_tokens", "ratios", "vote", "empty", "unboxed"),
+    *("hinted_prompts", "hinted_answers", "hinted_right"),
+}
 _MAX_JOURNAL = 2 << 30
 # What an import may take: a compressed file states its unpacked size itself
 IMPORT_MEMORY = 4 << 30
@@ -126,14 +158,11 @@ def _checked_tables(manifest: Manifest, folder: Path, report: ImportReport) -> d
     contents = read_journal(folder)
     report.refused += contents.problems
     tables: dict[str, pa.Table] = {}
-    policies = pa.array([p.name for p in manifest.policies])
-    for name, good in contents.tables.items():
-        for problem, check in checks(name, policies, good).items():
-            kept = good.filter(pc.fill_null(check(good), False))
-            if lost := good.num_rows - kept.num_rows:
-                report.rows_refused += lost
-                report.refused.append(f"{manifest.suite}/{folder.name}/{name}: {lost} row{'s' * (lost > 1)}: {problem}")
-            good = kept
+    for name, table in contents.tables.items():
+        good, lost = sift(name, (p.name for p in manifest.policies), table)
+        for problem, count in lost.items():
+            report.rows_refused += count
+            report.refused.append(f"{manifest.suite}/{folder.name}/{name}: {count} row{'s' * (count > 1)}: {problem}")
         if good.num_rows:
             tables[name] = without_nan(good)
     if "samples" not in tables:
@@ -165,3 +194,87 @@ def _take_suite(target: Path, folders: list[tuple[str, Path]], suite: str, repor
         report.refused.append(str(error))
         return
     write_suite(target, msgspec.structs.replace(about, name=target.name, cells=(), bases=(), altered=()))
+
+
+# What manifests and rows of others must satisfy ----------------------------------------------------------------------
+
+
+def fault(manifest: Manifest, key: str) -> str:
+    """What is wrong with the manifest of a finished cell or base checkpoint, whose group may be a folder's path; else empty."""
+    base = manifest.kind == "base"
+    names = [policy.name for policy in manifest.policies]
+    good = _printable if base else is_name
+    checks = {
+        "key: is not the folder's name": manifest.key == key and is_name(key, LONGEST_KEY),
+        "state: only finished cells are taken": manifest.state == "done",
+        "policies: empty, doubled or too many": 0 < len(names) <= 64 and len(set(names)) == len(names),
+        "policies: not names as a suite has them": all(good(name) for name in names),
+        "group: not a name as a suite has it": good(manifest.group),
+        "regime: not a name as a suite has it": is_name(manifest.regime) or (base and not manifest.regime),
+        "seed: absent or out of range": base or (manifest.seed is not None and manifest.seed < _MAX_COUNT),
+        "budget: not like 1x": bool(_BUDGET.fullmatch(manifest.budget)),
+    }
+    return next((problem for problem, kept in checks.items() if not kept), "")
+
+
+def is_name(text: str, longest: int = LONGEST_NAME) -> bool:
+    return len(text) <= longest and re.fullmatch(NAME_PATTERN, text) is not None
+
+
+def check_parts(place: Path, manifest: Manifest, *more: str) -> None:
+    """Raises StoreError where a name that becomes a folder or file is not one part of a path."""
+    names = (manifest.suite, manifest.key, manifest.group, manifest.regime, *(p.name for p in manifest.policies), *more)
+    for name in names:
+        if not _printable(name) or name in {".", ".."} or {"/", "\\"} & set(name):
+            raise StoreError(f"{place}: {name[:200]!a} is no name for a file")
+
+
+def _printable(text: str) -> bool:
+    return 0 < len(text) <= _MAX_NAME and text == visible(text) and not {"\n", "\t"} & set(text)
+
+
+def sift(name: str, policies: Iterable[str], table: pa.Table) -> tuple[pa.Table, dict[str, int]]:
+    """The rows of table `name` that are as a run writes them, and how many others there are, by the words that refuse them. With a
+    column `cell` the table is of several cells, and `policies` are those of all."""
+    lost: dict[str, int] = {}
+    rules = _rules(name, [*policies], table)
+    if table.filter(reduce(and_, rules.values())).num_rows < table.num_rows:
+        for problem, rule in rules.items():
+            before, table = table.num_rows, table.filter(rule)
+            lost[problem] = before - table.num_rows
+    if name in _UNIQUE:
+        columns = [*({"cell"} & {*table.schema.names}), *_UNIQUE[name]]
+        numbered = table.append_column("row", pa.array(np.arange(table.num_rows)))
+        first = numbered.select([*columns, "row"]).group_by(columns).aggregate([("row", "min")])["row_min"]
+        lost["stands twice"] = table.num_rows - len(first)
+        if lost["stands twice"]:
+            table = table.take(first.combine_chunks().sort())
+    return table, {problem: count for problem, count in lost.items() if count}
+
+
+def _rules(name: str, policies: list[str], table: pa.Table) -> dict[str, pc.Expression]:
+    rules: dict[str, pc.Expression] = {}
+    for column in SCHEMAS[name]:
+        label, kind, value = column.name, column.type, pc.field(column.name)
+        if label in LATER and table[label].null_count == table.num_rows:
+            continue
+        if pa.types.is_string(kind):
+            most = _MAX_TEXT if label in _TEXTS else _MAX_NAME
+            rules[f"{label}: absent or longer than {most:,} bytes"] = pc.binary_length(value) <= most
+        elif pa.types.is_integer(kind):
+            inside = (value >= (-1 if label in _NEGATIVE else 0)) & (value <= _MAX_COUNT)
+            rules[f"{label}: absent or out of range"] = value.is_null() | inside if label in LATER else inside
+        elif pa.types.is_floating(kind):
+            low, high = (0.0, 1.0) if label in _SHARES else (-1e300, 1e300)
+            inside = (value >= low - 1e-9) & (value <= high + 1e-9)
+            rules[f"{label}: not in [{low:g}, {high:g}]"] = value.is_null(nan_is_null=True) | inside
+        elif pa.types.is_boolean(kind):
+            rules[f"{label}: absent"] = value.is_valid()
+        if label == "task":
+            named = pc.match_substring_regex(value, f"^(?:{TASK_PATTERN})$")
+            rules["task: not a task's name"] = named & (pc.binary_length(value) <= LONGEST_TASK)
+        if label in _WORDS:
+            rules[f"{label}: not one of {', '.join(_WORDS[label])}"] = value.isin(_WORDS[label])
+        if label in ("policy", "author", "receiver"):
+            rules[f"{label}: not a policy of the cell"] = value.isin([*policies, *([""] if name == "costs" else [])])
+    return rules

@@ -23,10 +23,18 @@ from harness.errors import DiskFullError, Fault, StoreError
 from harness.files import TEMPORARY, disk_errors, lock, remove, replace_atomic, sync
 from harness.store.database import CELL_TABLES, SCORES, STORE, create, quoted, store_path, version
 from harness.store.journal import Contents, read_journal
-from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, remedy, suite_file_name, suite_files
+from harness.store.manifest import (
+    MARK,
+    Manifest,
+    SuiteFile,
+    read_manifest,
+    read_suite,
+    remedy,
+    suite_file_name,
+    suite_files,
+)
 from harness.store.reference_results import (
     ABOUT,
-    MARK,
     forget,
     read_about,
     read_reference,

@@ -28,6 +28,9 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 MAX_BYTES = 4 << 20
 MANIFEST = "manifest.json"
 EVALUATIONS = "evaluations"
+# Of reference results (`store.reference_results`), and behind their suites' names
+ORIGIN = "reference"
+MARK = f"@{ORIGIN}"
 State = Literal["pending", "running", "cut off", "done", "failed"]
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 

@@ -15,7 +15,7 @@ from harness.store.read import Snapshot
 from harness.store.remarks import Missing, Stage, mixed_in, stages
 from harness.store.sentences import doubt, joined, sentence
 from harness.store.statistic import STATISTICS, Pair, TableRow, bounds, number
-from harness.store.table import MEAN, Place, SeedRow, compared, mean_score, seed_rows
+from harness.store.table import MEAN, Place, SeedRow, compared, seed_rows
 
 Said = Literal["everything", "opening", "nothing"]
 # Seeds from which on a bootstrap interval is shown: of fewer it comes out far too narrow
@@ -48,13 +48,12 @@ else:
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """ranks: best mean first. groups, tasks, seeds: their number. pairs: whether groups are pairs. baseline: of most."""
+    """ranks: best mean first. groups, tasks, seeds: their number. baseline: of most."""
 
     ranks: list[Rank]
     groups: int
     tasks: int
     seeds: int
-    pairs: bool
     baseline: str
     margin: float = MARGIN
     left_out: list[str] = []
@@ -113,14 +112,12 @@ class Head(msgspec.Struct, frozen=True):
 NOTHING_PAIRED = "no seed of two regimes"
 
 
-def rank(
-    rows: Sequence[SeedRow], pairs: bool, margin: float = MARGIN, among: Sequence[SeedRow] | None = None
-) -> Ranking:
+def rank(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRow] | None = None) -> Ranking:
     """Mean over the panels of `rows` (of one policy and metric), seed by seed, without panels that have no verdict. among:
     all rows of that policy and metric, for which the choice is corrected too."""
     panels = list(dict.fromkeys((r.group, r.task) for r in rows))
     if not panels:
-        return Ranking([], 0, 0, 0, pairs, "", margin)
+        return Ranking([], 0, 0, 0, "", margin)
     several = len(panels) > 1
     names, found = compared(rows if among is None else among, margin, panels if several else None)
     references = {r.regime: r.baseline for r in rows}
@@ -151,54 +148,10 @@ def rank(
         len({group for group, _ in used}),
         len({task for _, task in used}),
         max((r.seeds for r in ranks), default=0),
-        pairs,
         named[0][0] if named else next((r.regime for r in rows), ""),
         margin,
         left_out,
     )
-
-
-class Share(msgspec.Struct, frozen=True, kw_only=True):
-    regime: str
-    group: str
-    policy: str
-    gain: float | None
-    verdict: str
-
-
-def whom(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRow] | None = None) -> list[Share]:
-    """Every policy by itself, its mean over benchmarks, corrected for all groups that have a policy of that name. among: as in
-    `rank`."""
-    own: dict[str, list[SeedRow]] = {}
-    tasks = {r.task for r in rows}
-    for r in rows if among is None else among:
-        if r.policy != MEAN and r.task in tasks:
-            own.setdefault(r.policy, []).append(r)
-    found = {policy: compared(means, margin) for policy, part in own.items() if (means := _over_tasks(part))}
-    shares = []
-    for group, policy in dict.fromkeys((r.group, r.policy) for r in rows if r.policy != MEAN):
-        names, panels = found.get(policy, ([], {}))
-        if (panel := panels.get((group, ""))) is None:  # no regime has all benchmarks
-            continue
-        shares += [
-            Share(regime=name, group=group, policy=policy, gain=number(panel.gains.mean[i]), verdict=panel.verdicts[i])
-            for i, name in sorted(enumerate(names), key=lambda at: -panel.own.mean[at[0]])
-            if panel.verdicts[i] not in (BASELINE, ALONE)
-        ]
-    return shares
-
-
-def _over_tasks(rows: Sequence[SeedRow]) -> list[SeedRow]:
-    tasks = {group: {r.task for r in rows if r.group == group} for group in {r.group for r in rows}}
-    parts: dict[tuple[str, str, int], list[SeedRow]] = {}
-    for r in rows:
-        parts.setdefault((r.group, r.regime, r.seed), []).append(r)
-    means = []
-    for (group, *_), each in parts.items():
-        if len(each) == len(tasks[group]):
-            accuracy, noise = mean_score([(r.accuracy, r.noise) for r in each])
-            means.append(msgspec.structs.replace(each[0], task="", accuracy=accuracy, noise=noise))
-    return means
 
 
 def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MARGIN) -> list[Pairing]:
@@ -264,7 +217,6 @@ def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
 
 def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said = "everything") -> Head:
     """Sentences for each choice of policy, task and metric, the ranking page's first. said: all, these alone, or none."""
-    pairs = in_pairs(snapshot, suite)
     every: dict[tuple[str, str], list[SeedRow]] = {}
     for r in seed_rows(snapshot, suite):
         every.setdefault((r.policy, r.metric), []).append(r)
@@ -279,15 +231,8 @@ def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said =
                 chosen = [r for r in among if task in (MEAN, r.task)]
                 if not chosen:
                     continue
-                ranking = rank(chosen, pairs, margin, among)
+                ranking = rank(chosen, margin, among)
                 head.sentences.append(Headline(policy, metric, task, sentence(ranking), doubt(ranking)))
                 if (policy, task) == (policies[0], MEAN) and (found := aggregates(chosen)):
                     head.across[metric] = found
     return head
-
-
-def in_pairs(snapshot: Snapshot, suite: str) -> bool:
-    sizes = snapshot.query(
-        "SELECT DISTINCT len(policies) AS n FROM current_cells WHERE suite = ? AND kind = 'cell'", [suite]
-    )
-    return set(sizes["n"].to_pylist()) <= {2}

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import accumulate
+from functools import lru_cache
 from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
 import pyarrow as pa
@@ -24,46 +24,37 @@ import pyarrow.compute as pc
 from harness.errors import StoreError
 from harness.files import TEMPORARY, remove, replace_atomic, write_atomic
 from harness.reading import read_bytes
-from harness.store.bounds import checks, fault, is_name
+from harness.store.foreign import fault, sift
 from harness.store.journal import MAX_BYTES, Contents
-from harness.store.manifest import Manifest, SuiteFile, read_sealed, write_suite
+from harness.store.manifest import MARK, ORIGIN, Manifest, SuiteFile, read_sealed, write_suite
 from harness.store.rows import conform
 
-ORIGIN = "reference"
-MARK = f"@{ORIGIN}"
 KEPT = ("steps", "samples", "curves", "costs")
 ABOUT, MANIFESTS = "reference.json", "manifests"
-FORMAT = 1
+PART = "[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}"
 
 
-class ReferenceIndex(msgspec.Struct, frozen=True, kw_only=True):
-    """reference.json. harness: the version that wrote it. cells: keys in the order of the files. files: SHA-256 by name."""
+class ResultsIndex(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """reference.json, and a bundle's bundle.json. harness: the version that wrote it. cells: keys in the order of the files.
+    processor: where a bundle was made. files: SHA-256 by name."""
 
-    format: int
-    suite: str
+    format: Literal[1]
+    suite: Annotated[str, msgspec.Meta(pattern=f"^{PART}$")]
     harness: str
-    cells: tuple[str, ...]
-    files: dict[str, str]
+    cells: tuple[str, ...] = ()
+    processor: str = ""
+    files: dict[Annotated[str, msgspec.Meta(pattern=f"^{PART}(/{PART})*$")], str]
 
 
 @dataclass(frozen=True)
 class Reference:
-    manifests: dict[str, Manifest]
-    tables: dict[str, pa.Table]
+    """cells: tables by name, by cell."""
 
-    @cached_property
-    def _places(self) -> dict[str, dict[str, tuple[int, int]]]:
-        places: dict[str, dict[str, tuple[int, int]]] = {}
-        for name, table in self.tables.items():
-            counts = table["cell"].value_counts().to_pylist()  # in order of first appearance
-            starts = accumulate((one["counts"] for one in counts), initial=0)
-            places[name] = {c["values"]: (start, c["counts"]) for c, start in zip(counts, starts, strict=False)}
-        return places
+    manifests: dict[str, Manifest]
+    cells: dict[str, dict[str, pa.Table]]
 
     def contents(self, cell: str) -> Contents:
-        places = {name: by_cell[cell] for name, by_cell in self._places.items() if cell in by_cell}
-        rows = {name: self.tables[name].slice(*place).drop_columns(["cell"]) for name, place in places.items()}
-        return Contents({name: conform(name, table.combine_chunks()) for name, table in rows.items()}, [])
+        return Contents(self.cells.get(cell, {}))
 
 
 def references(results: Path) -> dict[str, Path]:
@@ -84,12 +75,9 @@ def own(known: list[str]) -> list[str]:
     return [suite for suite in known if not suite.endswith(MARK)] or known
 
 
-def read_about(folder: Path) -> ReferenceIndex:
+def read_about(folder: Path) -> ResultsIndex:
     """Raises StoreError."""
-    about = read_sealed(folder / ABOUT, ReferenceIndex)
-    if about.format != FORMAT:
-        raise StoreError(f"{folder / ABOUT}: format {about.format}; this version reads {FORMAT}")
-    return about
+    return read_sealed(folder / ABOUT, ResultsIndex)
 
 
 def read_reference(folder: Path) -> Reference:
@@ -111,17 +99,15 @@ def forget() -> None:
 @lru_cache(maxsize=1)
 def _read(folder: Path, state: bytes) -> Reference | StoreError:
     try:
-        return _read_checked(folder, msgspec.json.decode(state, type=ReferenceIndex))
+        return _read_checked(folder, msgspec.json.decode(state, type=ResultsIndex))
     except StoreError as error:
         return error
 
 
-def _read_checked(folder: Path, about: ReferenceIndex) -> Reference:
+def _read_checked(folder: Path, about: ResultsIndex) -> Reference:
     import pyarrow.parquet as pq
 
     place = folder
-    if outside := [name for name in about.files if not is_name(name)]:
-        raise StoreError(f"{folder / ABOUT}: files: {outside[0][:200]!a} is no name for a file")
     try:
         contents = {name: read_bytes(folder / name, MAX_BYTES) for name in about.files}
         for name, digest in about.files.items():
@@ -133,14 +119,16 @@ def _read_checked(folder: Path, about: ReferenceIndex) -> Reference:
             if name.endswith(".parquet")
         }
         manifests = _manifests(folder / f"{MANIFESTS}.parquet", tables.pop(MANIFESTS), about.cells)
+        cells: dict[str, dict[str, pa.Table]] = {}
         for name, table in tables.items():
             place = folder / f"{name}.parquet"
-            _check_table(place, name, table, manifests)
+            for cell, rows in _by_cell(place, name, table, manifests):
+                cells.setdefault(cell, {})[name] = rows
     except (OSError, KeyError, ValueError, pa.ArrowException, msgspec.MsgspecError) as error:
         words = (str(error).splitlines() or [type(error).__name__])[0]
         raise StoreError(f"{place}: not reference results: {words}") from error
     shown = {"suite": f"{folder.name}{MARK}", "origin": ORIGIN}
-    return Reference({key: msgspec.structs.replace(m, **shown) for key, m in manifests.items()}, tables)
+    return Reference({key: msgspec.structs.replace(m, **shown) for key, m in manifests.items()}, cells)
 
 
 def _manifests(file: Path, table: pa.Table, cells: tuple[str, ...]) -> dict[str, Manifest]:
@@ -157,21 +145,25 @@ def _manifests(file: Path, table: pa.Table, cells: tuple[str, ...]) -> dict[str,
     return found
 
 
-def _check_table(file: Path, name: str, table: pa.Table, manifests: Mapping[str, Manifest]) -> None:
+def _by_cell(
+    file: Path, name: str, table: pa.Table, manifests: Mapping[str, Manifest]
+) -> Iterator[tuple[str, pa.Table]]:
     """By the rules of an import. Raises StoreError where a row is not as it must be, or a cell's rows lie apart."""
     table.validate(full=True)
     if strange := set(table["cell"].unique().to_pylist()) - manifests.keys():
         raise StoreError(
             f"{file}: column cell: {str(min(map(str, strange)))[:200]!a} is no cell of {MANIFESTS}.parquet"
         )
-    cell = table["cell"].combine_chunks()
-    if pc.sum(pc.not_equal(cell[1:], cell[:-1])).as_py() not in {None, len(cell.unique()) - 1}:
+    cell, rows = table["cell"].combine_chunks(), conform(name, table).combine_chunks()
+    policies = {policy.name for m in manifests.values() for policy in m.policies}
+    for problem, bad in sift(name, policies, rows.append_column("cell", cell))[1].items():
+        raise StoreError(f"{file}: column {problem} ({bad:,} row{'s' * (bad > 1)})")
+    runs = pc.run_end_encode(cell)
+    if len(runs.values) > len(cell.unique()):
         raise StoreError(f"{file}: column cell: rows of one cell lie apart")
-    whole = conform(name, table).append_column("cell", table["cell"])
-    policies = pa.array(sorted({policy.name for m in manifests.values() for policy in m.policies}))
-    for problem, check in checks(name, policies, whole).items():
-        if bad := table.num_rows - (pc.sum(pc.fill_null(check(whole), False)).as_py() or 0):
-            raise StoreError(f"{file}: column {problem} ({bad:,} row{'s' * (bad > 1)})")
+    ends = runs.run_ends.to_pylist()
+    for key, start, end in zip(runs.values.to_pylist(), [0, *ends], ends, strict=False):
+        yield key, rows.slice(start, end - start)
 
 
 def write_reference(
@@ -198,7 +190,7 @@ def write_reference(
             if parts:
                 _write(temporary, name, pa.concat_tables(parts))
         digests = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(temporary.iterdir())}
-        about = ReferenceIndex(format=FORMAT, suite=suite.name, harness=harness, cells=tuple(manifests), files=digests)
+        about = ResultsIndex(format=1, suite=suite.name, harness=harness, cells=tuple(manifests), files=digests)
         write_atomic(temporary / ABOUT, msgspec.json.format(msgspec.json.encode(about), indent=1) + b"\n")
         remove(folder)  # the system renames a folder to a name that is free
 

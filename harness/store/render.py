@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from jinja2 import Environment, PackageLoader
 from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
@@ -19,11 +20,11 @@ from rich.text import Text
 
 from harness.errors import UsageError
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
+from harness.store.manifest import MARK
 from harness.store.ranking import MIN_RUNS, Head, Headline
-from harness.store.reference_results import MARK
 from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, noted
 from harness.store.sentences import explained, verdict_mark
-from harness.store.statistic import PERCENT, POINTS, SHARE, Pair, Statistic, shown
+from harness.store.statistic import PERCENT, POINTS, SHARE, Statistic, shown
 from harness.store.table import MEAN, ShowRow
 from harness.store.text import harmless, visible
 from harness.store.tuning_table import TuningResults, TuningRow
@@ -124,11 +125,7 @@ class _Page:
             self._beside(head)
             return
         self._open(suite, head, [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)])
-        columns = self._fitting(rows, head.margin)
-        heads = ("regime", "policy", *(s.head for s in columns))
-        for (group, task, metric), members in groupby(rows, key=attrgetter("group", "task", "metric")):
-            title = f"{group}: {task}, {metric}; accuracy in %, gain in points, 95 % intervals"
-            self.table(title, heads, (_cells(row, columns, head.margin) for row in members))
+        self._panels(rows, head.margin)
         for metric, across in head.across.items():
             title = f"all {across[0].tasks} panels, {metric}: interquartile mean in %, how often a run beats one of the baseline"
             note = "95 % stratified bootstrap intervals over seeds"
@@ -162,39 +159,28 @@ class _Page:
         tasks = {task for _, task in panels}
         self._open(suite, head, [first])
         matrix = list(_matrix(means, panels, len(tasks) > 1))
-        if len(panels) == 1:
-            columns = self._fitting(means, head.margin)
-            lines = [[line[0], *line[2:]] for line in (_cells(row, columns, head.margin) for row in means)]
-            title = f"{panels[0][0]}: {panels[0][1]}, {first.metric}; accuracy in %, gain in points, 95 % intervals"
-            self.table(title, ("regime", *(s.head for s in columns)), lines, names=1)
-        elif (
-            sum(2 + max(map(cell_len, map(str, column))) for column in zip(*matrix, strict=True)) <= self._console.width
-        ):
+        width = sum(2 + max(map(cell_len, map(str, column))) for column in zip(*matrix, strict=True))
+        if len(panels) > 1 and width <= self._console.width:
             task = "" if len(tasks) > 1 else f"{panels[0][1]}, "
             title = f"{task}{first.metric}; gain in points, of baselines accuracy in %"
             marks = ", ".join(f"{sign} {verdict_mark(verdict, head.margin)}" for verdict, sign in SIGNS.items())
             self.table(title, list(map(str, matrix[0])), matrix[1:], marks, names=1)
         else:
-            for (group, task), members in groupby(means, key=attrgetter("group", "task")):
-                title = f"{group}: {task}, {first.metric}; gain in points, accuracy in %, 95 % intervals"
-                narrow = (
-                    (
-                        visible(row.regime),
-                        "" if row.gain is None else POINTS.with_interval(row.gain, row.gain_interval),
-                        Text(verdict_mark(row.verdict, head.margin), _COLOURS.get(row.verdict, "")),
-                        PERCENT.with_interval(row.accuracy, row.interval),
-                    )
-                    for row in members
-                )
-                self.table(title, ("regime", "gain", "verdict", "accuracy"), narrow, names=1)
+            self._panels(means, head.margin, named=False)
         self._beside(msgspec.structs.replace(head, starts=[]))
 
-    def _fitting(self, rows: Rows, margin: float) -> Sequence[Statistic]:
-        columns = shown("terminal")
-        lines = [["regime", "policy", *(s.head for s in columns)]]
-        lines += [list(map(str, _cells(row, columns, margin))) for row in rows]
-        ends = accumulate(2 + max(map(cell_len, texts)) for texts in zip(*lines, strict=True))
-        return columns[: max(_LEAST, sum(end <= self._console.width for end in ends) - 2)]
+    def _panels(self, rows: Rows, margin: float, named: bool = True) -> None:
+        """A table of each group and benchmark, with as many columns as there is room for. named: with the policies' names."""
+        first, columns = ["regime", "policy"][: 1 + named], shown("terminal")
+        lines = [[text for i, text in enumerate(_cells(row, columns, margin)) if named or i != 1] for row in rows]
+        heads = [*first, *(s.head for s in columns)]
+        texts: list[list[str]] = [heads, *([str(cell) for cell in line] for line in lines)]
+        ends = accumulate(2 + max(map(cell_len, column)) for column in zip(*texts, strict=True))
+        fit = max(len(first) + _LEAST, sum(end <= self._console.width for end in ends))
+        panels = groupby(zip(rows, lines, strict=True), key=lambda line: (line[0].group, line[0].task, line[0].metric))
+        for (group, task, metric), members in panels:
+            title = f"{group}: {task}, {metric}; accuracy in %, gain in points, 95 % intervals"
+            self.table(title, heads[:fit], [line[:fit] for _, line in members], names=len(first))
 
     def lines(self, suite: str, rows: Rows, head: Head) -> None:
         """One table of all panels."""
@@ -346,43 +332,14 @@ def _cell(text: str) -> str:
 
 
 def _latex(suite: str, rows: Rows, head: Head) -> str:
-    parts = ["% needs \\usepackage{booktabs}"]
+    parts = []
     for task, metric in sorted({(row.task, row.metric) for row in rows}):
-        part = [row for row in rows if (row.task, row.metric) == (task, metric)]
-        columns = list(dict.fromkeys((r.group, r.policy) for r in part))
-        found = {(r.regime, r.group, r.policy): r for r in part}
-        lines = [
-            "\\begin{table}",
-            "\\centering",
-            f"\\caption{{{_tex(suite)}: {_tex(task)}, {_tex(metric)}. Accuracy in \\% with gain in points over the baseline at the "
-            "same rollout budget, paired by seed; 95\\,\\% Student $t$ intervals. Bold: cannot be told from the best.}",
-            f"\\begin{{tabular}}{{l{'r' * len(columns)}}}",
-            "\\toprule",
-            "regime & " + " & ".join(f"{_tex(g)}, {'mean' if p == MEAN else _tex(p)}" for g, p in columns) + " \\\\",
-            "\\midrule",
-        ]
-        for regime in dict.fromkeys(r.regime for r in part):
-            cells = [_latex_cell(found.get((regime, group, policy))) for group, policy in columns]
-            lines.append(f"{_tex(regime)} & " + " & ".join(cells) + " \\\\")
-        parts.append("\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]))
+        found = {(row.regime, (row.group, row.policy)): row for row in rows if (row.task, row.metric) == (task, metric)}
+        regimes, columns = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
+        parts.append((task, metric, regimes, columns, found))
     remarks = [f"{title}: {line}" for title, missing in noted(head.missing).items() for line in missing]
     remarks += [head.processors] if head.processors else []
-    return "\n\n".join(parts) + "\n" + "".join(f"% {visible(line).translate(_TEX)}\n" for line in remarks)
-
-
-def _latex_cell(row: ShowRow | None) -> str:
-    if row is None:
-        return "--"
-    value = f"{100 * row.accuracy:.1f}"
-    value = f"\\textbf{{{value}}}" if row.best else value
-    if row.gain is None:
-        return value if row.interval is None else f"{value} ${_tex_bounds(row.interval)}$"
-    interval = "" if row.gain_interval is None else f"\\,{_tex_bounds(row.gain_interval)}"
-    return f"{value} (${100 * row.gain:+z.1f}{interval}$)"
-
-
-def _tex_bounds(interval: Pair) -> str:
-    return f"[{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
+    return _TEMPLATES.get_template("show.tex.tmpl").render(suite=suite, parts=parts, remarks=remarks, MEAN=MEAN)
 
 
 _TEX = str.maketrans(
@@ -391,5 +348,11 @@ _TEX = str.maketrans(
 )
 
 
-def _tex(text: str) -> str:
-    return visible(text).replace("\n", " ").translate(_TEX)
+def _tex(value: Any) -> Any:
+    return visible(value).replace("\n", " ").translate(_TEX) if isinstance(value, str) else value
+
+
+_TEMPLATES = Environment(
+    loader=PackageLoader(__package__), finalize=_tex, trim_blocks=True, autoescape=False,
+    block_start_string="<%", block_end_string="%>", variable_start_string="<<", variable_end_string=">>",
+)  # fmt: skip

@@ -28,21 +28,17 @@ def points(share: float) -> str:
     return f"{100 * share:.3g} point{'' if share == 0.01 else 's'}"
 
 
-def verdict_words(verdict: str, margin: float) -> str:
-    return f"no effect larger than {points(margin)}" if verdict == EQUIVALENT else verdict
-
-
 def verdict_mark(verdict: str, margin: float) -> str:
     return f"no effect > {100 * margin:.3g}" if verdict == EQUIVALENT else verdict
 
 
 def sentence(found: Ranking) -> str:
-    """E.g. "On 2 pairs and 5 seeds, sgt gains over independent ..."."""
+    """E.g. "On 2 groups and 5 seeds, sgt gains over independent ..."."""
     left_out = f" Left out: {joined(found.left_out)}." if found.left_out else ""
     if not found.ranks:
         return f"No regime has finished on everything chosen here yet.{left_out}"
     compared = [r for r in found.ranks if r.baseline is not None]
-    counts = [_count(found.groups, "pair" if found.pairs else "group")]
+    counts = [_count(found.groups, "group")]
     counts += [_count(found.tasks, "benchmark")] if found.tasks > 1 else []
     seeds = sorted({r.paired_seeds for r in compared if r.paired_seeds}) or [found.seeds]
     many = _count(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
@@ -68,7 +64,7 @@ def _family(baseline: str, ranks: Sequence[Rank], margin: float, first: bool) ->
         GAINS: "{ends} gain{s} over {over} at the same rollout budget{apart}",
         LOSES: "{ends} lose{s} against {it}",
         DIFFERS: "{ends} differ{s} between groups{whom}",
-        EQUIVALENT: f"{{names}} show{{s}} {verdict_words(EQUIVALENT, margin)}{{whom}}",
+        EQUIVALENT: f"{{names}} show{{s}} no effect larger than {points(margin)}{{whom}}",
         INCONCLUSIVE: "for {ends} one cannot tell{whom}",
         **{why: f"for {{names}} the verdict is {why}" for why in WITHHELD},
         ALONE: "{names} {have} no seed in common with {over}",

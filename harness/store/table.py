@@ -14,8 +14,8 @@ import numpy as np
 from harness.errors import StoreError
 from harness.statistics import MARGIN, Comparison, compare, sampling_variance
 from harness.statistics.comparison import CEILING, FLOOR, IDLE
+from harness.store.manifest import MARK
 from harness.store.read import Snapshot
-from harness.store.reference_results import MARK
 from harness.store.statistic import STATISTICS, Spent, TableRow
 from harness.store.tuning import tuned_label
 
@@ -63,16 +63,11 @@ else:
     )
 
 
-class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
+class SeedRow(_Place, frozen=True, kw_only=True):
     """One seed of a row. variant: whose cell. gain: over the baseline's same seed. noise: `sampling_variance`. withheld:
     why no verdict is given."""
 
-    group: str
-    policy: str
-    regime: str
     variant: str
-    task: str
-    metric: str
     seed: int
     accuracy: float
     noise: float
@@ -187,7 +182,10 @@ def _finished(snapshot: Snapshot, suite: str) -> Finished:
             idle[group, row["policy"], regime] = row["idle"]
         if len(parts) >= max(2, len(names)):  # a mean over some of the policies is not comparable
             whole = Spent(*map(sum, zip(*each, strict=True)))._replace(cpu=first["cell_cpu"], gpu=first["cell_gpu"])
-            average = mean_score([(row["accuracy"], row["noise"]) for row in parts])
+            average = (
+                sum(row["accuracy"] for row in parts) / len(parts),
+                sum(row["noise"] for row in parts) / len(parts) ** 2,
+            )
             scores.setdefault(mean, {}).setdefault(regime, {})[seed] = _Score(*average, whole)
     groups = {name: i for i, name in enumerate(about["groups"])}
 
@@ -220,12 +218,6 @@ def _finished(snapshot: Snapshot, suite: str) -> Finished:
                     )
                 )  # fmt: skip
     return found
-
-
-def mean_score(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The mean of accuracies, and its `sampling_variance`, from those of each."""
-    accuracies, noises = zip(*parts, strict=True)
-    return sum(accuracies) / len(parts), sum(noises) / len(parts) ** 2
 
 
 def _lines(found: Sequence[Variant], order: Sequence[str], tuned: Sequence[Sequence[str]]) -> dict[str, Variant]:

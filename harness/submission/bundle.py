@@ -30,7 +30,7 @@ from harness.store.ingest import ingest
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, remedy, write_manifest, write_suite
 from harness.store.read import Snapshot
-from harness.store.reference_results import KEPT
+from harness.store.reference_results import KEPT, PART, ResultsIndex
 from harness.store.table import show_rows
 from harness.suite.load import resolve
 from harness.suite.schema import Suite
@@ -42,43 +42,26 @@ WORDLESS = ("prompt",)
 MAX_BYTES = 64 << 20
 MAX_MEMBERS = 20_000
 ABOUT, SCORES = "bundle.json", "scores.json"
-FORMAT = 1
 _DATE = (1980, 1, 1, 0, 0, 0)
-_NAME = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}"
 _MEMBER = re.compile(
-    rf"{ABOUT}|{SCORES}|{_NAME}/(suite\.json|tuning\.json|{_NAME}/(manifest\.json|journal/{COMPACT}/[a-z]+-[0-9a-f]{{8}}\.arrow))"
+    rf"{ABOUT}|{SCORES}|{PART}/(suite\.json|tuning\.json|{PART}/(manifest\.json|journal/{COMPACT}/[a-z]+-[0-9a-f]{{8}}\.arrow))"
 )
 _BROKEN = (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, struct.error, RuntimeError)
-
-
-class BundleAbout(msgspec.Struct, frozen=True, kw_only=True):
-    """files: SHA-256 by member. processor: where the bundle was made."""
-
-    format: int
-    suite: str
-    harness: str
-    processor: str = ""
-    files: dict[str, str]
 
 
 def make_bundle(suite: str, results: Path, out: Path | None = None) -> Path:
     """Write the bundle of results/<suite> to `out` (a file, or a folder); returns its path. Raises UsageError for what is not
     finished, StoreError, DiskFullError."""
-    folder = results / suite
-    if not (folder / "suite.json").is_file():
-        raise UsageError(f"{folder}: no results of the suite as written (harness run {suite})")
-    file = read_suite(folder, folder / "suite.json")
-    installed(resolve(file.config, (), f"{folder}/suite.json: config"))
+    file, _, cells = gathered(results, suite)
     with tempfile.TemporaryDirectory(prefix="bundle-") as root:
         scratch = Path(root)
-        for key in (*file.cells, *file.bases):
-            manifest, tables = finished(folder / key)
+        for key, (manifest, tables) in cells.items():
             journal = scratch / suite / key / "journal" / COMPACT
             journal.mkdir(parents=True)
             for name, table in compact(tables).items():
                 write_columns(journal, name, table)
             write_manifest(scratch / suite / key, manifest)
-        write_suite(scratch / suite, portable(file))
+        write_suite(scratch / suite, file)
         members = [path for path in (scratch / suite).rglob("*") if path.is_file()]
         files = {path.relative_to(scratch).as_posix(): path.read_bytes() for path in members}
         files[SCORES] = _json(stated(scratch, suite))
@@ -86,6 +69,19 @@ def make_bundle(suite: str, results: Path, out: Path | None = None) -> Path:
     target = Path(name) if out is None else out / name if out.is_dir() else out
     write_atomic(target, data)
     return target
+
+
+def gathered(results: Path, suite: str) -> tuple[SuiteFile, Suite, dict[str, tuple[Manifest, dict[str, pa.Table]]]]:
+    """A finished suite: its file without paths of this machine, what that says, and each cell and base. Raises UsageError,
+    StoreError."""
+    folder = results / suite
+    if not (folder / "suite.json").is_file():
+        raise UsageError(f"{folder}: no results of the suite as written (harness run {suite})")
+    file = read_suite(folder, folder / "suite.json")
+    resolved = resolve(file.config, (), f"{folder}/suite.json: config")
+    installed(resolved)
+    cells = {key: finished(folder / key) for key in (*file.cells, *file.bases)}
+    return msgspec.structs.replace(file, config=_portable(file.config)), resolved, cells
 
 
 def installed(suite: Suite) -> list[str]:
@@ -140,10 +136,6 @@ def finished(source: Path) -> tuple[Manifest, dict[str, pa.Table]]:
     return msgspec.structs.replace(manifest, policies=policies, config=_portable(manifest.config)), contents.tables
 
 
-def portable(file: SuiteFile) -> SuiteFile:
-    return msgspec.structs.replace(file, config=_portable(file.config))
-
-
 def _portable(value: Any) -> Any:
     """Folders' names in the place of their paths, which no key knows."""
     if isinstance(value, dict):
@@ -164,7 +156,7 @@ def _json(value: object) -> bytes:
 def pack(suite: str, files: Mapping[str, bytes], harness: str, processor: str) -> tuple[str, bytes]:
     """Its name and bytes. Raises UsageError where it would be too large."""
     digests = {name: hashlib.sha256(files[name]).hexdigest() for name in sorted(files)}
-    about = _json(BundleAbout(format=FORMAT, suite=suite, harness=harness, processor=processor, files=digests))
+    about = _json(ResultsIndex(format=1, suite=suite, harness=harness, processor=processor, files=digests))
     data = _zipped({**files, ABOUT: about})
     if len(files) >= MAX_MEMBERS or len(data) > MAX_BYTES:
         size = f"{len(files):,} files, {len(data):,} bytes"
@@ -186,7 +178,7 @@ def _bundle_name(suite: str, about: bytes) -> str:
     return f"{suite}-{hashlib.sha256(about).hexdigest()[:16]}.zip"
 
 
-def unpack(bundle: Path, folder: Path) -> tuple[BundleAbout, str]:
+def unpack(bundle: Path, folder: Path) -> tuple[ResultsIndex, str]:
     """Judge, then write the members into `folder`, which is empty; returns bundle.json and the name that the content has. Raises
     UsageError, DiskFullError."""
     contents: dict[str, bytes] = {}
@@ -216,16 +208,11 @@ def unpack(bundle: Path, folder: Path) -> tuple[BundleAbout, str]:
     return about, _bundle_name(about.suite, contents[ABOUT])
 
 
-def _about(bundle: Path, contents: Mapping[str, bytes]) -> BundleAbout:
-    place = f"{bundle}: {ABOUT}"
+def _about(bundle: Path, contents: Mapping[str, bytes]) -> ResultsIndex:
     try:
-        about = msgspec.json.decode(contents.get(ABOUT, b""), type=BundleAbout)
+        about = msgspec.json.decode(contents.get(ABOUT, b""), type=ResultsIndex)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{place}: absent or not what it should be: {error}") from None
-    if about.format != FORMAT:
-        raise UsageError(f"{place}: format {about.format}; this version reads {FORMAT}")
-    if not re.fullmatch(_NAME, about.suite):
-        raise UsageError(f"{place}: suite: not a suite's name: {about.suite[:80]!a}")
+        raise UsageError(f"{bundle}: {ABOUT}: absent or not what it should be: {error}") from None
     for name in sorted((contents.keys() - {ABOUT}) | about.files.keys()):
         faults = {
             "absent": name not in contents,

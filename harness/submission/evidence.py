@@ -19,18 +19,19 @@ from harness.errors import DataError, PluginError, StoreError, SuiteError, Usage
 from harness.evaluation.metrics import votes
 from harness.learning import registry
 from harness.scoring.catalogue import called
-from harness.session.cell.manifests import Base, base_manifest, bases_of, cell_manifest, label_of, suite_file
+from harness.session.cell.manifests import base_manifest, bases_of, cell_manifest, label_of, suite_file
 from harness.session.single.rescoring import stored_sample
 from harness.session.suite import rules
 from harness.statistics import paired
 from harness.store.foreign import import_results
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
-from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite
+from harness.store.manifest import Manifest, PolicyEntry, Provenance, SuiteFile, read_manifest, read_suite
 from harness.store.read import Snapshot
+from harness.store.reference_results import ResultsIndex
 from harness.store.table import MEAN, by_line, seed_rows
 from harness.store.text import visible
-from harness.submission.bundle import SCORES, BundleAbout, installed, stated, unpack
+from harness.submission.bundle import SCORES, installed, stated, unpack
 from harness.suite.cells import NO_IDENTITY, Cell, Identity, digest, expand
 from harness.suite.load import load, resolve, shipped
 from harness.suite.schema import ModelGroup, Policy, Suite
@@ -40,7 +41,6 @@ from harness.tuning.derived import tuned_from
 from harness.verification.verifier import Verifier
 from harness.versions import recorded
 
-Label = tuple[str, str, int]
 # How far clocks of two labs may be apart
 CLOCKS = timedelta(days=1)
 ROUNDING = 1e-9
@@ -49,13 +49,9 @@ ERROR = 0.01
 # Of a policy's first step: what its own samples were
 _SAMPLED = ("policy", "right", "wrong", "invalid", "truncated", "answers", "generated_tokens")
 _COMMIT = re.compile(r"([0-9a-f]{40})?")
-_VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,40}\+([0-9a-f]{12})")
 _MARKUP = re.compile(r"<[A-Za-z/!?]")
 # Columns that hold no text of models
 _NAMES = {"samples": ("policy", "task", "doc_id", "reason"), "costs": ("phase",)}
-_SAID_OF_A_CELL = (
-    "suite", "key", "group", "regime", "regime_type", "seed", "budget", "options", "engine", "baseline", "config",
-)  # fmt: skip
 
 
 @dataclass
@@ -65,7 +61,7 @@ class Evidence:
     bundle: Path
     results: Path
     folder: Path
-    about: BundleAbout = field(init=False)
+    about: ResultsIndex = field(init=False)
     name: str = field(init=False)
 
     @property
@@ -106,30 +102,37 @@ class Evidence:
         return {folder.name: read_manifest(folder) for folder in folders}
 
     @cached_property
-    def cells(self) -> dict[Label, Manifest]:
-        cells: dict[Label, Manifest] = {}
+    def stated(self) -> dict[str, Manifest]:
+        """By label."""
+        stated: dict[str, Manifest] = {}
         for key, manifest in self.manifests.items():
-            label = manifest.group, manifest.regime, manifest.seed or 0
-            if manifest.kind == "cell" and cells.setdefault(label, manifest) is not manifest:
+            if stated.setdefault(label_of(manifest), manifest) is not manifest:
                 raise self.fault(f"a second cell {label_of(manifest)}", f"{key}/manifest.json")
-        return cells
+        return stated
+
+    def _identity(self, *labels: str) -> Identity:
+        return next((self.stated[label].identity for label in labels if label in self.stated), NO_IDENTITY)
 
     @cached_property
     def derived(self) -> list[Cell]:
-        """Under the identities that the manifests state."""
-        first = {(group, regime): manifest.identity for (group, regime, _), manifest in reversed(self.cells.items())}
-        return expand(self.resolved, lambda group, variant: first.get((group.name, variant.name), NO_IDENTITY))
+        """Under the identities that the manifests state; all seeds of a regime have one."""
+        seeds = self.resolved.seeds
+        return expand(self.resolved, lambda g, v: self._identity(*(f"{g.name}/{v.name}/{seed}" for seed in seeds)))
 
-    def derived_bases(self) -> list[tuple[Base, Manifest | None]]:
-        """With the manifest that says it is that one."""
-        stated = {(m.group, m.policies[0].name, m.seed): m for m in self.manifests.values() if m.kind == "base"}
+    @cached_property
+    def expected(self) -> dict[str, Manifest]:
+        """What the suite gives, by label: cells, then base checkpoints."""
 
         def identity(group: ModelGroup, policy: Policy, seed: int | None) -> Identity:
-            manifest = stated.get((group.name, policy.name, seed))
-            return NO_IDENTITY if manifest is None else manifest.identity
+            return self._identity(f"base {group.name}/{policy.name}" + ("" if seed is None else f"/{seed}"))
 
         bases = bases_of(self.resolved, identity)
-        return [(base, stated.get((base.group.name, base.policy.name, base.seed))) for base in bases]
+        return {label_of(m): m for m in (*map(cell_manifest, self.derived), *map(base_manifest, bases))}
+
+    def same(self, said: object, right: object, place: str, words: str) -> None:
+        """Raises UsageError with the first difference."""
+        if difference := first_difference(plain(said), plain(right)):
+            raise self.fault(f"{difference[1]} where {words} {difference[2]}", f"{place}: {difference[0]}")
 
     def tables(self, key: str) -> dict[str, pa.Table]:
         return read_journal(self.root / self.suite / key).tables
@@ -150,8 +153,8 @@ def schema(e: Evidence) -> str:
     if stray := sorted(e.manifests.keys() ^ {*e.file.cells, *e.file.bases}):
         problem = "no cell of the suite" if stray[0] in e.manifests else "absent, though suite.json counts it"
         raise e.fault(problem, f"{e.suite}/{stray[0]}")
-    bases = len(e.manifests) - len(e.cells)
-    return f"{len(e.cells)} cells and {bases} base checkpoints, every row in its bounds"
+    bases = sum(m.kind == "base" for m in e.stated.values())
+    return f"{len(e.stated) - bases} cells and {bases} base checkpoints, every row in its bounds"
 
 
 def suite(e: Evidence) -> str:
@@ -161,8 +164,6 @@ def suite(e: Evidence) -> str:
         installed(theirs)
     except UsageError as error:
         raise e.fault(error, place, "config") from None
-    if e.file.altered:
-        raise e.fault("a run with --set; a bundle holds a suite as written", place, "altered")
     with suppress(PluginError):
         try:
             if rules.validate(theirs, place) != theirs:
@@ -170,10 +171,9 @@ def suite(e: Evidence) -> str:
         except SuiteError as error:
             if not isinstance(error.__cause__, PluginError) and "unknown regime" not in error.problem:
                 raise e.fault(error.problem, f"{place}: {error.path}") from None
-    said = suite_file(theirs, [], [])
-    for name in ("name", "title", "baseline", "engine", "variants", "groups", "seeds"):
-        if getattr(said, name) != getattr(e.file, name):
-            raise e.fault("is not what its config says", place, name)
+    whole = suite_file(theirs, [])
+    said = msgspec.structs.replace(e.file, cells=(), bases=(), config=whole.config)
+    e.same(said, whole, place, "its config gives")
     if e.suite != theirs.name:
         raise e.fault(f"{theirs.name!r} in the folder of {e.suite!r}", place, "name")
     if e.suite not in shipped():
@@ -181,9 +181,8 @@ def suite(e: Evidence) -> str:
     names = [v.name for v in theirs.regimes]
     untuned = [v for v in theirs.regimes if tuned_from(v.name, names) is None]
     ours = rules.validate(load(e.suite), place)
-    if path := first_difference(_written(theirs.model_copy(update={"regimes": untuned})), _written(ours)):
-        problem = f"altered: {path[1]} where the shipped suite has {path[2]}; a suite of another content has a name of its own"
-        raise e.fault(problem, place, f"config.{path[0]}")
+    written = _written(theirs.model_copy(update={"regimes": untuned})), _written(ours)
+    e.same(*written, f"{place}: altered: config", "the shipped suite has")
     return f"{e.suite}, as it is shipped"
 
 
@@ -200,43 +199,26 @@ def _written(suite: Suite) -> Any:
 
 def seeds(e: Evidence) -> str:
     suite = e.resolved
-    wanted = [(g.name, v.name, s) for g in suite.groups for s in suite.seeds for v in suite.regimes]
-    if missing := [label for label in wanted if label not in e.cells]:
-        raise e.fault(f"{'/'.join(map(str, missing[0]))} is missing; a bundle holds every cell of its suite", e.suite)
-    if more := sorted(e.cells.keys() - set(wanted)):
-        raise e.fault(f"{'/'.join(map(str, more[0]))} is no cell of the suite", e.suite)
-    for base, manifest in e.derived_bases():
-        if manifest is None:
-            at = label_of(base_manifest(base)).removeprefix("base ")
-            raise e.fault(f"the base checkpoint {at} is missing", e.suite)
+    if missing := [label for label in e.expected if label not in e.stated]:
+        problem = f"the cell or base checkpoint {missing[0].removeprefix('base ')} is missing"
+        raise e.fault(f"{problem}; a bundle holds all of its suite", e.suite)
+    if more := sorted(e.stated.keys() - e.expected.keys()):
+        raise e.fault(f"{more[0]} is no cell of the suite", e.suite)
     return f"all of {len(suite.seeds)} seeds x {len(suite.regimes)} regimes x {len(suite.groups)} groups"
 
 
 def keys(e: Evidence) -> str:
-    """Derived again from the suite. All seeds of a regime have one identity, with our evaluation sets."""
-    for cell in e.derived:
-        stated = e.cells[cell.group.name, cell.variant.name, cell.seed]
+    """Derived again from the suite, with our evaluation sets."""
+    for label, right in e.expected.items():
+        stated = e.stated[label]
         place = f"{e.suite}/{stated.key}/manifest.json"
-        if difference := first_difference(plain(stated.identity), plain(cell.identity)):
-            problem = f"{difference[1]}, in another seed of the same regime {difference[2]}"
-            raise e.fault(problem, f"{place}: identity.{difference[0]}")
-        said, right = (plain({f: getattr(m, f) for f in _SAID_OF_A_CELL}) for m in (stated, cell_manifest(cell)))
-        if difference := first_difference(said, right):
-            problem = f"{difference[1]} where the suite gives {difference[2]} for {cell.label}"
-            raise e.fault(problem, f"{place}: {difference[0]}")
-        policies = [(p.name, p.model) for p in cell.group.policies]
-        if [(p.name, p.model) for p in stated.policies] != policies or stated.identity.models.keys() != {
-            *dict(policies)
-        }:
-            raise e.fault("are not the group's", f"{place}: policies")
+        e.same(_planned(stated), _planned(right), place, "the suite gives")
+        if right.kind == "cell" and stated.identity.models.keys() != {p.name for p in right.policies}:
+            raise e.fault("are not the group's", f"{place}: identity.models")
         for task, checksum in stated.identity.evaluation.items():
             with suppress(PluginError):
                 if (get_task(task).checksum or "") != checksum:
                     raise e.fault("another evaluation set than ours", f"{place}: identity.evaluation.{task}")
-    for base, manifest in e.derived_bases():
-        if manifest is None or manifest.key != base.key:
-            at = manifest.key if manifest else ""
-            raise e.fault(f"the suite gives {base.key}", f"{e.suite}/{at}/manifest.json: key")
     ours = {name: str(entry.version) for name, entry in recorded().items()}
     theirs = {k: v for m in e.manifests.values() for k, v in m.identity.versions.items()}
     other = sorted(f"{k} {v} (here {ours[k]})" for k, v in theirs.items() if k in ours and ours[k] != v)
@@ -244,32 +226,44 @@ def keys(e: Evidence) -> str:
     return f"{len(e.manifests)} derived again from the suite{remark}"
 
 
+def _planned(manifest: Manifest) -> Manifest:
+    """Without what its run adds."""
+    policies = tuple(PolicyEntry(policy.name, policy.model) for policy in manifest.policies)
+    return msgspec.structs.replace(
+        manifest,
+        policies=policies,
+        state="pending",
+        reason="",
+        fault=None,
+        attempts=0,
+        provenance=Provenance(),
+        pool=None,
+    )
+
+
 def provenance(e: Evidence) -> str:
     """No more CPU time than the machine's cores had in that time."""
     for key, manifest in e.manifests.items():
-        said, place = manifest.provenance, f"{e.suite}/{key}/manifest.json: provenance"
-        version = _VERSION.fullmatch(said.code_version)
-        if version is None or version[1] != digest(dict(manifest.identity.versions))[:12]:
-            problem = f"{said.code_version[:60]!a} is not of the results versions that the key holds"
-            raise e.fault(problem, f"{place}.code_version")
-        if not _COMMIT.fullmatch(said.commit):
-            raise e.fault(f"not a commit: {said.commit[:60]!a}", f"{place}.commit")
+        said, embedded = manifest.provenance, manifest.engine == "embedded"
+        versions = digest(dict(manifest.identity.versions))[:12]
         try:
             begin, end = datetime.fromisoformat(said.started), datetime.fromisoformat(said.finished)
-            seconds = (end - begin).total_seconds()
-            if seconds < 0 or end > datetime.now(UTC) + CLOCKS:
-                raise ValueError
+            seconds = -1.0 if end > datetime.now(UTC) + CLOCKS else (end - begin).total_seconds()
         except (ValueError, TypeError):
-            problem = f"{said.started[:40]!a} to {said.finished[:40]!a}: not a time that has passed"
-            raise e.fault(problem, f"{place}.started") from None
-        if manifest.engine != "embedded":
-            continue
-        if not said.packages.get("torch"):
-            raise e.fault("without torch, which the embedded engine trains by", f"{place}.packages")
+            seconds = -1.0
         cores = said.machine.get("cores", "")
+        most = int(cores) * (seconds + 60) if cores.isascii() and cores.isdigit() else -1.0
         spent = sum(row["cpu_seconds"] or 0.0 for row in e.rows(key, "costs"))
-        if not cores.isascii() or not cores.isdigit() or spent > int(cores) * (seconds + 60):
-            raise e.fault(f"{spent:,.0f} CPU-seconds in {seconds:,.0f} s on {cores[:20]!a} cores", f"{place}.machine")
+        faults = {
+            f"code_version: {said.code_version[:60]!a} is not of the results versions that the key holds":
+                not re.fullmatch(rf"[0-9][0-9A-Za-z.+-]{{0,40}}\+{versions}", said.code_version),
+            f"commit: not a commit: {said.commit[:60]!a}": not _COMMIT.fullmatch(said.commit),
+            f"started: {said.started[:40]!a} to {said.finished[:40]!a}: not a time that has passed": seconds < 0,
+            "packages: without torch, which the embedded engine trains by": embedded and not said.packages.get("torch"),
+            f"machine: {spent:,.0f} CPU-seconds in {seconds:,.0f} s on {cores[:20]!a} cores": embedded and spent > most,
+        }  # fmt: skip
+        for problem in (problem for problem, wrong in faults.items() if wrong):
+            raise e.fault(problem, f"{e.suite}/{key}/manifest.json: provenance")
     commits = sorted({m.provenance.commit[:12] or "unknown" for m in e.manifests.values()})
     dirty = sum(m.provenance.dirty for m in e.manifests.values())
     changed = f"; {dirty} of {len(e.manifests)} cells by a changed checkout" if dirty else ""
@@ -305,7 +299,7 @@ def foreign(e: Evidence) -> str:
 
 
 def questions(e: Evidence) -> str:
-    """Asked once or k times, with our reference answers where we have the set."""
+    """Asked once or k times, with our reference answers where we have the set, else with those of the first cell."""
     evaluation, tasks = e.resolved.evaluation, installed(e.resolved)
     golds: dict[str, dict[str, str]] = {}
     wanted: set[tuple[str, str, int]] = set()
@@ -316,8 +310,8 @@ def questions(e: Evidence) -> str:
         k = get_task(task).k if evaluation.k is None else evaluation.k
         wanted |= {(task, "greedy", 0)} if evaluation.greedy or evaluation.k is None else set()
         wanted |= {(task, "sampled", repeat) for repeat in range(k)}
-    last = {cell.key: cell.training.steps for cell in e.derived}
-    known, count = {task: set(own) for task, own in golds.items()}, 0
+    unknown = ", ".join(task for task in tasks if task not in golds)
+    last, count = {cell.key: cell.training.steps for cell in e.derived}, 0
     for key, manifest in e.manifests.items():
         rows = e.rows(key, "samples")
         count += len(rows)
@@ -328,37 +322,32 @@ def questions(e: Evidence) -> str:
             if newest != step:
                 raise e.fault(f"of step {newest}; the suite evaluates step {step}", place)
             own = [row for row in own if row["checkpoint_step"] == newest]
-            for row in own:
-                gold = golds.get(row["task"], {row["doc_id"]: row["gold"]}).get(row["doc_id"])
-                if row["gold"] != gold:
-                    ours = "which the suite does not ask" if gold is None else f"whose answer is {gold[:40]!a}"
-                    raise e.fault(f"the question {row['doc_id'][:80]!a}, {ours}, has {row['gold'][:40]!a}", place)
-            asked = {(row["task"], row["metric"], row["repeat"], row["doc_id"]) for row in own}
+            asked = {(row["task"], row["metric"], row["repeat"], row["doc_id"]): row["gold"] for row in own}
             for task in tasks:
-                known.setdefault(task, {question for name, *_, question in asked if name == task})
-            whole = {(*one, question) for one in wanted for question in known[one[0]]}
-            for one in sorted(asked ^ whole)[:1]:
+                golds.setdefault(task, {one[3]: gold for one, gold in asked.items() if one[0] == task})
+            whole = {(*one, question): gold for one in wanted for question, gold in golds[one[0]].items()}
+            for one in sorted(dict(asked.items() ^ whole.items()))[:1]:
                 what = "is missing" if one in whole else "is not asked for, or not in the others"
+                if one in asked and one in whole:
+                    what = f"has {asked[one][:40]!a}, whose answer is {whole[one][:40]!a}"
                 raise e.fault(f"{one[0]}, {one[1]}: answer {one[2]} to {one[3][:80]!a} {what}", place)
-    unknown = ", ".join(task for task in tasks if task not in golds)
     return f"{count:,} answers, none left out" + (f"; not here to compare with: {unknown}" if unknown else "")
 
 
 def steps(e: Evidence) -> str:
     count = 0
     for cell in e.derived:
-        rows = e.rows(cell.key, "steps")
+        rows, place = e.rows(cell.key, "steps"), f"{e.suite}/{cell.key}: steps of "
         for policy in cell.group.policies:
-            place = f"{e.suite}/{cell.key}: steps of {policy.name}"
-            own = [row for row in rows if row["policy"] == policy.name]
-            if sorted(row["step"] for row in own) != list(range(1, cell.training.steps + 1)):
-                raise e.fault(f"not each of the {cell.training.steps} steps once", place)
-            for row in own:
-                valid = row["right"] + row["wrong"]
-                apart = abs(row["right"] / valid - (row["reward_mean"] or 0)) if valid else 0.0
-                if valid + row["invalid"] != row["answers"] or apart > 1e-6:
-                    raise e.fault(f"the counts of step {row['step']} do not add up", place)
-            count += len(own)
+            own = sorted(row["step"] for row in rows if row["policy"] == policy.name)
+            if own != list(range(1, cell.training.steps + 1)):
+                raise e.fault(f"not each of the {cell.training.steps} steps once", place + policy.name)
+        for row in rows:
+            valid = row["right"] + row["wrong"]
+            apart = abs(row["right"] / valid - (row["reward_mean"] or 0)) if valid else 0.0
+            if valid + row["invalid"] != row["answers"] or apart > 1e-6:
+                raise e.fault(f"the counts of step {row['step']} do not add up", place + row["policy"])
+        count += len(rows)
     return f"{count:,}, each adds up"
 
 

@@ -98,7 +98,8 @@ def re_execute(evidence: Evidence, again: RerunRequest) -> dict[str, str]:
     """How alike random cells of a checked bundle are, by label. Raises UsageError for the first that comes out otherwise, or
     cannot be trained here."""
     seed = secrets.randbelow(1 << 31) if again.seed is None else again.seed
-    cells = [manifest for _, manifest in sorted(evidence.cells.items()) if manifest.regime_type in registry.installed()]
+    stated = [manifest for _, manifest in sorted(evidence.stated.items()) if manifest.kind == "cell"]
+    cells = [manifest for manifest in stated if manifest.regime_type in registry.installed()]
     if not cells:
         raise evidence.fault("none of its regimes is installed here", evidence.suite)
     chosen = {

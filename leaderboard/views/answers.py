@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import accumulate, groupby
 from typing import Any
 
@@ -12,6 +11,7 @@ import streamlit as st
 
 from harness.store.text import visible
 from leaderboard.data import Store
+from leaderboard.markup import filled
 from leaderboard.page import Page, choose, downloads, empty, escaped
 
 _CELLS = """
@@ -60,21 +60,6 @@ _SHOW = {
     "with an invalid answer": lambda rows: rows["invalid"],
 }
 _PER_PAGE, _REPEATS, _TOKENS = 5, 2, 400
-_MARKS = {"right": "✓ right", "wrong": "✗ wrong", "": "no verdict"}
-_STYLE = """<style>.tokens {font-family: ui-monospace, monospace; font-size: .82rem; line-height: 1.3; overflow-wrap: anywhere;
-margin: .2rem 0 .6rem}
-.tokens span {display: inline-block; text-align: center; padding: .1rem .18rem; margin: .06rem; border-radius: .2rem;
-white-space: pre}
-.tokens span.edge {border-right: 3px solid rgba(11,110,105,.9)}
-.tokens small {display: block; font-size: .66rem; opacity: .85}
-.question {border-top: 1px solid #8886; padding-top: .5rem}
-.question .sides {display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); gap: 0 1.2rem}
-.question p {margin: .35rem 0 .1rem; font-size: .875rem} .question b {font-weight: 600}
-.question .side {font-size: .95rem; font-weight: 700; margin-top: .6rem}
-.question .right {border-left: 4px solid #0f8a83; padding-left: .5rem}
-.question .wrong {border-left: 4px solid #c2502d; padding-left: .5rem}
-pre.answer {white-space: pre-wrap; overflow-wrap: anywhere; margin: 0 0 .25rem; max-height: 22rem; overflow: auto;
-font-size: .85rem; background: rgba(128,128,128,.09); padding: .4rem .7rem; border-radius: .4rem}</style>"""
 
 
 def draw(store: Store, suite: str) -> None:
@@ -128,37 +113,9 @@ def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, 
         return
     rows = store.frame(_ANSWERS, *place, tuple(shown)).to_dict("records")
     for _, answers in groupby(rows, key=lambda row: (row["task"], row["doc_id"])):
-        st.html(_STYLE + question_view([*answers], {name: pair[name] for name in (theirs, ours)}))
+        sides = {name: pair[name] for name in (theirs, ours)}
+        st.html(filled("question.html.tmpl", answers=[*answers], sides=sides, repeats=_REPEATS))
     downloads(f"answers-{pair[ours]}", lambda: store.frame(_ANSWERS, *place, tuple(questions[:2000])))
-
-
-def question_view(answers: Sequence[Mapping[str, Any]], sides: Mapping[str, str]) -> str:
-    """HTML of one question, escaped. sides: cell by regime, the left one first."""
-    first = answers[0]
-    asked = _text(first, "prompt") if first["prompt"] else f'<pre class="answer">{_escape(first["doc_id"])}</pre>'
-    columns = []
-    for regime, cell in sides.items():
-        parts = [f'<p class="side">{_escape(regime)}</p>']
-        here = [row for row in answers if row["cell"] == cell]
-        for policy, given in groupby(here, key=lambda row: row["policy"]):
-            parts += _policy_view(policy, [*given])
-        columns.append(f"<div>{''.join(parts)}</div>")
-    gold = f"<p>{_escape(first['task'])}, reference answer: <b>{_escape(first['gold'])}</b></p>"
-    return f'<section class="question">{asked}{gold}<div class="sides">{"".join(columns)}</div></section>'
-
-
-def _policy_view(policy: str, answers: Sequence[Mapping[str, Any]]) -> list[str]:
-    right = sum(row["verdict"] == "right" for row in answers)
-    parts = [f"<p><b>{_escape(policy)}</b>: {right} of {len(answers)} answers right</p>"] if len(answers) > 1 else []
-    for row in answers[:_REPEATS]:
-        whose = "" if parts else f"{_escape(policy)}: "
-        told = f"{whose}<b>{_escape(_MARKS.get(row['verdict'], row['verdict']))}</b>, {row['tokens']} tokens"
-        told += f"{'' if row['finished'] else ', cut off'}{', ' + _escape(row['reason']) if row['reason'] else ''}"
-        text = _text(row, "text") if row["text"] else "<p>(text not kept with these results)</p>"
-        read = f"<p>Read as: {_escape(row['extracted']) or '–'}</p>"
-        kind = row["verdict"] if row["verdict"] in ("right", "wrong") else "other"
-        parts.append(f'<div class="{kind}"><p>{told}</p>{text}{read}</div>')
-    return parts
 
 
 def _traces(store: Store, suite: str, pair: Mapping[str, str], ours: str, theirs: str) -> None:
@@ -172,18 +129,9 @@ def _traces(store: Store, suite: str, pair: Mapping[str, str], ours: str, theirs
         "Exchanged answer", range(len(labels)), format_func=labels.__getitem__, key="trace", width=420
     )
     row = store.frame(_TRACES.format(columns=_TRACE, count=1), suite, pair[ours], chosen).iloc[0].to_dict()
-    used = "used" if row["used"] else "without a gradient"
-    texts = {
-        f"Own answer of {row['receiver']}: {row['own_verdict']}": "own_text",
-        f"Answer of {row['author']}: {row['peer_verdict']}, {used}": "peer_text",
-    }
-    columns = "".join(f"<div><p>{_escape(head)}</p>{_text(row, column)}</div>" for head, column in texts.items())
-    st.html(
-        f'{_STYLE}<section class="question"><p>Question of the training, reference answer {_escape(row["gold"])}</p>'
-        f'{_text(row, "prompt")}<div class="sides">{columns}</div></section>'
-    )
+    st.html(filled("trace.html.tmpl", row=row))
     st.markdown(f"**The answer of {escaped(row['author'])}, as sent and as {escaped(row['receiver'])} read it**")
-    st.html(_STYLE + token_view(row))
+    st.html(token_view(row))
     own = ", and the receiver's own in brackets" if len(row["receiver_logprobs"]) else ""
     st.caption(
         "Upper line: the author's tokens with its log-probabilities. Lower line: the receiver's tokens with the author's "
@@ -196,35 +144,15 @@ def token_view(trace: Mapping[str, Any]) -> str:
     cuts = [list(accumulate(map(int, trace[f"{side}_pieces"]))) for side in ("source", "receiver")]
     values = [[trace["source_logprobs"]], [trace["aligned"], trace["receiver_logprobs"]]]
     content, edges = str(trace["peer_text"]).encode(), set(cuts[0]) & set(cuts[1])
-    lines = []
+    lines = {}
     for ends, told, side in zip(cuts, values, ("author", "receiver"), strict=True):
-        starts = zip([0, *ends], ends[:_TOKENS], strict=False)
-        spans = (
-            _token(content[a:b], b in edges, [float(v[i]) for v in told if i < len(v)])
-            for i, (a, b) in enumerate(starts)
-        )
-        more = f" … {len(ends) - _TOKENS} more tokens" if len(ends) > _TOKENS else ""
-        lines.append(f'<div class="tokens" role="group" aria-label="Tokens of the {side}">{"".join(spans)}{more}</div>')
-    return "".join(lines)
-
-
-def _token(piece: bytes, edge: bool, logprobs: Sequence[float]) -> str:
-    text = html.escape(visible(piece.decode(errors="replace")).replace("\n", "⏎")) or "∅"
-    told = " ".join(f"({v:z.2f})" if k else f"{v:z.2f}" for k, v in enumerate(logprobs)) or "&nbsp;"
-    likely = math.exp(min(logprobs[0], 0.0)) if logprobs and not math.isnan(logprobs[0]) else 1.0
-    style = f"background: rgba(59,111,212,{0.08 + 0.5 * (1 - likely):.2f})"
-    kind = ' class="edge"' if edge else ""
-    return f'<span{kind} style="{style}">{text}<small>{told}</small></span>'
-
-
-def _text(row: Mapping[str, Any], column: str) -> str:
-    size, text = row[f"{column}_size"], row[column]
-    more = f"\n… ({size:,} characters in all)" if size > len(text) else ""
-    return f'<pre class="answer">{html.escape(visible(text) + more)}</pre>'
-
-
-def _escape(text: Any) -> str:
-    return html.escape(visible(str(text), 300))
+        starts = enumerate(zip([0, *ends], ends[:_TOKENS], strict=False))
+        lines[side] = [
+            (content[a:b].decode(errors="replace"), b in edges, [float(v[i]) for v in told if i < len(v)])
+            for i, (a, b) in starts
+        ]
+    more = {side: len(ends) - _TOKENS for side, ends in zip(lines, cuts, strict=True)}
+    return filled("tokens.html.tmpl", lines=lines, more=more, exp=math.exp)
 
 
 PAGE = Page(

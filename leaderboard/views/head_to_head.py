@@ -8,11 +8,11 @@ import msgspec
 import pandas as pd
 import streamlit as st
 
-from harness.statistics import paired_by_question
+from harness.statistics import mean_interval
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
 from harness.store.ranking import Pairing, pairing
 from harness.store.sentences import explained, points
-from harness.store.statistic import POINTS
+from harness.store.statistic import POINTS, bounds
 from harness.store.table import MEAN
 from leaderboard import charts
 from leaderboard.data import Store
@@ -117,7 +117,9 @@ def _by_question(store: Store, suite: str, variants: dict[str, str], metric: str
     wide = frame.pivot_table(index=[*keys, "seed"], columns="regime", values="mean").reindex(
         columns=[*variants.values()]
     )
+    ours, theirs = variants
     means = wide.set_axis([*variants], axis=1).dropna().groupby(keys).mean()
+    means["difference"] = (means[ours] - means[theirs]).round(12)
     return means.join(frame.groupby(keys)["prompt"].first()).reset_index() if len(means) else None
 
 
@@ -130,21 +132,21 @@ def _sentence(found: Sequence[Pairing], questions: pd.DataFrame | None, ours: st
     ]
     text = f"Against {theirs}: {'; '.join(parts)}."
     if questions is not None:
-        by_question = paired_by_question(questions[ours].to_numpy()[None], questions[theirs].to_numpy()[None])
+        apart = questions["difference"]
         askers = len(questions[["group", "policy"]].drop_duplicates())
         each = f", each asked of {askers} policies ({len(questions):,} comparisons)," if askers > 1 else ""
-        text += f" Of {questions['doc_id'].nunique():,} questions{each} it does better on {by_question.wins:,}"
-        text += f" and worse on {by_question.losses:,}."
+        text += f" Of {questions['doc_id'].nunique():,} questions{each} it does better on {(apart > 0).sum():,}"
+        text += f" and worse on {(apart < 0).sum():,}."
     return escaped(text, 3000)
 
 
 def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
     rows = []
     for (group, policy), part in questions.groupby(["group", "policy"], sort=False):
-        found = paired_by_question(part[ours].to_numpy()[None], part[theirs].to_numpy()[None])
-        mean, low, high = (float(v) for v in (found.difference.mean, found.difference.low, found.difference.high))
-        interval = POINTS.interval((low, high)) if low == low else ""
-        rows.append((group, policy, found.wins, found.draws, found.losses, 100 * mean, interval))
+        apart = part["difference"]
+        mean = mean_interval(apart)
+        counts = ((apart > 0).sum(), (apart == 0).sum(), (apart < 0).sum())
+        rows.append((group, policy, *counts, 100 * float(mean.mean), POINTS.interval(bounds(mean))))
     columns = ["group", "policy", "better", "equal", "worse", "difference", "interval"]
     titles = {"difference": number("Difference, points", "%+.1f"), "interval": "95 % interval over questions"}
     draw_table(pd.DataFrame(rows, columns=columns), "question-table", "Wins and losses by question", titles)
@@ -154,8 +156,7 @@ def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
         "questions, for these checkpoints; the one above is over seeds, for these questions."
     )
     with st.expander("Questions with the largest differences"):
-        ranked = questions.assign(difference=questions[ours] - questions[theirs])
-        ranked = ranked.sort_values("difference", key=abs, ascending=False, kind="stable").head(50)
+        ranked = questions.sort_values("difference", key=abs, ascending=False, kind="stable").head(50)
         names = [ours, theirs, "difference"]
         titles = {name: number(None, "percent") for name in names}
         largest = ranked[["group", "policy", "doc_id", "prompt", *names]]

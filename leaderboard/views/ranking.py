@@ -96,23 +96,13 @@ def _draw_across(found: Sequence[Aggregate]) -> None:
     if not found:
         return
     st.header("Across all panels")
-    rows = [
-        {
-            "regime": a.regime,
-            "iqm": 100 * a.iqm,
-            "iqm interval": PERCENT.interval(a.iqm_interval),
-            "better": None if a.better is None else 100 * a.better,
-            "better interval": PERCENT.interval(a.better_interval),
-            "baseline": a.baseline,
-            "seeds": a.seeds,
-        }
-        for a in found
-    ]
-    frame = pd.DataFrame(rows).dropna(axis="columns", how="all")
     few = not any(a.iqm_interval for a in found)
-    if few:
-        frame = frame.drop(columns=["iqm interval", "better interval"])
-    draw_table(frame, "across", "Regimes across all panels", _ACROSS)
+    frame = pd.DataFrame([msgspec.structs.asdict(a) for a in found]).dropna(axis="columns", how="all")
+    shown = frame.drop(columns="tasks").assign(
+        **{c: 100 * frame[c] for c in frame if c in ("iqm", "better")},
+        **{c: frame[c].map(PERCENT.interval) for c in frame if c.endswith("interval")},
+    )
+    draw_table(shown, "across", "Regimes across all panels", _ACROSS)
     of_intervals = (
         "Bootstrap intervals are shown from {} seeds on." if few else "Intervals: 95 % stratified bootstrap over seeds."
     )
@@ -158,9 +148,9 @@ _MOMENTS = {"moment": "when", "strict": number("strict %", "%.1f"), "lenient": n
 _ACROSS = {
     "regime": "Regime",
     "iqm": number("IQM, %", "%.1f"),
-    "iqm interval": "95 % interval",
+    "iqm_interval": "95 % interval",
     "better": number("Better than baseline, %", "%.0f"),
-    "better interval": "95 % interval of that",
+    "better_interval": "95 % interval of that",
     "baseline": "Compared with",
     "seeds": st.column_config.NumberColumn("Seeds", width="small"),
 }

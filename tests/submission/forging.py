@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from harness.store.journal import read_columns, write_columns
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, write_manifest, write_suite
-from harness.submission.bundle import ABOUT, SCORES, BundleAbout, pack, stated
+from harness.store.reference_results import ResultsIndex
+from harness.submission.bundle import ABOUT, SCORES, pack, stated
 
 
 class Forgery:
@@ -21,7 +22,7 @@ class Forgery:
         self.root = folder
         with zipfile.ZipFile(bundle) as file:
             file.extractall(folder)
-        self.about = msgspec.json.decode((folder / ABOUT).read_bytes(), type=BundleAbout)
+        self.about = msgspec.json.decode((folder / ABOUT).read_bytes(), type=ResultsIndex)
         self.folder = folder / self.about.suite
         self.restated = False
 

@@ -169,7 +169,7 @@ def test_a_damaged_file_is_no_result(copy: Path) -> None:
     with ingested(copy) as snapshot:
         assert suites(snapshot) == []
         problem = snapshot.query("SELECT problem FROM problems WHERE suite = 'labs@reference'")["problem"].to_pylist()
-        assert "reference.json: not a reference index" in problem[0]
+        assert "reference.json: not a results index" in problem[0]
 
 
 @pytest.mark.slow
@@ -248,7 +248,9 @@ def test_where_there_is_none_the_check_says_so(
     command = ["reference.py", "check", "--results", str(tmp_path)]
     for more, code in (([], 2), (["--unless-empty"], 0)):
         monkeypatch.setattr(sys, "argv", [*command, *more])
-        assert reference.main() == code
+        with pytest.raises(SystemExit) as ended:
+            reference.main()
+        assert ended.value.code == code
         assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from harness import published
 from harness.errors import SuiteError
-from harness.published import Trained
 from harness.session.suite import rules
 from harness.session.suite.prepare import prepare
 from harness.suite.load import find, load
@@ -66,8 +65,8 @@ def test_published_rows_are_found(name: str) -> None:
         objective = variant.options.get("objective", "grpo")
         for policy in group.policies:
             peers = tuple(peer.model for peer in group.policies if peer is not policy)
-            trained = Trained(policy.model, peers, variant.regime, variant.name, objective, variant.factor)
-            found += publication.beside(trained) is not None
+            trained = (policy.model, peers, variant.regime, variant.name, objective, variant.factor)
+            found += publication.beside(*trained) is not None
     assert found == COVERED[name]
 
 

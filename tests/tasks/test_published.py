@@ -8,7 +8,6 @@ import pytest
 
 from harness import published
 from harness.errors import UsageError
-from harness.published import Trained
 from harness.tasks.registry import names
 
 
@@ -42,11 +41,13 @@ def test_the_averages_that_do_not_add_up_are_noted() -> None:
 def test_a_result_finds_its_row() -> None:
     publication = published.load("hacpo2026")
     peers = ("meta-llama/Llama-3.2-3B-Instruct",)
-    ours = Trained("Qwen/Qwen3-4B-Base", peers, "hacpo", "hacpo")
-    assert publication.beside(ours).average == 0.597  # type: ignore[union-attr]
-    double = Trained("Qwen/Qwen3-4B-Base", peers, "independent", "anything", objective="gspo", factor=2)
-    assert publication.beside(double).method == "gspo2"  # type: ignore[union-attr]
-    assert publication.beside(Trained("Qwen/Qwen3-4B-Base", peers, "hacpo", "hacpo-wide")) is None
-    assert publication.beside(Trained("Qwen/Qwen3-4B-Base", ("x/y",), "hacpo", "hacpo")) is None
+    ours = publication.beside("Qwen/Qwen3-4B-Base", peers, "hacpo", "hacpo")
+    assert ours is not None
+    assert ours.average == 0.597
+    double = publication.beside("Qwen/Qwen3-4B-Base", peers, "independent", "anything", objective="gspo", factor=2)
+    assert double is not None
+    assert double.method == "gspo2"
+    assert publication.beside("Qwen/Qwen3-4B-Base", peers, "hacpo", "hacpo-wide") is None
+    assert publication.beside("Qwen/Qwen3-4B-Base", ("x/y",), "hacpo", "hacpo") is None
     with pytest.raises(UsageError, match="hacpo2026"):
         published.load("nobody1999")
