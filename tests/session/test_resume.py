@@ -100,6 +100,7 @@ def test_no_steps_and_killed_before_the_end_is_finished(
         assert rows(resumed, resumed.cells[0], name) == rows(whole, whole.cells[0], name) != []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_killed_worker_is_tried_once_more(finished: Prepared, suite_file: Path, tmp_path: Path) -> None:
     results, short = tmp_path / "results", ["--set", "regimes=[independent]", "--jobs", 1]

@@ -193,7 +193,9 @@ def test_parts_and_alterations_lose_nothing(tmp_path, folders):
     stored = read_suite(results / "bop3")
     assert (len(stored.cells), len(stored.bases)) == (4, 2)
 
-    assert "bop3: altered by --set baseline=sgt: its cells are stored under their own keys" in run("--set", "baseline=sgt")
+    assert "bop3: altered by --set baseline=sgt: its cells are stored under their own keys" in run(
+        "--set", "baseline=sgt"
+    )
     assert read_suite(results / "bop3") == stored
     found, err = shown()
     assert found == whole
