@@ -49,7 +49,7 @@ ROUNDING = 2 * float(np.finfo(np.float32).eps)
 part of a step."""
 SCALE = 0.1
 """A loss is a sum of advantages of order 1 that nearly cancel; below this its relative error says nothing."""
-REGIMES = ("independent", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft", "sapo", "ftis", "luffy", "chord")
+REGIMES = ("hacpo", "graft", "chord")
 OBJECTIVES = {
     f"{ratio}-{form}-{aggregation}": Objective(ratio, form, low=0.8, high=1.2, exponent=exponent, aggregation=aggregation)
     for ratio, form, aggregation, exponent in [
@@ -189,42 +189,45 @@ def world(folders, prompts):
     return World(EmbeddedEngine("a", folders["qwen"], device="cpu"), prompts[:6])
 
 
-@pytest.mark.timeout(900)
+ANY_STAGE = ("token-ppo-token", "token-nll-prompt")
+"""A loss is computed alike at every ZeRO stage, and each aggregation is divided among the ranks in its own way."""
+CASES = {1: (*OBJECTIVES, *REGIMES), 2: (*ANY_STAGE, "token-ppo-constant", "sequence-ppo-answer", "graft")}
+
+
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_updates_equal_the_embedded_engine(stage, trainers, world, folders, tmp_path, report_line):
     folder = folders["qwen"]
     strategy = Strategy(Settings(dtype="fp32", zero_stage=stage, trainers=trainers.ranks), temperature=1.0)
     worst = {"loss": 0.0, "norm": 0.0, "weight": 0.0}
-    for case in (*OBJECTIVES, *REGIMES):
-        for updates in (1, 3):
+    for case in CASES[trainers.ranks] if stage == 2 else ANY_STAGE:
+        embedded = EmbeddedEngine("a", folder, device="cpu")
+        shares = Shares(embedded._trained().optimiser)
+        trainers.call("init_model_from_pretrained", strategy, str(folder), 1 << 30)
+        trainers.call("join", [], open_vocabulary(folder, chat=False, policy="a").forbidden)
+        terms = world.terms(case)
+        for step, updates in enumerate((1, 3), start=1):
             # To what was "sampled", as that is far enough from the weights for ratios to be clipped.
             optimisation = Optimisation(
                 learning_rate=STEP, updates=updates, max_tokens=LONGEST, measure=updates == 1, old_logprobs="sampler"
             )
-            embedded = EmbeddedEngine("a", folder, device="cpu")
-            shares = Shares(embedded._trained().optimiser)
-            trainers.call("init_model_from_pretrained", strategy, str(folder), 1 << 30)
-            trainers.call("join", [], open_vocabulary(folder, chat=False, policy="a").forbidden)
-            for step in range(2):
-                terms = world.terms(case)
-                mine = embedded.update(world.prompts, terms, optimisation)
-                loss, norm, apart, tallied = learn(trainers, terms, world.prompts, folder, optimisation)
-                assert tallied == [(t.moved, t.clipped_tokens, t.ratios) for t in mine.terms]
-                worst["loss"] = max(worst["loss"], abs(loss - mine.loss) / max(abs(mine.loss), SCALE))
-                worst["norm"] = max(worst["norm"], abs(norm - mine.gradient_norm) / mine.gradient_norm)
-                if updates == 1:
-                    measured = (mine.own_gradient_norm, mine.peer_gradient_norm, mine.own_peer_cosine)
-                    np.testing.assert_allclose(apart, measured, rtol=1e-3, atol=1e-4, err_msg=case)
-                difference = weight_difference(trainers, embedded, shares, tmp_path / f"{case}-{updates}-{step}")
-                worst["weight"] = max(worst["weight"], difference / (step + 1))
-                assert worst["loss"] < LOSS, f"{case}: {loss} {mine.loss}"
-                assert worst["norm"] < NORM, case
-                assert worst["weight"] < 1.0, case
+            mine = embedded.update(world.prompts, terms, optimisation)
+            loss, norm, apart, tallied = learn(trainers, terms, world.prompts, folder, optimisation)
+            assert tallied == [(t.moved, t.clipped_tokens, t.ratios) for t in mine.terms]
+            worst["loss"] = max(worst["loss"], abs(loss - mine.loss) / max(abs(mine.loss), SCALE))
+            worst["norm"] = max(worst["norm"], abs(norm - mine.gradient_norm) / mine.gradient_norm)
+            if updates == 1:
+                measured = (mine.own_gradient_norm, mine.peer_gradient_norm, mine.own_peer_cosine)
+                np.testing.assert_allclose(apart, measured, rtol=1e-3, atol=1e-4, err_msg=case)
+            difference = weight_difference(trainers, embedded, shares, tmp_path / f"{case}-{step}")
+            worst["weight"] = max(worst["weight"], difference / step)
+            assert worst["loss"] < LOSS, f"{case}: {loss} {mine.loss}"
+            assert worst["norm"] < NORM, case
+            assert worst["weight"] < 1.0, case
     report_line(f"parity, ZeRO {stage}, {trainers.ranks} ranks: worst {worst}")
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("stage", "dtype"), [(0, "fp32"), (2, "bf16"), (3, "fp32")])
+@pytest.mark.parametrize(("stage", "dtype"), [(2, "bf16"), (3, "fp32")])
 def test_sleeping_and_scoring_the_base_change_nothing(stage, dtype, trainers, world, folders, prompts, tmp_path):
     folder, ranks = folders["qwen"], trainers.ranks
     strategy = Strategy(Settings(dtype=dtype, zero_stage=stage, trainers=ranks), temperature=1.0)
@@ -361,7 +364,7 @@ def same(these, those):
 
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "adapters"])
-@pytest.mark.parametrize(("stage", "dtype"), [(0, "fp32"), (2, "fp32"), (2, "bf16"), (3, "bf16")])
+@pytest.mark.parametrize(("stage", "dtype"), [(0, "fp32"), (2, "bf16"), (3, "bf16")])
 def test_checkpoints_pass_between_engines_bit_for_bit(stage, dtype, lora, trainers, world, folders, tmp_path):
     """Items 1 and 5: weights, masters, moments and steps go from one engine to the other and back, in both precisions."""
     options = {"dtype": dtype, "zero_stage": stage, "trainers": trainers.ranks, "lora": lora}
