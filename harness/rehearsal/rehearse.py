@@ -93,7 +93,7 @@ def examine(
     suite = load(name, overrides)
     rules.check_roots(suite, Path(source), overrides)
     if all(policy.is_micro for group in suite.groups for policy in group.policies):
-        raise UsageError(f"{suite.name}: has micro models alone, which run here as they are: harness run {name}")
+        raise UsageError(f"{suite.name}: has only micro models, which run here without a rehearsal: harness run {name}")
     for made in ("tokenizers", "models"):
         shutil.rmtree(root / made, ignore_errors=True)
     report = Rehearsal(suite=suite.name, engine=suite.engine, results=str(root / "results"))

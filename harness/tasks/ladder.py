@@ -169,7 +169,7 @@ def levels_of(task: str) -> tuple[str, ...]:
     names = tuple(chosen.split("+"))
     unknown = [name for name in names if name not in LEVELS]
     if unknown or len(set(names)) < len(names):
-        fault = f"unknown level {unknown[0]!r}" if unknown else "a level stands twice"
+        fault = f"unknown level {unknown[0]!r}" if unknown else "a level occurs twice"
         raise PluginError(f"task {task!r}: {fault}; there are {', '.join(LEVELS)} (e.g. ladder.add2+chain3)")
     return names
 

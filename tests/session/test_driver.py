@@ -121,7 +121,7 @@ def test_silence_is_counted_while_the_driver_is_awake_and_a_job_is_being_done(
         driver.looked = now[0] - 1.0 if awake else driver.looked
         driver._check_heartbeats()
         assert len(killed) == expected, later
-    assert killed == ["no sign of life for 60 s while training 3/400: killed as hung"]
+    assert killed == ["no progress for 60 s while training 3/400: killed as hung"]
 
 
 def test_a_worker_lives_while_it_counts_or_computes() -> None:

@@ -101,7 +101,7 @@ class Pulses:
             self.open = {member.pulse(): member for member in self._members}
         if self.open and now - self._asked > self._silence:
             hung = ", ".join(member.name for member in self.open.values())
-            raise EngineError(f"{hung} hangs: no sign of life for {self._silence:g} s while {doing}")
+            raise EngineError(f"{hung} hangs: no answer for {self._silence:g} s while {doing}")
 
 
 def _result(ref: Any, member: RemoteActor, doing: str, left: float, watch: Sequence[RemoteActor]) -> Any:
@@ -127,7 +127,7 @@ def _blame(watch: Sequence[RemoteActor], problem: str) -> str:
     answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=PATIENCE_AFTER_FAILURE)
     dead = [asked[ref].name for ref in answered if not _alive(ref)]
     quiet = [asked[ref].name for ref in silent]
-    causes = [f"{name} is dead" for name in dead] + [f"{name} gives no sign of life" for name in quiet]
+    causes = [f"{name} is dead" for name in dead] + [f"{name} does not answer" for name in quiet]
     return f"{'; '.join(causes)} ({problem})" if causes else problem
 
 

@@ -175,7 +175,7 @@ def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) ->
     absent = isinstance(failures[0], LocalEntryNotFoundError)
     said = _CREDENTIALS.sub("//", " ".join(str(failures[0]).split()))[:200]
     reason = f"not in this machine's cache, and {cause}" if absent else said
-    raise DataError(f"model {policy.model!r}: neither a local folder nor to be had from the hub ({reason})")
+    raise DataError(f"model {policy.model!r}: not a local folder, and not available from the hub ({reason})")
 
 
 # What a model is ------------------------------------------------------------------------------------------------------
