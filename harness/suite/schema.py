@@ -71,7 +71,7 @@ class _Model(BaseModel):
 
 
 def _distinct(what: str) -> AfterValidator:
-    """Refuses an item that stands twice; a task that is a file has no name yet."""
+    """Refuses an item that occurs twice; a task that is a file has no name yet."""
 
     def check(items: list[Any]) -> list[Any]:
         names = [getattr(item, "name", item) for item in items if not isinstance(item, FileTask)]

@@ -197,7 +197,7 @@ def evaluation_prompts(
 
 
 def worked(level: str, count: int) -> str:
-    """Solved training problems to stand before a prompt, always the same."""
+    """Solved training problems to put before a prompt, always the same."""
     found = _distinct(Random(_WORKED_SEED), [level] * count)
     if len(found) < count:
         raise DataError(f"{NAME}: {count} worked examples asked for; level {level} holds {len(found)}")

@@ -1,5 +1,5 @@
-"""Waiting for Ray actors with deadlines. A broken actor shows first as its neighbours' failure, a stopped one as everybody's
-wait: so actors answer `pulse` beside their work, and a failure is put down to the one that is silent."""
+"""Waiting for Ray actors with deadlines. A broken actor shows first as a failure of the actors that wait for it. Actors therefore
+answer `pulse` during their work, and a failure is attributed to the one that does not answer."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) ->
     from huggingface_hub.utils.tqdm import tqdm
 
     class HeartbeatTqdm(tqdm):
-        """A download that moves is alive."""
+        """A download in progress counts as progress of the worker."""
 
         def update(self, n: float | None = 1) -> Any:
             phases.beat()
