@@ -32,7 +32,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class RemoteActor:
-    """name: in messages. sign: the method that gives a sign of life."""
+    """name: in messages. sign: the method that only answers."""
 
     name: str
     handle: Any
@@ -60,8 +60,8 @@ def gather(
     watch: Sequence[RemoteActor],
     suspects: Sequence[RemoteActor] | None = None,
 ) -> list[Any]:
-    """Results in order. silence: seconds without a sign of life after which a member of `watch` hangs. suspects: who is asked for
-    one after a failure. Raises EngineError, which names the member."""
+    """Results in order. silence: seconds without an answer after which a member of `watch` hangs. suspects: those asked for one
+    after a failure. Raises EngineError, which names the member."""
     end = monotonic() + deadline
     suspects = watch if suspects is None else suspects
     results: dict[Any, Any] = {}

@@ -44,7 +44,7 @@ from harness.session.suite.prepare import Prepared
 from harness.suite.cells import Cell
 
 SILENCE_SECONDS = 1800.0
-"""Seconds without a sign of life after which a worker is killed as hung (docs/recovery.md)."""
+"""Seconds without progress after which a worker is killed as hung (docs/recovery.md)."""
 LOOK_SECONDS = 1.0
 ASLEEP_SECONDS = 30.0
 """Where the driver itself was stopped for so long, its workers probably were too: their silence is counted anew."""
