@@ -371,5 +371,5 @@ def test_a_run_whose_cells_somebody_took_over_ends(suite_file: Path, tmp_path: P
         driver = _Driver(prepared, plan_for(prepared, "8cpu-24G"), Reporter(), lambda: None, {}, claim=claim)
         driver._check_heartbeats()
         claim.file.unlink()  # as the next run does with that of a dead one
-        with pytest.raises(HarnessError, match="another has taken its cells over"):
+        with pytest.raises(HarnessError, match="another run has taken over its cells"):
             driver._check_heartbeats()
