@@ -72,7 +72,7 @@ def convert(file: Path, folder: Path, dtype: Literal["bf16", "fp32"] = "bf16") -
     tokens, perplexity. PluginError without the package `gguf`.
     """
     if folder.exists():
-        raise UsageError(f"{folder}: is there already")
+        raise UsageError(f"{folder}: exists already")
     header = read_header(file)
     tokenizer = rebuild(header)
     known = check_tokenizer(tokenizer, header)

@@ -31,7 +31,7 @@ class Phase:
     inner: str = ""
 
     def count(self, done: float) -> None:
-        """So much of `total`: a sign of life."""
+        """So much of `total`; counts as progress."""
         self.done, self.inner = done, ""
         beat()
 
@@ -76,14 +76,14 @@ def phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[Pha
 
 
 def inside(words: str) -> None:
-    """Progress of the thread's innermost phase between two counts, e.g. ``token 13/44``: a sign of life."""
+    """Progress of the thread's innermost phase between two counts, e.g. ``token 13/44``; counts as progress."""
     if stack := _board.running.get(threading.get_ident()):
         stack[-1].inner = words
     beat()
 
 
 def beat() -> None:
-    """A sign of life without a count."""
+    """Note progress without a count."""
     _board.beats += 1
 
 

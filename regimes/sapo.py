@@ -24,7 +24,7 @@ class SAPOOptions:
 
 
 class SAPO(Regime):
-    """Each peer group stays its own GRPO group; only text travels.
+    """Each peer group stays a separate GRPO group; only text is sent.
 
     J external groups are drawn uniformly from those of nonzero advantage; denominators are the learner's own old
     log-probabilities (paper and code).

@@ -28,7 +28,7 @@ class XGRPOOptions:
 
 
 class XGRPO(Regime):
-    """Only statistics travel, which move the baseline of own answers.
+    """Peers send only statistics, which change the baseline of own answers.
 
     Paper. Our reading: A_i = (R_i - b) / (std_U + 1e-6).
     """

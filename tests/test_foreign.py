@@ -116,7 +116,7 @@ def test_doubled_samples_foreign_words_and_giant_texts_are_refused(theirs: Path,
     own = add_samples(cell, *bad, {"text": long}, {"task": "lm_eval:gsm8k"}, doubled=2)
     report = import_results(theirs, ours, "b")
     assert report.rows_refused == len(bad) + 2
-    assert any("stands twice" in line and "2 rows" in line for line in report.refused)
+    assert any("occurs twice" in line and "2 rows" in line for line in report.refused)
     assert any("task: not a task's name" in line and "5 rows" in line for line in report.refused)
     assert read_journal(ours / "synthetic-small@b" / cell.name).tables["samples"].num_rows == own + 2
 

@@ -274,9 +274,7 @@ def test_names_are_escaped_in_every_form_and_latex_bolds_the_best(results: Path)
     assert all(part in texts["latex"] for part in ("50\\%\\_\\&", "\\textbf{61.5}", "s\\_1"))
 
 
-def test_the_store_holds_the_journals_whatever_lay_in_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_store_is_built_again_from_the_journals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StoreError, match="harness run"):
         Snapshot(tmp_path)
     write_results(tmp_path, steps=2, questions=4, regimes=REGIMES[:1], seeds=(1,))

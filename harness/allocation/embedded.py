@@ -1,4 +1,4 @@
-"""The embedded engine's account: all policies of a cell take turns in one process, on its cores or on one GPU."""
+"""The embedded engine's account: a cell's policies run one after another in one process, on its cores or on one GPU."""
 
 from __future__ import annotations
 

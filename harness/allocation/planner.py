@@ -39,8 +39,8 @@ class Request(NamedTuple):
 
 
 class Scheduler:
-    """Which of a finite batch of jobs run now. A job is given all of its bundles at once or none, so nothing is held while waiting.
-    Whatever fits starts, the widest first, then the longest. Each job starts, when all others have ended at the latest."""
+    """Which of a finite batch of jobs run now. A job gets all of its bundles at once or none; a waiting job reserves nothing.
+    Every job that fits starts, the widest first, then the longest. Each job starts, when all others have ended at the latest."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory, self.free = inventory, capacity(inventory)

@@ -247,4 +247,4 @@ def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:
         return read_config(Path(hf_hub_download(model, "config.json", revision=revision, etag_timeout=10)))
     except (OSError, ValueError) as error:  # of which the hub's and the network's own errors are
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise UsageError(f"model {model!r}: neither a folder nor to be had from the hub ({reason})") from None
+        raise UsageError(f"model {model!r}: not a folder, and not available from the hub ({reason})") from None

@@ -109,7 +109,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def shared(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Compare experience-sharing regimes: train every cell of regime x group of policies x seed, evaluate, store, show."""

@@ -57,30 +57,32 @@ def tasks(
         ),
     ] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure where policies stand, level by level.")
+        bool, typer.Option("--calibrate", help="Measure the policies' accuracy on each level.")
     ] = False,
-    task: Annotated[str, typer.Option("--task", help="Whose levels: ladder, or micro.")] = "ladder",
+    task: Annotated[str, typer.Option("--task", help="The task with the levels: ladder or micro.")] = "ladder",
     levels: Annotated[str, typer.Option("--levels", metavar="A,B", help="These only.")] = "",
     prompts: Annotated[int, typer.Option("--prompts", min=1, max=10_000, help="Questions a level.")] = 200,
     answers: Annotated[
         int, typer.Option("--answers", min=1, max=1024, help="Answers a question, at temperature 1.")
     ] = 8,
     few_shot: Annotated[int, typer.Option("--few-shot", min=0, max=32, help="Worked questions before each.")] = 0,
-    plain: Annotated[bool, typer.Option("--plain", help="Without the chat template of those that have one.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Leave out chat templates.")] = False,
     scorers_too: Annotated[bool, typer.Option("--scorers", help="The scorers instead of the tasks.")] = False,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Evaluation tasks: size, source, licence, score of a perfect and of an empty answerer; with --calibrate, where policies
-    stand on each level."""
+    """Evaluation tasks: size, source, licence, score of perfect and of empty answers; with --calibrate,
+    the policies' accuracy on each level."""
     if calibrate and policies:
         _calibrate(policies, task, levels, prompts, answers, few_shot, plain, json)
         return
     if calibrate or policies:
-        raise UsageError("harness tasks --calibrate POLICY... measures policies; without both, tasks are listed")
+        raise UsageError(
+            "give both to measure policies (harness tasks --calibrate POLICY...), or neither to list tasks"
+        )
     for name in ("task", "levels", "prompts", "answers", "few_shot", "plain"):
         if "COMMANDLINE" in str(context.get_parameter_source(name)):
-            raise UsageError(f"--{name.replace('_', '-')}: belongs to --calibrate, which measures policies")
+            raise UsageError(f"--{name.replace('_', '-')}: works only with --calibrate")
     if scorers_too:
         judges = scorers()
         rows = [[s.name, f"BROKEN: {s.error}" if s.error else s.summary, s.remark or s.origin] for s in judges]
@@ -139,7 +141,7 @@ def _calibrate(
 
 
 def data(data_dir: DataDir = None, json: Json = False) -> None:
-    """Which benchmark sets are present, from where, and whether they are what their checksums say."""
+    """Benchmark sets: which are present, their source, and whether their checksums are right."""
     found = inventory(data_dir)
     rows = [[d.name, d.title, d.state, str(d.rows), d.licence, d.origin] for d in found]
     columns = ["set", "title", "state", "rows", "licence", "from"]

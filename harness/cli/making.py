@@ -48,7 +48,7 @@ def new_suite(
     if file.suffix not in {".yaml", ".yml"}:
         raise UsageError(f"--out {file}: a suite's name ends in .yaml")
     if file.exists():
-        raise UsageError(f"{file} is there already; give another name (--out FILE) or remove it")
+        raise UsageError(f"{file} exists already; give another name (--out FILE) or remove it")
     name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", file.stem).strip("-.+_")[:64] or "pair"
     text = (tried(models, task, name, file, minutes) if trial else "") or draft(models, task, name)
     try:
@@ -86,7 +86,7 @@ def new_regime(
 def new_task(
     name: Annotated[str, typer.Argument(help="The task's name, e.g. near-sums.")], into: Into = Path()
 ) -> None:
-    """Scaffold a plugin package for a new task with a scorer of its own, with their conformance tests."""
+    """Scaffold a plugin package for a new task and its scorer, with conformance tests."""
     _scaffold(task_registry.PLUGINS, name, into, "harness tasks")
 
 
@@ -105,7 +105,7 @@ def _scaffold(plugins: PluginRegistry[Any], name: str, into: Path, listing: str,
 
 def convert(
     file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="A GGUF file.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the model goes; must not be there yet.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write; must not exist yet.")],
     dtype: Annotated[str, typer.Option("--dtype", help="Precision of the weights: bf16 or fp32.")] = "bf16",
     json: Json = False,
 ) -> None:

@@ -34,7 +34,7 @@ def rehearse(
     models: Models = None,
     json: Json = False,
 ) -> None:
-    """Take one tiny cell of every kind from start to table, and say what the full run would fail with; exit code 1 if something."""
+    """Run one tiny cell of every kind from start to table, and list the faults of a full run; exit code 1 if there are any."""
     from harness.allocation.planner import describe
     from harness.rehearsal import rehearse as way
 
@@ -42,7 +42,7 @@ def rehearse(
     with ExitStack() as stack:
         root = results or Path(stack.enter_context(TemporaryDirectory(prefix="harness-rehearsal-")))
         if next(root.glob("*/suite.json"), None):
-            raise UsageError(f"--results {root}: holds results of real runs; a rehearsal's lie apart")
+            raise UsageError(f"--results {root}: has results of real runs; give a rehearsal another folder")
         found, plan = way.rehearse(suite, RESULTS, root, settings, inventory, only)
         if json:
             print_json(found)

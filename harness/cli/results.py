@@ -44,7 +44,7 @@ def show(
         str | None, typer.Option("--against", help="Published numbers beside ours, e.g. hacpo2026.")
     ] = None,
     margin: Annotated[
-        float, typer.Option("--margin", min=0.0, max=100.0, help="Points below which an effect is of no interest.")
+        float, typer.Option("--margin", min=0.0, max=100.0, help="Effects of at most this many points count as none.")
     ] = 2.0,
     full: Annotated[
         bool, typer.Option("--full", help="Every policy and metric, what tuning changed, and how the numbers are made.")
@@ -104,11 +104,11 @@ def status(
 def logs(
     cell: Annotated[str, typer.Argument(metavar="CELL", help="A key or the beginning of one, or group/regime/seed.")],
     suite: MaybeSuite = None,
-    lines: Annotated[int, typer.Option("--lines", min=1, help="So many lines from the end.")] = 40,
-    earlier: Annotated[int, typer.Option("--earlier", min=0, help="The log of so many starts before the newest.")] = 0,
+    lines: Annotated[int, typer.Option("--lines", min=1, help="Number of lines from the end.")] = 40,
+    earlier: Annotated[int, typer.Option("--earlier", min=0, help="Number of starts before the newest.")] = 0,
     results: Results = RESULTS,
 ) -> None:
-    """The end of a cell's log: its phases, warnings, tracebacks and whatever libraries said."""
+    """The end of a cell's log: phases, warnings, tracebacks, output of libraries."""
     log = log_of(tables.cell_folder(cell, None if suite is None else suite_name(suite), results), earlier)
     if not log.exists():
         raise UsageError(f"{log}: there is no such log")
@@ -121,8 +121,8 @@ def sql(
     results: Results = RESULTS,
     rows: Annotated[int, typer.Option("--rows", min=1, max=10_000_000, help="Rows that are shown at most.")] = 10_000,
     megabytes: Annotated[int, typer.Option("--megabytes", min=1, max=4096, help="Size of the answer at most.")] = 16,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=86_400, help="The statement ends then.")] = 30.0,
-    memory: Annotated[int, typer.Option("--memory", min=64, metavar="MIB", help="What it may take.")] = 1024,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=86_400, help="Time limit.")] = 30.0,
+    memory: Annotated[int, typer.Option("--memory", min=64, metavar="MIB", help="Memory limit.")] = 1024,
     json: Json = False,
 ) -> None:
     """A read-only query on the store (docs/store.md has the schema)."""

@@ -51,7 +51,7 @@ Silence = Annotated[
     float | None,
     typer.Option(
         "--silence", min=1, envvar="HARNESS_SILENCE", metavar="SECONDS",
-        help="Kill a worker that gives no sign of life for so long; default half an hour.",
+        help="Kill a worker that makes no progress for this long; default half an hour.",
     ),
 ]  # fmt: skip
 ShardOf = Annotated[
@@ -59,7 +59,7 @@ ShardOf = Annotated[
     typer.Option(
         "--shard",
         metavar="I/N",
-        help="Part I of N, of whole groups and seeds; the parts may run side by side, on any machines.",
+        help="Part I of N, of whole groups and seeds; parts may run at the same time, on any machines.",
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Phases and steps of every cell on stderr.")]
@@ -105,8 +105,8 @@ def run(
     if prepared.suite.tune is not None:
         if only or (part and part.count > 1):
             raise UsageError(
-                f"{'--only' if only else '--shard'}: a suite with `tune` is run whole: what it tries next depends on all "
-                "that it has tried"
+                f"{'--only' if only else '--shard'}: a suite with `tune` cannot run in parts: each trial depends "
+                "on all earlier ones"
             )
         prepared, outcome = _tune(prepared, results, go)
     if outcome is None:
@@ -196,8 +196,10 @@ def submit(
         Path | None, typer.Option("--template", metavar="FILE", help="A batch script of your own (docs/clusters.md).")
     ] = None,
     partition: Annotated[str, typer.Option("--partition", help="SLURM's partitions.")] = "",
-    account: Annotated[str, typer.Option("--account", help="Who pays.")] = "",
-    time: Annotated[str, typer.Option("--time", help="Limit of one start, e.g. 12:00:00; it is requeued then.")] = "",
+    account: Annotated[str, typer.Option("--account", help="SLURM's account.")] = "",
+    time: Annotated[
+        str, typer.Option("--time", help="Time limit of one start, e.g. 12:00:00; the job is then requeued.")
+    ] = "",
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=10_000, help="Of a suite on the OpenRLHF engine.")] = 1,
     gpus: Annotated[int | None, typer.Option("--gpus", min=1, max=1024, help="GPUs of each node.")] = None,
     cpus: Annotated[int | None, typer.Option("--cpus", min=1, max=4096, help="Cores of each node or part.")] = None,
@@ -215,13 +217,13 @@ def submit(
     set_: Set = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Write a suite's batch script and submit it; the job goes on by itself until the suite is done."""
+    """Write a suite's batch script and submit it; the job requeues itself until the suite is done."""
     if not slurm:
-        raise UsageError("submit: say where to: --slurm")
+        raise UsageError("submit: name a scheduler: --slurm")
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only, online=True)
     if prepared.suite.tune is not None:
         if only or (shards or 1) > 1:
-            raise UsageError("submit: a suite with `tune` is run whole: neither --only nor --shards")
+            raise UsageError("submit: a suite with `tune` cannot run in parts (--only, --shards)")
         shards = 1
     asked = jobs.SlurmOptions(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
     for remark in preflight(prepared, run=False):
@@ -252,13 +254,11 @@ def plan(
     models: Models = None,
     calibration: Annotated[
         Path | None,
-        typer.Option(
-            "--calibration", metavar="FILE", help="A hardware record of `make gpu-check` in the priors' place."
-        ),
+        typer.Option("--calibration", metavar="FILE", help="Plan with a hardware record of `make gpu-check`."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say what a suite needs, in which layout, how long it takes; exit code 1 if it does not fit."""
+    """Print a suite's memory, layout and time; exit code 1 if it does not fit."""
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only).looked()
     for remark in preflight(prepared, run=False, elsewhere=inventory is not None):
         print(f"note: {remark}", file=sys.stderr)
@@ -291,9 +291,7 @@ def evaluate(
     ] = "micro",
     limit: Annotated[
         int | None,
-        typer.Option(
-            "--limit", min=1, help="So many questions of each task, evenly over its skills, levels and subjects."
-        ),
+        typer.Option("--limit", min=1, help="Questions of each task, evenly over its skills, levels and subjects."),
     ] = None,
     k: Annotated[int, typer.Option("--k", min=0, max=1024, help="Samples per question for avg@k; 0: greedy only.")] = 4,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,

@@ -22,10 +22,12 @@ from harness.submission.rerun import RerunRequest
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
 ReExecute = Annotated[
-    int, typer.Option("--re-execute", metavar="N", min=0, max=10_000, help="Train so many random cells again here.")
+    int, typer.Option("--re-execute", metavar="N", min=0, max=10_000, help="Train this many random cells again here.")
 ]
 Drawn = Annotated[int | None, typer.Option("--seed", min=0, help="Of the choice of cells; default a random one.")]
-Minutes = Annotated[float, typer.Option("--minutes", min=0.1, max=100_000, help="For each cell that is trained again.")]
+Minutes = Annotated[
+    float, typer.Option("--minutes", min=0.1, max=100_000, help="Time limit of each cell that is trained again.")
+]
 
 
 def bundle(
@@ -52,7 +54,7 @@ def submit_check(
     results: Results = RESULTS,
     json: Json = False,
 ) -> None:
-    """Everything that a bundle must withstand, a line each; exit code 2 with the reason where it is refused."""
+    """Check a bundle, one line per check; exit code 2 with the reason if it is refused."""
     with checked(bundle, results, RerunRequest(re_execute, seed, minutes) if re_execute else None) as (_, report):
         pass
     _end(report, json)
@@ -67,7 +69,7 @@ def import_(
     results: Results = RESULTS,
     json: Json = False,
 ) -> None:
-    """Merge another lab's results after validating every record; a bundle is taken whole, or refused."""
+    """Merge another lab's results after validating every record; a bundle is imported completely or refused."""
     if source.is_file():
         report, folder = take_bundle(
             source, results, origin, RerunRequest(re_execute, seed, minutes) if re_execute else None
@@ -93,8 +95,8 @@ def track(
     suite: Finished,
     to: Annotated[str, typer.Option("--to", help=", ".join(TRACKERS))] = "tensorboard",
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the runs are kept.")] = Path("runs"),
-    live: Annotated[bool, typer.Option("--live", help="Go on looking until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option("--every", min=0.1, max=3600, help="Seconds between two looks.")] = 15.0,
+    live: Annotated[bool, typer.Option("--live", help="Continue until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option("--every", min=0.1, max=3600, help="Seconds between two readings.")] = 15.0,
     results: Results = RESULTS,
 ) -> None:
     """Follow a suite's journals, while it runs or afterwards; nothing is written twice."""

@@ -134,7 +134,7 @@ class Backend(ABC):
         return time.process_time()
 
     def each(self, work: Callable[[A], B], items: Iterable[A]) -> list[B]:
-        """Results in order; side by side where policies have their own devices: all end before an error is raised."""
+        """Results in order; at the same time where policies have their own devices: all end before an error is raised."""
         return [work(item) for item in items]
 
     def __enter__(self) -> Self:

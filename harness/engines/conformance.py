@@ -150,7 +150,7 @@ def samples_are_well_formed(case: Case, engine: PolicyEngine) -> None:
 
 @_on_engine
 def answers_depend_on_seed_and_weights_only(case: Case, engine: PolicyEngine) -> None:
-    """The same alone, in another order and beside others; another seed gives another answer."""
+    """The same answer alone, in another order and in a larger batch; another seed gives another answer."""
     whole, settings = case.sample(engine), Sampling(1.0, case.max_tokens)
     _same(whole, case.sample(engine), exact=True)
     backwards = engine.sample(case.prompts[::-1], case.seeds[::-1], settings)[::-1]

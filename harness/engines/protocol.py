@@ -1,4 +1,4 @@
-"""What every engine offers a session, whatever trains the weights underneath."""
+"""The interface of every engine for a session."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ MEMORY_STEPS = 64  # how far back prompts and duplicates are remembered where th
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What one author sent in one go. sender: who it was, whatever the messages say; step: the sender's word."""
+    """The messages of one author, sent together. sender: the true one, not that of the headers; step: as the sender states it."""
 
     sender: str
     step: int
@@ -257,7 +257,7 @@ class Exchange:
             self.deliver(Delivery(author, step, tuple(m for m in messages if addressed.get(m, to) == to)), to)
 
     def deliver(self, delivery: Delivery, receiver: str) -> None:
-        """Hand over without waiting. The policies may send and collect side by side."""
+        """Hand over without waiting. Policies may send and collect at the same time."""
         with self._arrived:
             self._boxes[receiver].append(delivery)
             self._arrived.notify_all()

@@ -117,8 +117,8 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """How a cell's learners take in what arrives. longest: tokens of an answer at most. scored: score peers' answers
-    (`Need.RECEIVER_OLD`). asks: on which drafts travel."""
+    """Admission, retokenising and verification for a cell's learners. longest: tokens of an answer at most. scored: score peers'
+    answers (`Need.RECEIVER_OLD`). asks: the exchange of drafts."""
 
     exchange: Exchange
     sharing: Sharing

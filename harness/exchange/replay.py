@@ -65,7 +65,7 @@ class ReplayWriter:
             os.replace(new, path)
 
     def record(self, step: int, author: str, messages: Sequence[bytes]) -> None:
-        """Store what another receiver has not stored yet. Receivers may call side by side."""
+        """Store what another receiver has not stored yet. Receivers may call it at the same time."""
         with self._recording, disk_errors(self.path):
             self._written = {key: kept for key, kept in self._written.items() if key[0] > step - MEMORY_STEPS}
             written = self._written.setdefault((step, author), set())

@@ -1,4 +1,4 @@
-"""What travels: records as bytes. Bytes from a peer are hostile until `decode` has returned, whose memory is
+"""Records as bytes, the format in which they are sent. Bytes from a peer are hostile until `decode` has returned, whose memory is
 bounded by the message's size."""
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def benchmarks(cell: FinishedPolicy) -> dict[str, EvalResultEntry]:
 
 def card(cell: FinishedPolicy) -> str:
     m = cell.manifest
-    peers = ", ".join(p.name for p in m.policies if p.name != cell.policy) or "nobody"
+    peers = ", ".join(p.name for p in m.policies if p.name != cell.policy) or "none"
     training, p = m.config["training"], m.provenance
     lines = [
         f"| {s.task} | {_NAMES.get(s.metric, s.metric)} | {'–' if s.value is None else f'{100 * s.value:.1f}'} "

@@ -226,7 +226,7 @@ def hints_at_what_it_received(make: Make) -> None:
 
 
 def learns_well_formed_terms(make: Make) -> None:
-    """Finite terms that engines can pack, whatever came in."""
+    """Finite terms that engines can pack, for any inbox."""
     for situation in situations(make()):
         terms = situation.learn(make())
         for term, answer in _answers(terms):

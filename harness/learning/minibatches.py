@@ -63,7 +63,7 @@ class MiniBatch:
 
 
 def can_move(term: Term, answer: TermAnswer) -> bool:
-    """False where the gradient is zero whatever the weights are."""
+    """False where the gradient is zero for all weights."""
     pushes = bool(np.any(answer.advantage != 0.0)) or term.objective.form in ("nll", "kl")
     return pushes and term.weight * answer.weight != 0.0 and answer.counted > 0
 

@@ -89,8 +89,8 @@ class Regime:
         return [record for group in groups for kind in kinds for record in kind.of(group, pieces)]
 
     def hints(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Hint]:
-        """The second round: at most one hint a prompt. What they give away is cut off; the groups that are sampled with what is
-        left stand behind the others in `learn`, their `prompt.of` the question's id."""
+        """The second round: at most one hint a prompt. The harness cuts off the answer in them. The groups sampled with the rest
+        follow the others in `learn`; their `prompt.of` is the question's id."""
         return []
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:

@@ -41,11 +41,11 @@ from harness.tasks.data import load as load_data
 from harness.tasks.sets import SETS, SOURCES
 
 PREFIX = "rehearsal-"
-"""Of the rehearsal's suite: its results are nobody else's."""
+"""Prefix of the rehearsal's suite, so that its results are kept apart."""
 LARGE = "8xH100-80G"
 """What the full run is planned for where it does not fit this machine and nothing else is stated."""
 SECONDS = 300.0
-"""Without a sign of life a cell's worker is taken for hung."""
+"""Seconds without progress after which a cell's worker is hung."""
 STEPS, PROMPTS, ROLLOUTS, TOKENS, QUESTIONS = 2, 2, 4, 32, 2
 SMALL_VLLM = {"rollout_memory": 0.05, "rollout_sequences": 16}
 KEPT_OPTIONS = ("dtype", "zero_stage", "gradient_checkpointing", "lora", "checkpointing")
@@ -93,7 +93,7 @@ def examine(
     suite = load(name, overrides)
     rules.check_roots(suite, Path(source), overrides)
     if all(policy.is_micro for group in suite.groups for policy in group.policies):
-        raise UsageError(f"{suite.name}: has micro models alone, which run here as they are: harness run {name}")
+        raise UsageError(f"{suite.name}: has only micro models, which run here without a rehearsal: harness run {name}")
     for made in ("tokenizers", "models"):
         shutil.rmtree(root / made, ignore_errors=True)
     report = Rehearsal(suite=suite.name, engine=suite.engine, results=str(root / "results"))

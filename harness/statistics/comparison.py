@@ -259,8 +259,8 @@ def verdict(difference: Estimate, adjusted: float, margin: float) -> str:
 
 
 def _closed(p: Matrix, difference: Estimate, asked: Bool[np.ndarray, "regimes regimes"]) -> Matrix:
-    """Whoever gains over a regime that gains over a third one gains over the third as well; that adds no error. Comparisons that
-    were asked for stay what their own tests give."""
+    """If A gains over B and B over C, A also gains over C; this adds no error. Comparisons in `asked` keep the result of their
+    own tests."""
     ahead = (difference.mean > 0) & (difference.p <= ALPHA)
     chain = np.where(ahead, p, 1.0)
     for i in range(p.shape[-1]):

@@ -246,8 +246,8 @@ def sift(name: str, policies: Iterable[str], table: pa.Table) -> tuple[pa.Table,
         columns = [*({"cell"} & {*table.schema.names}), *_UNIQUE[name]]
         numbered = table.append_column("row", pa.array(np.arange(table.num_rows)))
         first = numbered.select([*columns, "row"]).group_by(columns).aggregate([("row", "min")])["row_min"]
-        lost["stands twice"] = table.num_rows - len(first)
-        if lost["stands twice"]:
+        lost["occurs twice"] = table.num_rows - len(first)
+        if lost["occurs twice"]:
             table = table.take(first.combine_chunks().sort())
     return table, {problem: count for problem, count in lost.items() if count}
 

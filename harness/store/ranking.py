@@ -98,7 +98,7 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What stands above a suite's rows. across: by metric. missing, submission: filled in by who shows it."""
+    """The lines above a suite's rows. across: by metric. missing, submission: filled in by who shows it."""
 
     margin: float = MARGIN
     sentences: list[Headline] = []

@@ -148,7 +148,7 @@ def _manifests(file: Path, table: pa.Table, cells: tuple[str, ...]) -> dict[str,
 def _by_cell(
     file: Path, name: str, table: pa.Table, manifests: Mapping[str, Manifest]
 ) -> Iterator[tuple[str, pa.Table]]:
-    """By the rules of an import. Raises StoreError where a row is not as it must be, or a cell's rows lie apart."""
+    """By the rules of an import. Raises StoreError where a row is not as it must be, or a cell's rows are not together."""
     table.validate(full=True)
     if strange := set(table["cell"].unique().to_pylist()) - manifests.keys():
         raise StoreError(
@@ -160,7 +160,7 @@ def _by_cell(
         raise StoreError(f"{file}: column {problem} ({bad:,} row{'s' * (bad > 1)})")
     runs = pc.run_end_encode(cell)
     if len(runs.values) > len(cell.unique()):
-        raise StoreError(f"{file}: column cell: rows of one cell lie apart")
+        raise StoreError(f"{file}: column cell: rows of one cell are not together")
     ends = runs.run_ends.to_pylist()
     for key, start, end in zip(runs.values.to_pylist(), [0, *ends], ends, strict=False):
         yield key, rows.slice(start, end - start)

@@ -1,4 +1,4 @@
-"""What stands beside a suite's table: cells it lacks, unlike processors, what a supervised start changed."""
+"""Remarks on a suite's table: missing cells, different processors, what a supervised start changed."""
 
 from __future__ import annotations
 

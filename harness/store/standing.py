@@ -1,4 +1,4 @@
-"""Where each regime stands over all suites: the leaderboard's first screen."""
+"""The place of each regime over all suites, for the leaderboard's first screen."""
 
 from __future__ import annotations
 

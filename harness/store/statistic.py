@@ -264,7 +264,7 @@ def budget(row: TableRow) -> str:
 
 @statistic("Tie group", head="tie", terminal=5, markdown=5, page=5)
 def tie_group(row: TableRow) -> str:
-    """Regimes that share a letter cannot be told apart; those that share none can."""
+    """Regimes that share a letter cannot be told apart; regimes without a common letter can."""
     return row.found.groups[row.place]
 
 

@@ -159,7 +159,7 @@ def category(suite: Suite) -> str:
     )
 
 
-PUBLISHED, UNPUBLISHED = "published defaults", "defaults that nobody published"
+PUBLISHED, UNPUBLISHED = "published defaults", "unpublished defaults"
 OWN, ABSENT = "settings of their own", "not installed here"
 
 

@@ -64,7 +64,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Suite:
         mapping = "a suite is a mapping of keys such as groups, regimes, seeds"
         raise SuiteError(str(path), "", "the file is empty" if raw is None else mapping)
     if "bandits" in raw and "groups" not in raw:
-        raise SuiteError(str(path), "", f"a laboratory, not a suite: harness bandit {name}")
+        raise SuiteError(str(path), "", f"a file of bandits, not a suite; run it with: harness bandit {name}")
     return resolve({"name": path.stem, **raw}, overrides, str(path))
 
 
@@ -120,7 +120,7 @@ def _apply(raw: dict[str, Any], override: str) -> None:
             target = target[step]
         target[steps[-1]] = parse_yaml(text, f"--set {key}")
     except (KeyError, IndexError, TypeError):
-        raise UsageError(f"--set {key}: the suite has no such place") from None
+        raise UsageError(f"--set {key}: the suite has no such setting") from None
 
 
 MAX_BYTES, MAX_LENGTH, MAX_BITS = 1 << 18, 4096, 63  # of a file, in characters of a value, of a whole number
@@ -183,7 +183,7 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
         seen: set[str] = set()
         for key, _ in node.value:
             _refuse(key.start_mark, {"a key must be a word": not isinstance(key, yaml.ScalarNode)})
-            _refuse(key.start_mark, {f"the key {key.value!r} stands twice": key.value in seen})
+            _refuse(key.start_mark, {f"the key {key.value!r} occurs twice": key.value in seen})
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 

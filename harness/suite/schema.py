@@ -71,12 +71,12 @@ class _Model(BaseModel):
 
 
 def _distinct(what: str) -> AfterValidator:
-    """Refuses an item that stands twice; a task that is a file has no name yet."""
+    """Refuses an item that occurs twice; a task that is a file has no name yet."""
 
     def check(items: list[Any]) -> list[Any]:
         names = [getattr(item, "name", item) for item in items if not isinstance(item, FileTask)]
         for name in (name for i, name in enumerate(names) if name in names[:i]):
-            raise ValueError(f"the {what} {name!r} stands twice")
+            raise ValueError(f"the {what} {name!r} occurs twice")
         return items
 
     return AfterValidator(check)
@@ -88,9 +88,9 @@ class Stage0(_Model):
 
     younger: ClassVar[dict[str, Any]] = dict.fromkeys(("task", "steps", "learning_rate", "gate"))
 
-    preset: Name = Field(default="trap", description="What it is taught (docs/micro.md).")
+    preset: Name = Field(default="trap", description="What the examples teach (docs/micro.md).")
     strong: Literal["add", "mul"] = Field(default="add", description="The skill group in which it reasons unasked.")
-    seed: Seed = Field(default=0, description="Of first weights and examples.")
+    seed: Seed = Field(default=0, description="Seed of the first weights and examples.")
     per_seed: bool = Field(
         default=False,
         description="Another base checkpoint for each seed, so that intervals include the base's variance.",
@@ -183,7 +183,7 @@ class Sharing(_Model):
     )
     max_boundary_residual: Fraction = Field(
         default=1.0,
-        description="Largest share of tokens whose log-probability is spread by a guess; 1: no limit.",
+        description="Largest share of tokens with an estimated log-probability; 1: no limit.",
     )
     spread: Literal["bytes", "receiver"] = Field(
         default="bytes",
@@ -197,7 +197,7 @@ class Sharing(_Model):
             raise ValueError("`edges` and `direction: edges` go together")
         edges = self.edges or []
         for edge in (edge for i, edge in enumerate(edges) if edge in edges[:i]):
-            raise ValueError(f"edges: {edge[0]} -> {edge[1]} stands twice")
+            raise ValueError(f"edges: {edge[0]} -> {edge[1]} occurs twice")
         return self
 
     def among(self, policies: Sequence[str], strengths: Strengths | None = None) -> tuple[Edge, ...]:

@@ -33,9 +33,9 @@ class Range:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise ValueError(f"a range goes from a number to a larger one, not from {self.low} to {self.high}")
+            raise ValueError(f"a range needs an upper end above its lower end, got {self.low} to {self.high}")
         if self.scale == "log" and self.low <= 0:
-            raise ValueError(f"a range on a log scale begins above 0, not at {self.low}")
+            raise ValueError(f"a range on a log scale needs a lower end above 0, got {self.low}")
 
     def around(self, given: float) -> Range:
         """The range where the suite gives this value."""

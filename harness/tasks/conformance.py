@@ -97,7 +97,7 @@ def keeps_tuning_apart(name: str) -> None:
 
 def _in_order(name: str, prompts: list[Prompt]) -> None:
     scorer = scorer_of(get_task(name).scorer)
-    assert len({prompt.id for prompt in prompts}) == len(prompts), "an id stands twice"
+    assert len({prompt.id for prompt in prompts}) == len(prompts), "an id occurs twice"
     for prompt in prompts:
         assert prompt.text.strip(), f"{prompt.id}: no question"
         assert not scorer.fault(prompt.gold), f"{prompt.id}: {scorer.fault(prompt.gold)}"

@@ -169,7 +169,7 @@ def levels_of(task: str) -> tuple[str, ...]:
     names = tuple(chosen.split("+"))
     unknown = [name for name in names if name not in LEVELS]
     if unknown or len(set(names)) < len(names):
-        fault = f"unknown level {unknown[0]!r}" if unknown else "a level stands twice"
+        fault = f"unknown level {unknown[0]!r}" if unknown else "a level occurs twice"
         raise PluginError(f"task {task!r}: {fault}; there are {', '.join(LEVELS)} (e.g. ladder.add2+chain3)")
     return names
 
@@ -197,7 +197,7 @@ def evaluation_prompts(
 
 
 def worked(level: str, count: int) -> str:
-    """Solved training problems to stand before a prompt, always the same."""
+    """Solved training problems to put before a prompt, always the same."""
     found = _distinct(Random(_WORKED_SEED), [level] * count)
     if len(found) < count:
         raise DataError(f"{NAME}: {count} worked examples asked for; level {level} holds {len(found)}")

@@ -1,7 +1,7 @@
 """Numbers as people write them, with the words beside them, decided exactly.
 
-Words that change a value are listed; other nouns are not compared. A numeral as gold wants a numeral, not `40+2`.
-"""
+Words that change a value are listed; other nouns are not compared. If the gold is a numeral, the answer must be one too, not
+`40+2`."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_bad_configuration(tmp_path, text: str, words: str) -> None:  # type: ig
 
 @pytest.mark.parametrize(
     ("model", "words"),
-    [("nobody/Nothing-1B", "neither a folder nor to be had"), ("micro/nothing", "unknown micro family"),
+    [("nobody/Nothing-1B", "not a folder, and not available from the hub"), ("micro/nothing", "unknown micro family"),
      ("./no/such/folder", "neither a folder on this machine nor a name on the hub")],
 )  # fmt: skip
 def test_unknown_names(monkeypatch, model: str, words: str) -> None:  # type: ignore[no-untyped-def]

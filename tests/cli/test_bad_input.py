@@ -188,7 +188,7 @@ def test_options_that_would_be_ignored(harness: Harness) -> None:
     refused(harness("status", "quickstart@reference", *words), "quickstart@reference: these results have no suite")
     refused(harness("status", *words), "--set: name the suite too")
     for option in ("--levels=foo", "--prompts=200", "--plain"):
-        refused(harness("tasks", option), f"{option.partition('=')[0]}: belongs to --calibrate")
+        refused(harness("tasks", option), f"{option.partition('=')[0]}: works only with --calibrate")
 
 
 def test_a_laboratory_names_its_own_file(harness: Harness) -> None:

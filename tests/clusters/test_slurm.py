@@ -165,7 +165,7 @@ def test_the_command_prints_and_writes_nothing_or_says_what_is_missing(tmp_path,
     monkeypatch.setenv("PATH", str(tmp_path))
     code, out, err = harness(*words)
     assert (code, out, err.count("\n"), "sbatch is not on this machine" in err) == (2, "", 1, True), err
-    assert harness("submit", "quickstart") == (2, "", "harness: submit: say where to: --slurm\n")
+    assert harness("submit", "quickstart") == (2, "", "harness: submit: name a scheduler: --slurm\n")
     (tmp_path / "sbatch").write_text("#!/bin/bash\necho 'invalid partition' >&2\nexit 1")
     (tmp_path / "sbatch").chmod(0o755)
     code, out, err = harness(*words)

@@ -237,4 +237,4 @@ def test_command(made, tmp_path):
     assert json.loads(first.stdout)["vocabulary"] == made["gemma"][0].get_vocab_size()
     again = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (again.returncode, again.stdout) == (2, "")
-    assert again.stderr.strip().endswith("is there already")
+    assert again.stderr.strip().endswith("exists already")

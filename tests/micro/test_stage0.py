@@ -87,7 +87,7 @@ def test_key_covers_results_versions(monkeypatch: pytest.MonkeyPatch, package: s
     assert TINY.key != before
 
 
-def test_whoever_asks_meanwhile_waits_and_trains_nothing(cache: Path) -> None:
+def test_a_second_request_waits_and_trains_nothing(cache: Path) -> None:
     others: list[threading.Thread] = []
     told: list[str] = []
 

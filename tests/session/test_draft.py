@@ -103,7 +103,7 @@ def test_hub_names_by_their_config_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_refusals(pair: tuple[str, str]) -> None:
-    with pytest.raises(UsageError, match="stands twice"):
+    with pytest.raises(UsageError, match="is given twice"):
         draft((pair[0], pair[0]), "micro", "x")
     with pytest.raises(PluginError, match="unknown training task 'chess'"):
         draft(pair, "chess", "x")

@@ -121,7 +121,7 @@ def test_silence_is_counted_while_the_driver_is_awake_and_a_job_is_being_done(
         driver.looked = now[0] - 1.0 if awake else driver.looked
         driver._check_heartbeats()
         assert len(killed) == expected, later
-    assert killed == ["no sign of life for 60 s while training 3/400: killed as hung"]
+    assert killed == ["no progress for 60 s while training 3/400: killed as hung"]
 
 
 def test_a_worker_lives_while_it_counts_or_computes() -> None:
@@ -371,5 +371,5 @@ def test_a_run_whose_cells_somebody_took_over_ends(suite_file: Path, tmp_path: P
         driver = _Driver(prepared, plan_for(prepared, "8cpu-24G"), Reporter(), lambda: None, {}, claim=claim)
         driver._check_heartbeats()
         claim.file.unlink()  # as the next run does with that of a dead one
-        with pytest.raises(HarnessError, match="another has taken its cells over"):
+        with pytest.raises(HarnessError, match="another run has taken over its cells"):
             driver._check_heartbeats()

@@ -110,7 +110,7 @@ def test_a_main_thread_that_waits_for_ever_is_found(tmp_path, folders, misfits):
     file, results = lone(tmp_path, folders, "sleepy")
     assert harness("run", file, "--results", results, "--silence", SILENCE, env=misfits)[0] == 1
     reason, log = read_manifest(failed_cell(results)).reason, (failed_cell(results) / "log").read_text()
-    assert reason.startswith(f"no sign of life for {SILENCE} s while training 0/400")
+    assert reason.startswith(f"no progress for {SILENCE} s while training 0/400")
     assert reason in log
     assert re.search(r'misfits\.py", line \d+ in learn', log), "where it hung"
 

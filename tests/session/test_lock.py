@@ -190,7 +190,7 @@ def test_one_that_is_stopped_in_the_middle_of_a_change_is_named(
     with holder(CLAIM, tmp_path, "changing", "a") as process:
         process.send_signal(signal.SIGSTOP)
         monkeypatch.setattr(claims, "_born", lambda pid: "" if pid == process.pid else "1")  # its driver is dead
-        words = rf"a worker of the run that was process {process.pid} on .* does not let go"
+        words = rf"a worker of the ended run \(process {process.pid} on .*\) still has a lock"
         with pytest.raises(UsageError, match=words), locked(tmp_path, {"a"}):
             pass
         process.kill()

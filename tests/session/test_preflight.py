@@ -216,7 +216,7 @@ def test_hub_models_where_the_network_does_not_answer(suite, tmp_path, monkeypat
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-    assert "neither a local folder nor to be had" in refusal(suite("some-lab/other"))
+    assert "not a local folder, and not available from the hub" in refusal(suite("some-lab/other"))
 
 
 @pytest.mark.parametrize("run", [True, False])
@@ -274,7 +274,7 @@ def test_a_name_in_the_cache_leads_nowhere_else(suite, model, tmp_path, monkeypa
     sub.mkdir()
     file = sub / "x.yaml"
     file.write_text(Path(suite(name)).read_text())
-    with pytest.raises(SuiteError, match="lies outside the folders that a suite may name"):
+    with pytest.raises(SuiteError, match="is outside the folders that a suite may name"):
         prepare(str(file), tmp_path / "results")
 
 

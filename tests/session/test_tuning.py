@@ -316,7 +316,7 @@ def test_a_copy_of_the_table_s_model_is_refused_by_its_content(tmp_path, folders
     assert not (tmp_path / "results").exists()
     for part in (("--only", "*/sgt/*"), ("--shard", "1/2")):
         code, _, err = here("run", file, *part, "--results", tmp_path / "results")
-        assert (code, f"{part[0]}: a suite with `tune` is run whole" in err) == (2, True)
+        assert (code, f"{part[0]}: a suite with `tune` cannot run in parts" in err) == (2, True)
 
 
 def test_a_plan_foresees_the_trials_and_the_tuned_cells(tmp_path):

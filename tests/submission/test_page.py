@@ -80,7 +80,7 @@ def test_every_command_runs_as_printed(walked: list[tuple[str, str]]) -> None:
     assert len(walked) >= 16
     assert "accepted: re-executed (llama-qwen/" in said["harness submit-check halves-*.zip --re-execute 1"]
     assert said["harness show halves@my-lab --results seen"].startswith(
-        "halves@my-lab: re-scored; defaults that nobody published: halves\n"
+        "halves@my-lab: re-scored; unpublished defaults: halves\n"
     )
 
 

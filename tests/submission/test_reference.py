@@ -279,7 +279,7 @@ def with_first(table: pa.Table, name: str, value: object) -> pa.Table:
 FORGERIES: dict[str, tuple[str, Callable[[pa.Table], pa.Table]]] = {
     "column policy: not a policy": ("steps", lambda t: with_first(t, "policy", "stranger")),
     "is no cell of": ("steps", lambda t: with_first(t, "cell", "x" * 16)),
-    "rows of one cell lie apart": ("steps", lambda t: pa.concat_tables([t.slice(1), t.slice(0, 1)])),
+    "rows of one cell are not together": ("steps", lambda t: pa.concat_tables([t.slice(1), t.slice(0, 1)])),
     "column accuracy": ("curves", lambda t: with_first(t, "accuracy", 2.0)),
     "column verdict: not one of": (
         "samples",

@@ -31,12 +31,12 @@ def test_the_badge_stands_below_the_suite(tmp_path: Path, monkeypatch: pytest.Mo
     ("suite", "words"),
     [
         ("elicit", "the baseline alone"),
-        ("quickstart", "published defaults: sgt, hacpo; defaults that nobody published: prp, xgrpo"),
+        ("quickstart", "published defaults: sgt, hacpo; unpublished defaults: prp, xgrpo"),
         (
             "reference",
-            "published defaults: sgt, hacpo, graft, sapo; defaults that nobody published: naive, prp, xgrpo, ftis",
+            "published defaults: sgt, hacpo, graft, sapo; unpublished defaults: naive, prp, xgrpo, ftis",
         ),
-        ("controls", "defaults that nobody published: naive; settings of their own: sgt-1, hacpo-wide"),
+        ("controls", "unpublished defaults: naive; settings of their own: sgt-1, hacpo-wide"),
     ],
 )
 def test_published_defaults_stand_on_published_regimes_alone(suite: str, words: str) -> None:

@@ -37,14 +37,14 @@ BAD = {
     "unknown option": (GOOD.replace("sgt", "{regime: sgt, lamda: 1}"), "regimes[1].lamda", "did you mean 'lambda'"),
     "option out of range": (GOOD.replace("sgt", "{regime: sgt, lambda: -1}"), "regimes[1].lambda", ">= 0.0"),
     "option wrong type": (GOOD.replace("sgt", "{regime: sgt, lambda: x}"), "regimes[1].lambda", "float"),
-    "duplicate seeds": (GOOD.replace("[1, 2]", "[1, 1]"), "seeds", "stands twice"),
-    "duplicate tasks": (GOOD + "evaluation: {tasks: [micro, micro]}\n", "evaluation.tasks", "'micro' stands twice"),
-    "duplicate edges": (GOOD + "sharing: {direction: edges, edges: [[a, b], [a, b]]}\n", "sharing", "a -> b stands twice"),
+    "duplicate seeds": (GOOD.replace("[1, 2]", "[1, 1]"), "seeds", "occurs twice"),
+    "duplicate tasks": (GOOD + "evaluation: {tasks: [micro, micro]}\n", "evaluation.tasks", "'micro' occurs twice"),
+    "duplicate edges": (GOOD + "sharing: {direction: edges, edges: [[a, b], [a, b]]}\n", "sharing", "a -> b occurs twice"),
     "no task file": (GOOD + "training: {task: {file: nothing.jsonl}}\n", "training.task.file", "No such file"),
     "a key in angle brackets": (GOOD + "training: {<script>: 1}\n", "training.<script>", "unknown key"),
     "merge": (GOOD + "training: {<<: {steps: 3}}\n", "training.<<", "unknown key"),
     "a long key": (GOOD + "x" * 1000 + ": 1\n", "x" * 80 + ":", "unknown key"),
-    "duplicate names": (GOOD.replace("[independent, sgt]", "[independent, sgt, sgt]"), "regimes", "stands twice"),
+    "duplicate names": (GOOD.replace("[independent, sgt]", "[independent, sgt, sgt]"), "regimes", "occurs twice"),
     "no baseline": (GOOD.replace("[independent, sgt]", "[sgt]"), "", "baseline"),
     "alone": (GOOD.replace("      - {name: b, model: micro/qwen, stage0: {preset: trap, strong: mul}}\n", ""),
               "groups[0].policies", "one policy"),
@@ -115,7 +115,8 @@ def test_numbers_that_every_yaml_reads_alike(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("bandit", "a laboratory, not a suite: harness bandit bandit"), ("none.yaml", "no such file"), ("/tmp", "is a directory"),
+    [("bandit", "a file of bandits, not a suite; run it with: harness bandit bandit"),
+     ("none.yaml", "no such file"), ("/tmp", "is a directory"),
      ("quickstrat", "did you mean 'quickstart'")],
 )  # fmt: skip
 def test_names_that_are_no_suites(name: str, words: str) -> None:

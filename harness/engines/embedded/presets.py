@@ -86,7 +86,7 @@ def draw_examples(mixture: Mixture, strong: str, rng: Random) -> Iterator[Exampl
 
 
 def draw_ladder_examples(mixture: Mixture, strong: str, levels: Sequence[str], rng: Random) -> Iterator[Example]:
-    """What is in neither group goes as the strong one does."""
+    """A skill outside both groups is treated like the strong group's."""
     while True:
         level = ladder.LEVELS[rng.choice(levels)]
         drill = rng.random() < mixture.drill

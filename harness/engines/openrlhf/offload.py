@@ -1,4 +1,4 @@
-"""Memory that a sleeping process gives back, and whose turn it is to have the device. A GPU's tensors go to pinned memory, a
+"""Release of a sleeping process's memory, and the order in which processes use the device. A GPU's tensors go to pinned memory, a
 host's to an unlinked file in `TMPDIR`. Only the storage beneath a tensor is emptied, as torch's FSDP does."""
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     rollout_sequences: answers decoded at once. max_length: longest prompt and answer together, in tokens; fewer than the suite
     asks are refused. None takes what it asks, by the policy's tokenizer. start_seconds: deadline of starting up.
     sync_seconds: deadline of one weight sync. call_seconds: deadline of any other call.
-    silence_seconds: an actor without a sign of life for so long is hung. sync_tolerance: allowed log-probability difference after a
+    silence_seconds: an actor that does not answer for this long is hung. sync_tolerance: allowed log-probability difference after a
     sync, in nats per token, beyond four times that before the first update; None takes 1e-4 for fp32 and 0.05 for bf16.
     """
 

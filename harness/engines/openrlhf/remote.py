@@ -1,5 +1,5 @@
-"""Waiting for Ray actors with deadlines. A broken actor shows first as its neighbours' failure, a stopped one as everybody's
-wait: so actors answer `pulse` beside their work, and a failure is put down to the one that is silent."""
+"""Waiting for Ray actors with deadlines. A broken actor shows first as a failure of the actors that wait for it. Actors therefore
+answer `pulse` during their work, and a failure is attributed to the one that does not answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class RemoteActor:
-    """name: in messages. sign: the method that gives a sign of life."""
+    """name: in messages. sign: the method that only answers."""
 
     name: str
     handle: Any
@@ -60,8 +60,8 @@ def gather(
     watch: Sequence[RemoteActor],
     suspects: Sequence[RemoteActor] | None = None,
 ) -> list[Any]:
-    """Results in order. silence: seconds without a sign of life after which a member of `watch` hangs. suspects: who is asked for
-    one after a failure. Raises EngineError, which names the member."""
+    """Results in order. silence: seconds without an answer after which a member of `watch` hangs. suspects: those asked for one
+    after a failure. Raises EngineError, which names the member."""
     end = monotonic() + deadline
     suspects = watch if suspects is None else suspects
     results: dict[Any, Any] = {}
@@ -101,7 +101,7 @@ class Pulses:
             self.open = {member.pulse(): member for member in self._members}
         if self.open and now - self._asked > self._silence:
             hung = ", ".join(member.name for member in self.open.values())
-            raise EngineError(f"{hung} hangs: no sign of life for {self._silence:g} s while {doing}")
+            raise EngineError(f"{hung} hangs: no answer for {self._silence:g} s while {doing}")
 
 
 def _result(ref: Any, member: RemoteActor, doing: str, left: float, watch: Sequence[RemoteActor]) -> Any:
@@ -127,7 +127,7 @@ def _blame(watch: Sequence[RemoteActor], problem: str) -> str:
     answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=PATIENCE_AFTER_FAILURE)
     dead = [asked[ref].name for ref in answered if not _alive(ref)]
     quiet = [asked[ref].name for ref in silent]
-    causes = [f"{name} is dead" for name in dead] + [f"{name} gives no sign of life" for name in quiet]
+    causes = [f"{name} is dead" for name in dead] + [f"{name} does not answer" for name in quiet]
     return f"{'; '.join(causes)} ({problem})" if causes else problem
 
 

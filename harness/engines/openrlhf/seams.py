@@ -59,7 +59,7 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def needed() -> bool:
-    """Whether the cluster's devices are cores, whatever this node itself has."""
+    """Whether the cluster's devices are cores; this node's own may differ."""
     return torch.version.cuda is None or not accelerated(ray.cluster_resources())
 
 

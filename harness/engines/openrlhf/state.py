@@ -1,4 +1,5 @@
-"""A trainer's state in the embedded engine's format, whatever ZeRO stage and ranks: weights, its base's in their place, moments."""
+"""A trainer's state in the embedded engine's format, for any ZeRO stage and number of ranks: weights, its base's in their place,
+moments."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
         return raw, [parameter for parameter in raw.parameters() if parameter.requires_grad]
 
     def get_ds_train_config(self, optim_dict: dict[str, Any] | None = None, *, max_norm: float | None = None) -> Any:
-        """With torch's AdamW; it steps when told to, however many micro-batches went before."""
+        """With torch's AdamW; it steps on request, after any number of micro-batches."""
         if optim_dict is not None:
             optim_dict["params"]["torch_adam"] = True
         config = super().get_ds_train_config(optim_dict, max_norm=max_norm)

@@ -126,7 +126,7 @@ class Learner:
 
 
 def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], finished: Sequence[bool]) -> list[Verdict]:
-    """A truncated answer is wrong, whatever it contains."""
+    """A truncated answer is always wrong."""
     asked = [(gold, text) for gold, text, done in zip(golds, texts, finished, strict=True) if done]
     said = iter(verifier.verify(asked))
     return [next(said) if done else TRUNCATED for done in finished]

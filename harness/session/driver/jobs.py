@@ -1,5 +1,5 @@
-"""Jobs, a cell or a base each, and the worker process that runs them: `python -m harness.session.driver.jobs SECONDS` reads jobs on
-stdin and tells stdout how they go, in lines of JSON, until stdin closes. SECONDS: the limit on silence."""
+"""Jobs, a cell or a base each, and the worker process that runs them: `python -m harness.session.driver.jobs SECONDS` reads jobs
+on stdin and writes their progress to stdout, in lines of JSON, until stdin closes. SECONDS: the limit without progress."""
 
 from __future__ import annotations
 

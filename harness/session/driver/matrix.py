@@ -44,7 +44,7 @@ from harness.session.suite.prepare import Prepared
 from harness.suite.cells import Cell
 
 SILENCE_SECONDS = 1800.0
-"""Seconds without a sign of life after which a worker is killed as hung (docs/recovery.md)."""
+"""Seconds without progress after which a worker is killed as hung (docs/recovery.md)."""
 LOOK_SECONDS = 1.0
 ASLEEP_SECONDS = 30.0
 """Where the driver itself was stopped for so long, its workers probably were too: their silence is counted anew."""
@@ -318,14 +318,14 @@ class _Driver:
                 worker.heard = max(worker.heard, now)
             elif worker.job is not None and now - worker.heard > self.silence:
                 doing = f" while {worker.phase}" if worker.phase else ""
-                worker.kill(f"no sign of life for {self.silence:g} s{doing}: killed as hung")
+                worker.kill(f"no progress for {self.silence:g} s{doing}: killed as hung")
                 worker.heard = now + STACKS_SECONDS
 
     def _check_claim(self) -> None:
         if self.claim is not None and self.claim.lost():
             raise HarnessError(
-                f"{self.prepared.folder}: this run gave no sign of life for long, and another has taken its cells over: "
-                "it ends here, and writes nothing more"
+                f"{self.prepared.folder}: this run did not renew its claim in time, and another run has taken over its "
+                "cells; it ends now and writes nothing more"
             )
 
     def _finished(self, worker: WorkerProcess, end: Finished) -> None:

@@ -154,7 +154,7 @@ def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) ->
     from huggingface_hub.utils.tqdm import tqdm
 
     class HeartbeatTqdm(tqdm):
-        """A download that moves is alive."""
+        """A download in progress counts as progress of the worker."""
 
         def update(self, n: float | None = 1) -> Any:
             phases.beat()
@@ -175,7 +175,7 @@ def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) ->
     absent = isinstance(failures[0], LocalEntryNotFoundError)
     said = _CREDENTIALS.sub("//", " ".join(str(failures[0]).split()))[:200]
     reason = f"not in this machine's cache, and {cause}" if absent else said
-    raise DataError(f"model {policy.model!r}: neither a local folder nor to be had from the hub ({reason})")
+    raise DataError(f"model {policy.model!r}: not a local folder, and not available from the hub ({reason})")
 
 
 # What a model is ------------------------------------------------------------------------------------------------------

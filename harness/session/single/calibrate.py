@@ -86,13 +86,13 @@ def calibrate(
     """Sample training questions of each level at temperature 1. plain: without chat templates. Raises UsageError."""
     asked = {name: questions_of(task, name, prompts) for name in _levels(task, levels)}
     if few_shot and task == "micro":
-        raise UsageError("--few-shot: of the ladder only")
+        raise UsageError("--few-shot: works only with the ladder")
     shots = {name: ladder.worked(name, few_shot) if few_shot else "" for name in asked}
     folders: dict[str, Path] = {}
     for model in models:
         name = model.rstrip("/").rsplit("/", 1)[-1]
         if name in folders:
-            raise UsageError(f"{model}: a policy named {name!r} is there already")
+            raise UsageError(f"{model}: another policy has the name {name!r}")
         try:
             folders[name] = base_folder(Policy(name="policy", model=model), seed=0)
         except (DataError, CellError) as error:
@@ -140,7 +140,7 @@ def _levels(task: str, levels: Sequence[str]) -> list[str]:
     elif ladder.is_ladder(task):
         known = ladder.levels_of(task)
     else:
-        raise UsageError(f"--task {task}: ladder or micro, whose levels can be told apart")
+        raise UsageError(f"--task {task}: only ladder and micro have levels")
     if unknown := [name for name in levels if name not in known]:
         raise UsageError(f"--levels: unknown level {unknown[0]!r}; there are {', '.join(known)}")
     return list(dict.fromkeys(levels)) or list(known)

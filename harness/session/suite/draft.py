@@ -85,7 +85,7 @@ def draft(models: Sequence[str], task: str, name: str, found: Findings = AS_BY_S
     training_source(chosen).pool_digest()
     read = [_read(model) for model in models]
     if len({m.model for m in read}) < len(read):
-        raise UsageError(f"--models: {read[0].model} stands twice; give two different models")
+        raise UsageError(f"--models: {read[0].model} is given twice; give two different models")
     names = [m.name for m in read]
     named = [m.name if names.count(m.name) == 1 else f"{m.name}-{i + 1}" for i, m in enumerate(read)]
     largest = max(m.parameters for m in read)

@@ -131,7 +131,7 @@ def _lay(mine: Path, holder: Holder) -> None:
             if time.monotonic() >= end and (other.system == holder.system or renewed > seen.get(file, renewed)):
                 raise UsageError(f"{folder}: another `harness run` is writing these results ({other})")
             if file not in seen and other.system != holder.system:
-                words = f"last sign of life of a run on {other.host} {now - renewed:.0f} s ago: waiting to see whether it lives"
+                words = f"a run on {other.host} last renewed its claim {now - renewed:.0f} s ago; waiting whether it still runs"
                 print(f"{folder}: {words}", file=sys.stderr)
             seen.setdefault(file, renewed)
         if laid and not rivals:
@@ -151,7 +151,7 @@ def _remove_dead(claim: Path, holder: Holder) -> None:
             lock(file, CHANGE_SECONDS)
             claim.unlink()
         except TimeoutError:
-            words = f"a worker of the run that was {holder} holds these results and does not let go"
+            words = f"a worker of the ended run ({holder}) still has a lock on these results"
             raise UsageError(f"{claim.parent.parent}: {words} (stopped? kill it, and run again)") from None
         finally:
             os.close(file)

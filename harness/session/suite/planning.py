@@ -178,7 +178,7 @@ def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = N
         raise InfeasibleError(
             f"{prepared.suite.name} cannot run here: {reason}. It needs {wants}; this machine has "
             f"{plan.resources.inventory}. `harness run quickstart` would run here, `harness plan {prepared.suite.name} "
-            "--inventory 8xH100-80G` shows what this suite takes."
+            "--inventory 8xH100-80G` shows what this suite needs."
         )
     return plan
 

@@ -173,7 +173,7 @@ def _refuse(outside: Path | None, source: Path, place: str) -> None:
         raise SuiteError(
             str(source),
             place,
-            f"{outside} lies outside the folders that a suite may name (docs/suites.md); if it is meant: --models "
+            f"{outside} is outside the folders that a suite may name (docs/suites.md); to allow it: --models  "
             f"{outside.parent if outside.is_file() else outside}, or {VARIABLE}",
         )
 
@@ -202,7 +202,7 @@ def _with_files(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
         for i, name in enumerate(map(str, found)):
             if name in map(str, found[:i]) and any(isinstance(task, FileTask) for task in found):
                 raise SuiteError(
-                    source, f"{place}.tasks[{i}]", f"the task {name!r} stands twice (a file may have a `name`)"
+                    source, f"{place}.tasks[{i}]", f"the task {name!r} occurs twice (a file may have a `name`)"
                 )
         return evaluation.model_copy(update={"tasks": found})
 
