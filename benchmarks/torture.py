@@ -1,6 +1,6 @@
 """A small suite, run again and again while things go wrong at random moments; its tables must come out as if nothing had.
 
-    python benchmarks/torture.py --short --seed 1            a few faults of each kind: what the tests run
+    python benchmarks/torture.py --short --seed 1            a dozen faults: what the tests run
     python benchmarks/torture.py --kills 200 --seed 1        hundreds; an hour or more
     python benchmarks/torture.py --only flips --seed 1       one kind
 
@@ -368,11 +368,11 @@ def main() -> None:
     counts = {"kills": 200, "input_errors": 6, "clock_steps": 3, "flips": 200}
     parser.add_argument("--kills", type=int, default=counts["kills"])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--short", action="store_true", help="a few faults of each kind")
+    parser.add_argument("--short", action="store_true", help="a dozen faults")
     parser.add_argument("--only", nargs="*", choices=list(counts), default=list(counts))
     parser.add_argument("--work", type=Path, help="folder to work in")
     chosen = parser.parse_args()
-    short = {"kills": 3, "input_errors": 1, "clock_steps": 1, "flips": 4}
+    short = {"kills": 5, "input_errors": 1, "clock_steps": 1, "flips": 6}
     counts = short if chosen.short else counts | {"kills": chosen.kills}
     with suppress(OSError, AttributeError):  # orphans become children of this process, so that their CPU time is known
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
+import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,6 +76,33 @@ def test_a_gpu_has_the_same_pins_but_for_what_cuda_needs():
         "protobuf",
         "triton",
     }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_gpu_pins_resolve_on_a_machine_without_one(tmp_path):
+    """pip's own resolver, metadata alone; openrlhf asks for flash-attn, and deepspeed's setup for an installed torch."""
+    if (platform.system(), platform.machine(), sys.version_info[:2]) != ("Linux", "x86_64", (3, 11)):
+        pytest.skip("the pins are of Python 3.11 on x86-64 Linux")
+    with socket.socket() as probe:
+        probe.settimeout(5)
+        if probe.connect_ex(("pypi.org", 443)):
+            pytest.skip("pypi.org does not answer")
+    left_out = ("openrlhf==", "deepspeed==")
+    lines = (SCRIPT.parents[1] / "constraints-openrlhf-gpu.txt").read_text().splitlines()
+    (tmp_path / "pins").write_text("\n".join(line for line in lines if not line.startswith(left_out)))
+    command = [
+        sys.executable, "-m", "pip", "install", "--isolated", "--dry-run", "--ignore-installed", "--quiet", "-r", tmp_path / "pins",
+        "--report", tmp_path / "report", "--index-url", "https://pypi.org/simple",
+    ]  # fmt: skip
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PIP_") or name == "PIP_CERT"
+    }
+    done = subprocess.run(command, capture_output=True, text=True, timeout=580, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "report").read_text())["install"]
+    assert len(found) == len(pins("constraints-openrlhf-gpu.txt")) - len(left_out)
+    assert all(package["download_info"]["archive_info"]["hashes"]["sha256"] for package in found)
 
 
 def test_it_ends_with_a_tensor_on_the_device(install):

@@ -35,6 +35,12 @@ def test_a_node_that_sees_other_folders_and_little_shared_memory_is_named(tmp_pa
     results.mkdir()
     models.mkdir()
     with head() as address:
+        code, out, err = doctor("--address", address, "--within", 100, "--results", results, "--models", models)
+        alone = json.loads(out)["checks"]
+        assert (code, [c for c in alone if not c["ok"]]) == (0, []), (out, err)
+        said = {c["name"].partition(": ")[2] or c["name"]: c["found"] for c in alone}
+        assert {*said} == {"nodes", "versions", "clock", "shared memory", "results", "models"}
+        assert said["results"] == f"{results}: reads and writes it"
         hide = f"mount -t tmpfs none '{results}'\nmount -t tmpfs -o size=64m none /dev/shm"
         with node(f"--address={address}", "--object-store-memory=80000000", before=hide):
             begin = time.monotonic()
@@ -43,9 +49,6 @@ def test_a_node_that_sees_other_folders_and_little_shared_memory_is_named(tmp_pa
             )
             waited = time.monotonic() - begin
     checks = json.loads(out)["checks"]
-    said = {c["name"].partition(": ")[2] or c["name"]: c["found"] for c in checks if c["ok"]}
-    assert {*said} == {"nodes", "versions", "clock", "shared memory", "results", "models"}
-    assert said["results"] == f"{results}: reads and writes it"
     wrong = {c["name"].partition(": ")[2]: c for c in checks if not c["ok"]}
     assert (code, {*wrong}) == (1, {"results", "shared memory"}), (out, err)
     assert "No such file" in wrong["results"]["found"]
@@ -57,7 +60,11 @@ def test_a_node_that_sees_other_folders_and_little_shared_memory_is_named(tmp_pa
 
 
 def test_nobody_at_the_address_is_one_line(tmp_path):
-    for words in (["doctor", "--within", "2"], ["run", "openrlhf_cpu", "--results", tmp_path]):
-        code, out, err = harness(*words, "--address", "127.0.0.1:9")
+    for command in ("doctor", "run", "plan"):
+        suite = [] if command == "doctor" else ["openrlhf_cpu"]
+        more = ["--within", "2"] if command == "doctor" else []
+        if command == "run":
+            more = ["--results", tmp_path]
+        code, out, err = harness(command, *suite, "--address", "127.0.0.1:9", *more)
         assert (code, out, err.count("\n")) == (1, "", 1), err
         assert "no Ray cluster to join at 127.0.0.1:9" in err

@@ -29,7 +29,7 @@ from harness.engines.openrlhf.trainer import (
 )
 from harness.engines.protocol import Optimisation, Sampling
 from harness.engines.vocabulary import open_vocabulary
-from harness.errors import EngineError, SuiteError
+from harness.errors import CheckpointError, EngineError, SuiteError
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer
 from harness.experience.records import GroupValue
 from harness.learning import registry
@@ -49,7 +49,7 @@ ROUNDING = 2 * float(np.finfo(np.float32).eps)
 part of a step."""
 SCALE = 0.1
 """A loss is a sum of advantages of order 1 that nearly cancel; below this its relative error says nothing."""
-REGIMES = ("hacpo", "graft", "chord")
+REGIMES = ("independent", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft", "sapo", "ftis", "luffy", "chord")
 OBJECTIVES = {
     f"{ratio}-{form}-{aggregation}": Objective(ratio, form, low=0.8, high=1.2, exponent=exponent, aggregation=aggregation)
     for ratio, form, aggregation, exponent in [
@@ -227,7 +227,7 @@ def test_updates_equal_the_embedded_engine(stage, trainers, world, folders, tmp_
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("stage", "dtype"), [(2, "bf16"), (3, "fp32")])
+@pytest.mark.parametrize(("stage", "dtype"), [(0, "fp32"), (2, "bf16"), (3, "fp32")])
 def test_sleeping_and_scoring_the_base_change_nothing(stage, dtype, trainers, world, folders, prompts, tmp_path):
     folder, ranks = folders["qwen"], trainers.ranks
     strategy = Strategy(Settings(dtype=dtype, zero_stage=stage, trainers=ranks), temperature=1.0)
@@ -341,6 +341,17 @@ def test_micro_batches_add_up_in_fp32(stage, world, folders):
     strategy = Strategy(Settings(zero_stage=stage), 1.0)
     _, norm, (exact, *_), _ = grow(InProcess(), strategy, world, folders["qwen"], measure=True)
     assert norm == pytest.approx(exact, rel=1e-6)
+
+
+def test_a_checkpoint_without_masters_is_not_written(world, folders, tmp_path):
+    """Item 1: what DeepSpeed makes of bf16 without ZeRO, which settings refuse."""
+    strategy, trainers = Strategy(Settings(), 1.0), InProcess()
+    strategy.stage = strategy.args.ds.zero_stage = 0
+    strategy.grad_accum_dtype = None  # else DeepSpeed refuses too
+    grow(trainers, strategy, world, folders["qwen"])
+    with pytest.raises(CheckpointError, match=r"DeepSpeed has no master of model\."):
+        trainers.call("save", str(tmp_path), "moments.safetensors")
+    assert not (tmp_path / "moments.safetensors").exists()
 
 
 def sealed(trainers, folder, version):

@@ -173,27 +173,13 @@ def test_all_faults_at_once_are_found_and_the_cells_still_run(raw, tmp_path, env
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_sound_suite_ends_with_0_and_its_results_stay_where_they_are_asked_for(raw, tmp_path):
-    raw["regimes"] = ["independent"]
     (tmp_path / "lab.yaml").write_text(yaml.safe_dump(raw))
     code, out, err = harness("rehearse", "lab.yaml", "--results", "kept", env={}, timeout=500)
     assert code == 0, err
-    assert "1 of 1 kinds of cells" in out
+    assert "3 of 3 kinds of cells" in out
     assert "nothing that was found" in out
     assert "The full run needs" in out
     assert here("show", "rehearsal-lab", "--results", "kept/results")[0] == 0
-
-
-PAPER_SUITES = (
-    *("cross_family", "one_gpu", "graft_replication", "graft", "hetero_size", "hetero_state", "mutual_rl"),
-    *("ablation_hacpo", "pretrained"),
-)
-
-
-@pytest.mark.parametrize("suite", PAPER_SUITES)
-def test_a_shipped_suite_of_real_models_has_no_findings_but_what_this_machine_lacks(suite, tmp_path):
-    found, _, plan = examine(suite, tmp_path / "results", tmp_path / "rehearsal")
-    assert {f.name for f in found.findings} <= {"dataset", "disk"}, found.findings
-    assert plan.feasible
 
 
 @pytest.mark.slow

@@ -100,7 +100,6 @@ def test_no_steps_and_killed_before_the_end_is_finished(
         assert rows(resumed, resumed.cells[0], name) == rows(whole, whole.cells[0], name) != []
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_killed_worker_is_tried_once_more(finished: Prepared, suite_file: Path, tmp_path: Path) -> None:
     results, short = tmp_path / "results", ["--set", "regimes=[independent]", "--jobs", 1]
@@ -159,11 +158,11 @@ def test_a_worker_whose_driver_was_killed_keeps_its_step(suite_file: Path, tmp_p
 def test_sigterm_on_a_busy_machine_ends_like_ctrl_c(suite_file: Path, tmp_path: Path) -> None:
     long = [*LONG[2:], "--set", "seeds=[3, 4]", "--set", "training.steps=40"]
     with ExitStack() as stack:
-        for _ in range(os.cpu_count() or 1):
-            hog = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
-            stack.callback(hog.kill)
         process = start("run", suite_file, "--results", tmp_path, "--jobs", 2, *long, start_new_session=True)
         wait_until(lambda: len(said(tmp_path, "step 2/40")) == 2, process, 400)
+        for _ in range(2 * (os.cpu_count() or 1)):
+            hog = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            stack.callback(hog.kill)
         began = time.monotonic()
         os.killpg(process.pid, signal.SIGTERM)  # to every process, as SLURM does
         _, err = process.communicate(timeout=60)
@@ -228,10 +227,10 @@ def test_the_table_of_faults_names_tests_that_there_are() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_faults_at_random(tmp_path: Path) -> None:
+def test_a_dozen_faults(tmp_path: Path) -> None:
     torture = [sys.executable, str(ROOT / "benchmarks/torture.py"), "--short", "--seed", "4", "--work", str(tmp_path)]
     done = subprocess.run(torture, capture_output=True, text=True, timeout=1400, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary["violation"] == ""
-    assert sum(n for kind, n in summary["faults"].items() if kind != "clock step") >= 8, summary
+    assert sum(n for kind, n in summary["faults"].items() if kind != "clock step") >= 12, summary
