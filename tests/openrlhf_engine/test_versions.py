@@ -110,6 +110,7 @@ SIGNATURES = {
         "self", "args", "bundle_indices", "agent_func_path", "remote_rm_url", "mm_pad_token_ids", "kwargs",
     ],
     "openrlhf.trainer.ray.launcher:BaseDistributedActor.get_master_addr_port": ["self"],
+    "openrlhf.trainer.ray.launcher:BaseDistributedActor._get_free_port": [],
     "vllm.v1.worker.cpu_worker:CPUWorker.wake_up": ["self", "tags"],
     "vllm.v1.worker.cpu_worker:CPUWorker.sleep": ["self", "level"],
     "ray._private.state:available_resources_per_node": [],
@@ -221,3 +222,11 @@ def test_flash_attn_is_neither_needed_nor_pretended():
 
     with pytest.raises(ImportError, match=r"flash_attn\.bert_padding\.pad_input was called"):
         ring_attn_utils.pad_input()
+
+
+def test_a_trainer_listens_where_no_outgoing_connection_can_be():
+    from harness.engines.openrlhf.trainer import PolicyWorker
+
+    first, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    ports = {PolicyWorker._get_free_port() for _ in range(20)}
+    assert len(ports) > 1 and max(ports) < first

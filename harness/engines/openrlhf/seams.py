@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import functools
 import os
+import random
+import socket
+from contextlib import suppress
 from dataclasses import astuple
 from datetime import timedelta
 from typing import Any
@@ -27,6 +30,8 @@ SEAMS = {
     "openrlhf.trainer.ray.vllm_engine:RolloutRayActor": "the same",
     "openrlhf.trainer.ray.ppo_actor:ActorPPOTrainer.broadcast_to_vllm": "sends what `named_parameters` gives: adapters "
     "too, and by names that a checkpoint may not have",
+    "openrlhf.trainer.ray.launcher:BaseDistributedActor._get_free_port": "picks a port from which the kernel serves outgoing "
+    "connections, so that one may have it before the trainer listens",
     "openrlhf.models:Actor.forward": "makes all logits at once; `logits_to_keep` goes through to the model as one of its "
     "inputs for images",
     "openrlhf.trainer.ray.ppo_actor:stateless_init_process_group": "without CUDA: makes an NCCL group whatever the backend",
@@ -54,6 +59,7 @@ SEAMS = {
 }
 SYNC_BACKEND = "gloo"  # for OpenRLHF's `--vllm.sync_backend`: any value other than nccl keeps CUDA out of it
 SYNC_SECONDS = "HARNESS_SYNC_SECONDS"  # environment variable: how long Gloo waits for a weight
+PORTS = range(20_000, 32_768)
 CHUNK = 1 << 22  # elements of which a checksum is taken at a time, as each becomes an integer of eight bytes
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -143,6 +149,15 @@ class Checked:
     def lose(self) -> None:
         for weight in self.model_runner.model.parameters():
             weight.data.fill_(float("nan"))
+
+
+def free_port() -> int:
+    """A port that nobody listens at, between those of Ray's workers and those of outgoing connections. Raises OSError."""
+    for port in random.SystemRandom().sample(PORTS, 100):
+        with suppress(OSError), socket.socket() as listener:
+            listener.bind(("", port))
+            return port
+    raise OSError(f"no free port among 100 from {PORTS[0]} to {PORTS[-1]}")
 
 
 def plain_class(actor: Any) -> Any:

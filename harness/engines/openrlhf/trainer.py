@@ -315,6 +315,10 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
     actor_scheduler: Any
     _offloaded: dict[MemoryState, OffloadedTensors]
 
+    @staticmethod
+    def _get_free_port() -> int:
+        return seams.free_port()
+
     def init_model_from_pretrained(
         self, strategy: Strategy, pretrain: str, max_steps: int, vllm_engines: None = None
     ) -> None:
