@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from harness.experience.answers import Prompt
-from harness.verification.extraction import extract
+from harness.verification.notation import extract
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
