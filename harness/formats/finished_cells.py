@@ -20,7 +20,7 @@ from harness.store.manifest import MARK, ORIGIN, Manifest, read_manifest
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference, suite_folder
 from harness.store.table import seed_rows, show_rows, suites
-from harness.tasks.sets import SETS, DataSet
+from harness.tasks.data import SETS, DataSet
 
 
 class Scored(NamedTuple):

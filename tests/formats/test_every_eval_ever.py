@@ -26,7 +26,7 @@ from harness.store.reference_results import write_reference
 from harness.store.rows import SCHEMAS
 from harness.submission.bundle import compact
 from harness.suite.cells import Identity
-from harness.tasks.sets import SETS
+from harness.tasks.data import SETS
 
 TASKS = ("micro", "gsm8k", "olympiad")
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"

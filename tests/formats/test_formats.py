@@ -32,7 +32,7 @@ from harness.store.manifest import read_manifest, write_manifest
 from harness.store.read import Snapshot
 from harness.store.table import show_rows
 from harness.suite.cells import Identity
-from harness.tasks.sets import SETS
+from harness.tasks.data import SETS
 
 SUITE = "synthetic-small"
 

@@ -19,8 +19,8 @@ from benchmark_data import data_folder, serving
 
 from harness.errors import DataError
 from harness.tasks import data, sets
-from harness.tasks.listing import listing
-from harness.tasks.sets import SETS
+from harness.tasks.data import SETS
+from harness.tasks.registry import listing
 from harness.verification.equivalence import same_answer
 
 FOLDER = data_folder()
