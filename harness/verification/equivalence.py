@@ -152,7 +152,8 @@ _POSITIVE = re.compile(
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 
 
-class NeedsAlgebra(Exception): ...
+class NeedsAlgebra(Exception):
+    """No rule of ours decides."""
 
 
 class Unreadable(Exception):
