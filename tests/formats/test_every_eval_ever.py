@@ -16,8 +16,7 @@ import pytest
 from running import ingested
 from synthetic_results import REGIMES, write_results
 
-from harness.formats.every_eval_ever import write_every_eval_ever
-from harness.formats.finished_cells import finished_cells
+from harness.formats.exports import finished_cells, write_every_eval_ever
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest
