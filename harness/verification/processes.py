@@ -35,10 +35,9 @@ import psutil
 from harness import phases
 from harness.errors import VerificationError
 from harness.verification.scorer import MATH, Called, Math, Scorer, Undecided
-from harness.verification.verdict import Verdict
+from harness.verification.verdict import KEPT, Verdict
 
 _LONGEST = 1 << 20
-KEPT = 512
 
 
 class Question(msgspec.Struct, frozen=True):
