@@ -36,10 +36,10 @@ sys.path.insert(0, str(HERE.parent))
 
 from harness.limits import LARGE_BLOCKS  # noqa: E402  # of this tree, whatever is installed
 
-ENTRIES = {"starts": "starts", "alignment": "alignment", "sampling": "generation",
-           "steps": "grpo_step", "sharing": "sharing", "peers": "sharing.peers", "beyond": "sharing.beyond",
+ENTRIES = {"starts": "commands.starts", "alignment": "alignment", "sampling": "embedded.sampling",
+           "steps": "embedded.steps", "sharing": "sharing", "peers": "sharing.peers", "beyond": "sharing.beyond",
            "portable": "sharing.portable",
-           "many": "many_cells", "quickstart": "quickstart",
+           "many": "commands.many", "quickstart": "commands.quickstart",
            "board": "leaderboard_speed"}  # fmt: skip
 WORSE = 0.2
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "msgspec", "duckdb", "trl")

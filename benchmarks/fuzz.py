@@ -234,8 +234,7 @@ def checkpoint(place: Path) -> Parser:
 def rows(place: Path) -> Parser:
     """Lines of a benchmark set in our own form, and of its public source: the first byte says which."""
     from harness.errors import DataError
-    from harness.tasks.data import convert, parse_rows
-    from harness.tasks.sets import SETS
+    from harness.tasks.data import SETS, convert, parse_rows
 
     sources = list(SETS.values())
 

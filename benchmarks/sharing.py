@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bench import Row, Size, costs
-from generation import random_policy
+from embedded import random_policy
 
 from harness.engines.embedded.numerics import environment
 from harness.errors import TrainingError

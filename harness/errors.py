@@ -1,21 +1,21 @@
 """Every exception the harness raises on purpose.
 
 HarnessError                 exit code 1
-├── UsageError               exit code 2: the caller can mend it
-│   ├── SuiteError           a suite file: `file: path.inside.it: ...`
-│   ├── PluginError          a regime, task or engine is unknown or does not load
-│   └── DataError            a benchmark set is absent, altered or unreadable
-├── InfeasibleError          the machine or cluster cannot hold it
+├── UsageError               exit code 2
+│   ├── SuiteError
+│   ├── PluginError
+│   └── DataError
+├── InfeasibleError
 ├── CellError                one cell failed; the others go on
-│   ├── TrainingError        `fault` says why what was learnt is of no use
-│   ├── EngineError          an engine died, hung or returned nonsense
-│   ├── VerificationError    the verifier failed on too many answers
-│   ├── CheckpointError      incomplete, altered or of another cell
-│   └── FencedError          another run has taken the cell over
-├── DiskFullError            what was finished is kept
-├── ExchangeError            a refused record; `reason`: `experience.records.Refusal`
-├── TokenizationError        a text that a tokenizer cannot represent
-└── StoreError               the result store cannot be read or written
+│   ├── TrainingError
+│   ├── EngineError
+│   ├── VerificationError
+│   ├── CheckpointError
+│   └── FencedError
+├── DiskFullError
+├── ExchangeError
+├── TokenizationError
+└── StoreError
 """
 
 from __future__ import annotations
@@ -67,27 +67,29 @@ class HarnessError(Exception):
 
 
 class UsageError(HarnessError):
-    """Nothing was written."""
+    """The caller can mend it; nothing was written."""
 
     exit_code = 2
 
 
 class SuiteError(UsageError):
-    """source: the file as named. path: the place inside, e.g. `groups[1].policies[0].model`, or empty."""
+    """Of a suite file. source: the file as named. path: the place inside, e.g. `groups[1].policies[0].model`, or empty."""
 
     def __init__(self, source: str, path: str, problem: str) -> None:
         self.source, self.path, self.problem = source, path, problem
         super().__init__(f"{source}: {path}: {problem}" if path else f"{source}: {problem}")
 
 
-class PluginError(UsageError): ...
+class PluginError(UsageError):
+    """A regime, task or engine is unknown or does not load."""
 
 
-class DataError(UsageError): ...
+class DataError(UsageError):
+    """A benchmark set is absent, altered or unreadable."""
 
 
 class InfeasibleError(HarnessError):
-    """The message says what is short and by how much."""
+    """The machine or cluster cannot hold it; the message says what is short and by how much."""
 
 
 class CellError(HarnessError):
@@ -95,27 +97,31 @@ class CellError(HarnessError):
 
 
 class TrainingError(CellError):
-    """Trained again the cell would do the same."""
+    """What was learnt is of no use, and trained again the cell would do the same."""
 
     def __init__(self, fault: Fault, words: str) -> None:
         self.fault = fault
         super().__init__(words)
 
 
-class EngineError(CellError): ...
+class EngineError(CellError):
+    """An engine died, hung or returned nonsense."""
 
 
-class VerificationError(CellError): ...
+class VerificationError(CellError):
+    """The verifier failed on too many answers."""
 
 
-class CheckpointError(CellError): ...
+class CheckpointError(CellError):
+    """Incomplete, altered or of another cell."""
 
 
 class FencedError(CellError):
-    """This process must write nothing more into the cell."""
+    """Another run has taken the cell over; this process must write nothing more into it."""
 
 
-class DiskFullError(HarnessError): ...
+class DiskFullError(HarnessError):
+    """What was finished is kept."""
 
 
 class _Refused(HarnessError):
@@ -126,10 +132,13 @@ class _Refused(HarnessError):
         super().__init__(f"{reason}: {detail}" if detail else reason)
 
 
-class ExchangeError(_Refused): ...
+class ExchangeError(_Refused):
+    """A refused record."""
 
 
-class TokenizationError(_Refused): ...
+class TokenizationError(_Refused):
+    """A text that a tokenizer cannot represent."""
 
 
-class StoreError(HarnessError): ...
+class StoreError(HarnessError):
+    """The result store cannot be read or written."""

@@ -43,7 +43,7 @@ BESIDE = (
     *(f"harness/engines/{name}.py" for name in ("catalogue", "conformance")),
     "harness/engines/openrlhf/local_ray.py",
     *(f"harness/scoring/{name}.py" for name in ("catalogue", "conformance")),
-    *(f"harness/tasks/{name}.py" for name in ("conformance", "listing")),
+    "harness/tasks/conformance.py",
     *(f"harness/session/cell/{name}.py" for name in ("log", "manifests")),
     *(f"harness/session/{room}" for room in ("driver", "single", "suite")),
 )

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,7 @@ class Store:
     def __init__(self, results: Path, snapshot: Snapshot, suites: Sequence[str]) -> None:
         self.results, self.snapshot = results, snapshot
         self.suites = sorted(suites, key=lambda s: (ORDER.index(s) if s in ORDER else len(ORDER), s))
-        self._rows: dict[str, list[ShowRow]] = {}
-
-    def rows(self, suite: str) -> list[ShowRow]:
-        if suite not in self._rows:
-            self._rows[suite] = show_rows(self.snapshot, f"{suite}{MARK}")
-        return self._rows[suite]
+        self.rows: Callable[[str], list[ShowRow]] = cache(lambda suite: show_rows(snapshot, f"{suite}{MARK}"))
 
     def row(self, suite: str, regime: str, metric: str, group: str = "", policy: str = MEAN) -> ShowRow:
         found = [
@@ -147,8 +143,9 @@ def peers(store: Store, suite: str, policy: str, metric: str) -> str:
 
 def over(store: Store, suite: str, baseline: str, metric: str) -> str:
     """Gain of every variant over that one; variants down, groups across."""
-    names = _in_order(store, suite)
-    where = list(dict.fromkeys(r.group for r in store.rows(suite)))
+    names, where = (
+        list(dict.fromkeys(each)) for each in zip(*((r.regime, r.group) for r in store.rows(suite)), strict=True)
+    )
     found = finished(store.snapshot, f"{suite}{MARK}")
     scores = {
         k.group: v for k, v in by_line(found.rows).items() if (k.policy, k.metric) == (whole(found, k.group), metric)
@@ -252,10 +249,6 @@ def _tuning(store: Store, suite: str) -> Tuning:
     if found is None:
         raise UsageError(f"{suite}: no tuning among its reference results")
     return found
-
-
-def _in_order(store: Store, suite: str) -> list[str]:
-    return list(dict.fromkeys(r.regime for r in store.rows(suite)))
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

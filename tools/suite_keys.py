@@ -3,21 +3,19 @@ current: `python tools/suite_keys.py`."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-import types
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 import msgspec
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
 from harness.engines.embedded.plugin import EmbeddedOptions
 from harness.engines.openrlhf.plugin import Settings
-from harness.suite import schema
+from harness.suite.schema import Suite
 
 PAGE = Path(__file__).parents[1] / "docs" / "keys.md"
 HEAD = """\
@@ -30,128 +28,102 @@ without top-p or top-k. Evaluation samples at temperature 1.
 """
 UNBOUNDED = 1_000_000
 ENGINES: dict[str, type[msgspec.Struct]] = {"embedded": EmbeddedOptions, "openrlhf": Settings}
-NAMES = {str: "text", int: "integer", float: "number", bool: "boolean", dict: "mapping", Any: "any"}
+NAMES = {"string": "text", "object": "mapping"}
+BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
+Keys = dict[str, dict[str, Any]]
+"""JSON Schema by key."""
 
 
 @cache
-def sections() -> dict[type[BaseModel], str]:
-    found: dict[type[BaseModel], str] = {schema.Suite: ""}
-    waiting: list[type[BaseModel]] = [schema.Suite]
-    while waiting:
-        outer = waiting.pop(0)
-        for name, field in outer.model_fields.items():
-            path = f"{found[outer]}{name}{'[]' if 'list' in str(field.annotation) else ''}."
-            new = {model: path for model in _models(field.annotation) if model not in found}
-            found |= new
+def models() -> dict[str, Keys]:
+    """Keys by the name of their class in the schema."""
+    whole = Suite.model_json_schema()
+    return {name: one["properties"] for name, one in {"Suite": whole, **whole["$defs"]}.items()}
+
+
+@cache
+def sections() -> dict[str, str]:
+    """What stands before the keys of a class, outer ones first."""
+    found, waiting = {"Suite": ""}, ["Suite"]
+    for outer in waiting:
+        for name, one in models()[outer].items():
+            said = json.dumps(one)
+            new = [inner for inner in re.findall(r"#/\$defs/(\w+)", said) if inner not in found]
+            found |= dict.fromkeys(new, f"{found[outer]}{name}{'[]' if 'items' in one else ''}.")
             waiting += new
     return found
+
+
+def engine_keys(options: type[msgspec.Struct]) -> Keys:
+    """With the sentences of the class's docstring as descriptions."""
+    keys: Keys = msgspec.json.schema(options)["$defs"][options.__name__]["properties"]
+    names = "|".join(keys)
+    parts = re.split(
+        rf"(?:^|(?<=\s)|(?<=, ))((?:(?:{names}), )*(?:{names})): ", " ".join((options.__doc__ or "").split())
+    )
+    for told, text in zip(parts[1::2], parts[2::2], strict=True):
+        sentence = text.strip().replace("None ", "null ")
+        for name in told.split(", "):
+            keys[name]["description"] = sentence if sentence.startswith("vLLM") else sentence[:1].upper() + sentence[1:]
+    return keys
 
 
 def page() -> str:
     parts = [HEAD]
     for model, prefix in sections().items():
-        rows = [
-            (
-                prefix + name,
-                _type(field.annotation) + _limits(field.annotation, tuple(field.metadata)),
-                _value(field.default),
-                field.description or "",
-            )
-            for name, field in model.model_fields.items()
-        ]
         title = f"`{prefix.rstrip('.')}`" if prefix else "The file"
-        parts.append(f"\n## {title}\n\n{_list(rows)}")
+        parts.append(f"\n## {title}\n\n{_list(prefix, models()[model])}")
     for engine, options in ENGINES.items():
-        told = _told(options)
-        rows = [
-            (f"engine_options.{f.name}", _type(f.type), _value(f.default), _sentence(told.get(f.name, "")))
-            for f in msgspec.structs.fields(options)
-        ]
-        parts.append(f"\n## Options of the {engine} engine\n\n{_list(rows)}")
+        parts.append(f"\n## Options of the {engine} engine\n\n{_list('engine_options.', engine_keys(options))}")
     return "".join(parts)
 
 
-def _models(kind: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        yield kind
-    for argument in get_args(kind):
-        yield from _models(argument)
-
-
-def _list(rows: list[tuple[str, str, str, str]]) -> str:
+def _list(prefix: str, keys: Keys) -> str:
     lines = []
-    for key, kind, default, sentence in rows:
-        kind = kind.removesuffix(" or null") if default == "`null`" else kind
-        lines.append(f"- **`{key}`** ({'; '.join(filter(None, (default, kind)))}): {' '.join(sentence.split())}\n")
+    for name, one in keys.items():
+        default = f"`{_plain(one['default'])}`" if "default" in one else ""
+        kind = _type(one).removesuffix(" or null") if default == "`null`" else _type(one)
+        sentence = " ".join(one.get("description", "").split())
+        lines.append(f"- **`{prefix}{name}`** ({'; '.join(filter(None, (default, kind)))}): {sentence}\n")
     return "".join(lines)
 
 
-def _told(options: type[msgspec.Struct]) -> dict[str, str]:
-    names = "|".join(f.name for f in msgspec.structs.fields(options))
-    parts = re.split(
-        rf"(?:^|(?<=\s)|(?<=, ))((?:(?:{names}), )*(?:{names})): ", " ".join((options.__doc__ or "").split())
-    )
-    listed = zip(parts[1::2], parts[2::2], strict=True)
-    return {name: text.strip() for names, text in listed for name in names.split(", ")}
+def _type(one: dict[str, Any]) -> str:
+    if "$ref" in one:
+        model = one["$ref"].rpartition("/")[2]
+        path = sections().get(model, "").rstrip(".")
+        last = path.rpartition(".")[2].removesuffix("[]")
+        return f"[{last}](#{re.sub(r'[^a-z0-9_]', '', path)})" if path else model
+    if "enum" in one:
+        return ", ".join(f"`{_plain(value)}`" for value in one["enum"])
+    if either := one.get("anyOf") or one.get("oneOf"):
+        return " or ".join(map(_type, either))
+    kind = one.get("type", "any")
+    return f"list of {_type(one['items'])}" if kind == "array" else NAMES.get(kind, kind) + _limits(one)
 
 
-def _sentence(text: str) -> str:
-    text = text.replace("None ", "null ")
-    return text if text.startswith("vLLM") else text[:1].upper() + text[1:]
-
-
-def _type(kind: Any) -> str:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return _type(arguments[0]) + _limits(arguments[0], arguments[1:])
-    if origin is Literal:
-        return ", ".join(f"`{_plain(a)}`" for a in arguments)
-    if origin in (Union, types.UnionType):
-        return " or ".join("null" if a is type(None) else _type(a) for a in arguments)
-    if origin in (list, tuple):
-        return f"list of {_type(arguments[0])}"
-    if origin is dict:
-        return "mapping"
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        path = sections()[kind].rstrip(".")
-        return f"[{path.rpartition('.')[2].removesuffix('[]')}](#{re.sub(r'[^a-z0-9_]', '', path)})"
-    return NAMES.get(kind, getattr(kind, "__name__", str(kind)))
-
-
-def _limits(kind: Any, metadata: tuple[Any, ...]) -> str:
-    if kind not in (int, float):
-        return ""
-    bounds: dict[str, Any] = {}
-    for one in metadata:
-        for inner in getattr(one, "metadata", [one]):
-            bounds |= {n: v for n in ("ge", "gt", "le", "lt") if (v := getattr(inner, n, None)) is not None}
-    low, high = bounds.get("ge"), bounds.get("le")
-    if low is not None and high is not None:
-        return f" {low:,g}–{high:,g}" if high < UNBOUNDED else f" from {low:,g}"
-    words = {"ge": " from ", "gt": " above ", "le": " to ", "lt": " below "}
-    return "".join(f"{word}{bounds[end]:,g}" for end, word in words.items() if bounds.get(end, UNBOUNDED) < UNBOUNDED)
-
-
-def _value(value: Any) -> str:
-    if value is PydanticUndefined or value is msgspec.NODEFAULT:
-        return ""
-    return "`{}`" if isinstance(value, BaseModel) else f"`{_plain(value)}`"
+def _limits(one: dict[str, Any]) -> str:
+    low, high = one.get("minimum"), one.get("maximum", UNBOUNDED)
+    if low is not None and high < UNBOUNDED:
+        return f" {low:,g}–{high:,g}"
+    return "".join(f" {word} {one[end]:,g}" for end, word in BOUNDS.items() if one.get(end, UNBOUNDED) < UNBOUNDED)
 
 
 def _plain(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return str(value).lower().replace("none", "null")
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return f"[{', '.join(_plain(v) for v in value)}]"
-    return '""' if value == "" else "{}" if value == {} else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, dict):
+        return "{}"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value or '""' if isinstance(value, str) else json.dumps(value)
 
 
 def missing() -> Iterator[str]:
-    for model in sections():
-        yield from (f"{model.__name__}.{name}" for name, field in model.model_fields.items() if not field.description)
-    for options in ENGINES.values():
-        told = _told(options)
-        yield from (f"{options.__name__}.{f.name}" for f in msgspec.structs.fields(options) if f.name not in told)
+    """Keys of which nothing is said."""
+    every = {**models(), **{options.__name__: engine_keys(options) for options in ENGINES.values()}}
+    for model, keys in every.items():
+        yield from (f"{model}.{name}" for name, one in keys.items() if not one.get("description"))
 
 
 def main() -> None:

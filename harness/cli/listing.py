@@ -19,7 +19,7 @@ from harness.store.text import visible
 from harness.suite.schema import Training
 from harness.suite.space import as_dict, spaces_of
 from harness.tasks.data import inventory
-from harness.tasks.listing import listing
+from harness.tasks.registry import listing
 
 
 def regimes(

@@ -159,10 +159,7 @@ def export(
         export_report(results, target, suite)
         print(f"wrote {target}", file=sys.stderr)
         return
-    from harness.formats.cards import write_cards
-    from harness.formats.every_eval_ever import write_every_eval_ever
-    from harness.formats.finished_cells import write_parquet
-    from harness.formats.lm_eval import write_lm_eval
+    from harness.formats.exports import write_cards, write_every_eval_ever, write_lm_eval, write_parquet
 
     writers = {
         "lm-eval": write_lm_eval, "eee": write_every_eval_ever, "cards": write_cards, "parquet": write_parquet

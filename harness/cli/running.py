@@ -348,7 +348,7 @@ def _check_evaluation(checkpoint: Path, tasks: list[str], backend: str, data_dir
 
 def bandit(suite: SuiteName, results: Results = RESULTS, json: Json = False) -> None:
     """The exact bandit laboratory: bias, variance and support of each regime's real code, by enumeration."""
-    from harness.bandit.report import run_bandit
+    from harness.bandit import run_bandit
 
     report = run_bandit(suite, results)
     print_report(report.describe(), report.as_json(), json)

@@ -37,8 +37,8 @@ from harness.store.table import show_rows
 from harness.suite.cells import Cell, select
 from harness.suite.load import find, load
 from harness.suite.schema import FileTask, Policy, Suite, Variant
+from harness.tasks.data import SETS, SOURCES
 from harness.tasks.data import load as load_data
-from harness.tasks.sets import SETS, SOURCES
 
 PREFIX = "rehearsal-"
 """Prefix of the rehearsal's suite, so that its results are kept apart."""

@@ -15,7 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from harness.verification.messages import hear, say
+from harness.verification.processes import hear, say
 from harness.verification.scorer import Score, Scorer, Undecided
 
 SANDBOX = Path(__file__).with_name("sandbox.py")

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,12 @@ from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
 from harness.tasks.source import TaskSource
 from harness.tasks.task import Task
-from harness.verification.verdict import Verdict
+from harness.verification.verdict import KEPT, Verdict
 
 PREFIX = "lm_eval:"
 VARIABLE = "HARNESS_LM_EVAL_TASKS"
 """Folders of further task YAMLs. They may run Python: only their user can name them, no suite."""
 LENGTH = 256
-_KEPT = 512
 
 
 class LmEvalTask(TaskSource):
@@ -32,30 +31,29 @@ class LmEvalTask(TaskSource):
 
     def check_name(self) -> None:
         """Raises PluginError."""
-        self._config = _config_of(self.name.removeprefix(PREFIX))
+        self._bare = self.name.removeprefix(PREFIX)
+        self._config = _config_of(self._bare)
 
     def evaluation(self) -> Task:
-        name = self.name.removeprefix(PREFIX)
         settings = self._config.get("generation_kwargs") or {}
         until = settings.get("until") or ["\n\n"]
         until = (until,) if isinstance(until, str) else tuple(map(str, until))
         return Task(
             name=self.name,
-            title=f"{name} of lm-eval",
+            title=f"{self._bare} of lm-eval",
             documents=self._documents,
             styles=("raw",),
             max_new_tokens=int(settings.get("max_gen_toks") or settings.get("max_tokens") or LENGTH),
             source=str(self._config.get("dataset_path") or "lm-eval"),
             scorer="lm_eval",
             until=until,
-            judge=partial(_judge, name),
+            judge=self._judge,
         )
 
     def _documents(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
         if not fetch:
             raise DataError(f"{self.name}: lm-eval loads it when it is run")
-        name = self.name.removeprefix(PREFIX)
-        task = _built(name, _folders())
+        task = _built(self._bare, _folders())
         found = []
         for place, doc in enumerate(task.eval_docs):
             text = task.fewshot_context(doc, int(task.config.num_fewshot or 0), gen_prefix=task.doc_to_prefix(doc))
@@ -63,6 +61,10 @@ class LmEvalTask(TaskSource):
                 raise DataError(f"{self.name}: asks for more than a text")
             found.append(Prompt(str(place), text, str(task.doc_to_target(doc))))
         return found
+
+    def _judge(self, answers: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
+        task = _built(self._bare, _folders())
+        return [_verdict(task, prompt, text) for prompt, text in answers]
 
     def results_versions(self) -> dict[str, str]:
         """lm-eval's version, and the task's own settings."""
@@ -125,11 +127,6 @@ def _built(name: str, folders: tuple[str, ...]) -> Any:
     return task
 
 
-def _judge(name: str, answers: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
-    task = _built(name, _folders())
-    return [_verdict(task, prompt, text) for prompt, text in answers]
-
-
 def _verdict(task: Any, prompt: Prompt, text: str) -> Verdict:
     from lm_eval.api.instance import Instance
 
@@ -144,4 +141,4 @@ def _verdict(task: Any, prompt: Prompt, text: str) -> Verdict:
         right = float(value) >= 1.0
     except Exception as error:  # of a filter or a metric: no answer's fault
         return Verdict("invalid", f"crash: {type(error).__name__}")
-    return Verdict("right" if right else "wrong", "", str(said)[:_KEPT])
+    return Verdict("right" if right else "wrong", "", str(said)[:KEPT])

@@ -12,10 +12,9 @@ import msgspec
 from harness.errors import DataError
 from harness.experience.answers import Prompt
 from harness.tasks import ladder
-from harness.tasks.data import folder_in_use, load
+from harness.tasks.data import SETS, SOURCES, as_prompt, folder_in_use, load
 from harness.tasks.micro import evaluation_prompts, training_prompts, worked_examples
 from harness.tasks.overlap import pinned
-from harness.tasks.sets import SETS, SOURCES, as_prompt
 from harness.tasks.source import TaskSource, TrainingPool
 from harness.tasks.task import Example, Task
 

@@ -85,11 +85,11 @@ class Unread(Exception):
     """Not in this grammar."""
 
 
-class TooLarge(Exception):
-    """Beyond what is ever evaluated."""
+class OverLimit(Exception):
+    """Too large to evaluate: an answer is wrong."""
 
 
-class _Undecided(TooLarge):
+class _Undecided(OverLimit):
     """Too many digits would be needed."""
 
 
@@ -341,7 +341,7 @@ class _Evaluation:
         self.imaginary = not place
 
     def of(self, expression: Expression) -> Value | None:
-        """None where there is no value. Raises TooLarge."""
+        """None where there is no value. Raises OverLimit."""
         try:
             return self.value(expression.root)
         except (ZeroDivisionError, ValueError, OverflowError, TypeError):
@@ -418,7 +418,7 @@ class _Evaluation:
         if right:
             self.fine += 2 * max(0, -self.mp.mag(right))
         if abs(right) * (abs(self.mp.mag(left)) + 4) > _MAX_LOG:
-            raise TooLarge
+            raise OverLimit("value")
         return left**right
 
     def _kept(self, value: Value, *parts: Value) -> Value:
@@ -427,7 +427,7 @@ class _Evaluation:
             if not self.mp.isfinite(value):
                 raise ZeroDivisionError
             if value and abs(self.mp.mag(value)) > 2 * _MAX_LOG:
-                raise TooLarge
+                raise OverLimit("value")
         if not self.imaginary and not all(map(self.is_real, parts)) and self.is_real(value):
             raise ValueError
         return value
@@ -446,7 +446,7 @@ class _Evaluation:
 
     def _factorial(self, value: Value) -> Value:
         if abs(value) > _MAX_ARGUMENT:
-            raise TooLarge
+            raise OverLimit("value")
         if isinstance(value, Fraction) and value.denominator == 1 and 0 <= value <= 400:
             return Fraction(factorial(value.numerator))
         return self.mp.gamma(self.inexact(value) + 1)
@@ -463,7 +463,7 @@ class _Evaluation:
         value = self.inexact(value)
         most = _MAX_LOG if name in _GROWING else _MAX_ARGUMENT
         if abs(self.mp.re(value)) > most or abs(self.mp.im(value)) > _MAX_ARGUMENT:
-            raise TooLarge
+            raise OverLimit("value")
         if value:
             self.fine += 2 * abs(self.mp.mag(value)) + (3 * int(abs(value)) if name == "tanh" else 0)
         if name == "cis":
@@ -608,7 +608,7 @@ def number(expression: Expression) -> Value | None:
     """None where it has symbols, no value, or is too large."""
     if expression.symbols:
         return None
-    with suppress(TooLarge):
+    with suppress(OverLimit):
         return _Evaluation({}).of(expression)
     return None
 
@@ -625,7 +625,7 @@ def near(left: Value, right: Value, slack: Fraction | None = None) -> bool:
 
 def same_value(gold: Expression, answer: Expression, positive: frozenset[str] = frozenset()) -> bool | None:
     """Equality wherever one has a real value; None where the gold has none. positive: symbols compared above zero alone.
-    Raises TooLarge."""
+    Raises OverLimit."""
     if gold.symbols != answer.symbols:
         return False
     real: bool | None = None
@@ -664,7 +664,7 @@ def _same_at(
         mp = ours.mp
         try:
             left = ours.of(gold)
-        except TooLarge:
+        except OverLimit:
             return None, True
         right = theirs.of(answer)
         complex_numbers = ours.imaginary or theirs.imaginary
@@ -687,12 +687,12 @@ def _same_at(
         if needed <= bits:
             return True, in_reals
         if bits > _BITS or needed * (ours.nodes + theirs.nodes) > _MAX_WORK:
-            raise _Undecided
+            raise _Undecided("value")
     return _same_at(place, gold, answer, needed, 0)
 
 
 def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression, Expression]) -> bool | None:
-    """Whether the sides' differences are constant multiples; None as in `same_value`. Raises TooLarge."""
+    """Whether the sides' differences are constant multiples; None as in `same_value`. Raises OverLimit."""
     ours, theirs = (Expression(("+", left.root, _negative(right.root))) for left, right in (gold, answer))
     if ours.symbols != theirs.symbols:
         return False

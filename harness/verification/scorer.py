@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-from harness.verification.extraction import extract
+from harness.verification.notation import extract
 
 __all__ = ["MATH", "Called", "Math", "Score", "Scorer", "Undecided"]
 

@@ -8,6 +8,8 @@ import msgspec
 
 __all__ = ["Verdict"]
 
+KEPT = 512  # characters of what was read
+
 Decision = Literal["right", "wrong", "invalid"]
 
 

@@ -13,11 +13,10 @@ from msgspec.structs import replace
 
 from harness.errors import VerificationError
 from harness.verification.equivalence import NeedsAlgebra, decide
-from harness.verification.extraction import extract
-from harness.verification.messages import KEPT, Question
-from harness.verification.pool import Pool
+from harness.verification.notation import extract
+from harness.verification.processes import Pool, Question
 from harness.verification.scorer import MATH, Called
-from harness.verification.verdict import Verdict
+from harness.verification.verdict import KEPT, Verdict
 
 __all__ = ["Verifier", "require_valid"]
 

@@ -9,14 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.bandit.laboratory import (
+from harness.bandit import (
     Bandit,
+    Fact,
     enumerate_outcomes,
     every_choice,
+    facts,
     gradient_variance,
     mean_gradient,
 )
-from harness.bandit.report import Fact, facts
 from harness.learning.registry import build
 
 BANDITS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from harness.bandit.report import run_bandit
+from harness.bandit import run_bandit
 from harness.errors import SuiteError
 
 SUITE = """

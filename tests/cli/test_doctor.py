@@ -12,8 +12,7 @@ from harness.cache import cache_folder
 from harness.cli import checkup
 from harness.cli.checkup import Check, examine
 from harness.engines.embedded import warmup
-from harness.tasks.data import cached_path
-from harness.tasks.sets import SETS
+from harness.tasks.data import SETS, cached_path
 
 
 def checks() -> dict[str, Check]:

@@ -16,8 +16,7 @@ import pytest
 from running import ingested
 from synthetic_results import REGIMES, write_results
 
-from harness.formats.every_eval_ever import write_every_eval_ever
-from harness.formats.finished_cells import finished_cells
+from harness.formats.exports import finished_cells, write_every_eval_ever
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest
@@ -26,7 +25,7 @@ from harness.store.reference_results import write_reference
 from harness.store.rows import SCHEMAS
 from harness.submission.bundle import compact
 from harness.suite.cells import Identity
-from harness.tasks.sets import SETS
+from harness.tasks.data import SETS
 
 TASKS = ("micro", "gsm8k", "olympiad")
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"

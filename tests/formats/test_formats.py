@@ -23,16 +23,13 @@ from running import ingested, ok
 from synthetic_results import REGIMES, write_results
 
 from harness.errors import StoreError, UsageError
-from harness.formats.cards import write_cards
-from harness.formats.every_eval_ever import write_every_eval_ever
-from harness.formats.finished_cells import write_parquet
-from harness.formats.lm_eval import write_lm_eval
+from harness.formats.exports import write_cards, write_every_eval_ever, write_lm_eval, write_parquet
 from harness.store.ingest import ingest
 from harness.store.manifest import read_manifest, write_manifest
 from harness.store.read import Snapshot
 from harness.store.table import show_rows
 from harness.suite.cells import Identity
-from harness.tasks.sets import SETS
+from harness.tasks.data import SETS
 
 SUITE = "synthetic-small"
 

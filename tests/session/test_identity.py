@@ -17,7 +17,7 @@ from harness.learning.regime import Regime
 from harness.session.cell.manifests import cell_manifest, mark
 from harness.session.policy import models as weights
 from harness.session.suite.prepare import prepare
-from harness.tasks import sets
+from harness.tasks import data
 from harness.versions import recorded
 
 FOLDER_SUITE = """
@@ -146,8 +146,8 @@ def test_the_hub_is_asked_by_run_alone_and_its_word_is_kept(tmp_path: Path, monk
 def test_a_training_set_and_an_option(suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = keys(suite, tmp_path, "training.task=gsm8k")
     assert not set(before[:2]) & set(keys(suite, tmp_path, "training.task=gsm8k", "training.steps=3"))
-    altered = replace(sets.SETS["gsm8k_train"], sha256="0" * 64)
-    monkeypatch.setattr("harness.tasks.shipped.SETS", {**sets.SETS, "gsm8k_train": altered})
+    altered = replace(data.SETS["gsm8k_train"], sha256="0" * 64)
+    monkeypatch.setattr("harness.tasks.shipped.SETS", {**data.SETS, "gsm8k_train": altered})
     after = keys(suite, tmp_path, "training.task=gsm8k")
     assert not set(before[:2]) & set(after[:2])
     assert before[2:] == after[2:], "a base checkpoint's measurement knows no training pool"

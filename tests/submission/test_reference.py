@@ -20,7 +20,7 @@ from forging import column
 from running import harness, ingested, ok
 
 from harness.errors import StoreError, UsageError
-from harness.formats.finished_cells import finished_cells
+from harness.formats.exports import finished_cells
 from harness.store.ingest import ingest
 from harness.store.manifest import Manifest, read_suite
 from harness.store.read import Snapshot

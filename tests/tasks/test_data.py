@@ -18,9 +18,9 @@ import pytest
 from benchmark_data import data_folder, serving
 
 from harness.errors import DataError
-from harness.tasks import data, sets
-from harness.tasks.listing import listing
-from harness.tasks.sets import SETS
+from harness.tasks import data
+from harness.tasks.data import SETS
+from harness.tasks.registry import listing
 from harness.verification.equivalence import same_answer
 
 FOLDER = data_folder()
@@ -215,5 +215,5 @@ def test_the_public_form_of_a_set_gives_the_same_problems_and_golds(name: str, m
 def test_multi_boxed_solutions_are_marked_and_empty_ones_left_out() -> None:
     raw = {"problem": "p", "type": "Algebra", "level": "Level 3"}
     solutions = (r"either \boxed{1} or \boxed{2}", r"so \boxed{1}, that is \boxed{1}.", r"\boxed{}")
-    rows = [sets.math_row({**raw, "solution": text}, "algebra/train.parquet", 0) for text in solutions]
+    rows = [data.math_row({**raw, "solution": text}, "algebra/train.parquet", 0) for text in solutions]
     assert [row and (row.answer, row.multi_boxed) for row in rows] == [("2", True), ("1", False), None]

@@ -11,8 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from harness.experience.records import Success
 from harness.tokenization.alignment import chunks, distribute
-from harness.tokenization.codec import TokenCodec
-from harness.tokenization.markup import REASONING_TAGS, ReasoningTags
+from harness.tokenization.codec import REASONING_TAGS, ReasoningTags, TokenCodec
 from harness.tokenization.retokenise import retokenise
 
 THOUGHT = "<think>\n7+5=12\n</think>\n\\boxed{12}"

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.tasks.data import load
+from harness.tasks.data import Problem, load
 from harness.tasks.registry import EVALUATION_SETS
-from harness.tasks.sets import Problem
 from harness.verification.verifier import Verifier
 
 FOLDER = Path(os.environ.get("HARNESS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")

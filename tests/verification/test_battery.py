@@ -14,11 +14,10 @@ import pytest
 from hostile_answers import HOSTILE
 
 from harness.errors import VerificationError
-from harness.verification.messages import Question
+from harness.verification.processes import Question, judge
 from harness.verification.scorer import MATH, Math
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier, require_valid
-from harness.verification.worker import judge
 
 SAMPLE = [("42", r"\boxed{42}"), (r"\frac{1}{1-x}", r"\boxed{-\frac{1}{x-1}}"), ("x^2", r"\boxed{x^3}"), *HOSTILE[:24]]
 EXPECTED = ["right", "right", "wrong", *["wrong"] * 24]

@@ -12,11 +12,10 @@ from corpus import BOX, corpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.tasks.data import load
-from harness.tasks.sets import SETS
+from harness.tasks.data import SETS, load
 from harness.verification.equivalence import same_answer
-from harness.verification.extraction import extract
-from harness.verification.pool import asked_seconds
+from harness.verification.notation import extract
+from harness.verification.processes import asked_seconds
 from harness.verification.verifier import Verifier
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

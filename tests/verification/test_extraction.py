@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.verification.extraction import extract
+from harness.verification.notation import extract
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from harness.suite.schema import Policy
 from harness.suite.seeds import derive_many
 from harness.tasks.registry import get_task
 from harness.tokenization.codec import TokenCodec
-from harness.verification.pool import asked_seconds
+from harness.verification.processes import asked_seconds
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 

@@ -20,9 +20,8 @@ from harness.store.manifest import Pool
 from harness.suite.cells import Cell
 from harness.suite.schema import Evaluation, FileTask, Policy, Training
 from harness.suite.seeds import derive
-from harness.tasks.data import load
+from harness.tasks.data import SOURCES, load
 from harness.tasks.registry import get_task, training_source
-from harness.tasks.sets import SOURCES
 from harness.tasks.source import fair_part, part_of
 from harness.tokenization.codec import TokenCodec
 from harness.verification.verifier import Verifier

@@ -20,10 +20,9 @@ from harness.session.suite.rules import at
 from harness.store.manifest import suite_files
 from harness.suite.cells import Cell
 from harness.suite.schema import FileTask, Policy
-from harness.tasks.data import folder_in_use, load
+from harness.tasks.data import SETS, SOURCES, folder_in_use, load
 from harness.tasks.overlap import find_overlaps
 from harness.tasks.registry import get_task, source_of
-from harness.tasks.sets import SETS, SOURCES
 from harness.tasks.source import TrainingPool, part_of
 
 TEXTS = {Rollout, TextRollout, Success}

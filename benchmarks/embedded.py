@@ -1,10 +1,10 @@
-"""Whole GRPO steps of the micro setting, 16 prompts x 8 answers sampled and learnt once, in lock step with TRL's GRPOTrainer
-in fp32. Run by `bench.py`.
+"""The embedded engine beside what a user would take instead, from the same weights. Run by `bench.py`.
 
-All sides start from the same weights with the same prompts, rewards, rate and optimiser, and sample for themselves. `equal
-rows` trains every answer, as TRL does; `as run` leaves out groups that are all right or all wrong. Rewards of the last quarter
-are compared.
-"""
+sampling: against `transformers.generate`, on the two base checkpoints of the `trap` pair: tokens per CPU-second at temperature 1,
+beside the faster of its two caches. Greedy answers must be equal.
+steps: whole GRPO steps of the micro setting, 16 prompts x 8 answers sampled and learnt once, in lock step with TRL's GRPOTrainer in
+fp32. All sides have the same prompts, rewards, rate and optimiser, and sample for themselves. `equal rows` trains every answer, as
+TRL does; `as run` leaves out groups that are all right or all wrong. Rewards of the last quarter are compared."""
 
 from __future__ import annotations
 
@@ -13,26 +13,118 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import mean
+from random import Random
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
 import torch
-from bench import NotHere, Row, Size, faster, seconds
-from generation import MAX_NEW_TOKENS, PAIR, random_policy
+from bench import NotHere, Row, Size, faster, seconds, turns
 from transformers import TrainerCallback
 
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.embedded.warmup import base_checkpoint
+from harness.engines.embedded.families import build_model, build_tokenizer
+from harness.engines.embedded.warmup import MicroSpec, base_checkpoint
 from harness.engines.protocol import Optimisation, Sampling
 from harness.experience.answers import Prompt
 from harness.learning.advantages import GRPO, standardise
 from harness.learning.terms import OLD, Term, TermAnswer
-from harness.tasks.micro import training_prompts
+from harness.tasks.micro import LEVELS, SKILLS, training_prompts
 
-STEPS, PROMPTS, GROUP, RATE = 42, 16, 8, 1e-4
+GROUP, MAX_NEW_TOKENS = 8, 44
+PAIR = (MicroSpec("llama", "add"), MicroSpec("qwen", "mul"))
+
+
+def random_policy(folder: Path, family: str) -> Path:
+    tokenizer = build_tokenizer(family)
+    build_model(family, 0, tokenizer).save_pretrained(folder / family)
+    tokenizer.save_pretrained(folder / family)
+    return folder / family
+
+
+def micro_prompts(count: int) -> list[Prompt]:
+    rng, skills = Random(0), list(SKILLS.values())
+    drawn = [skills[i % len(skills)].draw(rng, rng.choice(LEVELS), held_out=False) for i in range(count)]
+    return [Prompt(f"p{i}", problem.prompt, "") for i, problem in enumerate(drawn)]
+
+
+def own(
+    engine: EmbeddedEngine, prompts: list[Prompt], temperature: float, group: int, seed: int = 0
+) -> list[list[int]]:
+    seeds = np.random.default_rng(seed).integers(0, 2**64, (len(prompts), group), dtype=np.uint64)
+    groups = engine.sample(prompts, seeds, Sampling(temperature, MAX_NEW_TOKENS))
+    return [sample.tokens.tolist() for row in groups for sample in row]
+
+
+def generate(
+    engine: EmbeddedEngine,
+    prompts: list[Prompt],
+    temperature: float,
+    group: int,
+    seed: int = 0,
+    cache: str | None = None,
+) -> list[list[int]]:
+    torch.manual_seed(seed)
+    tokenizer = engine.tokenizer
+    tokenizer.padding_side = "left"
+    batch = tokenizer([p.text for p in prompts], return_tensors="pt", padding=True, add_special_tokens=False)
+    drawn = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
+    output = engine.model.generate(
+        input_ids=batch["input_ids"],
+        attention_mask=batch["attention_mask"],
+        num_return_sequences=group,
+        max_new_tokens=MAX_NEW_TOKENS,
+        pad_token_id=tokenizer.pad_token_id,
+        cache_implementation=cache,
+        do_sample=temperature > 0,
+        **drawn,
+    )[:, batch["input_ids"].shape[1] :]
+    tokenizer.batch_decode(output, skip_special_tokens=True)
+    stop = torch.isin(output, torch.tensor(engine.stop)).int()
+    lengths = ((stop.cumsum(1) - stop) == 0).sum(1).tolist()
+    return [row[:length] for row, length in zip(output.tolist(), lengths, strict=True)]
+
+
+class Counted:
+    def __init__(self, work: Callable[..., list[list[int]]]) -> None:
+        self._work, self.tokens = work, list[int]()
+
+    def __call__(self) -> None:
+        self.tokens.append(sum(map(len, self._work(seed=len(self.tokens)))))
+
+    def per_token(self, spent: list[float]) -> list[float]:
+        return [one / tokens for one, tokens in zip(spent, self.tokens[1:], strict=True)]
+
+
+def compare(folder: Path, rollouts: int, rounds: int) -> Row:
+    engine = EmbeddedEngine(folder.name, folder, device="cpu")
+    engine.model.generation_config.max_length = None
+    prompts = micro_prompts(rollouts // GROUP)
+    assert own(engine, prompts, 0.0, 1) == generate(engine, prompts, 0.0, 1), "greedy answers differ"
+    works = {
+        "own": Counted(partial(own, engine, prompts, 1.0, GROUP)),
+        "dynamic": Counted(partial(generate, engine, prompts, 1.0, GROUP)),
+        "static": Counted(partial(generate, engine, prompts, 1.0, GROUP, cache="static")),
+    }
+    spent = turns(works, rounds)
+    rates = {name: work.per_token(spent[name]) for name, work in works.items()}
+    best = min(("dynamic", "static"), key=lambda name: median(rates[name]))
+    family = str(engine.model.config.model_type)
+    return faster(f"sampling, {family}, {rollouts} rollouts", f"generate, {best} cache", rates["own"], rates[best], 4.0)
+
+
+def sampling(size: Size) -> list[Row]:
+    torch.set_num_threads(1)
+    if size.smoke:
+        with tempfile.TemporaryDirectory() as folder:
+            return [compare(random_policy(Path(folder), "llama"), 16, size.rounds)]
+    return [compare(base_checkpoint(spec), count, size.rounds) for spec in PAIR for count in (128, 256, 1024)]
+
+
+STEPS, PROMPTS, RATE = 42, 16, 1e-4
 # Of `equal rows`, instead of zero, so that the row is trained
 ADVANTAGE_OF_NONE = 1e-9
 # How far apart mean rewards may be
@@ -109,12 +201,12 @@ class Rival(TrainerCallback):  # type: ignore[misc]
             GRPOTrainer(str(folder), reward_funcs=reward, args=settings, train_dataset=data, callbacks=[self]).train()
 
 
-def bench(size: Size) -> list[Row]:
+def steps(size: Size) -> list[Row]:
     if find_spec("trl") is None:
         raise NotHere("TRL: make bench installs it")
     torch.set_num_threads(1)
-    steps, prompts = (2, 2) if size.smoke else (STEPS, PROMPTS)
-    asked = [training_prompts(step, prompts) for step in range(steps)]
+    count, prompts = (2, 2) if size.smoke else (STEPS, PROMPTS)
+    asked = [training_prompts(step, prompts) for step in range(count)]
     with tempfile.TemporaryDirectory() as temporary:
         folder = random_policy(Path(temporary), "llama")
         if not size.smoke:
@@ -127,7 +219,7 @@ def bench(size: Size) -> list[Row]:
 
         rival = Rival(others)
         rival.train(folder, asked)
-    last = {name: mean(side.rewards[-(steps // 4 or 1) :]) for name, side in {"TRL": rival, **sides}.items()}
+    last = {name: mean(side.rewards[-(count // 4 or 1) :]) for name, side in {"TRL": rival, **sides}.items()}
     print("mean reward of the last quarter:", {name: round(value, 3) for name, value in last.items()}, file=sys.stderr)
     for name, side in sides.items():
         assert 0.8 < sum(side.tokens) / sum(rival.tokens) < 1.25, f"{name}: the answers are not as long as TRL's"

@@ -1,0 +1,125 @@
+"""What commands cost that look, start or run all, each in a process of its own. Run by `bench.py`.
+
+starts: CPU-seconds from the command to its end. many: the same, on a suite of many finished cells; keys and manifests are those of
+a real suite, journals are synthetic. quickstart: from nothing but an installation, by the clock, compared with the stored
+accuracies; needs idle cores.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import duckdb
+from bench import NotHere, Row, Size, takes
+from synthetic_results import Regime, write_base, write_cell
+
+from harness.session.cell.manifests import base_manifest, cell_manifest, mark
+from harness.session.suite.prepare import prepare
+from harness.store.database import store_path
+from harness.store.ingest import ingest
+
+STARTS = {
+    "harness --help": (["--help"], "Usage", 0.3),
+    "harness plan cross_family": (["plan", "cross_family", "--inventory", "8xH100-80G"], "cross_family", 1.0),
+}
+GROUPS = 10
+REGIMES = ("independent", "naive", "sgt", "hacpo", "prp", "xgrpo", "graft", "sapo")
+REFERENCE = Path(__file__).parents[1] / "results" / "reference"
+SCORES = """
+SELECT regime, seed, policy, task, metric, checkpoint_step, right_answers, answers
+FROM scores JOIN cells USING (suite, cell) WHERE kind = 'cell' ORDER BY ALL
+"""
+
+
+def used() -> float:
+    """CPU-seconds of ended children."""
+    book = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return book.ru_utime + book.ru_stime
+
+
+def spent(arguments: list[str], says: str) -> float:
+    """CPU-seconds of one command, which must say this. Its modules are compiled before, as an installation's are."""
+    before = used()
+    code = "import sys; from harness.cli import main; sys.argv[0] = 'harness'; main()"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert says in done.stdout + done.stderr, done.stdout
+    return used() - before
+
+
+def starts(size: Size, commands: dict[str, tuple[list[str], str, float]] = STARTS) -> list[Row]:
+    """Arguments, what must be said, and the bar, by name. The first round fills caches."""
+    rounds = [{name: spent(*words) for name, (*words, _) in commands.items()} for _ in range(size.rounds + 1)]
+    return [takes(name, [r[name] for r in rounds[1:]], bar) for name, (*_, bar) in commands.items()]
+
+
+def write(folder: Path, cells: int) -> None:
+    groups = "\n".join(
+        f"  - name: g{i}\n    policies:\n"
+        f"      - {{name: a, model: micro/llama, stage0: {{preset: trap, strong: add, seed: {i}}}}}\n"
+        f"      - {{name: b, model: micro/qwen, stage0: {{preset: trap, strong: mul, seed: {i}}}}}"
+        for i in range(GROUPS)
+    )
+    seeds = ", ".join(map(str, range(1, 1 + max(2, cells // GROUPS // len(REGIMES)))))
+    file = folder / "many.yaml"
+    file.write_text(f"groups:\n{groups}\nregimes: [{', '.join(REGIMES)}]\nseeds: [{seeds}]\n")
+    prepared = prepare(str(file), folder / "results")
+    prepared.record()
+    for cell in prepared.cells:
+        regime = Regime(cell.variant.name, cell.variant.regime, 0.01, shares="")
+        found = write_cell(
+            folder / "results", "many", cell.group.name, ("a", "b"), regime, cell.seed, 3, 4, 1, ("micro",), 0
+        )
+        (prepared.folder / found).rename(prepared.folder / cell.key)
+        mark(prepared.folder / cell.key, cell_manifest(cell), "done", attempts=1)
+    for base in prepared.bases:
+        before = set(prepared.folder.glob("base-*"))
+        write_base(folder / "results", "many", base.group.name, base.policy.name, ("micro",), 4, 1)
+        (made,) = set(prepared.folder.glob("base-*")) - before
+        made.rename(prepared.folder / base.key)
+        mark(prepared.folder / base.key, base_manifest(base), "done", attempts=1)
+
+
+def many(size: Size) -> list[Row]:
+    cells = 160 if size.smoke else 10_000
+    with tempfile.TemporaryDirectory() as name:
+        write(Path(name), cells)
+        asked = {"run, nothing to do": (["run", f"{name}/many.yaml"], 2.0), "status": (["status", "many"], 1.0),
+                 "show": (["show", "many"], 1.0)}  # fmt: skip
+        where = ["--results", f"{name}/results"]
+        return starts(
+            size, {f"{n}, {cells:,} cells": ([*words, *where], "many", bar) for n, (words, bar) in asked.items()}
+        )
+
+
+def scores(results: Path) -> list[tuple[object, ...]]:
+    ingest(results)
+    with duckdb.connect(str(store_path(results)), read_only=True) as store:
+        return store.execute(SCORES).fetchall()
+
+
+def quickstart(size: Size) -> list[Row]:
+    if size.smoke:
+        raise NotHere("not in short")
+    with tempfile.TemporaryDirectory() as name:
+        results, stored = Path(name) / "results", Path(name) / "stored"
+        begin = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", "harness", "run", "quickstart", "--results", str(results)],
+            env=os.environ | {"HARNESS_CACHE": f"{name}/cache"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        minutes = (time.perf_counter() - begin) / 60
+        assert done.returncode == 0, done.stdout
+        (stored / "reference").mkdir(parents=True)
+        (stored / "reference" / "quickstart").symlink_to(REFERENCE / "quickstart")
+        assert scores(results) == scores(stored), "other accuracies than the stored ones"
+    return [takes("quickstart, everything", [minutes], 4.0, "minutes", "equal to the stored table")]

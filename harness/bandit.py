@@ -1,0 +1,612 @@
+"""An exact softmax bandit (ours), and what `harness bandit` says with it: the stability-support plane and the facts.
+
+One prompt, K answers of one token, n policies, G answers each. Every joint draw goes through a regime's own `learn` and the one
+surrogate loss, weighted by its probability."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+import torch
+from jaxtyping import Float64
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import PluginError, SuiteError
+from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerScores, Prompt
+from harness.experience.records import GroupValue
+from harness.files import write_atomic
+from harness.learning.advantages import rewards_of, standardise
+from harness.learning.minibatches import Packed, from_sampler, minibatches, pack
+from harness.learning.regime import Context, Need, Regime
+from harness.learning.registry import build, load
+from harness.learning.surrogate import surrogate
+from harness.learning.terms import Term, scheduled
+from harness.suite.load import LABORATORY, find, first_error, read_yaml
+from harness.suite.schema import Name, Variant
+from harness.verification.verdict import Verdict
+
+T = TypeVar("T")
+PROMPT = Prompt("x", "x", "1")
+HINTED = Prompt("x/hinted", "x", "1", hint=("p1", "x", 0))
+MAX_OUTCOMES = 1_000_000
+Vector = Float64[np.ndarray, "K"]
+
+
+Draws = tuple[tuple[int, ...], ...]  # the answers that each policy drew, the learner's first
+
+
+@dataclass(frozen=True, eq=False)
+class Bandit:
+    """logits: one row per policy, the learner first. rewards: 0 or 1. rollouts: G. hint: what a hint adds to the learner's logits
+    in a second round; by default nothing."""
+
+    logits: Float64[np.ndarray, "n K"]
+    rewards: Vector
+    rollouts: int
+    hint: Vector | None = None
+
+    def __post_init__(self) -> None:
+        n, k = self.logits.shape
+        if self.hint is not None and self.hint.shape != (k,):
+            raise ValueError("a hint adds a number to the logit of each answer")
+        if self.rewards.shape != (k,) or not np.isin(self.rewards, (0.0, 1.0)).all() or self.rollouts < 1:
+            raise ValueError("a bandit needs a reward of 0 or 1 per answer, and at least one rollout")
+        if k ** (n * self.rollouts) > MAX_OUTCOMES:
+            raise ValueError(f"{k}^{n * self.rollouts} outcomes are more than {MAX_OUTCOMES:,}")
+
+    @cached_property
+    def policies(self) -> Float64[np.ndarray, "n K"]:
+        """Probabilities of the answers."""
+        return _softmax(self.logits)
+
+    @cached_property
+    def hinted(self) -> Vector:
+        """The learner's, with a hint."""
+        return np.asarray(_softmax(self.logits[:1] + (0.0 if self.hint is None else self.hint))[0])
+
+    @property
+    def success(self) -> Float64[np.ndarray, "n"]:
+        """p_k = E over pi_k of R."""
+        return np.asarray(self.policies @ self.rewards)
+
+    def policy_gradient(self) -> Vector:
+        """Gradient of the learner's expected reward in its logits: pi (R - p)."""
+        pi = self.policies[0]
+        return np.asarray(pi * (self.rewards - pi @ self.rewards))
+
+    def chi_squared(self, peer: int = 1) -> float:
+        """chi^2(pi_learner || pi_peer) = sum pi_k^2 / pi_j - 1."""
+        pi = self.policies
+        return float((pi[0] ** 2 / pi[peer]).sum() - 1)
+
+    @cached_property
+    def outcomes(self) -> tuple[tuple[float, Draws], ...]:
+        """(probability, draws) of every joint draw."""
+        groups = list(itertools.product(range(self.logits.shape[1]), repeat=self.rollouts))
+        weights = [np.prod(pi[np.array(groups)], axis=1).tolist() for pi in self.policies]
+        return tuple(
+            (math.prod(w[c] for w, c in zip(weights, choice, strict=True)), tuple(groups[c] for c in choice))
+            for choice in itertools.product(range(len(groups)), repeat=len(weights))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JointDraw:
+    """One joint draw and branch of the regime's choices: its terms, the ascent direction in the learner's logits, the ratios of
+    peer answers."""
+
+    probability: float
+    draws: Draws
+    terms: tuple[Term, ...]
+    gradient: Vector
+    weights: tuple[float, ...]
+
+
+def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1, share: float = 1.0) -> list[JointDraw]:
+    """Every outcome through a fresh instance, at a run's first step; the step's updates at the weights of its start. Draws that
+    bring the learner the same are learnt once, and all go through the surrogate together. share: of each peer's answers that
+    arrive (`Replay.share`)."""
+    delivery = Delivery(bandit, regime, share)
+    place: dict[Hashable, int] = {}
+    learnt: list[list[tuple[float, tuple[Term, ...]]]] = []
+    learnt_as = []
+    for _, draws in bandit.outcomes:
+        own, inbox, same = delivery.experience(draws)
+        learnt_as.append(place.setdefault(same, len(place)))
+        if len(place) > len(learnt):
+            learnt.append(list(_learn(delivery, own, inbox, updates)))
+    gradients, weights = _gradients(bandit, [terms for group in learnt for _, terms in group], updates)
+    steps = iter(zip(gradients, weights, strict=True))
+    branches = [[(share, terms, *next(steps)) for share, terms in group] for group in learnt]
+    return [
+        JointDraw(p * share, draws, terms, gradient, weights)
+        for (p, draws), i in zip(bandit.outcomes, learnt_as, strict=True)
+        for share, terms, gradient, weights in branches[i]
+    ]
+
+
+def _gradients(
+    bandit: Bandit, learnt: Sequence[tuple[Term, ...]], updates: int
+) -> tuple[Float64[np.ndarray, "S K"], list[tuple[float, ...]]]:
+    """Ascent direction of each of S steps, and the ratios of its peer answers."""
+    packs: list[Packed] = []
+    hinted: list[bool] = []
+    owner: list[int] = []
+    chosen: list[int] = []
+    peer: list[bool] = []
+    for i, terms in enumerate(learnt):
+        for batch in from_sampler(minibatches(terms, updates, 1)):
+            live = list(batch.live())
+            if live:
+                packs.append(pack(batch, live))
+                owner += [i] * len(live)
+                chosen += [int(a.tokens[0]) for _, a in live]
+                hinted += [a.prompt_id == HINTED.id for _, a in live]
+                peer += [terms[t].source == "peer" for t, _ in live]
+    gradients = np.zeros((len(learnt), bandit.logits.shape[1]))
+    weights: list[list[float]] = [[] for _ in learnt]
+    if packs:
+        pi = np.where(np.array(hinted)[:, None], bandit.hinted, bandit.policies[0])
+        logp = torch.tensor(np.log(pi[np.arange(len(pi)), chosen]), requires_grad=True)
+        joined = Packed(*(np.concatenate([getattr(p, f.name) for p in packs]) for f in fields(Packed)))
+        loss, statistics = surrogate(logp, joined)
+        slope = -torch.autograd.grad(loss, logp)[0].numpy()
+        np.add.at(gradients, (owner, chosen), slope)
+        np.add.at(gradients, owner, -slope[:, None] * pi)
+        for i, is_peer, count, ratio in zip(owner, peer, statistics.ratio_count, statistics.ratio_sum, strict=True):
+            if is_peer and count:
+                weights[i].append(float(ratio))
+    return gradients, [tuple(w) for w in weights]
+
+
+def mean_gradient(outcomes: Sequence[JointDraw]) -> Vector:
+    """E[g]."""
+    return np.asarray(sum(o.probability * o.gradient for o in outcomes))
+
+
+def gradient_variance(outcomes: Sequence[JointDraw]) -> float:
+    """Trace of Cov[g]."""
+    mean = mean_gradient(outcomes)
+    return float(sum(o.probability * ((o.gradient - mean) ** 2).sum() for o in outcomes))
+
+
+def expectation(outcomes: Sequence[JointDraw], of: Callable[[JointDraw], float]) -> float:
+    """E of any number that an outcome has."""
+    return float(sum(o.probability * of(o) for o in outcomes))
+
+
+class Delivery:
+    """What the substrate hands to the learner, by what the regime shares and needs."""
+
+    def __init__(self, bandit: Bandit, regime: Regime, share: float = 1.0) -> None:
+        self.regime = regime
+        self._served = int(share * bandit.rollouts + 0.5)  # alike in distribution: the first ones stand for any
+        n, k = bandit.logits.shape
+        self.names = tuple(f"p{j}" for j in range(n))
+        logs = np.log(bandit.policies)
+        verdicts = [Verdict("right" if r > 0 else "wrong") for r in bandit.rewards]
+        tokens = [np.array([a], dtype=np.int32) for a in range(k)]
+        self._own = [Answer(tokens[a], logs[0][[a]], str(a), False, verdicts[a]) for a in range(k)]
+        self._boxes = {kind.inbox for kind in regime.shares}
+        self._scores = logs[1:] if Need.SCORES in regime.needs else logs[:0]
+        again = [replace(a, logprobs=np.log(bandit.hinted)[[i]]) for i, a in enumerate(self._own)]
+        self.second: list[tuple[float, Group]] = []
+        """(probability, what the learner says) of every draw of a second round."""
+        if regime.hint_tokens:
+            for drawn in itertools.product(range(k), repeat=bandit.rollouts):
+                group = Group(HINTED, self.names[0], 0, 1, tuple(again[a] for a in drawn))
+                self.second.append((float(np.prod(bandit.hinted[list(drawn)])), group))
+        self._peers = {
+            (j, index, a): PeerAnswer(
+                author=self.names[j],
+                version=0,
+                step=1,
+                prompt_id=PROMPT.id,
+                index=index,
+                tokens=tokens[a],
+                text=str(a),
+                finished=False,
+                verdict=verdicts[a],
+                aligned=logs[j][[a]],
+                source_logprob=float(logs[j][a]),
+                source_tokens=1,
+                receiver_old=logs[0][[a]] if Need.RECEIVER_OLD in regime.needs else None,
+            )
+            for j in range(1, n)
+            for index in range(bandit.rollouts)
+            for a in range(k)
+        }
+
+    def experience(self, draws: Draws) -> tuple[Group, Inbox, Hashable]:
+        """The learner's group and inbox, and a key that is equal for equal experience."""
+        own = Group(PROMPT, self.names[0], 0, 1, tuple(self._own[a] for a in draws[0]))
+        served = [d[: self._served] for d in draws[1:] if self._served]
+        groups = [[self._peers[j, i, a] for i, a in enumerate(d)] for j, d in enumerate(served, start=1)]
+        sent = tuple(answer for group in groups for answer in group)
+        header = {"version": 0, "step": 1, "prompt_id": PROMPT.id}
+        values = (
+            GroupValue(author=g[0].author, count=len(g), right=sum(a.reward > 0 for a in g), **header)  # type: ignore[arg-type]
+            for g in groups
+        )
+        every = {"answers": sent, "successes": tuple(a for a in sent if a.reward > 0), "values": tuple(values)}
+        given = {box: {PROMPT.id: found} for box, found in every.items() if found and box in self._boxes}
+        same = tuple((box, tuple(id(a) if box != "values" else a for a in given[box][PROMPT.id])) for box in given)
+        scores = tuple(
+            PeerScores(name, 0, PROMPT.id, i, logs[[a]], float(logs[a]), 1)
+            for name, logs in zip(self.names[1:], self._scores, strict=False)
+            for i, a in enumerate(draws[0])
+        )
+        inbox = Inbox(**given, scores={PROMPT.id: scores} if scores else {})  # type: ignore[arg-type]
+        return own, inbox, (draws[0], same)
+
+
+def _learn(delivery: Delivery, own: Group, inbox: Inbox, updates: int) -> Iterator[tuple[float, tuple[Term, ...]]]:
+    def run(rng: np.random.Generator) -> tuple[float, tuple[Term, ...]]:
+        regime, groups, factor = type(delivery.regime)(delivery.regime.options), [own], 1.0
+        context = Context(delivery.names[0], delivery.names, 1, rng, max_tokens=1, updates=updates)
+        if regime.hints(groups, inbox, context):
+            probability, group = delivery.second[int(rng.integers(len(delivery.second)))]
+            groups, factor = [own, group], probability * len(delivery.second)
+        return factor, tuple(scheduled(regime.learn(groups, inbox, context), 1, 1))
+
+    return ((share * factor, terms) for share, (factor, terms) in every_choice(run))
+
+
+def _softmax(logits: Float64[np.ndarray, "n K"]) -> Float64[np.ndarray, "n K"]:
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+
+
+# Gives no bits to any choice that is enumerated; when it has given some, a draw was not
+_UNTOUCHED = np.random.PCG64(0)
+_START = _UNTOUCHED.state
+
+
+class _Choices(np.random.Generator):
+    """Stands for `Context.rng`: takes the branch that `path` names."""
+
+    def __init__(self, path: tuple[int, ...]) -> None:
+        super().__init__(_UNTOUCHED)
+        self.path, self.sizes = list(path), list[int]()
+
+    def integers(self, low: Any, high: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """One whole number of [low, high), or of [0, low)."""
+        if args or kwargs:
+            raise ValueError("only single whole numbers can be enumerated")
+        low, high = (0, low) if high is None else (low, high)
+        return low + self._branch(high - low)
+
+    def choice(self, a: Any, size: Any = None, replace: bool = True, *args: Any, **kwargs: Any) -> Any:
+        """`size` of a numbers or items."""
+        if args or kwargs or (replace and size is not None):
+            raise ValueError("only uniform choices without replacement can be enumerated")
+        items = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)
+        if size is None:
+            return items[self._branch(len(items))]
+        branch = self._branch(math.perm(len(items), size))
+        return items[list(next(itertools.islice(itertools.permutations(range(len(items)), size), branch, None)))]
+
+    def _branch(self, size: int) -> int:
+        place = len(self.sizes)
+        self.sizes.append(size)
+        if place == len(self.path):
+            self.path.append(0)
+        return self.path[place]
+
+
+def every_choice(run: Callable[[np.random.Generator], T]) -> Iterator[tuple[float, T]]:
+    """(probability, result) of `run` for each combination of its choices. Raises ValueError where a draw cannot be
+    enumerated."""
+    paths: list[tuple[int, ...]] = [()]
+    while paths:
+        path = paths.pop()
+        choices = _Choices(path)
+        result = run(choices)
+        if _UNTOUCHED.state != _START:
+            _UNTOUCHED.state = _START
+            raise ValueError("only uniform choices by `integers` and `choice` can be enumerated")
+        for place in range(len(path), len(choices.sizes)):
+            paths += [(*choices.path[:place], branch) for branch in range(1, choices.sizes[place])]
+        yield 1 / math.prod(choices.sizes), result
+
+
+# The facts and the plane -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One equation: `predicted` by theory (None for an observation), `measured` by enumeration; distances should be 0."""
+
+    statement: str
+    predicted: float | None
+    measured: float
+
+    @property
+    def holds(self) -> bool | None:
+        """None for an observation."""
+        if self.predicted is None:
+            return None
+        return bool(abs(self.predicted - self.measured) <= 1e-6 * max(1.0, abs(self.predicted)))
+
+
+def facts(bandit: Bandit) -> list[Fact]:
+    """All facts of ALGORITHMS.md that concern expectations."""
+    pi, success, g = bandit.policies, bandit.success, bandit.rollouts
+    policies, gradient = len(pi), bandit.policy_gradient()
+
+    def run(name: str, **options: object) -> list[JointDraw]:
+        return enumerate_outcomes(bandit, build(name, options))
+
+    def far(a: Vector, b: Vector) -> float:
+        return float(np.abs(a - b).max())
+
+    alone = mean_gradient(run("independent", objective="dr_grpo"))
+    found = [Fact("independent: E[g] = (1 - 1/G) policy gradient", 0.0, far(alone, (1 - 1 / g) * gradient))]
+
+    direct = np.zeros(pi.shape[1])  # A as the union's statistics make it
+    for probability, draws in bandit.outcomes:
+        pool = np.array([bandit.rewards[a] for drawn in draws for a in drawn])
+        advantage = (pool - pool.mean()) / (pool.std(ddof=1) + 1e-6)
+        for a, each in zip((a for drawn in draws for a in drawn), advantage, strict=True):
+            direct += probability * each / pool.size * (np.eye(pi.shape[1])[a] - pi[0])
+    toward = mean_gradient(run("naive"))
+    beside = [far(v, (v @ gradient) / (gradient @ gradient) * gradient) for v in (direct, toward)]
+    found += [
+        Fact("naive: E[g] = (1/n) sum_j E_j[A grad log pi_k]", 0.0, far(toward, direct)),
+        Fact("naive: distance of E[g] from the policy gradient's direction", *beside),
+    ]
+
+    for beta in (0.25, 1.0):
+        mixed = mean_gradient(run("xgrpo", baseline="mixed", normalise="none", beta=beta))
+        found.append(Fact(f"xgrpo: unbiased with leave-one-out baselines, beta {beta}", 0.0, far(mixed, gradient)))
+
+    outcomes = run("prp", normalise="none", clip_low=1.0, clip_high=1e8)
+    distance = far(mean_gradient(outcomes), (1 - 1 / (policies * g)) * gradient)
+    found.append(Fact("prp: E[g] = (1 - 1/|U|) policy gradient, unclipped", 0.0, distance))
+    if policies == 2:
+
+        def squared_weight(o: JointDraw) -> float:
+            """Of the peer's first answer, from the denominator in PRP's own term."""
+            answer = o.terms[1].answers[0]
+            assert isinstance(answer.denominator, np.ndarray)
+            return float(np.exp(2 * (np.log(pi[0])[answer.tokens[0]] - answer.denominator[0])))
+
+        moment = expectation(outcomes, squared_weight)
+        found.append(Fact("prp: second moment of the weight = 1 + chi^2", 1 + bandit.chi_squared(), moment))
+
+    def shaped(weight: Callable[[float], float]) -> Vector:
+        """LUFFY's E[g] with peers' right answers weighed by `weight` of their probability."""
+        total = np.zeros(pi.shape[1])
+        for probability, (own, *theirs) in bandit.outcomes:
+            right = [a for drawn in theirs for a in drawn if bandit.rewards[a]]
+            pool = np.array([bandit.rewards[a] for a in (*own, *right)])
+            weights = [*[1.0] * g, *(weight(pi[0][a]) for a in right)]
+            for a, w, each in zip((*own, *right), weights, standardise(pool, pool), strict=True):
+                total += probability * w * each / pool.size * (np.eye(pi.shape[1])[a] - pi[0])
+        return total
+
+    slope = far(mean_gradient(run("luffy")), shaped(lambda p: 0.1 * p / (p + 0.1) ** 2))
+    small, large = (mean_gradient(run("luffy", gamma=gamma, gradient="weight")) for gamma in (1e-9, 1e6))
+    own_part = shaped(lambda p: 0.0)
+    proportional = far((large - own_part) * 1e6, shaped(lambda p: p) - own_part)
+    apart = far(mean_gradient(run("chord", mu_first=0.0)), mean_gradient(run("independent")))
+    found += [
+        Fact("luffy: E[g] is the gradient of p / (p + gamma) A on peers' right answers", 0.0, slope),
+        Fact("luffy, as a weight: gamma -> 0 is the score function", 0.0, far(small, shaped(lambda p: 1.0))),
+        Fact("luffy, as a weight: gamma -> infinity is proportional to p", 0.0, proportional),
+        Fact("chord: mu = 0 is GRPO", 0.0, apart),
+    ]
+
+    predicted = (1 - success[0]) ** g * (1 - np.prod((1 - success[1:]) ** g))
+    outcomes = run("sgt")
+    fires = expectation(outcomes, lambda o: float(bool(o.terms[1].answers)))
+    outside = max((len(o.terms[1].answers) for o in outcomes if any(bandit.rewards[a] for a in o.draws[0])), default=0)
+    return [
+        *found,
+        Fact("sgt: fires with (1-p_k)^G (1 - prod_j (1-p_j)^G)", float(predicted), fires),
+        Fact("sgt: imitated answers outside the rescue set", 0.0, float(outside)),
+        *_hacpo(bandit),
+        *_scored_and_hinted(bandit, run, float(predicted)),
+    ]
+
+
+def _scored_and_hinted(bandit: Bandit, run: Callable[..., list[JointDraw]], rescued: float) -> list[Fact]:
+    """rescued: probability that only peers have a right answer."""
+    pi, beta = bandit.policies, 0.5
+    peers = np.log(pi[1:]).mean(axis=0)
+    toward = beta * pi[0] * (peers - np.log(pi[0]) - pi[0] @ (peers - np.log(pi[0])))
+    itself = replace(bandit, logits=np.tile(bandit.logits[0], (len(pi), 1)))
+    alone = mean_gradient(enumerate_outcomes(itself, build("copd", {"ratio": 0.0})))
+    far = float(np.abs(mean_gradient(run("copd", ratio=0.0, beta=beta)) - toward).max())
+    never = mean_gradient(run("core", probability=0.0)) - mean_gradient(run("xgrpo"))
+    fires = expectation(run("core"), lambda o: float(bool(o.terms[1].answers)))
+    return [
+        Fact("copd: E[g] = beta E_k[(mean log pi_j - log pi_k) grad log pi_k]", 0.0, far),
+        Fact("copd: peers like the learner give no gradient", 0.0, float(np.abs(alone).max())),
+        Fact("core: without a second round GRPO with joint statistics", 0.0, float(np.abs(never).max())),
+        Fact("core: asks again with 3/4 (1-p_k)^G (1 - prod_j (1-p_j)^G)", 0.75 * rescued, fires),
+    ]
+
+
+def _hacpo(bandit: Bandit) -> list[Fact]:
+    """E[mu] = p_k where omega is the true capability ratio and guards and clamps are off."""
+    true = {f"p{j}": float(p) for j, p in enumerate(bandit.success)}
+    base: type[Regime] = load("hacpo")
+
+    class TrueCapability(base):  # type: ignore[misc, valid-type]
+        def capability(self, policy: str) -> float:
+            return true[policy]
+
+    if min(true.values()) <= 0:
+        return []
+    options = replace(base.Options(), guards=False, omega_min=1e-12, omega_max=1e12)
+    regime, guarded = TrueCapability(options), TrueCapability(replace(options, guards=True))
+    delivery = Delivery(bandit, regime)
+    off = on = 0.0
+    for probability, draws in bandit.outcomes:
+        own, inbox, _ = delivery.experience(draws)
+        peers = inbox.valid("x")
+        rewards = rewards_of([*own.valid, *peers])
+        omega = np.array([1.0] * len(own.valid) + [regime.omega("p0", p.author) for p in peers])
+        off += probability * regime.baseline(rewards, omega, len(own.valid))
+        on += probability * guarded.baseline(rewards, omega, len(own.valid))
+    bias = Fact("hacpo: bias of E[mu] by the code's two guards", None, on - true["p0"])
+    return [Fact("hacpo: E[mu] = p_k under true capability ratios", true["p0"], off), bias]
+
+
+class BanditCase(BaseModel):
+    """One bandit: logits per policy, the learner first. hint: what a hint adds to the learner's."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    name: Name
+    logits: Annotated[
+        list[Annotated[list[float], Field(min_length=2, max_length=8)]], Field(min_length=2, max_length=4)
+    ]
+    rewards: list[Annotated[int, Field(ge=0, le=1)]]
+    rollouts: Annotated[int, Field(ge=2, le=6)] = 2
+    hint: list[float] | None = None
+
+
+class BanditSuite(BaseModel):
+    """The file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: Name
+    title: str = ""
+    bandits: Annotated[list[BanditCase], Field(min_length=1)]
+    regimes: Annotated[list[Variant], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One regime on one bandit. scale, bias: E[g] along and beside the policy gradient, in its units. noise: sqrt(trace Cov[g])
+    in its units. support: probability of raising a right answer that was not sampled. fires: of any peer answer.
+    weight_second_moment: mean r^2 of peer answers with a ratio."""
+
+    bandit: str
+    regime: str
+    scale: float
+    bias: float
+    noise: float
+    support: float
+    fires: float
+    weight_second_moment: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BanditReport:
+    """Everything that `harness bandit` says."""
+
+    suite: str
+    points: tuple[Point, ...]
+    facts: tuple[tuple[str, Fact], ...]
+    folder: Path
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "suite": self.suite,
+            "points": list(self.points),
+            "facts": [{"bandit": b, **asdict(f), "holds": f.holds} for b, f in self.facts],
+        }
+
+    def describe(self) -> str:
+        """The plane and the facts as text."""
+        lines = [
+            f"{self.suite}: exact expectations of one step, by enumeration\n",
+            f"{'bandit':<12} {'regime':<16} {'scale':>7} {'bias':>7} {'noise':>8} {'support':>8} {'fires':>6} {'E[w^2]':>8}",
+        ]
+        for p in self.points:
+            moment = "" if p.weight_second_moment is None else f"{p.weight_second_moment:.3f}"
+            lines.append(
+                f"{p.bandit:<12} {p.regime:<16} {p.scale:>7.3f} {p.bias:>7.3f} {p.noise:>8.2f} {p.support:>8.3f} "
+                f"{p.fires:>6.3f} {moment:>8}"
+            )
+        lines += [
+            "\nscale, bias: E[g] along and beside the policy gradient, in its units; noise: its standard deviation;",
+            "support: probability of raising a right answer that the learner did not sample itself.\n",
+        ]
+        for bandit, fact in self.facts:
+            mark = {True: "ok ", False: "NO ", None: "-- "}[fact.holds]
+            predicted = "" if fact.predicted is None else f"predicted {fact.predicted:.6f}, "
+            lines.append(f"{mark} {bandit:<12} {fact.statement}: {predicted}measured {fact.measured:.6f}")
+        return "\n".join(lines) + f"\n\nstored in {self.folder}"
+
+
+def run_bandit(name: str, results: Path) -> BanditReport:
+    """Enumerate every case and store the report as results/<suite>/bandit.json. Raises SuiteError."""
+    try:
+        source = find(name)
+    except SuiteError:
+        raise SuiteError(name, "", f"no such file of bandits (shipped: {Path(LABORATORY).stem})") from None
+    raw = read_yaml(source)
+    if not isinstance(raw, dict) or ("groups" in raw and "bandits" not in raw):
+        what = "a suite, for `harness run`;" if isinstance(raw, dict) else "no mapping;"
+        raise SuiteError(str(source), "", f"{what} a bandit suite has `bandits` and `regimes`")
+    raw.setdefault("name", source.stem)
+    try:
+        suite = BanditSuite.model_validate(raw)
+    except ValidationError as error:
+        raise first_error(error, str(source)) from None
+    points: list[Point] = []
+    proven: list[tuple[str, Fact]] = []
+    for i, case in enumerate(suite.bandits):
+        try:
+            hint = None if case.hint is None else np.array(case.hint)
+            bandit = Bandit(
+                np.array(case.logits, dtype=float), np.array(case.rewards, dtype=float), case.rollouts, hint
+            )
+        except ValueError as error:
+            raise SuiteError(str(source), f"bandits[{i}]", str(error)) from None
+        for j, variant in enumerate(suite.regimes):
+            try:
+                share = variant.replay.share[0] if variant.replay else 1.0
+                outcomes = enumerate_outcomes(bandit, build(variant.regime, variant.options), share=share)
+            except (PluginError, ValueError) as error:
+                raise SuiteError(str(source), f"regimes[{j}]", str(error)) from None
+            points.append(_point(case.name, variant.name, bandit, outcomes))
+        proven += [(case.name, fact) for fact in facts(bandit)]
+    folder = results / suite.name
+    report = BanditReport(suite.name, tuple(points), tuple(proven), folder / "bandit.json")
+    write_atomic(folder / "bandit.json", msgspec.json.format(msgspec.json.encode(report.as_json()), indent=1))
+    return report
+
+
+def _point(case: str, regime: str, bandit: Bandit, outcomes: list[JointDraw]) -> Point:
+    true, mean = bandit.policy_gradient(), mean_gradient(outcomes)
+    size = float(np.linalg.norm(true))
+    scale = float(mean @ true) / size**2
+    weights = [(w, o.probability / len(o.weights)) for o in outcomes for w in o.weights]
+    mass = sum(p for _, p in weights)
+    return Point(
+        bandit=case,
+        regime=regime,
+        scale=scale,
+        bias=float(np.linalg.norm(mean - scale * true)) / size,
+        noise=float(np.sqrt(gradient_variance(outcomes))) / size,
+        support=expectation(outcomes, lambda o: float(_raises_unseen(bandit, o))),
+        fires=expectation(outcomes, lambda o: float(any(_from_peers(t) and t.answers for t in o.terms))),
+        weight_second_moment=sum(w * w * p for w, p in weights) / mass if mass else None,
+    )
+
+
+def _from_peers(term: Term) -> bool:
+    """Of peers' answers, or of own ones that learn from a peer's scores or hint."""
+    return term.name != "own"
+
+
+def _raises_unseen(bandit: Bandit, outcome: JointDraw) -> bool:
+    own = set(outcome.draws[0])
+    return any(
+        int(a.tokens[0]) not in own and bandit.rewards[int(a.tokens[0])] > 0 and a.advantage * a.weight > 0
+        for t in outcome.terms
+        if _from_peers(t)
+        for a in t.answers
+    )

@@ -1,0 +1,493 @@
+"""The finished cells of a suite as other programs read them.
+
+Parquet: tables. Cards: models' in the hub's own metadata, and beside them its evaluation results, a file for each registered
+dataset. lm-eval (0.4, `--output_path --log_samples`): a folder per policy of a cell; metrics keep our names, their filter is
+`none`; a sample line is one question under one way of asking, which `filter` says. Every Eval Ever (schema 0.3.0):
+`data/<collection>/<developer>/<model>/<uuid>.json`, `<uuid>_samples.jsonl` beside it; the developer is the placeholder `local`, the
+base is among the details. A question without any verdict has no line and is counted in `details`. Results whose prompts were not
+kept give records without samples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+
+from harness.errors import UsageError
+from harness.files import replace_atomic, write_atomic
+from harness.store.foreign import check_parts
+from harness.store.journal import Contents, read_journal
+from harness.store.manifest import MARK, ORIGIN, Manifest, read_manifest
+from harness.store.read import Snapshot
+from harness.store.reference_results import read_reference, suite_folder
+from harness.store.table import seed_rows, show_rows, suites
+from harness.suite.cells import placeless
+from harness.tasks.data import SETS, DataSet
+
+
+class Scored(NamedTuple):
+    """One metric of one policy on one task. error: over questions, None for a single one. repeats: answers to a question.
+    questions, answers: without those that `invalid` counts."""
+
+    task: str
+    metric: str
+    value: float | None
+    error: float | None
+    questions: int
+    answers: int
+    step: int
+    repeats: int
+    invalid: int
+
+
+class FinishedPolicy(NamedTuple):
+    folder: Path
+    manifest: Manifest
+    policy: str
+    scores: list[Scored]
+
+    @property
+    def name(self) -> str:
+        """`suite__group__regime__seed__policy`, a folder's name."""
+        m = self.manifest
+        return "__".join([m.suite, m.group, m.regime, str(m.seed), self.policy])
+
+    @property
+    def contents(self) -> Contents:
+        """The cell's journal. Raises StoreError."""
+        if self.manifest.origin == ORIGIN:
+            return read_reference(self.folder.parent).contents(self.folder.name)
+        return read_journal(self.folder)
+
+    def asked(self) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
+        """Task, way and answers (rows of `samples`) of every question; none where prompts were not kept. Raises StoreError."""
+        steps = {s.step for s in self.scores}
+        rows = [r for r in self.contents.tables["samples"].to_pylist() if r["policy"] == self.policy]
+        rows = [r for r in rows if r["checkpoint_step"] in steps and r["prompt"]]
+
+        def question(row: dict[str, Any]) -> tuple[str, str, str]:
+            return row["task"], row["metric"], row["doc_id"]
+
+        for (task, way, _), answers in groupby(sorted(rows, key=lambda r: (*question(r), r["repeat"])), key=question):
+            yield task, way, list(answers)
+
+    @property
+    def model(self) -> str:
+        model = next(p.model for p in self.manifest.policies if p.name == self.policy)
+        return Path(model).name if Path(model).is_absolute() else model
+
+    def published(self, task: str) -> DataSet | None:
+        """The published set that a task's questions are, if they are."""
+        found = SETS.get(task)
+        return found if found and self.manifest.identity.evaluation.get(task) == found.sha256 else None
+
+
+def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[FinishedPolicy]:
+    """Each policy of each finished cell that counts for the suite. Raises UsageError where there is none, StoreError."""
+    found: dict[tuple[str, str], list[Scored]] = {}
+    rows: list[dict[str, Any]] = snapshot.query(
+        "SELECT cell, policy, task, metric, accuracy AS value, error, questions, answers, checkpoint_step AS step, repeats, "
+        "invalid FROM scores "
+        "JOIN current_cells USING (suite, cell) WHERE suite = ? AND kind = 'cell' AND state = 'done' "
+        "ORDER BY group_name, regime, seed, policy, task, metric",
+        [suite],
+    ).to_pylist()
+    for row in rows:
+        found.setdefault((row.pop("cell"), row.pop("policy")), []).append(Scored(**row))
+    if not found:
+        raise UsageError(f"{results}: no finished cells of a suite {suite!r}")
+    for (cell, policy), scores in found.items():
+        folder = suite_folder(results, suite) / cell
+        manifest = read_reference(folder.parent).manifests[cell] if suite.endswith(MARK) else read_manifest(folder)
+        check_parts(folder, manifest, policy, *(score.task for score in scores))
+        yield FinishedPolicy(folder, manifest, policy, scores)
+
+
+def write_parquet(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
+    """Write `show`, `seeds`, `cells` and the store's tables, of cells that count, into `out`; gives their number. Raises
+    UsageError, StoreError, DiskFullError."""
+    if suite not in suites(snapshot):
+        raise UsageError(f"no results of a suite {suite!r}")
+    shown = {"show": show_rows(snapshot, suite), "seeds": seed_rows(snapshot, suite)}
+    tables = {name: pa.Table.from_pylist(msgspec.to_builtins(rows)) for name, rows in shown.items()}
+    tables["cells"] = snapshot.query("SELECT * FROM current_cells WHERE suite = ? ORDER BY cell", [suite])
+    for name in ("scores", "totals", "spent", "steps", "curves", "samples"):
+        query = f"SELECT * FROM {name} SEMI JOIN current_cells USING (suite, cell) WHERE suite = ?"
+        tables[name] = snapshot.query(query, [suite])
+    for name, table in tables.items():
+        replace_atomic(out / f"{name}.parquet", partial(pq.write_table, table, compression="zstd"))
+    return len(tables)
+
+
+# Model cards -----------------------------------------------------------------------------------------------------------
+
+_NAMES = {"greedy": "greedy accuracy", "sampled": "mean accuracy of samples (avg@k)"}
+
+
+def write_cards(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
+    """Write `<out>/<cell key>/<policy>/README.md` and `.eval_results/<task>.yaml` for each policy of each finished cell;
+    gives their number. Raises UsageError, StoreError, DiskFullError."""
+    count = 0
+    for count, cell in enumerate(finished_cells(snapshot, results, suite), 1):  # noqa: B007
+        folder = out / cell.manifest.key / cell.policy
+        write_atomic(folder / "README.md", card(cell).encode())
+        for task, entry in benchmarks(cell).items():
+            text = yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False, allow_unicode=True, width=1000)
+            write_atomic(folder / ".eval_results" / f"{task}.yaml", text.encode())
+    return count
+
+
+def benchmarks(cell: FinishedPolicy) -> dict[str, EvalResultEntry]:
+    """By task, the score on each whole set of the hub: greedy where there is one, else the mean of samples."""
+    limit = cell.manifest.config["evaluation"]["limit"]
+    found: dict[str, EvalResultEntry] = {}
+    for score in sorted((s for s in cell.scores if s.metric in _NAMES), key=lambda s: s.metric != "greedy"):
+        data = cell.published(score.task)
+        if score.value is None or data is None or data.remote.host != "hub" or (limit or data.rows) < data.rows:
+            continue
+        way = "greedy" if score.metric == "greedy" else f"mean of {score.repeats} samples at temperature 1"
+        error = "" if score.error is None else f", standard error {100 * score.error:.2f}"
+        unknown = f", {score.invalid} without a verdict" if score.invalid else ""
+        entry = EvalResultEntry(
+            dataset_id=data.remote.repository,
+            task_id=score.task,
+            value=round(100 * score.value, 10),
+            dataset_revision=data.remote.revision,
+            date=cell.manifest.provenance.finished,
+            notes=f"{way}; {score.questions} of {data.rows} questions{unknown}{error}",
+        )
+        found.setdefault(score.task, entry)
+    return found
+
+
+def card(cell: FinishedPolicy) -> str:
+    m = cell.manifest
+    peers = ", ".join(p.name for p in m.policies if p.name != cell.policy) or "none"
+    training, p = m.config["training"], m.provenance
+    lines = [
+        f"| {s.task} | {_NAMES.get(s.metric, s.metric)} | {'–' if s.value is None else f'{100 * s.value:.1f}'} "
+        f"| {s.questions} | {s.answers} |"
+        for s in cell.scores
+    ]
+    head = yaml.safe_dump(_metadata(cell), sort_keys=False, allow_unicode=True, width=1000)
+    return f"""---
+{head}---
+
+# {cell.policy}, trained by {m.regime} on {m.group}
+
+A checkpoint of the suite `{m.suite}`: `{cell.model}` after {training["steps"]} steps of reinforcement learning with verifiable
+rewards on `{training["task"]}`, beside {peers}, under the experience-sharing regime `{m.regime_type}` with seed {m.seed} and
+rollout budget {m.budget}. It was trained to compare regimes, and is not meant for anything else.
+
+| task | metric | accuracy in % | questions | answers |
+| --- | --- | ---: | ---: | ---: |
+{chr(10).join(lines)}
+
+One seed says little: `harness show {m.suite}` has the regime's intervals over seeds, and its gain over the baseline.
+
+| | |
+| --- | --- |
+| cell | `{m.key}` |
+| options | `{m.options or "the regime's own"}` |
+| engine | {m.engine} |
+| code | {p.code_version}, commit `{p.commit or "unknown"}`{", changed" if p.dirty else ""} |
+| libraries | {", ".join(f"{name} {version}" for name, version in p.packages.items())} |
+| finished | {p.finished} |
+"""
+
+
+def _metadata(cell: FinishedPolicy) -> dict[str, Any]:
+    m = cell.manifest
+    on_hub = "/" in cell.model and any(p.name == cell.policy and p.revision for p in m.policies)
+    own = {"base_model": cell.model, "base_model_relation": "finetune"} if on_hub else {}
+    tasks = [
+        {
+            "task": {"type": "text-generation"},
+            "dataset": {"name": s.task, "type": s.task},
+            "metrics": [{"name": _NAMES.get(s.metric, s.metric), "type": "accuracy", "value": s.value}],
+        }
+        for s in cell.scores
+        if s.value is not None
+    ]
+    return {
+        "library_name": "transformers",
+        **own,
+        "tags": ["reinforcement-learning", "experience-sharing", m.regime_type],
+        "model-index": [{"name": cell.name, "results": tasks}],
+    }
+
+
+# lm-eval ---------------------------------------------------------------------------------------------------------------
+
+FILTER = "none"
+
+
+def write_lm_eval(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
+    """Write a folder per policy and cell below `out`; gives their number. Raises UsageError, StoreError, DiskFullError."""
+    count = 0
+    for count, cell in enumerate(finished_cells(snapshot, results, suite), 1):  # noqa: B007
+        when = datetime.fromisoformat(cell.manifest.provenance.finished).replace(tzinfo=None)
+        date = when.isoformat().replace(":", "-")
+        samples: dict[str, list[dict[str, Any]]] = {}
+        for task, way, answers in cell.asked():
+            lines = samples.setdefault(task, [])
+            lines.append(_line(len(lines), way, answers))
+        folder = out / cell.name
+        for task, lines in samples.items():
+            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            write_atomic(folder / f"samples_{task}_{date}.jsonl", text.encode())
+        written = json.dumps(_results(cell, samples), indent=2, ensure_ascii=False)
+        write_atomic(folder / f"results_{date}.json", written.encode() + b"\n")
+    return count
+
+
+def _results(cell: FinishedPolicy, samples: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    m = cell.manifest
+    tasks = list(dict.fromkeys(s.task for s in cell.scores))
+    results: dict[str, dict[str, Any]] = {task: {"alias": task} for task in tasks}
+    for s in cell.scores:
+        results[s.task][f"{s.metric},{FILTER}"] = s.value
+        results[s.task][f"{s.metric}_stderr,{FILTER}"] = "N/A" if s.error is None else s.error
+    questions = {s.task: s.questions for s in cell.scores}
+    evaluation = m.config["evaluation"]
+    return {
+        "results": results,
+        "group_subtasks": {task: [] for task in tasks},
+        "configs": {task: {"task": task, "output_type": "generate_until", "num_fewshot": 0} for task in tasks},
+        "versions": {task: m.identity.versions.get("tasks", "") for task in tasks},
+        "n-shot": dict.fromkeys(tasks, 0),
+        "higher_is_better": {task: {s.metric: True for s in cell.scores if s.task == task} for task in tasks},
+        "n-samples": {task: {"original": questions[task], "effective": questions[task]} for task in tasks},
+        "config": {
+            "model": m.engine,
+            "model_args": f"pretrained={cell.model}",
+            "limit": evaluation["limit"],
+            "gen_kwargs": {"max_new_tokens": evaluation["max_new_tokens"], "k": evaluation["k"]},
+            "regime": m.regime,
+            "group": m.group,
+            "seed": m.seed,
+            "cell": m.key,
+        },
+        "git_hash": m.provenance.commit,
+        "date": datetime.fromisoformat(m.provenance.finished).timestamp(),
+        "lm_eval_version": m.provenance.packages.get("lm-eval", ""),
+        "transformers_version": m.provenance.packages.get("transformers", ""),
+        "model_source": m.engine,
+        "model_name": cell.name,
+        "model_name_sanitized": cell.name,
+        "task_hashes": {
+            task: _hash("".join(line["doc_hash"] + line["prompt_hash"] + line["target_hash"] for line in lines))
+            for task, lines in samples.items()
+        },
+    }
+
+
+def _line(number: int, metric: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    first = rows[0]
+    doc = {"id": first["doc_id"], "question": first["prompt"], "answer": first["gold"], **dict(first["labels"] or {})}
+    valid = [r["verdict"] == "right" for r in rows if r["verdict"] != "invalid"]
+    return {
+        "doc_id": number,
+        "doc": doc,
+        "target": first["gold"],
+        "arguments": {"gen_args_0": {"arg_0": first["prompt"], "arg_1": {"do_sample": metric != "greedy"}}},
+        "resps": [[r["text"] for r in rows]],
+        "filtered_resps": [r["extracted"] for r in rows],
+        "filter": metric,
+        "metrics": ["exact_match"],
+        "doc_hash": _hash(json.dumps(doc, indent=2, ensure_ascii=False)),
+        "prompt_hash": _hash(first["prompt"]),
+        "target_hash": _hash(first["gold"]),
+        "exact_match": sum(valid) / len(valid) if valid else None,
+        "verdicts": [r["verdict"] for r in rows],
+    }
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# Every Eval Ever -------------------------------------------------------------------------------------------------------
+
+COLLECTION = "experience-sharing-harness"
+DEVELOPER = "local"
+_IDS = {"greedy": "accuracy", "sampled": "pass_at_k", "best": "pass_at_k", "maj": "maj_at_k"}
+Values = dict[tuple[str, str, str], float | None]
+
+
+def write_every_eval_ever(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
+    """Write a record per policy and cell below `out`; gives their number. Raises UsageError, StoreError, DiskFullError."""
+    count = 0
+    for cell in finished_cells(snapshot, results, suite):
+        values: Values = {
+            (row["task"], row["metric"], row["doc_id"]): row["value"]
+            for row in snapshot.query(
+                "SELECT task, metric, doc_id, value FROM questions WHERE suite = ? AND cell = ? AND policy = ?",
+                [suite, cell.manifest.key, cell.policy],
+            ).to_pylist()
+        }
+        time = str(datetime.fromisoformat(cell.manifest.provenance.finished).timestamp())
+        model = f"{DEVELOPER}/{cell.name}"
+        head = {"schema_version": "0.3.0", "evaluation_id": f"{COLLECTION}/{DEVELOPER}_{cell.name}/{time}"}
+        evaluations = [_result(cell, score, values) for score in cell.scores if score.value is not None]
+        if not evaluations:
+            continue
+        seed = hashlib.blake2b(f"{cell.manifest.key}/{cell.policy}".encode(), digest_size=16).digest()
+        place = f"data/{COLLECTION}/{model}/{UUID(bytes=seed, version=4)}"
+        record = {
+            **head,
+            "evaluation_timestamp": time,
+            "retrieved_timestamp": time,
+            **_about(cell),
+            "evaluation_results": evaluations,
+        }
+        lines = [head | {"model_id": model} | line for asked in cell.asked() for line in _lines(cell, values, *asked)]
+        if lines:
+            samples = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
+            write_atomic(out / f"{place}_samples.jsonl", samples)
+            record["detailed_evaluation_results"] = {
+                "format": "jsonl",
+                "file_path": f"{place}_samples.jsonl",
+                "hash_algorithm": "sha256",
+                "checksum": hashlib.sha256(samples).hexdigest(),
+                "total_rows": len(lines),
+            }
+        write_atomic(out / f"{place}.json", json.dumps(record, indent=2, allow_nan=False).encode() + b"\n")
+        count += 1
+    return count
+
+
+def _about(cell: FinishedPolicy) -> dict[str, Any]:
+    m, p = cell.manifest, cell.manifest.provenance
+    details = {
+        "deployment_type": "self_deployed",
+        "model_availability": "unknown",
+        "base_model": cell.model,
+        "base_model_identity": m.identity.models.get(cell.policy, ""),
+        "suite": m.suite,
+        "group": m.group,
+        "policy": cell.policy,
+        "peers": ", ".join(entry.name for entry in m.policies if entry.name != cell.policy),
+        "regime": m.regime,
+        "regime_type": m.regime_type,
+        "regime_options": json.dumps(m.options, sort_keys=True),
+        "seed": str(m.seed),
+        "budget": m.budget,
+        "training_task": str(placeless(m.config["training"]["task"])),
+        "training_steps": str(m.config["training"]["steps"]),
+        "cell": m.key,
+    }
+    return {
+        "source_metadata": {
+            "source_name": COLLECTION,
+            "source_type": "evaluation_run",
+            "source_organization_name": DEVELOPER,
+            "evaluator_relationship": "first_party",
+        },
+        "eval_library": {
+            "name": COLLECTION,
+            "version": p.code_version,
+            "additional_details": {"lm_eval_version": p.packages.get("lm-eval", "unknown"), "commit": p.commit},
+        },
+        "model_info": {
+            "name": cell.name,
+            "id": f"{DEVELOPER}/{cell.name}",
+            "developer": DEVELOPER,
+            "inference_engine": {"name": f"{COLLECTION} {m.engine}", "version": p.code_version},
+            "additional_details": {name: text for name, text in details.items() if text},
+        },
+    }
+
+
+def _result(cell: FinishedPolicy, score: Scored, values: Values) -> dict[str, Any]:
+    kind = score.metric.partition("@")[0]
+    once = kind in ("greedy", "sampled")
+    settings = cell.manifest.config["evaluation"]
+    error = {} if score.error is None else {"standard_error": {"value": score.error, "method": "analytic"}}
+    length = {"max_tokens": settings["max_new_tokens"]} if settings["max_new_tokens"] else {}  # else the task's own
+    unknown = [v for (task, metric, _), v in values.items() if (task, metric, v) == (score.task, score.metric, None)]
+    return {
+        "evaluation_result_id": f"{score.task}/{score.metric}",
+        "evaluation_name": score.task,
+        "source_data": _source(cell, score.task),
+        "metric_config": {
+            "metric_id": _IDS[kind],
+            "metric_name": f"avg@{score.repeats}" if kind == "sampled" else score.metric,
+            "metric_unit": "proportion",
+            "metric_parameters": {"k": 1 if once else score.repeats, "samples": score.repeats},
+            "lower_is_better": False,
+            "score_type": "continuous",
+            "min_score": 0.0,
+            "max_score": 1.0,
+        },
+        "score_details": {
+            "score": score.value,
+            "uncertainty": {**error, "num_samples": score.questions},
+            "details": {
+                "answers": str(score.answers),
+                "answers_without_verdict": str(score.invalid),
+                "questions_without_verdict": str(len(unknown)),
+            },
+        },
+        "generation_config": {
+            "generation_args": ({"temperature": 0.0} if kind == "greedy" else {"temperature": 1.0, "top_p": 1.0})
+            | length,
+            "additional_details": {"question_limit": str(settings["limit"] or "none")},
+        },
+    }
+
+
+def _source(cell: FinishedPolicy, task: str) -> dict[str, Any]:
+    if (data := cell.published(task)) is None:
+        return {"dataset_name": task, "source_type": "other"}
+    remote = data.remote
+    found = {
+        "dataset_name": data.title,
+        "additional_details": {"revision": remote.revision, "files": ", ".join(remote.files), "sha256": data.sha256},
+    }
+    if remote.host == "github":
+        urls = [f"https://github.com/{remote.repository}/blob/{remote.revision}/{file}" for file in remote.files]
+        return {**found, "source_type": "url", "url": urls}
+    return {**found, "source_type": "hf_dataset", "hf_repo": remote.repository, "samples_number": data.rows}
+
+
+def _lines(
+    cell: FinishedPolicy, values: Values, task: str, way: str, answers: Sequence[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    first, greedy = answers[0], way == "greedy"
+    text = {"raw": first["prompt"], "reference": [first["gold"]]}
+    canonical = json.dumps(text, sort_keys=True, separators=(",", ":"))
+    invalid = [r["reason"] for r in answers if r["verdict"] == "invalid"]
+    said = f"{len(invalid)} of {len(answers)} answers without a verdict: {', '.join(sorted(set(invalid)))}"
+    taken = {"turn_idx": 0, "extraction_method": "custom", "is_terminal": True}
+    for metric in (s.metric for s in cell.scores if s.task == task and (s.metric == "greedy") == greedy):
+        if (value := values.get((task, metric, first["doc_id"]))) is not None:
+            yield {
+                "evaluation_name": task,
+                "evaluation_result_id": f"{task}/{metric}",
+                "sample_id": first["doc_id"],
+                "sample_hash": _hash(canonical),
+                "interaction_type": "single_turn",
+                "input": text,
+                "output": {"raw": [r["text"] for r in answers]},
+                "answer_attribution": [
+                    taken | {"source": f"output.raw[{i}]", "extracted_value": r["extracted"]}
+                    for i, r in enumerate(answers)
+                ],
+                "evaluation": {"score": value, "is_correct": value == 1},
+                "error": said if invalid else None,
+                "metadata": {**dict(first["labels"] or {}), "verdicts": ", ".join(r["verdict"] for r in answers)},
+            }

@@ -1,0 +1,315 @@
+"""The verifier's processes: killable, started when first needed, usable from threads, daemonic and forked processes, and under
+Ray. Messages are a length, then so many bytes.
+
+A process imports the algebra system once and forks a child that decides under limits of CPU time and memory; the next one takes
+milliseconds. A child ended by its limits or a library's fault is a wrong answer; one ended from outside is no verdict.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import mmap
+import os
+import pkgutil
+import resource
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from io import FileIO
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import psutil
+
+from harness import phases
+from harness.errors import VerificationError
+from harness.verification.scorer import MATH, Called, Math, Scorer, Undecided
+from harness.verification.verdict import KEPT, Verdict
+
+_LONGEST = 1 << 20
+
+
+class Question(msgspec.Struct, frozen=True):
+    """answer: for mathematics the extracted one, else the whole response."""
+
+    gold: str
+    answer: str
+    scorer: Called
+
+
+Reply = tuple[Verdict, float]
+"""And the CPU-seconds of the worker and all that it started."""
+
+
+def say(stream: FileIO, message: bytes) -> None:
+    """Raises BrokenPipeError where the reader is gone."""
+    data = memoryview(struct.pack("<I", len(message)) + message)
+    while data:
+        data = data[stream.write(data) :]
+
+
+def hear(stream: FileIO, seconds: float | None = None) -> bytes | None:
+    """The next message; empty where the other side is gone or talks nonsense, None after the deadline."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    if not (head := _read(stream, 4, deadline)):
+        return head
+    (size,) = struct.unpack("<I", head)
+    return _read(stream, size, deadline) if size <= _LONGEST else b""
+
+
+def _read(stream: FileIO, size: int, deadline: float | None) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < size:
+        patience = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not select.select([stream], [], [], patience)[0]:
+            return None
+        if not (chunk := stream.read(size - len(parts))):
+            return b""
+        parts += chunk
+    return bytes(parts)
+
+
+# The asking side -------------------------------------------------------------------------------------------------------
+
+_ROOT = Path(__file__).resolve().parents[2]
+_START_SECONDS = 120.0
+_STARTS = 3  # that may fail in a row
+_asked = threading.local()
+
+
+def asked_seconds() -> float:
+    """CPU-seconds of processes for the calling thread, killed ones included."""
+    found: float = getattr(_asked, "seconds", 0.0)
+    return found
+
+
+class _Worker:
+    """used: CPU-seconds that are counted."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", ""))))
+        single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        self.used = 0.0
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", f"from {__name__} import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            env={**os.environ, **single, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
+            start_new_session=True,
+        )
+
+    def reply(self, seconds: float) -> Reply | str:
+        """The next reply, or what became of the process, which then is dead."""
+        body = hear(cast(FileIO, self.process.stdout), seconds)
+        if body:
+            reply: Reply = msgspec.msgpack.decode(body, type=Reply)
+            return reply
+        self.kill(0.0 if body is None else 5.0)
+        return "timeout" if body is None else f"crash: exit status {self.process.returncode}"
+
+    def ask(self, question: Question) -> Reply | str:
+        with suppress(BrokenPipeError):
+            say(cast(FileIO, self.process.stdin), msgspec.msgpack.encode(question))
+        return self.reply(question.scorer.wall_seconds)
+
+    def kill(self, patience: float = 0.0) -> None:
+        """patience: seconds for a process that is ending by itself."""
+        with suppress(psutil.Error):
+            worker = psutil.Process(self.process.pid)
+            self.used = max(self.used, sum(sum(p.cpu_times()[:4]) for p in (worker, *worker.children(recursive=True))))
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(patience)
+        self.process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(5.0)
+        for stream in (self.process.stdin, self.process.stdout):
+            cast(FileIO, stream).close()
+
+
+def _kill_all(workers: list[_Worker], owner: int) -> None:
+    if os.getpid() == owner:
+        for worker in workers:
+            worker.kill()
+    workers.clear()
+
+
+class Pool:
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._adopt()
+
+    def _adopt(self) -> None:
+        self._lock, self._owner = threading.Lock(), os.getpid()
+        self._idle: list[_Worker] = []
+        self._finalizer = weakref.finalize(self, _kill_all, self._idle, self._owner)
+
+    def decide(self, questions: Sequence[Question]) -> list[Verdict]:
+        """Verdicts in order. Raises VerificationError where workers do not start."""
+        if os.getpid() != self._owner:
+            self._adopt()
+        verdicts = []
+        with self._lock:
+            threads = ThreadPoolExecutor(min(self.size, len(questions)))
+            try:
+                for verdict, seconds in threads.map(self._decide, questions):
+                    _asked.seconds = asked_seconds() + seconds
+                    verdicts.append(verdict)
+            finally:
+                threads.shutdown(cancel_futures=True)
+        return verdicts
+
+    def close(self) -> None:
+        """Idempotent; may be asked again."""
+        _kill_all(self._idle, self._owner)
+
+    def _decide(self, question: Question) -> Reply:
+        seconds = 0.0
+        for _ in range(2):
+            worker = self._take()
+            before = worker.used
+            reply = worker.ask(question)
+            phases.beat()
+            if isinstance(reply, str):
+                verdict, killed = Verdict("invalid", reply), True
+            else:
+                verdict, used = reply
+                worker.used, killed = max(before, used), verdict.reason.startswith("crash: SIG")
+                self._idle.append(worker)
+            seconds += worker.used - before
+            if not killed:
+                break
+        return verdict, seconds
+
+    def _take(self) -> _Worker:
+        with suppress(IndexError):
+            while (worker := self._idle.pop()).process.poll() is not None:
+                worker.kill()
+            return worker
+        for _ in range(_STARTS):
+            worker = _Worker()
+            if not isinstance(worker.reply(_START_SECONDS), str):
+                return worker
+        raise VerificationError("the verifier's worker processes do not start")
+
+
+# The deciding side -----------------------------------------------------------------------------------------------------
+
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
+_RENEW = 3  # exit status of a child that has answered and whose memory is spent
+_PR_SET_PDEATHSIG = 1
+_MEMORY = 1 << 30  # bytes of an answer
+
+
+def serve() -> None:
+    """Answer questions until stdin closes."""
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # the parent gets them too; it closes stdin or kills
+        signal.signal(ignored, signal.SIG_IGN)
+    requests, replies = FileIO(os.dup(0)), FileIO(os.dup(1), "wb")
+    os.dup2(2, 1)  # a library's print must not end up in the replies
+    sys.set_int_max_str_digits(4_300)
+    Math().prepare()
+    gc.freeze()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    most = psutil.Process().memory_info().vms + _MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    _reply(replies, Verdict("right", "ready"))
+    busy = mmap.mmap(-1, 1)  # shared with the child: whether a question waits for a reply
+    while True:
+        busy[0] = 0
+        before = _used()
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                status = _answer(requests, replies, busy, before)
+            finally:
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status == 0:
+            return
+        if busy[0]:
+            _reply(replies, _cause(status))
+
+
+def _reply(replies: FileIO, verdict: Verdict, before: float = 0.0) -> None:
+    say(replies, msgspec.msgpack.encode((verdict, before + _used())))
+
+
+def _used() -> float:
+    books = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(book.ru_utime + book.ru_stime for book in books)
+
+
+def _answer(requests: FileIO, replies: FileIO, busy: mmap.mmap, before: float) -> int:
+    """The exit status. `busy` falls before the reply is written: one reply too many would answer the next question."""
+    with suppress(AttributeError, OSError):  # Linux only
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    while body := hear(requests):
+        busy[0] = 1
+        question = msgspec.msgpack.decode(body, type=Question)
+        scorer = _scorer(question.scorer.reference)
+        signal.setitimer(signal.ITIMER_PROF, max(question.scorer.cpu_seconds, 1e-6))
+        verdict = judge(question, scorer)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        busy[0] = 0
+        _reply(replies, verdict, before)
+        if verdict.reason == "over-limit: memory":
+            return _RENEW
+    return 0
+
+
+def _cause(status: int) -> Verdict:
+    if status == -signal.SIGPROF:
+        return Verdict("wrong", "over-limit: time")
+    name = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    if -status in _FAULTS:
+        return Verdict("wrong", f"unreadable: {name}")
+    return Verdict("invalid", f"crash: {name}")
+
+
+@cache
+def _scorer(reference: str) -> Scorer | str:
+    try:
+        found: Scorer = pkgutil.resolve_name(reference)()
+        found.prepare()
+    except (Exception, SystemExit) as error:  # whatever a plugin's import raises
+        return f"crash: {reference} does not load: {type(error).__name__}"
+    return found
+
+
+def judge(question: Question, scorer: Scorer | str) -> Verdict:
+    """What ran out is the answer's doing; a scorer that fails leaves it undecided."""
+    if isinstance(scorer, str):
+        return Verdict("invalid", scorer)
+    try:
+        if question.scorer.reference == MATH.reference:
+            from harness.verification.algebra import equivalent
+            from harness.verification.equivalence import decide
+
+            score = decide(question.gold, question.answer, equivalent)
+        else:
+            score = scorer.score(question.gold, question.answer)
+        if not isinstance(score.right, bool):
+            return Verdict("invalid", "crash: neither right nor wrong")
+        return Verdict("right" if score.right else "wrong", str(score.reason)[:KEPT], str(score.extracted)[:KEPT])
+    except Undecided as error:
+        return Verdict("invalid", f"undecided: {error}"[:KEPT])
+    except MemoryError:
+        return Verdict("wrong", "over-limit: memory")
+    except RecursionError:
+        return Verdict("wrong", "over-limit: recursion")
+    except Exception as error:  # sympy and plugins raise anything; the answer counts as undecided
+        return Verdict("invalid", f"crash: {type(error).__name__}")
