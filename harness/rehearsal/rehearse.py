@@ -24,7 +24,7 @@ from harness.session.cell.manifests import label_of
 from harness.session.cell.questions import as_asked, training_prompts
 from harness.session.driver.matrix import run_matrix
 from harness.session.driver.progress import Reporter, watched
-from harness.session.policy.models import at_hand
+from harness.session.policy import at_hand
 from harness.session.suite import rules
 from harness.session.suite.planning import check_disk, check_feasible, check_place, plan_for
 from harness.session.suite.preflight import preflight

@@ -20,7 +20,7 @@ from harness.learning.terms import Schedule
 from harness.phases import Interrupted
 from harness.session.cell import cell as cells
 from harness.session.cell.manifests import base_manifest, state_of
-from harness.session.policy.models import micro_spec
+from harness.session.policy import micro_spec
 from harness.session.single.rescoring import rescore_results
 from harness.session.single.standalone import evaluate_checkpoint
 from harness.session.suite.prepare import prepare

@@ -14,8 +14,8 @@ import pytest
 from harness.allocation import inventory, shapes
 from harness.learning import registry
 from harness.learning.regime import Regime
+from harness.session import policy as weights
 from harness.session.cell.manifests import cell_manifest, mark
-from harness.session.policy import models as weights
 from harness.session.suite.prepare import prepare
 from harness.tasks import sets
 from harness.versions import recorded

@@ -39,7 +39,7 @@ from harness.session.cell.questions import (
     truncate_at_stop,
     with_length,
 )
-from harness.session.policy.models import base_folder
+from harness.session.policy import base_folder
 from harness.store.journal import Journal, read_journal
 from harness.store.rows import CurveRow, Row, StepRow, TermRow, TraceRow
 from harness.suite.cells import Cell

@@ -18,7 +18,7 @@ from harness.phases import halt, phase
 from harness.session.cell.learners import Clock
 from harness.session.cell.manifests import Base, base_manifest, mark, with_commits
 from harness.session.cell.questions import with_length
-from harness.session.policy.models import base_folder, raw_folder
+from harness.session.policy import base_folder, raw_folder
 from harness.store.journal import Journal
 from harness.store.rows import PUBLISHED, CostRow, SampleRow
 from harness.suite.schema import Evaluation, Policy

@@ -23,7 +23,7 @@ from harness.allocation.inventory import visible
 from harness.engines import catalogue
 from harness.engines.embedded import numerics
 from harness.errors import Fault, StoreError
-from harness.session.policy.models import loaded_commit
+from harness.session.policy import loaded_commit
 from harness.store.manifest import (
     MANIFEST,
     Manifest,

@@ -16,7 +16,7 @@ from harness.phases import phase
 from harness.session.cell.evaluate import cost_rows, journal_rows
 from harness.session.cell.learners import Clock
 from harness.session.cell.manifests import mark
-from harness.session.policy.models import content_digest
+from harness.session.policy import content_digest
 from harness.store.ingest import ingest
 from harness.store.journal import Journal
 from harness.store.manifest import EVALUATIONS, Manifest, PolicyEntry

@@ -38,7 +38,7 @@ from harness.engines.catalogue import backend_of
 from harness.engines.embedded.presets import START_EXAMPLES, START_STEPS
 from harness.errors import DataError, EngineError, InfeasibleError, StoreError, UsageError
 from harness.session.cell.manifests import Base
-from harness.session.policy.models import at_hand
+from harness.session.policy import at_hand
 from harness.session.suite.demands import asked, demand
 from harness.session.suite.prepare import Prepared
 from harness.session.suite.rules import at

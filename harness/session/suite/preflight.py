@@ -14,7 +14,7 @@ from harness.errors import DataError, EngineError, SuiteError, TokenizationError
 from harness.experience.records import Rollout, Success, TextRollout
 from harness.learning import registry
 from harness.scoring.catalogue import scorer_of
-from harness.session.policy.models import hub_folder, local_folder, required_folder
+from harness.session.policy import hub_folder, local_folder, required_folder
 from harness.session.suite.prepare import Prepared
 from harness.session.suite.rules import at
 from harness.store.manifest import suite_files

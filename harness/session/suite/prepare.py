@@ -17,7 +17,7 @@ from harness.errors import HarnessError, StoreError, SuiteError, UsageError
 from harness.learning import registry
 from harness.session.cell.log import LOG
 from harness.session.cell.manifests import Base, bases_of, state_of, suite_file
-from harness.session.policy.models import COMMIT, identity_of, local_folder, on_hub, pinned, unpinned
+from harness.session.policy import COMMIT, identity_of, local_folder, on_hub, pinned, unpinned
 from harness.session.suite import rules
 from harness.session.suite.lock import holding
 from harness.store.manifest import Manifest, SuiteFile, read_suite, readable, suite_files, write_suite

@@ -17,7 +17,7 @@ from harness.errors import DataError, PluginError, SuiteError
 from harness.exchange.misbehaviour import condition_of
 from harness.learning import registry
 from harness.learning.regime import Need
-from harness.session.policy.models import MAX_FILES, MICRO, local_folder
+from harness.session.policy import MAX_FILES, MICRO, local_folder
 from harness.session.suite.demands import asked
 from harness.suite.schema import Evaluation, FileTask, Policy, Stage0, Suite
 from harness.tasks.data import folder_in_use
