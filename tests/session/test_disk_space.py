@@ -18,9 +18,9 @@ from harness.session.cell import resume_point
 from harness.session.cell.manifests import state_of
 from harness.session.single.standalone import evaluate_checkpoint
 from harness.session.suite import planning
-from harness.session.suite.demands import asked
 from harness.session.suite.planning import plan_for
 from harness.session.suite.prepare import prepare
+from harness.session.suite.rules import asked
 from harness.suite.schema import Evaluation
 
 pytestmark = pytest.mark.slow

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.cache import cache_folder
 from harness.engines.backend import read_options
@@ -18,7 +19,6 @@ from harness.exchange.misbehaviour import condition_of
 from harness.learning import registry
 from harness.learning.regime import Need
 from harness.session.policy import MAX_FILES, MICRO, local_folder
-from harness.session.suite.demands import asked
 from harness.suite.schema import Evaluation, FileTask, Policy, Stage0, Suite
 from harness.tasks.data import folder_in_use
 from harness.tasks.jsonl import pinned as pinned_file
@@ -249,3 +249,21 @@ def _check_micro(policy: Policy, source: str, place: str) -> None:
 def _check_preset(stage0: Stage0, source: str, place: str) -> None:
     if stage0.preset not in PRESETS:
         raise SuiteError(source, f"{place}.preset", f"unknown preset {stage0.preset!r}; there are {', '.join(PRESETS)}")
+
+
+class EvaluationLoad(NamedTuple):
+    """Of one policy: answers over all tasks, tokens of the longest."""
+
+    answers: int
+    tokens: int
+
+
+def asked(evaluation: Evaluation) -> EvaluationLoad:
+    """With `k: null` a greedy answer and the task's own k."""
+    tasks = [get_task(name) for name in evaluation.tasks]
+    answers = 0
+    for task in tasks:
+        size = evaluation.limit or 0 if task.size is None else task.size
+        questions = size if evaluation.limit is None else min(size, evaluation.limit)
+        answers += questions * (1 + task.k if evaluation.k is None else int(evaluation.greedy) + evaluation.k)
+    return EvaluationLoad(answers, evaluation.max_new_tokens or max(task.max_new_tokens for task in tasks))
