@@ -28,7 +28,7 @@ from harness.session.cell.evaluate import cost_rows, sample_rows
 from harness.session.cell.exchanges import CellExchange
 from harness.session.cell.health import Watch, check_loss, check_trained
 from harness.session.cell.learners import Clock, Learner, roll_out, second_round, verdicts
-from harness.session.cell.manifests import cell_manifest, mark, with_commits
+from harness.session.cell.manifests import manifest_of, mark, with_commits
 from harness.session.cell.questions import (
     as_asked,
     curve_prompts,
@@ -64,7 +64,7 @@ def run_cell(
     """From its newest checkpoint; returns CPU-seconds. layout: a plan's engine options, by policy; the suite's come first. Raises
     CellError, DiskFullError, Interrupted."""
     policies = cell.group.policies
-    manifest = structs.replace(cell_manifest(cell), pool=pool_entry(cell.training))
+    manifest = structs.replace(manifest_of(cell), pool=pool_entry(cell.training))
     mark(folder, manifest, "running", attempts=attempt)
     journal, folders, options = Journal(folder), dict[str, Path](), dict[str, dict[str, Any]]()
     for p in policies:
@@ -317,9 +317,15 @@ class Run:
         with learner.clock.phase("exchange"):
             terms = learner.regime.learn([*own, *late, *again], received.inbox, context)
             terms = scheduled(terms, step, training.steps)
-        if training.kl:
-            terms = [*terms, self._kl_term(learner, own)]
         measure, told = self._measured(step), Need.GRADIENTS in learner.regime.needs
+        valid = [(g.prompt, a) for g in own for a in g.valid]
+        asked, tokens = [p for p, _ in valid], [a.tokens for _, a in valid]
+        if training.kl:
+            with learner.clock.phase("score"):
+                base = self.references[learner.name].score(asked, tokens)
+            pairs = zip(valid, base, strict=True)
+            answers = tuple(TermAnswer(p.id, a.tokens, 1.0, b, mask=a.chosen) for (p, a), b in pairs)
+            terms = [*terms, Term("kl", "own", KL, answers, weight=training.kl)]
         variant = self.cell.variant
         optimisation = Optimisation(
             learning_rate=training.learning_rate,
@@ -338,7 +344,12 @@ class Run:
         if told:
             learner.regime.learnt(Measured(report.own_gradient_norm, report.peer_gradient_norm, report.own_peer_cosine))
         step_rows.mark_used(received, terms, report.terms, again)
-        kl_step, kl_base = self._divergences(learner, own) if measure else (step_rows.NAN, step_rows.NAN)
+        kl_step = kl_base = step_rows.NAN
+        if measure:  # to the updated policy and to the base
+            old = [a.logprobs for _, a in valid]
+            with learner.clock.phase("measure"):
+                kl_step = step_rows.k3(old, learner.engine.score(asked, tokens))
+                kl_base = step_rows.k3(old, self.references[learner.name].score(asked, tokens))
         return Learnt(
             step_rows.step_row(learner, step, own, others, received, terms, report, kl_step, kl_base, again),
             [*step_rows.trace_rows(learner, step, own, received), *step_rows.term_rows(learner.name, step, report)],
@@ -347,23 +358,6 @@ class Run:
     def _measured(self, step: int) -> bool:
         every = self.cell.training.measure_every
         return bool(every) and step % every == 0
-
-    def _kl_term(self, learner: Learner, own: Sequence[Group]) -> Term:
-        pairs = [(g.prompt, a) for g in own for a in g.valid]
-        with learner.clock.phase("score"):
-            base = self.references[learner.name].score([p for p, _ in pairs], [a.tokens for _, a in pairs])
-        answers = tuple(
-            TermAnswer(p.id, a.tokens, 1.0, b, mask=a.chosen) for (p, a), b in zip(pairs, base, strict=True)
-        )
-        return Term("kl", "own", KL, answers, weight=self.cell.training.kl)
-
-    def _divergences(self, learner: Learner, own: Sequence[Group]) -> tuple[float, float]:
-        """KL to the updated policy and to the base (nats per own token)."""
-        pairs = [(g.prompt, a) for g in own for a in g.valid]
-        prompts, tokens, old = [p for p, _ in pairs], [a.tokens for _, a in pairs], [a.logprobs for _, a in pairs]
-        with learner.clock.phase("measure"):
-            after, base = (engine.score(prompts, tokens) for engine in (learner.engine, self.references[learner.name]))
-        return step_rows.k3(old, after), step_rows.k3(old, base)
 
     def _curve(self, step: int) -> None:
         if not self.cell.evaluation.curve_every:

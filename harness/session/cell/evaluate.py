@@ -16,7 +16,7 @@ from harness.evaluation.metrics import EvaluationSample, votes
 from harness.evaluation.run import evaluate, metric_names
 from harness.phases import halt, phase
 from harness.session.cell.learners import Clock
-from harness.session.cell.manifests import Base, base_manifest, mark, with_commits
+from harness.session.cell.manifests import Base, manifest_of, mark, with_commits
 from harness.session.cell.questions import with_length
 from harness.session.policy import base_folder, raw_folder
 from harness.store.journal import Journal
@@ -65,7 +65,7 @@ def evaluate_base(
     journal.append(cost_rows(attempt, policy.name, clock, rows))
     journal.commit(0)
     journal.compact()
-    manifest = with_commits(base_manifest(base), {policy.name: checkpoint}, {policy.name: precision})
+    manifest = with_commits(manifest_of(base), {policy.name: checkpoint}, {policy.name: precision})
     mark(folder, manifest, "done", attempts=attempt)
     return clock.ever
 

@@ -98,39 +98,35 @@ def variant_options(variant: Variant) -> dict[str, Any]:
     return {**variant.options, **{k: v for k, v in own.items() if v}}
 
 
-def cell_manifest(cell: Cell) -> Manifest:
+def manifest_of(work: Cell | Base) -> Manifest:
+    policies = work.group.policies if isinstance(work, Cell) else [work.policy]
+    entries = tuple(PolicyEntry(p.name, p.model, p.revision or "") for p in policies)
+    if isinstance(work, Base):
+        return Manifest(
+            kind="base",
+            suite=work.suite.name,
+            key=work.key,
+            group=work.group.name,
+            seed=work.seed,
+            engine=work.suite.engine,
+            baseline=work.suite.baseline,
+            policies=entries,
+            identity=work.identity,
+        )
     return Manifest(
-        suite=cell.suite,
-        key=cell.key,
-        group=cell.group.name,
-        regime=cell.variant.name,
-        regime_type=cell.variant.regime,
-        seed=cell.seed,
-        budget=cell.variant.budget,
-        options=variant_options(cell.variant),
-        engine=cell.engine,
-        baseline=cell.baseline,
-        policies=_entries(cell.group.policies),
-        config=cell.config(),
-        identity=cell.identity,
-    )
-
-
-def _entries(policies: Sequence[Policy]) -> tuple[PolicyEntry, ...]:
-    return tuple(PolicyEntry(p.name, p.model, p.revision or "") for p in policies)
-
-
-def base_manifest(base: Base) -> Manifest:
-    return Manifest(
-        kind="base",
-        suite=base.suite.name,
-        key=base.key,
-        group=base.group.name,
-        seed=base.seed,
-        engine=base.suite.engine,
-        baseline=base.suite.baseline,
-        policies=_entries([base.policy]),
-        identity=base.identity,
+        suite=work.suite,
+        key=work.key,
+        group=work.group.name,
+        regime=work.variant.name,
+        regime_type=work.variant.regime,
+        seed=work.seed,
+        budget=work.variant.budget,
+        options=variant_options(work.variant),
+        engine=work.engine,
+        baseline=work.baseline,
+        policies=entries,
+        config=work.config(),
+        identity=work.identity,
     )
 
 
