@@ -40,16 +40,16 @@ from harness.suite.schema import FileTask, Policy, Suite, Variant
 from harness.tasks.data import load as load_data
 from harness.tasks.sets import SETS, SOURCES
 
+# Prefix of the rehearsal's suite, so that its results are kept apart
 PREFIX = "rehearsal-"
-"""Prefix of the rehearsal's suite, so that its results are kept apart."""
+# What the full run is planned for where it does not fit this machine and nothing else is stated
 LARGE = "8xH100-80G"
-"""What the full run is planned for where it does not fit this machine and nothing else is stated."""
+# Seconds without progress after which a cell's worker is hung
 SECONDS = 300.0
-"""Seconds without progress after which a cell's worker is hung."""
 STEPS, PROMPTS, ROLLOUTS, TOKENS, QUESTIONS = 2, 2, 4, 32, 2
 SMALL_VLLM = {"rollout_memory": 0.05, "rollout_sequences": 16}
+# Engine options that a rehearsal takes over, as far as its engine has them; the layout is this machine's
 KEPT_OPTIONS = ("dtype", "zero_stage", "gradient_checkpointing", "lora", "checkpointing")
-"""Engine options that a rehearsal takes over, as far as its engine has them; the layout is this machine's."""
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -30,29 +30,30 @@ TOKENIZER_FILES = (
     "chat_template",
     "generation_config",
 )
+# Of every stand-in, where its architecture has the setting
 WIDTH = {
     "hidden_size": 64, "num_attention_heads": 2, "head_dim": 32, "intermediate_size": 128, "moe_intermediate_size": 64,
     "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
 }  # fmt: skip
-"""Of every stand-in, where its architecture has the setting."""
 LAYERS, MOST_LAYERS = 2, 4
+# Rows of Llama 3's vocabulary, whose tokenizer joins up to three digits; the others' stand-ins have single digits
 LLAMA3 = 128_256
-"""Rows of Llama 3's vocabulary, whose tokenizer joins up to three digits; the others' stand-ins have single digits."""
 SPECIAL = {
     False: ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
     True: ["<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
 }
+# ChatML, or roles between header tokens as Llama 3 has them
 TEMPLATE = {
     False: "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
     True: "{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content }}<|eot_id|>{% endfor %}"
     "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
 }
-"""ChatML, or roles between header tokens as Llama 3 has them."""
+# Passes over the taught questions at most, and the surprise (nats) of a whole answer at which they end: every other is
+# right
 ROUNDS, LEARNING_RATE, SURPRISE = 80, 3e-3, 0.7
-"""Passes over the taught questions at most, and the surprise (nats) of a whole answer at which they end: every other is right."""
+# Of a stand-in's first weights: smaller ones learn slowly at this width
 DEVIATION = 0.1
-"""Of a stand-in's first weights: smaller ones learn slowly at this width."""
 
 
 def fault_of(policy: Policy, folder: Path) -> tuple[str, str] | None:

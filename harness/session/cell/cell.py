@@ -48,8 +48,8 @@ from harness.verification.verifier import Verifier
 
 KL = Objective(form="kl", aggregation="token")
 COMMIT_EVERY = 5
+# (finished steps, all steps, a few words on the last one). Without words it is told where a start begins.
 Observer = Callable[[int, int, str], None]
-"""(finished steps, all steps, a few words on the last one). Without words it is told where a start begins."""
 
 
 def run_cell(

@@ -39,12 +39,12 @@ from harness.suite.cells import Cell, Identity, digest, keyed, placeless
 from harness.suite.schema import ModelGroup, Policy, Suite, Variant
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "lm-eval", "math-verify", "sympy", "datasets", "duckdb")
+# Variables that are recorded: what decides threads and devices. Nothing else of the environment is written anywhere,
+# for tokens and passwords stand there.
 ENVIRONMENT = (
     "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS",
     "PYTHONHASHSEED", "TOKENIZERS_PARALLELISM", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", *numerics.ENVIRONMENT,
 )  # fmt: skip
-"""Variables that are recorded: what decides threads and devices. Nothing else of the environment is written anywhere, for tokens
-and passwords stand there."""
 _LONGEST = 100
 _NUMERIC = ("avx", "fma", "amx", "sse", "f16c", "asimd", "sve")
 

@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("harness")
 GRACE_SECONDS = 30.0
+# Between two looks at whether the work gets on; a tenth of the limit on silence where that is shorter
 PULSE_SECONDS = 5.0
-"""Between two looks at whether the work gets on; a tenth of the limit on silence where that is shorter."""
+# A main thread that uses so much of the time works, even where no count moves: inside a long call of native code
 LEAST_CPU_SHARE = 0.01
-"""A main thread that uses so much of the time works, even where no count moves: inside a long call of native code."""
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+# In the words of CUDA, PyTorch's allocators, the C library and C++
 _NO_MEMORY = re.compile(r"out of memory|(?:can't|cannot) allocate memory|not enough memory|bad_alloc", re.IGNORECASE)
-"""In the words of CUDA, PyTorch's allocators, the C library and C++."""
 _FAULTS = (
     (MemoryError, Fault.MEMORY),
     (VerificationError, Fault.VERIFIER),

@@ -27,8 +27,8 @@ from harness.tasks import ladder, micro
 from harness.verification.verifier import Verifier
 
 SEED = 20_263
+# Of pass@1, between which RL finds both successes and failures
 LEAST, MOST = 0.1, 0.5
-"""Of pass@1, between which RL finds both successes and failures."""
 ANSWERS_AT_ONCE = 512
 NEXT_QUESTION = ("\n\nQ:",)
 Solved = Bool[np.ndarray, "prompts answers"]

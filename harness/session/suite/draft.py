@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from harness.engines.embedded.engine import EmbeddedEngine
     from harness.verification.verifier import Verifier
 
+# By training task, where it is not the task of the same name
 EVALUATED = {"math": "math500"}
-"""By training task, where it is not the task of the same name."""
+# Share of a JSONL file's questions that is for evaluation
 HELD_OUT = 0.2
-"""Share of a JSONL file's questions that is for evaluation."""
+# In the name of a hub model whose tokenizer is not on this machine
 CHATTY = re.compile(r"(?i)(instruct|chat|(^|[-_])it($|[-_]))")
-"""In the name of a hub model whose tokenizer is not on this machine."""
+# The largest model that one device trains whole
 EMBEDDED_PARAMETERS = 1.6e9
-"""The largest model that one device trains whole."""
+# Of right answers, between which most questions have right and wrong ones
 LEAST, MOST = 0.2, 0.7
-"""Of right answers, between which most questions have right and wrong ones."""
+# Of each model on each level
 PROMPTS, ANSWERS = 8, 4
-"""Of each model on each level."""
+# The fewest and the most that a suite is given
 STEPS = (5, 200)
-"""The fewest and the most that a suite is given."""
+# Worked examples of the training side, until a fifth of its sampled answers is right (docs/pretrained.md)
 WARM_UP = "{preset: format, gate: 0.2}"
-"""Worked examples of the training side, until a fifth of its sampled answers is right (docs/pretrained.md)."""
 
 
 @dataclass(frozen=True, slots=True)

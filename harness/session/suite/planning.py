@@ -50,20 +50,22 @@ from harness.suite.cells import Cell
 from harness.suite.schema import FileTask, Suite
 from harness.tasks.registry import is_generated
 
+# Longest prompt where no tokenizer is at hand to measure it: a prior for the plan alone, never a limit
 PROMPT_TOKENS = 1024
-"""Longest prompt where no tokenizer is at hand to measure it: a prior for the plan alone, never a limit."""
+# The same of the micro task, by how a policy is asked; a chat template adds some
 MICRO_PROMPT_TOKENS = {None: 24, "raw": 24, "zero-shot": 96, "few-shot": 320}
-"""The same of the micro task, by how a policy is asked; a chat template adds some."""
+# The same of the ladder, through chat templates with a system turn of their own
 LADDER_PROMPT_TOKENS = 96
-"""The same of the ladder, through chat templates with a system turn of their own."""
+# Answers of a second round per own rollout: a prior (at most one)
 HINTED = 0.25
-"""Answers of a second round per own rollout: a prior (at most one)."""
+# Training and evaluating a micro base checkpoint, on one core; others' are counted
 BASE_SECONDS = 75.0
-"""Training and evaluating a micro base checkpoint, on one core; others' are counted."""
+# One call of an engine may take so many times the longest phase that the plan predicts, and no less than the engine's
+# own half an hour
 LEAST_CALL_SECONDS, CALL_FACTOR = 1800.0, 4.0
-"""One call of an engine may take so many times the longest phase that the plan predicts, and no less than the engine's own
-half an hour."""
 _WEIGHTS = {".safetensors", ".bin", ".gguf", ".pt", ".pth"}
+# Bytes of a finished journal's tables before their first row (schemas), and per row, texts and lists left out, as lz4
+# leaves them; measured on micro cells
 _TABLES = {
     "samples": (4200, 72),
     "steps": (9600, 140),
@@ -73,8 +75,6 @@ _TABLES = {
     "exchanges": (4200, 33),
     "traces": (4000, 60),
 }
-"""Bytes of a finished journal's tables before their first row (schemas), and per row, texts and lists left out, as lz4 leaves them;
-measured on micro cells."""
 _COSTS_A_CHECKPOINT = 7
 _TRACES_A_STEP = 2
 _MANIFEST = 3300

@@ -26,14 +26,14 @@ from harness.tasks.registry import get_task, source_of
 from harness.tasks.sets import SETS, SOURCES
 from harness.tasks.source import TrainingPool, part_of
 
+# What a receiver has to put into its own tokens
 TEXTS = {Rollout, TextRollout, Success}
-"""What a receiver has to put into its own tokens."""
+# That of the shipped suites of full-size models
 LEARNING_RATE = 1e-6
-"""That of the shipped suites of full-size models."""
+# Parameters; the micro families have 0.4 M
 SMALL = 5_000_000
-"""Parameters; the micro families have 0.4 M."""
+# For a full-size model on micro arithmetic, which it explains at length
 TOKENS = 512
-"""For a full-size model on micro arithmetic, which it explains at length."""
 
 
 def preflight(prepared: Prepared, run: bool, elsewhere: bool = False) -> list[str]:
