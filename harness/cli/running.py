@@ -272,7 +272,7 @@ def plan(
         _say_tuning(prepared, results, inventory)
     found = plan_for(prepared, inventory, address=address, calibration=calibration)
     words = f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe(found)}"
-    print_report(words, found.as_json(), json)
+    print_report(words, found, json)
     raise typer.Exit(0 if found.feasible else 1)
 
 

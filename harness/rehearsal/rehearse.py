@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,9 +98,9 @@ def examine(
         shutil.rmtree(root / made, ignore_errors=True)
     report = Rehearsal(suite=suite.name, engine=suite.engine, results=str(root / "results"))
     with watched("checking models, tokenizers and data"):
-        suite = _each_policy(suite, lambda policy, place: _with_tokenizer(policy, place, root, report))
+        suite = rules.with_policies(suite, lambda policy, place: _with_tokenizer(policy, place, root, report))
         prepared, plan = _checked(suite, source, results, root, inventory, report)
-    report.needs = plan.as_json()
+    report.needs = msgspec.to_builtins(plan)
     _check_keys(prepared, report)
     try:
         check_place(prepared.folder)
@@ -163,16 +163,6 @@ def _replaced(policy: Policy, folder: Path) -> Policy:
     return policy.model_copy(update={"model": str(folder), "revision": None})
 
 
-def _each_policy(suite: Suite, change: Callable[[Policy, str], Policy]) -> Suite:
-    groups = [
-        group.model_copy(
-            update={"policies": [change(p, f"groups[{g}].policies[{i}]") for i, p in enumerate(group.policies)]}
-        )
-        for g, group in enumerate(suite.groups)
-    ]
-    return suite.model_copy(update={"groups": groups})
-
-
 def _checked(
     suite: Suite, source: str, results: Path, root: Path, inventory: str | None, report: Rehearsal
 ) -> tuple[Prepared, Plan]:
@@ -228,11 +218,11 @@ def _mended(suite: Suite, error: SuiteError, root: Path) -> tuple[str, Suite] | 
         left = {"tasks": tasks or ["micro"], "curve_every": suite.evaluation.curve_every if tasks else 0}
         return name, suite.model_copy(update={"evaluation": suite.evaluation.model_copy(update=left)})
     if re.fullmatch(r"groups\[\d+\]\.policies", place) and any(p.rollouts for g in suite.groups for p in g.policies):
-        equal = _each_policy(suite, lambda policy, _: policy.model_copy(update={"rollouts": None}))
+        equal = rules.with_policies(suite, lambda policy, _: policy.model_copy(update={"rollouts": None}))
         return "unequal rollouts", equal
     found = re.fullmatch(r"(groups\[\d+\]\.policies\[\d+\])\.(model|chat)", place)
     if found and not (folder := root / "tokenizers" / found[1]).exists():
-        return "model", _each_policy(suite, lambda one, at: _replaced(one, folder) if at == found[1] else one)
+        return "model", rules.with_policies(suite, lambda one, at: _replaced(one, folder) if at == found[1] else one)
     return None
 
 
@@ -299,7 +289,7 @@ def _scaled(suite: Suite, report: Rehearsal) -> Suite:
         )
         return one.model_copy(update={"training": left})
 
-    return _each_policy(suite, own).model_copy(
+    return rules.with_policies(suite, own).model_copy(
         update={
             "name": f"{PREFIX}{suite.name}"[:64],
             "engine": report.engine,
@@ -338,7 +328,9 @@ def _with_standins(suite: Suite, kinds: set[str], source: str, root: Path, repor
         return replace(every, cells=tuple(cell for cell in every.cells if cell.kind in kinds))
 
     named = {kind.partition("/")[0] for kind in kinds}
-    tinier = _each_policy(suite.model_copy(update={"groups": [g for g in suite.groups if g.name in named]}), tiny)
+    tinier = rules.with_policies(
+        suite.model_copy(update={"groups": [g for g in suite.groups if g.name in named]}), tiny
+    )
     asked: dict[str, tuple[Policy, dict[str, Prompt]]] = {}
     for cell in prepared().cells:
         for policy in cell.group.policies:

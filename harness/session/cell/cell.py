@@ -113,6 +113,11 @@ def run_cell(
     return sum(learner.clock.ever for learner in learners)
 
 
+def due(every: int, step: int, last: int = -1) -> bool:
+    """Whether something is done at this step that is done every so many steps (0: never), and at the last."""
+    return every > 0 and (step % every == 0 or step == last)
+
+
 @dataclass(frozen=True, slots=True)
 class Learnt:
     """What one learner's update leaves in the journal."""
@@ -182,10 +187,10 @@ class Run:
             first, done = done + 1, done + 1 if lockstep else self._meeting(done + 1)
             learnt = self._together(done) if lockstep else self._apart(first, done)
             self._keep(learnt)
-            if self._has_curve(done):
+            if due(cell.evaluation.curve_every, done, last=steps):
                 self._curve(done)
             stop = self.stopped()
-            if stop or self._has_checkpoint(done):
+            if stop or due(cell.training.checkpoint_every, done, last=steps):
                 self._checkpoint(done)
             elif done % COMMIT_EVERY == 0:
                 self.journal.commit(done)
@@ -200,16 +205,10 @@ class Run:
             self._checkpoint(0)
         self.exchange.close()
 
-    def _has_curve(self, step: int) -> bool:
-        every = self.cell.evaluation.curve_every
-        return bool(every) and (step % every == 0 or step == self.cell.training.steps)
-
-    def _has_checkpoint(self, step: int) -> bool:
-        return step % self.cell.training.checkpoint_every == 0 or step == self.cell.training.steps
-
     def _meeting(self, step: int) -> int:
         """The next step at which all learners wait for one another."""
-        while not (self._has_curve(step) or self._has_checkpoint(step) or step % COMMIT_EVERY == 0):
+        training, every = self.cell.training, self.cell.evaluation.curve_every
+        while not any(due(n, step, training.steps) for n in (every, training.checkpoint_every, COMMIT_EVERY)):
             step += 1
         return step
 
@@ -226,7 +225,9 @@ class Run:
         for learner in self.learners:
             own = groups[learner.name]
             self._count_invalid(own)
-            records[learner.name] = self.exchange.records(learner, own, step, self._measured(step))
+            records[learner.name] = self.exchange.records(
+                learner, own, step, due(self.cell.training.measure_every, step)
+            )
             self.exchange.publish(learner, records[learner.name], step, drafts=True)
         if self.exchange.asks is not None:  # in place of each one's drafts come the scores that it gives to others'
             found = self.engines.each(lambda m: self._receiver().scores(m, step, self._prompts(step, m)), self.learners)
@@ -256,7 +257,9 @@ class Run:
         learner.clock.next_step()
         own = roll_out(learner, self.cell, step, self._prompts(step, learner), self.verifier)
         self._count_invalid(own)
-        self.exchange.publish(learner, self.exchange.records(learner, own, step, self._measured(step)), step)
+        self.exchange.publish(
+            learner, self.exchange.records(learner, own, step, due(self.cell.training.measure_every, step)), step
+        )
         return own, self._learn(learner, step, own, [], behind=self.cell.sharing.max_staleness)
 
     def _keep(self, learnt: Sequence[Learnt]) -> None:
@@ -317,7 +320,7 @@ class Run:
         with learner.clock.phase("exchange"):
             terms = learner.regime.learn([*own, *late, *again], received.inbox, context)
             terms = scheduled(terms, step, training.steps)
-        measure, told = self._measured(step), Need.GRADIENTS in learner.regime.needs
+        measure, told = due(training.measure_every, step), Need.GRADIENTS in learner.regime.needs
         valid = [(g.prompt, a) for g in own for a in g.valid]
         asked, tokens = [p for p, _ in valid], [a.tokens for _, a in valid]
         if training.kl:
@@ -354,10 +357,6 @@ class Run:
             step_rows.step_row(learner, step, own, others, received, terms, report, kl_step, kl_base, again),
             [*step_rows.trace_rows(learner, step, own, received), *step_rows.term_rows(learner.name, step, report)],
         )
-
-    def _measured(self, step: int) -> bool:
-        every = self.cell.training.measure_every
-        return bool(every) and step % every == 0
 
     def _curve(self, step: int) -> None:
         if not self.cell.evaluation.curve_every:

@@ -173,11 +173,9 @@ def plan_for(
     replaced = measured_device(calibration, machine, stands) if calibration else None
     if engine.clustered:
         devices, known = engine.devices(options, prepared.source), dict[tuple[str, str], Lengths | None]()
-        lengths = {name: _lengths(prepared.source, cell, known) for name, cell in of_kind.items()}
-        kinds = {name: (demand(of_kind[name], devices, lengths[name]), counts[name]) for name in counts}
-        plan = plan_cells(len(prepared.cells), kinds, machine, measured, replaced)
-        workers = min(jobs or plan.resources.workers, plan.resources.workers)
-        plan = replace(plan, resources=replace(plan.resources, workers=workers))
+        asks = {name: demand(cell, devices, _lengths(prepared.source, cell, known)) for name, cell in of_kind.items()}
+        kinds = {name: (asks[name], counts[name]) for name in counts}
+        plan = plan_cells(len(prepared.cells), kinds, machine, measured, replaced, jobs)
     else:
         on_gpu = machine.gpus > 0 and not str(options.get("device") or "cuda").startswith("cpu")
         machine = machine if on_gpu else machine.without_gpus()

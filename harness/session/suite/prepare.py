@@ -216,7 +216,7 @@ def prepare(
     with suppress(SuiteError):  # one that is valid only with the settings given here
         written = rules.validate(load(name), source) if overrides else None
     rules.check_roots(suite, Path(source), overrides)
-    prepared = _prepare(suite, written, source, results, overrides, only, online)
+    prepared = prepare_suite(suite, source, results, overrides, written=written, only=only, online=online)
     return prepared if shard is None else shard.of(prepared)
 
 
@@ -231,34 +231,31 @@ def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -
     source = f"{results / name}"
     suite = resolve(found.config, overrides, source)
     written = rules.validate(resolve(found.config, (), source), source)
-    prepared = _prepare(suite, written, source, results, overrides)
+    prepared = prepare_suite(suite, source, results, overrides, written=written)
     return replace(prepared, altered=(*found.altered, *prepared.altered))
 
 
-def prepare_suite(suite: Suite, source: str, results: Path, altered: Sequence[str] = ()) -> Prepared:
-    """One derived from the suite in `source`. Raises as `prepare`."""
-    return _prepare(suite, None, source, results, altered)
-
-
-def _prepare(
+def prepare_suite(
     suite: Suite,
-    written: Suite | None,
     source: str,
     results: Path,
-    overrides: Sequence[str],
+    altered: Sequence[str] = (),
+    *,
+    written: Suite | None = None,
     only: str | None = None,
     online: bool = False,
 ) -> Prepared:
+    """Of `source`, or derived from it. altered: the settings that made it of the suite `written`. Raises as `prepare`."""
     suite = rules.validate(suite, source)
-    altered = tuple(overrides) if overrides and suite != written else ()
-    suite = pinned(rules.resolved(suite, source, overrides), online)
+    settings = tuple(altered) if suite != written else ()
+    suite = pinned(rules.resolved(suite, source, altered), online)
     identity = identities(suite)
     every = suite_cells.expand(suite, lambda group, variant: identity(group.policies, variant))
     chosen = suite_cells.select(every, only)
     if not chosen:
         raise UsageError(f"--only {only}: matches none of the suite's cells (they are named group/regime/seed)")
     bases = bases_of(suite, lambda _group, policy, _seed: identity([policy], None))
-    return Prepared(source, suite, results / suite.name, tuple(every), tuple(chosen), tuple(bases), altered)
+    return Prepared(source, suite, results / suite.name, tuple(every), tuple(chosen), tuple(bases), settings)
 
 
 def lacking(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -184,6 +184,13 @@ def _policies(suite: Suite) -> Iterator[tuple[str, Policy]]:
             yield f"groups[{g}].policies[{p}]", policy
 
 
+def with_policies(suite: Suite, change: Callable[[Policy, str], Policy]) -> Suite:
+    """Each policy, with its place, as `change` returns it."""
+    changed = iter([change(policy, place) for place, policy in _policies(suite)])
+    groups = [g.model_copy(update={"policies": [next(changed) for _ in g.policies]}) for g in suite.groups]
+    return suite.model_copy(update={"groups": groups})
+
+
 def _with_files(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
     def pin(task: str | FileTask, place: str) -> str | FileTask:
         if isinstance(task, FileTask):
@@ -215,13 +222,11 @@ def _with_files(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
 
 
 def _with_starts(suite: Suite, source: str) -> Suite:
-    places = {id(policy): place for place, policy in _policies(suite)}
-
-    def resolve(policy: Policy) -> Policy:
+    def resolve(policy: Policy, of: str) -> Policy:
         stage0 = policy.stage0
         if stage0 is None or policy.is_micro:
             return policy
-        place, task = f"{places[id(policy)]}.stage0", stage0.task or str(suite.training.task)
+        place, task = f"{of}.stage0", stage0.task or str(suite.training.task)
         _check_preset(stage0, source, place)
         with at(source, f"{place}.task"):
             get_task(task)
@@ -233,8 +238,7 @@ def _with_starts(suite: Suite, source: str) -> Suite:
             )
         return policy.model_copy(update={"stage0": stage0.model_copy(update={"task": task})})
 
-    groups = [g.model_copy(update={"policies": list(map(resolve, g.policies))}) for g in suite.groups]
-    return suite.model_copy(update={"groups": groups})
+    return with_policies(suite, resolve)
 
 
 def _check_micro(policy: Policy, source: str, place: str) -> None:
