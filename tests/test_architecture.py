@@ -123,7 +123,7 @@ def test_regimes_need_no_torch() -> None:
         "harness.suite.load",
         "harness.session.suite.prepare",
         "harness.session.driver.matrix",
-        "harness.session.suite.preflight",
+        "harness.session.suite.rules",
         "harness.learning.registry",
         "harness.store.read",
         "harness.statistics",

@@ -40,7 +40,6 @@ from harness.session.driver.matrix import SILENCE_SECONDS, RunSummary, run_matri
 from harness.session.driver.progress import Reporter, watched
 from harness.session.suite import rules
 from harness.session.suite.planning import check_disk, check_feasible, check_place, plan_for
-from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import Prepared, Shard, prepare, prepare_suite, unknown_commits
 from harness.store.diagnosis import summary
 from harness.store.ingest import ingest
@@ -96,7 +95,7 @@ def run(
     def go(prepared: Prepared) -> RunSummary:
         check_place(prepared.folder)
         with watched("checking models, tokenizers and data"):
-            found = preflight(prepared, run=True)
+            found = rules.preflight(prepared, run=True)
         with watched("planning"):
             plan = check_feasible(prepared, jobs, address)
         check_disk(prepared, plan.disk)
@@ -232,7 +231,7 @@ def submit(
             raise UsageError("submit: a suite with `tune` cannot run in parts (--only, --shards)")
         shards = 1
     asked = jobs.SlurmOptions(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
-    for remark in preflight(prepared, run=False):
+    for remark in rules.preflight(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
     given = {"--only": only, "--engine": engine, "--data-dir": data_dir and str(data_dir.resolve())}
     options = [word for option, value in given.items() if value for word in (option, value)]
@@ -266,7 +265,7 @@ def plan(
 ) -> None:
     """Print a suite's memory, layout and time; exit code 1 if it does not fit."""
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only).looked()
-    for remark in preflight(prepared, run=False, elsewhere=inventory is not None):
+    for remark in rules.preflight(prepared, run=False, elsewhere=inventory is not None):
         print(f"note: {remark}", file=sys.stderr)
     if prepared.suite.tune is not None:
         _say_tuning(prepared, results, inventory)

@@ -27,7 +27,6 @@ from harness.session.driver.progress import Reporter, watched
 from harness.session.policy import at_hand
 from harness.session.suite import rules
 from harness.session.suite.planning import check_disk, check_feasible, check_place, plan_for
-from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import Prepared, prepare_suite
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
@@ -171,7 +170,7 @@ def _checked(
         try:
             _check_data(suite, source)
             prepared = prepare_suite(suite, source, results).looked()
-            remarks = preflight(prepared, run=False, elsewhere=True)
+            remarks = rules.preflight(prepared, run=False, elsewhere=True)
             plan = plan_for(prepared, inventory)
             if not plan.feasible and inventory is None:
                 report.not_rehearsed.append(f"a run on this machine, which is too small; the plan below is for {LARGE}")
@@ -205,16 +204,17 @@ def _mended(suite: Suite, error: SuiteError, root: Path) -> tuple[str, Suite] | 
     if place.startswith("engine_options.max_length"):
         options = {key: value for key, value in suite.engine_options.items() if key != "max_length"}
         return "max_length", suite.model_copy(update={"engine_options": options})
-    if place.startswith("training.max_new_tokens"):
-        return "max_new_tokens", _training(suite, max_new_tokens=TOKENS)
-    if place.startswith("training.prompts"):
-        return "too few questions", _training(suite, prompts=1)
-    if place.startswith("training."):
-        name = "task" if isinstance(suite.training.task, FileTask) else "dataset"
-        return name, _training(suite, task="micro", min_level=None)
+    mended: dict[str, tuple[str, dict[str, Any]]] = {
+        "training.max_new_tokens": ("max_new_tokens", {"max_new_tokens": TOKENS}),
+        "training.prompts": ("too few questions", {"prompts": 1}),
+        "training.": (_kind_of(suite.training.task), {"task": "micro", "min_level": None}),
+    }
+    for start, (name, fields) in mended.items():
+        if place.startswith(start):
+            return name, suite.model_copy(update={"training": suite.training.model_copy(update=fields)})
     if found := re.match(r"evaluation\.tasks\[(\d+)\]", place):
         tasks = list(suite.evaluation.tasks)
-        name = "task" if isinstance(tasks.pop(int(found[1])), FileTask) else "dataset"
+        name = _kind_of(tasks.pop(int(found[1])))
         left = {"tasks": tasks or ["micro"], "curve_every": suite.evaluation.curve_every if tasks else 0}
         return name, suite.model_copy(update={"evaluation": suite.evaluation.model_copy(update=left)})
     if re.fullmatch(r"groups\[\d+\]\.policies", place) and any(p.rollouts for g in suite.groups for p in g.policies):
@@ -226,8 +226,8 @@ def _mended(suite: Suite, error: SuiteError, root: Path) -> tuple[str, Suite] | 
     return None
 
 
-def _training(suite: Suite, **fields: Any) -> Suite:
-    return suite.model_copy(update={"training": suite.training.model_copy(update=fields)})
+def _kind_of(task: str | FileTask) -> str:
+    return "task" if isinstance(task, FileTask) else "dataset"
 
 
 def _check_keys(prepared: Prepared, report: Rehearsal) -> None:

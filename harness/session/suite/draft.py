@@ -20,7 +20,7 @@ from harness.allocation import inventory
 from harness.allocation.shapes import MICRO, chosen, cpu_bf16, load_config, load_shape
 from harness.errors import EngineError, HarnessError, UsageError
 from harness.experience.answers import Prompt
-from harness.session.policy import at_hand
+from harness.session.policy import at_hand, base_folder
 from harness.session.suite.planning import plan_for
 from harness.session.suite.prepare import prepare_suite
 from harness.suite.schema import FileTask, Policy, Suite
@@ -338,7 +338,6 @@ def _tried(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[Tried
     """Each level, asked in the style that has most right answers over all of them."""
     from harness.engines.embedded.engine import EmbeddedEngine
     from harness.session.cell.questions import scored_as
-    from harness.session.policy import base_folder
     from harness.verification.verifier import Verifier
 
     known, drafted, dtype = get_task(task), style_of(policy.chat, task), suite.engine_options.get("dtype")

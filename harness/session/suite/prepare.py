@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -21,17 +21,14 @@ from harness.session.policy import COMMIT, identity_of, local_folder, on_hub, pi
 from harness.session.suite import rules
 from harness.session.suite.lock import holding
 from harness.store.manifest import Manifest, SuiteFile, read_suite, readable, suite_files, write_suite
-from harness.store.remarks import mixed
+from harness.store.read import Snapshot
+from harness.store.remarks import STALE, Missing, missing, mixed
 from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell, Identity
 from harness.suite.load import find, load, resolve
 from harness.suite.schema import Policy, Suite, Variant
 from harness.tasks.registry import get_task, results_versions, training_source
 from harness.versions import BASE, CELL, versions
-
-if TYPE_CHECKING:
-    from harness.store.read import Snapshot
-    from harness.store.remarks import Missing
 
 _SHOWN = 4
 
@@ -263,8 +260,6 @@ def lacking(
 ) -> tuple[list[Missing], str]:
     """The cells that the table lacks, or has from other settings or code than `prepared`, `file`, or the suite as it was run; else
     what is stored alone, and why."""
-    from harness.store.remarks import missing
-
     stored = missing(snapshot, suite)
     if prepared is None and "@" not in suite and (file is not None or suite_files(results / suite)):
         try:
@@ -275,8 +270,6 @@ def lacking(
 
 
 def _compared(snapshot: Snapshot, suite: str, stored: list[Missing], prepared: Prepared) -> list[Missing]:
-    from harness.store.remarks import STALE, Missing
-
     known = {m.cell: m for m in stored}
     rows = snapshot.query(
         "SELECT group_name || '/' || regime || '/' || seed AS label, cell FROM current_cells "
