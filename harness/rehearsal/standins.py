@@ -9,15 +9,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 from transformers.utils import logging
 
+from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import corpus
+from harness.engines.protocol import Optimisation
 from harness.engines.vocabulary import in_one_line, open_vocabulary
 from harness.errors import EngineError, UsageError
 from harness.experience.answers import Prompt
+from harness.learning.terms import Objective, Term, TermAnswer
 from harness.suite.schema import Policy
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -155,29 +159,15 @@ def _shrunk(raw: Mapping[str, Any], tokenizer: Any) -> PretrainedConfig:
 
 def teach(folder: Path, policy: Policy, prompts: Sequence[Prompt]) -> None:
     """Each question's gold in a box, until about one answer in two is right."""
-    vocabulary = open_vocabulary(folder, policy.chat, policy.name)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    pairs = []
+    engine = EmbeddedEngine(policy.name, folder, chat=policy.chat, device="cpu", dtype="fp32")
+    answers = []
     for prompt in prompts:
-        answer = vocabulary.tokenizer.encode(f"\\boxed{{{prompt.gold}}}", add_special_tokens=False)
-        pairs.append((vocabulary.encode(prompt), [*answer, vocabulary.stop[0]]))
-    width, longest = max(len(asked) + len(answer) for asked, answer in pairs), max(len(answer) for _, answer in pairs)
-    ids, labels = torch.zeros(len(pairs), width, dtype=torch.long), torch.full((len(pairs), longest), -100)
-    for i, (asked, answer) in enumerate(pairs):
-        ids[i, width - len(asked) - len(answer) :] = torch.tensor([*asked, *answer])
-        labels[i, longest - len(answer) :] = torch.tensor(answer)
-    starts = torch.tensor([[width - len(asked) - len(answer)] for asked, answer in pairs])
-    places = torch.arange(width) - starts
-    mask, places = (places >= 0).long(), places.clamp(min=0)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+        answer = engine.tokenizer.encode(f"\\boxed{{{prompt.gold}}}", add_special_tokens=False)
+        answers.append(TermAnswer(prompt.id, np.array([*answer, engine.stop[0]], dtype=np.int32), advantage=1.0))
+    term = Term("taught", "own", Objective(form="nll", aggregation="constant"), tuple(answers))
+    rule = Optimisation(LEARNING_RATE, betas=(0.9, 0.999), max_tokens=1)  # the loss is the surprise of a whole answer
     for _ in range(ROUNDS):
-        logits = model(
-            input_ids=ids, attention_mask=mask, position_ids=places, logits_to_keep=longest + 1, use_cache=False
-        ).logits[:, :-1]
-        loss = torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="sum") / len(pairs)
-        if loss.item() < SURPRISE:
+        if engine.update(prompts, [term], rule).loss < SURPRISE:
             break
-        optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-    model.save_pretrained(folder)
+    engine.model.save_pretrained(folder)
+    engine.close()
