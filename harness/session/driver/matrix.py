@@ -206,7 +206,6 @@ class _Driver:
         self.cells = {c.key for c in cells}
         self.waits = {c.key: {b.key for b in prepared.bases_of(c)} & self.bases for c in cells}
         self.most = max(1, plan.resources.workers)
-        seconds = {kind.kind: kind.seconds for kind in plan.kinds}
         self.scheduler = Scheduler(Inventory(plan.resources.nodes))
         # By key, until they are granted and given to a worker
         self.jobs: dict[str, Job] = {}
@@ -214,9 +213,9 @@ class _Driver:
         own = "" if claim is None else str(claim.file)
         todo: list[Base | Cell] = [*prepared.missing(), *cells]
         for work in todo:
-            place, took = place_of(plan, work), seconds[work.kind] if isinstance(work, Cell) else 0.0
+            place = place_of(plan, work)
             self.jobs[work.key] = job_of(work, prepared.folder / work.key, place.layout, own)
-            self.requests[work.key] = Request(work.key, place.bundles, took)
+            self.requests[work.key] = Request(work.key, place.bundles, place.seconds)
         self.granted: deque[str] = deque()
         # What has failed as it need not fail again: to be tried once more, then None
         self.again: dict[str, Job | None] = {}

@@ -84,10 +84,11 @@ Options = Mapping[str, int | float | bool]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What one job reserves, and the plan's engine options, by policy."""
+    """What one job reserves, the plan's engine options, by policy, and a cell's predicted seconds."""
 
     bundles: tuple[Bundle, ...]
     layout: Mapping[str, Options]
+    seconds: float = 0.0
 
 
 # A cell in figures ------------------------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ def place_of(plan: Plan, work: Cell | Base) -> Place:
     """A base is where its policy will be."""
     if isinstance(work, Cell):
         kind = next(k for k in plan.kinds if k.kind == work.kind)
-        return Place(kind.bundles, _layout(kind, work, [p.name for p in work.group.policies]))
+        return Place(kind.bundles, _layout(kind, work, [p.name for p in work.group.policies]), kind.seconds)
     kind = next(k for k in plan.kinds if k.kind.startswith(f"{work.group.name}/"))
     own = [p.bundles for p in kind.layout.policies if p.policy == work.policy.name] if kind.layout else [kind.bundles]
     return Place(own[0], _layout(kind, work.suite, [work.policy.name]))
