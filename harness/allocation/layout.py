@@ -71,11 +71,6 @@ class Gpu:
         return int(self.memory * USABLE)
 
     @property
-    def context(self) -> int:
-        """Of each process beside its states and caches, asleep or not."""
-        return self.on.context
-
-    @property
     def host(self) -> int:
         """RAM of the processes on one GPU."""
         return LOGICAL_HOST_BYTES if self.kind == LOGICAL else HOST_BYTES
@@ -153,7 +148,7 @@ def policy_layout(
     """The fastest way to put trainer and rollouts of one policy on the same GPUs, None if nothing fits; and the bytes per GPU
     without which nothing does (0: memory is not what lacks). others: policies that sleep there meanwhile."""
     best: PolicyLayout | None = None
-    least, asleep = 0, 2 * gpu.context * others  # a sleeping process keeps its context
+    least, asleep = 0, 2 * gpu.on.context * others  # a sleeping process keeps its context
     if policy.devices not in {None, gpus}:
         return best, least
     model, on, answers = policy.model, gpu.on, work.prompts * policy.rollouts
@@ -166,15 +161,15 @@ def policy_layout(
             engines, weights = gpus // tensor_parallel, stored // tensor_parallel
             wanted, one = -(-answers // engines), kv_cache_bytes(policy, work.longest, tensor_parallel)
             for sleeps in (False, True):
-                beside = asleep + gpu.context + (gpu.context if sleeps else trainer.train)
+                beside = asleep + gpu.on.context + (gpu.on.context if sleeps else trainer.train)
                 needed = beside + weights + min(LEAST_CONCURRENT, wanted) * one
-                needed = max(needed, asleep + trainer.train + gpu.context * sleeps)
+                needed = max(needed, asleep + trainer.train + gpu.on.context * sleeps)
                 least = min(least or needed, needed)
                 if needed > gpu.usable:
                     continue
                 concurrent = min(wanted, (gpu.usable - beside - weights) // one)
                 memory = msgspec.structs.replace(
-                    trainer, rollout_weights=weights, kv_cache=concurrent * one, rollout_context=gpu.context
+                    trainer, rollout_weights=weights, kv_cache=concurrent * one, rollout_context=gpu.on.context
                 )
                 both = memory.train, memory.rollout
                 moved = (memory.states + weights) * sleeps
@@ -194,7 +189,7 @@ def policy_layout(
                     concurrent=concurrent,
                     memory=memory,
                     needed=needed,
-                    peak=asleep + (max(both) + gpu.context if sleeps else sum(both)),
+                    peak=asleep + (max(both) + gpu.on.context if sleeps else sum(both)),
                     capacity=gpu.memory,
                     host=gpu.host * gpus + host_bytes(policy, zero, gpus, gpu) + gpu.pinned * moved * gpus,
                     seconds=StepSeconds(rollout, score, train, stored / SYNC_LINK + 2 * moved / on.link),
@@ -222,7 +217,7 @@ def _trainers(policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu) -> Ite
                     trainer_states(policy, zero, ranks),
                     activations=working_bytes(policy, zero, ranks, activations, measuring),
                     measuring=measuring,
-                    context=gpu.context + REDUCE_BUCKET * policy.value_bytes * (zero >= 2),
+                    context=gpu.on.context + REDUCE_BUCKET * policy.value_bytes * (zero >= 2),
                 )
                 yield memory, micro, checkpointing, zero
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -181,9 +181,6 @@ class Plan(msgspec.Struct, frozen=True):
     disk: Disk = Disk()
     margin: Margin | None = None
 
-    def as_json(self) -> Any:
-        return msgspec.to_builtins(self)
-
 
 def plan_workers(
     cells: int,
@@ -223,10 +220,11 @@ def plan_cells(
     inventory: Inventory,
     measured: Mapping[str, float] | None = None,
     on: Device | None = None,
+    workers: int | None = None,
 ) -> Plan:
     """Cells whose policies have GPUs of their own, logical ones where there are none: so many side by side as take the least time.
     kinds: of pending cells, with their number. measured: seconds by kind, in the prediction's place. on: what a GPU does, in the
-    priors' place."""
+    priors' place. workers: most cells at once, of which the prediction knows nothing."""
     cluster = inventory if inventory.gpus else inventory.with_logical_gpus()
     pending = sum(count for _, count in kinds.values())
     half = any(p.precision == "bf16" for cell, _ in kinds.values() for p in cell.policies)
@@ -261,7 +259,7 @@ def plan_cells(
     devices = max(kind.layout.memory_bytes - kind.layout.host for kind in chosen if kind.layout)
     places = [place for kind in chosen if kind.layout for place in kind.layout.policies]
     margin = Margin(gpu.memory, gpu.memory - max(p.peak for p in places), gpu.memory - max(p.needed for p in places))
-    return _feasible(cells, chosen, [best], cluster, cluster, devices, margin if inventory.gpus else None)
+    return _feasible(cells, chosen, [best], cluster, cluster, devices, margin if inventory.gpus else None, 1, workers)
 
 
 def _jobs(kinds: Sequence[KindPlan], measured: Mapping[str, float] = {}) -> list[Request]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 import typer
@@ -13,67 +11,54 @@ from typer.core import TyperGroup
 
 import harness
 
-
-@dataclass(frozen=True)
-class _Module:
-    """One of this package, imported only when one of its commands is called."""
-
-    name: str
-
-    def __getattr__(self, command: str) -> Callable[[], Callable[..., None]]:
-        return lambda: getattr(import_module(f"harness.cli.{self.name}"), command)
-
-
-listing, making, rehearsing, results, running, sharing = map(
-    _Module, ("listing", "making", "rehearsing", "results", "running", "sharing")
-)
-COMMANDS: dict[str, dict[str, tuple[Callable[[], Callable[..., None]], str, str]]] = {
+# By heading and name: the function and its module here, imported only when it is called; what it does; an example
+COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Run": {
         "run": (
-            running.run, "Run what is missing of a suite; print its table.",
+            "running:run", "Run what is missing of a suite; print its table.",
             "run mine.yaml --only 'pair/sgt/*' --set training.steps=20",
         ),
-        "plan": (running.plan, "Memory, disk and time that a suite needs.", "plan cross_family --inventory 8xH100-80G"),
-        "rehearse": (rehearsing.rehearse, "A suite of real models with tiny ones: what would fail.", "rehearse cross_family"),
-        "submit": (running.submit, "A suite as a SLURM job.", "submit mine.yaml --slurm --time 12:00:00"),
-        "status": (results.status, "How far suites are, and why cells failed.", "status quickstart"),
-        "logs": (results.logs, "The end of a cell's log.", "logs llama-qwen/sgt/11 quickstart"),
-        "eval": (running.evaluate, "Evaluate a checkpoint through lm-eval.", "eval ./model --tasks gsm8k --limit 100 --seed 1"),
-        "doctor": (listing.doctor, "What this machine can do, or what went wrong in a run.", "doctor quickstart"),
+        "plan": ("running:plan", "Memory, disk and time that a suite needs.", "plan cross_family --inventory 8xH100-80G"),
+        "rehearse": ("running:rehearse", "A suite of real models with tiny ones: what would fail.", "rehearse cross_family"),
+        "submit": ("running:submit", "A suite as a SLURM job.", "submit mine.yaml --slurm --time 12:00:00"),
+        "status": ("results:status", "How far suites are, and why cells failed.", "status quickstart"),
+        "logs": ("results:logs", "The end of a cell's log.", "logs llama-qwen/sgt/11 quickstart"),
+        "eval": ("running:evaluate", "Evaluate a checkpoint through lm-eval.", "eval ./model --tasks gsm8k --limit 100 --seed 1"),
+        "doctor": ("listing:doctor", "What this machine can do, or what went wrong in a run.", "doctor quickstart"),
     },
     "Look": {
-        "show": (results.show, "A suite's table.", "show mine --against hacpo2026"),
-        "leaderboard": (results.leaderboard, "All results in a browser.", "leaderboard --port 8502"),
-        "sql": (results.sql, "A read-only query on the store.", "sql 'SELECT suite, count(*) FROM cells GROUP BY suite'"),
-        "regimes": (listing.regimes, "Installed regimes.", "regimes sgt"),
-        "tasks": (listing.tasks, "Evaluation tasks; accuracy of models by level.", "tasks --calibrate ./model --task ladder"),
-        "engines": (listing.engines, "Engines, and whether they can run here.", "engines"),
-        "data": (listing.data, "Benchmark sets, and where they come from.", "data --data-dir ./benchmarks"),
-        "rescore": (results.rescore, "Verify stored samples again.", "rescore quickstart"),
-        "bandit": (running.bandit, "Bias, variance and support of regimes, exactly.", "bandit bandit"),
+        "show": ("results:show", "A suite's table.", "show mine --against hacpo2026"),
+        "leaderboard": ("results:leaderboard", "All results in a browser.", "leaderboard --port 8502"),
+        "sql": ("results:sql", "A read-only query on the store.", "sql 'SELECT suite, count(*) FROM cells GROUP BY suite'"),
+        "regimes": ("listing:regimes", "Installed regimes.", "regimes sgt"),
+        "tasks": ("listing:tasks", "Evaluation tasks; accuracy of models by level.", "tasks --calibrate ./model --task ladder"),
+        "engines": ("listing:engines", "Engines, and whether they can run here.", "engines"),
+        "data": ("listing:data", "Benchmark sets, and where they come from.", "data --data-dir ./benchmarks"),
+        "rescore": ("results:rescore", "Verify stored samples again.", "rescore quickstart"),
+        "bandit": ("running:bandit", "Bias, variance and support of regimes, exactly.", "bandit bandit"),
     },
     "Extend": {
-        "new-suite": (making.new_suite, "A suite for two models.", "new-suite --models ./model-a ./model-b --task micro"),
-        "new-regime": (making.new_regime, "A package for a new regime.", "new-regime best-of-peers"),
-        "new-task": (making.new_task, "A package for a new task.", "new-task near-sums"),
-        "new-engine": (making.new_engine, "A package for a new engine.", "new-engine plain-torch"),
-        "convert": (making.convert, "A GGUF file to a model folder.", "convert model.gguf ./model"),
+        "new-suite": ("making:new_suite", "A suite for two models.", "new-suite --models ./model-a ./model-b --task micro"),
+        "new-regime": ("making:new_regime", "A package for a new regime.", "new-regime best-of-peers"),
+        "new-task": ("making:new_task", "A package for a new task.", "new-task near-sums"),
+        "new-engine": ("making:new_engine", "A package for a new engine.", "new-engine plain-torch"),
+        "convert": ("making:convert", "A GGUF file to a model folder.", "convert model.gguf ./model"),
     },
     "Share": {
-        "export": (results.export, "A report, or results in other formats.", "export quickstart --format parquet"),
-        "bundle": (sharing.bundle, "A finished suite's results as one file.", "bundle mine"),
-        "submit-check": (sharing.submit_check, "Check a bundle.", "submit-check mine.zip --re-execute 1"),
-        "import": (sharing.import_, "Take over another lab's results.", "import mine.zip --origin lab-b"),
-        "track": (sharing.track, "A run in TensorBoard, Trackio or W&B.", "track quickstart --to tensorboard --live"),
+        "export": ("results:export", "A report, or results in other formats.", "export quickstart --format parquet"),
+        "bundle": ("sharing:bundle", "A finished suite's results as one file.", "bundle mine"),
+        "submit-check": ("sharing:submit_check", "Check a bundle.", "submit-check mine.zip --re-execute 1"),
+        "import": ("sharing:import_", "Take over another lab's results.", "import mine.zip --origin lab-b"),
+        "track": ("sharing:track", "A run in TensorBoard, Trackio or W&B.", "track quickstart --to tensorboard --live"),
     },
 }  # fmt: skip
 
 
 class _Commands(UserDict[str, Any]):
     def __getitem__(self, name: str) -> Any:
-        load, _, example = self.data[name]
+        place, _, example = self.data[name]
         alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        alone.command(name, epilog=f"Example: harness {example}")(load())
+        alone.command(name, epilog=f"Example: harness {example}")(resolve_name(f"harness.cli.{place}"))
         return typer.main.get_command(alone)
 
 

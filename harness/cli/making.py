@@ -41,7 +41,6 @@ def new_suite(
     """Write a suite for two models. It samples a few dozen answers of each, and picks the level, lengths and steps from them."""
     from harness.session.suite import rules
     from harness.session.suite.draft import draft, tried
-    from harness.session.suite.rules import undeclared
     from harness.suite.load import load
 
     file = out or Path("-".join(re.sub(r"[^\w.+-]+", "-", Path(m).name.lower()) for m in models) + ".yaml")
@@ -58,7 +57,7 @@ def new_suite(
         raise UsageError(f"{file}: cannot be written: {error.strerror}") from error
     suite = rules.validate(load(str(file)), str(file))
     cells = len(suite.groups) * len(suite.regimes) * len(suite.seeds)
-    where = "".join(f" --models {shlex.quote(str(folder))}" for folder in undeclared(models, file))
+    where = "".join(f" --models {shlex.quote(str(folder))}" for folder in rules.undeclared(models, file))
     named = shlex.quote(str(file))
     first = "--set training.steps=2 --set 'seeds=[1]' --set evaluation.limit=6"
     print(

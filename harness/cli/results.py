@@ -8,6 +8,7 @@ import re
 import socket
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated
 
 import typer
@@ -32,8 +33,13 @@ from harness.store.read import Limits, Snapshot, ask
 from harness.store.text import visible
 
 FORMATS = ("table", "json", "csv", "markdown", "latex")
-# Formats of `export`, and what each writes by default
-EXPORTS = {"html": "report.html", "lm-eval": "lm-eval", "eee": "eee", "parquet": "parquet", "cards": "cards"}
+# Formats of `export` but HTML, and what writes each
+EXPORTS = {
+    "lm-eval": "harness.formats.exports:write_lm_eval",
+    "eee": "harness.formats.exports:write_every_eval_ever",
+    "parquet": "harness.formats.exports:write_parquet",
+    "cards": "harness.formats.exports:write_cards",
+}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -137,7 +143,7 @@ def sql(
 
 def export(
     suite: MaybeSuite = None,
-    format_: Annotated[str, typer.Option("--format", help=", ".join(EXPORTS))] = "html",
+    format_: Annotated[str, typer.Option("--format", help=", ".join(["html", *EXPORTS]))] = "html",
     out: Annotated[
         Path | None, typer.Option("--out", help="What to write; default report.html, or a folder named as the format.")
     ] = None,
@@ -145,11 +151,11 @@ def export(
 ) -> None:
     """A static HTML report: one file, no server. Or one suite as lm-eval's output folders, as Every Eval Ever records, as Parquet,
     as model cards with the hub's evaluation results."""
-    if format_ not in EXPORTS:
-        raise UsageError(f"--format {format_}: one of {', '.join(EXPORTS)}")
+    if format_ not in {"html", *EXPORTS}:
+        raise UsageError(f"--format {format_}: one of {', '.join(['html', *EXPORTS])}")
     if suite is None and format_ != "html":
         raise UsageError(f"--format {format_}: name the suite")
-    target = Path(EXPORTS[format_]) if out is None else out
+    target = Path("report.html" if format_ == "html" else format_) if out is None else out
     _check_target(target, format_)
     tables.refresh(results)
     suite = tables.say_what_lacks(suite, results)
@@ -159,13 +165,8 @@ def export(
         export_report(results, target, suite)
         print(f"wrote {target}", file=sys.stderr)
         return
-    from harness.formats.exports import write_cards, write_every_eval_ever, write_lm_eval, write_parquet
-
-    writers = {
-        "lm-eval": write_lm_eval, "eee": write_every_eval_ever, "cards": write_cards, "parquet": write_parquet
-    }  # fmt: skip
     with Snapshot(results) as snapshot:
-        count = writers[format_](snapshot, results, str(suite), target)
+        count = resolve_name(EXPORTS[format_])(snapshot, results, str(suite), target)
     print(f"wrote {target}: {count} {'tables' if format_ == 'parquet' else 'policies of cells'}", file=sys.stderr)
 
 

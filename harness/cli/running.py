@@ -1,13 +1,15 @@
-"""Commands that compute: run, submit, plan, eval, bandit."""
+"""Commands that compute: run, plan, rehearse, submit, eval, bandit."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NoReturn, get_args
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, NoReturn, get_args
 
 import typer
 
@@ -26,6 +28,7 @@ from harness.cli.arguments import (
     Set,
     SuiteName,
     fold,
+    print_json,
     print_report,
     print_table,
 )
@@ -37,7 +40,6 @@ from harness.session.driver.matrix import SILENCE_SECONDS, RunSummary, run_matri
 from harness.session.driver.progress import Reporter, watched
 from harness.session.suite import rules
 from harness.session.suite.planning import check_disk, check_feasible, check_place, plan_for
-from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import Prepared, Shard, prepare, prepare_suite, unknown_commits
 from harness.store.diagnosis import summary
 from harness.store.ingest import ingest
@@ -45,6 +47,9 @@ from harness.store.read import Snapshot
 from harness.tasks.registry import get_task, named
 from harness.tuning.derived import foreseen, runs
 from harness.tuning.stages import Stages
+
+if TYPE_CHECKING:
+    from harness.rehearsal.rehearse import Rehearsal
 
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, max=1024, help="Worker processes; default one per core.")]
 Silence = Annotated[
@@ -90,7 +95,7 @@ def run(
     def go(prepared: Prepared) -> RunSummary:
         check_place(prepared.folder)
         with watched("checking models, tokenizers and data"):
-            found = preflight(prepared, run=True)
+            found = rules.preflight(prepared, run=True)
         with watched("planning"):
             plan = check_feasible(prepared, jobs, address)
         check_disk(prepared, plan.disk)
@@ -226,7 +231,7 @@ def submit(
             raise UsageError("submit: a suite with `tune` cannot run in parts (--only, --shards)")
         shards = 1
     asked = jobs.SlurmOptions(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
-    for remark in preflight(prepared, run=False):
+    for remark in rules.preflight(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
     given = {"--only": only, "--engine": engine, "--data-dir": data_dir and str(data_dir.resolve())}
     options = [word for option, value in given.items() if value for word in (option, value)]
@@ -260,13 +265,13 @@ def plan(
 ) -> None:
     """Print a suite's memory, layout and time; exit code 1 if it does not fit."""
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only).looked()
-    for remark in preflight(prepared, run=False, elsewhere=inventory is not None):
+    for remark in rules.preflight(prepared, run=False, elsewhere=inventory is not None):
         print(f"note: {remark}", file=sys.stderr)
     if prepared.suite.tune is not None:
         _say_tuning(prepared, results, inventory)
     found = plan_for(prepared, inventory, address=address, calibration=calibration)
     words = f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe(found)}"
-    print_report(words, found.as_json(), json)
+    print_report(words, found, json)
     raise typer.Exit(0 if found.feasible else 1)
 
 
@@ -282,6 +287,56 @@ def _say_tuning(prepared: Prepared, results: Path, inventory: str | None) -> Non
         f"{plans[-1].cells - len(prepared.every)} cells with tuned settings stand beside these{takes}",
         file=sys.stderr,
     )
+
+
+Kept = Annotated[
+    Path | None,
+    typer.Option("--results", metavar="DIR", help="Keep what the rehearsal makes here; default a temporary folder."),
+]
+
+
+def rehearse(
+    suite: SuiteName,
+    results: Kept = None,
+    only: Only = None,
+    inventory: Inventory = None,
+    engine: Engine = None,
+    set_: Set = None,
+    data_dir: DataDir = None,
+    models: Models = None,
+    json: Json = False,
+) -> None:
+    """Run one tiny cell of every kind from start to table, and list the faults of a full run; exit code 1 if there are any."""
+    from harness.rehearsal import rehearse as way
+
+    settings = [*(set_ or ()), *([f"engine={engine}"] if engine else [])]
+    with ExitStack() as stack:
+        root = results or Path(stack.enter_context(TemporaryDirectory(prefix="harness-rehearsal-")))
+        if next(root.glob("*/suite.json"), None):
+            raise UsageError(f"--results {root}: has results of real runs; give a rehearsal another folder")
+        found, plan = way.rehearse(suite, RESULTS, root, settings, inventory, only)
+        if json:
+            print_json(found)
+        else:
+            _say_rehearsed(found)
+            print(f"\nThe full run needs\n{describe(plan)}")
+            if results:
+                print(f"the table: harness show {way.PREFIX}{found.suite} --results {found.results}", file=sys.stderr)
+    raise typer.Exit(1 if found.findings else 0)
+
+
+def _say_rehearsed(found: Rehearsal) -> None:
+    done = [cell for cell in found.cells if cell.state == "done"]
+    print(f"{found.suite}: {len(done)} of {len(found.cells)} kinds of cells rehearsed on the {found.engine} engine")
+    parts = {
+        "Would fail": [f"{f.name}: {f.place}: {f.problem}" for f in found.findings] or ["nothing that was found"],
+        "Models": [f"{name}: {what}" for name, what in found.models.items()],
+        "Not rehearsed": found.not_rehearsed,
+        "Remarks": found.remarks,
+    }
+    for title, lines in parts.items():
+        if lines:
+            print("\n".join(["", title, *map(fold, lines)]))
 
 
 def evaluate(

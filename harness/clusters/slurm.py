@@ -21,7 +21,7 @@ from harness.engines.catalogue import backend_of
 from harness.errors import HarnessError, SuiteError, UsageError
 from harness.files import disk_errors, write_atomic
 from harness.reading import in_words, read_text
-from harness.session.policy.models import pinned
+from harness.session.policy import pinned
 from harness.session.suite import rules
 from harness.session.suite.prepare import Prepared, blocks
 from harness.suite.load import load

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,9 @@ from harness.session.cell.manifests import label_of
 from harness.session.cell.questions import as_asked, training_prompts
 from harness.session.driver.matrix import run_matrix
 from harness.session.driver.progress import Reporter, watched
-from harness.session.policy.models import at_hand
+from harness.session.policy import at_hand
 from harness.session.suite import rules
 from harness.session.suite.planning import check_disk, check_feasible, check_place, plan_for
-from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import Prepared, prepare_suite
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
@@ -40,16 +39,16 @@ from harness.suite.schema import FileTask, Policy, Suite, Variant
 from harness.tasks.data import SETS, SOURCES
 from harness.tasks.data import load as load_data
 
+# Prefix of the rehearsal's suite, so that its results are kept apart
 PREFIX = "rehearsal-"
-"""Prefix of the rehearsal's suite, so that its results are kept apart."""
+# What the full run is planned for where it does not fit this machine and nothing else is stated
 LARGE = "8xH100-80G"
-"""What the full run is planned for where it does not fit this machine and nothing else is stated."""
+# Seconds without progress after which a cell's worker is hung
 SECONDS = 300.0
-"""Seconds without progress after which a cell's worker is hung."""
 STEPS, PROMPTS, ROLLOUTS, TOKENS, QUESTIONS = 2, 2, 4, 32, 2
 SMALL_VLLM = {"rollout_memory": 0.05, "rollout_sequences": 16}
+# Engine options that a rehearsal takes over, as far as its engine has them; the layout is this machine's
 KEPT_OPTIONS = ("dtype", "zero_stage", "gradient_checkpointing", "lora", "checkpointing")
-"""Engine options that a rehearsal takes over, as far as its engine has them; the layout is this machine's."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -98,9 +97,9 @@ def examine(
         shutil.rmtree(root / made, ignore_errors=True)
     report = Rehearsal(suite=suite.name, engine=suite.engine, results=str(root / "results"))
     with watched("checking models, tokenizers and data"):
-        suite = _each_policy(suite, lambda policy, place: _with_tokenizer(policy, place, root, report))
+        suite = rules.with_policies(suite, lambda policy, place: _with_tokenizer(policy, place, root, report))
         prepared, plan = _checked(suite, source, results, root, inventory, report)
-    report.needs = plan.as_json()
+    report.needs = msgspec.to_builtins(plan)
     _check_keys(prepared, report)
     try:
         check_place(prepared.folder)
@@ -163,16 +162,6 @@ def _replaced(policy: Policy, folder: Path) -> Policy:
     return policy.model_copy(update={"model": str(folder), "revision": None})
 
 
-def _each_policy(suite: Suite, change: Callable[[Policy, str], Policy]) -> Suite:
-    groups = [
-        group.model_copy(
-            update={"policies": [change(p, f"groups[{g}].policies[{i}]") for i, p in enumerate(group.policies)]}
-        )
-        for g, group in enumerate(suite.groups)
-    ]
-    return suite.model_copy(update={"groups": groups})
-
-
 def _checked(
     suite: Suite, source: str, results: Path, root: Path, inventory: str | None, report: Rehearsal
 ) -> tuple[Prepared, Plan]:
@@ -181,7 +170,7 @@ def _checked(
         try:
             _check_data(suite, source)
             prepared = prepare_suite(suite, source, results).looked()
-            remarks = preflight(prepared, run=False, elsewhere=True)
+            remarks = rules.preflight(prepared, run=False, elsewhere=True)
             plan = plan_for(prepared, inventory)
             if not plan.feasible and inventory is None:
                 report.not_rehearsed.append(f"a run on this machine, which is too small; the plan below is for {LARGE}")
@@ -215,29 +204,30 @@ def _mended(suite: Suite, error: SuiteError, root: Path) -> tuple[str, Suite] | 
     if place.startswith("engine_options.max_length"):
         options = {key: value for key, value in suite.engine_options.items() if key != "max_length"}
         return "max_length", suite.model_copy(update={"engine_options": options})
-    if place.startswith("training.max_new_tokens"):
-        return "max_new_tokens", _training(suite, max_new_tokens=TOKENS)
-    if place.startswith("training.prompts"):
-        return "too few questions", _training(suite, prompts=1)
-    if place.startswith("training."):
-        name = "task" if isinstance(suite.training.task, FileTask) else "dataset"
-        return name, _training(suite, task="micro", min_level=None)
+    mended: dict[str, tuple[str, dict[str, Any]]] = {
+        "training.max_new_tokens": ("max_new_tokens", {"max_new_tokens": TOKENS}),
+        "training.prompts": ("too few questions", {"prompts": 1}),
+        "training.": (_kind_of(suite.training.task), {"task": "micro", "min_level": None}),
+    }
+    for start, (name, fields) in mended.items():
+        if place.startswith(start):
+            return name, suite.model_copy(update={"training": suite.training.model_copy(update=fields)})
     if found := re.match(r"evaluation\.tasks\[(\d+)\]", place):
         tasks = list(suite.evaluation.tasks)
-        name = "task" if isinstance(tasks.pop(int(found[1])), FileTask) else "dataset"
+        name = _kind_of(tasks.pop(int(found[1])))
         left = {"tasks": tasks or ["micro"], "curve_every": suite.evaluation.curve_every if tasks else 0}
         return name, suite.model_copy(update={"evaluation": suite.evaluation.model_copy(update=left)})
     if re.fullmatch(r"groups\[\d+\]\.policies", place) and any(p.rollouts for g in suite.groups for p in g.policies):
-        equal = _each_policy(suite, lambda policy, _: policy.model_copy(update={"rollouts": None}))
+        equal = rules.with_policies(suite, lambda policy, _: policy.model_copy(update={"rollouts": None}))
         return "unequal rollouts", equal
     found = re.fullmatch(r"(groups\[\d+\]\.policies\[\d+\])\.(model|chat)", place)
     if found and not (folder := root / "tokenizers" / found[1]).exists():
-        return "model", _each_policy(suite, lambda one, at: _replaced(one, folder) if at == found[1] else one)
+        return "model", rules.with_policies(suite, lambda one, at: _replaced(one, folder) if at == found[1] else one)
     return None
 
 
-def _training(suite: Suite, **fields: Any) -> Suite:
-    return suite.model_copy(update={"training": suite.training.model_copy(update=fields)})
+def _kind_of(task: str | FileTask) -> str:
+    return "task" if isinstance(task, FileTask) else "dataset"
 
 
 def _check_keys(prepared: Prepared, report: Rehearsal) -> None:
@@ -299,7 +289,7 @@ def _scaled(suite: Suite, report: Rehearsal) -> Suite:
         )
         return one.model_copy(update={"training": left})
 
-    return _each_policy(suite, own).model_copy(
+    return rules.with_policies(suite, own).model_copy(
         update={
             "name": f"{PREFIX}{suite.name}"[:64],
             "engine": report.engine,
@@ -338,7 +328,9 @@ def _with_standins(suite: Suite, kinds: set[str], source: str, root: Path, repor
         return replace(every, cells=tuple(cell for cell in every.cells if cell.kind in kinds))
 
     named = {kind.partition("/")[0] for kind in kinds}
-    tinier = _each_policy(suite.model_copy(update={"groups": [g for g in suite.groups if g.name in named]}), tiny)
+    tinier = rules.with_policies(
+        suite.model_copy(update={"groups": [g for g in suite.groups if g.name in named]}), tiny
+    )
     asked: dict[str, tuple[Policy, dict[str, Prompt]]] = {}
     for cell in prepared().cells:
         for policy in cell.group.policies:

@@ -9,15 +9,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 from transformers.utils import logging
 
+from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import corpus
+from harness.engines.protocol import Optimisation
 from harness.engines.vocabulary import in_one_line, open_vocabulary
 from harness.errors import EngineError, UsageError
 from harness.experience.answers import Prompt
+from harness.learning.terms import Objective, Term, TermAnswer
 from harness.suite.schema import Policy
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -30,29 +34,30 @@ TOKENIZER_FILES = (
     "chat_template",
     "generation_config",
 )
+# Of every stand-in, where its architecture has the setting
 WIDTH = {
     "hidden_size": 64, "num_attention_heads": 2, "head_dim": 32, "intermediate_size": 128, "moe_intermediate_size": 64,
     "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
 }  # fmt: skip
-"""Of every stand-in, where its architecture has the setting."""
 LAYERS, MOST_LAYERS = 2, 4
+# Rows of Llama 3's vocabulary, whose tokenizer joins up to three digits; the others' stand-ins have single digits
 LLAMA3 = 128_256
-"""Rows of Llama 3's vocabulary, whose tokenizer joins up to three digits; the others' stand-ins have single digits."""
 SPECIAL = {
     False: ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
     True: ["<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
 }
+# ChatML, or roles between header tokens as Llama 3 has them
 TEMPLATE = {
     False: "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
     True: "{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content }}<|eot_id|>{% endfor %}"
     "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
 }
-"""ChatML, or roles between header tokens as Llama 3 has them."""
+# Passes over the taught questions at most, and the surprise (nats) of a whole answer at which they end: every other is
+# right
 ROUNDS, LEARNING_RATE, SURPRISE = 80, 3e-3, 0.7
-"""Passes over the taught questions at most, and the surprise (nats) of a whole answer at which they end: every other is right."""
+# Of a stand-in's first weights: smaller ones learn slowly at this width
 DEVIATION = 0.1
-"""Of a stand-in's first weights: smaller ones learn slowly at this width."""
 
 
 def fault_of(policy: Policy, folder: Path) -> tuple[str, str] | None:
@@ -154,29 +159,15 @@ def _shrunk(raw: Mapping[str, Any], tokenizer: Any) -> PretrainedConfig:
 
 def teach(folder: Path, policy: Policy, prompts: Sequence[Prompt]) -> None:
     """Each question's gold in a box, until about one answer in two is right."""
-    vocabulary = open_vocabulary(folder, policy.chat, policy.name)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    pairs = []
+    engine = EmbeddedEngine(policy.name, folder, chat=policy.chat, device="cpu", dtype="fp32")
+    answers = []
     for prompt in prompts:
-        answer = vocabulary.tokenizer.encode(f"\\boxed{{{prompt.gold}}}", add_special_tokens=False)
-        pairs.append((vocabulary.encode(prompt), [*answer, vocabulary.stop[0]]))
-    width, longest = max(len(asked) + len(answer) for asked, answer in pairs), max(len(answer) for _, answer in pairs)
-    ids, labels = torch.zeros(len(pairs), width, dtype=torch.long), torch.full((len(pairs), longest), -100)
-    for i, (asked, answer) in enumerate(pairs):
-        ids[i, width - len(asked) - len(answer) :] = torch.tensor([*asked, *answer])
-        labels[i, longest - len(answer) :] = torch.tensor(answer)
-    starts = torch.tensor([[width - len(asked) - len(answer)] for asked, answer in pairs])
-    places = torch.arange(width) - starts
-    mask, places = (places >= 0).long(), places.clamp(min=0)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+        answer = engine.tokenizer.encode(f"\\boxed{{{prompt.gold}}}", add_special_tokens=False)
+        answers.append(TermAnswer(prompt.id, np.array([*answer, engine.stop[0]], dtype=np.int32), advantage=1.0))
+    term = Term("taught", "own", Objective(form="nll", aggregation="constant"), tuple(answers))
+    rule = Optimisation(LEARNING_RATE, betas=(0.9, 0.999), max_tokens=1)  # the loss is the surprise of a whole answer
     for _ in range(ROUNDS):
-        logits = model(
-            input_ids=ids, attention_mask=mask, position_ids=places, logits_to_keep=longest + 1, use_cache=False
-        ).logits[:, :-1]
-        loss = torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="sum") / len(pairs)
-        if loss.item() < SURPRISE:
+        if engine.update(prompts, [term], rule).loss < SURPRISE:
             break
-        optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-    model.save_pretrained(folder)
+    engine.model.save_pretrained(folder)
+    engine.close()

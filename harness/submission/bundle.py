@@ -25,7 +25,7 @@ from harness.errors import StoreError, UsageError
 from harness.files import write_atomic
 from harness.reading import in_words, read_bytes
 from harness.session.cell.manifests import processor
-from harness.session.policy.models import local_folder
+from harness.session.policy import local_folder
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, remedy, write_manifest, write_suite

@@ -19,7 +19,7 @@ from harness.errors import DataError, PluginError, StoreError, SuiteError, Usage
 from harness.evaluation.metrics import votes
 from harness.learning import registry
 from harness.scoring.catalogue import called
-from harness.session.cell.manifests import base_manifest, bases_of, cell_manifest, label_of, suite_file
+from harness.session.cell.manifests import bases_of, label_of, manifest_of, suite_file
 from harness.session.single.rescoring import stored_sample
 from harness.session.suite import rules
 from harness.statistics import paired
@@ -127,7 +127,7 @@ class Evidence:
             return self._identity(f"base {group.name}/{policy.name}" + ("" if seed is None else f"/{seed}"))
 
         bases = bases_of(self.resolved, identity)
-        return {label_of(m): m for m in (*map(cell_manifest, self.derived), *map(base_manifest, bases))}
+        return {label_of(m): m for m in (*map(manifest_of, self.derived), *map(manifest_of, bases))}
 
     def same(self, said: object, right: object, place: str, words: str) -> None:
         """Raises UsageError with the first difference."""

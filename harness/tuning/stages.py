@@ -1,11 +1,14 @@
 """A tuned suite's runs: trials by rungs, the check, the table. Each follows from the suite and stored results alone, so a killed
-run goes on."""
+run goes on. Optuna says which settings to try next, by seed and stored results: no study is kept, each batch makes a new one from
+the trials so far, whichever cell ended first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
 
 from harness.errors import Fault, HarnessError, SuiteError, UsageError
 from harness.session.suite.prepare import Prepared, prepare_suite
@@ -15,7 +18,10 @@ from harness.store.read import Snapshot
 from harness.store.tuning import Trial, Tuned, Tuning, write_tuning
 from harness.store.tuning_table import Scores, scores
 from harness.suite.schema import Suite, Variant
+from harness.suite.seeds import derive
+from harness.suite.space import Range, Space
 from harness.tuning.derived import (
+    Chosen,
     TrialRequest,
     check_suite,
     check_variants,
@@ -28,11 +34,22 @@ from harness.tuning.derived import (
     tune_of,
     tuned_name,
 )
-from harness.tuning.proposals import CompletedTrial, propose
 
 # Of a setting, which would come again: such a trial is over and has lost. Any other failure holds tuning up until it is
 # mended
 OWN_FAULTS = (Fault.NOT_FINITE, Fault.EXPLODED, Fault.COLLAPSED, Fault.TRUNCATED)
+
+_SEEDS = 2**32
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedTrial:
+    """value: its score where it ran to the end; shorter: scores by steps of its shorter runs."""
+
+    number: int
+    settings: Chosen
+    value: float | None
+    shorter: Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,3 +215,84 @@ def _trial(variant: str, told: CompletedTrial, top: int, scored: Mapping[str, fl
     score = None if ended and told.value is None else scored.get(name)
     fault = "training failed" if score is None else ""
     return Trial(number=told.number, variant=name, settings=dict(told.settings), steps=steps, score=score, fault=fault)
+
+
+# Which settings to try next ---------------------------------------------------------------------------------------------
+
+
+def propose(
+    spaces: Mapping[str, Space],
+    defaults: Chosen,
+    told: Sequence[CompletedTrial],
+    numbers: Sequence[int],
+    sampler: Literal["tpe", "random"],
+    seed: int,
+) -> list[dict[str, Any]]:
+    """Settings of the trials `numbers`, one batch. Of trial 0 the defaults; without trials so far, or by `random`, each from
+    a generator that `seed` and its number decide: settings that two regimes share are the same in both. Raises UsageError
+    without Optuna."""
+    if not spaces:
+        return [dict(defaults) for _ in numbers]
+    optuna = _optuna()
+    later = [n for n in numbers if n != 0]
+    if sampler == "random" or not told:
+        drawn = [
+            _ask(
+                optuna, optuna.samplers.RandomSampler(seed=derive(seed, "trial", n) % _SEEDS), spaces, defaults, (), 1
+            )[0]
+            for n in later
+        ]
+    else:
+        tpe = optuna.samplers.TPESampler(
+            seed=derive(seed, "batch", later[0]) % _SEEDS, n_startup_trials=2, constant_liar=True
+        )
+        drawn = _ask(optuna, tpe, spaces, defaults, told, len(later))
+    ready = iter(drawn)
+    return [dict(defaults) if n == 0 else {**defaults, **next(ready)} for n in numbers]
+
+
+def _ask(
+    optuna: ModuleType,
+    sampler: Any,
+    spaces: Mapping[str, Space],
+    defaults: Chosen,
+    told: Sequence[CompletedTrial],
+    count: int,
+) -> list[dict[str, Any]]:
+    """`count` settings; those that were just asked for count as under way."""
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    of = {name: _distribution(optuna, space) for name, space in spaces.items()}
+    states = optuna.trial.TrialState
+    for trial in told:
+        params = {name: _place(space, trial.settings[name], defaults[name]) for name, space in spaces.items()}
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=states.PRUNED if trial.value is None else states.COMPLETE, params=params, distributions=of,
+                value=trial.value, intermediate_values=dict(trial.shorter),
+            )
+        )  # fmt: skip
+    asked = [study.ask(of).params for _ in range(count)]
+    return [{name: _value(space, params[name], defaults[name]) for name, space in spaces.items()} for params in asked]
+
+
+def _distribution(optuna: ModuleType, space: Space) -> Any:
+    if isinstance(space, Range):
+        return optuna.distributions.FloatDistribution(0.0, 1.0)
+    return optuna.distributions.CategoricalDistribution(tuple(range(len(space.values))))
+
+
+def _place(space: Space, value: Any, default: Any) -> float | int:
+    return space.unit(value, default) if isinstance(space, Range) else space.values.index(value)
+
+
+def _value(space: Space, place: Any, default: Any) -> Any:
+    return space.at(place, default) if isinstance(space, Range) else space.values[place]
+
+
+def _optuna() -> ModuleType:
+    try:
+        import optuna
+    except ImportError:
+        raise UsageError("a suite with `tune` needs Optuna: pip install 'experience-sharing-harness[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna

@@ -249,7 +249,7 @@ def test_workers_share_gpus_by_memory_and_by_time(size, busy, inventory, togethe
 
 @pytest.mark.parametrize("inventory", ["8xH100-80G", "1xH100-80G"])
 def test_fields_that_other_programs_rely_on(inventory: str) -> None:
-    document = json.loads(json.dumps(plan(inventory, PAIR).as_json()))
+    document = json.loads(msgspec.json.encode(plan(inventory, PAIR)))
     assert {"feasible", "shortfall", "cells", "pending", "resources", "predicted", "kinds", "disk", "margin"} == set(
         document
     )

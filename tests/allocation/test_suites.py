@@ -8,7 +8,7 @@ from harness.allocation.cost_model import Lengths
 from harness.allocation.inventory import parse
 from harness.allocation.layout import HOST_BYTES
 from harness.allocation.planner import plan_cells
-from harness.session.suite.demands import demand, regime_load
+from harness.session.suite.planning import demand
 from harness.suite.cells import Cell, Identity, expand
 from harness.suite.load import load, shipped
 
@@ -38,10 +38,10 @@ def test_what_a_regimes_declarations_imply() -> None:
     cells = cells_of("beyond")
     group = next(iter(cells)).partition("/")[0]
     names = ("independent", "naive", "sgt", "xgrpo", "hacpo", "luffy", "chord", "graft-luffy")
-    found = {name: regime_load(cells[f"{group}/{name}"]) for name in names}
-    assert {name: load[:2] for name, load in found.items()} == {
-        "independent": (0.0, 0.0), "naive": (1.0, 1.0), "sgt": (0.1, 0.0), "xgrpo": (0.0, 0.0), "hacpo": (1.0, 0.0),
-        "luffy": (1.0, 0.0), "chord": (1.0, 0.0), "graft-luffy": (1.0, 0.0),
+    found = {name: demand(cells[f"{group}/{name}"]).workload for name in names}  # of two policies: one peer
+    assert {name: (load.trained, load.scored) for name, load in found.items()} == {
+        "independent": (1.0, 0.0), "naive": (2.0, 1.0), "sgt": (1.1, 0.0), "xgrpo": (1.0, 0.0), "hacpo": (2.0, 0.0),
+        "luffy": (2.0, 0.0), "chord": (2.0, 0.0), "graft-luffy": (2.0, 0.0),
     }  # fmt: skip
 
 

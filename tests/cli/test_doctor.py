@@ -9,8 +9,8 @@ import pytest
 from running import harness
 
 from harness.cache import cache_folder
-from harness.cli import checkup
-from harness.cli.checkup import Check, examine
+from harness.cli import listing
+from harness.cli.listing import Check, examine
 from harness.engines.embedded import warmup
 from harness.tasks.data import SETS, cached_path
 
@@ -38,7 +38,7 @@ def test_the_cache_it_vouches_for_holds_all_that_is_kept(cache, tmp_path, monkey
 
 
 def test_a_cache_that_cannot_be_written(cache, monkeypatch):
-    monkeypatch.setattr(checkup.os, "access", lambda *_: False)  # root may write everywhere
+    monkeypatch.setattr(listing.os, "access", lambda *_: False)  # root may write everywhere
     check = checks()["cache"]
     assert (check.ok, check.needed) == (False, True)
     assert "HARNESS_CACHE" in check.advice
@@ -66,7 +66,7 @@ def test_what_is_missing_is_said_and_what_is_needed_decides(monkeypatch, tmp_pat
 def test_the_gpus_are_those_that_cuda_shows(cache, nvidia_smi, monkeypatch):
     """Every number true, 3."""
     nvidia_smi(2)
-    assert checkup._gpu() == Check("gpu", True, "0: H100 of 86 GB; 1: H100 of 86 GB")
+    assert listing._gpu() == Check("gpu", True, "0: H100 of 86 GB; 1: H100 of 86 GB")
     for chosen in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
-        assert (checkup._gpu().ok, checkup._gpu().found) == (False, f"none that CUDA_VISIBLE_DEVICES={chosen!r} leaves")
+        assert (listing._gpu().ok, listing._gpu().found) == (False, f"none that CUDA_VISIBLE_DEVICES={chosen!r} leaves")

@@ -16,7 +16,7 @@ from running import harness, here, installed
 from harness.allocation.shapes import shipped
 from harness.rehearsal import standins
 from harness.rehearsal.rehearse import Rehearsal, examine
-from harness.session.cell.manifests import cell_manifest, mark
+from harness.session.cell.manifests import manifest_of, mark
 from harness.session.suite.prepare import prepare
 from harness.suite.schema import Policy
 
@@ -110,7 +110,7 @@ def taken_key(raw: dict[str, Any], place: Path) -> None:
     (place / "first.yaml").write_text(yaml.safe_dump(raw))
     prepared = prepare(str(place / "first.yaml"), place / "results")
     cell = prepared.every[0]
-    mark(prepared.folder / cell.key, msgspec.structs.replace(cell_manifest(cell), regime="luffy"), "done")
+    mark(prepared.folder / cell.key, msgspec.structs.replace(manifest_of(cell), regime="luffy"), "done")
 
 
 FAULTS: dict[str, Spoil] = {

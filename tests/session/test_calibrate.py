@@ -13,7 +13,7 @@ from harness.cli.app import app
 from harness.engines.protocol import Sample
 from harness.errors import UsageError
 from harness.experience.answers import Prompt
-from harness.session.single.calibrate import calibrate, first_question, measured, questions_of, rescues
+from harness.session.single.calibrate import NEXT_QUESTION, calibrate, cut_at, measured, questions_of, rescues
 from harness.tasks.ladder import evaluation_prompts
 from harness.verification.verifier import Verifier
 
@@ -47,7 +47,7 @@ def test_rescues_both_ways() -> None:
 
 
 def test_a_base_model_ends_where_it_asks_itself_the_next_question() -> None:
-    cut = first_question(sample("4 + 7 = 11. \\boxed{11}\n\nQ: What", finished=False))
+    cut = cut_at(sample("4 + 7 = 11. \\boxed{11}\n\nQ: What", finished=False), NEXT_QUESTION)
     assert (cut.text, cut.finished) == ("4 + 7 = 11. \\boxed{11}", True)
 
 

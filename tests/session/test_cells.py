@@ -19,8 +19,8 @@ from harness.learning.regime import Measured
 from harness.learning.terms import Schedule
 from harness.phases import Interrupted
 from harness.session.cell import cell as cells
-from harness.session.cell.manifests import base_manifest, state_of
-from harness.session.policy.models import micro_spec
+from harness.session.cell.manifests import manifest_of, state_of
+from harness.session.policy import micro_spec
 from harness.session.single.rescoring import rescore_results
 from harness.session.single.standalone import evaluate_checkpoint
 from harness.session.suite.prepare import prepare
@@ -304,7 +304,7 @@ def test_a_base_for_each_seed(tmp_path):
     for one in prepared.cells:
         assert [(x.policy.name, x.seed) for x in prepared.bases_of(one)] == [(a.name, one.seed), (b.name, None)]
     assert len({x.key for x in prepared.bases} | {micro_spec(p, seed).key for p in (a, b) for seed in (1, 2)}) == 6
-    assert [base_manifest(x).seed for x in prepared.bases[:2]] == [1, 2]
+    assert [manifest_of(x).seed for x in prepared.bases[:2]] == [1, 2]
 
 
 def test_each_policy_is_asked_in_its_own_style(suite_file, tmp_path):

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from running import cell, rows, run
 
@@ -18,9 +19,9 @@ from harness.session.cell import resume_point
 from harness.session.cell.manifests import state_of
 from harness.session.single.standalone import evaluate_checkpoint
 from harness.session.suite import planning
-from harness.session.suite.demands import asked
 from harness.session.suite.planning import plan_for
 from harness.session.suite.prepare import prepare
+from harness.session.suite.rules import asked
 from harness.suite.schema import Evaluation
 
 pytestmark = pytest.mark.slow
@@ -183,7 +184,7 @@ def test_running_cells_hold_two_whole_checkpoints(suite_file, tmp_path):
     )
     plan = plan_for(prepared, "2cpu-8G")
     assert plan.disk.kept == pytest.approx(sum(planning.cell_disk(c).kept for c in prepared.cells), rel=0.1)
-    assert json.loads(json.dumps(plan.as_json()))["disk"]["kept"] == plan.disk.kept
+    assert json.loads(msgspec.json.encode(plan))["disk"]["kept"] == plan.disk.kept
 
 
 def test_the_guard_knows_real_sizes(tmp_path):

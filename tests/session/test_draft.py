@@ -13,11 +13,9 @@ from transformers import LlamaConfig, Qwen2Config
 import harness.engines.embedded
 from harness.engines.embedded.families import build_tokenizer
 from harness.errors import PluginError, UsageError
-from harness.session.suite.draft import SIZES, draft, tried
-from harness.session.suite.preflight import preflight
+from harness.session.suite.draft import SIZES, STEPS, Findings, Tried, draft, settled, tried
 from harness.session.suite.prepare import prepare
-from harness.session.suite.rules import undeclared
-from harness.session.suite.trial import STEPS, Findings, Tried, settled
+from harness.session.suite.rules import preflight, undeclared
 from harness.suite.schema import Suite
 
 SIZED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")

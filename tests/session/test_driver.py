@@ -17,7 +17,7 @@ from harness.engines.openrlhf.plugin import Settings
 from harness.errors import Fault, HarnessError, UsageError
 from harness.session.cell.cell import run_cell
 from harness.session.cell.learners import Clock
-from harness.session.cell.manifests import base_manifest, cell_manifest, mark
+from harness.session.cell.manifests import manifest_of, mark
 from harness.session.driver import matrix, progress
 from harness.session.driver.jobs import Alive, Finished, Heartbeat, Job, encoder, job_of, to_worker
 from harness.session.driver.matrix import WorkerProcess, _Driver, run_matrix
@@ -250,8 +250,8 @@ def test_what_was_looked_at_stays_until_one_looks_again(tmp_path: Path) -> None:
     prepared = prepare("quickstart", tmp_path)
     before = prepared.looked()
     first, base = prepared.cells[0], prepared.bases[0]
-    mark(prepared.folder / first.key, cell_manifest(first), "done", attempts=1)
-    mark(prepared.folder / base.key, base_manifest(base), "done", attempts=1)
+    mark(prepared.folder / first.key, manifest_of(first), "done", attempts=1)
+    mark(prepared.folder / base.key, manifest_of(base), "done", attempts=1)
     assert (first in before.pending(), base in before.missing(), before.done()) == (True, True, [])
     for now in (prepared, before.looked()):  # without a look each question is asked of the disk
         assert (first in now.pending(), base in now.missing(), now.done()) == (False, False, [first])

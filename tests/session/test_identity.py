@@ -14,8 +14,8 @@ import pytest
 from harness.allocation import inventory, shapes
 from harness.learning import registry
 from harness.learning.regime import Regime
-from harness.session.cell.manifests import cell_manifest, mark
-from harness.session.policy import models as weights
+from harness.session import policy as weights
+from harness.session.cell.manifests import manifest_of, mark
 from harness.session.suite.prepare import prepare
 from harness.tasks import data
 from harness.versions import recorded
@@ -114,7 +114,7 @@ def test_a_hub_commit(tmp_path: Path) -> None:
     first = prepare(str(file), tmp_path / "results")
     assert first.cells[0].group.policies[0].revision == "a" * 40, "what is loaded is what the key names"
     assert first.notes() == [f"model octo: maker/octo, commit {'a' * 40}"]
-    assert cell_manifest(first.cells[0]).policies[0].revision == "a" * 40
+    assert manifest_of(first.cells[0]).policies[0].revision == "a" * 40
     hub_ref(tmp_path, "b" * 40)
     second = prepare(str(file), tmp_path / "results")
     assert len({p.cells[0].key for p in (unknown, first, second)}) == 3
@@ -193,7 +193,7 @@ def test_status_says_why_a_cell_is_to_be_run_anew(suite: Path, folder: Path, tmp
     results = tmp_path / "results"
     done = prepare(str(suite), results)
     for cell in done.cells:
-        mark(done.folder / cell.key, cell_manifest(cell), "done", attempts=1)
+        mark(done.folder / cell.key, manifest_of(cell), "done", attempts=1)
     assert {s.state for s in done.status()} == {"done"}
 
     def reason(*overrides: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 import streamlit as st
 
 from harness.cli.tables import show_suite
-from harness.session.cell.manifests import cell_manifest, mark
+from harness.session.cell.manifests import manifest_of, mark
 from harness.session.suite.prepare import prepare
 from harness.store.ingest import ingest
 from harness.store.journal import Journal
@@ -44,7 +44,7 @@ def suite(tmp_path: Path) -> Iterator[Path]:
     prepared.record()
     for cell in prepared.cells:
         folder = prepared.folder / cell.key
-        mark(folder, cell_manifest(cell), "done", attempts=1)
+        mark(folder, manifest_of(cell), "done", attempts=1)
         journal = Journal(folder)
         for policy in ("a", "b"):
             journal.append(StepRow(policy=policy, step=1, rollouts=8))
@@ -131,7 +131,7 @@ def test_an_interrupted_run_lacks_all_that_it_had_not_begun(suite: Path, tmp_pat
     prepared = prepare(str(suite), results)
     prepared.record()
     first = prepared.cells[0]
-    mark(prepared.folder / first.key, cell_manifest(first), "running", attempts=1)
+    mark(prepared.folder / first.key, manifest_of(first), "running", attempts=1)
     ingest(results)
     found = lacks("cut", results)
     assert len(found) == 8

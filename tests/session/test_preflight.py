@@ -18,8 +18,8 @@ from harness.allocation import inventory
 from harness.engines.catalogue import MICRO_FAMILIES
 from harness.engines.embedded.families import FAMILIES
 from harness.errors import SuiteError
-from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare
+from harness.session.suite.rules import preflight
 
 SUITE = """
 groups:
@@ -304,9 +304,9 @@ def test_a_run_on_a_cpu_that_emulates_bf16_is_remarked(suite, broken, monkeypatc
     """24.6: the precision stays what the key says; that it takes longer here is said."""
     config = json.loads((broken / "config.json").read_text())
     (broken / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
-    monkeypatch.setattr("harness.session.suite.preflight.cpu_bf16", lambda: "AMX")
+    monkeypatch.setattr("harness.session.suite.rules.cpu_bf16", lambda: "AMX")
     assert remarks(suite(broken)) == []
-    monkeypatch.setattr("harness.session.suite.preflight.cpu_bf16", lambda: "")
+    monkeypatch.setattr("harness.session.suite.rules.cpu_bf16", lambda: "")
     (said,) = remarks(suite(broken))
     assert said.startswith(f"{broken}: on this CPU bf16 takes 2.5 to 5 times as long as fp32")
     assert remarks(suite(broken), "engine_options.dtype=fp32") == remarks(suite(broken), run=False) == []

@@ -19,7 +19,7 @@ from harness.learning.hints import Hint
 from harness.learning.regime import Regime
 from harness.session.cell import cell as cells
 from harness.session.cell import learners, questions
-from harness.session.suite.demands import demand
+from harness.session.suite.planning import demand
 from harness.session.suite.prepare import Prepared, prepare
 from harness.tokenization.codec import TokenCodec
 from harness.verification.verdict import Verdict

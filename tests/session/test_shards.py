@@ -18,7 +18,7 @@ from running import harness, here, ok, start, wait_until
 
 from harness.cli.results import status
 from harness.errors import UsageError
-from harness.session.cell.manifests import cell_manifest
+from harness.session.cell.manifests import manifest_of
 from harness.session.suite.prepare import Shard, prepare
 from harness.store.database import kind_of_mount, on_network, store_path
 from harness.store.manifest import Provenance, read_suite, write_manifest
@@ -58,7 +58,7 @@ def test_status_says_where_pairs_run_on_unlike_processors_before_all_are_done(su
     fast = ["seeds=[3,4]", "engine_options.numerics=fast"]
     prepared = prepare(str(suite_file), tmp_path, overrides=fast)
     for cell, processor in zip(prepared.cells[:3], ("Xeon", "Xeon", "EPYC"), strict=True):
-        found = replace(cell_manifest(cell), state="done", provenance=Provenance(machine={"processor": processor}))
+        found = replace(manifest_of(cell), state="done", provenance=Provenance(machine={"processor": processor}))
         write_manifest(prepared.folder / cell.key, found)
     status(str(suite_file), tmp_path, fast)
     said = capsys.readouterr().out

@@ -21,7 +21,7 @@ from harness.engines.embedded.warmup import REPORT, Warmup, _learn, _response, w
 from harness.errors import SuiteError
 from harness.experience.answers import Prompt
 from harness.session.driver.jobs import job_of, run_job
-from harness.session.policy.models import base_folder
+from harness.session.policy import base_folder
 from harness.session.suite.prepare import prepare
 from harness.store.journal import read_journal
 from harness.store.ranking import heading

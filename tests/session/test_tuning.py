@@ -20,7 +20,7 @@ from running import here
 
 from harness.cli.tables import show_suite
 from harness.errors import Fault, SuiteError
-from harness.session.cell.manifests import cell_manifest, mark
+from harness.session.cell.manifests import manifest_of, mark
 from harness.session.cell.questions import training_prompts
 from harness.session.driver.jobs import encoder, job_of, run_job, to_worker
 from harness.session.suite.prepare import prepare, prepare_stored
@@ -211,7 +211,7 @@ def test_a_trial_that_came_to_nothing_has_lost_and_any_other_failure_is_mended_f
     stage = next(iter(stages))
     for cell in stage.prepared.cells:
         if cell.variant.name == "sgt.1":
-            mark(stage.prepared.folder / cell.key, cell_manifest(cell), "failed", "it broke", fault=fault)
+            mark(stage.prepared.folder / cell.key, manifest_of(cell), "failed", "it broke", fault=fault)
     fresh = next(iter(Stages(prepare(str(tuned_file), results, overrides=SMALLEST), results)))
     assert ("sgt.1" in {c.variant.name for c in fresh.prepared.pending()}) is not goes_on
     if goes_on:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import DataError, PluginError, SuiteError
-from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare
+from harness.session.suite.rules import preflight
 from harness.suite.schema import FileTask, Training
 from harness.tasks import jsonl
 from harness.tasks.registry import get_task, named, source_of, training_source

@@ -24,7 +24,7 @@ from harness.tuning.derived import (
     tuned_from,
     with_settings,
 )
-from harness.tuning.proposals import CompletedTrial, propose
+from harness.tuning.stages import CompletedTrial, propose
 
 SPACES = {"rate": Range(1e-5, 1e-3, "log", "normal"), "kind": Choice("a", "b"), "weight": Range(0.0, 1.0)}
 DEFAULTS = {"rate": 1e-4, "kind": "a", "weight": 0.5, "fixed": 7}

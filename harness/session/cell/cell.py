@@ -28,7 +28,7 @@ from harness.session.cell.evaluate import cost_rows, sample_rows
 from harness.session.cell.exchanges import CellExchange
 from harness.session.cell.health import Watch, check_loss, check_trained
 from harness.session.cell.learners import Clock, Learner, roll_out, second_round, verdicts
-from harness.session.cell.manifests import cell_manifest, mark, with_commits
+from harness.session.cell.manifests import manifest_of, mark, with_commits
 from harness.session.cell.questions import (
     as_asked,
     curve_prompts,
@@ -39,7 +39,7 @@ from harness.session.cell.questions import (
     truncate_at_stop,
     with_length,
 )
-from harness.session.policy.models import base_folder
+from harness.session.policy import base_folder
 from harness.store.journal import Journal, read_journal
 from harness.store.rows import CurveRow, Row, StepRow, TermRow, TraceRow
 from harness.suite.cells import Cell
@@ -48,8 +48,8 @@ from harness.verification.verifier import Verifier
 
 KL = Objective(form="kl", aggregation="token")
 COMMIT_EVERY = 5
+# (finished steps, all steps, a few words on the last one). Without words it is told where a start begins.
 Observer = Callable[[int, int, str], None]
-"""(finished steps, all steps, a few words on the last one). Without words it is told where a start begins."""
 
 
 def run_cell(
@@ -64,7 +64,7 @@ def run_cell(
     """From its newest checkpoint; returns CPU-seconds. layout: a plan's engine options, by policy; the suite's come first. Raises
     CellError, DiskFullError, Interrupted."""
     policies = cell.group.policies
-    manifest = structs.replace(cell_manifest(cell), pool=pool_entry(cell.training))
+    manifest = structs.replace(manifest_of(cell), pool=pool_entry(cell.training))
     mark(folder, manifest, "running", attempts=attempt)
     journal, folders, options = Journal(folder), dict[str, Path](), dict[str, dict[str, Any]]()
     for p in policies:
@@ -111,6 +111,11 @@ def run_cell(
     resume_point.settle(folder, cell.keep)
     mark(folder, manifest, "done", attempts=attempt)
     return sum(learner.clock.ever for learner in learners)
+
+
+def due(every: int, step: int, last: int = -1) -> bool:
+    """Whether something is done at this step that is done every so many steps (0: never), and at the last."""
+    return every > 0 and (step % every == 0 or step == last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +187,10 @@ class Run:
             first, done = done + 1, done + 1 if lockstep else self._meeting(done + 1)
             learnt = self._together(done) if lockstep else self._apart(first, done)
             self._keep(learnt)
-            if self._has_curve(done):
+            if due(cell.evaluation.curve_every, done, last=steps):
                 self._curve(done)
             stop = self.stopped()
-            if stop or self._has_checkpoint(done):
+            if stop or due(cell.training.checkpoint_every, done, last=steps):
                 self._checkpoint(done)
             elif done % COMMIT_EVERY == 0:
                 self.journal.commit(done)
@@ -200,16 +205,10 @@ class Run:
             self._checkpoint(0)
         self.exchange.close()
 
-    def _has_curve(self, step: int) -> bool:
-        every = self.cell.evaluation.curve_every
-        return bool(every) and (step % every == 0 or step == self.cell.training.steps)
-
-    def _has_checkpoint(self, step: int) -> bool:
-        return step % self.cell.training.checkpoint_every == 0 or step == self.cell.training.steps
-
     def _meeting(self, step: int) -> int:
         """The next step at which all learners wait for one another."""
-        while not (self._has_curve(step) or self._has_checkpoint(step) or step % COMMIT_EVERY == 0):
+        training, every = self.cell.training, self.cell.evaluation.curve_every
+        while not any(due(n, step, training.steps) for n in (every, training.checkpoint_every, COMMIT_EVERY)):
             step += 1
         return step
 
@@ -226,7 +225,9 @@ class Run:
         for learner in self.learners:
             own = groups[learner.name]
             self._count_invalid(own)
-            records[learner.name] = self.exchange.records(learner, own, step, self._measured(step))
+            records[learner.name] = self.exchange.records(
+                learner, own, step, due(self.cell.training.measure_every, step)
+            )
             self.exchange.publish(learner, records[learner.name], step, drafts=True)
         if self.exchange.asks is not None:  # in place of each one's drafts come the scores that it gives to others'
             found = self.engines.each(lambda m: self._receiver().scores(m, step, self._prompts(step, m)), self.learners)
@@ -256,7 +257,9 @@ class Run:
         learner.clock.next_step()
         own = roll_out(learner, self.cell, step, self._prompts(step, learner), self.verifier)
         self._count_invalid(own)
-        self.exchange.publish(learner, self.exchange.records(learner, own, step, self._measured(step)), step)
+        self.exchange.publish(
+            learner, self.exchange.records(learner, own, step, due(self.cell.training.measure_every, step)), step
+        )
         return own, self._learn(learner, step, own, [], behind=self.cell.sharing.max_staleness)
 
     def _keep(self, learnt: Sequence[Learnt]) -> None:
@@ -317,9 +320,15 @@ class Run:
         with learner.clock.phase("exchange"):
             terms = learner.regime.learn([*own, *late, *again], received.inbox, context)
             terms = scheduled(terms, step, training.steps)
+        measure, told = due(training.measure_every, step), Need.GRADIENTS in learner.regime.needs
+        valid = [(g.prompt, a) for g in own for a in g.valid]
+        asked, tokens = [p for p, _ in valid], [a.tokens for _, a in valid]
         if training.kl:
-            terms = [*terms, self._kl_term(learner, own)]
-        measure, told = self._measured(step), Need.GRADIENTS in learner.regime.needs
+            with learner.clock.phase("score"):
+                base = self.references[learner.name].score(asked, tokens)
+            pairs = zip(valid, base, strict=True)
+            answers = tuple(TermAnswer(p.id, a.tokens, 1.0, b, mask=a.chosen) for (p, a), b in pairs)
+            terms = [*terms, Term("kl", "own", KL, answers, weight=training.kl)]
         variant = self.cell.variant
         optimisation = Optimisation(
             learning_rate=training.learning_rate,
@@ -338,32 +347,16 @@ class Run:
         if told:
             learner.regime.learnt(Measured(report.own_gradient_norm, report.peer_gradient_norm, report.own_peer_cosine))
         step_rows.mark_used(received, terms, report.terms, again)
-        kl_step, kl_base = self._divergences(learner, own) if measure else (step_rows.NAN, step_rows.NAN)
+        kl_step = kl_base = step_rows.NAN
+        if measure:  # to the updated policy and to the base
+            old = [a.logprobs for _, a in valid]
+            with learner.clock.phase("measure"):
+                kl_step = step_rows.k3(old, learner.engine.score(asked, tokens))
+                kl_base = step_rows.k3(old, self.references[learner.name].score(asked, tokens))
         return Learnt(
             step_rows.step_row(learner, step, own, others, received, terms, report, kl_step, kl_base, again),
             [*step_rows.trace_rows(learner, step, own, received), *step_rows.term_rows(learner.name, step, report)],
         )
-
-    def _measured(self, step: int) -> bool:
-        every = self.cell.training.measure_every
-        return bool(every) and step % every == 0
-
-    def _kl_term(self, learner: Learner, own: Sequence[Group]) -> Term:
-        pairs = [(g.prompt, a) for g in own for a in g.valid]
-        with learner.clock.phase("score"):
-            base = self.references[learner.name].score([p for p, _ in pairs], [a.tokens for _, a in pairs])
-        answers = tuple(
-            TermAnswer(p.id, a.tokens, 1.0, b, mask=a.chosen) for (p, a), b in zip(pairs, base, strict=True)
-        )
-        return Term("kl", "own", KL, answers, weight=self.cell.training.kl)
-
-    def _divergences(self, learner: Learner, own: Sequence[Group]) -> tuple[float, float]:
-        """KL to the updated policy and to the base (nats per own token)."""
-        pairs = [(g.prompt, a) for g in own for a in g.valid]
-        prompts, tokens, old = [p for p, _ in pairs], [a.tokens for _, a in pairs], [a.logprobs for _, a in pairs]
-        with learner.clock.phase("measure"):
-            after, base = (engine.score(prompts, tokens) for engine in (learner.engine, self.references[learner.name]))
-        return step_rows.k3(old, after), step_rows.k3(old, base)
 
     def _curve(self, step: int) -> None:
         if not self.cell.evaluation.curve_every:

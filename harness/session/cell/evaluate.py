@@ -16,10 +16,11 @@ from harness.evaluation.metrics import EvaluationSample, votes
 from harness.evaluation.run import evaluate, metric_names
 from harness.phases import halt, phase
 from harness.session.cell.learners import Clock
-from harness.session.cell.manifests import Base, base_manifest, mark, with_commits
+from harness.session.cell.manifests import Base, manifest_of, mark, with_commits
 from harness.session.cell.questions import with_length
-from harness.session.policy.models import base_folder, raw_folder
+from harness.session.policy import base_folder, raw_folder
 from harness.store.journal import Journal
+from harness.store.manifest import Manifest
 from harness.store.rows import PUBLISHED, CostRow, SampleRow
 from harness.suite.schema import Evaluation, Policy
 from harness.tasks.registry import get_task
@@ -46,8 +47,7 @@ def evaluate_base(
 
         checkpoint = base_folder(policy, seed, trained, options if suite.engine == "embedded" else {})
     options = with_length(suite.engine, options, policy, checkpoint, suite.evaluation)
-    journal = Journal(folder)
-    journal.rewind(-1)
+    Journal(folder).rewind(-1)
 
     def measured(place: Path, step: int, what: str = "") -> tuple[list[SampleRow], str]:
         with open_backend(suite.engine, {policy.name: options}, 1.0) as engines:
@@ -61,13 +61,20 @@ def evaluate_base(
     rows, precision = measured(checkpoint, 0)
     if policy.stage0 is not None and not policy.is_micro:  # what the start has changed
         rows = [*measured(raw_folder(policy), PUBLISHED, " as published")[0], *rows]
+    manifest = with_commits(manifest_of(base), {policy.name: checkpoint}, {policy.name: precision})
+    store(folder, manifest, rows, cost_rows(attempt, policy.name, clock, rows), attempt)
+    return clock.ever
+
+
+def store(folder: Path, manifest: Manifest, rows: Sequence[SampleRow], costs: Sequence[CostRow], attempt: int) -> None:
+    """A finished evaluation, in the place of an earlier one."""
+    journal = Journal(folder)
+    journal.rewind(-1)
     journal.append(rows)
-    journal.append(cost_rows(attempt, policy.name, clock, rows))
+    journal.append(costs)
     journal.commit(0)
     journal.compact()
-    manifest = with_commits(base_manifest(base), {policy.name: checkpoint}, {policy.name: precision})
     mark(folder, manifest, "done", attempts=attempt)
-    return clock.ever
 
 
 def sample_rows(

@@ -87,8 +87,8 @@ class CellExchange:
             asked = [(reader, author) for author, reader in self.exchange.edges]
             self.asks = line(asked, kinds=frozenset({Draft}))
         self._names = names
+        # Steps back from which answers may still arrive
         self.memory = s.max_staleness if s.defences.staleness else max(s.max_staleness, _MEMORY_WITHOUT_LIMIT)
-        """Steps back from which answers may still arrive."""
 
     def begin(self, step: int) -> None:
         """Replayed peers speak."""

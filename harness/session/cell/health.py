@@ -11,14 +11,14 @@ from harness.store.journal import read_journal
 from harness.store.rows import Row, StepRow, TermRow
 from harness.store.symptoms import ADVICE, LAST_SHARE, Trouble, judge, late
 
+# Of either sign. A surrogate loss is of the order of advantage times ratio; an imitation loss of a uniform guess is 12.
 EXPLODED_LOSS = 1e4
-"""Of either sign. A surrogate loss is of the order of advantage times ratio; an imitation loss of a uniform guess is 12."""
+# Of a policy in these steps. Of fewer nothing is said.
 LEAST_ANSWERS = 64
-"""Of a policy in these steps. Of fewer nothing is said."""
+# Of a policy, before anything is said of it while it trains
 WATCHED_ANSWERS = 32
-"""Of a policy, before anything is said of it while it trains."""
+# Below this probability the loss of all right answers is no bad luck
 CHANCE = 1e-6
-"""Below this probability the loss of all right answers is no bad luck."""
 
 
 class Watch:

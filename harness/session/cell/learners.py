@@ -55,8 +55,8 @@ class Clock:
     policy: str = ""
     step: dict[str, Spent] = field(default_factory=dict)
     total: dict[str, Spent] = field(default_factory=dict)
+    # CPU-seconds of all phases so far
     ever: float = 0.0
-    """CPU-seconds of all phases so far."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

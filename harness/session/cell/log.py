@@ -13,8 +13,8 @@ from harness.reading import open_regular
 
 LOG = "log"
 EARLIER_LOGS = 3
+# Bytes of one log; of a longer one the beginning and the end stay
 LIMIT = 4 << 20
-"""Bytes of one log; of a longer one the beginning and the end stay."""
 _HEAD = 256 << 10
 
 

@@ -23,7 +23,7 @@ from harness.allocation.inventory import visible
 from harness.engines import catalogue
 from harness.engines.embedded import numerics
 from harness.errors import Fault, StoreError
-from harness.session.policy.models import loaded_commit
+from harness.session.policy import loaded_commit
 from harness.store.manifest import (
     MANIFEST,
     Manifest,
@@ -39,12 +39,12 @@ from harness.suite.cells import Cell, Identity, digest, keyed, placeless
 from harness.suite.schema import ModelGroup, Policy, Suite, Variant
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "lm-eval", "math-verify", "sympy", "datasets", "duckdb")
+# Variables that are recorded: what decides threads and devices. Nothing else of the environment is written anywhere,
+# for tokens and passwords stand there.
 ENVIRONMENT = (
     "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS",
     "PYTHONHASHSEED", "TOKENIZERS_PARALLELISM", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", *numerics.ENVIRONMENT,
 )  # fmt: skip
-"""Variables that are recorded: what decides threads and devices. Nothing else of the environment is written anywhere, for tokens
-and passwords stand there."""
 _LONGEST = 100
 _NUMERIC = ("avx", "fma", "amx", "sse", "f16c", "asimd", "sve")
 
@@ -98,39 +98,35 @@ def variant_options(variant: Variant) -> dict[str, Any]:
     return {**variant.options, **{k: v for k, v in own.items() if v}}
 
 
-def cell_manifest(cell: Cell) -> Manifest:
+def manifest_of(work: Cell | Base) -> Manifest:
+    policies = work.group.policies if isinstance(work, Cell) else [work.policy]
+    entries = tuple(PolicyEntry(p.name, p.model, p.revision or "") for p in policies)
+    if isinstance(work, Base):
+        return Manifest(
+            kind="base",
+            suite=work.suite.name,
+            key=work.key,
+            group=work.group.name,
+            seed=work.seed,
+            engine=work.suite.engine,
+            baseline=work.suite.baseline,
+            policies=entries,
+            identity=work.identity,
+        )
     return Manifest(
-        suite=cell.suite,
-        key=cell.key,
-        group=cell.group.name,
-        regime=cell.variant.name,
-        regime_type=cell.variant.regime,
-        seed=cell.seed,
-        budget=cell.variant.budget,
-        options=variant_options(cell.variant),
-        engine=cell.engine,
-        baseline=cell.baseline,
-        policies=_entries(cell.group.policies),
-        config=cell.config(),
-        identity=cell.identity,
-    )
-
-
-def _entries(policies: Sequence[Policy]) -> tuple[PolicyEntry, ...]:
-    return tuple(PolicyEntry(p.name, p.model, p.revision or "") for p in policies)
-
-
-def base_manifest(base: Base) -> Manifest:
-    return Manifest(
-        kind="base",
-        suite=base.suite.name,
-        key=base.key,
-        group=base.group.name,
-        seed=base.seed,
-        engine=base.suite.engine,
-        baseline=base.suite.baseline,
-        policies=_entries([base.policy]),
-        identity=base.identity,
+        suite=work.suite,
+        key=work.key,
+        group=work.group.name,
+        regime=work.variant.name,
+        regime_type=work.variant.regime,
+        seed=work.seed,
+        budget=work.variant.budget,
+        options=variant_options(work.variant),
+        engine=work.engine,
+        baseline=work.baseline,
+        policies=entries,
+        config=work.config(),
+        identity=work.identity,
     )
 
 

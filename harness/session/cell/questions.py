@@ -116,7 +116,8 @@ def measured(
     prompt = longest = 0
     if cell is not None:
         prompt = _longest(vocabulary, as_asked(_trained(cell, fetch), cell.training.task, policy))
-        prompt += longest_hint(cell)
+        regime = registry.build(cell.variant.regime, cell.variant.options)
+        prompt += min(regime.hint_tokens, 2 * cell.training.max_new_tokens)  # of a second round
         longest = prompt + cell.training.max_new_tokens
     for i, task in enumerate(map(get_task, evaluation.tasks)):
         style = policy.style or task.styles[0]
@@ -127,12 +128,6 @@ def measured(
         asked = [Prompt(p.id, task.render(p, style), "") for p in documents]
         longest = max(longest, _longest(vocabulary, asked) + answer)
     return Lengths(prompt, longest)
-
-
-def longest_hint(cell: Cell) -> int:
-    """Tokens that a second round adds at most."""
-    regime = registry.build(cell.variant.regime, cell.variant.options)
-    return min(regime.hint_tokens, 2 * cell.training.max_new_tokens)
 
 
 def checked(engine: str, options: Mapping[str, Any], policy: Policy, folder: Path, lengths: Lengths) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from harness.errors import (
 from harness.files import TEMPORARY, guarded, is_full, remove
 from harness.learning import registry
 from harness.session.cell.log import log_of, logged, trim
-from harness.session.cell.manifests import Base, base_manifest, cell_manifest, label_of, mark, state_of
+from harness.session.cell.manifests import Base, label_of, manifest_of, mark, state_of
 from harness.session.suite.lock import held
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, remedy
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("harness")
 GRACE_SECONDS = 30.0
+# Between two looks at whether the work gets on; a tenth of the limit on silence where that is shorter
 PULSE_SECONDS = 5.0
-"""Between two looks at whether the work gets on; a tenth of the limit on silence where that is shorter."""
+# A main thread that uses so much of the time works, even where no count moves: inside a long call of native code
 LEAST_CPU_SHARE = 0.01
-"""A main thread that uses so much of the time works, even where no count moves: inside a long call of native code."""
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+# In the words of CUDA, PyTorch's allocators, the C library and C++
 _NO_MEMORY = re.compile(r"out of memory|(?:can't|cannot) allocate memory|not enough memory|bad_alloc", re.IGNORECASE)
-"""In the words of CUDA, PyTorch's allocators, the C library and C++."""
 _FAULTS = (
     (MemoryError, Fault.MEMORY),
     (VerificationError, Fault.VERIFIER),
@@ -77,10 +77,9 @@ class Job(msgspec.Struct, frozen=True):
     claim: str = ""
 
     def manifest(self) -> Manifest:
-        if self.cell is not None:
-            return cell_manifest(self.cell)
-        assert self.base is not None
-        return base_manifest(self.base)
+        work = self.cell or self.base
+        assert work is not None
+        return manifest_of(work)
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
@@ -126,9 +125,8 @@ def job_of(
     work: Cell | Base, folder: Path, layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({}), claim: str = ""
 ) -> Job:
     options = {name: dict(own) for name, own in layout.items()}
-    if isinstance(work, Cell):
-        return Job(work.label, str(folder), cell=work, layout=options, claim=claim)
-    return Job(label_of(base_manifest(work)), str(folder), base=work, layout=options, claim=claim)
+    cell, base = (work, None) if isinstance(work, Cell) else (None, work)
+    return Job(label_of(manifest_of(work)), str(folder), cell, base, options, claim)
 
 
 def run_job(

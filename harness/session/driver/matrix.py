@@ -43,19 +43,19 @@ from harness.session.suite.planning import place_of
 from harness.session.suite.prepare import Prepared
 from harness.suite.cells import Cell
 
+# Seconds without progress after which a worker is killed as hung (docs/recovery.md)
 SILENCE_SECONDS = 1800.0
-"""Seconds without progress after which a worker is killed as hung (docs/recovery.md)."""
 LOOK_SECONDS = 1.0
+# Where the driver itself was stopped for so long, its workers probably were too: their silence is counted anew
 ASLEEP_SECONDS = 30.0
-"""Where the driver itself was stopped for so long, its workers probably were too: their silence is counted anew."""
+# For the running steps to end and their checkpoints to be written; a scheduler such as SLURM gives 30 s in all
 STOP_SECONDS = 18.0
-"""For the running steps to end and their checkpoints to be written; a scheduler such as SLURM gives 30 s in all."""
 CLOSE_SECONDS = 5.0
+# Faults that depend on what else the machine did. All others would come again, and are for the next `harness run`.
 ONCE_MORE = frozenset({Fault.MEMORY, Fault.KILLED})
-"""Faults that depend on what else the machine did. All others would come again, and are for the next `harness run`."""
 STACKS_SECONDS = 1.0
+# So much longer than ever after a new process may be silent: it imports its libraries
 START_SECONDS = 300.0
-"""So much longer than ever after a new process may be silent: it imports its libraries."""
 
 
 @dataclass(slots=True)
@@ -99,8 +99,8 @@ def run_matrix(
             return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose, claim).run()
 
 
+# What workers say, and None from one that has ended
 Inbox = queue.Queue[tuple["WorkerProcess", FromWorker | None]]
-"""What workers say, and None from one that has ended."""
 
 
 class WorkerProcess:
@@ -206,20 +206,19 @@ class _Driver:
         self.cells = {c.key for c in cells}
         self.waits = {c.key: {b.key for b in prepared.bases_of(c)} & self.bases for c in cells}
         self.most = max(1, plan.resources.workers)
-        seconds = {kind.kind: kind.seconds for kind in plan.kinds}
         self.scheduler = Scheduler(Inventory(plan.resources.nodes))
+        # By key, until they are granted and given to a worker
         self.jobs: dict[str, Job] = {}
-        """By key, until they are granted and given to a worker."""
         self.requests: dict[str, Request] = {}
         own = "" if claim is None else str(claim.file)
         todo: list[Base | Cell] = [*prepared.missing(), *cells]
         for work in todo:
-            place, took = place_of(plan, work), seconds[work.kind] if isinstance(work, Cell) else 0.0
+            place = place_of(plan, work)
             self.jobs[work.key] = job_of(work, prepared.folder / work.key, place.layout, own)
-            self.requests[work.key] = Request(work.key, place.bundles, took)
+            self.requests[work.key] = Request(work.key, place.bundles, place.seconds)
         self.granted: deque[str] = deque()
+        # What has failed as it need not fail again: to be tried once more, then None
         self.again: dict[str, Job | None] = {}
-        """What has failed as it need not fail again: to be tried once more, then None."""
         self.gpus = [card.name for card in visible()] if plan.resources.gpus else []
 
     def run(self) -> RunSummary:

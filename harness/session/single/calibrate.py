@@ -20,16 +20,17 @@ from harness.errors import CellError, DataError, EngineError, UsageError
 from harness.experience.answers import Prompt
 from harness.phases import phase
 from harness.session.cell.learners import verdicts
-from harness.session.policy.models import base_folder
+from harness.session.policy import base_folder
 from harness.suite.schema import Policy
 from harness.suite.seeds import derive, derive_many
 from harness.tasks import ladder, micro
 from harness.verification.verifier import Verifier
 
 SEED = 20_263
+# Of pass@1, between which RL finds both successes and failures
 LEAST, MOST = 0.1, 0.5
-"""Of pass@1, between which RL finds both successes and failures."""
 ANSWERS_AT_ONCE = 512
+NEXT_QUESTION = ("\n\nQ:",)
 Solved = Bool[np.ndarray, "prompts answers"]
 
 
@@ -108,7 +109,10 @@ def calibrate(
                 raise UsageError(str(error)) from None
             chats += [name] * chat
             for level, questions in asked.items():
-                drawn = _drawn(engine, questions, shots[level], answers, 44 if task == "micro" else 48)
+                shown = [replace(p, text=shots[level] + p.text) for p in questions]
+                drawn = sampled(engine, level, shown, answers, 44 if task == "micro" else 48, "calibrate")
+                if few_shot:
+                    drawn = [[cut_at(sample, NEXT_QUESTION) for sample in row] for row in drawn]
                 standing, solved[name][level] = measured(name, level, questions, drawn, verifier)
                 standings.append(standing)
                 print(f"{name} {level}: pass@1 {standing.pass1:.0%}", file=sys.stderr)
@@ -156,25 +160,25 @@ def questions_of(task: str, level: str, count: int) -> list[Prompt]:
     raise UsageError(f"--prompts {count}: at least 1")
 
 
-def _drawn(
-    engine: EmbeddedEngine, questions: Sequence[Prompt], shots: str, answers: int, length: int
+def sampled(
+    engine: EmbeddedEngine, name: str, prompts: Sequence[Prompt], answers: int, length: int, stream: str
 ) -> list[list[Sample]]:
-    prompts = [replace(p, text=shots + p.text) for p in questions]
+    """Answers at temperature 1, of at most so many tokens. stream: of the seeds."""
     drawn: list[list[Sample]] = []
     size = max(1, ANSWERS_AT_ONCE // answers)
-    with phase(f"{engine.name}: {questions[0].labels['skill']}", len(prompts)) as sampling:
+    with phase(f"{engine.name}: {name}", len(prompts)) as sampling:
         for start in range(0, len(prompts), size):
             part = prompts[start : start + size]
-            seeds = np.stack([derive_many(answers, "calibrate", p.id) for p in part])
+            seeds = np.stack([derive_many(answers, stream, p.id) for p in part])
             drawn += engine.sample(part, seeds, Sampling(max_new_tokens=length))
             sampling.count(len(drawn))
-    return drawn if not shots else [[first_question(sample) for sample in row] for row in drawn]
+    return drawn
 
 
-def first_question(sample: Sample) -> Sample:
-    """A base model goes on with the next question."""
-    text, cut, _ = sample.text.partition("\n\nQ:")
-    return replace(sample, text=text, finished=sample.finished or bool(cut))
+def cut_at(sample: Sample, stops: Sequence[str]) -> Sample:
+    """Up to the first of these strings, at which a base model goes on with a question of its own; the same sample without one."""
+    end = min((at for stop in stops if (at := sample.text.find(stop)) >= 0), default=None)
+    return sample if end is None else replace(sample, text=sample.text[:end], finished=True)
 
 
 def measured(

@@ -13,12 +13,10 @@ from harness.evaluation.backends import open_backend
 from harness.evaluation.metrics import EvaluationSample, Metric
 from harness.evaluation.run import evaluate, metric_names
 from harness.phases import phase
-from harness.session.cell.evaluate import cost_rows, journal_rows
+from harness.session.cell.evaluate import cost_rows, journal_rows, store
 from harness.session.cell.learners import Clock
-from harness.session.cell.manifests import mark
-from harness.session.policy.models import content_digest
+from harness.session.policy import content_digest
 from harness.store.ingest import ingest
-from harness.store.journal import Journal
 from harness.store.manifest import EVALUATIONS, Manifest, PolicyEntry
 from harness.store.symptoms import Sums, figures, is_empty, is_unboxed
 from harness.suite.cells import Identity, digest
@@ -104,14 +102,8 @@ def evaluate_checkpoint(
         config={"tasks": list(tasks), "limit": limit, "k": k, "backend": backend, **asked},
         identity=identity,
     )
-    journal = Journal(folder)
-    journal.rewind(-1)
     rows = journal_rows(samples, name, 0)
-    journal.append(rows)
-    journal.append(cost_rows(1, name, clock, rows))
-    journal.commit(0)
-    journal.compact()
-    mark(folder, manifest, "done", attempts=1)
+    store(folder, manifest, rows, cost_rows(1, name, clock, rows), attempt=1)
     ingest(results)
     return Standalone(
         str(checkpoint), tuple(m for part in parts for m in part.metrics), str(folder), figures(_sums(name, samples))

@@ -1,41 +1,84 @@
-"""`harness new-suite`: settings that fit two models, as published runs have them (docs/pretrained.md), rounded."""
+"""`harness new-suite`: settings that fit two models, as published runs have them (docs/pretrained.md), rounded; or measured first,
+by a few dozen answers of each model and the time that a step takes."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import yaml
 
 from harness.allocation import inventory
 from harness.allocation.shapes import MICRO, chosen, cpu_bf16, load_config, load_shape
-from harness.errors import HarnessError, UsageError
-from harness.session.suite.trial import (
-    ANSWERS,
-    PROMPTS,
-    WARM_UP,
-    Findings,
-    fitting_steps,
-    style_of,
-    try_models,
-    untried,
-)
-from harness.suite.schema import FileTask, Suite
-from harness.tasks.registry import get_task, training_source
-from harness.tasks.registry import named as by_name
+from harness.errors import EngineError, HarnessError, UsageError
+from harness.experience.answers import Prompt
+from harness.session.policy import at_hand, base_folder
+from harness.session.suite.planning import plan_for
+from harness.session.suite.prepare import prepare_suite
+from harness.suite.schema import FileTask, Policy, Suite
+from harness.suite.seeds import derive
+from harness.tasks import ladder, registry
+from harness.tasks.registry import get_task, has_examples, training_source
+from harness.tasks.task import Style, Task
 
+if TYPE_CHECKING:
+    from harness.engines.embedded.engine import EmbeddedEngine
+    from harness.verification.verifier import Verifier
+
+# By training task, where it is not the task of the same name
 EVALUATED = {"math": "math500"}
-"""By training task, where it is not the task of the same name."""
+# Share of a JSONL file's questions that is for evaluation
 HELD_OUT = 0.2
-"""Share of a JSONL file's questions that is for evaluation."""
+# In the name of a hub model whose tokenizer is not on this machine
 CHATTY = re.compile(r"(?i)(instruct|chat|(^|[-_])it($|[-_]))")
-"""In the name of a hub model whose tokenizer is not on this machine."""
+# The largest model that one device trains whole
 EMBEDDED_PARAMETERS = 1.6e9
-"""The largest model that one device trains whole."""
+# Of right answers, between which most questions have right and wrong ones
+LEAST, MOST = 0.2, 0.7
+# Of each model on each level
+PROMPTS, ANSWERS = 8, 4
+# The fewest and the most that a suite is given
+STEPS = (5, 200)
+# Worked examples of the training side, until a fifth of its sampled answers is right (docs/pretrained.md)
+WARM_UP = "{preset: format, gate: 0.2}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Of one model on one level. right, finished, cut: shares of its answers; cut: ended by the next worked example. tokens:
+    that 95 % of its finished answers need, 0 where fewer than half finished."""
+
+    policy: str
+    level: str
+    style: Style
+    right: float
+    finished: float
+    cut: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Settings that were measured, and why. task: None where the drafted one stays; tokens, steps: 0 where the drafted ones
+    stay. warm: policies that need a supervised start. styles: by policy."""
+
+    task: str | None = None
+    styles: Mapping[str, Style] = field(default_factory=dict)
+    warm: tuple[str, ...] = ()
+    answer_ends: str = "eos"
+    tokens: int = 0
+    steps: int = 0
+    why: tuple[str, ...] = field(default=())
+
+
 AS_BY_SIZE = Findings()
 
 
@@ -78,7 +121,7 @@ class Model:
 def draft(models: Sequence[str], task: str, name: str, found: Findings = AS_BY_SIZE) -> str:
     """The text of a suite. found: what was measured, before what sizes suggest. Raises UsageError, PluginError."""
     task = found.task or task
-    chosen = by_name(task)
+    chosen = registry.named(task)
     if isinstance(chosen, FileTask):
         chosen = chosen.model_copy(update={"held_out": HELD_OUT})
         task = chosen.name
@@ -257,3 +300,168 @@ evaluation:
   curve_every: {curve}
   curve_prompts: {curve_prompts}
 """
+
+
+# The trial ------------------------------------------------------------------------------------------------------------
+
+
+def style_of(chat: bool, task: str | FileTask) -> Style:
+    """How a pretrained model is asked: a base model sees worked examples of short arithmetic first."""
+    short = isinstance(task, str) and has_examples(task)
+    style: Style = "few-shot" if short and not chat else "zero-shot"
+    known = get_task(task).styles
+    return style if style in known else known[0]
+
+
+def untried(suite: Suite) -> str:
+    """Why nothing can be measured here; empty where it can."""
+    if suite.engine != "embedded":
+        return "a model is too large for a trial in one process"
+    for policy in suite.groups[0].policies:
+        if policy.is_micro:
+            return f"{policy.model} has no weights before its first run"
+        if at_hand(policy) is None:
+            return f"{policy.model} is not on this machine yet"
+    return ""
+
+
+def try_models(suite: Suite) -> Findings:
+    """Of a draft for which `untried` says nothing. Raises UsageError where a model cannot be opened, DataError."""
+    policies, task = suite.groups[0].policies, suite.training.task
+    tried = [found for policy in policies for found in _tried(policy, task, suite)]
+    if isinstance(task, str) and not has_examples(task) and min(found.right for found in tried) < LEAST:
+        tried += [found for policy in policies for found in _tried(policy, ladder.NAME, suite)]
+    return settled(tried, task, suite.training.max_new_tokens)
+
+
+def _tried(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[Tried]:
+    """Each level, asked in the style that has most right answers over all of them."""
+    from harness.engines.embedded.engine import EmbeddedEngine
+    from harness.session.cell.questions import scored_as
+    from harness.verification.verifier import Verifier
+
+    known, drafted, dtype = get_task(task), style_of(policy.chat, task), suite.engine_options.get("dtype")
+    source = training_source(task)
+    count = 2 * PROMPTS if source.generated else min(2 * PROMPTS, len(source.pool(None).prompts))
+    mixed = source.draw(derive(0, "trial"), count)
+    name = task if isinstance(task, str) else Path(task.file).name
+    try:
+        engine = EmbeddedEngine(policy.name, base_folder(policy, 0), chat=policy.chat, dtype=dtype)
+    except EngineError as error:
+        raise UsageError(str(error)) from error
+    with Verifier(workers=1) as verifier:
+        measure = partial(_measured, engine, scored_as(task, verifier), known, suite.training.max_new_tokens)
+        styles = [drafted, *(style for style in known.styles if style != drafted)]
+        found = [measure(mixed, style, name) for style in styles]
+        best = max(found, key=lambda tried: tried.right)
+        if isinstance(task, str) and ladder.is_ladder(task):
+            from harness.session.single.calibrate import questions_of
+
+            for level in ladder.levels_of(task):
+                yield measure(questions_of(task, level, PROMPTS), best.style, level)
+        else:
+            yield best
+    engine.close()
+
+
+def _measured(
+    engine: EmbeddedEngine,
+    judge: Verifier,
+    task: Task,
+    limit: int,
+    questions: Sequence[Prompt],
+    style: Style,
+    level: str,
+) -> Tried:
+    from harness.session.single.calibrate import cut_at, measured, sampled
+
+    asked = [Prompt(p.id, task.render(p, style), p.gold) for p in questions]
+    drawn = sampled(engine, level, asked, ANSWERS, limit, "trial")
+    ended = [[cut_at(sample, task.stop(style)) for sample in row] for row in drawn]
+    standing, _ = measured(engine.name, level, asked, ended, judge)
+    pairs = [pair for whole, cut in zip(drawn, ended, strict=True) for pair in zip(whole, cut, strict=True)]
+    sizes = [a.tokens.size * (len(b.text) + 1) / (len(a.text) + 1) for a, b in pairs if b.finished]
+    needed = int(np.quantile(sizes, 0.95)) if 2 * len(sizes) >= len(pairs) else 0
+    cut = float(np.mean([a is not b for a, b in pairs]))
+    print(f"{engine.name}, {level}, {style}: {standing.pass1:.0%} of {len(pairs)} answers right", file=sys.stderr)
+    return Tried(engine.name, level, style, standing.pass1, standing.finished, cut, needed)
+
+
+def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Findings:
+    """A level on which each model has LEAST to MOST of its answers right; else the levels nearest to that, with a supervised
+    start for each model below."""
+    levels = list(dict.fromkeys(found.level for found in tried))
+    right = {level: [found.right for found in tried if found.level == level] for level in levels}
+    shares = {
+        level: ", ".join(f"{t.policy} {t.right:.0%} right" for t in tried if t.level == level) for level in levels
+    }
+    why = [f"{level}: {words}" for level, words in shares.items()]
+    fits = [level for level in levels if all(LEAST <= share <= MOST for share in right[level])]
+    steps = [level for level in levels if level in ladder.LEVELS]
+    if fits:
+        chosen = fits
+        why.append(
+            f"Trained on {_listed(chosen)}: each model has {LEAST:.0%} to {MOST:.0%} of its answers right there."
+        )
+    else:
+        possible = [level for level in steps or levels if max(right[level]) <= MOST] or steps or levels
+        nearest = max(min(right[level]) for level in possible)
+        chosen = [level for level in possible if min(right[level]) == nearest][:3]
+        why.append(
+            f"No level has {LEAST:.0%} to {MOST:.0%} of both models' answers right. {_listed(chosen)} comes nearest."
+        )
+    here = [found for found in tried if found.level in chosen]
+    low = tuple(dict.fromkeys(f.policy for f in here if f.right < LEAST))
+    name = f"{ladder.NAME}.{'+'.join(chosen)}" if chosen[0] in ladder.LEVELS else None
+    warm = low if has_examples(name or str(task)) and not fits else ()
+    if warm:
+        why.append(
+            f"{_listed(warm)}: a supervised start first, because RL learns nothing from groups that are all wrong."
+        )
+    elif low:
+        why.append(
+            f"{_listed(low)}: too few right answers to learn from, and the task has no worked examples to start with."
+        )
+    if not low and not fits:
+        why.append("More than that are right: little is left to learn. A harder task would show more.")
+    tokens = 0
+    if all(found.tokens for found in here) and not warm:
+        longest = max(found.tokens for found in here)
+        tokens = min(limit, 8 * -(-int(1.25 * longest) // 8))
+        why.append(
+            f"max_new_tokens {tokens}: 95 % of the finished answers take at most {longest} tokens; a quarter is spare."
+        )
+    ends = "example" if any(found.cut > 0.1 for found in here) else "eos"
+    if ends == "example":
+        why.append("answer_ends: example, because answers went on with a question of their own.")
+    styles = {found.policy: found.style for found in here if found.policy not in warm}
+    if styles:
+        why.append(
+            f"style: {', '.join(f'{policy} {style}' for policy, style in styles.items())} had most right answers."
+        )
+    return Findings(name, styles, warm, ends, tokens, why=tuple(why))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def fitting_steps(suite: Suite, source: str, minutes: float) -> tuple[int, str]:
+    """The most steps with which `harness plan` predicts at most `minutes` here, between the bounds of STEPS, and why."""
+
+    def predicted(steps: int) -> float:
+        training = suite.training.model_copy(update={"steps": steps})
+        curve = suite.evaluation.model_copy(update={"curve_every": max(1, steps // 4)})
+        changed = suite.model_copy(update={"training": training, "evaluation": curve})
+        with TemporaryDirectory() as results:
+            return plan_for(prepare_suite(changed, source, Path(results)), None).predicted.wall_seconds / 60
+
+    fewest, most = STEPS
+    low, high = predicted(fewest), predicted(most)
+    per_step = max((high - low) / (most - fewest), 1e-9)
+    steps = int(min(most, max(fewest, fewest + (minutes - low) / per_step)))
+    takes = predicted(steps)
+    told = f"steps {steps}: the plan says {takes:.0f} minutes on this machine, and {minutes:g} were given."
+    if takes > 1.1 * minutes:
+        told += f" Fewer than {fewest} steps show nothing: take fewer regimes or seeds to be done sooner."
+    return steps, told

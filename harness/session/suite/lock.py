@@ -22,10 +22,10 @@ from harness.errors import FencedError, UsageError
 from harness.files import disk_errors, lock, write_atomic
 
 RUNS = ".runs"
+# For a run that is just ending, or one that began at the same moment and steps back
 PATIENCE_SECONDS = 2.0
-"""For a run that is just ending, or one that began at the same moment and steps back."""
+# For a change of a cell that is being made; one takes longer only if its process was stopped just then
 CHANGE_SECONDS = 30.0
-"""For a change of a cell that is being made; one takes longer only if its process was stopped just then."""
 BEAT_SECONDS = 10.0
 LEASE_SECONDS = 90.0
 _LOOK_SECONDS = 0.1

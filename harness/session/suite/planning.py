@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -25,6 +24,8 @@ from harness.allocation.cost_model import (
     CellDemand,
     Device,
     Lengths,
+    PolicyDemand,
+    Workload,
     checkpoint_bytes,
     device,
 )
@@ -37,22 +38,34 @@ from harness.engines import catalogue
 from harness.engines.catalogue import backend_of
 from harness.engines.embedded.presets import START_EXAMPLES, START_STEPS
 from harness.errors import DataError, EngineError, InfeasibleError, StoreError, UsageError
+from harness.experience.records import AnswerRecord
+from harness.learning import registry
+from harness.learning.regime import Need
 from harness.session.cell.manifests import Base
-from harness.session.policy.models import at_hand
-from harness.session.suite.demands import asked, demand
+from harness.session.policy import at_hand
 from harness.session.suite.prepare import Prepared
-from harness.session.suite.rules import at
+from harness.session.suite.rules import asked, at
 from harness.store.journal import read_journal
 from harness.suite.cells import Cell
 from harness.suite.schema import FileTask, Suite
 from harness.tasks.registry import is_generated
 
+# Longest prompt where no tokenizer is at hand to measure it: a prior for the plan alone, never a limit
+PROMPT_TOKENS = 1024
+# The same of the micro task, by how a policy is asked; a chat template adds some
+MICRO_PROMPT_TOKENS = {None: 24, "raw": 24, "zero-shot": 96, "few-shot": 320}
+# The same of the ladder, through chat templates with a system turn of their own
+LADDER_PROMPT_TOKENS = 96
+# Answers of a second round per own rollout: a prior (at most one)
+HINTED = 0.25
+# Training and evaluating a micro base checkpoint, on one core; others' are counted
 BASE_SECONDS = 75.0
-"""Training and evaluating a micro base checkpoint, on one core; others' are counted."""
+# One call of an engine may take so many times the longest phase that the plan predicts, and no less than the engine's
+# own half an hour
 LEAST_CALL_SECONDS, CALL_FACTOR = 1800.0, 4.0
-"""One call of an engine may take so many times the longest phase that the plan predicts, and no less than the engine's own
-half an hour."""
 _WEIGHTS = {".safetensors", ".bin", ".gguf", ".pt", ".pth"}
+# Bytes of a finished journal's tables before their first row (schemas), and per row, texts and lists left out, as lz4
+# leaves them; measured on micro cells
 _TABLES = {
     "samples": (4200, 72),
     "steps": (9600, 140),
@@ -62,8 +75,6 @@ _TABLES = {
     "exchanges": (4200, 33),
     "traces": (4000, 60),
 }
-"""Bytes of a finished journal's tables before their first row (schemas), and per row, texts and lists left out, as lz4 leaves them;
-measured on micro cells."""
 _COSTS_A_CHECKPOINT = 7
 _TRACES_A_STEP = 2
 _MANIFEST = 3300
@@ -73,10 +84,75 @@ Options = Mapping[str, int | float | bool]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What one job reserves, and the plan's engine options, by policy."""
+    """What one job reserves, the plan's engine options, by policy, and a cell's predicted seconds."""
 
     bundles: tuple[Bundle, ...]
     layout: Mapping[str, Options]
+    seconds: float = 0.0
+
+
+# A cell in figures ------------------------------------------------------------------------------------------------------
+
+
+def prior_lengths(cell: Cell) -> Lengths:
+    """Where no tokenizer is at hand."""
+    task = cell.training.task.partition(".")[0] if isinstance(cell.training.task, str) else ""
+    by_style = {"micro": MICRO_PROMPT_TOKENS, "ladder": dict.fromkeys(MICRO_PROMPT_TOKENS, LADDER_PROMPT_TOKENS)}
+    styles = (policy.style for policy in cell.group.policies)
+    prompt = max(by_style.get(task, {}).get(style, PROMPT_TOKENS) for style in styles)
+    answer = max(cell.training.max_new_tokens, asked(cell.evaluation).tokens)
+    longest = min(prompt + answer, cell.engine_options.get("max_length") or prompt + answer)
+    return Lengths(max(1, longest - answer), longest)
+
+
+def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = None) -> CellDemand:
+    """devices: per policy, where the suite has chosen the layout. Raises UsageError."""
+    training, evaluation, options = cell.training, cell.evaluation, cell.engine_options
+    regime, evaluated = registry.build(cell.variant.regime, cell.variant.options), asked(evaluation)
+    prompt, longest = lengths or prior_lengths(cell)
+    names = [policy.name for policy in cell.group.policies]
+    directed = cell.sharing.direction in {"strong_to_weak", "weak_to_strong"}
+    # Authors per receiver, on average; who is strong is seen when the cell starts.
+    peers = (len(names) - 1) / 2 if directed else len(cell.sharing.among(names)) / len(names)
+    again = HINTED if regime.hint_tokens else 0.0
+    # By the regime's declarations: an upper bound for regimes that select [our reading].
+    shared = regime.peer_share * any(issubclass(kind, AnswerRecord) for kind in regime.shares)
+    policies = tuple(
+        PolicyDemand(
+            policy.name,
+            load_shape(policy.model, policy.revision),
+            cell.rollouts(index),
+            backend_of(cell.engine).precision(policy, options),
+            reference=bool(training.kl or training.measure_every) or directed,
+            penalised=training.kl > 0,
+            measured=training.measure_every > 0 or Need.GRADIENTS in regime.needs,
+            devices=devices,
+            lora=int((options.get("lora") or {}).get("rank", 0)),
+            checkpointing=bool(options.get("checkpointing")),
+        )
+        for index, policy in enumerate(cell.group.policies)
+    )
+    curves = 1 + -(-training.steps // evaluation.curve_every) if evaluation.curve_every else 0
+    work = Workload(
+        steps=training.steps,
+        prompts=training.prompts,
+        prompt_tokens=prompt,
+        answer_tokens=training.max_new_tokens,
+        longest=longest,
+        trained=1.0 + again + peers * shared,
+        scored=peers * float(len(regime.needs & {Need.RECEIVER_OLD, Need.SCORES})),
+        again=again,
+        measured=training.steps // training.measure_every if training.measure_every else 0,
+        evaluated=evaluated.answers,
+        evaluation_tokens=evaluated.tokens,
+        curves=curves,
+        curve=curves * evaluation.curve_prompts,
+        saves=-(-training.steps // training.checkpoint_every),
+    )
+    return CellDemand(policies, work, options.get("share_devices"))
+
+
+# The plan ---------------------------------------------------------------------------------------------------------------
 
 
 def plan_for(
@@ -98,11 +174,9 @@ def plan_for(
     replaced = measured_device(calibration, machine, stands) if calibration else None
     if engine.clustered:
         devices, known = engine.devices(options, prepared.source), dict[tuple[str, str], Lengths | None]()
-        lengths = {name: _lengths(prepared.source, cell, known) for name, cell in of_kind.items()}
-        kinds = {name: (demand(of_kind[name], devices, lengths[name]), counts[name]) for name in counts}
-        plan = plan_cells(len(prepared.cells), kinds, machine, measured, replaced)
-        workers = min(jobs or plan.resources.workers, plan.resources.workers)
-        plan = replace(plan, resources=replace(plan.resources, workers=workers))
+        asks = {name: demand(cell, devices, _lengths(prepared.source, cell, known)) for name, cell in of_kind.items()}
+        kinds = {name: (asks[name], counts[name]) for name in counts}
+        plan = plan_cells(len(prepared.cells), kinds, machine, measured, replaced, jobs)
     else:
         on_gpu = machine.gpus > 0 and not str(options.get("device") or "cuda").startswith("cpu")
         machine = machine if on_gpu else machine.without_gpus()
@@ -125,7 +199,7 @@ def place_of(plan: Plan, work: Cell | Base) -> Place:
     """A base is where its policy will be."""
     if isinstance(work, Cell):
         kind = next(k for k in plan.kinds if k.kind == work.kind)
-        return Place(kind.bundles, _layout(kind, work, [p.name for p in work.group.policies]))
+        return Place(kind.bundles, _layout(kind, work, [p.name for p in work.group.policies]), kind.seconds)
     kind = next(k for k in plan.kinds if k.kind.startswith(f"{work.group.name}/"))
     own = [p.bundles for p in kind.layout.policies if p.policy == work.policy.name] if kind.layout else [kind.bundles]
     return Place(own[0], _layout(kind, work.suite, [work.policy.name]))
@@ -245,13 +319,6 @@ def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
 # The disk -------------------------------------------------------------------------------------------------------------
 
 
-class CellDisk(NamedTuple):
-    """Bytes. running: at the fullest moment."""
-
-    kept: int
-    running: int
-
-
 def _text(task: str | FileTask) -> tuple[float, float]:
     """Bytes that lz4 leaves per token of an answer's text, and of a trace's lists: measured on micro, a prior of prose."""
     return (0.3, 4.0) if is_generated(task) else (2.2, 32.0)
@@ -271,7 +338,7 @@ def disk_of(prepared: Prepared, workers: int) -> Disk:
     return Disk(kept, kept + sum(most), sum(size for _, size in _caches(prepared)))
 
 
-def cell_disk(cell: Cell) -> CellDisk:
+def cell_disk(cell: Cell) -> Disk:
     asks, (answer, trace) = demand(cell), _text(cell.training.task)
     work, policies, shared = asks.workload, len(asks.policies), asks.workload.trained - 1.0
     own = sum(p.rollouts for p in asks.policies) * work.prompts * work.steps
@@ -294,7 +361,7 @@ def cell_disk(cell: Cell) -> CellDisk:
     weights, whole = sum(c.kept for c in saved), sum(c.whole for c in saved)
     kept = journal + (0 if cell.keep == "none" else weights)
     best = 2 * weights + max(c.optimiser for c in saved) if cell.keep == "best" else 0
-    return CellDisk(kept, max(kept, journal + min(2, max(1, work.saves)) * whole + best))
+    return Disk(kept, max(kept, journal + min(2, max(1, work.saves)) * whole + best))
 
 
 def check_place(folder: Path) -> None:

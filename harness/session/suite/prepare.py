@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -17,21 +17,18 @@ from harness.errors import HarnessError, StoreError, SuiteError, UsageError
 from harness.learning import registry
 from harness.session.cell.log import LOG
 from harness.session.cell.manifests import Base, bases_of, state_of, suite_file
-from harness.session.policy.models import COMMIT, identity_of, local_folder, on_hub, pinned, unpinned
+from harness.session.policy import COMMIT, identity_of, local_folder, on_hub, pinned, unpinned
 from harness.session.suite import rules
 from harness.session.suite.lock import holding
 from harness.store.manifest import Manifest, SuiteFile, read_suite, readable, suite_files, write_suite
-from harness.store.remarks import mixed
+from harness.store.read import Snapshot
+from harness.store.remarks import STALE, Missing, missing, mixed
 from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell, Identity
 from harness.suite.load import find, load, resolve
 from harness.suite.schema import Policy, Suite, Variant
 from harness.tasks.registry import get_task, results_versions, training_source
 from harness.versions import BASE, CELL, versions
-
-if TYPE_CHECKING:
-    from harness.store.read import Snapshot
-    from harness.store.remarks import Missing
 
 _SHOWN = 4
 
@@ -216,7 +213,7 @@ def prepare(
     with suppress(SuiteError):  # one that is valid only with the settings given here
         written = rules.validate(load(name), source) if overrides else None
     rules.check_roots(suite, Path(source), overrides)
-    prepared = _prepare(suite, written, source, results, overrides, only, online)
+    prepared = prepare_suite(suite, source, results, overrides, written=written, only=only, online=online)
     return prepared if shard is None else shard.of(prepared)
 
 
@@ -231,34 +228,31 @@ def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -
     source = f"{results / name}"
     suite = resolve(found.config, overrides, source)
     written = rules.validate(resolve(found.config, (), source), source)
-    prepared = _prepare(suite, written, source, results, overrides)
+    prepared = prepare_suite(suite, source, results, overrides, written=written)
     return replace(prepared, altered=(*found.altered, *prepared.altered))
 
 
-def prepare_suite(suite: Suite, source: str, results: Path, altered: Sequence[str] = ()) -> Prepared:
-    """One derived from the suite in `source`. Raises as `prepare`."""
-    return _prepare(suite, None, source, results, altered)
-
-
-def _prepare(
+def prepare_suite(
     suite: Suite,
-    written: Suite | None,
     source: str,
     results: Path,
-    overrides: Sequence[str],
+    altered: Sequence[str] = (),
+    *,
+    written: Suite | None = None,
     only: str | None = None,
     online: bool = False,
 ) -> Prepared:
+    """Of `source`, or derived from it. altered: the settings that made it of the suite `written`. Raises as `prepare`."""
     suite = rules.validate(suite, source)
-    altered = tuple(overrides) if overrides and suite != written else ()
-    suite = pinned(rules.resolved(suite, source, overrides), online)
+    settings = tuple(altered) if suite != written else ()
+    suite = pinned(rules.resolved(suite, source, altered), online)
     identity = identities(suite)
     every = suite_cells.expand(suite, lambda group, variant: identity(group.policies, variant))
     chosen = suite_cells.select(every, only)
     if not chosen:
         raise UsageError(f"--only {only}: matches none of the suite's cells (they are named group/regime/seed)")
     bases = bases_of(suite, lambda _group, policy, _seed: identity([policy], None))
-    return Prepared(source, suite, results / suite.name, tuple(every), tuple(chosen), tuple(bases), altered)
+    return Prepared(source, suite, results / suite.name, tuple(every), tuple(chosen), tuple(bases), settings)
 
 
 def lacking(
@@ -266,8 +260,6 @@ def lacking(
 ) -> tuple[list[Missing], str]:
     """The cells that the table lacks, or has from other settings or code than `prepared`, `file`, or the suite as it was run; else
     what is stored alone, and why."""
-    from harness.store.remarks import missing
-
     stored = missing(snapshot, suite)
     if prepared is None and "@" not in suite and (file is not None or suite_files(results / suite)):
         try:
@@ -278,8 +270,6 @@ def lacking(
 
 
 def _compared(snapshot: Snapshot, suite: str, stored: list[Missing], prepared: Prepared) -> list[Missing]:
-    from harness.store.remarks import STALE, Missing
-
     known = {m.cell: m for m in stored}
     rows = snapshot.query(
         "SELECT group_name || '/' || regime || '/' || seed AS label, cell FROM current_cells "

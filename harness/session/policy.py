@@ -36,14 +36,14 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_SECONDS = 4.0
 MAX_FILES = 10_000
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
+# Of an address that the environment gives, as HF_ENDPOINT may
 _CREDENTIALS = re.compile(r"//[^/@\s]*@")
-"""Of an address that the environment gives, as HF_ENDPOINT may."""
 _LEAST_REMEMBERED_BYTES = 1 << 20
+# A file changed more recently than this may change again without another time stamp
 _SETTLED_NS = 2_000_000_000
-"""A file changed more recently than this may change again without another time stamp."""
 _ANNOUNCED_BYTES = 2 << 30
+# (share done, a few words)
 Progress = Callable[[float, str], None]
-"""(share done, a few words)"""
 
 
 class _Seen(msgspec.Struct, frozen=True):
