@@ -77,7 +77,7 @@ def test_findings_stand_where_they_belong_each_with_its_interval(text: str) -> N
     sections = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
     assert list(sections) == [
         *BARE[:2],
-        "All regimes as published: `reference`",
+        "Nine regimes with their defaults: `reference`",
         "Who is harmed",
         BARE[2],
         "Where these come from",

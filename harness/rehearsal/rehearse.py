@@ -7,6 +7,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ LARGE = "8xH100-80G"
 SECONDS = 300.0
 STEPS, PROMPTS, ROLLOUTS, TOKENS, QUESTIONS = 2, 2, 4, 32, 2
 SMALL_VLLM = {"rollout_memory": 0.05, "rollout_sequences": 16}
+TASK = re.compile(r"evaluation\.tasks\[(\d+)\]")
 # Engine options that a rehearsal takes over, as far as its engine has them; the layout is this machine's
 KEPT_OPTIONS = ("dtype", "zero_stage", "gradient_checkpointing", "lora", "checkpointing")
 
@@ -165,27 +167,45 @@ def _replaced(policy: Policy, folder: Path) -> Policy:
 def _checked(
     suite: Suite, source: str, results: Path, root: Path, inventory: str | None, report: Rehearsal
 ) -> tuple[Prepared, Plan]:
-    """Until nothing more is found: each refusal is noted under its name, and what is at fault is replaced."""
+    """Until nothing more is found: each refusal is noted under its name, and what is at fault is replaced. The plan is that of the
+    suite as it was given, as far as that can be planned."""
+    given = suite
+    given = suite
     while True:
         try:
             _check_data(suite, source)
             prepared = prepare_suite(suite, source, results).looked()
             remarks = rules.preflight(prepared, run=False, elsewhere=True)
-            plan = plan_for(prepared, inventory)
+            plan = _plan(given, prepared, results, inventory)
             if not plan.feasible and inventory is None:
                 report.not_rehearsed.append(f"a run on this machine, which is too small; the plan below is for {LARGE}")
-                plan = plan_for(prepared, LARGE)
+                plan = _plan(given, prepared, results, LARGE)
         except SuiteError as error:
             mended = _mended(suite, error, root)
             if mended is None or mended[1] == suite:
                 raise
-            name, suite = mended
-            report.findings.append(Finding(name, error.path, error.problem))
+            previous, (name, suite) = suite, mended
+            report.findings.append(Finding(name, _place(given, previous, error.path), error.problem))
         else:
             if not plan.feasible:
                 report.findings.append(Finding("plan", inventory or LARGE, first_of(plan.shortfall or "")))
             report.remarks += remarks
             return prepared, plan
+
+
+def _plan(given: Suite, mended: Prepared, results: Path, inventory: str | None) -> Plan:
+    """Of the suite as it was given; of the mended one where that has none."""
+    with suppress(SuiteError):
+        return plan_for(prepare_suite(given, mended.source, results).looked(), inventory)
+    return plan_for(mended, inventory)
+
+
+def _place(given: Suite, mended: Suite, path: str) -> str:
+    """As the given suite counts, of whose evaluation tasks some are gone."""
+    found = TASK.match(path)
+    if not found:
+        return path
+    return f"evaluation.tasks[{given.evaluation.tasks.index(mended.evaluation.tasks[int(found[1])])}]{path[found.end() :]}"
 
 
 def _check_data(suite: Suite, source: str) -> None:
@@ -207,15 +227,15 @@ def _mended(suite: Suite, error: SuiteError, root: Path) -> tuple[str, Suite] | 
     mended: dict[str, tuple[str, dict[str, Any]]] = {
         "training.max_new_tokens": ("max_new_tokens", {"max_new_tokens": TOKENS}),
         "training.prompts": ("too few questions", {"prompts": 1}),
-        "training.": (_kind_of(suite.training.task), {"task": "micro", "min_level": None}),
+        "training.": (_kind_of(suite.training.task), {"task": "ladder", "min_level": None}),
     }
     for start, (name, fields) in mended.items():
         if place.startswith(start):
             return name, suite.model_copy(update={"training": suite.training.model_copy(update=fields)})
-    if found := re.match(r"evaluation\.tasks\[(\d+)\]", place):
+    if found := TASK.match(place):
         tasks = list(suite.evaluation.tasks)
         name = _kind_of(tasks.pop(int(found[1])))
-        left = {"tasks": tasks or ["micro"], "curve_every": suite.evaluation.curve_every if tasks else 0}
+        left = {"tasks": tasks or ["ladder"], "curve_every": suite.evaluation.curve_every if tasks else 0}
         return name, suite.model_copy(update={"evaluation": suite.evaluation.model_copy(update=left)})
     if re.fullmatch(r"groups\[\d+\]\.policies", place) and any(p.rollouts for g in suite.groups for p in g.policies):
         equal = rules.with_policies(suite, lambda policy, _: policy.model_copy(update={"rollouts": None}))

@@ -17,6 +17,7 @@ from harness.allocation.shapes import shipped
 from harness.rehearsal import standins
 from harness.rehearsal.rehearse import Rehearsal, examine
 from harness.session.cell.manifests import manifest_of, mark
+from harness.session.suite.planning import plan_for
 from harness.session.suite.prepare import prepare
 from harness.suite.schema import Policy
 
@@ -132,6 +133,16 @@ WORDS = {
 def examined(raw: dict[str, Any], place: Path) -> Rehearsal:
     (place / "lab.yaml").write_text(yaml.safe_dump(raw))
     return examine(str(place / "lab.yaml"), place / "results", place / "rehearsal")[0]
+
+
+def test_the_plan_is_of_the_suite_as_given_although_its_data_is_absent(raw, tmp_path):
+    raw["training"]["task"] = "gsm8k"
+    raw["evaluation"]["tasks"] = ["math500", "micro", "gsm8k"]
+    found = examined(raw, tmp_path)
+    places = [(finding.name, finding.place) for finding in found.findings]
+    assert places == [("dataset", at) for at in ("training.task", "evaluation.tasks[0]", "evaluation.tasks[2]")]
+    planned = plan_for(prepare(str(tmp_path / "lab.yaml"), tmp_path / "results"), None)
+    assert found.needs["predicted"] == msgspec.to_builtins(planned)["predicted"]
 
 
 def test_a_sound_suite_has_no_findings_and_a_plan(raw, tmp_path):
