@@ -205,7 +205,9 @@ def _place(given: Suite, mended: Suite, path: str) -> str:
     found = TASK.match(path)
     if not found:
         return path
-    return f"evaluation.tasks[{given.evaluation.tasks.index(mended.evaluation.tasks[int(found[1])])}]{path[found.end() :]}"
+    return (
+        f"evaluation.tasks[{given.evaluation.tasks.index(mended.evaluation.tasks[int(found[1])])}]{path[found.end() :]}"
+    )
 
 
 def _check_data(suite: Suite, source: str) -> None:
