@@ -248,8 +248,6 @@ class TokenCodec:
 def _refusal(text: str) -> TokenizationError | None:
     if not text:
         return TokenizationError("empty", "the text is empty")
-    if text.isascii() and len(text) <= MAX_TEXT_BYTES:
-        return None
     if MARKER in text:
         return TokenizationError("control", "the text holds the marker of control tokens")
     try:
