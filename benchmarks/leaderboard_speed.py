@@ -15,11 +15,12 @@ except ModuleNotFoundError:
     raise NotHere("playwright: pip install playwright") from None
 
 from harness.store.ingest import ingest
-from tools.screenshot import CHROMIUM, DRAWN, FLAGS, served
+from tools.screenshot import CHROMIUM, FLAGS, served
 
 LARGEST = "ranking?suite=reference@reference"
 
-SHOWS = "o => [...document.querySelectorAll('[data-testid=stVegaLiteChart]')].some(e => e.outerHTML.includes(', ' + o))"
+DRAWN = "figure.forest"
+SHOWS = "metric => document.querySelector('figure.forest figcaption').textContent.endsWith(', ' + metric)"
 
 
 def first_paint(browser: Browser, url: str, shown: str) -> tuple[float, Page]:
