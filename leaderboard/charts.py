@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from zlib import crc32
 
@@ -38,7 +39,7 @@ _BAR, _PANEL, _LEGEND = 26, 320, 23
 _LEAST = {"points": 1.0, "%": 1.0, "share": 0.01, "nats per token": 1e-6}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Forest:
     """Estimates and intervals, from top to bottom. rows: name, verdict, label, words, detail; in `unit` value, low, high. zero: the
     axis has a line there."""
@@ -52,6 +53,7 @@ class Forest:
     def ends(self) -> list[float]:
         return [row[end] for row in self.rows for end in ("low", "high")] + [0.0] * (self.zero or not self.rows)
 
+    @cached_property
     def ticks(self) -> list[float]:
         """Round numbers; the first and the last are the ends of the axis."""
         low, high = _domain(self.ends, self.unit).get("domain") or (min(self.ends), max(self.ends))
@@ -62,7 +64,7 @@ class Forest:
 
     def place(self, value: float) -> float:
         """Percent of the axis."""
-        first, *_, last = self.ticks()
+        first, *_, last = self.ticks
         return round(100 * (value - first) / (last - first), 1)
 
     def figure(self) -> Figure:

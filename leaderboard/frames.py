@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -83,7 +84,7 @@ def opening(table: pd.DataFrame, metric: str = "") -> Choice:
 # What it says ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outcome:
     """each: rows of the policies by regime, the largest gain first."""
 
@@ -92,6 +93,7 @@ class Outcome:
     costs: Mapping[str, float]
     each: Mapping[str, Sequence[Mapping[str, Any]]]
 
+    @cached_property
     def lines(self) -> pd.DataFrame:
         return pd.DataFrame([{"Regime": r.regime, "Gain, points": _gain(r), **self._of(r)} for r in self._compared()])
 
@@ -174,7 +176,7 @@ def panels(
     `accuracy` (percent)."""
     rows, margin = choice.table(table), said.found.margin
     place = {regime: i for i, regime in enumerate(order)}
-    parts = defaultdict[str, list[dict[str, Any]]](list)
+    parts: dict[str, list[Any]] = defaultdict(list)
     for row in rows.to_dict("records"):
         parts[f"{row['group']}: {row['task']}, {choice.metric}"].append(row)
     if len(parts) > 1 and said.found.ranks:

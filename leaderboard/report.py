@@ -65,7 +65,7 @@ def _suite(store: Store, suite: str) -> dict[str, Any]:
         numbers = readable(rows, order, MARGIN)
         metrics.append(
             {
-                "metric": metric, "sentence": sentence(said.found), "lines": said.lines(), "doubt": doubt(said.found),
+                "metric": metric, "sentence": sentence(said.found), "lines": said.lines, "doubt": doubt(said.found),
                 "forests": panels(choice, table, said, "gain", order, "mean of all panels"),
                 "numbers": _numbers(numbers), "best": list(numbers["best"]),
             }

@@ -585,7 +585,7 @@ def test_an_axis_does_not_magnify_rounding() -> None:
     assert not spans(charts.lines(wide, "t", "step", "value", order))
     flat = charts.Forest([MARK], "t", "accuracy, %", zero=False)
     assert spans(flat.figure()) == [[49.5, 50.5]]
-    assert flat.ticks() == pytest.approx([49.4, 49.6, 49.8, 50.0, 50.2, 50.4, 50.6])
+    assert flat.ticks == pytest.approx([49.4, 49.6, 49.8, 50.0, 50.2, 50.4, 50.6])
     still = charts.Forest([MARK | {"value": 0.0, "low": -1e-4, "high": 1e-4}], "t", "gain, points")
     assert spans(still.figure()) == [[-0.5, 0.5]]
     assert not spans(charts.Forest([MARK | {"low": 40.0}], "t", "accuracy, %", zero=False).figure())
@@ -593,9 +593,9 @@ def test_an_axis_does_not_magnify_rounding() -> None:
 
 def test_a_forest_shows_values_where_its_ticks_say() -> None:
     forest = charts.Forest([MARK | {"value": -1.0, "low": -6.2, "high": 1.3}], "t", "gain, points")
-    assert forest.ticks() == pytest.approx([-8, -6, -4, -2, 0, 2])
+    assert forest.ticks == pytest.approx([-8, -6, -4, -2, 0, 2])
     assert [forest.place(x) for x in (-8, -1, 0, 2)] == [0, 70, 80, 100]
-    assert charts.Forest([], "t", "accuracy, %", zero=False).ticks(), "nothing has finished"
+    assert charts.Forest([], "t", "accuracy, %", zero=False).ticks, "nothing has finished"
 
 
 def test_a_regime_has_one_colour_whatever_stands_beside_it() -> None:

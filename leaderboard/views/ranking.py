@@ -17,7 +17,7 @@ from harness.store.statistic import PERCENT, Statistic, shown
 from harness.store.table import MEAN
 from leaderboard.charts import LEGEND, Forest
 from leaderboard.data import Store
-from leaderboard.frames import INTERVALS, KEY, Choice, Outcome, panels, readable, telling
+from leaderboard.frames import INTERVALS, KEY, Choice, Outcome, readable, telling
 from leaderboard.markup import filled
 from leaderboard.page import (
     Page,
@@ -35,7 +35,7 @@ from leaderboard.page import (
 
 _SORTS = ("best first", "suite order", "name", "cheapest first")
 # Figures before "show all"
-_SHOWN = 3
+_SHOWN = 2
 
 
 def draw(store: Store, suite: str) -> None:
@@ -69,7 +69,7 @@ def draw(store: Store, suite: str) -> None:
     with top:
         _draw_answer(said)
     order = _sorted(sort, said, rows)
-    forests = panels(choice, table, said, measure, order, "Mean of the {} panels below")
+    forests = store.panels(suite, choice, margin, measure, tuple(order))
     starts = [m for m in store.stages(suite) if m.metric == metric and m.group in groups and m.task in tasks]
     parts: dict[str, Callable[[], None]] = {
         "Figures": lambda: _draw_forests(forests, margin),
@@ -101,7 +101,7 @@ def _draw_table(full: pd.DataFrame) -> None:
 
 def _draw_answer(said: Outcome) -> None:
     st.info(escaped(sentence(said.found), 2000), icon=":material/gavel:")
-    lines = said.lines()
+    lines = said.lines
     if not lines.empty:
         st.html(filled("answers_table.html.tmpl", rows=lines, name="Every regime: whom it helps, at what cost"))
     if unsettled := doubt(said.found):

@@ -13,18 +13,19 @@ import yaml
 
 from harness.allocation import inventory
 from harness.allocation.shapes import MICRO, chosen, cpu_bf16, load_config, load_shape
-from harness.errors import HarnessError, UsageError
+from harness.errors import DataError, HarnessError, UsageError
 from harness.session.suite.trial import (
     ANSWERS,
     PROMPTS,
     WARM_UP,
     Findings,
-    fitting_steps,
+    fitted,
     style_of,
     try_models,
     untried,
 )
 from harness.suite.schema import FileTask, Suite
+from harness.tasks import ladder
 from harness.tasks.registry import get_task, training_source
 from harness.tasks.registry import named as by_name
 
@@ -36,6 +37,10 @@ CHATTY = re.compile(r"(?i)(instruct|chat|(^|[-_])it($|[-_]))")
 """In the name of a hub model whose tokenizer is not on this machine."""
 EMBEDDED_PARAMETERS = 1.6e9
 """The largest model that one device trains whole."""
+CURVED_STEPS = 20
+"""The fewest steps with a learning curve."""
+USUAL = "gsm8k"
+"""What is trained on unless a task is named."""
 AS_BY_SIZE = Findings()
 
 
@@ -120,26 +125,36 @@ def draft(models: Sequence[str], task: str, name: str, found: Findings = AS_BY_S
         "largest": _figure(largest),
         "evaluated": _written(evaluated),
         "limit": 60 if largest <= SIZES[1].parameters else 200,
-        "curve": max(1, steps // 4),
+        "curve": steps // 4 if steps >= CURVED_STEPS else 0,
+        "regimes": ", ".join(found.regimes),
+        "seeds": ", ".join(map(str, found.seeds)),
         "curve_prompts": 30 if largest <= SIZES[1].parameters else 100,
     }  # fmt: skip
     return TEXT.format(**values)
 
 
-def tried(models: Sequence[str], task: str, name: str, file: Path, minutes: float) -> str:
-    """The text of a suite with settings measured on this machine. file: where it will be. Raises as `draft`; SuiteError,
-    DataError."""
+def tried(models: Sequence[str], task: str | None, name: str, file: Path, minutes: float) -> str:
+    """The text of a suite with settings measured on this machine. task: None is USUAL, the ladder where its data cannot be had.
+    file: where the suite will be. Raises as `draft`; SuiteError, DataError."""
+    given_task, task = task, task or USUAL
     suite = _suite(draft(models, task, name))
     if why := untried(suite):
         found = Findings(why=(f"Not measured on this machine: {why}.",))
     else:
         given = [policy.name for policy in suite.groups[0].policies]
-        found = try_models(suite)
+        instead = ""
+        try:
+            found = try_models(suite)
+        except DataError as error:
+            if given_task:
+                raise
+            instead = f"On {ladder.NAME}, because {USUAL} cannot be had here ({str(error).partition(':')[0]})."
+            task = ladder.NAME
+            found = try_models(_suite(draft(models, task, name)))
         told = f"Measured here with {PROMPTS * ANSWERS} to {2 * PROMPTS * ANSWERS} answers of each of {' and '.join(given)}:"
-        found = replace(found, why=(told, *found.why))
+        found = replace(found, why=(*filter(None, [instead]), told, *found.why))
     try:
-        steps, told = fitting_steps(_suite(draft(models, task, name, found)), str(file), minutes)
-        found = replace(found, steps=steps, why=(*found.why, told))
+        found = fitted(found, lambda changed: _suite(draft(models, task, name, changed)), str(file), minutes)
     except HarnessError as error:  # one that this machine cannot plan
         found = replace(found, why=(*found.why, f"steps as by size: {' '.join(str(error).split())}"))
     return draft(models, task, name, found)
@@ -222,12 +237,12 @@ groups:
     policies:
 {policies}
 # The ways of sharing (`harness regimes` lists all). Gains are differences to the baseline, training without sharing.
-regimes: [independent, naive, sgt, hacpo]
+regimes: [{regimes}]
 baseline: independent
 # Every regime is trained once for each seed. Intervals are over seeds: fewer than three say little.
-seeds: [1, 2, 3]
+seeds: [{seeds}]
 training:
-  # What is trained on: micro (arithmetic, for small models), gsm8k or math (`harness tasks`).
+  # What is trained on: ladder or micro (short arithmetic, for small models), gsm8k or math (`harness tasks`).
   task: {trained}
   # So many times: sample, verify, share, learn.
   steps: {steps}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,8 +32,15 @@ LEAST, MOST = 0.2, 0.7
 """Of right answers, between which most questions have right and wrong ones."""
 PROMPTS, ANSWERS = 8, 4
 """Of each model on each level."""
-STEPS = (5, 200)
+STEPS = (8, 200)
 """The fewest and the most that a suite is given."""
+EXTENTS = (
+    (("independent", "naive", "sgt", "hacpo"), (1, 2, 3)),
+    (("independent", "sgt", "hacpo"), (1, 2, 3)),
+    (("independent", "sgt"), (1, 2, 3)),
+    (("independent", "sgt"), (1, 2)),
+)
+"""Regimes and seeds of a suite, the next ones where the fewest steps of these take too long."""
 WARM_UP = "{preset: format, gate: 0.2}"
 """Worked examples of the training side, until a fifth of its sampled answers is right (docs/pretrained.md)."""
 
@@ -40,7 +48,8 @@ WARM_UP = "{preset: format, gate: 0.2}"
 @dataclass(frozen=True, slots=True)
 class Tried:
     """Of one model on one level. right, finished, cut: shares of its answers; cut: ended by the next worked example. tokens:
-    that 95 % of its finished answers need, 0 where fewer than half finished."""
+    that 95 % of its finished answers need, 0 where fewer than half finished. worked: that the longest worked solution needs,
+    0 where the task has none."""
 
     policy: str
     level: str
@@ -49,6 +58,7 @@ class Tried:
     finished: float
     cut: float
     tokens: int
+    worked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,8 @@ class Findings:
     answer_ends: str = "eos"
     tokens: int = 0
     steps: int = 0
+    regimes: tuple[str, ...] = EXTENTS[0][0]
+    seeds: tuple[int, ...] = EXTENTS[0][1]
     why: tuple[str, ...] = field(default=())
 
 
@@ -119,7 +131,9 @@ def _tried(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[Tried
             from harness.session.single.calibrate import questions_of
 
             for level in ladder.levels_of(task):
-                yield measure(questions_of(task, level, PROMPTS), best.style, level)
+                solved = [p.chain_of_thought for p in ladder.evaluation_problems((level,), PROMPTS)]
+                worked = max(len(engine.tokenizer.encode(text, add_special_tokens=False)) for text in solved)
+                yield replace(measure(questions_of(task, level, PROMPTS), best.style, level), worked=worked + 1)
         else:
             yield best
     engine.close()
@@ -173,9 +187,7 @@ def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Finding
         possible = [level for level in steps or levels if max(right[level]) <= MOST] or steps or levels
         nearest = max(min(right[level]) for level in possible)
         chosen = [level for level in possible if min(right[level]) == nearest][:3]
-        why.append(
-            f"No level has {LEAST:.0%} to {MOST:.0%} of both models' answers right. {_listed(chosen)} comes nearest."
-        )
+        why.append(f"No level has {LEAST:.0%} to {MOST:.0%} of both models' answers right. Nearest: {_listed(chosen)}.")
     here = [found for found in tried if found.level in chosen]
     low = tuple(dict.fromkeys(f.policy for f in here if f.right < LEAST))
     name = f"{ladder.NAME}.{'+'.join(chosen)}" if chosen[0] in ladder.LEVELS else None
@@ -190,13 +202,11 @@ def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Finding
         )
     if not low and not fits:
         why.append("More than that are right: little is left to learn. A harder task would show more.")
-    tokens = 0
-    if all(found.tokens for found in here) and not warm:
-        longest = max(found.tokens for found in here)
-        tokens = min(limit, 8 * -(-int(1.25 * longest) // 8))
-        why.append(
-            f"max_new_tokens {tokens}: 95 % of the finished answers take at most {longest} tokens; a quarter is spare."
-        )
+    longest = [found.worked if warm else found.tokens for found in here]
+    tokens = min(limit, 8 * -(-int(1.25 * max(longest)) // 8)) if all(longest) else 0
+    if tokens:
+        which = "the worked solutions" if warm else "95 % of the finished answers"
+        why.append(f"max_new_tokens {tokens}: {which} take at most {max(longest)} tokens; a quarter is spare.")
     ends = "example" if any(found.cut > 0.1 for found in here) else "eos"
     if ends == "example":
         why.append("answer_ends: example, because answers went on with a question of their own.")
@@ -216,22 +226,29 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def fitting_steps(suite: Suite, source: str, minutes: float) -> tuple[int, str]:
-    """The most steps with which `harness plan` predicts at most `minutes` here, between the bounds of STEPS, and why."""
+def fitted(found: Findings, suite_of: Callable[[Findings], Suite], source: str, minutes: float) -> Findings:
+    """The first of EXTENTS whose fewest steps take at most `minutes` by `harness plan` on this machine, and the most steps that do,
+    between the bounds of STEPS."""
 
-    def predicted(steps: int) -> float:
-        training = suite.training.model_copy(update={"steps": steps})
-        curve = suite.evaluation.model_copy(update={"curve_every": max(1, steps // 4)})
-        changed = suite.model_copy(update={"training": training, "evaluation": curve})
+    def predicted(changed: Findings) -> float:
         with TemporaryDirectory() as results:
-            return plan_for(prepare_suite(changed, source, Path(results)), None).predicted.wall_seconds / 60
+            return plan_for(prepare_suite(suite_of(changed), source, Path(results)), None).predicted.wall_seconds / 60
 
     fewest, most = STEPS
-    low, high = predicted(fewest), predicted(most)
-    per_step = max((high - low) / (most - fewest), 1e-9)
-    steps = int(min(most, max(fewest, fewest + (minutes - low) / per_step)))
-    takes = predicted(steps)
-    told = f"steps {steps}: the plan says {takes:.0f} minutes on this machine, and {minutes:g} were given."
-    if takes > 1.1 * minutes:
-        told += f" Fewer than {fewest} steps show nothing: take fewer regimes or seeds to be done sooner."
-    return steps, told
+    for regimes, seeds in EXTENTS:
+        found = replace(found, regimes=regimes, seeds=seeds, steps=fewest)
+        if predicted(found) <= minutes:
+            break
+    steps = range(fewest, most + 1)
+    fits = bisect_right(steps, minutes, key=lambda n: predicted(replace(found, steps=n)))
+    found = replace(found, steps=steps[max(0, fits - 1)])
+    takes, every = predicted(found), EXTENTS[0]
+    told = [f"steps {found.steps}: the plan says {takes:.0f} minutes on this machine, and {minutes:g} were given."]
+    if takes > minutes:
+        told.append(f"Fewer than {fewest} steps show nothing.")
+    if (found.regimes, found.seeds) != every:
+        told.append(
+            f"{_listed(found.regimes)} on {len(found.seeds)} seeds: with {_listed(every[0])} on {len(every[1])} seeds "
+            f"{fewest} steps would take longer than that. --minutes N gives more time."
+        )
+    return replace(found, why=(*found.why, *told))
