@@ -212,16 +212,27 @@ def test_the_first_screen_links_every_suite_and_the_report_says_what_each_gave(
     assert BEST in text
 
 
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A control, two pairs with the statistics of real ones in which sgt gains, and one in which nothing does."""
+    folder = tmp_path_factory.mktemp("settings")
+    useless = [replace(r, effect=0.0) for r in REGIMES]
+    write_results(folder, "built", DUO, seeds=(1, 2, 3), steps=3, questions=20, preset="strong-in")
+    for name, pair, regimes in (
+        ("alike", ("qwen", "gpt2"), REGIMES),
+        ("other", ("neox", "gpt2"), REGIMES),
+        ("unlike", ("llama", "neox"), useless),
+    ):
+        write_results(folder, name, {name: pair}, regimes, (1, 2, 3, 4), steps=3, questions=400, preset="matched")
+    ingest(folder)
+    return folder
+
+
 def test_the_first_screen_names_the_leader_where_it_does_not_help_and_the_cost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody who has read nothing reads this from its text: an answer in a sentence, a row a regime, a column a pair."""
-    useless = [replace(r, effect=0.0) for r in REGIMES]
-    write_results(tmp_path, "built", DUO, seeds=(1, 2, 3), steps=3, questions=20, preset="strong-in")
-    for name, pair, regimes in (("alike", ("qwen", "gpt2"), REGIMES), ("unlike", ("llama", "neox"), useless)):
-        write_results(tmp_path, name, {name: pair}, regimes, (1, 2, 3, 4), steps=3, questions=400, preset="matched")
-    ingest(tmp_path)
-    app = app_on(tmp_path, monkeypatch)
+    app = app_on(settings, monkeypatch)
     answer = said(app).replace("\\", "")
     assert answer.startswith("**It depends on the pair and the settings.**")
     assert "Where each policy was taught what the other lacks," in answer
@@ -235,6 +246,40 @@ def test_the_first_screen_names_the_leader_where_it_does_not_help_and_the_cost(
     assert not any(row[1].startswith("hacpo-wide") for row in rest), "not as published"
     app.get("button_group")[0].set_value("all").run()
     assert any(row[1].startswith("hacpo-wide") for row in table_of(app)[2:])
+
+
+# What a newcomer asks, and what of the first screen's text answers it
+ASKED = {
+    "which regime leads": r"Largest mean gains as published, .*?: (\w+) \+\d",
+    "by how much": r": \w+ (\+[\d.]+) \[.*?\] points",
+    "at what cost": r"points at ([\d.]+) times the cost of independent training",
+    "where it gains": r"- (.*?), (?:\w+, )*\w+ (?:and \w+ )?gains? as published",
+    "where it does not help": r"in (\d+) of \d+ comparisons no effect",
+}
+
+
+def read(text: str) -> dict[str, str]:
+    found = {question: re.search(pattern, text) for question, pattern in ASKED.items()}
+    lacking = [question for question, match in found.items() if match is None]
+    assert not lacking, lacking
+    return {question: match[1] for question, match in found.items() if match}
+
+
+def test_a_newcomer_reads_the_answer_from_the_first_screens_text(
+    settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = app_on(settings, monkeypatch)
+    text = said(app).replace("\\", "")
+    facts = read(text)
+    (_, heads, leader, *_) = table_of(app)
+    assert leader[1].startswith(facts["which regime leads"])
+    assert leader[heads.index("mean gain, pairs not built to gain")].startswith(facts["by how much"])
+    assert leader[heads.index("cost")] == f"{facts['at what cost']}×"
+    for pattern in ASKED.values():
+        match = re.search(pattern, text)
+        assert match
+        with pytest.raises(AssertionError):
+            read(re.sub(pattern, "", text))
 
 
 def html_tables(app: AppTest) -> list[list[list[str]]]:

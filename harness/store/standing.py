@@ -154,8 +154,8 @@ def answer(published: Board, tuned: Board) -> list[str]:
     verdicts = {cell.verdict for found in (published, tuned) for row in found.standings for cell in row.cells if cell}
     parts = ["It depends on the pair and the settings." if GAINS in verdicts else "No regime is shown to gain."]
     if ahead := [s for s in published.standings if s.gain is not None and s.interval][:2]:
-        each = joined([f"{s.regime} {POINTS.with_interval(s.gain, s.interval)}" for s in ahead])
-        parts.append(f"Largest mean gains as published, where pairs were not built to gain: {each} points.")
+        each = joined([f"{s.regime} {POINTS.with_interval(s.gain, s.interval)} points{_at(s.cost)}" for s in ahead])
+        parts.append(f"Largest mean gains as published, on pairs that were not built to gain: {each}.")
     for kind in KINDS:
         at = [i for i, setting in enumerate(published.settings) if setting.kind == kind]
         cells = [(s.regime, c) for s in published.standings for i in at if (c := s.cells[i])]
@@ -181,6 +181,10 @@ def answer(published: Board, tuned: Board) -> list[str]:
             f"{_WHERE[kind]} {said} (gains from {low} to {high} points; in {nothing} of {len(cells)} comparisons no effect)."
         )
     return parts
+
+
+def _at(cost: float | None) -> str:
+    return "" if cost is None else f" at {cost:.1f} times the cost of independent training"
 
 
 def _who(names: Sequence[str], verb: str) -> str:
