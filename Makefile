@@ -66,7 +66,7 @@ bench: $(VENV)-bench/.installed
 bench-smoke: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench.py --smoke
 
-# torch first and pinned: anything else would pull a CUDA build
+# torch first and pinned, so that nothing later brings another one
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch

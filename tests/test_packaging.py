@@ -89,8 +89,8 @@ for package in build.packages:
 """
     shown = [
         subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout.split()
-        for command in ([sys.executable, "-c", listing], ["git", "ls-files", "harness", "suites"])
+        for command in ([sys.executable, "-c", listing], ["git", "ls-files", "harness", "leaderboard", "suites"])
     ]
     wanted = {name for name in shown[1] if not name.endswith((".py", ".md"))}
-    assert sum(name.endswith(".tmpl") or "/bases/" in name for name in wanted) == 34
+    assert sum(name.endswith(".tmpl") or "/bases/" in name for name in wanted) == 42
     assert not wanted - set(shown[0])

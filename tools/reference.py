@@ -51,7 +51,7 @@ MOST = 20_000_000
 
 app = typer.Typer(help=__doc__, add_completion=False, rich_markup_mode=None)
 Where = Annotated[Path, typer.Option("--results", help="Whose reference/ is meant.")]
-Names = StrEnum("Names", sorted(path.name for path in SHIPPED.iterdir() if path.is_dir()))  # type: ignore[misc]
+Names = StrEnum("Names", sorted(path.name for path in SHIPPED.iterdir() if path.is_dir()))  # type: ignore[misc]  # mypy wants literal members
 
 
 @app.command()

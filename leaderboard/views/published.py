@@ -1,4 +1,4 @@
-"""The papers' gains over independent training with as many rollouts."""
+"""The papers' gains over independent training with as many rollouts, beside ours."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pandas as pd
 import streamlit as st
 
 from harness.published import Publication, PublishedRow, load, names
+from harness.store.table import MEAN
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.page import Page, downloads, draw_figure, draw_table, number
+from leaderboard.page import Page, downloads, draw_figure, draw_table, escaped, number
 
 # Independent training at the regimes' rollouts: the one with the regime's own objective before the other
 _BASELINES = ("gspo", "grpo")
@@ -40,10 +41,12 @@ def draw(store: Store | None, suite: str) -> None:
         draw_figure(figures[-1], f"published-{len(figures)}")
     st.caption(
         "A mark: one model of a paper over independent training with the same rollouts. Each paper has its own models, data, "
-        "metrics and baselines, and prints no intervals; so compare signs and order, not heights. `harness show --against PAPER` "
-        "sets our runs of the same models beside them."
+        "metrics and baselines, and prints no intervals; so compare signs and order, not heights."
     )
     draw_table(rows, "papers", "Published accuracies and gains", _COLUMNS)
+    if store is not None:
+        st.header("Measured here")
+        _draw_ours(store, suite)
     downloads("published", lambda: rows, figures)
 
 
@@ -85,6 +88,28 @@ def _setting(paper: Publication, tasks: list[str]) -> str:
 def _percent(paper: Publication, row: PublishedRow) -> float:
     value = row.average if row.average is not None else sum(row.values.values()) / len(row.values)
     return 100 * paper.share(value)
+
+
+def _draw_ours(store: Store, suite: str) -> None:
+    models = store.frame("SELECT DISTINCT unnest(models) AS model FROM current_cells WHERE suite = ?", suite)["model"]
+    if any(model.startswith("micro/") for model in models):
+        st.caption(
+            f"The suite {escaped(suite)} trains micro models on arithmetic, from checkpoints made to be helped or not: a control "
+            "of the regimes, which says nothing about the papers' models. Its gains are on the page One suite."
+        )
+        return
+    table = store.show(suite)
+    table = table[(table["policy"] == MEAN) & table["gain"].notna()]
+    if table.empty:
+        st.caption(f"No regime of the suite {escaped(suite)} has finished beside its baseline.")
+        return
+    rows = table[table["metric"] == table["metric"].iloc[0]]
+    marks = {"row": rows["regime"], "value": 100 * rows["gain"], "label": rows["group"] + ", " + rows["task"]}
+    draw_figure(charts.dots(pd.DataFrame(marks), f"{suite}, {rows['metric'].iloc[0]}", _GAIN), "ours")
+    st.caption(
+        "A mark: the mean of one group on one benchmark. `harness show --against PAPER` sets the same models side by side, by "
+        "the paper's own metrics."
+    )
 
 
 PAGE = Page(

@@ -140,7 +140,9 @@ def test_loss_and_gradient_follow_the_formula(form, ratio, aggregation):
         assert (statistics.ratio_square * statistics.ratio_count >= statistics.ratio_sum**2 - 1e-9).all()
     else:  # imitation weighs one an answer, a divergence nothing
         assert (statistics.ratio_sum == statistics.ratio_count).all()
+        assert (statistics.ratio_square == statistics.ratio_count).all()
         assert (statistics.ratio_count == (form == "nll")).all()
+        assert not statistics.clipped_tokens.any()
     if form in ("ppo", "hard"):
         assert 0 < statistics.clipped_tokens.sum() < packed.counts.sum()
 

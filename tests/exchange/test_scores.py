@@ -15,7 +15,7 @@ from harness.exchange.misbehaviour import Lying, Noisy, Sender
 from harness.exchange.receiving import Received, Receiver
 from harness.exchange.wire import decode, encode
 from harness.experience.answers import Answer, Group, Inbox, Prompt
-from harness.experience.records import Refusal, Scores
+from harness.experience.records import Draft, Refusal, Scores
 from harness.learning.regime import Context
 from harness.learning.registry import build
 from harness.session.cell.learners import Clock
@@ -93,6 +93,26 @@ def test_the_same_distribution_over_bytes_differs_within_chunks_only(codecs: dic
     assert [float(np.sum(a.advantage)) for a in term.answers] == pytest.approx([0.0] * 3, abs=1e-5)
     assert any(np.abs(a.advantage).max() > 1e-3 for a in term.answers), "the tokenizers do differ within chunks"
     assert all(e.residual_boundary is not None and e.residual_mass < 1e-5 for _, e in found.scored)
+
+
+def test_a_draft_gets_eos_by_whether_it_was_finished(codecs: dict[str, TokenCodec]) -> None:
+    """A peer's log-probabilities of the text's tokens, its last one of EOS, and 0 for EOS of an answer that was cut off."""
+    kinds = frozenset({Draft})
+    asks = Exchange(NAMES, edges_of(NAMES, "all"), kinds=kinds, max_staleness=0)
+    asks._gates["you"].open(4, ["x"])
+    about = {"author": "me", "version": 3, "step": 5, "prompt_id": "x", "text": TEXTS[0]}
+    asks.publish("me", 5, [Draft(**about, index=i, finished=i == 0) for i in range(2)])
+
+    def score(_: Any, tokens: list[np.ndarray]) -> list[np.ndarray]:
+        return [-np.arange(1, t.size + 1, dtype=np.float32) for t in tokens]
+
+    engine = SimpleNamespace(version=8, score=score)
+    learner: Any = SimpleNamespace(name="you", codec=codecs["qwen"], engine=engine, clock=Clock())
+    receiver = Receiver(asks, Sharing(), lambda *_: [], longest=999, asks=asks)
+    finished, cut = receiver.scores(learner, 5, [own_group(codecs["qwen"]).prompt])
+    size = len(sums(codecs["qwen"], TEXTS[0])[1])
+    assert finished.logprobs == cut.logprobs == [-float(i) for i in range(1, size + 1)]
+    assert (finished.eos_logprob, cut.eos_logprob) == (-size - 1.0, 0.0)
 
 
 def test_what_cannot_be_of_the_answer_is_refused(codecs: dict[str, TokenCodec]) -> None:

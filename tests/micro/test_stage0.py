@@ -19,6 +19,7 @@ from harness.engines.embedded.families import FAMILIES, build_model, build_token
 from harness.engines.embedded.presets import PRESETS, Mixture, draw_examples
 from harness.engines.embedded.warmup import (
     REPORT,
+    SHIPPED,
     MicroSpec,
     Pretrainer,
     Schedule,
@@ -85,6 +86,19 @@ def test_key_covers_results_versions(monkeypatch: pytest.MonkeyPatch, package: s
     raised = {**table, package: table[package]._replace(version=table[package].version + 1)}
     monkeypatch.setattr(versions, "recorded", lambda: raised)
     assert TINY.key != before
+
+
+def test_every_build_of_torch_takes_the_bases_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Portable numerics are the same in all of them; with fast ones each has its own."""
+    if torch.__version__.partition("+")[0] != "2.13.0":
+        pytest.skip("the bases are torch 2.13.0's")
+    fast = set()
+    for build in ("2.13.0", "2.13.0+cpu", "2.13.0+cu130"):
+        monkeypatch.setattr(torch, "__version__", build)
+        specs = (MicroSpec("llama", "add", numerics="portable"), MicroSpec("qwen", "mul", numerics="portable"))
+        assert [base_checkpoint(spec).parent for spec in specs] == [SHIPPED, SHIPPED], build
+        fast.add(TINY.key)
+    assert len(fast) == 3
 
 
 def test_a_second_request_waits_and_trains_nothing(cache: Path) -> None:

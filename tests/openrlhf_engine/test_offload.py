@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from harness.engines.openrlhf.offload import OffloadedTensors, discard
+from harness.engines.openrlhf.offload import OffloadedTensors, all_tensors, discard
 
 SIZE, PAGE = 48 * 2**20, 4096
 
@@ -48,6 +48,19 @@ def test_what_is_not_freed_can_be_overwritten_and_restored():
     away.restore()
     assert one.tolist() == [3.0] * 8
     assert two.tolist() == [4.0] * 5
+
+
+def test_one_storage_after_another():
+    tensors = [torch.full((4,), float(i)) for i in range(3)]
+    away = OffloadedTensors(tensors, least=1)
+    there = [[t.untyped_storage().nbytes() > 0 for t in tensors] for _ in away.one_by_one()]
+    assert there == [[True, False, False], [True, True, False], [True, True, True]]
+    assert [t[0].item() for t in tensors] == [0.0, 1.0, 2.0]
+
+
+def test_every_tensor_of_the_process_is_found():
+    held = {"somewhere": [torch.nn.Parameter(torch.ones(3))]}
+    assert any(found is held["somewhere"][0] for found in all_tensors("cpu"))
 
 
 def test_discarded_pages_read_as_zeros():

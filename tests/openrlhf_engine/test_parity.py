@@ -29,7 +29,7 @@ from harness.engines.openrlhf.trainer import (
 )
 from harness.engines.protocol import Optimisation, Sampling
 from harness.engines.vocabulary import open_vocabulary
-from harness.errors import EngineError, SuiteError
+from harness.errors import CheckpointError, EngineError, SuiteError
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer
 from harness.experience.records import GroupValue
 from harness.learning import registry
@@ -189,37 +189,40 @@ def world(folders, prompts):
     return World(EmbeddedEngine("a", folders["qwen"], device="cpu"), prompts[:6])
 
 
-@pytest.mark.timeout(900)
+ANY_STAGE = ("token-ppo-token", "token-nll-prompt")
+"""A loss is computed alike at every ZeRO stage, and each aggregation is divided among the ranks in its own way."""
+CASES = {1: (*OBJECTIVES, *REGIMES), 2: (*ANY_STAGE, "token-ppo-constant", "sequence-ppo-answer", "graft")}
+
+
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_updates_equal_the_embedded_engine(stage, trainers, world, folders, tmp_path, report_line):
     folder = folders["qwen"]
     strategy = Strategy(Settings(dtype="fp32", zero_stage=stage, trainers=trainers.ranks), temperature=1.0)
     worst = {"loss": 0.0, "norm": 0.0, "weight": 0.0}
-    for case in (*OBJECTIVES, *REGIMES):
-        for updates in (1, 3):
+    for case in CASES[trainers.ranks] if stage == 2 else ANY_STAGE:
+        embedded = EmbeddedEngine("a", folder, device="cpu")
+        shares = Shares(embedded._trained().optimiser)
+        trainers.call("init_model_from_pretrained", strategy, str(folder), 1 << 30)
+        trainers.call("join", [], open_vocabulary(folder, chat=False, policy="a").forbidden)
+        terms = world.terms(case)
+        for step, updates in enumerate((1, 3), start=1):
             # To what was "sampled", as that is far enough from the weights for ratios to be clipped.
             optimisation = Optimisation(
                 learning_rate=STEP, updates=updates, max_tokens=LONGEST, measure=updates == 1, old_logprobs="sampler"
             )
-            embedded = EmbeddedEngine("a", folder, device="cpu")
-            shares = Shares(embedded._trained().optimiser)
-            trainers.call("init_model_from_pretrained", strategy, str(folder), 1 << 30)
-            trainers.call("join", [], open_vocabulary(folder, chat=False, policy="a").forbidden)
-            for step in range(2):
-                terms = world.terms(case)
-                mine = embedded.update(world.prompts, terms, optimisation)
-                loss, norm, apart, tallied = learn(trainers, terms, world.prompts, folder, optimisation)
-                assert tallied == [(t.moved, t.clipped_tokens, t.ratios) for t in mine.terms]
-                worst["loss"] = max(worst["loss"], abs(loss - mine.loss) / max(abs(mine.loss), SCALE))
-                worst["norm"] = max(worst["norm"], abs(norm - mine.gradient_norm) / mine.gradient_norm)
-                if updates == 1:
-                    measured = (mine.own_gradient_norm, mine.peer_gradient_norm, mine.own_peer_cosine)
-                    np.testing.assert_allclose(apart, measured, rtol=1e-3, atol=1e-4, err_msg=case)
-                difference = weight_difference(trainers, embedded, shares, tmp_path / f"{case}-{updates}-{step}")
-                worst["weight"] = max(worst["weight"], difference / (step + 1))
-                assert worst["loss"] < LOSS, f"{case}: {loss} {mine.loss}"
-                assert worst["norm"] < NORM, case
-                assert worst["weight"] < 1.0, case
+            mine = embedded.update(world.prompts, terms, optimisation)
+            loss, norm, apart, tallied = learn(trainers, terms, world.prompts, folder, optimisation)
+            assert tallied == [(t.moved, t.clipped_tokens, t.ratios) for t in mine.terms]
+            worst["loss"] = max(worst["loss"], abs(loss - mine.loss) / max(abs(mine.loss), SCALE))
+            worst["norm"] = max(worst["norm"], abs(norm - mine.gradient_norm) / mine.gradient_norm)
+            if updates == 1:
+                measured = (mine.own_gradient_norm, mine.peer_gradient_norm, mine.own_peer_cosine)
+                np.testing.assert_allclose(apart, measured, rtol=1e-3, atol=1e-4, err_msg=case)
+            difference = weight_difference(trainers, embedded, shares, tmp_path / f"{case}-{step}")
+            worst["weight"] = max(worst["weight"], difference / step)
+            assert worst["loss"] < LOSS, f"{case}: {loss} {mine.loss}"
+            assert worst["norm"] < NORM, case
+            assert worst["weight"] < 1.0, case
     report_line(f"parity, ZeRO {stage}, {trainers.ranks} ranks: worst {worst}")
 
 
@@ -340,6 +343,17 @@ def test_micro_batches_add_up_in_fp32(stage, world, folders):
     assert norm == pytest.approx(exact, rel=1e-6)
 
 
+def test_a_checkpoint_without_masters_is_not_written(world, folders, tmp_path):
+    """Item 1: what DeepSpeed makes of bf16 without ZeRO, which settings refuse."""
+    strategy, trainers = Strategy(Settings(), 1.0), InProcess()
+    strategy.stage = strategy.args.ds.zero_stage = 0
+    strategy.grad_accum_dtype = None  # else DeepSpeed refuses too
+    grow(trainers, strategy, world, folders["qwen"])
+    with pytest.raises(CheckpointError, match=r"DeepSpeed has no master of model\."):
+        trainers.call("save", str(tmp_path), "moments.safetensors")
+    assert not (tmp_path / "moments.safetensors").exists()
+
+
 def sealed(trainers, folder, version):
     def fill(new):
         trainers.call("save", str(new), checkpoint.OPTIMISER)
@@ -361,7 +375,7 @@ def same(these, those):
 
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "adapters"])
-@pytest.mark.parametrize(("stage", "dtype"), [(0, "fp32"), (2, "fp32"), (2, "bf16"), (3, "bf16")])
+@pytest.mark.parametrize(("stage", "dtype"), [(0, "fp32"), (2, "bf16"), (3, "bf16")])
 def test_checkpoints_pass_between_engines_bit_for_bit(stage, dtype, lora, trainers, world, folders, tmp_path):
     """Items 1 and 5: weights, masters, moments and steps go from one engine to the other and back, in both precisions."""
     options = {"dtype": dtype, "zero_stage": stage, "trainers": trainers.ranks, "lora": lora}

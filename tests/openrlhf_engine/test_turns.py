@@ -24,6 +24,15 @@ class Recorded:
         )  # fmt: skip
 
 
+def test_a_policy_alone_never_moves_anything():
+    log = []
+    policy = Recorded(Devices(), log, "a")
+    for wanted in ((NOTHING, ALL), (ALL, NOTHING), (WEIGHTS, WEIGHTS)):
+        with policy.place.turn(*wanted):
+            pass
+    assert log == []
+
+
 def test_trainer_and_rollout_engine_in_turn_give_before_they_take():
     log = []
     policy = Recorded(Devices(), log, "a", sleep=True)

@@ -63,7 +63,7 @@ def test_questions_are_of_the_training_side_and_the_same_every_time() -> None:
 @pytest.mark.parametrize(
     ("models", "settings", "words"),
     [
-        (["micro/llama"], {"task": "gsm8k"}, "ladder or micro"),
+        (["micro/llama"], {"task": "gsm8k"}, "ladder and micro"),
         (["micro/llama"], {"levels": ["add9"]}, "unknown level 'add9'"),
         (["./nowhere"], {}, "no such folder"),
         (["pretrained/nothing"], {}, "make pretrained"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Run, harness, ok, run
+from running import Run, here, run
 from synthetic_results import REGIMES, write_results
 from typer.testing import CliRunner
 
@@ -75,7 +75,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path])
         assert long in text
         text = text.replace(long, short)
     file.write_text(text)
-    ok("run", file, "--results", place / "results")
+    code, _, err = here("run", file, "--results", place / "results")
+    assert code == 0, err
     return file, place / "results"
 
 
@@ -113,7 +114,7 @@ def test_damaged_base_checkpoints_are_measured_again(
     assert said[torn.name]["reason"].endswith("; run the suite again")
     with Snapshot(results) as snapshot:
         assert {one.key for one in missing(snapshot, "tiny")} == {lost.name, torn.name}
-    code, _, err = harness("run", file, "--results", results)
+    code, _, err = here("run", file, "--results", results)
     assert (code, remedies(err)) == (1, words), "`run` alone heals no journal, and loses nothing"
     suite = flip(results / "tiny" / "suite.json")
     for command in ("show", "status"):
@@ -122,7 +123,7 @@ def test_damaged_base_checkpoints_are_measured_again(
     for folder in (first, lost):
         shutil.rmtree(folder)
     suite.unlink()
-    code, _, err = harness("run", file, "--results", results)
+    code, _, err = here("run", file, "--results", results)
     assert (code, "nothing left to do" in err) == (0, False), err
     again, err = table(results)
     assert (again, remedies(err)) == (table(whole)[0], set())

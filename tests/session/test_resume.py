@@ -158,11 +158,11 @@ def test_a_worker_whose_driver_was_killed_keeps_its_step(suite_file: Path, tmp_p
 def test_sigterm_on_a_busy_machine_ends_like_ctrl_c(suite_file: Path, tmp_path: Path) -> None:
     long = [*LONG[2:], "--set", "seeds=[3, 4]", "--set", "training.steps=40"]
     with ExitStack() as stack:
+        process = start("run", suite_file, "--results", tmp_path, "--jobs", 2, *long, start_new_session=True)
+        wait_until(lambda: len(said(tmp_path, "step 2/40")) == 2, process, 400)
         for _ in range(2 * (os.cpu_count() or 1)):
             hog = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
             stack.callback(hog.kill)
-        process = start("run", suite_file, "--results", tmp_path, "--jobs", 2, *long, start_new_session=True)
-        wait_until(lambda: len(said(tmp_path, "step 2/40")) == 2, process, 400)
         began = time.monotonic()
         os.killpg(process.pid, signal.SIGTERM)  # to every process, as SLURM does
         _, err = process.communicate(timeout=60)

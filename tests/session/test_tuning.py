@@ -52,7 +52,7 @@ tune:
   groups:
     - name: tuning
       policies: [{{name: a, model: {other_llama}}}, {{name: b, model: {other_qwen}}}]
-  evaluation: {{tasks: [micro_dev], k: 4, limit: 60, greedy: false, curve_every: 0}}
+  evaluation: {{tasks: [micro_dev], k: 4, limit: 24, greedy: false, curve_every: 0}}
 """
 SMALLEST = ("tune.trials=2", "tune.rungs=[]", "tune.check=[]", "seeds=[3]")
 """For runs in processes of their own."""
@@ -186,7 +186,7 @@ def test_nothing_that_tuning_saw_is_in_the_table(tuned):
         )
         assert not ours & theirs
         prompts = _prompts(tuned, suite)
-        assert len(prompts["evaluated"]) == 60
+        assert len(prompts["evaluated"]) == 24
         assert not (prompts["trained"] | prompts["evaluated"]) & (table_prompts["trained"] | table_prompts["evaluated"])
         assert not prompts["trained"] & prompts["evaluated"]
     assert {c.seed for c in _cells(tuned, "tiny-check")} == {31}

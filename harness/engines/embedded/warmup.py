@@ -119,7 +119,7 @@ class MicroSpec:
         said = asdict(self) | {"steps": self.budget, "mixture": asdict(PRESETS[self.preset])}
         if self.numerics == "fast":  # older ones keep their keys
             del said["numerics"]
-        digest = _digest(spec=said, code=versions(("stage0", "tasks")))
+        digest = _digest(self.numerics == "portable", spec=said, code=versions(("stage0", "tasks")))
         return f"{self.family}-{self.strong}-{self.preset}-{self.seed}-{digest}"
 
     def questions(self, *, hinted: bool) -> list[Prompt]:
@@ -258,8 +258,12 @@ def warmup_checkpoint(
     return _cached(warmup.key(precision) + "-portable" * (numerics == "portable"), build, deadline)
 
 
-def _digest(**parts: Any) -> str:
-    parts["versions"] = [str(library.__version__) for library in (torch, transformers, tokenizers)]
+def _digest(portable: bool = False, **parts: Any) -> str:
+    build = str(torch.__version__)
+    release = build.partition("+")[
+        0
+    ]  # whose builds, for CPUs or for some CUDA, are the same on a CPU where numerics are portable
+    parts["versions"] = [release if portable else build, transformers.__version__, tokenizers.__version__]
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:20]
 
 

@@ -111,7 +111,8 @@ def _read(module: Any, folder: Path, files: ExitStack) -> dict[str, Tensor]:
 
 
 def save_moments(file: Path, engine: Any) -> None:
-    """`key:parameter` entries, from rank 0; every rank takes part."""
+    """`key:parameter` entries, from rank 0; every rank takes part. Raises CheckpointError where DeepSpeed lacks a master or
+    moment."""
     state: dict[str, Tensor] = {}
     first = torch.distributed.get_rank() == 0
     updates = max((int(s["step"]) for s in engine.basic_optimizer.state.values() if "step" in s), default=0)
@@ -120,6 +121,8 @@ def save_moments(file: Path, engine: Any) -> None:
             continue
         for key in (*[MASTER] * (parameter.dtype != torch.float32), *KEYS * bool(updates)):
             value = _full(engine, parameter, key)
+            if value is None:
+                raise CheckpointError(f"{file}: DeepSpeed has no {key} of {name}")
             if first:
                 state[f"{key}:{name}"] = value.detach().float().cpu().contiguous().clone()
         if updates:
@@ -165,7 +168,7 @@ def _create(engine: Any) -> None:
     engine.step()
 
 
-def _full(engine: Any, parameter: Tensor, key: str) -> Tensor:
+def _full(engine: Any, parameter: Tensor, key: str) -> Tensor | None:
     if key == MASTER:
         return safe_get_full_fp32_param(parameter)  # type: ignore[no-any-return]
     if parameter in engine.basic_optimizer.state:

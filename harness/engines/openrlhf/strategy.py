@@ -27,11 +27,12 @@ def import_without_flash() -> None:
     # The file alone, not its package: transformers asks, once and for all, whether flash-attn exists.
     source = Path(importlib.import_module("openrlhf").__path__[0], "models", "ring_attn_utils.py")
     spec = importlib.util.spec_from_file_location(_MODULE, source)
-    assert spec is not None and spec.loader is not None  # noqa: PT018
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{source}: not a module")
     module = importlib.util.module_from_spec(spec)
     for name in _ABSENT:
         sys.modules[name] = ModuleType(name)
-        sys.modules[name].__getattr__ = partial(_refusing, name)  # type: ignore[method-assign]
+        sys.modules[name].__getattr__ = partial(_refusing, name)  # type: ignore[method-assign]  # a module's own (PEP 562)
     try:
         spec.loader.exec_module(module)
     finally:

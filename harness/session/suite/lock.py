@@ -131,7 +131,7 @@ def _lay(mine: Path, holder: Holder) -> None:
             if time.monotonic() >= end and (other.system == holder.system or renewed > seen.get(file, renewed)):
                 raise UsageError(f"{folder}: another `harness run` is writing these results ({other})")
             if file not in seen and other.system != holder.system:
-                words = f"a run on {other.host} last renewed its claim {now - renewed:.0f} s ago; waiting whether it still runs"
+                words = f"a run on {other.host} last renewed its claim {now - renewed:.0f} s ago; checking whether it still runs"
                 print(f"{folder}: {words}", file=sys.stderr)
             seen.setdefault(file, renewed)
         if laid and not rivals:

@@ -173,7 +173,7 @@ def _refuse(outside: Path | None, source: Path, place: str) -> None:
         raise SuiteError(
             str(source),
             place,
-            f"{outside} is outside the folders that a suite may name (docs/suites.md); to allow it: --models  "
+            f"{outside} is outside the folders that a suite may name (docs/suites.md); to allow it: --models "
             f"{outside.parent if outside.is_file() else outside}, or {VARIABLE}",
         )
 
