@@ -25,7 +25,7 @@ from harness.store.manifest import read_manifest, read_suite, write_manifest
 from harness.store.ranking import heading, rank
 from harness.store.read import Snapshot
 from harness.store.sentences import doubt, sentence, verdict_mark
-from harness.store.statistic import POINTS
+from harness.store.statistic import PERCENT, POINTS
 from harness.store.table import SeedRow, show_rows
 from harness.store.tuning import write_tuning
 
@@ -643,6 +643,67 @@ def test_a_forest_shows_values_where_its_ticks_say() -> None:
     assert charts.Forest([], "t", "accuracy, %", zero=False).ticks, "nothing has finished"
 
 
+def forest_of(html: str, title: str) -> ElementTree.Element:
+    """One figure of a page, by its caption."""
+    figures = [ElementTree.fromstring(part) for part in re.findall('<figure class="forest">.*?</figure>', html, re.S)]
+    (found,) = (figure for figure in figures if figure.findtext("figcaption") == title)
+    return found
+
+
+def styled(element: ElementTree.Element | None) -> dict[str, str]:
+    assert element is not None
+    return dict(part.split(":") for part in element.attrib["style"].split(";"))
+
+
+@pytest.mark.parametrize("measure", ["gain", "accuracy"])
+def test_bars_marks_and_words_of_a_figure_are_those_of_the_store(stores: dict[str, Path], measure: str) -> None:
+    app = page(stores["large"], "ranking", metric="greedy", group="pair-1", task="other", show=measure)
+    with Snapshot(stores["large"]) as snapshot:
+        place = ("pair-1", "other", "greedy", "*")
+        rows = [r for r in show_rows(snapshot, SUITE) if (r.group, r.task, r.metric, r.policy) == place]
+    if measure == "gain":
+        rows = [r for r in rows if r.gain is not None or r.verdict == "baseline"]
+    figure = forest_of(html_of(app), "pair-1: other, greedy")
+    *drawn, axis = figure.findall("table/tbody/tr")
+    marks = axis.findall("td/small")
+    least, most = ((100 * f(float(m.text.replace("\u2212", "-")) for m in marks if m.text)) for f in (min, max))
+    ends = [float(styled(mark)["left"].rstrip("%")) for mark in (marks[0], marks[-1])]
+
+    def at(value: float) -> float:
+        """Where the labels of the axis say that a share stands."""
+        return ends[0] + (1e4 * value - least) / (most - least) * (ends[1] - ends[0])
+
+    assert [th.text for th in figure.findall("table/thead/tr/th")][2] == axis.findall("td")[1].text
+    assert axis.findall("td")[1].text == {"gain": "gain, points", "accuracy": "accuracy, %"}[measure]
+    assert {tr.findtext("th") for tr in drawn} == {r.regime for r in rows}
+    for tr in drawn:
+        (row,) = (r for r in rows if r.regime == tr.findtext("th"))
+        bar, mark = (tr.find(f"td/{tag}") for tag in "ib")
+        judged = row.gain_interval if row.verdict == EQUIVALENT else row.gain_corrected_interval or row.gain_interval
+        value, interval = (row.gain or 0.0, judged or (0.0, 0.0)) if measure == "gain" else (row.accuracy, row.interval)
+        low, wide = (float(styled(bar)[side].rstrip("%")) for side in ("left", "width"))
+        shown = (low, low + wide, float(styled(mark)["left"].rstrip("%")))
+        assert shown == pytest.approx((at(interval[0]), at(interval[1]), at(value)), abs=0.3)
+        assert mark is not None
+        assert mark.text == charts.SIGNS[row.verdict]
+        assert styled(tr.find("td"))["--c"] == charts.COLOURS[row.verdict]
+        words = verdict_mark(row.verdict, 0.02)
+        spent = f"{row.rollouts:,.0f} rollouts, {row.cpu_seconds:,.0f} CPU-s"
+        assert tr.attrib["title"] == f"{words}; {spent}"
+        assert tr.findtext("td/span") == words, "for those who hear it"
+        unit = POINTS if measure == "gain" else PERCENT
+        assert (
+            tr.findall("td")[1].text
+            == unit.with_interval(value, interval if row.verdict != "baseline" or measure == "accuracy" else None) + " "
+        )
+    assert float(styled(figure.find("table"))["--zero"].rstrip("%")) == pytest.approx(
+        at(0) if measure == "gain" else -9, abs=0.3
+    )
+    caption = said(app).replace("\\", "")
+    assert INTERVALS in caption
+    assert charts.LEGEND in caption
+
+
 def test_a_regime_has_one_colour_whatever_stands_beside_it() -> None:
     table = POINTS_AT.assign(y=[0.1, 0.2, 0.3], low=0.1, high=0.3)
     seen = []
@@ -692,7 +753,15 @@ def test_the_report_is_one_file_without_scripts_that_follows_light_and_dark(
     assert not [
         word for word in ("<script", "http://", "src=", "@import", "url(", "background: #ffffff") if word in text
     ]
-    assert set(re.findall('--c:(.*?)"', text)) <= {*charts.COLOURS.values()}
+    figures = re.findall('<figure class="forest">.*?</figure>', text, re.S)
+    assert len(figures) == 4
+    for figure in figures:
+        drawn = ElementTree.fromstring(figure)
+        colours = [part for e in drawn.iter() for part in e.attrib.get("style", "").split(";") if "#" in part]
+        assert {*colours} <= {f"--c:{colour}" for colour in charts.COLOURS.values()}
+        assert len(colours) == len(drawn.findall("table/tbody/tr")) - 1 > 0
+    assert "color: var(--ink); background: var(--page)" in text
+    assert re.search(r"\.forest th, \.forest td \{[^}]*color: inherit", text)
 
 
 def test_no_character_of_a_name_ends_the_export(tmp_path: Path) -> None:
