@@ -282,6 +282,28 @@ def test_a_newcomer_reads_the_answer_from_the_first_screens_text(
             read(re.sub(pattern, "", text))
 
 
+def test_the_first_screen_says_where_a_gain_is_of_one_base_checkpoint_alone(
+    settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """README's first table has a gain that no column has: there all seeds share one base a family."""
+    write_results(tmp_path, "quick", DUO, seeds=(1, 2, 3, 4), steps=3, questions=400, preset="trap")
+    useless = [replace(r, effect=0.0) for r in REGIMES]
+    write_results(tmp_path, "fresh", DUO, useless, (1, 2, 3, 4), steps=3, questions=400, preset="trap", per_seed=True)
+    ingest(tmp_path)
+    with Snapshot(tmp_path) as snapshot:
+        quick, fresh = (
+            next(r for r in show_rows(snapshot, suite) if (r.regime, r.policy, r.metric) == ("sgt", "*", "avg@2"))
+            for suite in ("quick", "fresh")
+        )
+    text = said(app_on(tmp_path, monkeypatch)).replace("\\", "")
+    assert f"sgt gains {POINTS.with_interval(quick.gain, quick.gain_interval)} points on llama × qwen in quick" in text
+    assert (
+        "all seeds start from one base checkpoint a family. Over 4 base checkpoints a family, as in the table" in text
+    )
+    assert f"it is {POINTS.with_interval(fresh.gain, fresh.gain_interval)}:" in text
+    assert "base checkpoint" not in said(app_on(settings, monkeypatch)), "nothing differs"
+
+
 def html_tables(app: AppTest) -> list[list[list[str]]]:
     """The text of each cell of the page's own tables, by row."""
     parts = re.findall("<table.*?</table>", html_of(app), re.S)

@@ -133,7 +133,9 @@ def _tried(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[Tried
             for level in ladder.levels_of(task):
                 solved = [p.chain_of_thought for p in ladder.evaluation_problems((level,), PROMPTS)]
                 worked = max(len(engine.tokenizer.encode(text, add_special_tokens=False)) for text in solved)
-                yield replace(measure(questions_of(task, level, PROMPTS), best.style, level), worked=worked + 1)
+                # where all of the mixed answers are wrong, more of them say no more
+                of_level = measure(questions_of(task, level, PROMPTS), best.style, level) if best.right else best
+                yield replace(of_level, level=level, worked=worked + 1)
         else:
             yield best
     engine.close()
