@@ -10,16 +10,17 @@ RESULTS_VARIABLE = "HARNESS_RESULTS"
 _OPTIONS = {
     "server.headless": "true",
     "server.fileWatcherType": "none",
+    "runner.postScriptGC": "false",  # takes longer than a page does
     "browser.gatherUsageStats": "false",
     "client.toolbarMode": "viewer",
     "theme.paddingTop": "3rem",
     "theme.light.primaryColor": "#0b6e69",
     "theme.dark.primaryColor": "#0f8078",
 }
+APP = Path(__file__).parent / "app.py"
 
 
-def command(results: Path, port: int = 8501, address: str = "localhost") -> list[str]:
+def command(results: Path, port: int = 8501, address: str = "localhost", app: Path = APP) -> list[str]:
     options = {**_OPTIONS, "server.port": str(port), "server.address": address}
     flags = [f"--{name}={value}" for name, value in options.items()]
-    app = Path(__file__).parent / "app.py"
     return [sys.executable, "-m", "streamlit", "run", str(app), *flags, "--", "--results", str(results)]

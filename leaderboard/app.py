@@ -32,8 +32,10 @@ _STYLE = """<style>[data-testid=stCaptionContainer], [data-testid=stCaptionConta
 [data-testid=stButtonGroup] button[aria-checked=true] p, [data-testid=stTab] p {color: INK !important}</style>"""
 
 # Keys of the session: the suite chosen, and an unknown one that the address asked for. (A bare string would be printed.)
-SUITE, UNKNOWN = "suite", "unknown suite"
+SUITE, UNKNOWN, OPENED = "suite", "unknown suite", "opened"
 _LOOK_EVERY = 5.0  # seconds between two looks of an open page
+_PAINTED_AFTER = 1.5  # seconds in which a page that was just opened has the processor for itself
+_ALONE = 0.05  # seconds in which the browser loads what draws HTML; it shows 0.3 s later what has to wait for a part
 _SHARE = 0.05  # of the time at most is spent on bringing the store up to date
 _LEAVE_SECONDS = 5.0  # seconds that an ending process waits for DuckDB to finish its work
 
@@ -51,10 +53,14 @@ class Refresher:
 
     def poke(self) -> None:
         if time.monotonic() >= self.rest_until and not self.lock.locked():
-            threading.Thread(target=self.work, daemon=True).start()
+            soon = threading.Timer(_PAINTED_AFTER, self.work)
+            soon.daemon = True
+            soon.start()
 
     def work(self) -> None:
         with self.lock:
+            if time.monotonic() < self.rest_until:
+                return
             started = time.monotonic()
             # another writer at work, or a results folder that cannot be written: readers keep what they have
             with contextlib.suppress(HarnessError):
@@ -119,6 +125,9 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path(os.environ.get(RESULTS_VARIABLE, "results")))
     st.set_page_config(page_title="Experience-sharing leaderboard", page_icon=":material/leaderboard:", layout="wide")
     st.html(_STYLE.replace("INK", INK[theme()]))
+    if OPENED not in st.session_state:
+        time.sleep(_ALONE)
+        st.session_state[OPENED] = True
     store = newest(parser.parse_known_args()[0].results)
     suite: str | None = None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from zlib import crc32
 
@@ -37,23 +39,50 @@ _BAR, _PANEL, _LEGEND = 26, 320, 23
 _LEAST = {"points": 1.0, "%": 1.0, "share": 0.01, "nats per token": 1e-6}
 
 
-def forest(rows: Sequence[Figure], title: str, unit: str, order: Sequence[str], zero: bool = True) -> Figure:
-    """Estimates and intervals, in `unit`. rows: name, value, low, high, verdict, and for the tooltip words, label, detail."""
-    ends = [row[end] for row in rows for end in ("low", "high")]
-    x = _numbers("value", unit, [*ends, 0.0] if zero else ends)
-    every = {
-        "y": _rows("name", order, 140),
-        "color": _colour("verdict", COLOURS, COLOURS.values()),
-        "tooltip": _tooltip("name", ("label", unit), ("words", "verdict"), ("detail", "cost")),
-    }
-    shape = _colour("verdict", SHAPES, SHAPES.values())
-    layers = [
-        _layer("rule", {"strokeWidth": 3}, **every, x=x | {"field": "low"}, x2={"field": "high"}),
-        *(_layer("tick", {"thickness": 2, "size": 12}, **every, x=x | {"field": end}) for end in ("low", "high")),
-        _layer("point", {"filled": True, "size": 90, "opacity": 1}, **every, x=x, shape=shape),
-    ]
-    told = (f"{row['name']} {row['label']}" for row in rows)
-    return _figure(rows, [_ZERO_X, *layers] if zero else layers, title, f"{title}: {unit}. ", told)
+@dataclass(frozen=True)
+class Forest:
+    """Estimates and intervals, from top to bottom. rows: name, verdict, label, words, detail; in `unit` value, low, high. zero: the
+    axis has a line there."""
+
+    rows: Sequence[Figure]
+    title: str
+    unit: str
+    zero: bool = True
+
+    @property
+    def ends(self) -> list[float]:
+        return [row[end] for row in self.rows for end in ("low", "high")] + [0.0] * (self.zero or not self.rows)
+
+    @cached_property
+    def ticks(self) -> list[float]:
+        """Round numbers; the first and the last are the ends of the axis."""
+        low, high = _domain(self.ends, self.unit).get("domain") or (min(self.ends), max(self.ends))
+        rough = (high - low) / 5
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(times * power for times in (1, 2, 5, 10) if times * power >= rough)
+        return [step * i for i in range(math.floor(low / step), math.ceil(high / step) + 1)]
+
+    def place(self, value: float) -> float:
+        """Percent of the axis."""
+        first, *_, last = self.ticks
+        return round(100 * (value - first) / (last - first), 1)
+
+    def figure(self) -> Figure:
+        """For a file."""
+        x = _numbers("value", self.unit, self.ends)
+        every = {
+            "y": _rows("name", [row["name"] for row in self.rows], 140),
+            "color": _colour("verdict", COLOURS, COLOURS.values()),
+        }
+        shape = _colour("verdict", SHAPES, SHAPES.values())
+        layers = [
+            _layer("rule", {"strokeWidth": 3}, **every, x=x | {"field": "low"}, x2={"field": "high"}),
+            *(_layer("tick", {"thickness": 2, "size": 12}, **every, x=x | {"field": end}) for end in ("low", "high")),
+            _layer("point", {"filled": True, "size": 90, "opacity": 1}, **every, x=x, shape=shape),
+        ]
+        told = (f"{row['name']} {row['label']}" for row in self.rows)
+        opening = f"{self.title}: {self.unit}. "
+        return _figure(self.rows, [_ZERO_X, *layers] if self.zero else layers, self.title, opening, told)
 
 
 def lines(
@@ -346,38 +375,32 @@ def inked(figure: Figure, ink: str, grid: str) -> Figure:
     return {**figure, "config": {**figure.get("config", {}), **config}}
 
 
-def printable(figures: Sequence[Figure]) -> Figure:
-    if len(figures) == 1:
-        return figures[0]
-    parts = [{k: v for k, v in figure.items() if k != "$schema"} for figure in figures]
-    return {"$schema": figures[0]["$schema"], "vconcat": parts, "resolve": {"scale": {"color": "independent"}}}
+def printable(figures: Sequence[Figure | Forest]) -> Figure:
+    drawn = [figure.figure() if isinstance(figure, Forest) else figure for figure in figures]
+    if len(drawn) == 1:
+        return drawn[0]
+    parts = [{k: v for k, v in figure.items() if k != "$schema"} for figure in drawn]
+    return {"$schema": drawn[0]["$schema"], "vconcat": parts, "resolve": {"scale": {"color": "independent"}}}
 
 
-def to_svg(figure: Figure, width: int = 520, background: str = "white") -> str:
+def to_svg(figure: Figure, width: int = 520) -> str:
     """`width` pixels for the plot."""
     import vl_convert
 
-    return str(vl_convert.vegalite_to_svg(_printed(figure, width, background)))
-
-
-def to_page_svg(figure: Figure, width: int = 520) -> str:
-    """For a page in light or dark: words in the text's colour."""
-    ink, grid = "#010203", "#020304"  # stand for what the page decides
-    drawn = to_svg(inked(figure, ink, grid), width, "transparent")
-    return drawn.replace(f'"{grid}"', '"currentColor" stroke-opacity="0.25"').replace(f'"{ink}"', '"currentColor"')
+    return str(vl_convert.vegalite_to_svg(_printed(figure, width)))
 
 
 def to_png(figure: Figure, width: int = 520) -> bytes:
     import vl_convert
 
-    return bytes(vl_convert.vegalite_to_png(_printed(figure, width, "white"), scale=2))
+    return bytes(vl_convert.vegalite_to_png(_printed(figure, width), scale=2))
 
 
-def _printed(figure: Figure, width: int, background: str) -> str:
+def _printed(figure: Figure, width: int) -> str:
     config = {**figure.get("config", {}), "font": "Helvetica, Arial, sans-serif"}
     wide = [_wide(part, width) for part in figure.get("vconcat", [])]
     return json.dumps(
-        {**_wide(figure, width), **({"vconcat": wide} if wide else {}), "background": background, "config": config}
+        {**_wide(figure, width), **({"vconcat": wide} if wide else {}), "background": "white", "config": config}
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from harness.store.remarks import Missing, Stage, counted, mixed_in, stages
 from harness.store.standing import Board, Settings, board
 from harness.store.table import SeedRow, seed_rows, show_rows
 from harness.store.tuning import Tuning, read_tuning
-from leaderboard.frames import Choice, Outcome, answer, opening, show_frame
+from leaderboard.charts import Forest
+from leaderboard.frames import Choice, Outcome, answer, opening, panels, show_frame
 
 Stamp = tuple[int, int, int]
 _MOST = 256
@@ -30,6 +32,7 @@ _KEPT = (
     "board",
     "frame",
     "missing",
+    "panels",
     "processors",
     "seeds",
     "show",
@@ -81,6 +84,12 @@ class Store:
     def answer(self, suite: str, choice: Choice, margin: float = MARGIN) -> Outcome:
         """Of panels, one of which has finished."""
         return answer(choice, self.show(suite, margin), self.seeds(suite), margin)
+
+    def panels(
+        self, suite: str, choice: Choice, margin: float, measure: str, order: tuple[str, ...]
+    ) -> Sequence[Forest]:
+        said = self.answer(suite, choice, margin)
+        return panels(choice, self.show(suite, margin), said, measure, order, "Mean of the {} panels below")
 
     def headline(self, suite: str) -> Outcome | None:
         table = self.show(suite)

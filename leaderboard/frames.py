@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import msgspec
 import pandas as pd
@@ -13,11 +15,10 @@ from harness.statistics import mean_interval
 from harness.statistics.comparison import BASELINE, DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
 from harness.store.ranking import Rank, Ranking, rank
 from harness.store.sentences import verdict_mark
-from harness.store.statistic import POINTS, STATISTICS, Pair, Statistic, shown
+from harness.store.statistic import PERCENT, POINTS, STATISTICS, Pair, Statistic, shown
 from harness.store.table import MEAN, SeedRow, ShowRow
 from harness.store.tuning import without_trials
-from leaderboard import charts
-from leaderboard.charts import SIGNS, Figure
+from leaderboard.charts import SIGNS, Forest
 
 KEY = (
     "Gain: over the baseline at the same rollout budget. Whom: each policy by itself. Cost: seconds of CPU (of GPU, where the "
@@ -83,13 +84,16 @@ def opening(table: pd.DataFrame, metric: str = "") -> Choice:
 # What it says ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outcome:
+    """each: rows of the policies by regime, the largest gain first."""
+
     metric: str
     found: Ranking
     costs: Mapping[str, float]
-    each: pd.DataFrame
+    each: Mapping[str, Sequence[Mapping[str, Any]]]
 
+    @cached_property
     def lines(self) -> pd.DataFrame:
         return pd.DataFrame([{"Regime": r.regime, "Gain, points": _gain(r), **self._of(r)} for r in self._compared()])
 
@@ -114,23 +118,25 @@ class Outcome:
         }
 
     def _whom(self, regime: str) -> str:
-        own = self.each[self.each["regime"] == regime].dropna(subset="gain")
-        own = own.sort_values("gain", ascending=False, kind="stable")
-        where = [c for c in ("group", "task") if own[c].nunique() > 1]
+        own = self.each.get(regime, ())
+        where = [c for c in ("group", "task") if len({row[c] for row in own}) > 1]
         told = [
             " in ".join([row["policy"], *(row[c] for c in where)])
             + f" {POINTS.text(row['gain'])}\u00a0{SIGNS[row['verdict']]}"
-            for row in own.to_dict("records")
+            for row in own
         ]
         if len(told) <= _NAMED:
             return ", ".join(told)
-        return f"{len(told)} policies: {_counted(own['verdict'])}; from {told[-1]} to {told[0]}"
+        return f"{len(told)} policies: {_counted(row['verdict'] for row in own)}; from {told[-1]} to {told[0]}"
 
 
 def answer(choice: Choice, table: pd.DataFrame, every: Sequence[SeedRow], margin: float) -> Outcome:
     costs = choice.table(table).groupby("regime")["cost"].mean().to_dict()
     among = [r for r in every if (r.metric, r.policy) == (choice.metric, choice.policy)]
-    each = choice.every_policy(table[table["policy"] != MEAN])
+    policies = choice.every_policy(table[table["policy"] != MEAN]).dropna(subset="gain")
+    each = defaultdict[str, list[dict[str, Any]]](list)
+    for row in policies.sort_values("gain", ascending=False, kind="stable").to_dict("records"):
+        each[row["regime"]].append(row)
     return Outcome(choice.metric, rank(choice.seeds(among), margin, among), costs, each)
 
 
@@ -165,26 +171,29 @@ def _counted(verdicts: Iterable[str]) -> str:
 
 def panels(
     choice: Choice, table: pd.DataFrame, said: Outcome, measure: str, order: Sequence[str], mean: str
-) -> list[Figure]:
-    """A forest plot of each group and benchmark, before them one of their mean, whose title is `mean`. measure: `gain` (points) or
+) -> list[Forest]:
+    """Of each group and benchmark, before them one of their mean, whose title is `mean`. measure: `gain` (points) or
     `accuracy` (percent)."""
     rows, margin = choice.table(table), said.found.margin
-    figures = [
-        _panel(part, f"{group}: {task}, {choice.metric}", measure, order, margin)
-        for (group, task), part in rows.groupby(["group", "task"], sort=False)
-    ]
-    if len(figures) > 1 and said.found.ranks:
+    place = {regime: i for i, regime in enumerate(order)}
+    parts: dict[str, list[Any]] = defaultdict(list)
+    for row in rows.to_dict("records"):
+        parts[f"{row['group']}: {row['task']}, {choice.metric}"].append(row)
+    if len(parts) > 1 and said.found.ranks:
         spent = rows.groupby("regime")[["rollouts", "cpu_seconds"]].mean()
         ranks = show_frame(said.found.ranks, Rank).join(spent, on="regime")
-        title = f"{mean.format(len(figures))}, {choice.metric}"
-        figures.insert(0, _panel(ranks, title, measure, order, margin))
-    return figures
+        parts = {f"{mean.format(len(parts))}, {choice.metric}": ranks.to_dict("records"), **parts}
+    return [
+        _panel(sorted(part, key=lambda row: place[row["regime"]]), title, measure, margin)
+        for title, part in parts.items()
+    ]
 
 
-def _panel(rows: pd.DataFrame, title: str, measure: str, order: Sequence[str], margin: float) -> Figure:
+def _panel(rows: Sequence[Mapping[str, Any]], title: str, measure: str, margin: float) -> Forest:
     gains = measure == "gain"
+    unit = POINTS if gains else PERCENT
     marks = []
-    for row in rows.to_dict("records"):
+    for row in rows:
         ends = {p: (row[f"{p}low"], row[f"{p}high"]) for p in ("", "gain_", "gain_corrected_")}
         corrected = ends["gain_corrected_"]
         judged = judged_by(row["verdict"], ends["gain_"], None if pd.isna(corrected[0]) else corrected)
@@ -193,13 +202,14 @@ def _panel(rows: pd.DataFrame, title: str, measure: str, order: Sequence[str], m
             if row["verdict"] != BASELINE:
                 continue
             middle = 0.0  # the baseline's own gain
-        value, low, high = (100 * (middle if pd.isna(x) else x) for x in (middle, low, high))
-        label = f"{value:{'+' if gains else ''}.1f}" + (f" [{low:.1f}, {high:.1f}]" if high > low else "")
+        low, high = (middle if pd.isna(x) else x for x in (low, high))
+        label = unit.with_interval(middle, (low, high) if high > low else None)
         words = verdict_mark(row["verdict"], margin)
         detail = f"{row['rollouts']:,.0f} rollouts, {row['cpu_seconds']:,.0f} CPU-s"
+        value, low, high = (100 * x for x in (middle, low, high))
         mark = {"name": row["regime"], "value": value, "low": low, "high": high, "verdict": row["verdict"]}
         marks.append({**mark, "words": words, "label": label, "detail": detail})
-    return charts.forest(marks, title, "gain, points" if gains else "accuracy, %", order, zero=gains)
+    return Forest(marks, title, "gain, points" if gains else "accuracy, %", zero=gains)
 
 
 def over_seeds(rows: pd.DataFrame, by: Sequence[str], x: str, most: float | None = None) -> pd.DataFrame:

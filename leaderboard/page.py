@@ -14,8 +14,9 @@ import streamlit as st
 from harness.statistics import MARGIN
 from harness.store.remarks import noted
 from harness.store.text import harmless, visible
-from leaderboard.charts import Figure, inked, printable, to_png, to_svg
+from leaderboard.charts import COLOURS, SIGNS, Figure, Forest, inked, printable, to_png, to_svg
 from leaderboard.data import Store
+from leaderboard.markup import filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def draw_page(page: Page, store: Store | None, suite: str | None) -> None:
             lacks = [f"{head}: {'; '.join(lines)}" for head, lines in noted(store.missing(suite)).items()]
             for remark in filter(None, [*lacks, store.processors(suite)]):
                 st.warning(escaped(remark, 4000), icon=":material/error:")
-        page.draw(store, suite)
+        st.fragment(page.draw)(store, suite)  # a filter draws this part alone
     elif page.needs_results:
         empty("There are no results yet. This trains, evaluates and stores a first suite:", "harness run quickstart")
     else:
@@ -128,7 +129,11 @@ def draw_figures(figures: Sequence[Figure], key: str) -> None:
             draw_figure(figure, f"{key}-{i + j}", columns[j])
 
 
-def downloads(name: str, table: Callable[[], pd.DataFrame], figures: Sequence[Figure] = ()) -> None:
+def draw_forests(forests: Sequence[Forest]) -> None:
+    st.html(filled("panels.html.tmpl", forests=forests, COLOURS=COLOURS, SIGNS=SIGNS))
+
+
+def downloads(name: str, table: Callable[[], pd.DataFrame], figures: Sequence[Figure | Forest] = ()) -> None:
     offers: list[tuple[str, str, str, Callable[[], bytes]]] = [
         ("Table (CSV)", "csv", "text/csv", lambda: csv_text(table()))
     ]

@@ -8,14 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from harness.errors import PluginError, StoreError
+from harness.errors import StoreError
 from harness.files import write_atomic
 from harness.statistics import MARGIN
 from harness.store.remarks import noted
 from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import Statistic, shown
 from harness.store.table import suites
-from leaderboard.charts import LEGEND, to_page_svg
+from leaderboard.charts import COLOURS, LEGEND, SIGNS
 from leaderboard.data import Store, open_store
 from leaderboard.frames import BEST, INTERVALS, KEY, opening, overview, panels, readable, telling
 from leaderboard.markup import filled
@@ -29,19 +29,14 @@ FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done'
 
 
 def export_report(results: Path, target: Path, only: str | None = None) -> int:
-    """Write all suites (or one) to `target`; returns how many. Raises StoreError (no results, unknown suite), PluginError (no
-    `leaderboard` extra), DiskFullError."""
+    """Write all suites (or one) to `target`; returns how many. Raises StoreError (no results, unknown suite), DiskFullError."""
     store = open_store(results)
     names = suites(store.snapshot)
     if only is not None:
         if only not in names:
             raise StoreError(f"{results}: no results of a suite {only!r}")
         names = [only]
-    try:
-        sections = [_suite(store, name) for name in names]
-    except ImportError as error:
-        needs = "harness export needs the leaderboard extra (pip install 'experience-sharing-harness[leaderboard]')"
-        raise PluginError(f"{needs}: {error}") from error
+    sections = [_suite(store, name) for name in names]
     every = overview(names, store.headline, store.states) if len(names) > 1 else None
     words = {"BEST": BEST, "INTERVALS": INTERVALS, "KEY": KEY, "LEGEND": LEGEND, "explained": explained(MARGIN)}
     columns = {s.full_title: s for s in shown("page")}
@@ -51,6 +46,8 @@ def export_report(results: Path, target: Path, only: str | None = None) -> int:
         everything=every,
         anchors={s["name"]: s["anchor"] for s in sections},
         columns=columns,
+        COLOURS=COLOURS,
+        SIGNS=SIGNS,
         **words,
     )
     write_atomic(target, page.encode())
@@ -66,11 +63,10 @@ def _suite(store: Store, suite: str) -> dict[str, Any]:
         rows = choice.table(table)
         order = list(dict.fromkeys([*(r.regime for r in said.found.ranks), *rows["regime"]]))
         numbers = readable(rows, order, MARGIN)
-        figures = panels(choice, table, said, "gain", order, "mean of all panels")
         metrics.append(
             {
-                "metric": metric, "sentence": sentence(said.found), "lines": said.lines(), "doubt": doubt(said.found),
-                "figures": [to_page_svg(figure, width=400) for figure in figures],
+                "metric": metric, "sentence": sentence(said.found), "lines": said.lines, "doubt": doubt(said.found),
+                "forests": panels(choice, table, said, "gain", order, "mean of all panels"),
                 "numbers": _numbers(numbers), "best": list(numbers["best"]),
             }
         )  # fmt: skip

@@ -75,9 +75,10 @@ def write_results(
     text: str = "",
     baseline: str = "independent",
     preset: str = "",
+    per_seed: bool = False,
 ) -> None:
     """A whole suite under `results`; `text` is put into every sample. preset: of the bases; without one
-    the suite has no config."""
+    the suite has no config. per_seed: a base for each."""
     groups = groups or GROUPS
     cells = []
     for group, policies in groups.items():
@@ -120,7 +121,10 @@ def write_results(
                 "groups": [
                     {
                         "name": g,
-                        "policies": [{"name": p, "model": f"micro/{p}", "stage0": {"preset": preset}} for p in names],
+                        "policies": [
+                            {"name": p, "model": f"micro/{p}", "stage0": {"preset": preset, "per_seed": per_seed}}
+                            for p in names
+                        ],
                     }
                     for g, names in groups.items()
                 ],

@@ -48,7 +48,9 @@ def show(form):
 
 def page():
     from streamlit.testing.v1 import AppTest
-    app = AppTest.from_string(DRAW.format(RESULTS), default_timeout=60).run()
+    app = AppTest.from_string(DRAW.format(RESULTS), default_timeout=60)
+    app.query_params["part"] = "Table"
+    app.run()
     assert not app.exception, app.exception[0].stack_trace
     table = app.dataframe[0]
     return f"{table.value.to_csv(index=False)}\\n{table.proto.columns}"

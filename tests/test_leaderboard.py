@@ -25,7 +25,7 @@ from harness.store.manifest import read_manifest, read_suite, write_manifest
 from harness.store.ranking import heading, rank
 from harness.store.read import Snapshot
 from harness.store.sentences import doubt, sentence, verdict_mark
-from harness.store.statistic import POINTS
+from harness.store.statistic import PERCENT, POINTS
 from harness.store.table import SeedRow, show_rows
 from harness.store.tuning import write_tuning
 
@@ -83,6 +83,10 @@ def said(app: AppTest) -> str:
     return "\n".join(e.value for kind in ("markdown", "info", "caption", "warning") for e in getattr(app, kind))
 
 
+def html_of(app: AppTest) -> str:
+    return "\n".join(e.proto.body for e in app.get("html"))
+
+
 def reported(results: Path, place: Path, suite: str | None = None) -> str:
     export_report(results, place / "r.html", suite)
     return (place / "r.html").read_text()
@@ -130,7 +134,8 @@ def test_every_page_draws_with_any_store(stores: dict[str, Path], name: str, slu
     if name == "empty" and declared.needs_results:
         assert "harness run" in app.code[0].value
     if name == "large" and declared.figures:
-        assert app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart"), "a figure"
+        drawn = [*app.get("arrow_vega_lite_chart"), *app.get("vega_lite_chart")]
+        assert drawn or 'class="forest"' in html_of(app), "a figure"
         assert app.get("popover"), "a download menu"
     if slug in ("stability", "curves") and name == "large":
         assert SPREAD in said(app).replace("\\", ""), "14: bars unlabelled where the same marks mean 95 % elsewhere"
@@ -207,16 +212,27 @@ def test_the_first_screen_links_every_suite_and_the_report_says_what_each_gave(
     assert BEST in text
 
 
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A control, two pairs with the statistics of real ones in which sgt gains, and one in which nothing does."""
+    folder = tmp_path_factory.mktemp("settings")
+    useless = [replace(r, effect=0.0) for r in REGIMES]
+    write_results(folder, "built", DUO, seeds=(1, 2, 3), steps=3, questions=20, preset="strong-in")
+    for name, pair, regimes in (
+        ("alike", ("qwen", "gpt2"), REGIMES),
+        ("other", ("neox", "gpt2"), REGIMES),
+        ("unlike", ("llama", "neox"), useless),
+    ):
+        write_results(folder, name, {name: pair}, regimes, (1, 2, 3, 4), steps=3, questions=400, preset="matched")
+    ingest(folder)
+    return folder
+
+
 def test_the_first_screen_names_the_leader_where_it_does_not_help_and_the_cost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody who has read nothing reads this from its text: an answer in a sentence, a row a regime, a column a pair."""
-    useless = [replace(r, effect=0.0) for r in REGIMES]
-    write_results(tmp_path, "built", DUO, seeds=(1, 2, 3), steps=3, questions=20, preset="strong-in")
-    for name, pair, regimes in (("alike", ("qwen", "gpt2"), REGIMES), ("unlike", ("llama", "neox"), useless)):
-        write_results(tmp_path, name, {name: pair}, regimes, (1, 2, 3, 4), steps=3, questions=400, preset="matched")
-    ingest(tmp_path)
-    app = app_on(tmp_path, monkeypatch)
+    app = app_on(settings, monkeypatch)
     answer = said(app).replace("\\", "")
     assert answer.startswith("**It depends on the pair and the settings.**")
     assert "Where each policy was taught what the other lacks," in answer
@@ -232,11 +248,72 @@ def test_the_first_screen_names_the_leader_where_it_does_not_help_and_the_cost(
     assert any(row[1].startswith("hacpo-wide") for row in table_of(app)[2:])
 
 
+# What a newcomer asks, and what of the first screen's text answers it
+ASKED = {
+    "which regime leads": r"Largest mean gains as published, .*?: (\w+) \+\d",
+    "by how much": r": \w+ (\+[\d.]+) \[.*?\] points",
+    "at what cost": r"points at ([\d.]+) times the cost of independent training",
+    "where it gains": r"- (.*?), (?:\w+, )*\w+ (?:and \w+ )?gains? as published",
+    "where it does not help": r"in (\d+) of \d+ comparisons no effect",
+}
+
+
+def read(text: str) -> dict[str, str]:
+    found = {question: re.search(pattern, text) for question, pattern in ASKED.items()}
+    lacking = [question for question, match in found.items() if match is None]
+    assert not lacking, lacking
+    return {question: match[1] for question, match in found.items() if match}
+
+
+def test_a_newcomer_reads_the_answer_from_the_first_screens_text(
+    settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = app_on(settings, monkeypatch)
+    text = said(app).replace("\\", "")
+    facts = read(text)
+    (_, heads, leader, *_) = table_of(app)
+    assert leader[1].startswith(facts["which regime leads"])
+    assert leader[heads.index("mean gain, pairs not built to gain")].startswith(facts["by how much"])
+    assert leader[heads.index("cost")] == f"{facts['at what cost']}×"
+    for pattern in ASKED.values():
+        match = re.search(pattern, text)
+        assert match
+        with pytest.raises(AssertionError):
+            read(re.sub(pattern, "", text))
+
+
+def test_the_first_screen_says_where_a_gain_is_of_one_base_checkpoint_alone(
+    settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """README's first table has a gain that no column has: there all seeds share one base a family."""
+    write_results(tmp_path, "quick", DUO, seeds=(1, 2, 3, 4), steps=3, questions=400, preset="trap")
+    useless = [replace(r, effect=0.0) for r in REGIMES]
+    write_results(tmp_path, "fresh", DUO, useless, (1, 2, 3, 4), steps=3, questions=400, preset="trap", per_seed=True)
+    ingest(tmp_path)
+    with Snapshot(tmp_path) as snapshot:
+        quick, fresh = (
+            next(r for r in show_rows(snapshot, suite) if (r.regime, r.policy, r.metric) == ("sgt", "*", "avg@2"))
+            for suite in ("quick", "fresh")
+        )
+    text = said(app_on(tmp_path, monkeypatch)).replace("\\", "")
+    assert f"sgt gains {POINTS.with_interval(quick.gain, quick.gain_interval)} points on llama × qwen in quick" in text
+    assert (
+        "all seeds start from one base checkpoint a family. Over 4 base checkpoints a family, as in the table" in text
+    )
+    assert f"it is {POINTS.with_interval(fresh.gain, fresh.gain_interval)}:" in text
+    assert "base checkpoint" not in said(app_on(settings, monkeypatch)), "nothing differs"
+
+
+def html_tables(app: AppTest) -> list[list[list[str]]]:
+    """The text of each cell of the page's own tables, by row."""
+    parts = re.findall("<table.*?</table>", html_of(app), re.S)
+    rows = ([*ElementTree.fromstring(part).iter("tr")] for part in parts)
+    return [[["".join(cell.itertext()) for cell in row] for row in table] for table in rows]
+
+
 def table_of(app: AppTest) -> list[list[str]]:
-    """The text of each cell of the first screen's table, by row."""
-    (drawn,) = (e.proto.body for e in app.get("html") if "<table" in e.proto.body)
-    rows = ElementTree.fromstring(drawn.partition("</style>")[2]).iter("tr")
-    return [["".join(cell.itertext()) for cell in row] for row in rows]
+    (first,) = html_tables(app)
+    return first
 
 
 def test_what_numbers_lack_and_where_they_ran_is_said_above_them(several: Path, tmp_path: Path) -> None:
@@ -260,13 +337,14 @@ def test_the_ranking_says_what_show_says_of_every_choice(stores: dict[str, Path]
     app = page(stores["large"], "ranking", margin="3.5")
     assert app.info[0].value == sentences["avg@2", "*", "*"]
     assert INTERVALS in said(app)
+    app = page(stores["large"], "ranking", margin="3.5", part="Table")
     ours = {
         (r.group, r.task, r.regime): (r.tie_group, verdict_mark(r.verdict, 0.035))
         for r in rows
         if (r.policy, r.metric) == ("*", "avg@2")
     }
     assert {(r.group, r.task, r.regime): (r.tie, r.verdict) for r in app.dataframe[0].value.itertuples()} == ours
-    across = next(d.value for d in app.dataframe if "iqm" in d.value)
+    across = page(stores["large"], "ranking", part="Across all panels").dataframe[0].value
     assert set(across["regime"]) == {r.name for r in REGIMES}
     assert across["iqm"].is_monotonic_decreasing
     assert across.set_index("regime").loc["sgt", "better"] > 80
@@ -274,13 +352,13 @@ def test_the_ranking_says_what_show_says_of_every_choice(stores: dict[str, Path]
 
 
 def test_ranking_filters_and_address(stores: dict[str, Path]) -> None:
-    app = page(stores["large"], "ranking", metric="greedy", group="pair-3", task="other", sort="name")
+    app = page(stores["large"], "ranking", metric="greedy", group="pair-3", task="other", sort="name", part="Table")
     assert (app.selectbox(key="metric").value, app.multiselect(key="group").value) == ("greedy", ["pair-3"])
     assert "On 1 group and 3 seeds" in said(app)
     table = app.dataframe[0].value
     assert set(table["group"]) == {"pair-3"}
     assert list(table["regime"]) == sorted(r.name for r in REGIMES)
-    assert not [d for d in app.dataframe if "iqm" in d.value], "one panel"
+    assert [tab.label for tab in app.tabs] == ["Figures", "Table"], "one panel"
     app.multiselect(key="group").set_value(["pair-3", "pair-2"]).run()
     assert "On 2 groups and 3 seeds" in said(app)
     assert len(app.dataframe[0].value) == 14
@@ -293,20 +371,19 @@ def test_the_page_says_whom_sharing_helps_and_what_it_costs(stores: dict[str, Pa
         place = ("pair-1", "other", "greedy")
         rows = [r for r in show_rows(snapshot, SUITE) if (r.group, r.task, r.metric) == place]
     known = {(r.regime, r.policy): r for r in rows}
-    lines = app.table[0].value.set_index("Regime")
-    assert set(lines.index) == {escaped(r) for r, p in known if p == "*" and known[r, p].gain is not None}
-    figure = json.loads((app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart"))[0].proto.spec)
+    answers, panel = html_tables(app)
+    lines = pd.DataFrame(answers[1:], columns=answers[0]).set_index("Regime")
+    assert set(lines.index) == {r for r, p in known if p == "*" and known[r, p].gain is not None}
+    drawn = {row[0]: row[2] for row in panel}
     for regime, policy in (("sgt", "llama"), ("sgt", "qwen"), ("prp", "qwen")):
         row, mean = known[regime, policy], known[regime, "*"]
         interval = mean.gain_interval if mean.verdict == EQUIVALENT else mean.gain_corrected_interval
-        assert lines.loc[regime, "Gain, points"] == escaped(f"{POINTS.text(mean.gain)} {POINTS.interval(interval)}")
-        assert (
-            f"{regime} {100 * mean.gain:+.1f} [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
-            in figure["description"]
-        )
-        assert escaped(f"{policy} {POINTS.text(row.gain)}") in lines.loc[regime, "Whom"]
-        assert lines.loc[regime, "Cost"] == escaped(f"{mean.cost:.1f}×")
-        assert verdict_mark(mean.verdict, 0.02) in lines.loc[regime, "Is it real?"].replace("\\", "")
+        gain = f"{POINTS.text(mean.gain)} {POINTS.interval(interval)}"
+        assert lines.loc[regime, "Gain, points"] == gain
+        assert drawn[regime] == f"{gain} {verdict_mark(mean.verdict, 0.02)}"
+        assert f"{policy} {POINTS.text(row.gain)}" in lines.loc[regime, "Whom"]
+        assert lines.loc[regime, "Cost"] == f"{mean.cost:.1f}×"
+        assert verdict_mark(mean.verdict, 0.02) in lines.loc[regime, "Is it real?"]
     assert INCONCLUSIVE in {row.verdict for row in rows}
     assert known["sgt", "*"].cost == pytest.approx(
         known["sgt", "*"].cpu_seconds / known["independent", "*"].cpu_seconds
@@ -573,11 +650,80 @@ def test_an_axis_does_not_magnify_rounding() -> None:
     for figure in (charts.lines(flat, "t", "step", "value", order), charts.plane(flat, "t", "x", "y", order, False)):
         assert [s for s in spans(figure) if s[0] < 1 < s[1] and s[1] - s[0] >= 9e-4], "flat"
     assert not spans(charts.lines(wide, "t", "step", "value", order))
-    assert spans(charts.forest([MARK], "t", "accuracy, %", ["a"], zero=False)) == [[49.5, 50.5]]
-    assert spans(charts.forest([MARK | {"value": 0.0, "low": -1e-4, "high": 1e-4}], "t", "gain, points", ["a"])) == [
-        [-0.5, 0.5]
-    ]
-    assert not spans(charts.forest([MARK | {"low": 40.0}], "t", "accuracy, %", ["a"], zero=False))
+    flat = charts.Forest([MARK], "t", "accuracy, %", zero=False)
+    assert spans(flat.figure()) == [[49.5, 50.5]]
+    assert flat.ticks == pytest.approx([49.4, 49.6, 49.8, 50.0, 50.2, 50.4, 50.6])
+    still = charts.Forest([MARK | {"value": 0.0, "low": -1e-4, "high": 1e-4}], "t", "gain, points")
+    assert spans(still.figure()) == [[-0.5, 0.5]]
+    assert not spans(charts.Forest([MARK | {"low": 40.0}], "t", "accuracy, %", zero=False).figure())
+
+
+def test_a_forest_shows_values_where_its_ticks_say() -> None:
+    forest = charts.Forest([MARK | {"value": -1.0, "low": -6.2, "high": 1.3}], "t", "gain, points")
+    assert forest.ticks == pytest.approx([-8, -6, -4, -2, 0, 2])
+    assert [forest.place(x) for x in (-8, -1, 0, 2)] == [0, 70, 80, 100]
+    assert charts.Forest([], "t", "accuracy, %", zero=False).ticks, "nothing has finished"
+
+
+def forest_of(html: str, title: str) -> ElementTree.Element:
+    """One figure of a page, by its caption."""
+    figures = [ElementTree.fromstring(part) for part in re.findall('<figure class="forest">.*?</figure>', html, re.S)]
+    (found,) = (figure for figure in figures if figure.findtext("figcaption") == title)
+    return found
+
+
+def styled(element: ElementTree.Element | None) -> dict[str, str]:
+    assert element is not None
+    return dict(part.split(":") for part in element.attrib["style"].split(";"))
+
+
+@pytest.mark.parametrize("measure", ["gain", "accuracy"])
+def test_bars_marks_and_words_of_a_figure_are_those_of_the_store(stores: dict[str, Path], measure: str) -> None:
+    app = page(stores["large"], "ranking", metric="greedy", group="pair-1", task="other", show=measure)
+    with Snapshot(stores["large"]) as snapshot:
+        place = ("pair-1", "other", "greedy", "*")
+        rows = [r for r in show_rows(snapshot, SUITE) if (r.group, r.task, r.metric, r.policy) == place]
+    if measure == "gain":
+        rows = [r for r in rows if r.gain is not None or r.verdict == "baseline"]
+    figure = forest_of(html_of(app), "pair-1: other, greedy")
+    *drawn, axis = figure.findall("table/tbody/tr")
+    marks = axis.findall("td/small")
+    least, most = ((100 * f(float(m.text.replace("\u2212", "-")) for m in marks if m.text)) for f in (min, max))
+    ends = [float(styled(mark)["left"].rstrip("%")) for mark in (marks[0], marks[-1])]
+
+    def at(value: float) -> float:
+        """Where the labels of the axis say that a share stands."""
+        return ends[0] + (1e4 * value - least) / (most - least) * (ends[1] - ends[0])
+
+    assert [th.text for th in figure.findall("table/thead/tr/th")][2] == axis.findall("td")[1].text
+    assert axis.findall("td")[1].text == {"gain": "gain, points", "accuracy": "accuracy, %"}[measure]
+    assert {tr.findtext("th") for tr in drawn} == {r.regime for r in rows}
+    for tr in drawn:
+        (row,) = (r for r in rows if r.regime == tr.findtext("th"))
+        bar, mark = (tr.find(f"td/{tag}") for tag in "ib")
+        judged = row.gain_interval if row.verdict == EQUIVALENT else row.gain_corrected_interval or row.gain_interval
+        value, interval = (row.gain or 0.0, judged or (0.0, 0.0)) if measure == "gain" else (row.accuracy, row.interval)
+        low, wide = (float(styled(bar)[side].rstrip("%")) for side in ("left", "width"))
+        shown = (low, low + wide, float(styled(mark)["left"].rstrip("%")))
+        assert shown == pytest.approx((at(interval[0]), at(interval[1]), at(value)), abs=0.3)
+        assert mark is not None
+        assert mark.text == charts.SIGNS[row.verdict]
+        assert styled(tr.find("td"))["--c"] == charts.COLOURS[row.verdict]
+        words = verdict_mark(row.verdict, 0.02)
+        spent = f"{row.rollouts:,.0f} rollouts, {row.cpu_seconds:,.0f} CPU-s"
+        assert tr.attrib["title"] == f"{words}; {spent}"
+        assert tr.findtext("td/span") == words, "for those who hear it"
+        unit = POINTS if measure == "gain" else PERCENT
+        assert (
+            tr.findall("td")[1].text
+            == unit.with_interval(value, interval if row.verdict != "baseline" or measure == "accuracy" else None) + " "
+        )
+    assert float(styled(figure.find("table"))["--zero"].rstrip("%")) == pytest.approx(
+        at(0) if measure == "gain" else -9, abs=0.3
+    )
+    caption = said(app).replace("\\", "")
+    assert INTERVALS in caption
+    assert charts.LEGEND in caption
 
 
 def test_a_regime_has_one_colour_whatever_stands_beside_it() -> None:
@@ -615,7 +761,7 @@ def test_words_marks_and_chips_stand_out() -> None:
         assert contrast(chip, background) >= 3
     for colour in {*charts.PALETTE, *charts.COLOURS.values()}:
         assert min(contrast(colour, background) for background in (*pages.values(), "#171614")) >= 3, colour
-    figure = charts.forest([MARK], "t", "gain, points", ["a"])
+    figure = charts.Forest([MARK], "t", "gain, points").figure()
     assert [layer["mark"].get("opacity", 1) for layer in figure["layer"]] == [1] * 5
     config = charts.inked(figure, "#123456", "#654321")["config"]
     assert config["axis"]["labelColor"] == config["legend"]["titleColor"] == config["title"]["color"] == "#123456"
@@ -625,16 +771,19 @@ def test_the_report_is_one_file_without_scripts_that_follows_light_and_dark(
     stores: dict[str, Path], tmp_path: Path
 ) -> None:
     text = reported(stores["one"], tmp_path)
-    assert text.count("<svg") == 4, "avg@2, best@2, maj@2 and greedy"
-    own = text.replace('xmlns="http://www.w3.org/2000/svg"', "").replace("http://www.w3.org/1999/xlink", "")
+    assert text.count('class="forest"') == 4, "avg@2, best@2, maj@2 and greedy"
     assert not [
-        word for word in ("<script", "http://", "src=", "@import", "url(", "background: #ffffff") if word in own
+        word for word in ("<script", "http://", "src=", "@import", "url(", "background: #ffffff") if word in text
     ]
-    for drawing in re.findall(r"<svg.*?</svg>", text, re.S):
-        ElementTree.fromstring(drawing)
-        fills = set(re.findall(r'(?:fill|stroke)="(.*?)"', drawing))
-        assert fills <= {*charts.COLOURS.values(), "#8b949e", "currentColor", "none", "transparent"}
-    assert "figure {margin: 0; color: var(--ink)" in text
+    assert "color: var(--ink); background: var(--page)" in text
+    assert re.search(r"\.forest th, \.forest td \{[^}]*color: inherit", text)
+    figures = re.findall('<figure class="forest">.*?</figure>', reported(stores["large"], tmp_path), re.S)
+    assert len(figures) == 4 * (4 * 2 + 1), "each group and benchmark by each metric, and their mean"
+    for figure in figures:
+        drawn = ElementTree.fromstring(figure)
+        colours = [part for e in drawn.iter() for part in e.attrib.get("style", "").split(";") if "#" in part]
+        assert {*colours} <= {f"--c:{colour}" for colour in charts.COLOURS.values()}
+        assert len(colours) == len(drawn.findall("table/tbody/tr")) - 1 > 1
 
 
 def test_no_character_of_a_name_ends_the_export(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from leaderboard import command
+from leaderboard import APP, command
 
 # Bytes of a picture
 MOST = 200_000
@@ -33,13 +33,16 @@ FIGURES = "[...document.querySelectorAll('[data-testid=stVegaLiteChart]')].every
 
 
 @contextmanager
-def served(results: Path, log: IO[str] | int = subprocess.DEVNULL, deadline: float = 90.0) -> Iterator[str]:
-    """The address of a leaderboard on `results`, which ends with the block. Raises TimeoutError after `deadline` seconds."""
+def served(
+    results: Path, log: IO[str] | int = subprocess.DEVNULL, deadline: float = 90.0, app: Path = APP
+) -> Iterator[str]:
+    """The address of a leaderboard on `results`, which ends with the block. app: instead of it, a Streamlit script. Raises
+    TimeoutError after `deadline` seconds."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    server = subprocess.Popen(command(results, port), env=environment, stdout=log, stderr=subprocess.STDOUT)
+    server = subprocess.Popen(command(results, port, app=app), env=environment, stdout=log, stderr=subprocess.STDOUT)
     try:
         until = time.monotonic() + deadline
         while True:

@@ -241,10 +241,14 @@ def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:
         return shipped()[short]
     if model.startswith(PRETRAINED):
         raise UsageError(f"{model} is not in the cache: `make pretrained` fetches and converts it")
-    from huggingface_hub import hf_hub_download
+    from httpx import HTTPError
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
     try:
+        get_hf_file_metadata(
+            hf_hub_url(model, "config.json", revision=revision), timeout=10
+        )  # one try; a download makes six
         return read_config(Path(hf_hub_download(model, "config.json", revision=revision, etag_timeout=10)))
-    except (OSError, ValueError) as error:  # of which the hub's and the network's own errors are
+    except (OSError, ValueError, HTTPError) as error:  # of which the hub's and the network's own errors are
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UsageError(f"model {model!r}: not a folder, and not available from the hub ({reason})") from None

@@ -26,8 +26,12 @@ def new_suite(
         tuple[str, str], typer.Option("--models", metavar="A B", help="Two model folders or hub names, e.g. org/name.")
     ],
     task: Annotated[
-        str, typer.Option("--task", help="What is trained on: ladder, micro, gsm8k, math, or my.jsonl:exact.")
-    ] = "gsm8k",
+        str | None,
+        typer.Option(
+            "--task",
+            help="Trained on: gsm8k, math, ladder, micro, or my.jsonl:exact; default gsm8k, ladder without its data.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write; default A-B.yaml here.")
     ] = None,
@@ -40,7 +44,7 @@ def new_suite(
 ) -> None:
     """Write a suite for two models. It samples a few dozen answers of each, and picks the level, lengths and steps from them."""
     from harness.session.suite import rules
-    from harness.session.suite.draft import draft, tried
+    from harness.session.suite.draft import USUAL, draft, tried
     from harness.suite.load import load
 
     file = out or Path("-".join(re.sub(r"[^\w.+-]+", "-", Path(m).name.lower()) for m in models) + ".yaml")
@@ -49,7 +53,7 @@ def new_suite(
     if file.exists():
         raise UsageError(f"{file} exists already; give another name (--out FILE) or remove it")
     name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", file.stem).strip("-.+_")[:64] or "pair"
-    text = (tried(models, task, name, file, minutes) if trial else "") or draft(models, task, name)
+    text = tried(models, task, name, file, minutes) if trial else draft(models, task or USUAL, name)
     try:
         with file.open("x", encoding="utf-8") as new:
             new.write(text)

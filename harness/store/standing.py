@@ -57,11 +57,21 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         return sum(cell is not None and cell.verdict == verdict for cell in self.cells)
 
 
+class OneBase(msgspec.Struct, frozen=True):
+    """A regime gains where all seeds share one base checkpoint a family, and not in the column of the same models."""
+
+    alone: Setting
+    gain: ShowRow
+    column: Setting
+    there: ShowRow
+
+
 class Board(msgspec.Struct, frozen=True):
-    """settings: by kind. standings: the largest mean gain first, those without one last."""
+    """settings: by kind. standings: the largest mean gain first, those without one last. unlike: the largest gain first."""
 
     settings: tuple[Setting, ...]
     standings: tuple[Standing, ...]
+    unlike: tuple[OneBase, ...] = ()
 
 
 def board(snapshot: Snapshot, which: Settings = "published", margin: float = MARGIN) -> Board:
@@ -88,12 +98,18 @@ def board(snapshot: Snapshot, which: Settings = "published", margin: float = MAR
                 seeds = max(row.seeds for row in kept.values())
                 settings[msgspec.structs.replace(shapes[group], suite=suite, task=task, seeds=seeds)] = kept
     best: dict[tuple[str, ...], Setting] = {}
+    unlike: list[OneBase] = []
     for setting in sorted(settings, key=lambda s: (s.own_bases, s.seeds, len(settings[s])), reverse=True):
-        best.setdefault((setting.kind, setting.task, *sorted(setting.models)), setting)
+        column = best.setdefault((setting.kind, setting.task, *sorted(setting.models)), setting)
+        for name, row in settings[setting].items() if column.own_bases > setting.own_bases else ():
+            there = settings[column].get(name)
+            if there and row.verdict == GAINS != there.verdict:
+                unlike.append(OneBase(setting, row, column, there))
     columns = sorted(best.values(), key=lambda s: (list(KINDS).index(s.kind), len(s.models), s.models))
     names = dict.fromkeys(name for column in columns for name in settings[column])
     standings = [_standing(name, columns, settings) for name in names]
-    return Board(tuple(columns), tuple(sorted(standings, key=lambda s: (s.gain is None, -(s.gain or 0.0)))))
+    standings.sort(key=lambda s: (s.gain is None, -(s.gain or 0.0)))
+    return Board(tuple(columns), tuple(standings), tuple(sorted(unlike, key=lambda u: -u.gain.gain)))
 
 
 def _shape(group: Mapping[str, Any]) -> Setting | None:
@@ -154,8 +170,8 @@ def answer(published: Board, tuned: Board) -> list[str]:
     verdicts = {cell.verdict for found in (published, tuned) for row in found.standings for cell in row.cells if cell}
     parts = ["It depends on the pair and the settings." if GAINS in verdicts else "No regime is shown to gain."]
     if ahead := [s for s in published.standings if s.gain is not None and s.interval][:2]:
-        each = joined([f"{s.regime} {POINTS.with_interval(s.gain, s.interval)}" for s in ahead])
-        parts.append(f"Largest mean gains as published, where pairs were not built to gain: {each} points.")
+        each = joined([f"{s.regime} {POINTS.with_interval(s.gain, s.interval)} points{_at(s.cost)}" for s in ahead])
+        parts.append(f"Largest mean gains as published, on pairs that were not built to gain: {each}.")
     for kind in KINDS:
         at = [i for i, setting in enumerate(published.settings) if setting.kind == kind]
         cells = [(s.regime, c) for s in published.standings for i in at if (c := s.cells[i])]
@@ -180,7 +196,18 @@ def answer(published: Board, tuned: Board) -> list[str]:
         parts.append(
             f"{_WHERE[kind]} {said} (gains from {low} to {high} points; in {nothing} of {len(cells)} comparisons no effect)."
         )
+    for one in published.unlike[:1]:
+        alone, there = (POINTS.with_interval(row.gain, row.gain_interval) for row in (one.gain, one.there))
+        parts.append(
+            f"{one.gain.regime} gains {alone} points on {one.alone.title} in {one.alone.suite}, where all seeds start from one "
+            f"base checkpoint a family. Over {one.column.seeds} base checkpoints a family, as in the table, it is {there}: "
+            "the gain depends on the base checkpoint."
+        )
     return parts
+
+
+def _at(cost: float | None) -> str:
+    return "" if cost is None else f" at {cost:.1f} times the cost of independent training"
 
 
 def _who(names: Sequence[str], verb: str) -> str:

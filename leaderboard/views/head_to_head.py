@@ -21,7 +21,8 @@ from leaderboard.page import (
     choose,
     choose_margin,
     downloads,
-    draw_figures,
+    draw_figure,
+    draw_forests,
     draw_table,
     empty,
     escaped,
@@ -78,11 +79,10 @@ def draw(store: Store, suite: str) -> None:
     unit, title = "difference, points", f"{ours} minus {theirs}: {task}, {metric}"
     drawn = wide[wide["policy"] == MEAN] if (wide["policy"] == MEAN).any() else wide
     each = {"row": drawn["group"], "value": 100 * drawn["difference"], "label": "seed " + drawn["seed"].astype(str)}
-    figures = [
-        charts.forest(marks, title, unit, [_name(pair) for pair in found]),
-        charts.dots(pd.DataFrame(each), "The same, seed by seed", unit),
-    ]
-    draw_figures(figures, "difference")
+    forest = charts.Forest(marks, title, unit)
+    dots = charts.dots(pd.DataFrame(each), "The same, seed by seed", unit)
+    draw_forests([forest])
+    draw_figure(dots, "difference")
     st.caption(
         "Bars: the 95 % interval of one difference by itself, not corrected. The verdict on a pair is corrected, and that of its "
         f"panel on the ranking page. {escaped(explained(margin), 2000)}"
@@ -92,7 +92,7 @@ def draw(store: Store, suite: str) -> None:
         empty("No question was answered by both.")
     else:
         _draw_questions(questions, ours, theirs)
-    downloads(f"{ours}-against-{theirs}", lambda: wide, figures)
+    downloads(f"{ours}-against-{theirs}", lambda: wide, [forest, dots])
 
 
 def _name(pair: Pairing) -> str:

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import pandas as pd
 import streamlit as st
 
+from harness.statistics import MARGIN
 from harness.store.ranking import MIN_RUNS, Aggregate
 from harness.store.remarks import STRICT, Stage
 from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import PERCENT, Statistic, shown
 from harness.store.table import MEAN
-from leaderboard.charts import LEGEND
+from leaderboard.charts import LEGEND, Forest
 from leaderboard.data import Store
-from leaderboard.frames import INTERVALS, KEY, Choice, Outcome, panels, readable, telling
+from leaderboard.frames import INTERVALS, KEY, Choice, Outcome, readable, telling
+from leaderboard.markup import filled
 from leaderboard.page import (
     Page,
     choose,
     choose_margin,
     choose_some,
     downloads,
-    draw_figures,
+    draw_forests,
     draw_table,
     empty,
     escaped,
@@ -33,12 +35,12 @@ from leaderboard.page import (
 
 _SORTS = ("best first", "suite order", "name", "cheapest first")
 # Figures before "show all"
-_SHOWN = 3
+_SHOWN = 2
 
 
 def draw(store: Store, suite: str) -> None:
     st.header(escaped(suite), anchor="suite")
-    table = store.show(suite)
+    table = store.show(suite, MARGIN)
     if table.empty:
         unfinished(store, suite, "No cell of this suite has finished.")
         return
@@ -67,35 +69,49 @@ def draw(store: Store, suite: str) -> None:
     with top:
         _draw_answer(said)
     order = _sorted(sort, said, rows)
-    figures = panels(choice, table, said, measure, order, "Mean of the {} panels below")
-    several = len(figures) > _SHOWN
-    every = several and st.toggle(f"Show all {len(figures) - 1} panels", key="all", bind="query-params")
-    draw_figures(figures if every else figures[:_SHOWN], "panel")
+    forests = store.panels(suite, choice, margin, measure, tuple(order))
+    starts = [m for m in store.stages(suite) if m.metric == metric and m.group in groups and m.task in tasks]
+    parts: dict[str, Callable[[], None]] = {
+        "Figures": lambda: _draw_forests(forests, margin),
+        "Table": lambda: _draw_table(readable(rows, order, margin)),
+    }
+    if len(forests) > 1:
+        parts["Across all panels"] = lambda: _draw_across(store.across(suite, choice))
+    if starts:
+        parts["Before and after the start"] = lambda: _draw_starts(starts)
+    for tab, part in zip(
+        st.tabs([*parts], key="part", on_change="rerun", bind="query-params"), parts.values(), strict=True
+    ):
+        if tab.open:
+            with tab:
+                part()
+    downloads(f"ranking-{suite}", lambda: rows, forests)
+
+
+def _draw_forests(forests: Sequence[Forest], margin: float) -> None:
+    several = len(forests) > _SHOWN
+    every = several and st.toggle(f"Show all {len(forests) - 1} panels", key="all", bind="query-params")
+    draw_forests(forests if every else forests[:_SHOWN])
     st.caption(f"Marks: means over seeds. {INTERVALS} {LEGEND} {KEY} {escaped(explained(margin), 2000)}")
-    full = readable(rows, order, margin)
+
+
+def _draw_table(full: pd.DataFrame) -> None:
     draw_table(full, "ranking-table", "The ranking as a table", _COLUMNS, column_order=telling(full))
-    _draw_across(store.across(suite, choice))
-    _draw_starts([m for m in store.stages(suite) if m.metric == metric and m.group in groups and m.task in tasks])
-    downloads(f"ranking-{suite}", lambda: rows, figures)
 
 
 def _draw_answer(said: Outcome) -> None:
     st.info(escaped(sentence(said.found), 2000), icon=":material/gavel:")
-    lines = said.lines()
+    lines = said.lines
     if not lines.empty:
-        st.table(_plain(lines), hide_index=True, border="horizontal", alt="Every regime: whom it helps, at what cost")
+        st.html(filled("answers_table.html.tmpl", rows=lines, name="Every regime: whom it helps, at what cost"))
     if unsettled := doubt(said.found):
         st.markdown(f"**What would change my mind:** {escaped(unsettled, 2000)}")
 
 
-def _plain(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.assign(**{c: [escaped(v) for v in rows[c]] for c in rows})
-
-
 def _draw_across(found: Sequence[Aggregate]) -> None:
     if not found:
+        empty("A regime must have finished on several panels.")
         return
-    st.header("Across all panels")
     few = not any(a.iqm_interval for a in found)
     frame = pd.DataFrame([msgspec.structs.asdict(a) for a in found]).dropna(axis="columns", how="all")
     shown = frame.drop(columns="tasks").assign(
@@ -114,12 +130,10 @@ def _draw_across(found: Sequence[Aggregate]) -> None:
 
 
 def _draw_starts(found: Sequence[Stage]) -> None:
-    if found:
-        st.header("Before the supervised start, after it, and after RL")
-        frame = pd.DataFrame([msgspec.structs.asdict(m) for m in found]).drop(columns="metric")
-        frame[["strict", "lenient"]] *= 100
-        draw_table(frame, "starts", "Accuracy before and after the start", _MOMENTS)
-        st.caption(escaped(STRICT, 2000))
+    frame = pd.DataFrame([msgspec.structs.asdict(m) for m in found]).drop(columns="metric")
+    frame[["strict", "lenient"]] *= 100
+    draw_table(frame, "starts", "Accuracy before the supervised start, after it, and after RL", _MOMENTS)
+    st.caption(escaped(STRICT, 2000))
 
 
 def _sorted(sort: str, said: Outcome, rows: pd.DataFrame) -> list[str]:

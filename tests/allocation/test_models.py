@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 import yaml
@@ -92,6 +93,17 @@ def test_bad_configuration(tmp_path, text: str, words: str) -> None:  # type: ig
     with pytest.raises(UsageError, match=words) as caught:
         load_shape(str(tmp_path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_mistyped_folder_asks_the_hub_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def again(*args: object, **options: object) -> str:
+        raise AssertionError("a download, which tries five times more")
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", again)
+    with pytest.raises(UsageError, match="'modles/a': not a folder, and not available from the hub"):
+        load_config("modles/a")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,11 +14,12 @@ from transformers import LlamaConfig, Qwen2Config
 
 import harness.engines.embedded
 from harness.engines.embedded.families import build_tokenizer
-from harness.errors import PluginError, UsageError
-from harness.session.suite.draft import SIZES, STEPS, Findings, Tried, draft, settled, tried
+from harness.errors import DataError, PluginError, UsageError
+from harness.session.suite.draft import SIZES, STEPS, USUAL, Findings, Tried, draft, settled, tried, try_models
 from harness.session.suite.prepare import prepare
 from harness.session.suite.rules import preflight, undeclared
 from harness.suite.schema import Suite
+from harness.tasks.task import Style
 
 SIZED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 SMALL, SMOL, LARGE = (
@@ -161,10 +164,58 @@ def test_a_level_is_chosen_on_which_both_can_learn(
     assert (chosen.task, chosen.warm, chosen.tokens) == expected
     assert chosen.answer_ends == "eos"
     assert settled(found("add2", 0.5, 0.5, cut=0.2), "ladder", 96).answer_ends == "example"
+    low = [replace(one, worked=19) for one in found("add2", 0.0, 0.1)]
+    assert settled(low, "ladder", 96).tokens == 24, "after a start answers are as long as its examples"
+
+
+def test_a_short_time_takes_fewer_regimes_then_fewer_seeds(tmp_path: Path) -> None:
+    families = ("micro/llama", "micro/qwen")
+    text = tried(families, "micro", "pair", tmp_path / "pair.yaml", 0.01)
+    suite = Suite.model_validate(yaml.safe_load(text))
+    assert ([r.name for r in suite.regimes], suite.seeds) == (["independent", "sgt"], [1, 2])
+    assert suite.training.steps == STEPS[0]
+    assert "Fewer than 8 steps show nothing.\n" in text
+    assert (
+        "independent and sgt on 2 seeds: with independent, naive, sgt and hacpo on 3 seeds 8 steps would take" in text
+    )
+
+
+def test_the_task_is_the_ladder_where_the_usual_one_cannot_be_had(
+    pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(suite: Suite) -> Findings:
+        if suite.training.task == USUAL:
+            raise DataError("gsm8k_train is not on this machine: name a folder")
+        return Findings("ladder.add1")
+
+    monkeypatch.setattr("harness.session.suite.draft.untried", lambda suite: "")
+    monkeypatch.setattr("harness.session.suite.draft.try_models", lacking)
+    text = tried(pair, None, "pair", tmp_path / "pair.yaml", 30)
+    assert Suite.model_validate(yaml.safe_load(text)).training.task == "ladder.add1"
+    assert "#   On ladder, because gsm8k cannot be had here (gsm8k_train is not on this machine).\n" in text
+    with pytest.raises(DataError):
+        tried(pair, USUAL, "pair", tmp_path / "pair.yaml", 30)
+
+
+def test_a_model_without_one_right_answer_is_not_asked_level_by_level(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_MODELS", str(BASES[0].parent))
+    asked = list[str]()
+
+    def measured(engine: Any, judge: Any, task: Any, limit: int, questions: Any, style: Style, level: str) -> Tried:
+        asked.append(level)
+        return Tried(engine.name, level, style, 0.0, 1.0, 0.0, 20)
+
+    monkeypatch.setattr("harness.session.suite.trial._measured", measured)
+    found = try_models(written(tuple(map(str, BASES)), "ladder"))
+    assert set(asked) == {"ladder"}
+    assert len(found.warm) == 2
+    assert found.tokens
 
 
 def test_findings_become_settings(pair: tuple[str, str]) -> None:
-    findings = Findings("ladder.add2", {"smol-instruct": "raw"}, ("base",), "example", 40, 12, ("because of this",))
+    findings = Findings("ladder.add2", {"smol-instruct": "raw"}, ("base",), "example", 40, 12, why=("because of this",))
     suite = Suite.model_validate(yaml.safe_load(text := draft(pair, "gsm8k", "pair", findings)))
     chat, base = suite.groups[0].policies
     assert (chat.style, base.stage0.preset if base.stage0 else "") == ("raw", "format")
@@ -176,4 +227,5 @@ def test_findings_become_settings(pair: tuple[str, str]) -> None:
         12,
     )
     assert suite.evaluation.tasks == ["ladder.add2"]
+    assert (suite.evaluation.curve_every, len(suite.regimes), suite.seeds) == (0, 4, [1, 2, 3])
     assert "#   because of this\n" in text

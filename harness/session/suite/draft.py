@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ import yaml
 
 from harness.allocation import inventory
 from harness.allocation.shapes import MICRO, chosen, cpu_bf16, load_config, load_shape
-from harness.errors import EngineError, HarnessError, UsageError
+from harness.errors import DataError, EngineError, HarnessError, UsageError
 from harness.experience.answers import Prompt
 from harness.session.policy import at_hand, base_folder
 from harness.session.suite.planning import plan_for
@@ -41,12 +42,23 @@ HELD_OUT = 0.2
 CHATTY = re.compile(r"(?i)(instruct|chat|(^|[-_])it($|[-_]))")
 # The largest model that one device trains whole
 EMBEDDED_PARAMETERS = 1.6e9
+# The fewest steps with a learning curve
+CURVED_STEPS = 20
+# What is trained on unless a task is named
+USUAL = "gsm8k"
 # Of right answers, between which most questions have right and wrong ones
 LEAST, MOST = 0.2, 0.7
 # Of each model on each level
 PROMPTS, ANSWERS = 8, 4
 # The fewest and the most that a suite is given
-STEPS = (5, 200)
+STEPS = (8, 200)
+# Regimes and seeds of a suite, the next ones where the fewest steps of these take too long
+EXTENTS = (
+    (("independent", "naive", "sgt", "hacpo"), (1, 2, 3)),
+    (("independent", "sgt", "hacpo"), (1, 2, 3)),
+    (("independent", "sgt"), (1, 2, 3)),
+    (("independent", "sgt"), (1, 2)),
+)
 # Worked examples of the training side, until a fifth of its sampled answers is right (docs/pretrained.md)
 WARM_UP = "{preset: format, gate: 0.2}"
 
@@ -54,7 +66,8 @@ WARM_UP = "{preset: format, gate: 0.2}"
 @dataclass(frozen=True, slots=True)
 class Tried:
     """Of one model on one level. right, finished, cut: shares of its answers; cut: ended by the next worked example. tokens:
-    that 95 % of its finished answers need, 0 where fewer than half finished."""
+    that 95 % of its finished answers need, 0 where fewer than half finished. worked: that the longest worked solution needs,
+    0 where the task has none."""
 
     policy: str
     level: str
@@ -63,6 +76,7 @@ class Tried:
     finished: float
     cut: float
     tokens: int
+    worked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +90,8 @@ class Findings:
     answer_ends: str = "eos"
     tokens: int = 0
     steps: int = 0
+    regimes: tuple[str, ...] = EXTENTS[0][0]
+    seeds: tuple[int, ...] = EXTENTS[0][1]
     why: tuple[str, ...] = field(default=())
 
 
@@ -163,26 +179,36 @@ def draft(models: Sequence[str], task: str, name: str, found: Findings = AS_BY_S
         "largest": _figure(largest),
         "evaluated": _written(evaluated),
         "limit": 60 if largest <= SIZES[1].parameters else 200,
-        "curve": max(1, steps // 4),
+        "curve": steps // 4 if steps >= CURVED_STEPS else 0,
+        "regimes": ", ".join(found.regimes),
+        "seeds": ", ".join(map(str, found.seeds)),
         "curve_prompts": 30 if largest <= SIZES[1].parameters else 100,
     }  # fmt: skip
     return TEXT.format(**values)
 
 
-def tried(models: Sequence[str], task: str, name: str, file: Path, minutes: float) -> str:
-    """The text of a suite with settings measured on this machine. file: where it will be. Raises as `draft`; SuiteError,
-    DataError."""
+def tried(models: Sequence[str], task: str | None, name: str, file: Path, minutes: float) -> str:
+    """The text of a suite with settings measured on this machine. task: None is USUAL, the ladder where its data cannot be had.
+    file: where the suite will be. Raises as `draft`; SuiteError, DataError."""
+    given_task, task = task, task or USUAL
     suite = _suite(draft(models, task, name))
     if why := untried(suite):
         found = Findings(why=(f"Not measured on this machine: {why}.",))
     else:
         given = [policy.name for policy in suite.groups[0].policies]
-        found = try_models(suite)
+        instead = ""
+        try:
+            found = try_models(suite)
+        except DataError as error:
+            if given_task:
+                raise
+            instead = f"On {ladder.NAME}, because {USUAL} cannot be had here ({str(error).partition(':')[0]})."
+            task = ladder.NAME
+            found = try_models(_suite(draft(models, task, name)))
         told = f"Measured here with {PROMPTS * ANSWERS} to {2 * PROMPTS * ANSWERS} answers of each of {' and '.join(given)}:"
-        found = replace(found, why=(told, *found.why))
+        found = replace(found, why=(*filter(None, [instead]), told, *found.why))
     try:
-        steps, told = fitting_steps(_suite(draft(models, task, name, found)), str(file), minutes)
-        found = replace(found, steps=steps, why=(*found.why, told))
+        found = fitted(found, lambda changed: _suite(draft(models, task, name, changed)), str(file), minutes)
     except HarnessError as error:  # one that this machine cannot plan
         found = replace(found, why=(*found.why, f"steps as by size: {' '.join(str(error).split())}"))
     return draft(models, task, name, found)
@@ -265,12 +291,12 @@ groups:
     policies:
 {policies}
 # The ways of sharing (`harness regimes` lists all). Gains are differences to the baseline, training without sharing.
-regimes: [independent, naive, sgt, hacpo]
+regimes: [{regimes}]
 baseline: independent
 # Every regime is trained once for each seed. Intervals are over seeds: fewer than three say little.
-seeds: [1, 2, 3]
+seeds: [{seeds}]
 training:
-  # What is trained on: micro (arithmetic, for small models), gsm8k or math (`harness tasks`).
+  # What is trained on: ladder or micro (short arithmetic, for small models), gsm8k or math (`harness tasks`).
   task: {trained}
   # So many times: sample, verify, share, learn.
   steps: {steps}
@@ -358,7 +384,11 @@ def _tried(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[Tried
             from harness.session.single.calibrate import questions_of
 
             for level in ladder.levels_of(task):
-                yield measure(questions_of(task, level, PROMPTS), best.style, level)
+                solved = [p.chain_of_thought for p in ladder.evaluation_problems((level,), PROMPTS)]
+                worked = max(len(engine.tokenizer.encode(text, add_special_tokens=False)) for text in solved)
+                # where all of the mixed answers are wrong, more of them say no more
+                of_level = measure(questions_of(task, level, PROMPTS), best.style, level) if best.right else best
+                yield replace(of_level, level=level, worked=worked + 1)
         else:
             yield best
     engine.close()
@@ -407,9 +437,7 @@ def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Finding
         possible = [level for level in steps or levels if max(right[level]) <= MOST] or steps or levels
         nearest = max(min(right[level]) for level in possible)
         chosen = [level for level in possible if min(right[level]) == nearest][:3]
-        why.append(
-            f"No level has {LEAST:.0%} to {MOST:.0%} of both models' answers right. {_listed(chosen)} comes nearest."
-        )
+        why.append(f"No level has {LEAST:.0%} to {MOST:.0%} of both models' answers right. Nearest: {_listed(chosen)}.")
     here = [found for found in tried if found.level in chosen]
     low = tuple(dict.fromkeys(f.policy for f in here if f.right < LEAST))
     name = f"{ladder.NAME}.{'+'.join(chosen)}" if chosen[0] in ladder.LEVELS else None
@@ -424,13 +452,11 @@ def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Finding
         )
     if not low and not fits:
         why.append("More than that are right: little is left to learn. A harder task would show more.")
-    tokens = 0
-    if all(found.tokens for found in here) and not warm:
-        longest = max(found.tokens for found in here)
-        tokens = min(limit, 8 * -(-int(1.25 * longest) // 8))
-        why.append(
-            f"max_new_tokens {tokens}: 95 % of the finished answers take at most {longest} tokens; a quarter is spare."
-        )
+    longest = [found.worked if warm else found.tokens for found in here]
+    tokens = min(limit, 8 * -(-int(1.25 * max(longest)) // 8)) if all(longest) else 0
+    if tokens:
+        which = "the worked solutions" if warm else "95 % of the finished answers"
+        why.append(f"max_new_tokens {tokens}: {which} take at most {max(longest)} tokens; a quarter is spare.")
     ends = "example" if any(found.cut > 0.1 for found in here) else "eos"
     if ends == "example":
         why.append("answer_ends: example, because answers went on with a question of their own.")
@@ -446,22 +472,29 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def fitting_steps(suite: Suite, source: str, minutes: float) -> tuple[int, str]:
-    """The most steps with which `harness plan` predicts at most `minutes` here, between the bounds of STEPS, and why."""
+def fitted(found: Findings, suite_of: Callable[[Findings], Suite], source: str, minutes: float) -> Findings:
+    """The first of EXTENTS whose fewest steps take at most `minutes` by `harness plan` on this machine, and the most steps that do,
+    between the bounds of STEPS."""
 
-    def predicted(steps: int) -> float:
-        training = suite.training.model_copy(update={"steps": steps})
-        curve = suite.evaluation.model_copy(update={"curve_every": max(1, steps // 4)})
-        changed = suite.model_copy(update={"training": training, "evaluation": curve})
+    def predicted(changed: Findings) -> float:
         with TemporaryDirectory() as results:
-            return plan_for(prepare_suite(changed, source, Path(results)), None).predicted.wall_seconds / 60
+            return plan_for(prepare_suite(suite_of(changed), source, Path(results)), None).predicted.wall_seconds / 60
 
     fewest, most = STEPS
-    low, high = predicted(fewest), predicted(most)
-    per_step = max((high - low) / (most - fewest), 1e-9)
-    steps = int(min(most, max(fewest, fewest + (minutes - low) / per_step)))
-    takes = predicted(steps)
-    told = f"steps {steps}: the plan says {takes:.0f} minutes on this machine, and {minutes:g} were given."
-    if takes > 1.1 * minutes:
-        told += f" Fewer than {fewest} steps show nothing: take fewer regimes or seeds to be done sooner."
-    return steps, told
+    for regimes, seeds in EXTENTS:
+        found = replace(found, regimes=regimes, seeds=seeds, steps=fewest)
+        if predicted(found) <= minutes:
+            break
+    steps = range(fewest, most + 1)
+    fits = bisect_right(steps, minutes, key=lambda n: predicted(replace(found, steps=n)))
+    found = replace(found, steps=steps[max(0, fits - 1)])
+    takes, every = predicted(found), EXTENTS[0]
+    told = [f"steps {found.steps}: the plan says {takes:.0f} minutes on this machine, and {minutes:g} were given."]
+    if takes > minutes:
+        told.append(f"Fewer than {fewest} steps show nothing.")
+    if (found.regimes, found.seeds) != every:
+        told.append(
+            f"{_listed(found.regimes)} on {len(found.seeds)} seeds: with {_listed(every[0])} on {len(every[1])} seeds "
+            f"{fewest} steps would take longer than that. --minutes N gives more time."
+        )
+    return replace(found, why=(*found.why, *told))
