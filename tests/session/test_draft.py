@@ -207,7 +207,7 @@ def test_a_model_without_one_right_answer_is_not_asked_level_by_level(
         asked.append(level)
         return Tried(engine.name, level, style, 0.0, 1.0, 0.0, 20)
 
-    monkeypatch.setattr("harness.session.suite.trial._measured", measured)
+    monkeypatch.setattr("harness.session.suite.draft._measured", measured)
     found = try_models(written(tuple(map(str, BASES)), "ladder"))
     assert set(asked) == {"ladder"}
     assert len(found.warm) == 2
