@@ -25,7 +25,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "verification/symbolic": ("harness/verification/algebra.py", "harness/verification/expression.py"),
     "scoring": ("harness/scoring",),
     "engines": ("harness/engines",),
-    "engines/embedded": ("harness/engines/embedded", "harness/allocation/chunks.py"),
+    "engines/embedded": ("harness/engines/embedded", "harness/allocation/shapes.py"),
     "engines/openrlhf": ("harness/engines/openrlhf",),
     "stage0": tuple(f"harness/engines/embedded/{name}.py" for name in ("families", "presets", "warmup")),
     "tasks": ("harness/tasks",),

@@ -1,4 +1,4 @@
-"""Figures as Vega-Lite specifications with title, units, description and data; as SVG and PNG."""
+"""Figures as Vega-Lite specifications with title, units, description and data, as SVG and PNG; HTML from templates."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from zlib import crc32
 
 import numpy as np
 import pandas as pd
+from jinja2 import Environment, PackageLoader
 
 from harness.statistics.comparison import ALONE, BASELINE, DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
 from harness.store.text import visible
@@ -406,3 +407,18 @@ def _printed(figure: Figure, width: int) -> str:
 
 def _wide(figure: Figure, width: int) -> Figure:
     return {**figure, "width": width} if figure.get("width") == "container" else figure
+
+
+# HTML from the templates of this package; every value is escaped, and its control characters are made visible
+def _printable(value: Any) -> Any:
+    return visible(value, 20_000) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+_templates = Environment(
+    loader=PackageLoader("leaderboard"), autoescape=True, finalize=_printable, trim_blocks=True, lstrip_blocks=True
+)
+
+
+def filled(template: str, **values: Any) -> str:
+    """A template of `leaderboard/templates`."""
+    return _templates.get_template(template).render(values)

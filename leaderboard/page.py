@@ -14,9 +14,8 @@ import streamlit as st
 from harness.statistics import MARGIN
 from harness.store.remarks import noted
 from harness.store.text import harmless, visible
-from leaderboard.charts import COLOURS, SIGNS, Figure, Forest, inked, printable, to_png, to_svg
+from leaderboard.charts import COLOURS, SIGNS, Figure, Forest, filled, inked, printable, to_png, to_svg
 from leaderboard.data import Store
-from leaderboard.markup import filled
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,9 @@ from harness.store.remarks import noted
 from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import Statistic, shown
 from harness.store.table import suites
-from leaderboard.charts import COLOURS, LEGEND, SIGNS
+from leaderboard.charts import COLOURS, LEGEND, SIGNS, filled
 from leaderboard.data import Store, open_store
 from leaderboard.frames import BEST, INTERVALS, KEY, opening, overview, panels, readable, telling
-from leaderboard.markup import filled
 
 _PROVENANCE = """
 SELECT count(*) AS cells, min(started) AS first, max(finished) AS last, list(DISTINCT code_version ORDER BY code_version) AS code,

@@ -39,10 +39,9 @@ from torch.profiler import ProfilerActivity, profile
 import harness
 from harness.allocation import embedded
 from harness.allocation.calibration import Card, HardwareRecord, Measured, Part
-from harness.allocation.chunks import MICRO_TOKENS
 from harness.allocation.cost_model import CORE, CellDemand, Device, PolicyDemand, Workload, device, score_seconds, sheet
 from harness.allocation.inventory import has_bf16, visible
-from harness.allocation.shapes import shape_from_config, shipped
+from harness.allocation.shapes import MICRO_TOKENS, shape_from_config, shipped
 from harness.cli.listing import examine
 from harness.engines.conformance import CHECKS, TOLERANCE, Case, tiny_policy, tiny_prompts
 from harness.engines.embedded.engine import EmbeddedEngine

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.allocation.chunks import BLOCK, CACHE_BYTES, GPU_LOGITS, LOGITS, LONGEST, MICRO_TOKENS
 from harness.allocation.cost_model import (
     CORE,
     DISK,
@@ -21,6 +20,7 @@ from harness.allocation.cost_model import (
     trainer_states,
     weight_bytes,
 )
+from harness.allocation.shapes import BLOCK, CACHE_BYTES, GPU_LOGITS, LOGITS, LONGEST, MICRO_TOKENS
 
 FEWER_TOKENS = (4096, 2048, 1024, 512)  # tried where the default does not fit; less costs time
 LOGITS_BYTES = 12  # per token and entry of the vocabulary: logits, those after what is ruled out, and their logarithms

@@ -14,7 +14,6 @@ from typing import Literal
 
 import msgspec
 
-from harness.allocation.chunks import GPU_LOGITS
 from harness.allocation.cost_model import (
     DISK,
     USABLE,
@@ -34,6 +33,7 @@ from harness.allocation.cost_model import (
     weight_bytes,
 )
 from harness.allocation.inventory import LOGICAL, Bundle
+from harness.allocation.shapes import GPU_LOGITS
 
 SIZES = (*range(1, 17), *(2**n for n in range(5, 13)))  # numbers of GPUs that are tried for a policy alone
 MICRO_BATCHES = (16, 8, 4, 2, 1)

@@ -10,8 +10,8 @@ from typing import Any
 import streamlit as st
 
 from harness.store.text import visible
+from leaderboard.charts import filled
 from leaderboard.data import Store
-from leaderboard.markup import filled
 from leaderboard.page import Page, choose, downloads, empty, escaped
 
 _CELLS = """

@@ -15,10 +15,9 @@ from harness.store.remarks import STRICT, Stage
 from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import PERCENT, Statistic, shown
 from harness.store.table import MEAN
-from leaderboard.charts import LEGEND, Forest
+from leaderboard.charts import LEGEND, Forest, filled
 from leaderboard.data import Store
 from leaderboard.frames import INTERVALS, KEY, Choice, Outcome, readable, telling
-from leaderboard.markup import filled
 from leaderboard.page import (
     Page,
     choose,

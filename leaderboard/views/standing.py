@@ -11,10 +11,9 @@ from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
 from harness.store.sentences import verdict_mark
 from harness.store.standing import KINDS, Board, Settings, Standing, answer
 from harness.store.statistic import POINTS
-from leaderboard.charts import COLOURS, SIGNS
+from leaderboard.charts import COLOURS, SIGNS, filled
 from leaderboard.data import Store
 from leaderboard.frames import judged_by
-from leaderboard.markup import filled
 from leaderboard.page import Page, choose, choose_margin, empty, escaped
 
 _TOLD: dict[Settings, str] = {

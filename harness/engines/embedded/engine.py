@@ -15,8 +15,7 @@ from jaxtyping import Float32, Int32, UInt64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.allocation.chunks import CACHE_BYTES, MICRO_TOKENS
-from harness.allocation.shapes import Precision
+from harness.allocation.shapes import CACHE_BYTES, MICRO_TOKENS, Precision
 from harness.engines import checkpoint
 from harness.engines import lora as adapters
 from harness.engines.backend import Lora

@@ -11,8 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from harness.allocation import inventory
-from harness.allocation.chunks import MICRO_TOKENS
-from harness.allocation.shapes import Precision
+from harness.allocation.shapes import MICRO_TOKENS, Precision
 from harness.engines.backend import Backend, Lora
 from harness.engines.embedded.numerics import Numerics, chosen, lacking, unlike
 from harness.engines.protocol import PolicyEngine

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Float32, Float64, Int64, UInt64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.allocation.chunks import BLOCK
+from harness.allocation.shapes import BLOCK
 from harness.engines.embedded.kernels import by_layer, causal, kinds_of_layers, left_pad, positions
 from harness.phases import inside
 

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from harness.allocation import embedded
 from harness.allocation import inventory as machines
 from harness.allocation.calibration import measured_device
-from harness.allocation.chunks import MICRO_TOKENS
 from harness.allocation.cost_model import (
     CORE,
     MEAN_ANSWER,
@@ -32,7 +31,7 @@ from harness.allocation.cost_model import (
 from harness.allocation.inventory import LOGICAL, Bundle, Inventory
 from harness.allocation.layout import START_SECONDS
 from harness.allocation.planner import Disk, KindPlan, Plan, first_of, plan_cells, plan_workers
-from harness.allocation.shapes import load_shape
+from harness.allocation.shapes import MICRO_TOKENS, load_shape
 from harness.cache import PRETRAINED, cache_folder, hub_cache, model_folder
 from harness.engines import catalogue
 from harness.engines.catalogue import backend_of
