@@ -92,5 +92,5 @@ for package in build.packages:
         for command in ([sys.executable, "-c", listing], ["git", "ls-files", "harness", "leaderboard", "suites"])
     ]
     wanted = {name for name in shown[1] if not name.endswith((".py", ".md"))}
-    assert sum(name.endswith(".tmpl") or "/bases/" in name for name in wanted) == 42
+    assert sum(name.endswith(".tmpl") or "/bases/" in name for name in wanted) == 47
     assert not wanted - set(shown[0])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.allocation import chunks, embedded
+from harness.allocation import embedded, shapes
 from harness.allocation.cost_model import (
     CellDemand,
     PolicyDemand,
@@ -169,14 +169,14 @@ def test_plan_and_engine_have_their_sizes_from_one_place() -> None:
     from harness.engines.embedded.plugin import EmbeddedOptions
 
     for module in (embedded, kernels, engine, head, sampling):
-        for name in filter(str.isupper, vars(chunks).keys() & vars(module).keys()):
+        for name in filter(str.isupper, vars(shapes).keys() & vars(module).keys()):
             assert f"\n{name} =" not in inspect.getsource(module)
-    assert EmbeddedOptions().micro_tokens == chunks.MICRO_TOKENS
-    assert inspect.signature(engine.EmbeddedEngine).parameters["micro_tokens"].default == chunks.MICRO_TOKENS
+    assert EmbeddedOptions().micro_tokens == shapes.MICRO_TOKENS
+    assert inspect.signature(engine.EmbeddedEngine).parameters["micro_tokens"].default == shapes.MICRO_TOKENS
     asked = measuring.demanded("gemma3")
     policy, work = replace(asked.policies[0], measured=False), replace(asked.workload, prompts=64)
-    cpu, gpu = (embedded._training(policy, work, chunks.MICRO_TOKENS, on) for on in (False, True))
-    assert gpu - cpu == embedded.LOGITS_BYTES * (chunks.GPU_LOGITS - chunks.LOGITS)
+    cpu, gpu = (embedded._training(policy, work, shapes.MICRO_TOKENS, on) for on in (False, True))
+    assert gpu - cpu == embedded.LOGITS_BYTES * (shapes.GPU_LOGITS - shapes.LOGITS)
 
 
 def test_a_pretrained_policy_on_the_embedded_engine() -> None:
