@@ -102,7 +102,7 @@ def follow(results: Path, suite: str, tracker: Tracker) -> int:
 def manifests(results: Path, suite: str) -> list[Path]:
     found = sorted((results / suite).glob("*/manifest.json"))
     if not found:
-        raise UsageError(f"{results / suite}: no cells yet (harness run {suite})")
+        raise UsageError(f"{results / suite}: no cells here (`harness status` lists the suites that have some)")
     return found
 
 

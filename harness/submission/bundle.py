@@ -76,7 +76,7 @@ def gathered(results: Path, suite: str) -> tuple[SuiteFile, Suite, dict[str, tup
     StoreError."""
     folder = results / suite
     if not (folder / "suite.json").is_file():
-        raise UsageError(f"{folder}: no results of the suite as written (harness run {suite})")
+        raise UsageError(f"{folder}: no results of the suite as written (`harness status` lists the suites that have some)")
     file = read_suite(folder, folder / "suite.json")
     resolved = resolve(file.config, (), f"{folder}/suite.json: config")
     installed(resolved)

@@ -57,7 +57,8 @@ def rescore_results(results: Path, suite: str | None = None, scorer: str | None 
     manifests = (results / suite).glob("*/manifest.json") if suite else results.glob("*/*/manifest.json")
     folders = sorted(file.parent for file in manifests)
     if not folders:
-        raise UsageError(f"{results}: no results{f' of a suite {suite!r}' if suite else ''}")
+        which = f" of a suite {suite!r}" if suite else ""
+        raise UsageError(f"{results}: no results{which} (reference results are not verified again)")
     changes: list[CellChange] = []
     problems: list[str] = []
     count = 0
