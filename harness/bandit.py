@@ -1,6 +1,6 @@
-"""An exact softmax bandit (ours), and what `harness bandit` says with it: the stability-support plane and the facts.
+"""`harness bandit`: the stability-support plane and the facts, by an exact softmax bandit (ours).
 
-One prompt, K answers of one token, n policies, G answers each. Every joint draw goes through a regime's own `learn` and the one
+One prompt, K answers of one token, n policies, G answers each. Every joint draw goes through a regime's `learn` and the
 surrogate loss, weighted by its probability."""
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ MAX_OUTCOMES = 1_000_000
 Vector = Float64[np.ndarray, "K"]
 
 
-Draws = tuple[tuple[int, ...], ...]  # the answers that each policy drew, the learner's first
+Draws = tuple[tuple[int, ...], ...]  # by policy, the learner first
 
 
 @dataclass(frozen=True, eq=False)
 class Bandit:
-    """logits: one row per policy, the learner first. rewards: 0 or 1. rollouts: G. hint: what a hint adds to the learner's logits
-    in a second round; by default nothing."""
+    """logits: one row per policy, the learner first. rewards: 0 or 1. rollouts: G. hint: added to the learner's logits in a
+    second round."""
 
     logits: Float64[np.ndarray, "n K"]
     rewards: Vector
@@ -100,8 +100,8 @@ class Bandit:
 
 @dataclass(frozen=True, slots=True)
 class JointDraw:
-    """One joint draw and branch of the regime's choices: its terms, the ascent direction in the learner's logits, the ratios of
-    peer answers."""
+    """One joint draw and branch of choices. gradient: ascent direction in the learner's logits. weights: ratios of peer
+    answers."""
 
     probability: float
     draws: Draws
@@ -111,9 +111,8 @@ class JointDraw:
 
 
 def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1, share: float = 1.0) -> list[JointDraw]:
-    """Every outcome through a fresh instance, at a run's first step; the step's updates at the weights of its start. Draws that
-    bring the learner the same are learnt once, and all go through the surrogate together. share: of each peer's answers that
-    arrive (`Replay.share`)."""
+    """Every outcome through a fresh instance, at a run's first step; all updates at the weights of its start. share: of each
+    peer's answers that arrive (`Replay.share`)."""
     delivery = Delivery(bandit, regime, share)
     place: dict[Hashable, int] = {}
     learnt: list[list[tuple[float, tuple[Term, ...]]]] = []
@@ -136,7 +135,6 @@ def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1, share: 
 def _gradients(
     bandit: Bandit, learnt: Sequence[tuple[Term, ...]], updates: int
 ) -> tuple[Float64[np.ndarray, "S K"], list[tuple[float, ...]]]:
-    """Ascent direction of each of S steps, and the ratios of its peer answers."""
     packs: list[Packed] = []
     hinted: list[bool] = []
     owner: list[int] = []
@@ -184,7 +182,7 @@ def expectation(outcomes: Sequence[JointDraw], of: Callable[[JointDraw], float])
 
 
 class Delivery:
-    """What the substrate hands to the learner, by what the regime shares and needs."""
+    """What reaches the learner, by what the regime shares and needs."""
 
     def __init__(self, bandit: Bandit, regime: Regime, share: float = 1.0) -> None:
         self.regime = regime
@@ -226,7 +224,7 @@ class Delivery:
         }
 
     def experience(self, draws: Draws) -> tuple[Group, Inbox, Hashable]:
-        """The learner's group and inbox, and a key that is equal for equal experience."""
+        """Group, inbox, and a key that is equal for equal ones."""
         own = Group(PROMPT, self.names[0], 0, 1, tuple(self._own[a] for a in draws[0]))
         served = [d[: self._served] for d in draws[1:] if self._served]
         groups = [[self._peers[j, i, a] for i, a in enumerate(d)] for j, d in enumerate(served, start=1)]
@@ -265,7 +263,7 @@ def _softmax(logits: Float64[np.ndarray, "n K"]) -> Float64[np.ndarray, "n K"]:
     return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
 
 
-# Gives no bits to any choice that is enumerated; when it has given some, a draw was not
+# Enumerated choices take none of its bits; other draws do
 _UNTOUCHED = np.random.PCG64(0)
 _START = _UNTOUCHED.state
 
@@ -278,14 +276,12 @@ class _Choices(np.random.Generator):
         self.path, self.sizes = list(path), list[int]()
 
     def integers(self, low: Any, high: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """One whole number of [low, high), or of [0, low)."""
         if args or kwargs:
             raise ValueError("only single whole numbers can be enumerated")
         low, high = (0, low) if high is None else (low, high)
         return low + self._branch(high - low)
 
     def choice(self, a: Any, size: Any = None, replace: bool = True, *args: Any, **kwargs: Any) -> Any:
-        """`size` of a numbers or items."""
         if args or kwargs or (replace and size is not None):
             raise ValueError("only uniform choices without replacement can be enumerated")
         items = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)
@@ -303,8 +299,7 @@ class _Choices(np.random.Generator):
 
 
 def every_choice(run: Callable[[np.random.Generator], T]) -> Iterator[tuple[float, T]]:
-    """(probability, result) of `run` for each combination of its choices. Raises ValueError where a draw cannot be
-    enumerated."""
+    """(probability, result) of `run` for each combination of choices. Raises ValueError where a draw cannot be enumerated."""
     paths: list[tuple[int, ...]] = [()]
     while paths:
         path = paths.pop()
@@ -323,7 +318,7 @@ def every_choice(run: Callable[[np.random.Generator], T]) -> Iterator[tuple[floa
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One equation: `predicted` by theory (None for an observation), `measured` by enumeration; distances should be 0."""
+    """predicted: by theory, None for an observation. measured: by enumeration. Distances should be 0."""
 
     statement: str
     predicted: float | None
@@ -338,7 +333,7 @@ class Fact:
 
 
 def facts(bandit: Bandit) -> list[Fact]:
-    """All facts of ALGORITHMS.md that concern expectations."""
+    """Facts that concern expectations."""
     pi, success, g = bandit.policies, bandit.success, bandit.rollouts
     policies, gradient = len(pi), bandit.policy_gradient()
 
@@ -374,7 +369,7 @@ def facts(bandit: Bandit) -> list[Fact]:
     if policies == 2:
 
         def squared_weight(o: JointDraw) -> float:
-            """Of the peer's first answer, from the denominator in PRP's own term."""
+            """Of the peer's first answer, as in PRP's term."""
             answer = o.terms[1].answers[0]
             assert isinstance(answer.denominator, np.ndarray)
             return float(np.exp(2 * (np.log(pi[0])[answer.tokens[0]] - answer.denominator[0])))
@@ -383,7 +378,7 @@ def facts(bandit: Bandit) -> list[Fact]:
         found.append(Fact("prp: second moment of the weight = 1 + chi^2", 1 + bandit.chi_squared(), moment))
 
     def shaped(weight: Callable[[float], float]) -> Vector:
-        """LUFFY's E[g] with peers' right answers weighed by `weight` of their probability."""
+        """LUFFY's E[g] with peers' right answers weighed by `weight`."""
         total = np.zeros(pi.shape[1])
         for probability, (own, *theirs) in bandit.outcomes:
             right = [a for drawn in theirs for a in drawn if bandit.rewards[a]]
@@ -463,7 +458,7 @@ def _hacpo(bandit: Bandit) -> list[Fact]:
 
 
 class BanditCase(BaseModel):
-    """One bandit: logits per policy, the learner first. hint: what a hint adds to the learner's."""
+    """Logits per policy, the learner first. hint: added to the learner's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     name: Name
@@ -487,8 +482,8 @@ class BanditSuite(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One regime on one bandit. scale, bias: E[g] along and beside the policy gradient, in its units. noise: sqrt(trace Cov[g])
-    in its units. support: probability of raising a right answer that was not sampled. fires: of any peer answer.
+    """One regime on one bandit. scale, bias: E[g] along and beside the policy gradient. noise: sqrt(trace Cov[g]). All three in
+    the gradient's units. support: probability of raising a right answer that was not sampled. fires: of any peer answer.
     weight_second_moment: mean r^2 of peer answers with a ratio."""
 
     bandit: str
@@ -503,7 +498,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class BanditReport:
-    """Everything that `harness bandit` says."""
+    """What `harness bandit` says."""
 
     suite: str
     points: tuple[Point, ...]
@@ -518,7 +513,7 @@ class BanditReport:
         }
 
     def describe(self) -> str:
-        """The plane and the facts as text."""
+        """As text."""
         lines = [
             f"{self.suite}: exact expectations of one step, by enumeration\n",
             f"{'bandit':<12} {'regime':<16} {'scale':>7} {'bias':>7} {'noise':>8} {'support':>8} {'fires':>6} {'E[w^2]':>8}",
@@ -541,7 +536,7 @@ class BanditReport:
 
 
 def run_bandit(name: str, results: Path) -> BanditReport:
-    """Enumerate every case and store the report as results/<suite>/bandit.json. Raises SuiteError."""
+    """Stores the report as results/<suite>/bandit.json. Raises SuiteError."""
     try:
         source = find(name)
     except SuiteError:
@@ -598,7 +593,7 @@ def _point(case: str, regime: str, bandit: Bandit, outcomes: list[JointDraw]) ->
 
 
 def _from_peers(term: Term) -> bool:
-    """Of peers' answers, or of own ones that learn from a peer's scores or hint."""
+    """Also of own answers that learn from a peer's scores or hint."""
     return term.name != "own"
 
 

@@ -1,4 +1,4 @@
-"""What is fetched or made once and kept between runs."""
+"""What is kept between runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRETRAINED = "pretrained/"
 
 
 def model_folder(model: str) -> Path:
-    """The folder that a suite's `model` would be."""
+    """The folder of a suite's `model`."""
     if model.startswith(PRETRAINED):
         return cache_folder() / "models" / model.removeprefix(PRETRAINED)
     return Path(model).expanduser()

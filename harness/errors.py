@@ -1,21 +1,23 @@
 """Every exception the harness raises on purpose.
 
-HarnessError                 exit code 1
-├── UsageError               exit code 2
-│   ├── SuiteError
-│   ├── PluginError
-│   └── DataError
-├── InfeasibleError
-├── CellError                one cell failed; the others go on
-│   ├── TrainingError
-│   ├── EngineError
-│   ├── VerificationError
-│   ├── CheckpointError
-│   └── FencedError
-├── DiskFullError
-├── ExchangeError
-├── TokenizationError
-└── StoreError
+```
+HarnessError (exit code 1)
+    UsageError (exit code 2)
+        SuiteError
+        PluginError
+        DataError
+    InfeasibleError
+    CellError (the other cells go on)
+        TrainingError
+        EngineError
+        VerificationError
+        CheckpointError
+        FencedError
+    DiskFullError
+    ExchangeError
+    TokenizationError
+    StoreError
+```
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ __all__ = [
 
 
 class Fault(StrEnum):
-    """Why a cell is missing: in its manifest and the store's `cells` (docs/recovery.md)."""
+    """Why a cell is missing (docs/recovery.md)."""
 
     NOT_FINITE = "not finite"
     EXPLODED = "exploded"
@@ -73,7 +75,7 @@ class UsageError(HarnessError):
 
 
 class SuiteError(UsageError):
-    """Of a suite file. source: the file as named. path: the place inside, e.g. `groups[1].policies[0].model`, or empty."""
+    """source: the file as named. path: the place inside, e.g. `groups[1].policies[0].model`, or empty."""
 
     def __init__(self, source: str, path: str, problem: str) -> None:
         self.source, self.path, self.problem = source, path, problem
@@ -89,15 +91,15 @@ class DataError(UsageError):
 
 
 class InfeasibleError(HarnessError):
-    """The machine or cluster cannot hold it; the message says what is short and by how much."""
+    """The machine or cluster cannot hold it; the message says what is short."""
 
 
 class CellError(HarnessError):
-    """The message is the reason shown by `harness status`."""
+    """`harness status` shows the message."""
 
 
 class TrainingError(CellError):
-    """What was learnt is of no use, and trained again the cell would do the same."""
+    """What was learnt is of no use, and would be again."""
 
     def __init__(self, fault: Fault, words: str) -> None:
         self.fault = fault
@@ -117,7 +119,7 @@ class CheckpointError(CellError):
 
 
 class FencedError(CellError):
-    """Another run has taken the cell over; this process must write nothing more into it."""
+    """Another run has taken the cell over; this process must not write into it."""
 
 
 class DiskFullError(HarnessError):

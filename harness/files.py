@@ -38,7 +38,7 @@ def disk_errors(path: Path, failed: str = "cannot be written") -> Iterator[None]
 
 @contextmanager
 def guarded(folder: Path, guard: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Inside, every `change` below `folder` happens in a context of `guard`, which may refuse."""
+    """Inside, each `change` below `folder` happens in a context of `guard`, which may refuse."""
     _guards[folder] = guard
     try:
         yield
@@ -47,13 +47,13 @@ def guarded(folder: Path, guard: Callable[[], AbstractContextManager[None]]) -> 
 
 
 def change(path: Path) -> AbstractContextManager[None]:
-    """The context in which `path` becomes visible or is removed. Raises what the guard raises."""
+    """Where `path` becomes visible or is removed. Raises what the guard raises."""
     guards = (guard for folder, guard in _guards.items() if path.is_relative_to(folder))
     return next(guards, nullcontext)()
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a folder's entries; some network file systems cannot flush a folder."""
+    """Flush a file or, where the file system can, a folder's entries."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -75,7 +75,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def replace_atomic(path: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` make a file or folder under a unique name, then rename it."""
+    """`fill` makes a file or folder under a unique name, which is renamed."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}{TEMPORARY}")
     try:
         with disk_errors(path):
@@ -85,7 +85,7 @@ def replace_atomic(path: Path, fill: Callable[[Path], None]) -> None:
                 os.replace(temporary, path)
                 sync(path.parent)
     except BaseException:
-        with suppress(OSError):  # where nothing may be written nothing may be removed, not even what is not there
+        with suppress(OSError):  # a folder that refuses writes refuses removals
             remove(temporary)
         raise
 
@@ -95,15 +95,15 @@ def remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        with suppress(FileNotFoundError, NotADirectoryError):  # the other: a parent is a file
+        with suppress(FileNotFoundError, NotADirectoryError):  # a parent may be a file
             path.unlink()
 
 
 def lock(
     file: int, patience: float, look: float = 0.02, waiting: Callable[[], None] = lambda: None, shared: bool = False
 ) -> bool:
-    """Lock an open file until it is closed or the process dies. Returns whether its file system knows locks: there the library
-    filelock would wait until its time is up (Lustre, some NFS).
+    """Lock an open file until it is closed or the process dies. Returns whether its file system knows locks (Lustre and some
+    NFS do not).
 
     patience: seconds for another holder. look: between two looks, each followed by `waiting`. Raises TimeoutError, OSError
     where it cannot be locked.

@@ -1,7 +1,7 @@
-"""`harness convert`: a GGUF file to a folder that `AutoModelForCausalLM` and `AutoTokenizer` open, checked before it is kept.
+"""`harness convert`: a GGUF file to a checked folder that `AutoModelForCausalLM` and `AutoTokenizer` open.
 
-Weights come through transformers. Tokenizers are rebuilt from the header: transformers makes a Unigram model of Gemma's
-vocabulary and leaves SmolLM's digit splitter, end and padding token out.
+Tokenizers are rebuilt from the header: transformers makes a Unigram model of Gemma's vocabulary and leaves out SmolLM's digit
+splitter, end and padding token.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.errors import PluginError, UsageError
 from harness.files import replace_atomic
 from harness.reading import in_words, open_regular
 
-# For the perplexity: a model of 0.1 B reads it at about 20, a garbled one at thousands.
+# Its perplexity is about 20 to a model of 0.1 B, thousands to a garbled one.
 PARAGRAPH = (
     "The old lighthouse stood at the end of the harbour, where the river meets the sea. Every evening the keeper climbed the "
     "stairs, lit the lamp, and wrote the names of the passing ships in a book. In winter, when the storms came, he stayed awake "
@@ -36,7 +36,7 @@ TEXTS = (
     "  two  spaces\n\n\tand a tab ",
     "\\boxed{-3/4}",
 )
-# Published ids of the first text, by a digest of the vocabulary: Gemma 3.
+# Published ids of the first text, by the vocabulary's digest: Gemma 3.
 KNOWN: Mapping[str, list[int]] = {
     "86c322c419747d71": [
         9259, 1902, 236888, 62367, 29234, 11042, 2192, 236743, 236770, 236778, 236800, 103453,
@@ -66,10 +66,9 @@ class Converted(msgspec.Struct, frozen=True):
 
 
 def convert(file: Path, folder: Path, dtype: Literal["bf16", "fp32"] = "bf16") -> Converted:
-    """Write `folder` from `file`; nothing is left where a check fails.
+    """Nothing is left where a check fails.
 
-    Raises UsageError for an unsupported file, an existing folder, or a failed check: known ids, texts that must come back, end
-    tokens, perplexity. PluginError without the package `gguf`.
+    Raises UsageError for an unsupported file, an existing folder, or a failed check. PluginError without the package `gguf`.
     """
     if folder.exists():
         raise UsageError(f"{folder}: exists already")
@@ -77,7 +76,7 @@ def convert(file: Path, folder: Path, dtype: Literal["bf16", "fp32"] = "bf16") -
     tokenizer = rebuild(header)
     known = check_tokenizer(tokenizer, header)
     model = _model(file, dtype, header)
-    ids = torch.tensor([tokenizer.encode(PARAGRAPH)])  # after BOS where the tokenizer has one
+    ids = torch.tensor([tokenizer.encode(PARAGRAPH)])  # after any BOS
     with torch.inference_mode():
         perplexity = math.exp(min(float(model(ids, labels=ids).loss), 50.0))
     if not perplexity <= MOST_PERPLEXITY:
@@ -107,7 +106,7 @@ def convert(file: Path, folder: Path, dtype: Literal["bf16", "fp32"] = "bf16") -
 
 
 def read_header(file: Path) -> dict[str, Any]:
-    """Fields by their names in the format, the tokenizer's checked. Raises UsageError, PluginError."""
+    """By the format's names, the tokenizer's checked. Raises UsageError, PluginError."""
     try:
         open_regular(file).close()
     except OSError as error:
@@ -200,12 +199,12 @@ def _pre_tokenizer(header: dict[str, Any]) -> PreTokenizer:
 
 
 def _sentencepiece(header: dict[str, Any], vocab: dict[str, int]) -> Tokenizer:
-    """SentencePiece joins the pair whose result scores best: merges go by their results' scores."""
+    """SentencePiece joins the pair whose result scores best."""
     scores, prefix = header[_OF + "scores"], bool(header.get(_OF + "add_space_prefix", False))
     if not scores:
         raise UsageError(f"{header['name']}: a SentencePiece tokenizer without scores")
     normal = {token for token, kind in zip(vocab, header[_OF + "token_type"], strict=True) if kind == NORMAL}
-    # Every split of a normal token into two normal ones; best score of the whole first, then of the left part.
+    # Splits of normal tokens into two; best score of the whole first, then of the left part.
     merges = sorted(
         (
             (-scores[vocab[token]], -scores[vocab[token[:cut]]], token[:cut], token[cut:])
@@ -252,7 +251,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerFast, header: dict[str, Any]) 
 
 
 def _model(file: Path, dtype: str, header: dict[str, Any]) -> PreTrainedModel:
-    """Its configurations name the header's own tokens."""
+    """Configurations name the header's tokens."""
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
             file.parent,

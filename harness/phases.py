@@ -1,8 +1,4 @@
-"""What this process does and how far it is, for the process that watches it.
-
-Phases begin and end as records of the logger `harness`; names and counts are kept for the worker's heartbeat
-(docs/recovery.md).
-"""
+"""What this process does and how far it is, for logs and heartbeats (docs/recovery.md)."""
 
 from __future__ import annotations
 
@@ -44,8 +40,6 @@ class Phase:
 
 
 class _Board:
-    """The running phases of each thread, and the signs of life."""
-
     def __init__(self) -> None:
         self.beats = 0
         self.running: dict[int, list[Phase]] = {}
@@ -76,7 +70,7 @@ def phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[Pha
 
 
 def inside(words: str) -> None:
-    """Progress of the thread's innermost phase between two counts, e.g. ``token 13/44``; counts as progress."""
+    """Progress of the thread's innermost phase between counts, e.g. ``token 13/44``."""
     if stack := _board.running.get(threading.get_ident()):
         stack[-1].inner = words
     beat()
@@ -100,11 +94,11 @@ def words() -> str:
 
 
 def obey(stopped: Callable[[], bool]) -> None:
-    """From now on `halt` raises once `stopped` says so."""
+    """`halt` raises once `stopped` says so."""
     _board.stopped = stopped
 
 
 def halt() -> None:
-    """Work that is made anew at the next start may end here. Raises Interrupted if asked to."""
+    """Work that the next start repeats may end here. Raises Interrupted if asked to."""
     if _board.stopped():
         raise Interrupted

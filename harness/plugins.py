@@ -1,4 +1,4 @@
-"""Plugins by entry points: listed without import, loaded when used, faults told by name."""
+"""Plugins by entry points: listed without import, loaded when used."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PluginRegistry(Generic[T]):
-    """One group of entry points. noun: of messages. kind: their base class, whose `results_version` is the author's number
-    for cells' keys (docs/versions.md)."""
+    """One group of entry points. noun: of messages. kind: their base class, whose `results_version` goes into cells' keys
+    (docs/versions.md)."""
 
     group: str
     noun: str
     kind: type[T]
 
     def installed(self) -> dict[str, EntryPoint]:
-        """Entry points by name. Importing nothing."""
+        """By name, not imported."""
         return {e.name: e for e in sorted(_entry_points(_places()).select(group=self.group), key=lambda e: e.name)}
 
     def load(self, name: str) -> type[T]:
@@ -40,7 +40,7 @@ class PluginRegistry(Generic[T]):
         return _load(self, name)
 
     def make(self, name: str, *arguments: object) -> T:
-        """An instance. Raises PluginError, or whatever error of the harness making it raises."""
+        """Raises PluginError, or the HarnessError of its making."""
         try:
             return self.load(name)(*arguments)
         except HarnessError:
@@ -49,12 +49,12 @@ class PluginRegistry(Generic[T]):
             raise PluginError(f"{self.noun} {name!r} cannot be made: {type(error).__name__}: {error}") from error
 
     def origin(self, name: str) -> str:
-        """Package, version and place of an installed one."""
+        """Package, version and place."""
         entry = self.installed()[name]
         return f"{f'{entry.dist.name} {entry.dist.version}' if entry.dist else '?'} ({entry.value})"
 
     def results_version(self, name: str) -> tuple[str, str]:
-        """What a key calls the code, and its version: ours, a plugin's own, or its syntax digest. Raises PluginError."""
+        """Name and version in keys: ours, a plugin's own, or its syntax digest. Raises PluginError."""
         found = self.load(name)
         spec = importlib.util.find_spec(found.__module__)
         file = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
@@ -84,7 +84,7 @@ def _entry_points(places: tuple[tuple[str, int], ...]) -> SelectableGroups:
 
 @contextmanager
 def _without_folder(module: str) -> Iterator[None]:
-    """A folder here of the module's name is no module, though workers look here first."""
+    """A folder of the module's name is no module, though workers look here first."""
     spec = None if module in sys.modules else importlib.util.find_spec(module)
     if spec is None or spec.origin is not None:
         yield
@@ -108,7 +108,7 @@ def _load(plugins: PluginRegistry[T], name: str) -> type[T]:
     try:
         with _without_folder(known[name].module.partition(".")[0]):
             found = known[name].load()
-    except (Exception, SystemExit) as error:  # whatever a plugin's import raises is this plugin's error, not ours
+    except (Exception, SystemExit) as error:  # of a plugin's import
         raise PluginError(f"{called} does not load: {type(error).__name__}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, plugins.kind)):
         raise PluginError(f"{called} is not a subclass of {plugins.kind.__module__}.{plugins.kind.__name__}")

@@ -1,5 +1,5 @@
-"""Reading what others made: regular files of a stated size, UTF-8 without control characters. Pipes and devices are told by
-their kind, without waiting. Faults are OSErrors with a short `strerror`."""
+"""Reading what others made: regular files of a stated size, UTF-8 without control characters; never waits on pipes and devices.
+Faults are OSErrors with a short `strerror`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def open_regular(path: Path | str) -> io.BufferedReader:
-    """A regular file, opened for reading. Raises OSError for anything else."""
+    """Opened for reading. Raises OSError for anything else."""
     try:
         return io.BufferedReader(io.FileIO(path, opener=_opener))
     except ValueError:  # a NUL in the name
@@ -46,7 +46,7 @@ def read_bytes(path: Path | str, limit: int) -> bytes:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(size + 1) if size <= limit else b""
-        if data and len(data) > size:  # it grows, or states no size, as files in /proc
+        if data and len(data) > size:  # it grows, or states no size (/proc)
             data += file.read(limit + 1 - len(data)) or b""
     if data is None:
         raise OSError(errno.EINVAL, "a file that one would have to wait for", str(path))
@@ -69,7 +69,7 @@ def in_words(error: OSError) -> str:
 
 
 def as_text(data: bytes) -> str:
-    """Raises ValueError naming line and column of what is no text."""
+    """Raises ValueError naming line and column."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -1,6 +1,6 @@
-"""Results versions: what a cell's key knows of the code (docs/versions.md).
+"""What a cell's key knows of the code (docs/versions.md).
 
-`versions.toml` has a number for each package, raised by hand, and a syntax digest, by which a test finds changed code.
+`versions.toml` has each package's number, raised by hand, and a syntax digest, by which a test finds changed code.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Recorded(NamedTuple):
 
 @cache
 def recorded() -> dict[str, Recorded]:
-    """Line by line, so that the marks of a merge conflict read too: the higher version counts."""
+    """By line, so that merge conflicts read too: the higher version counts."""
     return parse(TABLE.read_text("utf-8"))
 
 
@@ -86,7 +86,7 @@ def parse(text: str) -> dict[str, Recorded]:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Results versions by package, as a key holds them."""
+    """By package, as keys hold them."""
     table = recorded()
     return {name: str(table[name].version) for name in sorted(packages)}
 
@@ -99,7 +99,7 @@ def files_of(package: str) -> list[Path]:
 
 
 def owner(file: Path) -> str | None:
-    """The package of a file; None where no number depends on it."""
+    """None where no number depends on the file."""
     path = file.relative_to(ROOT).as_posix()
     if any(_within(path, place) for place in BESIDE):
         return None
@@ -137,6 +137,5 @@ _UNREAD = {"ctx", "kind", "type_comment", "type_ignores"}
 
 
 def _says_nothing(node: object) -> bool:
-    """A docstring, or a `pass`."""
     text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     return text or isinstance(node, ast.Pass)

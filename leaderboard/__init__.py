@@ -1,4 +1,4 @@
-"""The leaderboard: a Streamlit app over a snapshot of the store, without torch and engines."""
+"""The leaderboard: a Streamlit app over the store, without torch and engines."""
 
 from __future__ import annotations
 

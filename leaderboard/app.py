@@ -1,4 +1,4 @@
-"""Entry point of the Streamlit app: results folder, suite, navigation, a store that is up to date."""
+"""Entry point of the Streamlit app."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from leaderboard.data import Store, open_store
 from leaderboard.page import INK, Page, draw_page, escaped, theme
 from leaderboard.views import PAGES
 
-# Streamlit's captions and what is chosen of a control are too faint for the contrast that the accessibility guidelines ask for, and
+# Streamlit's captions and chosen values have too little contrast for the accessibility guidelines, and
 # its second heading is nearly as large as the first
 _STYLE = """<style>[data-testid=stCaptionContainer], [data-testid=stCaptionContainer] * {
     color: inherit !important; opacity: .95 !important}
@@ -31,13 +31,13 @@ _STYLE = """<style>[data-testid=stCaptionContainer], [data-testid=stCaptionConta
 [data-testid=stMainBlockContainer] {padding-top: 3.5rem}
 [data-testid=stButtonGroup] button[aria-checked=true] p, [data-testid=stTab] p {color: INK !important}</style>"""
 
-# Keys of the session: the suite chosen, and an unknown one that the address asked for. (A bare string would be printed.)
+# Keys of the session: the suite chosen, and an unknown one of the address. (A bare string would be printed.)
 SUITE, UNKNOWN, OPENED = "suite", "unknown suite", "opened"
 _LOOK_EVERY = 5.0  # seconds between two looks of an open page
-_PAINTED_AFTER = 1.5  # seconds in which a page that was just opened has the processor for itself
-_ALONE = 0.05  # seconds in which the browser loads what draws HTML; it shows 0.3 s later what has to wait for a part
-_SHARE = 0.05  # of the time at most is spent on bringing the store up to date
-_LEAVE_SECONDS = 5.0  # seconds that an ending process waits for DuckDB to finish its work
+_PAINTED_AFTER = 1.5  # seconds for which a new page has the processor for itself
+_ALONE = 0.05  # seconds in which the browser loads what draws HTML; to wait for a part costs it 0.3 s
+_SHARE = 0.05  # of the time at most goes to refreshing the store
+_LEAVE_SECONDS = 5.0  # seconds that an ending process waits for DuckDB
 
 
 class Refresher:
@@ -62,7 +62,7 @@ class Refresher:
             if time.monotonic() < self.rest_until:
                 return
             started = time.monotonic()
-            # another writer at work, or a results folder that cannot be written: readers keep what they have
+            # another writer, or a folder that cannot be written: readers keep what they have
             with contextlib.suppress(HarnessError):
                 ingest(self.results, deadline=0.0)
             rest = max(_LOOK_EVERY, (time.monotonic() - started) / _SHARE)
@@ -139,7 +139,7 @@ def main() -> None:
 
     first = PAGES[0]
     entries = [entry(first, "home", default=True), *(entry(page, page.slug) for page in PAGES[1:])]
-    # Streamlit knows its default page by no address but the root; a link to the page's own leads there too.
+    # Streamlit knows its default page by the root alone; a link to the page's own address leads there too.
     chosen = st.navigation([*entries, entry(first, first.slug, visibility="hidden")])
     if store:
         suite = choose_suite(store)

@@ -1,4 +1,4 @@
-"""Figures as Vega-Lite specifications with title, units, description and data, as SVG and PNG; HTML from templates."""
+"""Figures as Vega-Lite specifications, SVG and PNG; HTML from templates."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Forest:
 
     @cached_property
     def ticks(self) -> list[float]:
-        """Round numbers; the first and the last are the ends of the axis."""
+        """Round numbers from end to end of the axis."""
         low, high = _domain(self.ends, self.unit).get("domain") or (min(self.ends), max(self.ends))
         rough = (high - low) / 5
         power = 10.0 ** math.floor(math.log10(rough))
@@ -201,7 +201,7 @@ def network(nodes: pd.DataFrame, edges: pd.DataFrame, title: str) -> Figure:
         author, receiver = at[edge["author"]], at[edge["receiver"]]
         length = float(np.hypot(*(receiver - author)))
         along = (receiver - author) / length
-        aside = np.array([-along[1], along[0]])  # keeps the arrows of both directions apart
+        aside = np.array([-along[1], along[0]])  # keeps both directions apart
         start, end = author + 0.45 * along + 0.08 * aside, receiver - 0.45 * along + 0.08 * aside
         label = author + (0.5 if pair else 0.38) * length * along + (0.3 if pair else 0.2) * aside
         ends = dict(zip(("x", "y", "x2", "y2", "label_x", "label_y"), (*start, *end, *label), strict=True))
@@ -239,7 +239,7 @@ def network(nodes: pd.DataFrame, edges: pd.DataFrame, title: str) -> Figure:
     ]
     said = [f"{r.author} to {r.receiver}: {r.label or 'not kept'}" for r in edges.itertuples()]
     said += [f"{r.name}: {r.gain or 'no gain known'}" for r in nodes.itertuples()]
-    scale = 105  # pixels of a unit, the same both ways, so that arrowheads lie along their lines
+    scale = 105  # pixels of a unit both ways, so that arrowheads lie along their lines
     figure = _figure((), layers, title, f"{title}: ", said, round(2 * scale * span["y"]))
     return {**figure, "width": round(2 * scale * span["x"])}
 
@@ -307,7 +307,7 @@ def _numbers(field: str, title: str, values: Iterable[float], logarithmic: bool 
 
 
 def _domain(values: Iterable[float], title: str) -> Figure:
-    """Where values are nearly the same, so that the axis does not magnify rounding."""
+    """For nearly equal values, so that the axis does not magnify rounding."""
     known = [float(v) for v in values if np.isfinite(v)]
     if not known:
         return {}
@@ -409,7 +409,7 @@ def _wide(figure: Figure, width: int) -> Figure:
     return {**figure, "width": width} if figure.get("width") == "container" else figure
 
 
-# HTML from the templates of this package; every value is escaped, and its control characters are made visible
+# HTML from templates; values are escaped, and their control characters made visible
 def _printable(value: Any) -> Any:
     return visible(value, 20_000) if isinstance(value, str) and not hasattr(value, "__html__") else value
 

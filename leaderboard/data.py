@@ -1,4 +1,4 @@
-"""What pages and report read: one state of the store, each question asked once."""
+"""One state of the store, each question asked once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Store:
     def __init__(self, results: Path, stamp: Stamp) -> None:
         self.results, self.stamp = results, stamp
         self.snapshot = Snapshot(results)
-        for name in _KEPT:  # what is kept must not be changed
+        for name in _KEPT:  # not to be changed
             setattr(self, name, lru_cache(_MOST)(getattr(self, name)))
 
     def frame(self, sql: str, *parameters: Any) -> pd.DataFrame:
@@ -75,7 +75,7 @@ class Store:
         return board(self.snapshot, which, margin)
 
     def summaries(self) -> dict[str, str]:
-        """By regime, the first line of its docstring."""
+        """By regime, its docstring's first line."""
         return {info.name: info.summary for info in listing()}
 
     def seeds(self, suite: str) -> list[SeedRow]:

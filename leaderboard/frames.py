@@ -1,4 +1,4 @@
-"""From rows of the store to the answers, tables and panels of pages and report."""
+"""From rows of the store to answers, tables and panels."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Choice:
 
 
 def opening(table: pd.DataFrame, metric: str = "") -> Choice:
-    """What a suite opens with, of its first metric or that one. table: with a row at least."""
+    """What a suite opens with, of its first metric or this one. table: not empty."""
     policy = MEAN if (table["policy"] == MEAN).any() else table["policy"].iloc[0]
     groups, tasks = (tuple(dict.fromkeys(table[column])) for column in ("group", "task"))
     return Choice(metric or table["metric"].iloc[0], policy, groups, tasks)
@@ -151,7 +151,7 @@ def overview(
 
 
 def judged_by(verdict: str, alone: Pair | None, corrected: Pair | None) -> Pair | None:
-    """The interval that the verdict on a gain is made from (INTERVALS)."""
+    """The interval behind a gain's verdict (INTERVALS)."""
     return alone if verdict == EQUIVALENT or corrected is None else corrected
 
 
@@ -235,8 +235,7 @@ def readable(table: pd.DataFrame, order: Sequence[str], margin: float) -> pd.Dat
 
 
 def telling(table: pd.DataFrame) -> list[str]:
-    """Columns without the only group or benchmark, what is empty, and costs (less is better) of 0 everywhere; any other 0 says
-    something."""
+    """Columns without the only group or benchmark, empty ones, and costs (less is better) of 0 everywhere."""
     spent = {s.head for s in shown("page") if s.better == "lower"}
     same = {c for c in ("group", "task") if table[c].nunique() < 2}
     same |= {c for c in table if not (table[c].notna() & ~table[c].isin(("", 0) if c in spent else ("",))).any()}

@@ -1,4 +1,4 @@
-"""A page's declaration, and what pages share: address, text, tables, figures, downloads."""
+"""A page's declaration, and what pages share."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from leaderboard.data import Store
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Declared as `PAGE` in a module of `leaderboard.views`. needs_results: without any, `draw` is not called. figures: it
-    has one for every suite with results."""
+    """Declared as `PAGE` in a module of `leaderboard.views`. needs_results: without any, `draw` is not called. figures: one for
+    every suite with results."""
 
     slug: str
     title: str
@@ -42,7 +42,7 @@ def draw_page(page: Page, store: Store | None, suite: str | None) -> None:
             lacks = [f"{head}: {'; '.join(lines)}" for head, lines in noted(store.missing(suite)).items()]
             for remark in filter(None, [*lacks, store.processors(suite)]):
                 st.warning(escaped(remark, 4000), icon=":material/error:")
-        st.fragment(page.draw)(store, suite)  # a filter draws this part alone
+        st.fragment(page.draw)(store, suite)  # filters redraw this alone
     elif page.needs_results:
         empty("There are no results yet. This trains, evaluates and stores a first suite:", "harness run quickstart")
     else:
@@ -97,7 +97,7 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~$:&-])")
 
 
 def escaped(text: str, limit: int = 500) -> str:
-    """Text of others inside Markdown: shown as it is, never obeyed."""
+    """Others' text inside Markdown, never obeyed."""
     return _MARKDOWN.sub(r"\\\1", visible(text, limit).replace("\n", " "))
 
 

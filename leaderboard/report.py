@@ -28,7 +28,7 @@ FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done'
 
 
 def export_report(results: Path, target: Path, only: str | None = None) -> int:
-    """Write all suites (or one) to `target`; returns how many. Raises StoreError (no results, unknown suite), DiskFullError."""
+    """Returns the number of suites written. Raises StoreError (no results, unknown suite), DiskFullError."""
     store = open_store(results)
     names = suites(store.snapshot)
     if only is not None:

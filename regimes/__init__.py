@@ -1,1 +1,1 @@
-"""The shipped regimes: one short module each, registered through the entry-point group `harness.regimes` like anyone's plugin."""
+"""The shipped regimes, registered through the entry-point group `harness.regimes` like anyone's plugin."""

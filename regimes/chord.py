@@ -20,7 +20,7 @@ Share = Annotated[float, Range(0.0, 1.0), Meta(ge=0, le=1)]
 
 @dataclass(frozen=True)
 class CHORDOptions:
-    """mu_first, mu_last: imitation's weight at the run's first and last step, half a cosine between (published 0.9 and 0.05 for
+    """mu_first, mu_last: imitation's weight at the first and last step, half a cosine between (published 0.9 and 0.05 for
     CHORD-mu, 0.1 throughout for CHORD-phi). phi: tokens weigh p (1 - p) in it (CHORD-phi), or 1 (CHORD-mu)."""
 
     mu_first: Share = 0.9
@@ -32,8 +32,8 @@ class CHORD(Regime):
     """GRPO, and the NLL of peers' right answers by their uncertainty.
 
     Published: (1 - mu) GRPO + mu NLL whose tokens weigh p (1 - p) without gradient; loss, phi, the cosine, the token mean of
-    either part. Our reading: mu's fall together with phi, over the whole run (the paper: 30 or 200 steps); mu is 0 at a step to
-    which no peer brought a right answer; own answers as our GRPO.
+    either part. Our reading: mu's fall together with phi, over the whole run (the paper: 30 or 200 steps); mu is 0 at a step
+    without a peer's right answer; own answers as our GRPO.
     """
 
     Options = CHORDOptions

@@ -18,14 +18,14 @@ from harness.learning.regime import Context, Regime
 from harness.learning.terms import Term, TermAnswer
 from harness.suite.space import Choice, Range
 
-DRAWS = 20  # at most, of equal chances, so that the exact laboratory can enumerate them
+DRAWS = 20  # at most, equally likely: the laboratory enumerates them
 
 
 @dataclass(frozen=True)
 class CoReOptions:
-    """probability: that a question which qualifies is asked again, in twentieths (.75, paper). bonus: for an answer rescued by the
-    hint (.15, paper). tokens: of the longest hint (1,536, paper). train_on: the prompt `hinted`, as sampled, or `plain`, without
-    the hint: imitation. template: the hinted prompt."""
+    """probability: that a qualifying question is asked again, in twentieths (.75, paper). bonus: for an answer rescued by the
+    hint (.15, paper). tokens: of the longest hint (1,536, paper). train_on: the prompt `hinted`, as sampled, or `plain`,
+    without the hint: imitation. template: the hinted prompt."""
 
     probability: Annotated[float, Choice(0.25, 0.5, 0.75, 1.0), Meta(ge=0, le=1)] = 0.75
     bonus: Annotated[float, Range(0.0, 0.5), Meta(ge=0)] = 0.15
@@ -60,7 +60,7 @@ class CoRe(Regime):
         return tokens
 
     def hints(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Hint]:
-        """One for each question drawn of those that only peers solved."""
+        """For questions drawn of those that only peers solved."""
         found, chance = [], Fraction(self.options.probability).limit_denominator(DRAWS)
         for group in own:
             right = [p for p in inbox.valid(group.prompt.id) if p.reward > 0]

@@ -20,7 +20,7 @@ UPDATES: Mapping[str, type[Regime]] = {"luffy": LUFFY, "sgt": SGT, "hacpo": HACP
 
 @dataclass(frozen=True)
 class GraftedOptions:
-    """update: what is made of the chosen peer answers; each with its own defaults."""
+    """update: of the chosen peer answers, with its regime's defaults."""
 
     update: Literal["luffy", "sgt", "hacpo"] = "luffy"
 
@@ -28,8 +28,8 @@ class GraftedOptions:
 class Grafted(Regime):
     """GRAFT's prompts and peers, the update of LUFFY, SGT or HACPO.
 
-    Our reading: of the peers' answers only the chosen groups reach the update, own answers are learnt as the update's regime
-    learns them; HACPO measures capabilities on all that arrived.
+    Our reading: of the peers' answers only the chosen groups reach the update, own answers are learnt as by the update's
+    regime; HACPO measures capabilities on all that arrived.
     """
 
     Options = GraftedOptions
@@ -40,7 +40,7 @@ class Grafted(Regime):
         self._graft, self._update = GRAFT(), UPDATES[self.options.update]()
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """The update's terms of own groups and the chosen peer groups."""
+        """Of own groups and the chosen peer groups."""
         chosen = {prompt: tuple(group) for prompt, group in self._graft.choose(own, inbox, context.policies).items()}
         right = {prompt: tuple(a for a in group if a.reward > 0) for prompt, group in chosen.items()}
         if isinstance(self._update, HACPO):

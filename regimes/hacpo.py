@@ -81,8 +81,8 @@ class HACPO(Regime):
         return self.terms(own, inbox, context)
 
     def terms(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """Of this experience, by the capabilities observed so far."""
-        omega_of = cache(self.omega)  # of few pairs, for thousands of answers
+        """By the capabilities observed so far."""
+        omega_of = cache(self.omega)  # few pairs, thousands of answers
         mine: list[TermAnswer] = []
         theirs: list[TermAnswer] = []
         for group in own:
@@ -136,7 +136,7 @@ class HACPO(Regime):
         return max(float(np.mean(known)) if known else 0.0, FLOOR)
 
     def observe(self, own: Sequence[Group], inbox: Inbox, context: Context) -> None:
-        """A policy silent in a step leaves its other steps to speak."""
+        """A silent policy keeps its other steps."""
         rewards: dict[str, list[float]] = {context.learner: [a.reward for g in own for a in g.valid]}
         for group in own:
             for answer in inbox.valid(group.prompt.id):

@@ -38,7 +38,7 @@ class LUFFY(Regime):
     shares = frozenset({Success})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """Own answers by GRPO's ratio, peers' by their shaped probability, with one token normaliser."""
+        """GRPO's ratio, peers' shaped probability, one token normaliser."""
         mine, theirs = [], []
         for group in own:
             right = inbox.right(group.prompt.id)

@@ -22,7 +22,7 @@ class Naive(Regime):
     needs = frozenset({Need.RECEIVER_OLD})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """Own and peer terms share GRPO's objective and its token normaliser."""
+        """Of GRPO's objective, with one token normaliser."""
         mine, theirs = [], []
         for group in own:
             peers = inbox.valid(group.prompt.id)

@@ -36,7 +36,7 @@ class RLCCF(Regime):
 
 
 def voted(own: Sequence[Answer], peers: Sequence[Sequence[PeerAnswer]]) -> Rewards:
-    """1 for own answers that agree with the winner of the vote, 0 for others, and for those that are cut off or say nothing."""
+    """1 for own answers that agree with the winner of the vote; 0 for others, cut off or empty ones."""
     kinds: list[str] = []
 
     def kind(said: str) -> int:

@@ -35,7 +35,7 @@ class SGT(Regime):
     Options = SGTOptions
     published = "arXiv 2605.07244, 2609.37868"
     shares = frozenset({Success})
-    peer_share = 0.1  # one of the successes, on rescue prompts alone
+    peer_share = 0.1  # one success, on rescue prompts alone
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """GRPO on own answers, then one success per rescue prompt."""

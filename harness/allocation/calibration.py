@@ -1,6 +1,5 @@
-"""Hardware records: what `make gpu-check` found on a machine, as one JSON file, and its figures in the place of the plan's priors.
-
-A figure that a record lacks (null) leaves the prior. `results/hardware` keeps those that were contributed."""
+"""Hardware records: what `make gpu-check` found, as a JSON file whose figures, where not null, replace the plan's
+priors. `results/hardware` keeps contributed ones."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from harness.errors import UsageError
 from harness.reading import in_words, read_text
 
 MAX_BYTES = 1 << 20
-ALIKE = 0.1  # by which the memory of one card may differ, as a maker states it and as the driver counts it
+ALIKE = 0.1  # by which a card's memory may differ between its maker and its driver
 
 Kind = Annotated[str, Meta(pattern=r"^[A-Z][A-Z0-9]{0,23}\Z")]
 Line = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f]*\Z", max_length=500)]
@@ -33,9 +32,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The embedded engine's: train, score: FLOP/s by the plan's count, in bf16 on a GPU and fp32 on a core. read: bytes/s in
-    decoding. layer: seconds of a layer for few tokens. context: bytes of a process beside its tensors. link: bytes/s to the host
-    from pinned memory."""
+    """Of the embedded engine, as in `Device`; FLOP/s by the plan's count, in bf16 on a GPU and fp32 on a core."""
 
     train: Rate | None = None
     score: Rate | None = None
@@ -46,7 +43,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One part of the check. words: what came out, or why it failed or was skipped. figures: by name, with the unit in it."""
+    """words: what came out, or why it failed or was skipped. figures: by name, with the unit in it."""
 
     name: Line
     state: Literal["passed", "failed", "skipped"]
@@ -56,7 +53,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class HardwareRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """made: date and time in UTC. versions: of packages. peak_memory: bytes of the card at the fullest moment, None without one."""
+    """made: in UTC. versions: of packages. peak_memory: of the card, bytes; None without one."""
 
     format: Literal[1]
     made: Line
@@ -79,7 +76,7 @@ def read_record(path: Path) -> HardwareRecord:
 
 
 def measured_device(path: Path, inventory: Inventory, stands: str) -> Device:
-    """What the inventory's GPUs do by a record. stands: the kind that is planned with where there are none. Raises UsageError for a
+    """What the inventory's GPUs do by a record. stands: the kind planned with where there are none. Raises UsageError for a
     record of another card."""
     record = read_record(path)
     card = record.card

@@ -1,6 +1,6 @@
-"""A cell in figures, and the bytes and seconds that any engine's account is made of. Psi is the number of parameters. Seconds are
-operations and bytes moved over data-sheet peaks times an efficiency that is a prior: their ratios count; a hardware record
-(`calibration`) and finished cells replace them."""
+"""A cell in figures, and the bytes and seconds of any engine's account. Psi is the number of parameters. Seconds are operations
+and bytes over data-sheet peaks times an efficiency that is a prior; hardware records (`calibration`) and finished cells replace
+them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ MEAN_ANSWER = 0.5  # expected answer length as a share of the longest: a prior
 
 @dataclass(frozen=True, slots=True)
 class PolicyDemand:
-    """rollouts: answers per prompt. reference: answers are scored under its base too; penalised: at every step (KL). measured: own
-    and peer gradients are kept apart. devices: where the suite says how many. lora: rank of the adapters that alone are
-    trained. checkpointing: activations are made again in the backward pass."""
+    """rollouts: answers per prompt. reference: answers are scored under its base too; penalised: at every step (KL). measured:
+    own and peer gradients are kept apart. devices: as the suite says. lora: rank of the adapters, which alone are trained."""
 
     name: str
     model: ModelShape
@@ -42,7 +41,7 @@ class PolicyDemand:
 
     @property
     def adapters(self) -> int:
-        """Parameters beside the model's own, as if all linear layers were as narrow as the hidden state."""
+        """Parameters of LoRA, as if all linear layers were as narrow as the hidden state."""
         return 2 * self.lora * (self.model.matmul - self.model.vocab * self.model.hidden) // self.model.hidden
 
     @property
@@ -54,9 +53,9 @@ class PolicyDemand:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """prompts: per step. prompt_tokens, answer_tokens: longest in training; longest: both together, in evaluation too. trained,
-    scored, again: answers updated on, only scored, sampled in a second round, per own rollout. mean: length of an answer as a
-    share of the longest. measured: steps with measurements. Per policy: evaluated, answers of at most evaluation_tokens; curves,
-    points of the learning curve, of curve answers together; saves, checkpoints written."""
+    scored, again: answers updated on, only scored, sampled in a second round, per own rollout. mean: of answers, as a share of
+    the longest. measured: steps with measurements. Per policy: evaluated, answers of at most evaluation_tokens; curves, points
+    of the learning curve, of curve answers together; saves, checkpoints."""
 
     steps: int
     prompts: int
@@ -76,7 +75,7 @@ class Workload:
 
     @property
     def sequence(self) -> int:
-        """Longest prompt and answer together that are trained on, tokens."""
+        """Tokens of the longest prompt and answer trained on."""
         return self.prompt_tokens + self.answer_tokens
 
     @property
@@ -102,18 +101,18 @@ class Lengths(NamedTuple):
 
 # Bytes ----------------------------------------------------------------------------------------------------------------
 
-KV_BLOCK = 16  # tokens per block of the paged KV cache: vLLM's `CacheConfig.DEFAULT_BLOCK_SIZE`
-CONTEXT_BYTES = 2 * 10**9  # of a process on a GPU: CUDA context, buffers and allocator slack, a prior
-USABLE = 0.95  # share of a GPU's memory that is planned with; the rest is fragmentation
+KV_BLOCK = 16  # tokens per block: vLLM's `CacheConfig.DEFAULT_BLOCK_SIZE`
+CONTEXT_BYTES = 2 * 10**9  # CUDA context, buffers and allocator slack: a prior
+USABLE = 0.95  # share of a GPU's memory; the rest is fragmentation
 TOKENIZER_BYTES, TOKEN_BYTES = (
     5000,
     75,
-)  # a checkpoint's tokenizer and configs, and per entry of the vocabulary (Qwen3's file)
+)  # of tokenizer and configs, and per entry of the vocabulary (Qwen3's file)
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Bytes on one device by part. activations: or the optimiser's step, if that takes more. reference: a frozen copy of the base.
-    measuring: own and peer gradients apart. context: of the trainer's process and buffers, rollout_context: of the engine's."""
+    """Bytes on one device. activations: or the optimiser's step, if more. reference: a frozen copy of the base. measuring: own
+    and peer gradients apart. context: the trainer's process and buffers, rollout_context: the engine's."""
 
     weights: int = 0
     gradients: int = 0
@@ -146,10 +145,11 @@ def weight_bytes(model: ModelShape, precision: Precision) -> int:
 
 
 def trainer_states(policy: PolicyDemand, zero: int = 0, ranks: int = 1) -> Memory:
-    """Weights, gradients and Adam states of one rank under ZeRO (Rajbhandari et al., arXiv 1910.02054, section 3.1 and figure 1).
+    """Weights, gradients and Adam states of one rank under ZeRO (Rajbhandari et al., arXiv 1910.02054, section 3.1 and figure
+    1).
 
-    bf16: 2 Psi weights, 12 Psi optimiser (fp32 master, momentum, variance); fp32: 4 and 8 Psi. Gradients add up in fp32: 4 Psi. Of
-    adapters Psi is theirs. Stage 1 divides the optimiser's part by the ranks, stage 2 the gradients' too, stage 3 the weights' too.
+    bf16: 2 Psi weights, 12 Psi optimiser (fp32 master, momentum, variance); fp32: 4 and 8 Psi. Gradients add up in fp32: 4 Psi.
+    Of adapters Psi is theirs. Stage 1 divides the optimiser's part by the ranks, 2 the gradients' too, 3 the weights' too.
     """
     weights = policy.value_bytes * (policy.model.parameters + policy.adapters)
     optimiser = (12 if policy.precision == "bf16" else 8) * policy.trained
@@ -180,8 +180,8 @@ class Checkpoint(NamedTuple):
 def checkpoint_bytes(
     model: ModelShape, precision: Precision, tokenizer: int | None = None, adapters: int = 0
 ) -> Checkpoint:
-    """Weights at the training precision, two fp32 moments, and an fp32 master where the weights are none. tokenizer: bytes, where
-    known. adapters: parameters, if these alone are trained; merged weights are fp32."""
+    """Weights at the training precision, two fp32 moments, and an fp32 master where the weights are none. tokenizer: bytes,
+    where known. adapters: parameters, if these alone are trained; merged weights are fp32."""
     weights = weight_bytes(model, precision)
     if adapters:
         weights = weight_bytes(model, "fp32") + adapters * (2 if precision == "bf16" else 4)
@@ -193,14 +193,14 @@ def checkpoint_bytes(
 
 # Priors: shares of the peak in training (MFU of dense models of 1 to 8 B) and scoring, of the bandwidth in decoding.
 TRAIN_EFFICIENCY, SCORE_EFFICIENCY, BANDWIDTH_EFFICIENCY = 0.35, 0.45, 0.6
-DISK = 1e9  # bytes per second that a checkpoint is written with, a prior
+DISK = 1e9  # bytes per second of writing a checkpoint: a prior
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU, or a core of a CPU. train, score: FLOP/s of training and of forward passes, in bf16 (of a core in fp32). read:
-    bytes/s in decoding. layer: seconds of a layer for however few tokens, on the embedded engine. context: bytes of a process
-    beside its states. link: bytes/s to the host (pinned)."""
+    """A GPU, or a core of a CPU. train, score: FLOP/s of training and forward passes, in bf16 (a core's in fp32). read: bytes/s
+    in decoding. layer: seconds of a layer for few tokens, on the embedded engine. context: bytes of a process beside its
+    states. link: bytes/s to the host (pinned)."""
 
     train: float
     score: float
@@ -212,7 +212,7 @@ class Device:
 
 
 class Sheet(NamedTuple):
-    """peak: dense bf16 FLOP/s (of a core fp32); bandwidth: bytes/s of its memory."""
+    """peak: dense bf16 FLOP/s (a core's fp32); bandwidth: of its memory, bytes/s."""
 
     peak: float
     bandwidth: float
@@ -273,8 +273,8 @@ class Phases(msgspec.Struct, frozen=True):
 
 
 def score_seconds(model: ModelShape, tokens: float, sequence: float, on: Device) -> float:
-    """A forward pass: 2 N operations per token and the attention's (Chowdhery et al., PaLM, arXiv 2204.02311, appendix B). N counts
-    the parameters of matrix products, of experts those that a token takes."""
+    """A forward pass: 2 N operations per token and the attention's (Chowdhery et al., PaLM, arXiv 2204.02311, appendix B). N
+    counts the parameters of matrix products, of experts those that a token takes."""
     return tokens * (2 * model.matmul + model.attention_flops(sequence)) / on.score
 
 
@@ -294,8 +294,8 @@ def rollout_seconds(
     concurrent: int,
     on: Device,
 ) -> float:
-    """Answers of at most `longest` tokens by engines that hold `concurrent` sequences each. Prefill by its FLOPs; a decoding step
-    reads weights and KV cache once, or does 2 N FLOPs per sequence, whichever takes longer. The last answers of a wave are the
+    """Answers of at most `longest` tokens by engines that hold `concurrent` sequences each. Prefill by its FLOPs; a decoding
+    step reads weights and KV cache once, or does 2 N FLOPs per sequence, whichever takes longer. A wave's last answers are
     longest."""
     model, prompt, mean = policy.model, work.prompt_tokens, work.mean * longest
     batch = max(1.0, min(answers / engines, concurrent))

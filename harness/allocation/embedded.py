@@ -1,4 +1,4 @@
-"""The embedded engine's account: a cell's policies run one after another in one process, on its cores or on one GPU."""
+"""The embedded engine's account: a cell's policies run in turn in one process, on its cores or one GPU."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from harness.allocation.cost_model import (
 )
 from harness.allocation.shapes import BLOCK, CACHE_BYTES, GPU_LOGITS, LOGITS, LONGEST, MICRO_TOKENS
 
-FEWER_TOKENS = (4096, 2048, 1024, 512)  # tried where the default does not fit; less costs time
-LOGITS_BYTES = 12  # per token and entry of the vocabulary: logits, those after what is ruled out, and their logarithms
-COMPARED_BYTES = 16  # per entry of the largest matrix: own and all gradients are compared in float64
-# Per answer and entry of the vocabulary while a token is drawn: logits, log-probabilities, sums in float64 (or those of blocks).
+FEWER_TOKENS = (4096, 2048, 1024, 512)  # where the default does not fit
+LOGITS_BYTES = 12  # per token and entry of the vocabulary: logits, masked logits, log-probabilities
+COMPARED_BYTES = 16  # per entry of the largest matrix: two gradients compared in float64
+# Per answer and entry of the vocabulary while a token is drawn: logits, log-probabilities, sums in float64 (or of blocks).
 CHOICE_BYTES, PARTED_CHOICE_BYTES = 32, 16
-SCORES_BYTES = 6  # per query, head and key that the engine's own attention in bf16 keeps
-WORKER_BYTES = 1 << 30  # RAM of a worker process with torch, transformers and lm-eval, models left out
-GPU_WORKER_BYTES = 4 << 30  # the same with CUDA's libraries and weights on their way to the GPU: a prior
+SCORES_BYTES = 6  # per query, head and key: the engine's own attention in bf16 keeps them
+WORKER_BYTES = 1 << 30  # RAM of a worker process with torch, transformers and lm-eval
+GPU_WORKER_BYTES = 4 << 30  # with CUDA's libraries and weights on their way to the GPU: a prior
 FP32_SHARE = 1 / 15  # of a GPU's bf16 peak (data sheets: 67 of 989 TFLOP/s of an H100, 19.5 of 312 of an A100)
 BF16_GAIN = 3.0  # of a core's fp32 peak, in whole passes: a prior
 LARGE, MOST_CORES, NEXT_CORE = 50_000_000, 4, 0.8  # parameters that get several cores, and what each more adds: a prior
 ONE_CORE = device(CORE)
-START_SECONDS = 1.0  # opening engines of a cell in a worker that is up: a prior
+START_SECONDS = 1.0  # opening a cell's engines in a worker that is up: a prior
 
 
 def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS, on: Device = ONE_CORE) -> Memory:
-    """Of one process at its fullest: all states and references, and the most that one policy takes at a time."""
+    """Of one process at its fullest: all states and references, and the most that one policy adds."""
     states = [trainer_states(p) for p in cell.policies]
     return Memory(
         weights=sum(s.weights for s in states),
@@ -59,8 +59,7 @@ def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS, on: Devic
 
 
 def _training(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu: bool) -> int:
-    """One micro-batch: prompts once, each answer over a copy of its prompt's keys and values; or the comparison of gradients
-    afterwards."""
+    """One micro-batch: prompts once, each answer over a copy of its prompt's keys and values; or comparing gradients."""
     each = work.answer_tokens + work.prompt_tokens / policy.rollouts
     taken = min(work.prompts * policy.rollouts, max(1.0, micro_tokens / each))
     model, size = policy.model, policy.value_bytes
@@ -90,25 +89,24 @@ def _sampling(policy: PolicyDemand, work: Workload) -> int:
 
 
 def _cache_bytes(policy: PolicyDemand, tokens: int) -> int:
-    """Keys and values of one answer: the engine keeps those that a window no longer sees, too."""
+    """The engine keeps what a window no longer sees, too."""
     return sum(2 * a.layers * a.kv_heads * a.head_dim for a in policy.model.attention) * policy.value_bytes * tokens
 
 
 def cores(cell: CellDemand, most: int) -> int:
-    """Cores for a cell on the CPU: two processes of one thread do more than one of two, but large models do not fit twice."""
+    """Two processes of one thread do more than one of two, but large models do not fit twice."""
     return max(1, min(most, MOST_CORES)) if max(p.model.parameters for p in cell.policies) >= LARGE else 1
 
 
 def phases(cell: CellDemand, on: Device) -> Phases:
-    """Of a cell, its policies one after another: decoding by bandwidth or operations, training by operations, and each pass by its
-    layers' own time."""
+    """Decoding takes bandwidth or operations, training operations, and each pass its layers' own time."""
     found = [_phases(p, cell.workload, on) for p in cell.policies]
     summed = {name: sum(getattr(f, name) for f in found) for name in Phases.__struct_fields__}
     return Phases(**{**summed, "start": START_SECONDS})
 
 
 def busy(cell: CellDemand, on: Device) -> float:
-    """Share of a cell's seconds that a GPU works, and does not wait for a layer to be started."""
+    """Share of a cell's seconds in which a GPU does not wait for a layer to be started."""
     return (phases(cell, replace(on, layer=0.0)).total - START_SECONDS) / phases(cell, on).total
 
 

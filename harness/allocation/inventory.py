@@ -1,4 +1,4 @@
-"""What there is to run on: nodes with GPUs, cores and memory; and what is reserved of them."""
+"""What there is to run on: nodes with GPUs, cores and memory; and what is reserved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CORES_PER_GPU = 16
 RAM_PER_GPU = 128 * 2**30
 MAX_NODES = 10_000
 LOGICAL = "logical"  # kind of a GPU that is a core of a CPU
-# Begins the name of the resource by which Ray says that a node has an accelerator; the rest is a word of the product's name.
+# Begins the name of the resource by which Ray marks a node's accelerator.
 ACCELERATOR = "accelerator_type:"
 
 
@@ -45,11 +45,12 @@ class Card(NamedTuple):
 
 
 def visible() -> list[Card]:
-    """Those that nvidia-smi lists and CUDA_VISIBLE_DEVICES leaves, in its order; none where nvidia-smi is absent, fails or is late.
+    """Those that nvidia-smi lists and CUDA_VISIBLE_DEVICES leaves, in its order; none where nvidia-smi is absent, fails or is
+    late.
 
-    The variable is read as CUDA does (programming guide, "Environment variables"): numbers, or names of GPUs or MIG parts as far as
-    they are unique, up to the first that means no device; none where one stands twice. A number counts as in nvidia-smi's list,
-    CUDA's own where the GPUs are alike or CUDA_DEVICE_ORDER is PCI_BUS_ID.
+    The variable is read as CUDA does (programming guide, "Environment variables"): numbers, or unique beginnings of names of
+    GPUs or MIG parts, up to the first that means no device; none where one stands twice. Numbers are nvidia-smi's, which are
+    CUDA's where the GPUs are alike or CUDA_DEVICE_ORDER is PCI_BUS_ID.
     """
     chosen, numbered, parted = os.environ.get(VISIBLE), dict[str, Card](), False
     listed = _ask("--query-gpu=name,memory.total,mig.mode.current", "--format=csv,noheader,nounits")
@@ -75,7 +76,7 @@ def visible() -> list[Card]:
 
 
 def has_bf16(kind: str) -> bool:
-    """Not those before Ampere, whose names begin with Kepler's to Turing's letter, or have a brand that ended with them."""
+    """Not before Ampere: names that begin with Kepler's to Turing's letter, or a brand that ended with them."""
     return not _NO_BF16.match(kind.upper())
 
 
@@ -86,7 +87,6 @@ def gpu_kind(name: str) -> str:
 
 
 def _named(numbered: dict[str, Card]) -> dict[str, Card]:
-    """The same cards by their UUIDs, and their MIG parts."""
     found, card = dict[str, Card](), Card("", "", 0)
     for number, uuid, size, part in _NAMES.findall(_ask("-L")):
         if number:
@@ -111,7 +111,7 @@ def _ask(*arguments: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """gpu_memory: bytes of each of its GPUs; memory: of RAM that may be used."""
+    """gpu_memory: bytes of each GPU; memory: usable RAM."""
 
     name: str
     cores: int
@@ -140,7 +140,7 @@ class Inventory:
         return sum(node.memory for node in self.nodes)
 
     def with_logical_gpus(self) -> Inventory:
-        """One per core; half of a node's memory is theirs."""
+        """One per core, with half of a node's memory."""
         nodes = (replace(n, gpus=n.cores, gpu_memory=n.memory // 2 // max(1, n.cores), gpu_kind=LOGICAL, memory=n.memory // 2)
                  for n in self.nodes)  # fmt: skip
         return Inventory(tuple(nodes))
@@ -170,7 +170,7 @@ def _bytes(size: str) -> int:
 
 def parse(text: str) -> Inventory:
     """``[NODESx]COUNTxKIND-SIZE[+COREScpu-RAM]`` or ``[NODESx]COREScpu-RAM``; ``G`` is 10**9 bytes, ``Gi`` 2**30. GPUs stand in
-    nodes of at most eight unless said, and come with 16 cores and 128 GiB of RAM each unless `+...` gives every node's. Raises
+    nodes of at most eight unless said, with 16 cores and 128 GiB of RAM each unless `+...` gives every node's. Raises
     UsageError."""
     shown = text[:80]
     match = _STATED.fullmatch(text)
@@ -202,7 +202,7 @@ def parse(text: str) -> Inventory:
 
 
 def local() -> Inventory:
-    """Cores that this process may use, memory available now, and the GPUs that CUDA shows."""
+    """This process's cores, memory available now, and the GPUs that CUDA shows."""
     process, cards = psutil.Process(), visible()
     cores = len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else (psutil.cpu_count() or 1)
     memory = int(psutil.virtual_memory().available)
@@ -216,9 +216,8 @@ def accelerated(resources: Collection[str]) -> bool:
 
 
 def from_ray(nodes: Iterable[Mapping[str, Any]], cards: Callable[[str], Sequence[Card]]) -> Inventory:
-    """From what ``ray.nodes()`` returns. cards: that CUDA shows on the node of an id, asked of those with accelerators; others'
-    GPUs are logical, and half of the node's memory is theirs. Raises UsageError where no node is alive, or one with accelerators
-    lists none."""
+    """From ``ray.nodes()``. cards: that CUDA shows on the node of an id, asked where there are accelerators; other GPUs are
+    logical, with half of the node's memory. Raises UsageError where no node is alive, or one with accelerators lists none."""
     found: list[Node] = []
     for entry in nodes:
         if not entry.get("Alive", True):
@@ -244,7 +243,7 @@ def from_ray(nodes: Iterable[Mapping[str, Any]], cards: Callable[[str], Sequence
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bundle:
-    """Resources within one node, asked for or left: whole GPUs of at least `gpu_memory` bytes, cores, RAM bytes."""
+    """Resources within one node, asked for or left: whole GPUs of at least `gpu_memory` bytes, cores, bytes of RAM."""
 
     gpus: int = 0
     cores: int = 0
@@ -272,8 +271,8 @@ def capacity(inventory: Inventory) -> Free:
 
 
 def place(bundles: Sequence[Bundle], free: Free) -> tuple[Free, tuple[str, ...]] | None:
-    """What is left when all bundles are placed, and the node of each; None where they do not fit. Best fit decreasing: the largest
-    bundle first, each on the node that keeps the fewest GPUs, then cores. Exact where the bundles are equal."""
+    """What is left when all bundles are placed, and the node of each; None where they do not fit. Best fit decreasing: the
+    largest first, on the node that keeps the fewest GPUs, then cores. Exact for equal bundles."""
     left, chosen = dict(free), [""] * len(bundles)
     for index in sorted(range(len(bundles)), key=lambda i: bundles[i], reverse=True):
         able = [name for name, node in left.items() if node.holds(bundles[index])]
@@ -286,7 +285,7 @@ def place(bundles: Sequence[Bundle], free: Free) -> tuple[Free, tuple[str, ...]]
 
 
 def missing(bundles: Sequence[Bundle], free: Free) -> str:
-    """In words, what keeps bundles from being placed together; empty where they fit."""
+    """In words, what keeps bundles from being placed; empty where they fit."""
     if place(bundles, free) is not None:
         return ""
 

@@ -1,8 +1,8 @@
-"""Where the policies of one cell go on so many GPUs, for an engine with trainers and rollout engines: the fastest way that fits.
+"""Where the policies of a cell go on so many GPUs, for an engine with trainers and rollout engines: the fastest way that fits.
 
-colocated: each policy has GPUs of its own, on which its trainer and its rollout engine take turns (or stand side by side where both
-fit); shares in proportion to predicted work, so that the policies finish a step together. stacked: all policies take turns on all
-GPUs of the cell, in lockstep; where nothing else fits, or the suite wants it.
+colocated: each policy has its own GPUs, on which trainer and rollout engine take turns (or stand side by side where both
+fit); shares follow predicted work, so that the policies finish a step together. stacked: all policies take turns on all
+GPUs, where nothing else fits or the suite wants it.
 """
 
 from __future__ import annotations
@@ -35,26 +35,24 @@ from harness.allocation.cost_model import (
 from harness.allocation.inventory import LOGICAL, Bundle
 from harness.allocation.shapes import GPU_LOGITS
 
-SIZES = (*range(1, 17), *(2**n for n in range(5, 13)))  # numbers of GPUs that are tried for a policy alone
+SIZES = (*range(1, 17), *(2**n for n in range(5, 13)))  # numbers of GPUs tried for a policy alone
 MICRO_BATCHES = (16, 8, 4, 2, 1)
-LEAST_CONCURRENT = 8  # sequences below which a rollout engine is not worth starting, where there are as many answers
-TURNS_GAIN = 0.9  # trainer and rollout engine take turns where nothing else fits, or a step gets shorter by this factor
-HOST_BYTES = 4 * 10**9  # RAM of a trainer's and a rollout engine's processes beside what sleeps there: a prior
+LEAST_CONCURRENT = 8  # sequences below which a rollout engine is not worth starting
+TURNS_GAIN = 0.9  # taking turns must shorten a step by this factor unless nothing else fits
+HOST_BYTES = 4 * 10**9  # RAM of trainer and rollout processes beside what sleeps there: a prior
 LOGICAL_HOST_BYTES = 3 * 10**9  # where a GPU is a core, what a CUDA context would hold included (docs/openrlhf.md)
-REDUCE_BUCKET = (
-    5 * 10**7
-)  # elements of gradients that ZeRO 2 and 3 reduce at once; DeepSpeed's default takes 1 GB of bf16
-LIVE_PARAMETERS = 10**9  # of whole weights that ZeRO 3 keeps gathered at most, DeepSpeed's default
+REDUCE_BUCKET = 5 * 10**7  # gradients that ZeRO 2 and 3 reduce at once; DeepSpeed's default takes 1 GB of bf16
+LIVE_PARAMETERS = 10**9  # whole weights that ZeRO 3 keeps gathered at most, DeepSpeed's default
 LOGITS_BYTES = 12  # per token and entry of the vocabulary, backward through the log-softmax: three fp32 copies
-DOUBLES_BYTES = 24  # per entry of the largest matrix: gradients are compared in float64, three copies at a time
+DOUBLES_BYTES = 24  # per entry of the largest matrix: three float64 copies, to compare gradients
 SYNC_LINK = 50e9  # bytes per second of a weight sync, a prior
-START_SECONDS = 120.0  # loading models and starting engines of a cell on GPUs: a prior
+START_SECONDS = 120.0  # loading a cell's models and starting engines: a prior
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """node: how many a node has, which tensor parallelism must not exceed. stacks: whether policies may take turns on one.
-    measured: what it does, by a hardware record."""
+    """node: GPUs of a node, which tensor parallelism must not exceed. stacks: policies may take turns on it. measured: by a
+    hardware record."""
 
     kind: str
     memory: int
@@ -77,12 +75,12 @@ class Gpu:
 
     @property
     def pinned(self) -> int:
-        """RAM by what sleeps there: torch rounds up to powers of two. Where a GPU is a core, it sleeps in a file."""
+        """RAM per byte that sleeps: torch rounds up to powers of two. Where a GPU is a core, it sleeps in a file."""
         return 0 if self.kind == LOGICAL else 2
 
 
 class StepSeconds(msgspec.Struct, frozen=True):
-    """Of one policy's step; `move` is weight sync, waking and putting to sleep."""
+    """Of a policy's step; `move`: weight sync, waking and putting to sleep."""
 
     rollout: float = 0.0
     score: float = 0.0
@@ -95,9 +93,9 @@ class StepSeconds(msgspec.Struct, frozen=True):
 
 
 class PolicyLayout(msgspec.Struct, frozen=True):
-    """One policy's place. gpus: its trainer's ranks, and its rollout engines'. sleeps: these take turns in the GPU's memory.
-    concurrent: sequences that each engine holds. sequence: tokens of the longest prompt and answer that are trained on.
-    memory, needed (with a KV cache for the fewest), peak, capacity: bytes per GPU; host: RAM over all its GPUs."""
+    """gpus: of trainer and rollout engines alike. sleeps: these take turns in their memory. concurrent: sequences per engine.
+    sequence: longest prompt and answer trained on, tokens. memory, needed (with the smallest KV cache), peak,
+    capacity: bytes per GPU; host: RAM over all its GPUs."""
 
     policy: str
     model: str
@@ -145,8 +143,8 @@ class PolicyLayout(msgspec.Struct, frozen=True):
 def policy_layout(
     policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int = 0
 ) -> tuple[PolicyLayout | None, int]:
-    """The fastest way to put trainer and rollouts of one policy on the same GPUs, None if nothing fits; and the bytes per GPU
-    without which nothing does (0: memory is not what lacks). others: policies that sleep there meanwhile."""
+    """The fastest way to put a policy's trainer and rollouts on the same GPUs, or None; and the bytes per GPU without which
+    nothing fits (0: memory is not what lacks). others: policies that sleep there meanwhile."""
     best: PolicyLayout | None = None
     least, asleep = 0, 2 * gpu.on.context * others  # a sleeping process keeps its context
     if policy.devices not in {None, gpus}:
@@ -203,7 +201,7 @@ def policy_layout(
 
 
 def _trainers(policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu) -> Iterator[tuple[Memory, int, bool, int]]:
-    """Ways to train on so many ranks, the fastest first: memory, answers of a micro-batch, checkpointing, ZeRO stage."""
+    """The fastest first: memory, answers of a micro-batch, checkpointing, ZeRO stage."""
     answers = max(1, int(work.prompts * policy.rollouts * work.trained) // ranks)
     sharded = (2,) if policy.lora else (2, 3)  # adapters are merged into whole weights
     # Without ZeRO DeepSpeed keeps bf16's masters and moments where no checkpoint finds them.
@@ -223,9 +221,9 @@ def _trainers(policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu) -> Ite
 
 
 def activation_bytes(policy: PolicyDemand, tokens: int, checkpointing: bool, zero: int = 3) -> int:
-    """What the backward pass of so many tokens needs kept, logits included, which are all there at once under ZeRO 3 alone: what
-    autograd keeps of transformers' own modules (`meta`); with checkpointing each layer's input, and one layer at a time
-    (Korthikanti et al., arXiv 2205.05198)."""
+    """Bytes that the backward pass of so many tokens keeps: what autograd keeps of transformers' modules (`meta`), and logits,
+    all at once under ZeRO 3 alone; with checkpointing each layer's input, and one layer at a time (Korthikanti et al., arXiv
+    2205.05198)."""
     model, size = policy.model, policy.value_bytes
     kept = model.half if size == 2 else model.full
     layers = model.layers * size * model.hidden + kept.layer if checkpointing else kept.layers
@@ -236,8 +234,8 @@ def activation_bytes(policy: PolicyDemand, tokens: int, checkpointing: bool, zer
 
 
 def measuring_bytes(policy: PolicyDemand, ranks: int, activations: int) -> int:
-    """Own and peer gradients apart: a rank's share of one sum in fp32, and two copies of the largest on its way; float64 copies
-    once the activations are gone."""
+    """Own and peer gradients apart: a rank's share of one sum in fp32, and two copies of the largest on its way, or its float64
+    copies once the activations are gone."""
     largest = min(policy.model.largest, policy.trained)
     compared = DOUBLES_BYTES * largest // ranks
     whole = 4 * policy.trained // ranks + max(8 * largest, compared - activations)
@@ -246,7 +244,7 @@ def measuring_bytes(policy: PolicyDemand, ranks: int, activations: int) -> int:
 
 def working_bytes(policy: PolicyDemand, zero: int, ranks: int, activations: int, measuring: int) -> int:
     """The most that comes and goes beside states and `measuring`. In a pass: activations, ZeRO 2's own gradients, ZeRO 3's
-    gathered weights. In the step: the root of the variances, with ZeRO 3 the gradients too, of a rank's share in fp32."""
+    gathered weights. In the step: the root of the variances, with ZeRO 3 the gradients too, in fp32."""
     psi = policy.trained
     own = policy.value_bytes * psi // ranks if zero == 2 else 0
     gathered = min(psi, LIVE_PARAMETERS) * policy.value_bytes if zero == 3 else 0
@@ -255,9 +253,8 @@ def working_bytes(policy: PolicyDemand, zero: int, ranks: int, activations: int,
 
 
 def host_bytes(policy: PolicyDemand, zero: int, ranks: int, gpu: Gpu) -> int:
-    """RAM of the trainer's ranks beside their processes: a checkpoint being written, which one rank has whole, and the weights
-    while others are in their place (the base's, to be scored; with adapters merged ones, to be synced), or the sums of own
-    gradients while peers' add up, never both."""
+    """RAM of the trainer's ranks beside their processes: a checkpoint being written, whole on one rank, and the weights while
+    others (the base's to score, merged ones to sync) are in their place, or the sums of own gradients while peers' add up."""
     replaced = policy.lora or policy.reference
     base = weight_bytes(policy.model, policy.precision) // (ranks if zero == 3 else 1) if replaced else 0
     away = max(base, 4 * policy.trained // ranks if policy.measured else 0)
@@ -295,7 +292,7 @@ class CellLayout(msgspec.Struct, frozen=True):
 
     @property
     def bundles(self) -> tuple[Bundle, ...]:
-        """One per tensor-parallel group, which must not cross nodes; a core with each GPU."""
+        """One per tensor-parallel group, as a policy's."""
         if self.arrangement != "stacked":
             return tuple(bundle for p in self.policies for bundle in p.bundles)
         widest = max(p.tensor_parallel for p in self.policies)
@@ -323,7 +320,6 @@ def cell_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
 
 
 def _in_turns(layout: PolicyLayout | None, gpu: Gpu) -> PolicyLayout | None:
-    """With what sleeps while it is another policy's turn."""
     if layout is None or layout.sleeps:
         return layout
     moved = layout.memory.states + layout.memory.rollout_weights
@@ -334,8 +330,8 @@ def _in_turns(layout: PolicyLayout | None, gpu: Gpu) -> PolicyLayout | None:
 def _shares(policies: tuple[PolicyDemand, ...], gpus: int, layout: Place) -> list[int]:
     """GPUs of each policy that minimise the slowest policy's step; none if even the least does not fit.
 
-    The slowest policy takes one GPU after the other, or as many as its next faster size wants. Optimal for seconds that never rise
-    with GPUs: in a better division the slowest policy would have more, so another fewer than when it was the slowest.
+    The slowest takes one GPU after the other, or as many as its next faster size wants. Optimal for seconds that never rise
+    with GPUs: a better division would give the slowest more, so another fewer than when it was the slowest.
     """
 
     def seconds(index: int, number: int) -> float:
@@ -374,7 +370,7 @@ def _cell(cell: CellDemand, gpus: int, places: list[PolicyLayout], on: Device, s
     step = together([p.seconds.total for p in places])
     slowest = max(places, key=lambda p: p.seconds.total).seconds
     scale = work.steps * step / slowest.total if slowest.total else 0.0
-    # A measured step's own answers are scored again, under the updated policy and under the base.
+    # Own answers are scored again, under the updated policy and the base.
     again = [
         score_seconds(p.model, 2 * work.prompts * p.rollouts * work.mean_sequence, work.mean_sequence, on) / at.gpus
         for p, at in pairs

@@ -1,5 +1,5 @@
-"""A model's size, measured on whatever transformers builds as a causal language model from its config on torch's meta device, where
-nothing has bytes. In place of its attention and its experts stand kernels that say what they were given."""
+"""A model's size, measured on what transformers builds from its config on torch's meta device, where nothing has bytes. Kernels
+in place of its attention and its experts say what they were given."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ _NOT_CONFIG = {"model_type", "quantization_config", "auto_map"}
 
 
 class _Attend(torch.autograd.Function):
-    """An attention kernel that stores no scores: queries, keys, values and its output are kept for the backward pass, of which
-    there is none here."""
+    """An attention kernel that stores no scores, but keeps queries, keys, values and output for a backward pass."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -38,8 +37,8 @@ class _Attend(torch.autograd.Function):
 
 
 def measure(name: str, raw: Mapping[str, Any]) -> ModelShape:
-    """Of one that also sees or hears, the language part. Raises UsageError, in one line, for an architecture that transformers does
-    not know, or that is no causal language model with attention."""
+    """Of one that also sees or hears, the language part. Raises UsageError for an architecture that transformers does not know,
+    or that is no causal language model with attention."""
     kind = str(raw.get("model_type", ""))
     if kind not in CONFIG_MAPPING:
         raise UsageError(f"{name}: transformers {transformers.__version__} knows no model_type {kind!r}")
@@ -54,7 +53,7 @@ def measure(name: str, raw: Mapping[str, Any]) -> ModelShape:
                 full = _kept(model, torch.float32)
             passed = Counter(attention)
             half = _kept(model, torch.bfloat16)
-        except Exception as error:  # a config.json is anyone's data, and others' modelling code does what it likes
+        except Exception as error:  # anyone's config, others' modelling code
             raise UsageError(
                 f"{name}: {problem}: {' '.join(str(error).split())[:200] or type(error).__name__}"
             ) from error
@@ -79,7 +78,6 @@ def measure(name: str, raw: Mapping[str, Any]) -> ModelShape:
 
 @contextmanager
 def _kernels(seen: list[Attention], mixtures: dict[int, tuple[int, float]]) -> Iterator[None]:
-    """Attention and experts that write down what they are given, and no chatter."""
 
     def attend(
         module: nn.Module,

@@ -1,5 +1,4 @@
-"""The plan of a suite on an inventory, or what is short and by how much; and the scheduler that plays it, in the prediction and in
-the run."""
+"""The plan of a suite on an inventory, or what is short; and the scheduler of the prediction and of the run."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from harness.allocation.inventory import (
 )
 from harness.allocation.layout import CellLayout, Gpu, PolicyLayout, cell_layout, least_gpus, policy_layout
 
-MAX_PARALLEL = 16  # numbers of cells side by side that are tried
+MAX_PARALLEL = 16  # cells side by side that are tried
 
 
 # The scheduler --------------------------------------------------------------------------------------------------------
@@ -39,8 +38,8 @@ class Request(NamedTuple):
 
 
 class Scheduler:
-    """Which of a finite batch of jobs run now. A job gets all of its bundles at once or none; a waiting job reserves nothing.
-    Every job that fits starts, the widest first, then the longest. Each job starts, when all others have ended at the latest."""
+    """Which of a batch of jobs run now. A job gets all of its bundles at once or none; a waiting job reserves nothing. Every
+    job that fits starts, the widest first, then the longest, so each starts when all others have ended at the latest."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory, self.free = inventory, capacity(inventory)
@@ -60,7 +59,6 @@ class Scheduler:
         return self._start()
 
     def _width(self, job: Request) -> float:
-        """Share of the inventory's GPUs or cores, whichever is more."""
         gpus, cores = sum(b.gpus for b in job.bundles), sum(b.cores for b in job.bundles)
         return max(gpus / max(1, self._inventory.gpus), cores / max(1, self._inventory.cores))
 
@@ -79,7 +77,7 @@ class Scheduler:
 
 
 class Timetable(NamedTuple):
-    """bound: no schedule is shorter. The last four are of the fullest moments."""
+    """bound: no schedule is shorter. The last four: at the fullest moments."""
 
     seconds: float = 0.0
     bound: float = 0.0
@@ -92,7 +90,7 @@ class Timetable(NamedTuple):
 
 
 def timetable(jobs: Sequence[Request], inventory: Inventory) -> Timetable:
-    """Play jobs that take as long as predicted through the scheduler of a run."""
+    """Play jobs of predicted length through a run's scheduler."""
     scheduler, ends = Scheduler(inventory), list[tuple[float, str]]()
     total = {"cores": inventory.cores, "gpus": inventory.gpus, "memory": inventory.memory}
     taken = {job.key: {name: sum(getattr(b, name) for b in job.bundles) for name in total} for job in jobs}
@@ -115,7 +113,7 @@ def timetable(jobs: Sequence[Request], inventory: Inventory) -> Timetable:
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """workers: cells side by side. nodes: that they are placed on; shared: parts into which these have cut each GPU."""
+    """workers: cells side by side. nodes: where they are placed; shared: parts into which these have cut each GPU."""
 
     inventory: str
     cores: int
@@ -129,8 +127,8 @@ class Resources(msgspec.Struct, frozen=True):
 
 
 class Predicted(msgspec.Struct, frozen=True):
-    """cpu_seconds, gpu_seconds: reserved; memory_bytes: host and devices at the fullest moment; wall_bound: no schedule of these
-    layouts is shorter."""
+    """cpu_seconds, gpu_seconds: reserved; memory_bytes: host and devices at the fullest moment; wall_bound: no schedule of
+    these layouts is shorter."""
 
     cpu_seconds: float = 0.0
     gpu_seconds: float = 0.0
@@ -140,8 +138,8 @@ class Predicted(msgspec.Struct, frozen=True):
 
 
 class KindPlan(msgspec.Struct, frozen=True):
-    """All pending cells of one kind. bundles: what each reserves. layout: None on the embedded engine, of which micro_tokens is
-    chosen where the default does not fit."""
+    """Pending cells of one kind. bundles: of each. layout: None on the embedded engine, whose micro_tokens is chosen where the
+    default does not fit."""
 
     kind: str
     cells: int
@@ -152,8 +150,7 @@ class KindPlan(msgspec.Struct, frozen=True):
 
 
 class Margin(msgspec.Struct, frozen=True):
-    """Bytes of the fullest GPU, and those that the plan leaves. spare: left of the fullest one with KV caches for the fewest
-    answers."""
+    """Bytes of the fullest GPU, and what the plan leaves. spare: left with KV caches for the fewest answers."""
 
     memory: int
     left: int
@@ -161,7 +158,7 @@ class Margin(msgspec.Struct, frozen=True):
 
 
 class Disk(msgspec.Struct, frozen=True):
-    """Bytes that the pending cells keep, and at the fullest moment; caches: of base checkpoints and models."""
+    """Bytes that the pending cells keep, and at the fullest moment; caches: base checkpoints and models."""
 
     kept: int = 0
     running: int = 0
@@ -191,16 +188,16 @@ def plan_workers(
     busy: float = 1.0,
     half: bool = False,
 ) -> Plan:
-    """One worker process per cell, on its cores, or on a GPU that it shares with as many as its memory holds. first: what must end
-    before any cell starts (base checkpoints). workers: most processes at once. busy: share of the time that a process keeps a GPU
-    at work. half: a policy is computed in bf16."""
+    """One worker process per cell, on its cores, or on a GPU shared with as many as its memory holds. first: what must end
+    before any cell starts (base checkpoints). workers: most processes at once. busy: share of the time that a process keeps a
+    GPU at work. half: a policy computes in bf16."""
     bundles = [bundle for kind in (*first, *pending) for bundle in kind.bundles]
     held, parts = inventory, 1
     if workers is not None:
         held = _at_most(held, workers * max((bundle.cores for bundle in bundles), default=1))
     device = max((bundle.gpu_memory for bundle in bundles), default=0)
     sizes = [int(node.gpu_memory * USABLE) for node in held.nodes if node.gpus]
-    if device and sizes:  # every GPU as so many as it holds processes, by its memory and by its time
+    if device and sizes:  # every GPU counts as the processes that it holds, by memory and by time
         parts = max(1, min(min(sizes) // device, int(1 / busy)))
         nodes = (replace(n, gpus=n.gpus * parts, gpu_memory=int(n.gpu_memory * USABLE) // parts) for n in held.nodes)
         held = Inventory(tuple(nodes))
@@ -222,9 +219,9 @@ def plan_cells(
     on: Device | None = None,
     workers: int | None = None,
 ) -> Plan:
-    """Cells whose policies have GPUs of their own, logical ones where there are none: so many side by side as take the least time.
-    kinds: of pending cells, with their number. measured: seconds by kind, in the prediction's place. on: what a GPU does, in the
-    priors' place. workers: most cells at once, of which the prediction knows nothing."""
+    """Cells whose policies have GPUs of their own, logical ones where there are none: as many side by side as take the least
+    time. kinds: pending, with numbers of cells. measured: seconds by kind, instead of the prediction. on: what a GPU does,
+    instead of the priors. workers: most cells at once, which the prediction ignores."""
     cluster = inventory if inventory.gpus else inventory.with_logical_gpus()
     pending = sum(count for _, count in kinds.values())
     half = any(p.precision == "bf16" for cell, _ in kinds.values() for p in cell.policies)
@@ -235,7 +232,7 @@ def plan_cells(
     total = cluster.gpus
     turns = replace(gpu, stacks=True)
     if any(cell.shared or not cell_layout(cell, total, gpu) for cell, _ in kinds.values()):
-        gpu = turns  # cells whose policies have GPUs of their own are not made smaller by taking turns
+        gpu = turns  # makes cells whose policies have their own GPUs no smaller
     short: dict[str, list[str]] = {}
     for kind, (cell, _) in kinds.items():
         if cell_layout(cell, total, gpu) is None:
@@ -286,7 +283,7 @@ def _feasible(
     parts: int = 1,
     workers: int | None = None,
 ) -> Plan:
-    """runs: one after the other, on `held`, whose GPUs are `parts` of the inventory's. device_bytes: of a cell."""
+    """runs: one after the other, on `held`, whose GPUs are `parts` of the inventory's."""
     most = max(run.together for run in runs)
     predicted = Predicted(
         cpu_seconds=sum(run.core_seconds for run in runs),
@@ -312,7 +309,7 @@ def _feasible(
 def _candidates(
     kinds: Mapping[str, tuple[CellDemand, int]], total: int, gpu: Gpu
 ) -> list[tuple[float, dict[str, CellLayout]]]:
-    """Layouts by kind for several numbers of cells side by side, with the makespan's bound, the three least."""
+    """For several numbers of cells side by side, with the makespan's bound."""
     most = min(total, sum(count for _, count in kinds.values()), MAX_PARALLEL)
     sizes = sorted({total // side for side in range(1, most + 1)})
     found = []
@@ -329,7 +326,6 @@ def _candidates(
 
 
 def _shortfall(cell: CellDemand, total: int, gpu: Gpu) -> str:
-    """In words, why a cell does not fit on all the GPUs there are."""
     words, least = [], {p.name: least_gpus(p, cell.workload, gpu) for p in cell.policies}
     for policy in cell.policies:
         needed = least[policy.name]
@@ -367,7 +363,7 @@ def _named(kinds: Sequence[str]) -> str:
 
 
 def _uniform(nodes: Sequence[Node], on: Device | None) -> tuple[Gpu, Inventory]:
-    """The kind with most memory in all, and its nodes: a cell's ranks should be equally fast."""
+    """The kind with most memory, and its nodes: a cell's ranks should be equally fast."""
     memory: dict[tuple[str, int], int] = {}
     for node in nodes:
         kind = (node.gpu_kind, node.gpu_memory)
@@ -383,7 +379,6 @@ def _without_bf16(inventory: Inventory) -> str:
 
 
 def _refused(kinds: Sequence[KindPlan], inventory: Inventory) -> str:
-    """In words, what the empty inventory cannot hold."""
     alike: dict[tuple[Bundle, ...], list[str]] = {}
     for kind in kinds:
         alike.setdefault(kind.bundles, []).append(kind.kind)
@@ -411,7 +406,7 @@ def duration(seconds: float) -> str:
 
 
 def describe(plan: Plan) -> str:
-    """Cells, resources and prediction, then each distinct layout; or what is short."""
+    """Resources, prediction and each distinct layout; or what is short."""
     lines = [f"inventory  {plan.resources.inventory}", f"cells      {plan.cells}, {plan.pending} to do"]
     if not plan.feasible:
         return "\n".join([*lines, f"does not fit: {first_of(plan.shortfall or '')}"])

@@ -1,6 +1,6 @@
-"""Models in figures, read off their configs: a folder's, one in the hub's cache, of the table ``models.yaml`` (the shipped suites'
-models, without a network) or the hub's. The model is built on torch's meta device (`meta`), which takes seconds; so micro families
-and ``models.yaml`` have their shapes in tables, which tests measure again. Imports without torch."""
+"""Models in figures, read off their configs: a folder's, one in the hub's cache, the shipped suites' (``models.yaml``, no
+network) or the hub's. Measuring them (`meta`) takes torch and seconds, so micro families and ``models.yaml`` have tables of
+shapes, which tests measure again."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from harness.errors import UsageError
 from harness.reading import in_words, read_text
 
 MICRO = "micro/"
-# In what sizes the engines work at a time, and the plan accounts for them.
-# Padded, of one forward and backward pass, where a suite does not say (`engine_options.micro_tokens`).
+# Sizes in which the engines work and the plan counts.
+# Padded, of one forward and backward pass, unless a suite says (`engine_options.micro_tokens`).
 MICRO_TOKENS = 8192
-CACHE_BYTES = 2 << 30  # keys and values that one sampling batch may hold
-# Logits that exist at once, on a CPU and on a GPU, where each part of the vocabulary costs the start of its kernels.
+CACHE_BYTES = 2 << 30  # keys and values of one sampling batch
+# Logits at once, on a CPU and on a GPU, where each part of the vocabulary costs the start of its kernels.
 LOGITS, GPU_LOGITS = 1 << 23, 1 << 26
 BLOCK = 2048  # ids whose probabilities are summed before one among them is sought
-LONGEST = 512  # keys up to which the engine's own attention in bf16, which keeps their scores, is taken
-# Names that the hub's own check, which takes long to import, refuses for nothing.
+LONGEST = 512  # most keys for the engine's own attention in bf16, which keeps scores
+# Names that the hub's own check, slow to import, never refuses.
 _PLAIN = re.compile(r"\w+([.-]\w+)*/\w+([.-]\w+)*")
 
 
@@ -37,7 +37,7 @@ _PLAIN = re.compile(r"\w+([.-]\w+)*/\w+([.-]\w+)*")
 
 MAX_BYTES = 4 << 20
 MAX_DEPTH = 16
-# What the figures of each name may be at most: several times what any published model has.
+# Most that figures may be: several times any published model's.
 LARGEST = {
     1 << 22: ("vocab_size", "vocabulary_size"),
     1 << 17: ("hidden_size", "d_model", "n_embd", "dim", "head_dim", "word_embed_proj_dim"),
@@ -90,9 +90,9 @@ def _figure(value: Any, limit: int) -> bool:
 # Precision: decided by a policy's model and its suite, on every machine alike ---------------------------------------------
 
 Precision = Literal["bf16", "fp32"]
-# CPU flags of instructions that multiply bf16, and what people call them.
+# CPU flags of instructions that multiply bf16, and their names.
 FAST = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "Arm BF16"}
-# Of a CPU without them: matrix products of an AMD EPYC, its instructions left out.
+# Without them: matrix products of an AMD EPYC, its instructions left out
 EMULATED = "bf16 takes 2.5 to 5 times as long as fp32 (engine_options.dtype: fp32 gives cells of their own)"
 
 
@@ -104,13 +104,13 @@ def chosen(config: Mapping[str, Any]) -> Precision:
 
 @cache
 def cpu_bf16() -> str:
-    """What multiplies bf16 fast in this machine's CPU; empty where nothing does, or the system does not say."""
+    """What multiplies bf16 fast in this machine's CPU; else empty."""
     flags = cpu_flags()
     return next((name for flag, name in FAST.items() if flag in flags), "")
 
 
 def cpu_flags() -> set[str]:
-    """What this machine's CPU can do, in the kernel's words; empty where the system does not say."""
+    """Of this machine, in the kernel's words; empty where the system does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -122,7 +122,7 @@ def cpu_flags() -> set[str]:
 
 
 class Attention(NamedTuple):
-    """Layers alike. window: tokens that a query sees at most, None for all."""
+    """Of layers alike. window: tokens that a query sees at most, None for all."""
 
     layers: int
     heads: int
@@ -140,7 +140,7 @@ class Kept(NamedTuple):
 
 
 class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """parameters: a tied head once. matmul: multiplied per token, the head included. largest: of the largest matrix. experts: in
+    """parameters: a tied head once. matmul: multiplied per token, head included. largest: of the largest matrix. experts: in
     mixtures, of which a token takes the share `routed`. half, full: at bf16 and fp32, with attention that stores no scores."""
 
     name: str
@@ -160,7 +160,7 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(a.layers for a in self.attention)
 
     def read(self, tokens: float) -> float:
-        """Parameters that a pass reads, each of whose tokens chooses its experts by itself."""
+        """Parameters that a pass reads; each token chooses its experts by itself."""
         return self.parameters - self.experts * float((1 - self.routed) ** tokens)
 
     def divides(self, devices: int) -> bool:
@@ -169,7 +169,7 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def kv_bytes(self, tokens: int, value_bytes: int = 2, devices: int = 1) -> int:
         """Keys and values of one sequence on one of so many devices, which repeat heads where they are more (Kwon et al., arXiv
-        2309.06180, sections 3 and 4); a window keeps its own length only."""
+        2309.06180, sections 3 and 4); a window keeps its own length."""
         return (
             sum(
                 2 * a.layers * a.head_dim * (a.kv_heads // min(devices, a.kv_heads)) * min(tokens, a.window or tokens)
@@ -218,8 +218,8 @@ def shipped() -> Mapping[str, Mapping[str, Any]]:
 
 
 def load_shape(model: str, revision: str | None = None) -> ModelShape:
-    """Of a micro family, a model folder or a hub model. Raises UsageError, in one line, where there is no usable config of a causal
-    language model."""
+    """Of a micro family, a model folder or a hub model. Raises UsageError where there is no usable config of a causal language
+    model."""
     if not model.startswith(MICRO):
         return shape_from_config(model.rstrip("/").rsplit("/", 1)[-1], load_config(model, revision))
     families = {name: shape for name, shape in _table()[1].items() if name.startswith(MICRO)}
@@ -257,6 +257,6 @@ def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:
             hf_hub_url(model, "config.json", revision=revision), timeout=10
         )  # one try; a download makes six
         return read_config(Path(hf_hub_download(model, "config.json", revision=revision, etag_timeout=10)))
-    except (OSError, ValueError, HTTPError) as error:  # of which the hub's and the network's own errors are
+    except (OSError, ValueError, HTTPError) as error:  # the hub's and the network's own among them
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UsageError(f"model {model!r}: not a folder, and not available from the hub ({reason})") from None

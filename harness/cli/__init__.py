@@ -19,7 +19,7 @@ _OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def _end(*_: object) -> NoReturn:
-    """SIGTERM ends a command as Ctrl-C does; its repetitions change nothing."""
+    """SIGTERM ends a command as Ctrl-C does, once."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
@@ -53,12 +53,12 @@ def _call() -> NoReturn:
         refuse(error.format_message(), error.exit_code)
     except typer.Abort:
         refuse("aborted", 1)
-    finally:  # at the interpreter's end it would fail with a traceback
+    finally:  # later it would fail with a traceback
         (sys.__stdout__ or sys.stdout).flush()
 
 
 def _settle_output() -> None:
-    """Characters that the encoding lacks are escaped; what is written to a closed stdout goes nowhere."""
+    """Escapes characters that the encoding lacks; a closed stdout takes all."""
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, until the end
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -66,7 +66,7 @@ def _settle_output() -> None:
 
 
 def _told(error: OSError) -> NoReturn:
-    """Stop writing to a pipe that its reader, such as `head`, has closed, without a message."""
+    """Without a message when a reader, such as `head`, closes the pipe."""
     if error.filename is None and sys.__stdout__ is not None:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.__stdout__.fileno())
@@ -78,7 +78,7 @@ def _told(error: OSError) -> NoReturn:
 
 
 def refuse(message: str, code: int) -> NoReturn:
-    """One line, what came from files made safe for a terminal."""
+    """One line, safe for a terminal."""
     from harness.store.text import visible
 
     line = visible(" ".join(message.splitlines()), _LONGEST)

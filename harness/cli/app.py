@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 import harness
 
-# By heading and name: the function and its module here, imported only when it is called; what it does; an example
+# By heading and name: function and module, imported when called; what it does; an example
 COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Run": {
         "run": (

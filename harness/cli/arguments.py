@@ -50,7 +50,7 @@ Results = Annotated[
 
 
 def _use_data(folder: Path | None) -> Path | None:
-    """HARNESS_DATA for this process and its workers."""
+    """Also for workers."""
     if folder is not None:
         os.environ["HARNESS_DATA"] = _resolved(folder)
     return folder
@@ -100,7 +100,7 @@ def suite_name(given: str) -> str:
 
 
 def fold(text: str, further: str = "    ") -> str:
-    """As wide as the terminal, folded between words only. further: before lines but the first."""
+    """As wide as the terminal, folded between words. further: before lines but the first."""
     width = shutil.get_terminal_size().columns
     return textwrap.fill(
         visible(text), width, initial_indent="  ", subsequent_indent=further, break_long_words=False, break_on_hyphens=False
@@ -116,7 +116,7 @@ def print_json(value: Any) -> None:
 def print_table(
     title: str, columns: list[str], rows: list[list[str]], right: Iterable[str] = (), json: object = None
 ) -> None:
-    """On stdout, or the document `json` instead. More than 200 rows are not folded, which is slow."""
+    """Rows, or the document `json`. More than 200 are not folded, which is slow."""
     if json is not None:
         print_json(json)
     elif len(rows) > 200:

@@ -1,4 +1,4 @@
-"""Commands that list and check: regimes, tasks, engines, data, doctor."""
+"""Commands that list and check."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def regimes(
         print_table("", ["regime", "what it does"], rows, json={"regimes": found} if json else None)
         return
     searched, defaults = registry.spaces(registry.load(name)), Training().model_dump()
-    common = spaces_of(Training, defaults)  # searched for every regime alike
+    common = spaces_of(Training, defaults)
     info = next(r for r in found if r.name == name)
     if json:
         print_json({"regimes": [info], "training": {key: as_dict(space) for key, space in common.items()}})
@@ -190,7 +190,7 @@ def doctor(
     if run is not None:
         raise typer.Exit(print_findings(run, results, json))
     found = examine_nodes(address, nodes, within, results, models or []) if address else list(examine(results))
-    if address and not json:  # a line each, whatever its length: in the logs of jobs
+    if address and not json:  # not folded: in the logs of jobs
         for c in found:
             print(f"{'ok' if c.ok else '--'}  {c.name}: {shown(c.found)}{f' ({c.advice})' if c.advice else ''}")
     else:
@@ -229,7 +229,7 @@ def examine(results: Path) -> Iterator[Check]:
 
 
 def _store(results: Path) -> Check:
-    """Where the tables of these results are kept, and why there."""
+    """Where the tables are kept, and why there."""
     try:
         place = store_path(results)
     except StoreError as error:

@@ -1,4 +1,4 @@
-"""Commands that make something new: new-suite, new-regime, new-task, new-engine, convert."""
+"""Commands that make something new."""
 
 from __future__ import annotations
 

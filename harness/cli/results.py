@@ -1,4 +1,4 @@
-"""Commands that read results: show, status, logs, sql, export, leaderboard, rescore."""
+"""Commands that read results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from harness.store.read import Limits, Snapshot, ask
 from harness.store.text import visible
 
 FORMATS = ("table", "json", "csv", "markdown", "latex")
-# Formats of `export` but HTML, and what writes each
+# But HTML, and what writes each
 EXPORTS = {
     "lm-eval": "harness.formats.exports:write_lm_eval",
     "eee": "harness.formats.exports:write_every_eval_ever",
@@ -204,9 +204,7 @@ def leaderboard(
     from leaderboard import command
 
     sys.stdout.flush()
-    os.execv(
-        sys.executable, command(results, port, address)
-    )  # in this process's place: a signal that ends it ends the server
+    os.execv(sys.executable, command(results, port, address))  # a signal that ends this process ends the server
 
 
 def check_address(address: str) -> None:

@@ -1,4 +1,4 @@
-"""Commands that compute: run, plan, rehearse, submit, eval, bandit."""
+"""Commands that compute."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def run(
 def _tune(
     prepared: Prepared, results: Path, go: Callable[[Prepared], RunSummary]
 ) -> tuple[Prepared, RunSummary | None]:
-    """The table's suite, or the stage and outcome that tuning ended with."""
+    """The table's suite, or where tuning ended."""
     stages = Stages(prepared, results)
     for stage in stages:
         if stage.last:
@@ -146,7 +146,7 @@ def _tune(
 
 
 def _end(outcome: RunSummary | None, prepared: Prepared, results: Path, json: bool) -> NoReturn:
-    """Print the table where the run came to its end. outcome: None where nothing was left to do."""
+    """Print the table at the run's end. outcome: None where nothing was left to do."""
     for label, reason in outcome.failed.items() if outcome else ():
         print(f"harness: {label} failed: {reason}", file=sys.stderr)
     if outcome and (outcome.disk or outcome.interrupted):
@@ -154,7 +154,7 @@ def _end(outcome: RunSummary | None, prepared: Prepared, results: Path, json: bo
             f"the disk is full ({outcome.disk}); finished work is intact, run the same command again once there is room"
         )
         refuse(full if outcome.disk else "interrupted; the same command goes on from here", outcome.exit_code)
-    ingest(results)  # the run before may have been killed just then
+    ingest(results)  # the last run may have been killed
     if prepared.cells:
         suite = prepared.suite.name
         show_suite(suite, results, "json" if json else "table", prepared=prepared)
@@ -173,7 +173,7 @@ def _end(outcome: RunSummary | None, prepared: Prepared, results: Path, json: bo
 
 
 def _ingest(results: Path) -> None:
-    """A snapshot that cannot be made now is made after the next cell."""
+    """What fails now is made after the next cell."""
     try:
         ingest(results, deadline=2.0)
     except HarnessError as error:
@@ -368,7 +368,7 @@ def evaluate(
     """Run a checkpoint through lm-eval; samples are stored like any other."""
     if not checkpoint.is_dir():
         raise UsageError(f"{checkpoint}: no such folder")
-    read_config(checkpoint / "config.json")  # before libraries are imported, which takes seconds
+    read_config(checkpoint / "config.json")  # before slow imports
     _check_evaluation(checkpoint, names := tasks.split(","), backend, data_dir)
     with watched("importing torch and lm-eval"):
         from harness.session.single.standalone import evaluate_checkpoint
@@ -386,13 +386,13 @@ def evaluate(
 
 
 def _check_evaluation(checkpoint: Path, tasks: list[str], backend: str, data_dir: Path | None) -> None:
-    """Without the libraries that use them. Raises UsageError, DataError, PluginError."""
+    """Without their libraries. Raises UsageError, DataError, PluginError."""
     from harness.engines.checkpoint import weight_files
 
     if backend not in get_args(Backend):
         raise UsageError(f"--backend {backend}: one of {', '.join(get_args(Backend))}")
     for name in tasks:
-        if not name.startswith("lm_eval:"):  # whose names lm-eval itself knows
+        if not name.startswith("lm_eval:"):  # lm-eval knows its names
             get_task(named(name)).documents(data_dir)
     if backend == "embedded":
         try:

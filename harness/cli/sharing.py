@@ -1,4 +1,4 @@
-"""Commands by which results go elsewhere: bundle, submit-check, import, track."""
+"""Commands by which results go elsewhere."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def track(
 ) -> None:
     """Follow a suite's journals, while it runs or afterwards; nothing is written twice."""
     name = suite_name(suite)
-    manifests(results, name)  # a suite without cells is named before a package that is not installed
+    manifests(results, name)  # fails before a missing package does
     tracker = open_tracker(to, out)
     print(f"{follow(results, name, tracker):,} new points in {tracker.folder}", file=sys.stderr)
     while live:

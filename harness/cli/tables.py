@@ -35,7 +35,7 @@ from harness.store.text import visible
 from harness.store.tuning import read_tuning, without_trials
 from harness.store.tuning_table import TuningResults, transfer_rows, tuning_rows
 
-# Formats with sentences above the rows, and which
+# Formats with sentences above the rows
 SAID: dict[str, Literal["everything", "opening"]] = {"table": "opening", "json": "everything"}
 STATES = ("done", "running", "cut off", "failed", "pending")
 MARKS = {
@@ -47,7 +47,7 @@ Ours = dict[tuple[str, str, str, str], dict[str, dict[str, float]]]
 
 
 def refresh(results: Path) -> None:
-    """Bring the store up to the journals. Raises UsageError."""
+    """Bring the store up to date. Raises UsageError."""
     if results.is_dir():
         if sys.stderr.isatty() and not store_path(results).is_file():
             print("reading the results for the first time ...", file=sys.stderr)
@@ -79,8 +79,8 @@ def show_suite(
     prepared: Prepared | None = None,
     full: bool = False,
 ) -> None:
-    """One suite's table; of several what each opens with. paper: whose numbers to print beside ours instead. margin: a share.
-    prepared: the run to show. full: not the means of one metric alone."""
+    """Of several suites what each opens with. paper: whose numbers to print beside ours. margin: a share. prepared: the run to
+    show. full: not the means of one metric alone."""
     file = None if prepared is None else prepared.file()
     with Snapshot(results, file) as snapshot:
         known, name = _known(suite, snapshot, results)
@@ -124,8 +124,8 @@ def show_suite(
 
 
 def _say_runs(one: str, names: list[str], snapshot: Snapshot, results: Path, suite: str | None) -> None:
-    """Which run of a suite is shown, and which others there are. One that cannot be read leaves `names`; raises StoreError where
-    it was asked for, or is the last."""
+    """The run shown, and others. One that cannot be read leaves `names`; raises StoreError where it was asked for, or is the
+    last."""
     folder = suite_folder(results, one)
     for i, run in enumerate(suite_files(folder)):
         try:
@@ -181,7 +181,7 @@ def _missing(
 
 
 def say_what_lacks(suite: str | None, results: Path) -> str | None:
-    """On stderr: absent cells, unreadable files. Returns the name of the suite that is meant."""
+    """On stderr. Returns the name of the suite that is meant."""
     with Snapshot(results) as snapshot:
         known, name = _known(suite, snapshot, results)
         for one in [name] if name else known:
@@ -197,7 +197,7 @@ def _say_gaps(suite: str, lacks: Sequence[Missing]) -> None:
 
 
 def against(name: str, snapshot: Snapshot, suites: Sequence[str]) -> str:
-    """A paper's numbers, ours beside them where the same models were trained the same way. Raises UsageError."""
+    """A paper's numbers, and ours where the same models were trained the same way. Raises UsageError."""
     paper = published.load(name)
     ours = _ours(paper, snapshot, suites)
     tasks = list(dict.fromkeys(task for row in paper.rows for task in row.values))
@@ -217,7 +217,7 @@ def against(name: str, snapshot: Snapshot, suites: Sequence[str]) -> str:
 
 
 def _cell(paper: Publication, row: PublishedRow, task: str, ours: Ours, marks: dict[str, None]) -> str:
-    """By the paper's own metric, else by another with a mark; `marks` gathers what that means."""
+    """By the paper's metric, else another with a mark, which `marks` explains."""
     if task not in row.values:
         return ""
     there = f"{100 * paper.share(row.values[task]):.1f}"
@@ -258,7 +258,7 @@ def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours
 
 
 def altered_run(suite: str, results: Path, overrides: list[str]) -> Prepared:
-    """The run of a suite with these settings. Raises UsageError, SuiteError."""
+    """With these settings. Raises UsageError, SuiteError."""
     stored = not is_file(suite) and suite_files(results / suite)
     return (prepare_stored if stored else prepare)(suite, results, overrides=overrides)
 
@@ -278,11 +278,11 @@ def cell_statuses(name: str, results: Path, overrides: list[str]) -> tuple[list[
         return prepared.status(), prepared.notes()
     if overrides:
         raise UsageError(f"--set: {name}: these results have no suite whose settings could be altered")
-    ingest(results)  # reference results, evaluations of checkpoints, and what another lab's code has run
+    ingest(results)  # reference results, checkpoints' evaluations, other labs' suites
     with Snapshot(results) as snapshot:
         rows = status_rows(snapshot, name)
         for damage in damages(snapshot, name):
-            if len(damage.cells) > len(rows):  # of a file of all of them
+            if len(damage.cells) > len(rows):  # not of single cells
                 raise StoreError(str(damage))
     return [CellStatus(**row, suite=name, log="") for row in rows], []
 
@@ -328,7 +328,7 @@ def print_findings(run: str, results: Path, json: bool) -> int:
 
 
 def cell_folder(cell: str, suite: str | None, results: Path) -> Path:
-    """Of several with one label the one at work last. Raises UsageError."""
+    """Of several with one label the last at work. Raises UsageError."""
     if not cell:
         raise UsageError(
             "CELL is empty: a key or the beginning of one, or group/regime/seed (`harness status` names them)"

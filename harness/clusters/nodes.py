@@ -1,4 +1,4 @@
-"""Whether every node of a Ray cluster is fit for a run: asked of the nodes themselves, from one of them."""
+"""Whether every node of a Ray cluster is fit for a run, asked from one of them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from harness.engines import catalogue
 from harness.errors import EngineError, UsageError
 from harness.session.cell.manifests import packages
 
-# Of one node for one question: its first starts a process there and imports this package
+# For one question: a node's first starts a process and imports this package
 ANSWER_SECONDS = 120.0
-# Until a file that one node has written is seen by another: network file systems remember what was not there
+# Until another node's file is seen: network file systems remember what was not there
 SEEN_SECONDS = 60.0
 SKEW_SECONDS = 2.0
 SHARED_MEMORY = 2**30
@@ -89,7 +89,7 @@ def _within(seconds: float, call: Callable[[], T], fault: type[Exception]) -> T:
 
 
 def _ask(node: str, question: Callable[..., T], *arguments: Any) -> T:
-    """What a function returns on a node. Raises EngineError with the reason that there is no answer."""
+    """Raises EngineError with why there is no answer."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -145,7 +145,7 @@ def _examine(name: str, ask: Callable[..., Any], nonces: Sequence[tuple[Path, Pa
     advice = "the same environment on every node: a shared folder, or one image"
     found = "; ".join(different) or f"as here: {known}"
     yield check(f"{name}: versions", not different, found, advice, needed=True)
-    asked = []  # by the quickest of five questions; half its way is the uncertainty
+    asked = []  # the quickest of five; half its way is the uncertainty
     for _ in range(5):
         sent, said, back = time.time(), ask(_now), time.time()
         asked.append(((back - sent) / 2, said - (sent + back) / 2))
@@ -182,7 +182,7 @@ def _visible(name: str, ask: Callable[..., Any], nonce: Path | str, write: bool)
 
 @contextmanager
 def _nonce(folder: Path) -> Iterator[Path | str]:
-    """A file in a folder, which holds its own name, for as long as the context; or why there is none."""
+    """A file that holds its own name; or why there is none."""
     folder, made = folder.expanduser().resolve(), False
     nonce = folder / f".nonce-{secrets.token_hex(16)}"
     try:

@@ -1,5 +1,5 @@
-"""A suite as a SLURM job: a batch script from a template, and the resolved suite beside it. Words between @ in a template
-are WORDS; what takes their place is quoted for the shell."""
+"""A suite as a SLURM job: a batch script from a template, and the resolved suite beside it. @WORDS@ in a template are replaced,
+quoted for the shell."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.session.suite import rules
 from harness.session.suite.prepare import Prepared, blocks
 from harness.suite.load import load
 
-# Before the time limit: for the checkpoint, half a minute, and SLURM's own minute of inaccuracy
+# Before the time limit: half a minute for the checkpoint, a minute for SLURM's inaccuracy
 SIGNAL_SECONDS = 180
 SUBMIT_SECONDS = 60.0
 MOST_SHARDS = 10
@@ -43,7 +43,7 @@ _OPTION = (r"--?[a-zA-Z].*", "one option of sbatch, e.g. --sbatch=--qos=high")
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """What the job asks SLURM for; None and empty leave it to the cluster. gpus, cpus: of each node. others: of sbatch."""
+    """None and empty leave it to the cluster. gpus, cpus: of each node. others: of sbatch."""
 
     partition: str = ""
     account: str = ""
@@ -103,11 +103,11 @@ def job(
     slurm: SlurmOptions,
     template: str,
 ) -> Job:
-    """options: further ones of `harness run`. overrides: the suite's --set, kept apart so that its cells keep their keys.
-    Raises UsageError."""
+    """options: further ones of `harness run`. overrides: the suite's --set, apart, so that its cells keep their keys. Raises
+    UsageError."""
     suite, name = prepared.suite, prepared.suite.name
     parts = 0 if backend_of(suite.engine).clustered else min(slurm.shards or MOST_SHARDS, len(blocks(prepared.cells)))
-    with suppress(SuiteError):  # without --set, where it is valid without
+    with suppress(SuiteError):  # where it is valid without --set
         suite = pinned(rules.validate(load(prepared.source), prepared.source), online=True)
     text = yaml.safe_dump(suite.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     sets = [word for override in overrides for word in ("--set", override)]
@@ -130,7 +130,7 @@ def job(
 
 
 def read_template(file: Path | None, engine: str) -> str:
-    """A template of one's own, or the engine's. Raises UsageError."""
+    """One's own, or the engine's. Raises UsageError."""
     if file is None:
         return (resources.files("harness.clusters") / f"{engine}.sh").read_text("utf-8")
     try:

@@ -31,7 +31,7 @@ Options = TypeVar("Options", bound=msgspec.Struct)
 
 
 class Lora(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Adapters beside frozen linear layers. rank: of their product. alpha: it counts alpha / rank times."""
+    """Adapters beside frozen linear layers; their product, of rank `rank`, counts alpha / rank times."""
 
     rank: Annotated[int, Meta(ge=1, le=4096)]
     alpha: Annotated[float, Meta(gt=0, le=1e6)]
@@ -54,20 +54,19 @@ class Backend(ABC):
     """A cell's engines, closed together. The entry-point group `harness.engines` names a subclass, whose module imports nothing
     heavy."""
 
-    # Modules that it needs, and how to install them.
+    # Modules needed, and how to install them.
     packages: ClassVar[tuple[str, ...]] = ("torch", "transformers")
     advice: ClassVar[str] = "pip install -e . -c constraints.txt"
-    # A suite's `engine_options`, checked before anything is opened.
+    # A suite's `engine_options`.
     Options: ClassVar[type[msgspec.Struct]] = NoOptions
-    # What it computes half-precision models in where `engine_options.dtype` is not set, as keys of other than micro cells hold it.
+    # Precision of half-precision models unless `dtype` is set; in all cells' keys but micro ones'.
     half_precision: ClassVar[str] = ""
-    # Raised by the author when the engine computes something else, so that cells get new keys; None takes the code's digest.
+    # Raised by the author when results change, so that cells get new keys; None takes the code's digest.
     results_version: ClassVar[int | None] = None
-    # Whether it spreads each policy over a cluster's devices, as planned. Else a cell is one process, on cores or one GPU, and
-    # `account` says what it takes.
+    # Whether each policy spreads over a cluster's devices. Else a cell is one process, and `account` says what it takes.
     clustered: ClassVar[bool] = False
     account: ClassVar[Any] = embedded
-    # Whether the policies have devices of their own, so that `each` runs them at the same time.
+    # Whether policies have devices of their own, so that `each` runs them concurrently.
     side_by_side = False
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]], temperature: float) -> None:
@@ -77,7 +76,7 @@ class Backend(ABC):
 
     @classmethod
     def precision(cls, policy: Policy, options: Mapping[str, Any]) -> Precision:
-        """Of a policy, on every machine. Raises UsageError where the model's configuration cannot be had."""
+        """The same on every machine. Raises UsageError without the model's configuration."""
         asked: Precision | None = options.get("dtype")
         if asked or policy.model.startswith(MICRO):
             return asked or "fp32"
@@ -85,29 +84,29 @@ class Backend(ABC):
 
     @classmethod
     def devices(cls, options: Mapping[str, Any], source: str) -> int | None:
-        """Of a policy, where a suite lays out a clustered engine; None leaves that to the plan."""
+        """A policy's, where the suite says; None leaves that to the plan."""
         return None
 
     @classmethod
     def inventory(cls, address: str | None) -> Inventory:
-        """At a cluster's address, else here. Raises UsageError for an address that the engine cannot join."""
+        """At a cluster's address, else here. Raises UsageError where it cannot be joined."""
         if address is not None:
             raise UsageError(f"--address {address}: this engine joins no cluster")
         return inventory.local()
 
     @classmethod
     def lacking(cls, options: Mapping[str, Any]) -> str:
-        """What `engine_options` ask for and this machine has not, in a line."""
+        """What this machine lacks of `engine_options`, in a line."""
         return ""
 
     @classmethod
     def settled(cls, options: Mapping[str, Any], models: Iterable[str]) -> dict[str, Any]:
-        """A suite's `engine_options` with what its models and this machine decide."""
+        """`engine_options` with what models and this machine decide."""
         return dict(options)
 
     @classmethod
     def remark(cls, options: Mapping[str, Any], models: Iterable[str]) -> str:
-        """What a run says first of how it computes its rows; empty where there is nothing to say."""
+        """What a run says first of how it computes its rows; may be empty."""
         return ""
 
     @classmethod
@@ -119,22 +118,22 @@ class Backend(ABC):
     @staticmethod
     @abstractmethod
     def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
-        """Of a folder that `open` will take, as far as can be said in seconds. Raises EngineError."""
+        """Check, in seconds, a folder that `open` will take. Raises EngineError."""
 
     @abstractmethod
     def open(self, policy: Policy, folder: Path) -> PolicyEngine:
-        """A policy that can be trained. Raises EngineError where it does not open."""
+        """A policy to be trained. Raises EngineError."""
 
     @abstractmethod
     def reference(self, policy: Policy, folder: Path) -> PolicyEngine:
-        """The same, frozen: it is only sampled and scored."""
+        """The same, only to be sampled and scored."""
 
     def cpu_seconds(self, policy: str) -> float:
         """Spent on a policy so far."""
         return time.process_time()
 
     def each(self, work: Callable[[A], B], items: Iterable[A]) -> list[B]:
-        """Results in order; at the same time where policies have their own devices: all end before an error is raised."""
+        """Results in order. All end before an error is raised."""
         return [work(item) for item in items]
 
     def __enter__(self) -> Self:

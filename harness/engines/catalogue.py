@@ -15,7 +15,6 @@ from harness.plugins import PluginRegistry
 
 __all__ = ["EngineInfo", "backend_of", "info", "listing", "open_backend", "packages"]
 
-# Where engines plug in.
 PLUGINS: PluginRegistry[Backend] = PluginRegistry("harness.engines", "engine", Backend)  # type: ignore[type-abstract]
 # Of `embedded.families`, by name, so that a suite is checked without torch.
 MICRO_FAMILIES = ("llama", "qwen", "neox", "gpt2")
@@ -38,7 +37,7 @@ def listing() -> list[EngineInfo]:
 
 
 def info(name: str) -> EngineInfo:
-    """A broken plugin is listed with its error. Raises PluginError where there is none of that name."""
+    """A broken plugin's has its error. Raises PluginError for an unknown name."""
     if name not in PLUGINS.installed():
         backend_of(name)
     try:
@@ -52,7 +51,7 @@ def info(name: str) -> EngineInfo:
 
 
 def backend_of(name: str) -> type[Backend]:
-    """Raises PluginError where there is none of that name, or it does not load."""
+    """Raises PluginError where it is unknown or does not load."""
     return PLUGINS.load(name)
 
 
@@ -62,7 +61,7 @@ def open_backend(name: str, options: Mapping[str, Mapping[str, Any]], temperatur
 
 
 def packages() -> dict[str, str]:
-    """Installed versions by distribution of what the engines need."""
+    """Installed versions of engines' packages, by distribution."""
     found: dict[str, str] = {}
     for name in PLUGINS.installed():
         with suppress(PluginError):

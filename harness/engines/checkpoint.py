@@ -66,13 +66,13 @@ def drop_optimiser(folder: Path) -> None:
 
 
 def check(folder: Path, policy: str) -> Seal:
-    """The seal of a whole, unaltered checkpoint of that policy. Raises CheckpointError, which names the file."""
+    """The seal of the policy's whole, unaltered checkpoint. Raises CheckpointError."""
     seal = _seal(folder)
     if seal.format != 1:
         raise CheckpointError(f"{folder / SEAL}: format {seal.format}, this version reads format 1")
     if seal.policy != policy:
         raise CheckpointError(f"{folder}: checkpoint of policy {seal.policy!r}, not of {policy!r}")
-    # An optimiser's state without a seal could not be removed. It is never read.
+    # An unsealed optimiser's state is never read.
     unread = {OPTIMISER} - seal.files.keys()
     present = {path.name for path in folder.iterdir()} - {SEAL} - unread
     for name in sorted(seal.files.keys() | present):
@@ -108,7 +108,7 @@ def _digest(path: Path) -> str:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files, sorted. Raises EngineError in one line if one is missing."""
+    """Sorted. Raises EngineError if one is missing."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():

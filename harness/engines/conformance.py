@@ -76,7 +76,7 @@ class Case:
         return engine.score(prompts, [s.tokens for group in samples for s in group])
 
     def optimisation(self, **changes: object) -> Optimisation:
-        """Settings, changed where the check says so."""
+        """Settings with `changes`."""
         return replace(Optimisation(learning_rate=1e-3, max_tokens=self.max_tokens), **changes)  # type: ignore[arg-type]
 
     def term(self, samples: Sequence[Sequence[Sample]], advantages: Sequence[float], source: str = "own") -> Term:
@@ -278,7 +278,7 @@ def old_denominators_are_of_the_steps_start(case: Case, engine: PolicyEngine) ->
 
 
 def _compare_later_ratios(case: Case, engine: PolicyEngine, terms: list[Term]) -> None:
-    """Two updates at once, against two steps of which the second is told the first one's start."""
+    """Two updates in one step, against two steps with the first one's start."""
     settings = case.optimisation(learning_rate=3e-4, max_tokens=case.max_tokens)
     prompts = {p.id: p for p in case.prompts}
     start = engine.score([prompts[a.prompt_id] for a in terms[0].answers], [a.tokens for a in terms[0].answers])
@@ -304,7 +304,7 @@ def restored_engine_continues_exactly(case: Case, engine: PolicyEngine) -> None:
     fresh = case.make("a")
     fresh.restore(case.folder / "checkpoint")
     assert fresh.version == engine.version == 2
-    nothing = [case.term(samples, [0.0])]  # An update on momentum alone must survive a resume, too.
+    nothing = [case.term(samples, [0.0])]  # momentum alone must survive a resume
     for repetition, learnt in enumerate((nothing, terms, terms)):
         reports = [e.update(case.prompts, learnt, case.optimisation(updates=2)) for e in (engine, fresh)]
         assert repr(reports[0]) == repr(reports[1]), f"update {repetition}"

@@ -1,5 +1,5 @@
-"""The output layer: from hidden states to log-probabilities. Many logits are made for some of the vocabulary at a time, forward
-and again backward (the idea of Wijmans et al., arXiv 2411.09009)."""
+"""From hidden states to log-probabilities. Many logits are made by parts of the vocabulary, again in the backward pass (the idea
+of Wijmans et al., arXiv 2411.09009)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def logprobs(
 
 
 class _InParts(torch.autograd.Function):
-    """Keeps hidden states and the log of each row's sum; backward makes each part's logits again."""
+    """Keeps hidden states and each row's log-sum; backward makes logits again."""
 
     @staticmethod
     def forward(

@@ -1,4 +1,4 @@
-"""One step's updates, for any engine that gives log-probabilities with gradient, and their report."""
+"""One step's updates, for any engine, and their report."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def learn(
     score: Score,
     forward: Forward,
 ) -> UpdateReport:
-    """`optimisation.updates` AdamW steps, those without gradient too, so that all regimes make as many. Own terms go first, so
-    that measuring them apart changes nothing. Raises TrainingError where a gradient is not finite."""
+    """AdamW steps, even without gradient, so that all regimes make as many. Own terms go first, so that measuring changes
+    nothing. Raises TrainingError where a gradient is not finite."""
     for group in masters.optimiser.param_groups:
         group["lr"], group["betas"] = optimisation.learning_rate, optimisation.betas
         group["weight_decay"] = optimisation.weight_decay
@@ -68,7 +68,7 @@ def learn(
 
 
 def check_norm(policy: str, update: int, norm: float) -> None:
-    """Raises TrainingError for a gradient's norm that is NaN or infinite. update: counted from the policy's first."""
+    """Raises TrainingError for a norm that is not finite. update: counted from the policy's first."""
     if not isfinite(norm):
         raise TrainingError(Fault.NOT_FINITE, f"policy {policy}: the gradient of update {update} is not finite")
 
@@ -80,8 +80,8 @@ def mean(values: Iterable[float]) -> float:
 
 
 class Gradients:
-    """Of a step's updates. One entry an update: totals: norms before clipping. With `measure`, float64: own, peer: norms of
-    these terms alone, where there are some; cosines: between the two, where there are both."""
+    """A step's, by update. totals: norms before clipping. With `measure`, own, peer: norms of these terms alone, if any;
+    cosines: between both."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], measure: bool) -> None:
         self._parameters, self._measure = parameters, measure
@@ -89,7 +89,7 @@ class Gradients:
         self.totals, self.own, self.peer, self.cosines = list[float](), list[float](), list[float](), list[float]()
 
     def reset(self) -> None:
-        """Zeros, never None: an update without gradient must be the same AdamW step in a fresh and in a resumed engine."""
+        """Zeros, never None: an update without gradient must be the same in a fresh and a resumed engine."""
         self._before = []
         for parameter in self._parameters:
             if parameter.grad is None:
@@ -98,7 +98,7 @@ class Gradients:
                 parameter.grad.zero_()
 
     def observe(self, source: Literal["own", "peer"]) -> None:
-        """Call after the backward passes of all own terms, then after those of all peer terms."""
+        """Call after the backward passes of own terms, then of peer terms."""
         if not self._measure:
             return
         gradients = [p.grad for p in self._parameters if p.grad is not None]
@@ -119,14 +119,13 @@ class Gradients:
             self.cosines.append(product / scale if scale else 0.0)
 
     def clip(self, norm: float) -> float:
-        """Clip to `norm` and return the norm before clipping."""
+        """Returns the norm before clipping."""
         self.totals.append(float(nn.utils.clip_grad_norm_(self._parameters, norm)))
         return self.totals[-1]
 
 
 class Tally:
-    """What happened to each term's answers over a step's updates, and the drift of own answers in the first. Answers without a
-    forward pass count in `answers` and `tokens` only."""
+    """What happened to each term's answers over a step. Answers without a forward pass count in `answers` and `tokens` only."""
 
     def __init__(self, terms: Sequence[Term], updates: int) -> None:
         self._terms, self._updates, self._trained = terms, updates, 0
@@ -139,7 +138,7 @@ class Tally:
     def add(
         self, answers: Sequence[tuple[int, TermAnswer]], packed: Packed, statistics: AnswerStatistics, tokens: int = 0
     ) -> None:
-        """Take in one pack's answers, each with its term's index. tokens: that went through the model."""
+        """answers: a pack's, with their terms' indices. tokens: that went through the model."""
         s, self._trained = statistics, self._trained + tokens
         rows = np.stack([s.clipped_tokens, s.loss, s.ratio_count, s.ratio_sum, s.ratio_square], axis=1)
         np.add.at(self._sums, [term for term, _ in answers], rows)
@@ -167,7 +166,7 @@ class Tally:
         return Drift(float(tokens.mean()), float(np.quantile(tokens, 0.99)), float(outside.mean()))
 
     def report(self, norm: float, own_norm: float = nan, peer_norm: float = nan, cosine: float = nan) -> UpdateReport:
-        """Losses of terms add up to the whole. The norm of own (peer) terms is also that of the only one of its source."""
+        """Terms' losses add up to the whole. The norm of a source is also that of its only term."""
         norms, sources = {"own": own_norm, "peer": peer_norm}, [term.source for term in self._terms]
         reports = []
         for index, (term, sums) in enumerate(zip(self._terms, self._sums, strict=True)):

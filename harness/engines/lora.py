@@ -18,7 +18,7 @@ from harness.engines.backend import Lora
 from harness.errors import CheckpointError, EngineError
 
 ADAPTERS = "lora.safetensors"
-# In the names of adapters' weights, and of the frozen ones beside them; peft's name of the only set of adapters.
+# In names of adapters' weights, and of frozen ones beside them; peft's name of the adapters.
 MARK, BASE, NAME = ".lora_", ".base_layer", "default"
 
 
@@ -66,13 +66,13 @@ def load(model: PreTrainedModel, folder: Path) -> None:
 
 
 def plain_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Those of the model without its adapters, by the names that they have there."""
+    """Those without adapters, by the bare model's names."""
     return {n.replace(f"{BASE}.", "."): p for n, p in model.named_parameters() if MARK not in n}
 
 
 @torch.no_grad()
 def change(model: nn.Module, name: str) -> Tensor | None:
-    """What adapters add to the frozen weight of that name, fp32; None where there are none beside it."""
+    """What adapters add to that frozen weight, fp32; None where it has none."""
     owner, _, kind = name.rpartition(f"{BASE}.")
     if not owner or kind != "weight":
         return None

@@ -1,5 +1,4 @@
-"""fp32 weights that the optimiser moves: of a model in bf16 a copy, which takes each gradient as soon as it is made, and of which
-the model holds a rounding."""
+"""fp32 weights that the optimiser moves: of a model in bf16 a copy, of which the model holds a rounding."""
 
 from __future__ import annotations
 
@@ -15,13 +14,13 @@ from harness.errors import CheckpointError
 
 __all__ = ["Masters"]
 
-# Key of a separate master in the optimiser's file.
+# Key in the optimiser's file.
 MASTER = "master"
 
 
 class Masters:
-    """Of what is trained of a model, and AdamW over them. A model in bf16 has them dithered: on average over a tensor it keeps
-    changes of less than its resolution, all of which rounding to the nearest would take back."""
+    """Of a model's trained parameters, and AdamW over them. A bf16 model has them dithered: on average it keeps changes below
+    its resolution, which rounding to the nearest would take back."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.named: dict[str, nn.Parameter] = {}
@@ -56,8 +55,7 @@ class Masters:
             parameter.copy_(dither(master, seed))
 
     def save(self, path: Path) -> None:
-        """AdamW's `step`, `exp_avg` and `exp_avg_sq` as `key:parameter`; `master:parameter` where the model has only a rounded
-        copy."""
+        """AdamW's `step`, `exp_avg` and `exp_avg_sq` as `key:parameter`; `master:parameter` where `separate`."""
         state = {
             f"{key}:{name}": value.detach().cpu().contiguous()
             for name, parameter in self.named.items()
@@ -70,7 +68,7 @@ class Masters:
 
     @torch.no_grad()
     def load(self, path: Path) -> None:
-        """Of a model that has been loaded. Raises CheckpointError where it belongs to other parameters."""
+        """Call after loading the model. Raises CheckpointError where it belongs to other parameters."""
         for entry, value in load_file(path).items():
             key, _, name = entry.partition(":")
             parameter = self.named.get(name)
@@ -83,8 +81,8 @@ class Masters:
 
 
 def dither(weights: Tensor, seed: int) -> Tensor:
-    """bf16 values of fp32 weights, away from zero where the part that bf16 lacks exceeds a threshold that each weight keeps for
-    good, else towards zero: so the mean of many is right (dithering, Roberts 1962). What bf16 can hold stays."""
+    """bf16 values of fp32 weights, away from zero where the part that bf16 lacks exceeds the weight's fixed threshold, else
+    towards zero: so the mean of many is right (dithering, Roberts 1962)."""
     draw = torch.Generator(weights.device).manual_seed(seed)
     threshold = torch.randint(1 << 16, weights.shape, generator=draw, dtype=torch.int32, device=weights.device)
     return ((weights.view(torch.int32) + threshold) >> 16 << 16).view(torch.float32).bfloat16()

@@ -21,8 +21,7 @@ __all__ = ["Drift", "Optimisation", "PolicyEngine", "Sample", "Sampling", "TermR
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One sampled answer: (T,) token ids with the final EOS when `finished` by itself, (T,) nats of the sampling distribution, and
-    the text without EOS."""
+    """One answer. tokens: with the EOS where `finished`. logprobs: nats, of the sampling distribution. text: without EOS."""
 
     tokens: Int32[np.ndarray, "T"]
     logprobs: Float32[np.ndarray, "T"]
@@ -32,10 +31,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class TermReport:
-    """One term in one step's updates. moved: tokens with a nonzero gradient, by answer. tokens: of all answers, without masked
-    ones. clipped_tokens: that lost their gradient to a bound. ratios, ratio_mean, ratio_second: number, mean and mean square of
-    the importance weights before clipping, of answers of nonzero advantage and weight: one per token, or per answer for
-    `sequence` and `cross` ratios and for `nll`, where it is 1; none for `kl`. gradient_norm: of this term alone; NaN where not
+    """One term over a step. moved: tokens with a nonzero gradient, by answer. tokens: without masked ones.
+    clipped_tokens: that lost their gradient to a bound. ratios, ratio_mean, ratio_second: number, mean and mean square of
+    importance weights before clipping, of answers of nonzero advantage and weight: one per token, or per answer for
+    `sequence`, `cross` and `nll` (where it is 1); none for `kl`. gradient_norm: of this term alone; NaN where not
     measured."""
 
     name: str
@@ -67,8 +66,8 @@ class TermReport:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Of the sampler from the trainer in the first update's own answers: mean and 99th percentile of |trainer - sampler| a token,
-    nats; outside: share of answers with a first ratio to the sampler beyond their term's bounds. NaN without any."""
+    """Of the sampler from the trainer in the first update's own answers. mean, p99: of |trainer - sampler| a token, nats.
+    outside: share of answers with a first ratio beyond their term's bounds. NaN without any."""
 
     mean: float = float("nan")
     p99: float = float("nan")
@@ -77,8 +76,8 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class UpdateReport:
-    """One step's updates. loss, gradient_norm (before clipping): means over updates. trained_tokens: forward and backward, with
-    prompts. Norms of own and peer terms and their cosine: NaN where not measured."""
+    """One step's updates. loss, gradient_norm (before clipping): means over updates. trained_tokens: with prompts. Other
+    norms and the cosine: NaN where not measured."""
 
     terms: tuple[TermReport, ...]
     loss: float
@@ -117,7 +116,7 @@ class Optimisation:
 
 
 class PolicyEngine(Protocol):
-    """A policy to be sampled, scored, updated and stored. A dead back end raises EngineError in bounded time."""
+    """One policy. A dead back end raises EngineError in bounded time."""
 
     name: str
 
@@ -131,30 +130,30 @@ class PolicyEngine(Protocol):
 
     @property
     def stop(self) -> tuple[int, ...]:
-        """Ids that end an answer; the first is the one that the policy would write itself."""
+        """Ids that end an answer; first the one that the policy writes itself."""
 
     @property
     def gpus(self) -> int:
         """GPUs that the policy holds."""
 
     def reads(self, prompt: Prompt) -> str:
-        """A prompt's text as the policy reads it: through its chat template, where it is asked so."""
+        """A prompt's text as the policy reads it, its chat template applied."""
 
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
-        """G answers per prompt. Answer (p, g) depends on its seed and the weights only, not on what it is batched with."""
+        """G answers per prompt. Answer (p, g) depends on its seed and the weights only, not on its batch."""
 
     def score(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
     ) -> list[Float32[np.ndarray, "T"]]:
-        """(T,) log-probabilities of each answer after its prompt under the current weights, nats, at the training temperature."""
+        """Log-probabilities (T,) of each answer, nats, at the training temperature."""
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
         """One step's optimiser updates. Raises TrainingError where a gradient is not finite."""
 
     def save(self, folder: Path) -> None:
-        """Write weights and tokenizer as a Hugging Face folder, and the optimiser's state beside them."""
+        """Write a Hugging Face folder, the optimiser's state beside it."""
 
     def restore(self, folder: Path) -> None:
         """Continue exactly where `save` left off. Raises CheckpointError, the engine as before, for a folder that is incomplete,

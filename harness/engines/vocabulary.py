@@ -44,7 +44,7 @@ class Vocabulary:
     opening: tuple[int, ...]
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """By the chat template where the policy has one. Raises EngineError where there are no ids, or the template fails."""
+        """By the chat template if `chat`. Raises EngineError where that fails or there are no ids."""
         if self.chat:
             turns = [{"role": "user", "content": prompt.text}]
             ids = _templated(self.policy, self.tokenizer, turns, opens_answer=True)
@@ -61,7 +61,7 @@ class Vocabulary:
         return str(self.tokenizer.decode(self.encode(prompt), clean_up_tokenization_spaces=False))
 
     def checked(self, tokens: Int32[np.ndarray, "T"]) -> Int32[np.ndarray, "T"]:
-        """The same. Raises EngineError where an id cannot be part of an answer."""
+        """Raises EngineError where an id cannot be part of an answer."""
         ids = tokens.tolist()
         if ids and (min(ids) < 0 or max(ids) >= self.size or not self.forbidden.isdisjoint(ids)):
             raise EngineError(f"policy {self.policy}: an answer holds ids that are no content of its vocabulary")
@@ -75,14 +75,14 @@ class Vocabulary:
 
 
 def open_vocabulary(folder: Path, chat: bool, policy: str = "") -> Vocabulary:
-    """Of a folder, without its weights; no code of it runs. Raises EngineError, which names the policy, where it does not open, has
-    no EOS, or its chat template is asked for and absent or fails."""
+    """No code of the folder runs. Raises EngineError where it does not open, has no EOS, or its chat template is asked for and
+    absent or fails."""
     where = f"{policy}: {folder}" if policy else str(folder)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).get_text_config()
         stops = _generation_stops(folder)
-    except Exception as error:  # what the libraries make of damaged files has no common base
+    except Exception as error:  # damaged files raise anything
         raise EngineError(f"{where}: does not open: {in_one_line(error)}") from error
     if tokenizer.eos_token_id is None:
         raise EngineError(f"{where}: the tokenizer has no EOS token")
@@ -107,12 +107,12 @@ def open_vocabulary(folder: Path, chat: bool, policy: str = "") -> Vocabulary:
 def _templated(policy: str, tokenizer: Any, turns: list[dict[str, str]], opens_answer: bool) -> list[int]:
     try:
         return list(tokenizer.apply_chat_template(turns, add_generation_prompt=opens_answer, return_dict=False))
-    except Exception as error:  # a template is a foreign program, and fails with errors of its own
+    except Exception as error:  # a template may raise anything
         raise EngineError(f"{policy}: the chat template fails: {in_one_line(error)}") from error
 
 
 def _end_of_turn(policy: str, tokenizer: Any, stop: set[int]) -> int:
-    """With which the chat template ends an answer; EOS where it writes no id that ends one."""
+    """With which the chat template ends an answer, else EOS."""
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     opened = _templated(policy, tokenizer, turns[:1], opens_answer=True)
     whole = _templated(policy, tokenizer, turns, opens_answer=False)
@@ -139,11 +139,11 @@ MAX_SMALL_BYTES = 256 << 20
 
 
 def read_folder(folder: Path) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
-    """The language model's configuration and its tokenizer; the weights may be absent. Raises EngineError."""
+    """The weights may be absent. Raises EngineError."""
     check_small_files(folder)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # what transformers makes of damaged files has no common base
+    except Exception as error:  # damaged files raise anything
         raise EngineError(f"{folder}: config.json: {in_one_line(error)}") from error
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise EngineError(f"{folder}: config.json: {config.model_type!r} is no causal language model of transformers")

@@ -33,15 +33,15 @@ class Answerer(Protocol):
     def answer(
         self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
     ) -> list[list[Answer]]:
-        """`repeats` answers to each prompt. name: of the task and mode."""
+        """`repeats` answers to each prompt. name: of task and mode."""
         ...
 
 
 class EngineBackend:
-    """Answers of `engine.sample`, at most `rows` a call, by its own chat template.
+    """Answers of `engine.sample`, at most `rows` a call, by its chat template.
 
-    Answers get up to three quarters of the context; a longer prompt loses its beginning. An answer that the context ends
-    raises EngineError: it would count as wrong. Seeds derive from (seed, name, prompt, repeat) alone.
+    Answers get up to three quarters of the context; a longer prompt loses its beginning. Raises EngineError where the
+    context ends an answer: it would count as wrong. Seeds derive from (seed, name, prompt, repeat) alone.
     """
 
     def __init__(self, engine: PolicyEngine, seed: int = 0, rows: int = 1_024) -> None:
@@ -136,8 +136,8 @@ def open_backend(
     device: str | None = None,
     batch_size: int = 16,
 ) -> Answerer:
-    """A checkpoint folder, ready to answer. chat: None where the tokenizer has a template. Raises UsageError,
-    InfeasibleError, EngineError."""
+    """Open a checkpoint folder. chat: None where the tokenizer has a template. Raises UsageError, InfeasibleError,
+    EngineError."""
     if backend not in get_args(Backend):
         raise UsageError(f"unknown back end {backend!r}; there are {', '.join(get_args(Backend))}")
     if not (checkpoint / "config.json").is_file():

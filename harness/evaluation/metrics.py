@@ -38,7 +38,7 @@ class EvaluationSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """A mean over documents; `invalid` counts answers left out."""
+    """Mean over documents; `invalid` counts answers left out."""
 
     task: str
     name: str
@@ -111,7 +111,7 @@ def _document_value(spec: MetricSpec, answers: list[EvaluationSample]) -> float 
         return pass_at_k(len(valid), right, min(spec.k, len(valid)))
     if spec.kind == "maj":
         ballots = Counter(vote for vote in votes(valid) if vote >= 0)
-        winner = max(ballots, key=lambda vote: (ballots[vote], -vote), default=-1)  # the earlier one wins a tie
+        winner = max(ballots, key=lambda vote: (ballots[vote], -vote), default=-1)  # the earlier wins a tie
         return float(any(a.repeat == winner and a.verdict.value == "right" for a in valid))
     return right / len(valid)
 

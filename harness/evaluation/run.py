@@ -33,8 +33,8 @@ def evaluate(
 ) -> Evaluation:
     """Have `model` answer `tasks` and verify every answer.
 
-    metrics: default greedy and avg@k with each task's k. limit: documents a task (`fair_part`). max_new_tokens, style: default
-    each task's own. Raises UsageError, DataError, VerificationError.
+    metrics: default greedy and avg@k by task. limit: documents a task (`fair_part`). max_new_tokens, style: default the
+    task's. Raises UsageError, DataError, VerificationError.
     """
     plans = []
     for task in tasks:

@@ -1,1 +1,1 @@
-"""SEE: typed experience records, their exchange, its ledger, and peers that misbehave on purpose."""
+"""SEE: typed experience records, their exchange, and peers that misbehave on purpose."""

@@ -1,4 +1,4 @@
-"""SEE, the exchange of one cell: publish records, admit what peers published, lose nothing uncounted."""
+"""SEE, the exchange of one cell: publish and admit records, lose nothing uncounted."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from harness.experience.records import SHIPPED, Record, Refusal, Rollout, Scores
 from harness.store.rows import ExchangeRow
 from harness.suite.schema import Defences, Edge, edges_of
 
-CEILING_SECONDS = 3600.0  # the longest wait of all, for runs that switch the deadline off
-MEMORY_STEPS = 64  # how far back prompts and duplicates are remembered where the staleness limit is switched off
+CEILING_SECONDS = 3600.0  # for runs that switch the deadline off
+MEMORY_STEPS = 64  # remembered where the staleness limit is switched off
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The messages of one author, sent together. sender: the true one, not that of the headers; step: as the sender states it."""
+    """Messages sent together. sender: the true one, not that of the headers; step: as the sender states it."""
 
     sender: str
     step: int
@@ -37,7 +37,7 @@ Admitted = tuple[Record, ExchangeRow, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """What one author may send to one receiver in one step. message: bytes of a single message."""
+    """What an author may send to one receiver in one step. message: bytes of a single message."""
 
     messages: int = 1 << 14
     bytes: int = 64 << 20
@@ -45,14 +45,14 @@ class Quotas:
 
     @classmethod
     def fitting(cls, prompts: int, answers: int, max_tokens: int, steps: int = 1) -> Quotas:
-        """Twice what an honest author of `prompts` groups of `answers` each can need over `steps` steps."""
+        """Twice what an honest author can need over `steps` steps."""
         records = prompts * (2 * answers + 1) * steps
         record = 1024 + 64 * (max_tokens + 1)
         return cls(2 * records, 2 * records * record, min(MAX_MESSAGE_BYTES, max(1 << 16, 4 * record)))
 
 
 class StepMemory(msgspec.Struct):
-    """What a receiver remembers of one step: prompts' positions, records let in, authors' policy versions."""
+    """Of one step: prompts' positions, records let in, authors' policy versions."""
 
     prompts: dict[str, int] = {}
     seen: set[tuple[str, str, str, int]] = set()
@@ -67,8 +67,8 @@ class AdmissionState(msgspec.Struct, frozen=True):
 
 
 class Admission:
-    """What one receiver lets in, by its memory of the steps inside the staleness window. authors: that it listens to. kinds:
-    that its regime shares."""
+    """What one receiver lets in, by its memory of the steps inside the staleness window. authors: those it hears.
+    kinds: those its regime shares."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Admission:
         self.absent: set[str] = set()
 
     def open(self, step: int, prompts: Sequence[str]) -> None:
-        """Begin a step, or go on with it."""
+        """Begin or continue a step."""
         if step != self.step:
             self._spent = {}
         self.step = step
@@ -98,8 +98,8 @@ class Admission:
         self._steps[step].prompts = {prompt: position for position, prompt in enumerate(prompts)}
 
     def admit(self, delivery: Delivery) -> tuple[list[Admitted], list[ExchangeRow]]:
-        """Records let in, and the rows of what was refused; never raises for what a peer sent. What has no readable header is
-        summed up by reason: a flood gives few rows."""
+        """Records let in, and the rows of what was refused; never raises for what a peer sent. What has no readable
+        header is summed up by reason."""
         sender, limit = delivery.sender, self.quotas.message if self.defences.quotas else MAX_MESSAGE_BYTES
         admitted: list[Admitted] = []
         refused: list[ExchangeRow] = []
@@ -135,7 +135,7 @@ class Admission:
             raise ExchangeError(Refusal.NOT_SUBSCRIBED if sender in self.policies else Refusal.UNKNOWN_AUTHOR, sender)
 
     def _unfit(self, sender: str, record: Record) -> str:
-        """Reason against the header; empty for one that passes, which is remembered."""
+        """The reason, or empty for a record that passes, which is remembered."""
         if type(record) not in self.kinds:
             return Refusal.WRONG_TYPE
         if record.author not in self.authors:
@@ -151,7 +151,7 @@ class Admission:
             return Refusal.UNKNOWN_PROMPT
         if not self.defences.header_checks:
             return ""
-        for at, memory in self._steps.items():  # one version per author and step, and never a lower one at a later step
+        for at, memory in self._steps.items():  # one version per author and step, never lower at a later step
             known = memory.versions.get(record.author, record.version)
             if (at <= record.step and known > record.version) or (at >= record.step and known < record.version):
                 return Refusal.VERSION
@@ -185,8 +185,8 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What one receiver got, in `Admission.order`. entries: of the records. missing: authors not heard of by the deadline.
-    refused: messages by reason. waited: seconds."""
+    """What one receiver got, in `Admission.order`. entries: of the records. missing: authors not heard of by the
+    deadline. refused: messages by reason. waited: seconds."""
 
     records: tuple[Record, ...] = ()
     entries: tuple[ExchangeRow, ...] = ()
@@ -196,9 +196,9 @@ class Collected:
 
 
 class Exchange:
-    """The policies of one cell. policies: in suite order. edges: (author, receiver) pairs. kinds: that the regime shares.
-    max_staleness: steps that a record may be old. deadline: seconds that `collect` waits. record: takes (step, author, accepted
-    messages) for a replay. ledger: rows of the running step."""
+    """policies: in suite order. edges: (author, receiver) pairs. kinds: that the regime shares. max_staleness: steps
+    that a record may be old. deadline: seconds that `collect` waits. record: takes (step, author, accepted messages)
+    for a replay. ledger: rows of the running step."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class Exchange:
         self._boxes: dict[str, list[Delivery]] = {policy: [] for policy in policies}
         self.ledger: list[ExchangeRow] = []
         self._record = record
-        # per receiver and author, the last step that the author is known to have finished
+        # per receiver and author, the last step known to be finished
         self._reached: dict[str, dict[str, int]] = {receiver: {} for receiver in policies}
         self._early: dict[str, dict[tuple[str, int], Delivery]] = defaultdict(dict)
         self._rank = {policy: rank for rank, policy in enumerate(policies)}
@@ -234,8 +234,8 @@ class Exchange:
         return tuple(author for author, to in self.edges if to == receiver)
 
     def publish(self, author: str, step: int, records: Sequence[Record], sender: Sender | None = None) -> None:
-        """Send to all receivers of `author`, also nothing; scores only to their reader. sender: of an author under a condition.
-        A record that cannot be encoded is refused once per receiver."""
+        """Send to all receivers of `author`, also nothing; scores only to their reader. sender: for an author under a
+        condition. A record that cannot be encoded is refused once per receiver."""
         messages: list[bytes] = []
         addressed: dict[bytes, str] = {}
         for record in records:
@@ -252,26 +252,26 @@ class Exchange:
     def post(
         self, author: str, step: int, messages: Sequence[bytes], addressed: Mapping[bytes, str] = MappingProxyType({})
     ) -> None:
-        """Send ready-made messages. addressed: the only receiver of some."""
+        """Send ready-made messages. addressed: some messages' only receiver."""
         for to in self.receivers(author):
             self.deliver(Delivery(author, step, tuple(m for m in messages if addressed.get(m, to) == to)), to)
 
     def deliver(self, delivery: Delivery, receiver: str) -> None:
-        """Hand over without waiting. Policies may send and collect at the same time."""
+        """Hand over without waiting; thread-safe."""
         with self._arrived:
             self._boxes[receiver].append(delivery)
             self._arrived.notify_all()
 
     def _take(self, receiver: str, timeout: float) -> list[Delivery]:
-        """All that has arrived, each sender's in order; waits so many seconds at most for the first."""
+        """In each sender's order; waits at most `timeout` seconds for the first."""
         with self._arrived:
             self._arrived.wait_for(lambda: self._boxes[receiver], timeout)
             found, self._boxes[receiver] = self._boxes[receiver], []
         return found
 
     def collect(self, receiver: str, step: int, prompts: Sequence[str], behind: int = 0) -> Collected:
-        """What peers sent up to `step`; never raises for what a peer did. prompts: ids, in order. behind: steps that an author
-        may be behind before it is waited for; what is sent ahead by no more than that and one is kept."""
+        """What peers sent up to `step`; never raises for what a peer did. prompts: ids, in order. behind: steps that an
+        author may be behind before it is waited for; what is sent ahead by at most one step more is kept."""
         started = monotonic()
         deliveries, missing = self._receive(receiver, step, behind)
         waited = monotonic() - started
@@ -296,7 +296,7 @@ class Exchange:
         return Collected(tuple(record for record, _, _ in admitted), entries, missing, counts, waited)
 
     def _receive(self, receiver: str, step: int, behind: int) -> tuple[list[Delivery], tuple[str, ...]]:
-        """Deliveries until every author has finished the step or the time is up, and who had not."""
+        """Deliveries until every author has finished or the time is up, and who had not."""
         gate, end, reached = self._gates[receiver], monotonic() + self.deadline, self._reached[receiver]
         arrived = [*self._early.pop(receiver, {}).values(), *self._take(receiver, 0.0)]
         early, deliveries = self._early[receiver], list[Delivery]()
@@ -306,7 +306,7 @@ class Exchange:
                 reached[delivery.sender] = max(reached.get(delivery.sender, -1), claimed)
                 # who has collected what this receiver sent `behind` steps before publishes the next step at once
                 ahead = behind > 0 and step < delivery.step <= step + behind + 1
-                # One delivery an author and step: a flood is not worth keeping.
+                # one an author and step: a flood is not worth keeping
                 if not ahead or early.setdefault((delivery.sender, delivery.step), delivery) is not delivery:
                     deliveries.append(delivery)
             done = {author for author in gate.authors if reached.get(author, -1) >= step - behind}
@@ -319,7 +319,7 @@ class Exchange:
             arrived = self._take(receiver, left)
 
     def state(self) -> bytes:
-        """The receivers' memory, to checkpoint between steps, without messages under way."""
+        """The receivers' memory between steps, without messages under way."""
         return msgspec.msgpack.encode({to: gate.state() for to, gate in self._gates.items()}, order="deterministic")
 
     def restore(self, state: bytes) -> None:

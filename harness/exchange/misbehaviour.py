@@ -1,5 +1,5 @@
-"""Peers as conditions (ours): a policy misbehaves towards the others, not towards itself. A condition changes what is claimed
-(verdicts) or what is sent (messages)."""
+"""Peers as conditions (ours): a policy misbehaves towards others, not itself. A condition changes what is claimed
+(verdicts) or sent (messages)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
     """What is wrong with a peer."""
 
     def claim(self, right: Bool[np.ndarray, "A"], rng: np.random.Generator) -> Bool[np.ndarray, "A"]:
-        """The verdicts it claims for its answers, given the true ones."""
+        """The verdicts it claims, given the true ones."""
         return right
 
     def score(self, record: Scores, rng: np.random.Generator) -> Scores:
-        """What it says of another's answer, given what it finds."""
+        """What it says of an answer, given what it finds."""
         return record
 
     def transmit(self, step: int, messages: list[bytes], rng: np.random.Generator) -> list[bytes] | None:
@@ -107,14 +107,14 @@ def condition_of(options: Mapping[str, Any]) -> AnyCondition:
 
 
 class Sender:
-    """The sending side of one policy under a condition. seed: never of the regime."""
+    """Sends for one policy under a condition. seed: never of the regime."""
 
     def __init__(self, condition: Condition, seed: int) -> None:
         self.condition, self.seed = condition, seed
         self._waiting: deque[list[bytes]] = deque()
 
     def claimed(self, step: int, groups: Sequence[Group]) -> list[Group]:
-        """The groups with the verdicts that it claims, to publish from; invalid ones stay."""
+        """The groups with claimed verdicts; invalid ones stay."""
         answers = [answer for group in groups for answer in group.answers]
         right = np.array([answer.verdict.value == "right" for answer in answers], dtype=bool)
         claims = iter(self.condition.claim(right, np.random.default_rng([self.seed, step, 0])).tolist())
@@ -128,12 +128,12 @@ class Sender:
         return [replace(group, answers=tuple(map(claimed, group.answers))) for group in groups]
 
     def scored(self, step: int, records: Sequence[Record]) -> list[Record]:
-        """The records with what it says of others' answers."""
+        """The records with what it says of answers."""
         rng = np.random.default_rng([self.seed, step, 2])
         return [self.condition.score(r, rng) if isinstance(r, Scores) else r for r in records]
 
     def messages(self, step: int, honest: Sequence[bytes]) -> list[bytes] | None:
-        """What goes out instead of the honest messages; None is silence."""
+        """What goes out instead; None is silence."""
         self._waiting.append(list(honest))
         lag = self.condition.steps if isinstance(self.condition, Stale) else 0
         due = self._waiting.popleft() if len(self._waiting) > lag else []

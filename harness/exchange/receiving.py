@@ -65,8 +65,8 @@ class Learner(Protocol):
 
 @dataclass(frozen=True)
 class Received:
-    """What one learner may learn from in one step. admitted: records let in, with their rows. learnable: their answers that
-    neither THL nor the verifier refused. scored: own answers with the rows of their scores. kept_out: records not let in."""
+    """One step's experience. admitted: records let in, with their rows. learnable: their answers that neither THL nor
+    the verifier refused. scored: own answers with the rows of their scores."""
 
     inbox: Inbox = field(default_factory=Inbox)
     admitted: Sequence[tuple[Record, ExchangeRow]] = ()
@@ -86,12 +86,12 @@ class Received:
 
     @property
     def prompts(self) -> frozenset[str]:
-        """Ids of the prompts that a record is about."""
+        """Ids of prompts with a record."""
         return frozenset(r.prompt_id for r, _ in self.admitted)
 
     @property
     def answers(self) -> int:
-        """Answers and scores that the exchange let in."""
+        """Answers and scores let in."""
         return sum(isinstance(r, AnswerRecord | Scores) for r, _ in self.admitted)
 
     @property
@@ -111,14 +111,14 @@ class Received:
 
     @property
     def refused(self) -> int:
-        """Records refused by whomever."""
+        """By whomever."""
         return sum(not e.accepted for _, e in self.admitted) + self.kept_out
 
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Admission, retokenising and verification for a cell's learners. longest: tokens of an answer at most. scored: score peers'
-    answers (`Need.RECEIVER_OLD`). asks: the exchange of drafts."""
+    """Admission, retokenising and verification for a cell's learners. longest: tokens of an answer at most. scored:
+    score peers' answers (`Need.RECEIVER_OLD`). asks: the exchange of drafts."""
 
     exchange: Exchange
     sharing: Sharing
@@ -128,14 +128,14 @@ class Receiver:
     asks: Exchange | None = None
 
     def scores(self, learner: Learner, step: int, prompts: Sequence[Prompt]) -> list[Scores]:
-        """The learner's log-probabilities of the drafts that reach it, in one forward pass; refusals go into the rows."""
+        """The learner's log-probabilities of the drafts that reach it; refusals go into the rows."""
         assert self.asks is not None
         with learner.clock.phase("exchange"):
             collected = self.asks.collect(learner.name, step, [p.id for p in prompts])
             by_id = {p.id: p for p in prompts}
             admitted = list(zip(collected.records, collected.entries, strict=True))
             for record, entry in admitted:
-                if record.step != step:  # its author no longer waits for it
+                if record.step != step:  # its author no longer waits
                     entry.refuse(Refusal.STALE)
             carried = self.carry([(r, e) for r, e in admitted if e.accepted], learner, by_id)
         if not carried:
@@ -166,8 +166,8 @@ class Receiver:
         behind: int = 0,
         own: Sequence[Group] = (),
     ) -> Received:
-        """Receive, retokenise, verify and score; refusals go into the rows. earlier: prompts of earlier steps of which stale
-        records may speak. behind: as `Exchange.collect`. own: the step's groups, of which scores may speak."""
+        """Receive, retokenise, verify and score; refusals go into the rows. earlier: prompts of earlier steps, for
+        stale records. behind: as `Exchange.collect`. own: the step's groups, for scores."""
         if not self.exchange.authors(learner.name):
             return Received()
         with learner.clock.phase("exchange"):
@@ -224,14 +224,14 @@ class Receiver:
     def _placed(
         self, admitted: Sequence[tuple[Record, ExchangeRow]], learner: Learner, step: int, own: Sequence[Group]
     ) -> list[tuple[Scores, PeerScores, Answer, ExchangeRow]]:
-        """Scores on the tokens that the learner sampled, each chunk's sum by bytes; residuals go into the rows."""
+        """On the learner's sampled tokens, each chunk's sum by bytes; residuals go into the rows."""
         answers = {(g.prompt.id, i): a for g in own for i, a in sent(g)}
         fitting: list[tuple[Scores, ExchangeRow, Answer]] = []
         for record, entry in admitted:
             if not isinstance(record, Scores):
                 continue
             answer = answers.get((record.prompt_id, record.index)) if record.reader == learner.name else None
-            if record.step != step:  # an answer of that number is another one now
+            if record.step != step:  # that number is another answer now
                 entry.refuse(Refusal.STALE)
             elif answer is None or sum(record.pieces) != len(answer.text.encode()):
                 entry.refuse(Refusal.INCONSISTENT)

@@ -1,7 +1,7 @@
 """Stored experience, served later as if the peers sent it again (GRAFT's "stored logs").
 
-File: frames of length (4 bytes, big-endian), digest (16 bytes), msgpack payload; a digest covers its payload and the digest
-before it.
+File: frames of length (4 bytes, big-endian), digest (16 bytes), msgpack payload; a digest covers its payload and the
+last digest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MEMORY_STEPS = 64  # how far apart receivers' steps may be
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Messages of one author accepted at one step by at least one receiver."""
+    """An author's messages that at least one receiver accepted at one step."""
 
     step: int
     author: str
@@ -38,7 +38,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class ReplayWriter:
-    """Appends to `path` behind step `resume`; -1 begins anew. Raises StoreError if the frames to keep are not intact,
+    """Appends to `path` behind step `resume`; -1 begins anew. Raises StoreError if the frames to keep are damaged,
     DiskFullError."""
 
     def __init__(self, path: Path, resume: int = -1) -> None:
@@ -55,7 +55,7 @@ class ReplayWriter:
                         if frame.step > resume:
                             break
                         end, self._digest = end_of, digest
-            # another file under the name: a start of the cell that wakes up late writes on in the old one
+            # a new file: a start of the cell that wakes up late writes on in the old one
             new = path.with_name(f"{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
             if end:
                 shutil.copyfile(path, new)
@@ -65,7 +65,7 @@ class ReplayWriter:
             os.replace(new, path)
 
     def record(self, step: int, author: str, messages: Sequence[bytes]) -> None:
-        """Store what another receiver has not stored yet. Receivers may call it at the same time."""
+        """Store what no other receiver has stored yet. Thread-safe."""
         with self._recording, disk_errors(self.path):
             self._written = {key: kept for key, kept in self._written.items() if key[0] > step - MEMORY_STEPS}
             written = self._written.setdefault((step, author), set())
@@ -88,7 +88,7 @@ class ReplayWriter:
 
 
 class ReplaySource:
-    """A stored exchange, checked when opened. Raises StoreError if it is missing, altered or cut off."""
+    """A stored exchange. Raises StoreError if it is missing, altered or cut off."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,7 +114,7 @@ class ReplaySource:
         return found
 
     def serve(self, exchange: Exchange, step: int, authors: Sequence[str], share: float = 1.0, seed: int = 0) -> None:
-        """Send the step's messages in place of absent `authors`: of each author's a share, drawn by `seed`."""
+        """Send the step's messages in place of absent `authors`: a share of each one's, drawn by `seed`."""
         for author in authors:
             messages = self.messages(step, author)
             drawn = generator(seed, "replay", author, step).permutation(len(messages))
@@ -123,7 +123,7 @@ class ReplaySource:
 
 
 def _frames(file: BinaryIO, path: Path) -> Iterator[tuple[Frame, int, bytes]]:
-    """Frames in order, the offset where each ends, the digest so far."""
+    """With the offset where each ends, and the digest so far."""
     size = os.fstat(file.fileno()).st_size
     digest, offset = bytes(DIGEST_BYTES), 0
     while offset < size:

@@ -1,5 +1,5 @@
-"""Records as bytes, the format in which they are sent. Bytes from a peer are hostile until `decode` has returned, whose memory is
-bounded by the message's size."""
+"""Records as bytes. A peer's bytes are hostile until `decode` has returned, whose memory is bounded by the message's
+size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.experience.records import SHIPPED, Record, Refusal
 
 __all__ = ["decode", "encode"]
 
-MAX_MESSAGE_BYTES = 4 << 20  # the largest record that the types allow (text and three lists at their limits) fits in it
+MAX_MESSAGE_BYTES = 4 << 20  # fits the largest record that the types allow
 _encoder = msgspec.msgpack.Encoder()
 
 

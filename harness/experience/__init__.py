@@ -1,1 +1,1 @@
-"""What policies learn from: prompts, answers, groups, what peers send and why it was refused. Data only."""
+"""What policies learn from: prompts, answers, groups, peers' records. Data only."""

@@ -1,4 +1,4 @@
-"""Experience as a learner sees it: its own groups, and peers' answers in the learner's own tokens."""
+"""Experience as a learner sees it: its own groups, and peers' answers in its own tokens."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["Answer", "Group", "Inbox", "PeerAnswer", "PeerScores", "Prompt"]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A question. text: before the chat template. labels: what results are broken down by, such as skill, level or subject. hint:
-    where a question is asked again with one, the peer's answer: (author, id of the question, index)."""
+    """text: before the chat template. labels: what results are broken down by, such as skill or level. hint: where a
+    question is asked again with one, the peer's answer: (author, id of the question, index)."""
 
     id: str
     text: str
@@ -30,14 +30,14 @@ class Prompt:
 
     @property
     def of(self) -> str:
-        """Id of the question that this one repeats with a hint; empty for a question as it was drawn."""
+        """Id of the question that this one repeats with a hint, or empty."""
         return self.hint[1] if self.hint else ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """One answer in the learner's own tokens, with the final EOS when `finished`; text without it. logprobs: nats, of the
-    sampling distribution. closed: the harness ended it at a string, not the policy."""
+    """An answer in the learner's own tokens, with the final EOS when `finished`; text without it. logprobs: nats, of
+    the sampling distribution. closed: the harness ended it at a string, not the policy."""
 
     tokens: Int32[np.ndarray, "T"]
     logprobs: Float32[np.ndarray, "T"]
@@ -59,7 +59,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """All answers of one policy to one prompt at one step; records name one by its index here. version: optimiser updates
+    """One policy's answers to one prompt at one step; records name one by its index here. version: optimiser updates
     made."""
 
     prompt: Prompt
@@ -81,9 +81,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeerAnswer:
-    """A peer's answer in the learner's tokens, verified by the learner. index: in the author's group. aligned: (T,) the peer's
-    log-probabilities (nats) on these tokens; source_logprob, source_tokens: their sum and number over its own, EOS left out.
-    receiver_old: (T,) the learner's before the step's first update, where `needs` asks."""
+    """In the learner's tokens, verified by the learner. index: in the author's group. aligned: (T,) the peer's
+    log-probabilities (nats) on these tokens; source_logprob, source_tokens: their sum and number over its own, EOS left
+    out. receiver_old: (T,) the learner's before the step's first update, where `needs` asks."""
 
     author: str
     version: int
@@ -107,8 +107,9 @@ class PeerAnswer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeerScores:
-    """A peer's log-probabilities of one of the learner's own answers. index: in the own group's `answers`. aligned: (T,) nats,
-    on the answer's tokens; source_logprob, source_tokens: their sum and number over the peer's, EOS left out."""
+    """A peer's log-probabilities of one of the learner's own answers. index: in the own group's `answers`. aligned:
+    (T,) nats, on the answer's tokens; source_logprob, source_tokens: their sum and number over the peer's, EOS left
+    out."""
 
     author: str
     version: int
@@ -121,8 +122,8 @@ class PeerScores:
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """What one learner received for one step, by prompt id, in suite order of the authors. Each record type says which of these
-    it fills (`Record.inbox`). successes: only those that the learner's verifier finds right."""
+    """What a learner received for one step, by prompt id, in suite order of the authors. successes: only those that the
+    learner's verifier finds right."""
 
     answers: Mapping[str, tuple[PeerAnswer, ...]] = field(default_factory=dict)
     successes: Mapping[str, tuple[PeerAnswer, ...]] = field(default_factory=dict)

@@ -1,5 +1,5 @@
-"""What policies send to each other, and why a receiver refuses it. A record type is one declaration: fields of bounded size,
-what is sent of a group (`of`), what must hold of a peer's (`check`), where its receiver finds it (`inbox`)."""
+"""What policies send each other, and why a receiver refuses it. A record type declares fields of bounded size, what is
+sent of a group (`of`), what must hold (`check`), where it arrives (`inbox`)."""
 
 from __future__ import annotations
 
@@ -36,18 +36,19 @@ Pieces = Callable[[Answer], list[int]]
 """Byte length of each of an answer's tokens, final EOS left out; they sum to the text's length in bytes."""
 MAX_TEXT_BYTES = 1 << 20  # of a record's text, in UTF-8
 MAX_TOKENS = 1 << 17  # of one answer
-LOGPROB_SLACK = 1e-6  # rounding may lift the log-probability of a sure token a little above 0
-LOGPROB_FLOOR = -1e4  # no token was ever sampled at exp(-1e4); a lower claim attacks the ratio's denominator
+LOGPROB_SLACK = 1e-6  # rounding may lift a sure token's log-probability above 0
+LOGPROB_FLOOR = -1e4  # a lower claim attacks the ratio's denominator
 
 
 class Refusal(StrEnum):
-    """Why a message, a record or an author was refused.
+    """Why something was refused.
 
-    The message: `malformed`: no msgpack, cut off, nested too deeply, no UTF-8; `wrong_type`: no record; `not_finite`: or beyond
-    float32 training; `not_logprob`: positive; `inconsistent`: fields contradict each other; `empty`: nothing to learn from. The
-    header: `not_subscribed`: no such edge; `unknown_prompt`: not asked at that step; `future`: a step not reached; `version`:
-    contradicts an earlier record; `late`: nothing by the deadline. The content: `unverified`: not right, as claimed; `invalid`:
-    undecided; `untranslatable`: the receiver's tokenizer failed; `too_long`: more tokens than it is trained on.
+    The message: `malformed`: no msgpack, cut off, nested too deeply, no UTF-8; `wrong_type`: no record; `not_finite`:
+    or beyond float32 training; `not_logprob`: positive; `inconsistent`: fields contradict each other; `empty`: nothing
+    to learn from. The header: `not_subscribed`: no such edge; `unknown_prompt`: not asked at that step; `future`: a
+    step not reached; `version`: contradicts an earlier record; `late`: nothing by the deadline. The content:
+    `unverified`: not right, as claimed; `invalid`: undecided; `untranslatable`: the receiver's tokenizer failed;
+    `too_long`: more tokens than it trains on.
     """
 
     OVERSIZED = "oversized"
@@ -75,7 +76,7 @@ class Refusal(StrEnum):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
-    """Header of all records. version: optimiser updates that the author has made. inbox: the field of `Inbox` that it fills."""
+    """Header of all records. version: the author's optimiser updates. inbox: the field of `Inbox` that it fills."""
 
     inbox: ClassVar[Literal["answers", "successes", "values", "records", "scores"]] = "records"
     author: Name
@@ -94,13 +95,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown
         return cls(author=group.policy, version=group.version, step=group.step, prompt_id=group.prompt.id, **fields)
 
     def check(self) -> None:
-        """Raises ExchangeError for what the type cannot say: a number is not finite."""
+        """Raises ExchangeError for a number that is not finite."""
         if not all(map(math.isfinite, _floats(msgspec.to_builtins(self)))):
             raise ExchangeError(Refusal.NOT_FINITE, "a number is not finite")
 
 
 class AnswerRecord(Record, frozen=True, kw_only=True):
-    """A record with an answer, which the receiver retokenises and verifies. text: without EOS."""
+    """A record with an answer to retokenise and verify. text: without EOS."""
 
     inbox: ClassVar[Literal["answers", "successes"]] = "answers"
     index: Count
@@ -122,8 +123,8 @@ class AnswerRecord(Record, frozen=True, kw_only=True):
 
 
 class Rollout(AnswerRecord, frozen=True, kw_only=True, tag="rollout"):
-    """One answer with the author's log-probabilities (nats). tokens: the author's ids, EOS left out. pieces: bytes of each
-    token's text. noncanonical: share of tokens that encoding the text would not make."""
+    """An answer with the author's log-probabilities (nats). tokens: the author's ids, EOS left out. pieces: bytes of
+    each token's text. noncanonical: share of tokens that encoding the text would not make."""
 
     tokens: Annotated[list[Count], Meta(max_length=MAX_TOKENS)]
     logprobs: Annotated[list[float], Meta(max_length=MAX_TOKENS)]
@@ -135,7 +136,7 @@ class Rollout(AnswerRecord, frozen=True, kw_only=True, tag="rollout"):
 
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
-        """One record per answer that is sent."""
+        """One record per sent answer."""
         found = []
         for i, a in sent(group):
             end = a.tokens.size - a.finished
@@ -177,7 +178,7 @@ class TextRollout(AnswerRecord, frozen=True, kw_only=True, tag="text"):
 
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
-        """One record per answer that is sent."""
+        """One record per sent answer."""
         return [cls.about(group, index=i, text=a.text, finished=a.finished, reward=a.reward) for i, a in sent(group)]
 
 
@@ -203,7 +204,7 @@ class GroupValue(Record, frozen=True, kw_only=True, tag="value"):
 
 
 class Success(AnswerRecord, frozen=True, kw_only=True, tag="success"):
-    """Text of one answer that its author found right (SGT)."""
+    """Text of an answer that its author found right (SGT)."""
 
     inbox: ClassVar[Literal["successes"]] = "successes"
 
@@ -214,20 +215,20 @@ class Success(AnswerRecord, frozen=True, kw_only=True, tag="success"):
 
 
 class Draft(AnswerRecord, frozen=True, kw_only=True, tag="draft"):
-    """One own answer that peers are asked to score (`Need.SCORES`): it goes to those whose experience the author receives, and
-    `Scores` come back in the same step."""
+    """An own answer for peers to score (`Need.SCORES`): it goes to those whose experience the author receives; `Scores`
+    come back in the same step."""
 
     finished: bool
 
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
-        """One record per answer that is sent."""
+        """One record per sent answer."""
         return [cls.about(group, index=i, text=a.text, finished=a.finished) for i, a in sent(group)]
 
 
 class Scores(Record, frozen=True, kw_only=True, tag="scores"):
-    """The author's log-probabilities (nats) of the `index`-th answer that `reader` drafted, by the author's own tokens, each of so
-    many bytes (`pieces`). eos_logprob: 0 of an answer that was cut off."""
+    """The author's log-probabilities (nats) of the `index`-th answer that `reader` drafted, by the author's own tokens,
+    of `pieces` bytes each. eos_logprob: 0 of a cut-off answer."""
 
     inbox: ClassVar[Literal["scores"]] = "scores"
     reader: Name
@@ -254,7 +255,7 @@ def sent(group: Group) -> Iterator[tuple[int, Answer]]:
 
 
 def bounded(kind: type[Record]) -> None:
-    """Raises ValueError unless a plugin may declare the type: a tag of its own, fields of bounded size."""
+    """Raises ValueError unless a plugin may declare the type: its own tag, fields of bounded size."""
     if kind.__struct_config__.tag in {other.__struct_config__.tag for other in SHIPPED}:
         raise ValueError(f"{kind.__name__}: the tag {kind.__struct_config__.tag!r} is taken; give the type its own")
     info = inspect.type_info(kind)
@@ -296,7 +297,7 @@ def _floats(value: Any) -> Iterator[float]:
 
 
 def _logprobs(values: Sequence[float]) -> None:
-    # A sum is finite only if every summand is; NaN would escape min and max.
+    # NaN would escape min and max
     if not math.isfinite(sum(values)) or min(values) < LOGPROB_FLOOR:
         raise ExchangeError(Refusal.NOT_FINITE, "a log-probability is not finite")
     if max(values) > LOGPROB_SLACK:

@@ -1,1 +1,1 @@
-"""Results in the formats of others. The store and the journals are only read."""
+"""Results in others' formats; the store and journals are only read."""

@@ -1,12 +1,5 @@
-"""The finished cells of a suite as other programs read them.
-
-Parquet: tables. Cards: models' in the hub's own metadata, and beside them its evaluation results, a file for each registered
-dataset. lm-eval (0.4, `--output_path --log_samples`): a folder per policy of a cell; metrics keep our names, their filter is
-`none`; a sample line is one question under one way of asking, which `filter` says. Every Eval Ever (schema 0.3.0):
-`data/<collection>/<developer>/<model>/<uuid>.json`, `<uuid>_samples.jsonl` beside it; the developer is the placeholder `local`, the
-base is among the details. A question without any verdict has no line and is counted in `details`. Results whose prompts were not
-kept give records without samples.
-"""
+"""The finished cells of a suite as other programs read them (`docs/formats.md`). In lm-eval a sample line is one
+question under one way of asking, which `filter` says. In Every Eval Ever the base is among the details."""
 
 from __future__ import annotations
 
@@ -39,8 +32,8 @@ from harness.tasks.data import SETS, DataSet
 
 
 class Scored(NamedTuple):
-    """One metric of one policy on one task. error: over questions, None for a single one. repeats: answers to a question.
-    questions, answers: without those that `invalid` counts."""
+    """error: over questions, None for a single one. repeats: answers to a question. questions, answers: without those
+    that `invalid` counts."""
 
     task: str
     metric: str
@@ -61,7 +54,7 @@ class FinishedPolicy(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`suite__group__regime__seed__policy`, a folder's name."""
+        """`suite__group__regime__seed__policy`."""
         m = self.manifest
         return "__".join([m.suite, m.group, m.regime, str(m.seed), self.policy])
 
@@ -73,7 +66,8 @@ class FinishedPolicy(NamedTuple):
         return read_journal(self.folder)
 
     def asked(self) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
-        """Task, way and answers (rows of `samples`) of every question; none where prompts were not kept. Raises StoreError."""
+        """Task, way and answers (rows of `samples`) of every question; none where prompts were not kept. Raises
+        StoreError."""
         steps = {s.step for s in self.scores}
         rows = [r for r in self.contents.tables["samples"].to_pylist() if r["policy"] == self.policy]
         rows = [r for r in rows if r["checkpoint_step"] in steps and r["prompt"]]
@@ -90,13 +84,13 @@ class FinishedPolicy(NamedTuple):
         return Path(model).name if Path(model).is_absolute() else model
 
     def published(self, task: str) -> DataSet | None:
-        """The published set that a task's questions are, if they are."""
+        """The published set that a task's questions are, or None."""
         found = SETS.get(task)
         return found if found and self.manifest.identity.evaluation.get(task) == found.sha256 else None
 
 
 def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[FinishedPolicy]:
-    """Each policy of each finished cell that counts for the suite. Raises UsageError where there is none, StoreError."""
+    """Each policy of each finished cell that counts. Raises UsageError where there is none, StoreError."""
     found: dict[tuple[str, str], list[Scored]] = {}
     rows: list[dict[str, Any]] = snapshot.query(
         "SELECT cell, policy, task, metric, accuracy AS value, error, questions, answers, checkpoint_step AS step, repeats, "
@@ -117,8 +111,7 @@ def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[Fi
 
 
 def write_parquet(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
-    """Write `show`, `seeds`, `cells` and the store's tables, of cells that count, into `out`; gives their number. Raises
-    UsageError, StoreError, DiskFullError."""
+    """Write the tables, of cells that count; gives their number. Raises UsageError, StoreError, DiskFullError."""
     if suite not in suites(snapshot):
         raise UsageError(f"no results of a suite {suite!r}")
     shown = {"show": show_rows(snapshot, suite), "seeds": seed_rows(snapshot, suite)}
@@ -138,8 +131,8 @@ _NAMES = {"greedy": "greedy accuracy", "sampled": "mean accuracy of samples (avg
 
 
 def write_cards(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
-    """Write `<out>/<cell key>/<policy>/README.md` and `.eval_results/<task>.yaml` for each policy of each finished cell;
-    gives their number. Raises UsageError, StoreError, DiskFullError."""
+    """Write a README.md and `.eval_results/` per policy and cell; gives their number. Raises UsageError, StoreError,
+    DiskFullError."""
     count = 0
     for count, cell in enumerate(finished_cells(snapshot, results, suite), 1):  # noqa: B007
         folder = out / cell.manifest.key / cell.policy
@@ -151,7 +144,7 @@ def write_cards(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int
 
 
 def benchmarks(cell: FinishedPolicy) -> dict[str, EvalResultEntry]:
-    """By task, the score on each whole set of the hub: greedy where there is one, else the mean of samples."""
+    """By task, the score on each whole set of the hub: greedy, else the mean of samples."""
     limit = cell.manifest.config["evaluation"]["limit"]
     found: dict[str, EvalResultEntry] = {}
     for score in sorted((s for s in cell.scores if s.metric in _NAMES), key=lambda s: s.metric != "greedy"):
@@ -236,7 +229,7 @@ FILTER = "none"
 
 
 def write_lm_eval(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
-    """Write a folder per policy and cell below `out`; gives their number. Raises UsageError, StoreError, DiskFullError."""
+    """Write a folder per policy and cell; gives their number. Raises UsageError, StoreError, DiskFullError."""
     count = 0
     for count, cell in enumerate(finished_cells(snapshot, results, suite), 1):  # noqa: B007
         when = datetime.fromisoformat(cell.manifest.provenance.finished).replace(tzinfo=None)
@@ -329,7 +322,7 @@ Values = dict[tuple[str, str, str], float | None]
 
 
 def write_every_eval_ever(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
-    """Write a record per policy and cell below `out`; gives their number. Raises UsageError, StoreError, DiskFullError."""
+    """Write a record per policy and cell; gives their number. Raises UsageError, StoreError, DiskFullError."""
     count = 0
     for cell in finished_cells(snapshot, results, suite):
         values: Values = {

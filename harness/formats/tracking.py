@@ -1,5 +1,5 @@
-"""Journals as runs of a tracker, a cell each, afterwards or while they grow. A second look adds what is new; a cell resumed from
-an earlier checkpoint is written anew. Nothing leaves this machine without a login to W&B or WANDB_MODE."""
+"""Journals as runs of a tracker. A second look adds what is new; a cell resumed from an earlier checkpoint is written
+anew. Nothing leaves this machine without a login to W&B or WANDB_MODE."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ class WrittenPoints(msgspec.Struct, frozen=True):
 
 
 class NewPoints(NamedTuple):
-    """Points of a cell that a tracker has not yet. since: how many it has; at 0 what it holds is to go. renewed: how often
-    it went."""
+    """Points that a tracker lacks. since: how many it has; at 0 what it holds is to go. renewed: how often it went."""
 
     manifest: Manifest
     points: list[Point]
@@ -51,7 +50,7 @@ class NewPoints(NamedTuple):
     renewed: int
 
     def rows(self) -> Iterator[tuple[int, float, dict[str, float]]]:
-        """Step, time and values by `<policy>/<tag>`; every look makes the same rows."""
+        """Step, time and values by `<policy>/<tag>`; the same at every look."""
         for (step, at, *_), points in groupby(
             self.points, key=lambda p: (max(p.step, 0), p.at, p.policy, p.tag.partition("/")[0])
         ):
@@ -77,12 +76,12 @@ class Tracker:
         return self.folder / "harness" / manifest.suite / f"{manifest.key}.json"
 
     def write(self, new: NewPoints) -> None:
-        """Take points in; they are kept when it returns. Raises UsageError where the tracker cannot."""
+        """Take points in for good. Raises UsageError where the tracker cannot."""
         raise NotImplementedError
 
 
 def follow(results: Path, suite: str, tracker: Tracker) -> int:
-    """Bring the tracker up to the journals; returns the number of points written. Cells that cannot be read wait. Raises
+    """Bring the tracker up to the journals; returns the number of points written. Unreadable cells wait. Raises
     UsageError, StoreError."""
     count = 0
     for file in manifests(results, suite):
@@ -116,7 +115,7 @@ def _bring(manifest: Manifest, points: list[Point], tracker: Tracker) -> int:
     try:
         before = msgspec.json.decode(read_bytes(memory, _MAX_BYTES), type=WrittenPoints)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        before = WrittenPoints(digest="unknown")  # a look was interrupted before it could say so
+        before = WrittenPoints(digest="unknown")  # a look was interrupted
     if before.digest != _digest(points[: before.points]):  # resumed from an earlier checkpoint
         before = WrittenPoints(renewed=before.renewed + (before.points > 0))
     if new := points[before.points :]:
@@ -131,7 +130,7 @@ def _digest(points: list[Point]) -> str:
 
 
 def _points(folder: Path, manifest: Manifest) -> Iterator[Point]:
-    """Step by step, so that a growing journal only adds at the end: each step's numbers, then the final evaluation."""
+    """In order of steps, so that a growing journal only adds at the end."""
     at = datetime.fromisoformat(manifest.provenance.started).timestamp()
     tables = read_journal(folder).tables
     rows: list[tuple[int, bool, dict[str, Any]]] = []
@@ -187,8 +186,8 @@ class TensorBoard(Tracker):
 
 
 class Wandb(Tracker):
-    """In `<out>/wandb`, a run per cell; offline without a login. History only grows: a cell that is written anew becomes
-    the run `<key>-2`."""
+    """In `<out>/wandb`, a run per cell; offline without a login. History only grows: a renewed cell becomes the run
+    `<key>-2`."""
 
     def __init__(self, out: Path) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -226,8 +225,8 @@ class Wandb(Tracker):
 
 
 class Trackio(Tracker):
-    """`<out>/trackio/<suite>.db`, a run per cell, written by its storage class: its `init` starts threads and asks the hub
-    who is logged in."""
+    """`<out>/trackio/<suite>.db`, a run per cell, by its storage class: `init` starts threads and asks the hub for the
+    user."""
 
     def __init__(self, out: Path) -> None:
         self.folder = out / "trackio"
@@ -250,9 +249,7 @@ class Trackio(Tracker):
                 steps=[step for step, _, _ in rows],
                 timestamps=[datetime.fromtimestamp(at, UTC).isoformat() for _, at, _ in rows],
                 config={**new.details(), "_Group": m.group, "_Created": m.provenance.started},
-                log_ids=[
-                    f"{m.key}-{new.since}-{i}" for i in range(len(rows))
-                ],  # a look that was cut off adds nothing twice
+                log_ids=[f"{m.key}-{new.since}-{i}" for i in range(len(rows))],  # nothing is added twice
             )
         except (ValueError, OSError, sqlite3.Error) as error:
             raise UsageError(f"Trackio: {error}") from None
@@ -267,7 +264,7 @@ _TRACKERS = {
 
 
 def open_tracker(name: str, out: Path) -> Tracker:
-    """Raises UsageError for an unknown one, or one whose package is not installed."""
+    """Raises UsageError for an unknown or uninstalled one."""
     if name not in _TRACKERS:
         raise UsageError(f"--to {name}: one of {', '.join(_TRACKERS)}")
     kind, title, extra = _TRACKERS[name]

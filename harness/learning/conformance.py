@@ -48,7 +48,7 @@ class Situation:
         return Context(self.policies[0], self.policies, 1, np.random.default_rng(0), MAX_TOKENS, updates=2)
 
     def learn(self, regime: Regime) -> list[Term]:
-        """What the regime makes of it, of its second round too."""
+        """The regime's terms, its second round included."""
         context = self.context()
         hints = regime.hints(self.own, self.inbox, context)
         second = [self.again[hint.prompt_id] for hint in hints if hint.prompt_id in self.again]
@@ -76,7 +76,6 @@ def situations(regime: Regime) -> list[Situation]:
 def _situation(
     name: str, regime: Regime, policies: tuple[str, ...], rollouts: tuple[int, ...] = (4, 4, 4), invalid: float = 0.0
 ) -> Situation:
-    """Answers have tokens of their own; records are what the regime publishes."""
     rng, tag = np.random.default_rng(7), iter(range(1, 1_000_000))
     own: list[Group] = []
     again: dict[str, Group] = {}
@@ -180,7 +179,7 @@ def learns_with_all_that_may_be_searched(make: Make) -> None:
         return
     rng, defaults = np.random.default_rng(0), resolved(kind.Options())
     for trial in range(SAMPLED):
-        # the two ends of a range first, then anything
+        # a range's ends first
         drawn = {
             name: space.values[trial % len(space.values)]
             if isinstance(space, Choice)
@@ -255,7 +254,6 @@ def _check_numbers(at: str, term: Term, answer: TermAnswer) -> None:
 
 
 def _check_origin(at: str, situation: Situation, term: Term, answer: TermAnswer) -> None:
-    """The answer was given or received, and could be decided on."""
     _hold(term.source in ("own", "peer"), f"{at}: source {term.source!r}")
     prompt, inbox = answer.prompt_id, situation.inbox
     given: Sequence[Answer | PeerAnswer]

@@ -1,4 +1,4 @@
-"""The second round of a step: a peer's answer as a hint in the prompt, without what it would give away. No torch."""
+"""A step's second round: a peer's answer as a hint, without what it would give away. No torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.experience.answers import PeerAnswer
 
 __all__ = ["Hint", "without_answer"]
 
-WINDOW = 3  # words of a stretch that is tried as an answer
+WINDOW = 3  # words tried as an answer
 _WORD = re.compile(r"[^\s=,;:$]+")
 _EDGES = ".!?*\"'"
 Right = Callable[[Sequence[str]], Sequence[bool]]
@@ -19,7 +19,7 @@ Right = Callable[[Sequence[str]], Sequence[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """To sample a question again with a peer's answer in it. template: the prompt that is read, of `{question}` and `{hint}`."""
+    """A question asked again with a peer's answer. template: of its prompt, with `{question}` and `{hint}`."""
 
     prompt_id: str
     answer: PeerAnswer
@@ -27,9 +27,9 @@ class Hint:
 
 
 def without_answer(text: str, secrets: Iterable[str], stated: Callable[[str], str | None], right: Right) -> str:
-    """The longest beginning of `text` that gives nothing away: it ends before a box or a code fence, before a secret (white space
-    and, but for single characters, case apart) and before a stretch of words that the scorer takes for the answer. Empty where
-    that leaves nothing, or the scorer finds what is left right. stated: a response that says so (`Scorer.perfect`)."""
+    """The longest beginning of `text` that gives nothing away: it ends before a box, a code fence, a secret (white space and, but
+    for single characters, case apart) or words that the scorer takes for the answer. Empty where the scorer finds what is
+    left right. stated: a response that says so (`Scorer.perfect`)."""
     for secret in ("```", "\\boxed", *secrets):
         if found := _spelled(secret, text):
             text = text[: found.start()]

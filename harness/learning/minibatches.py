@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from harness.experience.answers import Prompt
 from harness.learning.terms import OLD, Denominator, Objective, OldLogprobs, Term, TermAnswer
 
-# the trainer's log-probabilities of answers to prompts under its present weights
+# the trainer's log-probabilities under its present weights
 Score = Callable[[Sequence[Prompt], Sequence[Int32[np.ndarray, "T"]]], Sequence[Float32[np.ndarray, "T"]]]
 
 
@@ -25,9 +25,9 @@ _APART = {"nll": "nll", "kl": "kl"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MiniBatch:
-    """What one optimiser update learns. update: its index in the step. terms: all of the step, each with the answers that fell
-    here. max_tokens: of `constant`. correction: C of min(exp(old - sampled), C), by which the objective of each own token is
-    multiplied; 0 for none."""
+    """One optimiser update. update: its index in the step. terms: all of the step, each with the answers that fell
+    here. max_tokens: of `constant`. correction: C of min(exp(old - sampled), C), the factor of each own token's objective; 0
+    for none."""
 
     update: int
     terms: tuple[Term, ...]
@@ -35,8 +35,8 @@ class MiniBatch:
     correction: float = 0.0
 
     def normaliser(self, objective: Objective) -> int:
-        """Divisor of all terms with this aggregation, own and peer, weight 0 or not, at least 1; terms without a ratio are counted
-        apart, by their form."""
+        """Divisor of all terms with this aggregation, whatever source and weight, at least 1; terms without a ratio are counted
+        apart, by form."""
         if objective.aggregation == "prompt":
             return max(1, len({answer.prompt_id for term in self.terms for answer in term.answers}))
         alike = [
@@ -115,9 +115,8 @@ def settle(
     old: OldLogprobs = "trainer",
     correction: float = 0.0,
 ) -> list[MiniBatch]:
-    """The mini-batches with every OLD filled in, before the step's first update: in the first mini-batch the trainer's is its
-    own forward pass. score: asked at most once, for later mini-batches. old: whose OLD is. Raises ValueError where an own
-    answer lacks `sampled`."""
+    """Every OLD filled in, before the step's first update; in the first mini-batch the trainer's is its own forward pass.
+    score: asked at most once, for later ones. Raises ValueError where an own answer lacks `sampled`."""
     waiting = [
         a for b in batches if b.update for t in b.terms for a in t.answers if a.denominator is OLD and can_move(t, a)
     ]

@@ -19,8 +19,7 @@ __all__ = ["Context", "Measured", "Need", "NoOptions", "Regime"]
 
 class Need(StrEnum):
     """What a regime needs besides records. ALIGNED: `PeerAnswer.aligned`. RECEIVER_OLD: `PeerAnswer.receiver_old`. SCORES:
-    `Inbox.scores`, what peers find of the learner's own answers, at the cost of a forward pass of theirs. GRADIENTS: calls of
-    `Regime.learnt`, at the cost of a copy of the gradient."""
+    `Inbox.scores`, which costs peers a forward pass. GRADIENTS: calls of `Regime.learnt`, which cost a copy of the gradient."""
 
     ALIGNED = "aligned"
     RECEIVER_OLD = "receiver_old"
@@ -59,7 +58,7 @@ class Regime:
     """One policy's instance of a regime. Options: a frozen dataclass of what a suite may set. shares: record types published.
     results_version: a plugin's own; None counts every change of its code. published: where formula and all defaults are, else
     empty. unequal_rollouts: whether policies may differ in rollouts, else unequal_reason. old_logprobs: whose OLD denominators
-    are, unless the suite says otherwise. peer_share: of peers' answers, what may be learnt at most, for plans."""
+    are by default. peer_share: of peers' answers, the most that is learnt, for plans."""
 
     Options: ClassVar[type] = NoOptions
     shares: ClassVar[frozenset[type[Record]]] = frozenset()
@@ -84,13 +83,13 @@ class Regime:
         return 0
 
     def publish(self, groups: Sequence[Group], pieces: Pieces) -> list[Record]:
-        """What the policy sends of its own groups: by default all that `shares` names."""
+        """What to send of own groups: by default all that `shares` names."""
         kinds = sorted(self.shares, key=lambda kind: kind.__name__)
         return [record for group in groups for kind in kinds for record in kind.of(group, pieces)]
 
     def hints(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Hint]:
-        """The second round: at most one hint a prompt. The harness cuts off the answer in them. The groups sampled with the rest
-        follow the others in `learn`; their `prompt.of` is the question's id."""
+        """The second round: at most one hint a prompt, off which the harness cuts the answer. Its groups follow the others in
+        `learn`; their `prompt.of` is the question's id."""
         return []
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:

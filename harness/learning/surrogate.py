@@ -15,10 +15,10 @@ from harness.learning.minibatches import FormCode, Packed, WeightCode
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnswerStatistics:
-    """What the surrogate did with each of A answers. active_tokens: with a nonzero gradient. clipped_tokens: that a bound took
-    it from; none for `nll` and `kl`. ratio_*: sums over the importance weights before clipping, times the tokens' weights; r is
-    1 for an answer of `nll`, and for each of its tokens where they have weights; `kl` has none. drift: the trainer's
-    log-probability at the step's start less the sampler's, nats; NaN where not known."""
+    """What happened to each of A answers. active_tokens: with a nonzero gradient. clipped_tokens: that a bound took it from;
+    none for `nll` and `kl`. ratio_*: sums over importance weights before clipping, times token weights; r is 1 for an answer
+    of `nll`, or for each token where tokens have weights; `kl` has none. drift: the trainer's log-probability at the
+    step's start less the sampler's, nats; NaN where not known."""
 
     loss: Float64[np.ndarray, "A"]
     active_tokens: Int64[np.ndarray, "A"]
@@ -30,8 +30,8 @@ class AnswerStatistics:
 
 
 def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, ""], AnswerStatistics]:
-    """Loss to minimise, and what happened to each answer. logp: nats, of the tokens in `packed`; carries the gradient. Losses
-    of several packs add up. Raises ValueError where the lengths differ."""
+    """The loss to minimise. logp: nats, of the tokens in `packed`; carries the gradient. Losses of several packs add up.
+    Raises ValueError where the lengths differ."""
     if logp.shape != packed.denominator.shape:
         raise ValueError(f"{logp.numel()} log-probabilities for {packed.denominator.size} tokens")
     counts = torch.as_tensor(packed.counts, device=logp.device)
@@ -73,7 +73,7 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
     log_ratio = torch.where(bounded, log_ratio, log_bound * log_ratio.detach().sign())  # no gradient beyond the bound
     ratio = log_ratio.exp()
 
-    # min(r A, clip(r) A) is r A except where the clip makes it smaller; `hard` clips on both sides whatever the sign of A.
+    # min(r A, clip(r) A) is r A unless the clip makes it smaller; `hard` clips both sides whatever the sign of A.
     above, below = ratio > high, ratio < low
     clipped = (
         torch.where(hard, above | below, (above & (advantage > 0)) | (below & (advantage < 0)))
@@ -83,7 +83,7 @@ def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, "
     )
     clamped = torch.minimum(torch.maximum(ratio, low), high).detach()
     value = torch.where(clipped, clamped, ratio) * clamped ** per_token(packed.exponent) * advantage
-    if truncated.any():  # the weight is cut at `high` and held, the gradient of the log-probability stays
+    if truncated.any():  # the weight is cut at `high`, the log-probability's gradient stays
         held = high * (1.0 + unbounded - unbounded.detach())
         value = torch.where(truncated, torch.where(above, held, ratio) * advantage, value)
     # `kl`: minus k3 of log(p / base), which is 1 - exp(-x) - x

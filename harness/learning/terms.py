@@ -1,5 +1,4 @@
-"""Terms: what a regime asks an engine to learn. Plain arrays, no torch. `learning.surrogate` is the one place that computes
-them."""
+"""What a regime asks an engine to learn, in plain arrays, without torch. `learning.surrogate` alone computes it."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ Ratio = Literal["token", "sequence", "cross"]
 Form = Literal["ppo", "hard", "truncated", "nll", "kl"]
 Aggregation = Literal["token", "answer", "prompt", "constant"]
 TokenWeight = Literal["one", "shaped", "slope", "unsure"]
-# Whose log-probabilities OLD stands for. Sampler and trainer are one policy, but may be two programs in half precision, whose
-# log-probabilities differ by more than GSPO's window is wide.
+# Whose log-probabilities OLD stands for. Sampler and trainer may differ in half precision by more than GSPO's window is wide.
 OldLogprobs = Literal["sampler", "trainer"]
 
 
@@ -35,9 +33,9 @@ OLD = Denominator.OLD
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """How log-probabilities become a number (docs/experience.md has each value's formula). ratio: `sequence` is GSPO's (arXiv
-    2507.18071), `cross` HACPO's (2603.02604). low, high: bounds of r. low_step: added to `low` at each further update of the
-    step. log_bound: of |log r|. aggregation: `constant` is Dr. GRPO's (2503.20783). token_weight: by the token's probability
+    """How log-probabilities become a number (formulas: docs/experience.md). ratio: `sequence` is GSPO's (arXiv
+    2507.18071), `cross` HACPO's (2603.02604). low, high: bounds of r. low_step: added to `low` at each further update.
+    log_bound: of |log r|. aggregation: `constant` is Dr. GRPO's (2503.20783). token_weight: by the token's probability
     now, without gradient; LUFFY's (2504.14945) use `gamma`, CHORD's (2508.11408) is `unsure`."""
 
     ratio: Ratio = "token"
@@ -81,20 +79,20 @@ class TermAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A number that goes from `first` to `last` over a run, along half a cosine."""
+    """From `first` to `last` over a run, along half a cosine."""
 
     first: float
     last: float
 
     def at(self, step: int, steps: int) -> float:
-        """At a step, from 1, of a run of `steps`."""
+        """Its value at `step`, from 1."""
         return self.last + (self.first - self.last) * (1 + cos(pi * (step - 1) / max(1, steps - 1))) / 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """Answers that share one objective. source: for bookkeeping only. order: lower ones are learnt first. schedule: of the
-    weight, which `scheduled` multiplies by its value."""
+    """Answers that share one objective. source: for bookkeeping only. order: lower ones are learnt first. schedule: multiplies
+    the weight."""
 
     name: str
     source: Literal["own", "peer"]
@@ -106,7 +104,7 @@ class Term:
 
 
 def scheduled(terms: Sequence[Term], step: int, steps: int) -> list[Term]:
-    """The terms with their weights of this step; one whose schedule is at 0 has no answers."""
+    """With this step's weights; a term whose schedule is at 0 has no answers."""
 
     def settled(term: Term, now: float) -> Term:
         return replace(term, answers=term.answers if now else (), weight=term.weight * now, schedule=None)

@@ -16,8 +16,8 @@ Method = Annotated[str, Meta(pattern=r"^[a-z0-9-]+$")]
 
 
 class PublishedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One policy under one method (base, grpo, gspo2, a regime's name, ...). source: table or figure. peer: empty for
-    independent training. values: by task, on the publication's scale."""
+    """One policy under a method (base, grpo, gspo2, a regime, ...). source: table or figure. peer: empty for independent
+    training. values: by task, on the publication's scale."""
 
     source: str
     group: str
@@ -29,8 +29,8 @@ class PublishedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A paper's numbers. metrics: how each benchmark was measured (`default` for the rest). suites: shipped ones that
-    repeat it. notes: what does not fit together."""
+    """A paper's numbers. metrics: by benchmark (`default` for the rest). suites: shipped ones that repeat it. notes: what does
+    not fit together."""
 
     key: str
     short: str
@@ -48,14 +48,14 @@ class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return value / 100 if self.scale == "percent" else value
 
     def metric(self, task: str) -> str:
-        """How the paper measured that benchmark, e.g. `best@30`."""
+        """Of a benchmark, e.g. `best@30`."""
         return self.metrics.get(task, self.metrics["default"])
 
     def beside(
         self, model: str, peers: Iterable[str], regime: str, variant: str, objective: str = "grpo", factor: int = 1
     ) -> PublishedRow | None:
-        """The row for the same model, peers (hub names) and method, if any. A variant that is no method of the paper counts only
-        as independent training, at the rollouts that its name says."""
+        """The row of this model, peers (hub names) and method, if any. A variant that the paper lacks counts only as
+        independent training, at the rollouts in its name."""
         method = variant if factor == 1 else ""
         if regime == "independent":
             method = _INDEPENDENT.get((objective, factor), "")
@@ -82,14 +82,14 @@ def _short(model: str) -> str:
 
 
 def names() -> tuple[str, ...]:
-    """The publications at hand, sorted."""
+    """Sorted."""
     files = resources.files(__name__).iterdir()
     return tuple(sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml")))
 
 
 @cache
 def load(name: str) -> Publication:
-    """One publication by name, e.g. `hacpo2026`. Raises UsageError where there is none."""
+    """By name, e.g. `hacpo2026`. Raises UsageError."""
     if name not in names():
         raise UsageError(f"unknown publication {name!r}; there are {', '.join(names())}")
     text = (resources.files(__name__) / f"{name}.yaml").read_bytes()

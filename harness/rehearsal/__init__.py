@@ -1,1 +1,1 @@
-"""The way of a suite of real models from start to table, rehearsed with tiny ones on this machine."""
+"""A suite of real models, rehearsed with tiny ones on this machine."""

@@ -1,5 +1,5 @@
 """A suite of real models, rehearsed: its checks in turn, with what is at fault replaced; then one tiny cell of every kind,
-trained, evaluated and shown as any other. Results lie in a folder of their own."""
+trained, evaluated and shown. Results lie in a folder of their own."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from harness.suite.schema import FileTask, Policy, Suite, Variant
 from harness.tasks.data import SETS, SOURCES
 from harness.tasks.data import load as load_data
 
-# Prefix of the rehearsal's suite, so that its results are kept apart
+# Keeps the rehearsal's results apart
 PREFIX = "rehearsal-"
-# What the full run is planned for where it does not fit this machine and nothing else is stated
+# Planned for where the full run does not fit this machine
 LARGE = "8xH100-80G"
-# Seconds without progress after which a cell's worker is hung
+# Without progress
 SECONDS = 300.0
 STEPS, PROMPTS, ROLLOUTS, TOKENS, QUESTIONS = 2, 2, 4, 32, 2
 SMALL_VLLM = {"rollout_memory": 0.05, "rollout_sequences": 16}
 TASK = re.compile(r"evaluation\.tasks\[(\d+)\]")
-# Engine options that a rehearsal takes over, as far as its engine has them; the layout is this machine's
+# Of the suite's engine options; the layout is this machine's
 KEPT_OPTIONS = ("dtype", "zero_stage", "gradient_checkpointing", "lora", "checkpointing")
 
 
@@ -62,7 +62,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Rehearsed(msgspec.Struct, frozen=True):
-    """One cell. peers: answers and values that arrived and that were refused."""
+    """received, refused: peers' records."""
 
     cell: str
     state: str
@@ -89,7 +89,7 @@ class Rehearsal(msgspec.Struct, kw_only=True):
 def examine(
     name: str, results: Path, root: Path, overrides: Sequence[str] = (), inventory: str | None = None
 ) -> tuple[Rehearsal, Prepared, Plan]:
-    """What the checks of the full run find, the suite without it, and its plan. Arguments and errors as of `rehearse`."""
+    """What the full run's checks find, the suite mended, and its plan. Arguments and errors as of `rehearse`."""
     source = str(find(name))
     suite = load(name, overrides)
     rules.check_roots(suite, Path(source), overrides)
@@ -120,8 +120,8 @@ def rehearse(
     inventory: str | None = None,
     only: str | None = None,
 ) -> tuple[Rehearsal, Plan]:
-    """results: of the full run, which is left alone. root: where the rehearsal writes. inventory: what the full run is planned for.
-    Raises UsageError for a suite that cannot be rehearsed, InfeasibleError where even tiny cells do not fit."""
+    """results: of the full run, left alone. root: where the rehearsal writes. inventory: for the full run's plan. Raises
+    UsageError for a suite that cannot be rehearsed, InfeasibleError where even tiny cells do not fit."""
     report, prepared, plan = examine(name, results, root, overrides, inventory)
     kinds = {cell.kind for cell in select(prepared.every, only)}
     with watched("making stand-ins"):
@@ -142,7 +142,7 @@ def rehearse(
 
 
 def _with_tokenizer(policy: Policy, place: str, root: Path, report: Rehearsal) -> Policy:
-    """With another tokenizer beside the same config where its own would fail."""
+    """With another tokenizer where its own would fail."""
     from harness.rehearsal import standins
 
     own = at_hand(policy)
@@ -167,9 +167,8 @@ def _replaced(policy: Policy, folder: Path) -> Policy:
 def _checked(
     suite: Suite, source: str, results: Path, root: Path, inventory: str | None, report: Rehearsal
 ) -> tuple[Prepared, Plan]:
-    """Until nothing more is found: each refusal is noted under its name, and what is at fault is replaced. The plan is that of the
-    suite as it was given, as far as that can be planned."""
-    given = suite
+    """Until nothing more is found: each refusal is noted, and what is at fault replaced. The plan is of the given suite, as far
+    as that can be planned."""
     given = suite
     while True:
         try:
@@ -194,14 +193,13 @@ def _checked(
 
 
 def _plan(given: Suite, mended: Prepared, results: Path, inventory: str | None) -> Plan:
-    """Of the suite as it was given; of the mended one where that has none."""
     with suppress(SuiteError):
         return plan_for(prepare_suite(given, mended.source, results).looked(), inventory)
     return plan_for(mended, inventory)
 
 
 def _place(given: Suite, mended: Suite, path: str) -> str:
-    """As the given suite counts, of whose evaluation tasks some are gone."""
+    """By the given suite, of whose evaluation tasks some are gone."""
     found = TASK.match(path)
     if not found:
         return path
@@ -221,7 +219,6 @@ def _check_data(suite: Suite, source: str) -> None:
 
 
 def _mended(suite: Suite, error: SuiteError, root: Path) -> tuple[str, Suite] | None:
-    """The fault's name, and the suite without it."""
     place = error.path or error.problem
     if place.startswith("engine_options.max_length"):
         options = {key: value for key, value in suite.engine_options.items() if key != "max_length"}
@@ -253,7 +250,7 @@ def _kind_of(task: str | FileTask) -> str:
 
 
 def _check_keys(prepared: Prepared, report: Rehearsal) -> None:
-    """Two cells with one key, in the suite or beside it in the results."""
+    """Two cells with one key, here or in the results."""
     labels: dict[str, set[str]] = {}
     for cell in prepared.every:
         labels.setdefault(cell.key, set()).add(cell.label)
@@ -271,7 +268,7 @@ def _check_keys(prepared: Prepared, report: Rehearsal) -> None:
 
 
 def _scaled(suite: Suite, report: Rehearsal) -> Suite:
-    """The suite with short runs on the engine that can be had; what is left out is noted."""
+    """Short runs on the engine that can be had; what is left out is noted."""
     note, training, evaluation = report.not_rehearsed.append, suite.training, suite.evaluation
     report.engine = suite.engine if catalogue.info(suite.engine).available else "embedded"
     if report.engine != suite.engine:
@@ -326,7 +323,7 @@ def _scaled(suite: Suite, report: Rehearsal) -> Suite:
 
 
 def _with_standins(suite: Suite, kinds: set[str], source: str, root: Path, report: Rehearsal) -> Prepared:
-    """Cells of these kinds; every model is a tiny one that is taught a question of each step."""
+    """Every model is a tiny one that is taught a question of each step."""
     from harness.rehearsal import standins
 
     made: dict[str, Path] = {}
@@ -400,7 +397,7 @@ def _shares(cell: Cell) -> bool:
 
 
 def _heard(folder: Path) -> dict[tuple[str, str], Counter[str]]:
-    """By author and receiver how many records a cell's ledger has by reason of refusal; accepted ones have none."""
+    """By author and receiver: records by reason of refusal; accepted ones have none."""
     ledger = read_journal(folder).tables.get("exchanges")
     found: dict[tuple[str, str], Counter[str]] = {}
     for row in [] if ledger is None else ledger.to_pylist():

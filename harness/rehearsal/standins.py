@@ -1,5 +1,5 @@
-"""Tiny models in place of a suite's: the same architecture with few narrow layers, their own tokenizers and chat templates where
-they are here, else ones of the same kind. They are taught some questions, so that answers are now right, now wrong."""
+"""Tiny models of the same architectures as a suite's, with their own tokenizers and chat templates where they are here, else
+ones of the same kind. They are taught some questions, so that answers are now right, now wrong."""
 
 from __future__ import annotations
 
@@ -34,34 +34,33 @@ TOKENIZER_FILES = (
     "chat_template",
     "generation_config",
 )
-# Of every stand-in, where its architecture has the setting
+# Where the architecture has the setting
 WIDTH = {
     "hidden_size": 64, "num_attention_heads": 2, "head_dim": 32, "intermediate_size": 128, "moe_intermediate_size": 64,
     "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
 }  # fmt: skip
 LAYERS, MOST_LAYERS = 2, 4
-# Rows of Llama 3's vocabulary, whose tokenizer joins up to three digits; the others' stand-ins have single digits
+# Rows of Llama 3's vocabulary, whose tokenizer joins up to three digits; others have single digits
 LLAMA3 = 128_256
 SPECIAL = {
     False: ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
     True: ["<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
 }
-# ChatML, or roles between header tokens as Llama 3 has them
+# ChatML, or Llama 3's header tokens
 TEMPLATE = {
     False: "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
     True: "{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content }}<|eot_id|>{% endfor %}"
     "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
 }
-# Passes over the taught questions at most, and the surprise (nats) of a whole answer at which they end: every other is
-# right
+# Passes at most, and the surprise (nats) of a whole answer at which they end: every other is right
 ROUNDS, LEARNING_RATE, SURPRISE = 80, 3e-3, 0.7
-# Of a stand-in's first weights: smaller ones learn slowly at this width
+# Of first weights: smaller ones learn slowly at this width
 DEVIATION = 0.1
 
 
 def fault_of(policy: Policy, folder: Path) -> tuple[str, str] | None:
-    """What a policy's own tokenizer or chat template would make a run fail with: its name and the sentence."""
+    """What a run would fail with in tokenizer or chat template: name and sentence."""
     name = "tokenizer"
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -72,7 +71,7 @@ def fault_of(policy: Policy, folder: Path) -> tuple[str, str] | None:
         open_vocabulary(folder, policy.chat, policy.name)
     except EngineError as error:
         return name, str(error)
-    except Exception as error:  # what the library makes of damaged files has no common base
+    except Exception as error:  # the library's errors have no common base
         return name, f"{policy.name}: {folder}: does not open: {in_one_line(error)}"
     return None
 
@@ -83,13 +82,13 @@ def takes_system(folder: Path) -> bool:
     turns = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
     try:
         tokenizer.apply_chat_template(turns, tokenize=False)
-    except Exception:  # a template is a foreign program, and fails with errors of its own
+    except Exception:  # a template fails with errors of its own
         return False
     return True
 
 
 def write_tokenizer(folder: Path, config: Mapping[str, Any], own: Path | None) -> None:
-    """With the model's full config, so that a plan is of the model. own: a folder that has the model's tokenizer."""
+    """With the model's full config, for the plan. own: a folder with the model's tokenizer."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(dict(config)))
     if own is not None:
@@ -117,7 +116,7 @@ def write_tokenizer(folder: Path, config: Mapping[str, Any], own: Path | None) -
 
 
 def write_model(folder: Path, source: Path) -> None:
-    """Random weights of the architecture in `source`, which `write_tokenizer` has written. Raises UsageError."""
+    """Random weights, beside what `write_tokenizer` wrote in `source`. Raises UsageError."""
     raw = json.loads((source / "config.json").read_text())
     tokenizer: Any = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
     try:
@@ -128,7 +127,7 @@ def write_model(folder: Path, source: Path) -> None:
             for parameter in model.parameters():
                 if parameter.dim() > 1:
                     torch.nn.init.normal_(parameter, std=DEVIATION)
-    except Exception as error:  # a config.json is anyone's data, and others' modelling code does what it likes
+    except Exception as error:  # anyone's config, others' code
         raise UsageError(f"{source.name}: no tiny model can be built from its config: {in_one_line(error)}") from error
     model.save_pretrained(folder)
     for file in source.iterdir():
@@ -137,7 +136,7 @@ def write_model(folder: Path, source: Path) -> None:
 
 
 def _shrunk(raw: Mapping[str, Any], tokenizer: Any) -> PretrainedConfig:
-    """One layer of every kind that the model has; of lists with a figure for each layer theirs are kept."""
+    """One layer of every kind; lists with a figure for each layer keep theirs."""
     fields = {
         name: value for name, value in raw.items() if name not in {"model_type", "quantization_config", "auto_map"}
     }
@@ -158,7 +157,7 @@ def _shrunk(raw: Mapping[str, Any], tokenizer: Any) -> PretrainedConfig:
 
 
 def teach(folder: Path, policy: Policy, prompts: Sequence[Prompt]) -> None:
-    """Each question's gold in a box, until about one answer in two is right."""
+    """Each gold in a box, until about one answer in two is right."""
     engine = EmbeddedEngine(policy.name, folder, chat=policy.chat, device="cpu", dtype="fp32")
     answers = []
     for prompt in prompts:

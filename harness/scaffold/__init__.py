@@ -1,7 +1,6 @@
-"""`harness new-regime NAME` and its like: a plugin package that installs, passes its contract's test and runs.
+"""`harness new-regime NAME` and its like: a plugin package that installs, runs and passes its contract's test.
 
-Its files are the templates in the folder of its kind, and of its flavour where it has one (`regime-hints`), with $name, $module,
-$title, $group, $kind and $noun; NAME in a path is the module.
+Templates are in the folders of its kind and flavour (`regime-hints`); NAME in a path is the module.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ LONGEST = 40
 
 
 def write_package(plugins: PluginRegistry[Any], name: str, into: Path, flavour: str = "") -> Path:
-    """Returns its folder, `into`/NAME. Raises UsageError where the name cannot be a plugin's and a module's, or is taken,
-    and where the folder exists or cannot be written."""
+    """Returns `into`/NAME. Raises UsageError for a name that is unfit or taken, or a folder that exists or cannot be
+    written."""
     module = name.replace("-", "_")
     noun = f"{'an' if plugins.noun[0] in 'aeiou' else 'a'} {plugins.noun}"
     if not NAME.fullmatch(name) or len(name) > LONGEST or keyword.iskeyword(module):
@@ -49,13 +48,13 @@ def write_package(plugins: PluginRegistry[Any], name: str, into: Path, flavour: 
 
 
 def flavours(plugins: PluginRegistry[Any]) -> list[str]:
-    """What `flavour` may be."""
+    """Possible values of `flavour`."""
     kind = plugins.group.removeprefix("harness.").removesuffix("s")
     return sorted(folder.name.removeprefix(f"{kind}-") for folder in TEMPLATES.glob(f"{kind}-*"))
 
 
 def rendered(plugins: PluginRegistry[Any], name: str, flavour: str = "") -> dict[str, str]:
-    """The package's files: texts by path."""
+    """Texts by path."""
     kind, module = plugins.group.removeprefix("harness.").removesuffix("s"), name.replace("-", "_")
     title = "".join(part.capitalize() for part in name.split("-"))
     words = {"name": name, "module": module, "title": title, "group": plugins.group, "kind": kind, "noun": plugins.noun}

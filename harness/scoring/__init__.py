@@ -1,1 +1,1 @@
-"""Ways to decide whether an answer is right."""
+"""The scorers that come with the harness."""

@@ -1,4 +1,4 @@
-"""Which scorers there are. Nothing heavy is imported."""
+"""The scorers by name; imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PLUGINS: PluginRegistry[Scorer] = PluginRegistry("harness.scorers", "scorer", Sc
 
 @dataclass(frozen=True, slots=True)
 class ScorerInfo:
-    """error: why it does not load. remark: what this machine cannot give it."""
+    """error: why it does not load. remark: `Scorer.remark`."""
 
     name: str
     summary: str

@@ -1,4 +1,4 @@
-"""What every scorer must do, as checks that raise AssertionError; it runs in the verifier's processes.
+"""Checks of a scorer in the verifier's processes; they raise AssertionError.
 
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
 def test_scorer(check): check("my-scorer")

@@ -1,4 +1,4 @@
-"""Readings that published numbers were made with, written anew."""
+"""Readings behind published numbers, written anew."""
 
 from __future__ import annotations
 
@@ -106,13 +106,13 @@ def _same_by_algebra(gold: str, said: str) -> bool:
     import sympy
 
     reference = _read(gold)
-    if reference is None:  # a gold in words has been compared as text
+    if reference is None:  # words were compared as text
         return False
     if (answer := _read(said)) is None:
         return False
     try:
         return bool(reference == answer or sympy.simplify(reference - answer) == 0)
-    except (TypeError, ValueError, AttributeError, NotImplementedError):  # things without a difference: relations, sets
+    except (TypeError, ValueError, AttributeError, NotImplementedError):  # relations, sets
         return False
 
 
@@ -121,5 +121,5 @@ def _read(text: str) -> Any:
 
     try:
         return latex2sympy(text)
-    except Exception:  # the parser raises anything; what it cannot read is no expression
+    except Exception:  # the parser raises anything
         return None

@@ -1,4 +1,4 @@
-"""The same text, or the same letter."""
+"""Equality of text or letter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that are programs: unit tests in a process with limits (docs/tasks.md says what it does not hold off)."""
+"""Programs as answers, unit-tested in a process with limits (docs/tasks.md)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 class Python(Scorer):
     """A Python program that passes the task's unit tests, in a process with limits and without network where the kernel allows"""
 
-    cpu_seconds = 2.0  # of the scorer itself, which waits
+    cpu_seconds = 2.0  # of the waiting scorer
     wall_seconds = 2 * (START_SECONDS + WALL_SECONDS) + 20.0
     examples = (
         ("assert f(2) == 4", "```python\ndef f(x):\n    return x * x\n```", True),
@@ -58,13 +58,13 @@ class Python(Scorer):
         if not program:
             return Score(False, reason="missing")
         outcome = run(program, gold)
-        if outcome.killed:  # by the machine's lack of memory, or by itself: it is itself if it happens again
+        if outcome.killed:  # if it happens again, not by the machine's lack of memory
             outcome = run(program, gold)
         return Score(outcome.passed, program, "" if outcome.passed else outcome.why)
 
 
 class Outcome(NamedTuple):
-    """killed: by a signal that may have come from outside."""
+    """killed: by a signal, perhaps from outside."""
 
     passed: bool
     why: str = ""
@@ -79,7 +79,7 @@ def program_in(text: str) -> str:
 
 
 def run(program: str, tests: str) -> Outcome:
-    """Raises Undecided where the sandbox fails before the program has begun."""
+    """Raises Undecided where the sandbox fails before the program."""
     with tempfile.TemporaryDirectory(prefix="harness-python-", ignore_cleanup_errors=True) as folder:
         try:
             process = subprocess.Popen(
@@ -102,7 +102,7 @@ def _watched(process: subprocess.Popen[bytes], heard: FileIO, asking: FileIO, pr
         say(asking, program.encode("utf-8", "replace"))
         if (ran := hear(heard, WALL_SECONDS)) != b"ran":
             return _ended(process, ran)
-        token = os.urandom(16).hex().encode()  # after the program has run: it cannot have kept it
+        token = os.urandom(16).hex().encode()  # the program has ended without it
         say(asking, token)
         say(asking, tests.encode("utf-8", "replace"))
     except BrokenPipeError:

@@ -1,8 +1,8 @@
-"""The process in which a program and its tests run, without site packages or anything of ours.
+"""Runs a program and its tests, without site packages and our code.
 
     python -I -S sandbox.py CPU_SECONDS MEMORY
 
-The token that says "passed" comes with the tests, once the program has ended.
+The token that says "passed" comes once the program has ended.
 """
 
 import ctypes
@@ -53,7 +53,7 @@ def _limit(which: int, soft: int, hard: int) -> None:
 
 def _run(says: int, source: bytes, name: str, space: dict[str, object]) -> None:
     try:
-        exec(compile(source, name, "exec"), space)  # what this process is for; its limits are set before
+        exec(compile(source, name, "exec"), space)  # under limits
     except BaseException as error:
         _say(says, b"failed in the " + name.encode() + b": " + type(error).__name__.encode("ascii", "replace")[:40])
         os._exit(0)

@@ -36,10 +36,10 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_SECONDS = 4.0
 MAX_FILES = 10_000
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
-# Of an address that the environment gives, as HF_ENDPOINT may
+# As HF_ENDPOINT may have
 _CREDENTIALS = re.compile(r"//[^/@\s]*@")
 _LEAST_REMEMBERED_BYTES = 1 << 20
-# A file changed more recently than this may change again without another time stamp
+# A file changed more recently may change again with the same time stamp
 _SETTLED_NS = 2_000_000_000
 _ANNOUNCED_BYTES = 2 << 30
 # (share done, a few words)
@@ -85,8 +85,7 @@ def unpinned(policy: Policy) -> bool:
 def base_folder(
     policy: Policy, seed: int, progress: Progress | None = None, options: Mapping[str, Any] = MappingProxyType({})
 ) -> Path:
-    """The policy's start weights. options: the embedded engine's. Raises CellError for a base without the competence that RL needs,
-    DataError."""
+    """The policy's start weights. options: the embedded engine's. Raises CellError for a base too weak for RL, DataError."""
     if policy.is_micro:
         from harness.engines.embedded.warmup import base_checkpoint
 
@@ -148,13 +147,12 @@ def at_hand(policy: Policy) -> Path | None:
 
 
 def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) -> Path:
-    """From the hub, else the cache."""
     from huggingface_hub import is_offline_mode, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
     from huggingface_hub.utils.tqdm import tqdm
 
     class HeartbeatTqdm(tqdm):
-        """A download in progress counts as progress of the worker."""
+        """A download counts as progress."""
 
         def update(self, n: float | None = 1) -> Any:
             phases.beat()
@@ -169,7 +167,7 @@ def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) ->
                     local_files_only=cached, **options,
                 )
             )  # fmt: skip
-        except Exception as error:  # the hub's, its HTTP client's and the disk's have no common base
+        except Exception as error:  # these have no common base
             failures.append(error)
     cause = "HF_HUB_OFFLINE is set" if offline else "the hub does not answer"
     absent = isinstance(failures[0], LocalEntryNotFoundError)
@@ -206,7 +204,7 @@ def loaded_commit(base: Path) -> str:
 
 
 def _commit_of(model: str, revision: str, online: bool) -> str | None:
-    """As downloaded, noted earlier, or said within HUB_SECONDS; in a thread, as name resolution has no time-out."""
+    """As downloaded, noted earlier, or said within HUB_SECONDS, in a thread: name resolution has no time-out."""
     from huggingface_hub import constants
 
     ref = hub_cache(model) / "refs" / revision
@@ -221,7 +219,7 @@ def _commit_of(model: str, revision: str, online: bool) -> str | None:
     def ask() -> None:
         from huggingface_hub import HfApi
 
-        with suppress(Exception):  # no network, no such model, no access: all leave the commit unknown
+        with suppress(Exception):  # whatever the cause, the commit stays unknown
             said.append(str(HfApi().model_info(model, revision=revision, timeout=HUB_SECONDS).sha))
 
     if online and not constants.HF_HUB_OFFLINE:
@@ -235,7 +233,7 @@ def _commit_of(model: str, revision: str, online: bool) -> str | None:
 
 
 def content_digest(folder: Path) -> str:
-    """Of names and bytes of all files but hidden ones and *.md, links followed. Raises DataError."""
+    """Of all files but hidden ones and *.md, links followed. Raises DataError."""
     try:
         listed = list(itertools.islice(folder.rglob("*"), MAX_FILES + 1))
         if len(listed) > MAX_FILES:
@@ -277,6 +275,6 @@ def _file_digest(path: Path) -> str:
 
 
 def _remember(note: Path, content: bytes) -> None:
-    with suppress(OSError, StoreError, DiskFullError):  # a cache that cannot be written costs time, nothing else
+    with suppress(OSError, StoreError, DiskFullError):  # without a cache it only takes longer
         note.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(note, content)

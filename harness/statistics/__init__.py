@@ -1,6 +1,6 @@
 """Intervals, paired comparisons, verdicts, tie groups and power; no torch.
 
-Everywhere: the last axis runs over seeds (or questions, as named), NaN means missing, accuracies are in [0, 1].
+The last axis runs over seeds (or questions, as named), NaN means missing, accuracies are in [0, 1].
 """
 
 from harness.statistics.comparison import (

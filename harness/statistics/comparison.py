@@ -1,7 +1,7 @@
-"""One rule for everything that is said about significance: gains, verdicts, tie groups, p-values and their intervals.
+"""One rule of significance for gains, verdicts, tie groups, p-values and their intervals.
 
-A family is all that is compared for one policy and metric: every group and benchmark (a panel each), their mean, and whether
-they differ.
+A family is all that is compared for one policy and metric: every group and benchmark (a panel each), their mean, and
+whether they differ.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ Panels = Float[np.ndarray, "*draws panels regimes seeds"]
 
 
 def paired(ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, noise: ArrayLike | None = None) -> Estimate:
-    """Differences by seed along the last axis; a pair with a NaN is missing. noise: the variance of each difference, the sum of
-    both sides' `sampling_variance`."""
+    """Differences by seed along the last axis; a pair with a NaN is missing. noise: each difference's variance, the sum
+    of both `sampling_variance`."""
     return mean_interval(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64), level, noise)
 
 
 def holm(p_values: Float[np.ndarray, "... k"], weights: ArrayLike = 1.0, alpha: float = ALPHA) -> tuple[Array, Array]:
-    """Holm's step-down correction of a family in each row (Scand. J. Statist. 6, 1979); weights: of each test (section 4). NaN
-    p-values do not count.
+    """Holm's step-down correction of a family in each row (Scand. J. Statist. 6, 1979); weights: of each test (section
+    4). NaN p-values do not count.
 
-    Returns adjusted p-values, and the level of each one's interval: that of the step at which it was tested, so that it leaves
-    out 0 exactly where the adjusted p-value is at most alpha.
+    Returns adjusted p-values, and each one's level: its interval leaves out 0 exactly where the adjusted p-value is at
+    most alpha.
     """
     p = np.asarray(p_values, dtype=np.float64)
     known = ~np.isnan(p)
@@ -67,11 +67,11 @@ def holm(p_values: Float[np.ndarray, "... k"], weights: ArrayLike = 1.0, alpha: 
 
 
 def minimum_detectable(error: ArrayLike, n: ArrayLike, power: float = 0.8, level: ArrayLike = 0.95) -> Array:
-    """The smallest true difference that a paired t test over n seeds finds with that power, in the unit of `error` (of the mean
-    difference); NaN where n < 2. By the noncentral t distribution, the far tail left out."""
+    """The smallest true difference that a paired t test over n seeds finds with that power, in the unit of `error` (of
+    the mean difference); NaN where n < 2. By the noncentral t distribution, without the far tail."""
     from scipy.special import nctdtrinc, stdtrit
 
-    # the inverse function is slow, and most are alike
+    # the inverse is slow, and most are alike
     each = np.stack(np.broadcast_arrays(n, level)).reshape(2, -1)
     (counts, levels), place = np.unique(each, axis=1, return_inverse=True)
     freedom = np.maximum(counts - 1, 1)
@@ -86,8 +86,8 @@ def _errors_to_detect(seeds: int, power: float, level: float) -> float:
 
 
 def seeds_to_detect(spread: float, effect: float, power: float = 0.8, level: float = 0.95) -> int | None:
-    """The fewest seeds (from 2) with which a paired t test finds a difference of `effect` with the given power; None beyond
-    MOST_SEEDS. spread: standard deviation of the differences between seeds."""
+    """The fewest seeds (from 2) with which a paired t test finds `effect` with that power; None beyond MOST_SEEDS.
+    spread: standard deviation of the seeds' differences."""
 
     def enough(seeds: int) -> bool:
         return bool(_errors_to_detect(seeds, power, level) * (spread / np.sqrt(seeds)) <= effect)
@@ -98,9 +98,9 @@ def seeds_to_detect(spread: float, effect: float, power: float = 0.8, level: flo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tests:
-    """All tests of one family (or several along the first axes): panels, and behind them their mean. difference, p, level,
-    planned: of each pair, row minus column; adjusted p-value, its interval's level, and that before anything is found.
-    spread, spread_p: p-values of "the gain is the same on all panels", raw and adjusted. inside: panels of the mean."""
+    """Tests of one family (or several along the first axes): panels, then their mean. difference, p, level, planned: of
+    each pair, row minus column; adjusted p-value, its interval's level, and that before anything is found. spread,
+    spread_p: p-values of "the gain is the same on all panels", raw and adjusted. inside: panels of the mean."""
 
     own: Estimate
     difference: Estimate
@@ -119,14 +119,15 @@ def family(
     counted: Bool[np.ndarray, "panels regimes"] | None = None,
     chosen: Bool[np.ndarray, "panels"] | None = None,
 ) -> Tests:
-    """Paired t tests of all pairs on all panels and on their mean, and whether panels differ, as one family by Holm's method.
+    """Paired t tests of all pairs on all panels and on their mean, and whether panels differ, as one family by Holm's
+    method.
 
-    noise: `sampling_variance` of each score. references: the row that each regime is compared with. counted: what is judged.
-    chosen: panels of the mean, which has the seeds that are on all of them.
+    noise: `sampling_variance` of each score. references: the row that each regime is compared with. counted: what is
+    judged. chosen: panels of the mean, which has the seeds that all have.
 
-    Weights: a regime's comparison with its reference on the mean counts one, on all panels together one, the test whether panels
-    differ one; all other pairs together one. Panels differ where the gain on one is not the mean gain: a paired t test each,
-    smallest p-value times their number (Bonferroni).
+    Weights: one each for a regime's comparison with its reference on the mean, for those on all panels together, and
+    for whether panels differ; one for all other pairs together. Panels differ where the gain on one is not the mean
+    gain: a paired t test each, smallest p-value times their number (Bonferroni).
     """
     size = scores.shape[-2]
     ours = np.array([i for i, r in enumerate(references) if r is not None], dtype=np.intp)
@@ -176,9 +177,9 @@ def family(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """One panel, or the mean of all. difference, p: as in `Tests`. gains, gain_p: over each regime's reference, NaN without one.
-    corrected: ends of the interval that leaves out 0 exactly where `gain_p` <= ALPHA. level: before anything is found.
-    detectable: at that level with 80 % power. groups: tie letters. uneven: where the mean would mislead."""
+    """One panel, or the mean of all. difference, p: as in `Tests`. gains, gain_p: over each regime's reference, NaN
+    without one. corrected: the interval that leaves out 0 exactly where `gain_p` <= ALPHA. level: before anything is
+    found. detectable: at that level with 80 % power. groups: tie letters. uneven: where the mean would mislead."""
 
     own: Estimate
     difference: Estimate
@@ -203,7 +204,7 @@ def compare(
     withheld: Shaped[np.ndarray, "panels regimes"] | None = None,
     chosen: Bool[np.ndarray, "panels"] | None = None,
 ) -> list[Comparison]:
-    """Of each panel, and last of their mean (the panel itself where there is but one). withheld: of WITHHELD, or empty."""
+    """Of each panel, then of their mean (or the only panel). withheld: of WITHHELD, or empty."""
     from scipy.special import stdtrit
 
     withheld = np.full(scores.shape[:2], "", dtype=object) if withheld is None else withheld
@@ -251,16 +252,16 @@ def compare(
 
 
 def verdict(difference: Estimate, adjusted: float, margin: float) -> str:
-    """Of a gain: an effect where the corrected test finds one, none where the interval lies inside the margin. adjusted:
-    p-value."""
+    """Of a gain: an effect where the corrected test finds one, none where the interval lies inside the margin.
+    adjusted: p-value."""
     if adjusted <= ALPHA:
         return GAINS if difference.mean > 0 else LOSES
     return EQUIVALENT if -margin <= difference.low and difference.high <= margin else INCONCLUSIVE
 
 
 def _closed(p: Matrix, difference: Estimate, asked: Bool[np.ndarray, "regimes regimes"]) -> Matrix:
-    """If A gains over B and B over C, A also gains over C; this adds no error. Comparisons in `asked` keep the result of their
-    own tests."""
+    """If A gains over B and B over C, A also gains over C; this adds no error. Those `asked` keep their own tests'
+    results."""
     ahead = (difference.mean > 0) & (difference.p <= ALPHA)
     chain = np.where(ahead, p, 1.0)
     for i in range(p.shape[-1]):
@@ -276,7 +277,7 @@ def _letters(means: Float[np.ndarray, "regimes"], apart: Bool[np.ndarray, "regim
         if apart[i, j]:
             split = {part for group in groups for part in ((group - {i}, group - {j}) if {i, j} <= group else (group,))}
             groups = [part for part in split if not any(part < other for other in split)]
-    for group in sorted(groups, key=lambda g: (len(g), sorted(g))):  # small ones that the others make superfluous
+    for group in sorted(groups, key=lambda g: (len(g), sorted(g))):  # small ones that others make superfluous
         others = [g for g in groups if g != group]
         if all(any({i, j} <= g for g in others) for i in group for j in group):
             groups = others

@@ -1,5 +1,5 @@
-"""Intervals: Student t over seeds with the sampling variance under it, and stratified bootstrap (Agarwal et al., arXiv 2108.13264):
-runs (seeds) are resampled with replacement inside each task, tasks are kept."""
+"""Intervals: Student t over seeds, and stratified bootstrap (Agarwal et al., arXiv 2108.13264): runs (seeds) are
+resampled inside each task, tasks are kept."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Array = Float[np.ndarray, "..."]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimate:
-    """Means of n values, the Student t interval, standard error and two-sided p-value against 0; arrays of one batch shape.
+    """Means, Student t interval, standard error and two-sided p-value against 0; arrays of one batch shape.
 
-    Of fewer than two values all but the mean are NaN.
+    Of n < 2 values all but the mean are NaN.
     """
 
     mean: Array
@@ -33,15 +33,16 @@ class Estimate:
         return Estimate(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
-# A spread less probable than this is replaced by the one at this probability (`mean_interval`)
+# A less probable spread is replaced by the one at this probability (`mean_interval`)
 VARIANCE_FLOOR = 0.07
 
 
 def mean_interval(values: ArrayLike, level: float = 0.95, noise: ArrayLike | None = None) -> Estimate:
     """Mean and Student t interval over the last axis; NaN values are missing.
 
-    noise: each value's known variance (`sampling_variance`). A few seeds may agree by chance far closer than that, so the variance
-    is at least w chi2(0.07, n - 1) / (n - 1), w the mean noise. Intervals then cover at most 97 % (simulated; our reading).
+    noise: each value's known variance (`sampling_variance`). A few seeds may agree far closer by chance, so the
+    variance is at least w chi2(0.07, n - 1) / (n - 1), w the mean noise. Intervals then cover at most 97 % (simulated;
+    our reading).
     """
     from scipy.special import chdtri, stdtr, stdtrit
 
@@ -51,7 +52,7 @@ def mean_interval(values: ArrayLike, level: float = 0.95, noise: ArrayLike | Non
     freedom = np.maximum(n - 1, 1).astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.where(present, x, 0.0).sum(axis=-1) / n
-        # values that are all equal must give an error of exactly 0, which the rounding of their mean would spoil
+        # equal values must give an error of exactly 0, which the rounding of their mean would spoil
         first = np.take_along_axis(x, present.argmax(axis=-1, keepdims=True), axis=-1) if x.shape[-1] else x
         shifted = np.where(present, x - first, 0.0) if x.shape[-1] else x
         centre = shifted.sum(axis=-1) / n
@@ -66,11 +67,11 @@ def mean_interval(values: ArrayLike, level: float = 0.95, noise: ArrayLike | Non
 
 
 def sampling_variance(accuracy: ArrayLike, error: ArrayLike, questions: ArrayLike, answers: ArrayLike) -> Array:
-    """Variance of an accuracy a on given questions that its answers alone make (our reading). error: the standard error over
-    questions; answers: valid ones.
+    """Variance of an accuracy a on given questions that its answers alone make (our reading). error: the standard error
+    over questions; answers: valid ones.
 
-    With k = answers / questions > 1:  (a (1 - a) - (questions - 1) error^2) / ((k - 1) questions), for answers of probability p_q
-    vary by p_q (1 - p_q). Of a single answer per question half of error^2. Never less than 1 / answers^2.
+    With k = answers / questions > 1:  (a (1 - a) - (questions - 1) error^2) / ((k - 1) questions), for answers of
+    probability p_q vary by p_q (1 - p_q). With one answer per question half of error^2. Never less than 1 / answers^2.
     """
     a, e, n, total = (np.asarray(v, dtype=np.float64) for v in (accuracy, error, questions, answers))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -82,7 +83,7 @@ def sampling_variance(accuracy: ArrayLike, error: ArrayLike, questions: ArrayLik
 
 
 def area_under_curve(steps: Float[np.ndarray, "points"], accuracy: Float[np.ndarray, "... points"]) -> Array:
-    """Mean height of the curves between the first and last step (trapezoids), steps in any order; a single point is its own."""
+    """Mean height of the curves between first and last step (trapezoids), steps in any order."""
     x, y = np.asarray(steps, dtype=np.float64), np.asarray(accuracy, dtype=np.float64)
     order = np.argsort(x, kind="stable")
     x, y = x[order], y[..., order]
@@ -100,8 +101,7 @@ class BootstrapInterval(NamedTuple):
 
 
 def iqm_interval(scores: Scores, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> BootstrapInterval:
-    """Interquartile mean: of all runs on all tasks, `int(size / 4)` scores are cut off at each end. Counts, added up in the order
-    of the scores, say how much of each score lies in the middle half of a resample."""
+    """Interquartile mean: of all runs on all tasks, `int(size / 4)` scores are cut off at each end."""
     x = np.asarray(scores, dtype=np.float64)
     order, cut = np.argsort(x, axis=None, kind="stable"), x.size // 4
     counts = _counts(*x.shape, resamples, seed).transpose(2, 0, 1).reshape(x.size, resamples)
@@ -114,8 +114,8 @@ def iqm_interval(scores: Scores, level: float = 0.95, resamples: int = 2000, see
 def improvement_interval(
     ours: Scores, theirs: Others, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> BootstrapInterval:
-    """Probability that a run of ours beats a run of theirs on a task, ties half, mean over tasks (Mann-Whitney U / nm); the runs
-    of both sides are resampled."""
+    """Probability that a run of ours beats one of theirs on a task, ties half, mean over tasks (Mann-Whitney U /
+    nm)."""
     gaps = np.asarray(ours).T[:, :, None] - np.asarray(theirs).T[:, None]
     beats = np.asarray((np.sign(gaps) + 1) / 2, dtype=np.float32)  # exact: halves
     mine, other = (_counts(*side.shape, resamples, seed + i) for i, side in enumerate((ours, theirs)))
@@ -125,7 +125,7 @@ def improvement_interval(
 
 @lru_cache(maxsize=4)
 def _counts(runs: int, tasks: int, resamples: int, seed: int) -> Float[np.ndarray, "tasks resamples runs"]:
-    """How often each score is in each resample; regimes of one table have them in common."""
+    """Regimes of one table have them in common."""
     drawn = np.random.default_rng(seed).integers(0, runs, (tasks * resamples, runs))
     places = drawn + runs * np.arange(len(drawn))[:, None]
     return np.bincount(places.ravel(), minlength=places.size).astype(np.float32).reshape(tasks, resamples, runs)

@@ -1,4 +1,4 @@
-"""The store's DuckDB file: where it lies (on a local disk, for DuckDB maps and locks it), its tables and views."""
+"""The store's DuckDB file (on a local disk, for DuckDB maps and locks it), its tables and views."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.store.rows import SCHEMAS
 
 STORE = "harness.duckdb"
 VARIABLE = "HARNESS_STORE"
-# Kinds of file systems that several machines may have mounted; every `fuse.*` too, but those of LOCAL_FUSE
+# Several machines may have these mounted, and every `fuse.*` but those of LOCAL_FUSE
 NETWORK = {
     "nfs", "nfs3", "nfs4", "lustre", "gpfs", "beegfs", "beegfs_nodev", "cifs", "smb3", "smbfs", "ceph", "glusterfs", "afs", "9p",
     "virtiofs", "wekafs", "panfs", "orangefs", "pvfs2", "gfs2", "ocfs2", "fuse",
@@ -27,7 +27,7 @@ LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.portal", "fuse.lxcfs"}
 
 def store_path(results: Path) -> Path:
     """Where HARNESS_STORE says, else beside the journals, else in the cache, on a local disk. Raises StoreError."""
-    whole = results.resolve()  # one folder for each results folder, whatever path leads there
+    whole = results.resolve()  # one folder, whatever path leads there
     own = Path(f"{whole.name or 'results'}-{hashlib.blake2b(bytes(whole), digest_size=6).hexdigest()}", STORE)
     if forced := os.environ.get(VARIABLE):
         return Path(forced).expanduser() / own
@@ -57,7 +57,7 @@ def kind_of_mount(path: Path) -> str:
     with suppress(OSError):
         for mount in psutil.disk_partitions(all=True):
             point = Path(mount.mountpoint)
-            # of two at one place the later hides the earlier
+            # the later of two hides the earlier
             if whole.is_relative_to(point) and len(point.parts) >= best:
                 best, found = len(point.parts), mount.fstype
     return found
@@ -80,8 +80,7 @@ CREATE TABLE about (version VARCHAR);
 # A cell's key where its manifest cannot be read
 LABEL = "CASE group_name || regime WHEN '' THEN cell ELSE group_name || '/' || regime || coalesce('/' || seed, '') END"
 
-# Each question's value under each metric, at the newest checkpoint. An invalid verdict is left out of all of them, as in
-# `evaluation.metrics`: best@k of k samples asks for one right answer, maj@k for the most frequent one, the earliest of equals.
+# Each question's value under each metric, at the newest checkpoint, without invalid verdicts, as in `evaluation.metrics`
 _QUESTIONS = """
 WITH ballots AS (
     SELECT suite, cell, policy, task, metric, checkpoint_step, doc_id, vote, any_value(prompt) AS prompt, count(*) AS repeats,
@@ -104,8 +103,7 @@ SELECT suite, cell, policy, task, CASE way WHEN 'mean' THEN metric ELSE way || '
 FROM newest, (VALUES ('mean'), ('best'), ('maj')) AS ways(way)
 WHERE way = 'mean' OR metric = 'sampled' AND k > 1 AND (way = 'best' OR voted)
 """
-# Of a relation `{samples}`; rounded, for a parallel sum has no order. The only table that is computed: a view would take as long
-# as reading all answers
+# Of a relation `{samples}`; rounded, for a parallel sum has no order. No view: it would read all answers
 SCORES = f"""
 SELECT suite, cell, policy, task, metric, checkpoint_step, max(repeats) AS repeats, count(value) AS questions,
     sum(answers)::BIGINT AS answers, sum(hits)::BIGINT AS right_answers, sum(invalid)::BIGINT AS invalid,
@@ -172,7 +170,7 @@ def create(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def version() -> str:
-    """Hash of all table definitions: a store of another version is built anew."""
+    """Hash of all table definitions: a store of another version is rebuilt."""
     return f"{zlib.crc32(repr((SCHEMAS, _CELLS, SCORES, VIEWS)).encode()):08x}"
 
 

@@ -1,5 +1,4 @@
-"""What is wrong with a run, from what it has stored: `harness doctor RUN`. A policy is judged by the last quarter of its steps
-(`symptoms`), the exchange by all of them."""
+"""What is wrong with a stored run: a policy is judged by the last quarter of its steps, the exchange by all of them."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ CURES = {
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that is wrong. cell: group/regime/seed; policy: empty for the whole cell. advice: a half-sentence."""
+    """cell: group/regime/seed; policy: empty for the whole cell. advice: a half-sentence."""
 
     cell: str
     key: str
@@ -81,7 +80,7 @@ def _findings(snapshot: Snapshot, suite: str, key: str | None, late: Mapping[str
 
 
 def damages(snapshot: Snapshot, suite: str | None = None, key: str | None = None) -> list[Damage]:
-    """What cannot be read of that which the table needs: of one suite or of all, or of one cell."""
+    """What the table needs and cannot be read: of one suite, of all, or of one cell."""
     rows = snapshot.query(
         "SELECT list(cell ORDER BY cell) AS cells, problem, remedy FROM problems "
         "WHERE ($1 IS NULL OR suite = $1) AND (cell = $2 OR $2 IS NULL AND "
@@ -93,7 +92,7 @@ def damages(snapshot: Snapshot, suite: str | None = None, key: str | None = None
 
 
 def stored_damages(results: Path, suite: SuiteFile) -> dict[str, str]:
-    """By key, empty for a file of the suite's own, what cannot be read and what to do."""
+    """By key (empty for the suite's own file), what cannot be read and what to do."""
     with suppress(DiskFullError, StoreError):  # what it knew before
         ingest(results, deadline=10.0)
     if not store_path(results).exists():
@@ -103,7 +102,7 @@ def stored_damages(results: Path, suite: SuiteFile) -> dict[str, str]:
 
 
 def summary(snapshot: Snapshot, suite: str) -> list[str]:
-    """A line for each policy on the end of its training, over all cells, and below it what is wrong in how many."""
+    """A line for each policy on the end of its training, and what is wrong in how many cells."""
     late = _late(snapshot, suite)
     found: dict[tuple[str, str], list[Sums]] = {}
     groups = snapshot.query(
@@ -141,7 +140,7 @@ def _by_cell(snapshot: Snapshot, query: str, suite: str, key: str | None) -> dic
     return found
 
 
-# The suite's cells, or one of them. All are read at once, for thousands of small queries would take minutes.
+# All cells are read at once, for thousands of small queries would take minutes
 _MINE = (
     "suite = $1 AND kind = 'cell' AND "
     "(cell = $2 OR $2 IS NULL AND cell IN (SELECT cell FROM current_cells WHERE suite = $1))"

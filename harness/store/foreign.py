@@ -1,7 +1,5 @@
-"""`harness import`: another lab's results folder, every record checked; nothing that exists here is changed.
-
-A cell goes to results/<suite>@<origin>/<key>. What fails a check is refused record by record, the rest of its cell is taken.
-"""
+"""`harness import`: another lab's results folder into results/<suite>@<origin>/<key>; what exists here stays. Records
+that fail a check are refused, the rest of their cell is taken."""
 
 from __future__ import annotations
 
@@ -78,7 +76,7 @@ class ImportReport:
 
 
 def import_results(source: Path, results: Path, origin: str) -> ImportReport:
-    """Take over the finished cells of a results folder or one suite's folder that are not there yet. Raises UsageError,
+    """Take over finished cells that are not here yet, of a results folder or of one suite's. Raises UsageError,
     StoreError, DiskFullError."""
     if not is_name(origin, LONGEST_KEY):
         raise UsageError(f"origin {origin!r}: letters, digits and _ . + - are allowed")
@@ -111,11 +109,9 @@ def import_results(source: Path, results: Path, origin: str) -> ImportReport:
 
 @contextmanager
 def bounded(memory: int = IMPORT_MEMORY) -> Iterator[None]:
-    """A ceiling on what reading another lab's files may take of this process's memory."""
+    """A ceiling on the memory that reading another lab's files may take."""
     before = pa.default_memory_pool()
-    pa.set_memory_pool(
-        pa.system_memory_pool()
-    )  # others have reserved address space of their own, which no ceiling sees
+    pa.set_memory_pool(pa.system_memory_pool())  # other pools have reserved address space, which no ceiling sees
     try:
         with limits.memory(memory):
             yield
@@ -200,7 +196,7 @@ def _take_suite(target: Path, folders: list[tuple[str, Path]], suite: str, repor
 
 
 def fault(manifest: Manifest, key: str) -> str:
-    """What is wrong with the manifest of a finished cell or base checkpoint, whose group may be a folder's path; else empty."""
+    """What is wrong with the manifest of a finished cell or base (its group may be a path), or empty."""
     base = manifest.kind == "base"
     names = [policy.name for policy in manifest.policies]
     good = _printable if base else is_name
@@ -222,7 +218,7 @@ def is_name(text: str, longest: int = LONGEST_NAME) -> bool:
 
 
 def check_parts(place: Path, manifest: Manifest, *more: str) -> None:
-    """Raises StoreError where a name that becomes a folder or file is not one part of a path."""
+    """Raises StoreError where a name is not one part of a path."""
     names = (manifest.suite, manifest.key, manifest.group, manifest.regime, *(p.name for p in manifest.policies), *more)
     for name in names:
         if not _printable(name) or name in {".", ".."} or {"/", "\\"} & set(name):
@@ -234,8 +230,8 @@ def _printable(text: str) -> bool:
 
 
 def sift(name: str, policies: Iterable[str], table: pa.Table) -> tuple[pa.Table, dict[str, int]]:
-    """The rows of table `name` that are as a run writes them, and how many others there are, by the words that refuse them. With a
-    column `cell` the table is of several cells, and `policies` are those of all."""
+    """The rows of table `name` that a run can have written, and the number of others by the words that refuse them.
+    With a column `cell` the table and `policies` are of several cells."""
     lost: dict[str, int] = {}
     rules = _rules(name, [*policies], table)
     if table.filter(reduce(and_, rules.values())).num_rows < table.num_rows:

@@ -1,6 +1,4 @@
-"""Builds the store's DuckDB file (`database`) from the cells' journals: incremental, one writer, atomically replaced. Delete it and
-it is built again.
-"""
+"""Builds the store's DuckDB file (`database`) from the journals: incremental, one writer, atomically replaced."""
 
 from __future__ import annotations
 
@@ -66,8 +64,7 @@ Loaded = tuple[Source, Manifest, dict[str, pa.Table]]
 
 @contextmanager
 def writer_lock(store: Path, deadline: float) -> Iterator[bool]:
-    """Hold the store's one writer lock; yields whether the file system has locks (else two writers build the same file twice).
-    Raises StoreError."""
+    """Hold the store's writer lock; yields whether the file system has locks. Raises StoreError."""
     with disk_errors(store.parent / _LOCK):
         store.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(store.parent / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -86,7 +83,8 @@ def writer_lock(store: Path, deadline: float) -> Iterator[bool]:
 def ingest(results: Path, deadline: float = 30.0, rebuild: bool = False) -> int:
     """Bring the store up to date with the journals; returns how many cells were read.
 
-    Raises StoreError (no folder, locked for longer than `deadline` seconds) and DiskFullError; the store is then as it was.
+    Raises StoreError (no folder, locked for longer than `deadline` seconds), DiskFullError; the store is then as
+    before.
     """
     if not results.is_dir():
         raise StoreError(f"{results}: no such results folder")
@@ -107,7 +105,7 @@ def ingest(results: Path, deadline: float = 30.0, rebuild: bool = False) -> int:
         except StoreError:
             if known is None:
                 raise
-            return _build(store, None, found, suites, results)  # what is there is damaged: built anew
+            return _build(store, None, found, suites, results)  # damaged: built anew
 
 
 def _build(
@@ -117,7 +115,7 @@ def _build(
     suites: Mapping[str, str],
     results: Path,
 ) -> int:
-    """known: fingerprints of what the store holds, from which the new one then starts."""
+    """known: fingerprints of the old store's content, from which the new one starts."""
     changed = [s for key, s in found.items() if known is None or known.get(key) != s.fingerprint]
     gone = [key for key in known or {} if key[1] and key not in found]
     keys = [*((s.suite, s.cell) for s in changed), *gone]
@@ -137,7 +135,7 @@ def _build(
                     connection.execute("DELETE FROM suites; DELETE FROM problems WHERE cell = ''")
                 _write(connection, changed, suites, results)
             sync(temporary)
-        except duckdb.Error as error:  # a failed write comes as one of several kinds
+        except duckdb.Error as error:  # a failed write has several kinds
             full = "No space left" in str(error)
             raise OSError(errno.ENOSPC if full else errno.EIO, str(error).splitlines()[0]) from error
         finally:
@@ -193,7 +191,7 @@ def _known(store: Path) -> dict[tuple[str, str], str] | None:
                 return None
             query = "SELECT suite, cell, fingerprint FROM cells UNION ALL SELECT suite, '', fingerprint FROM suites"
             return {(suite, cell): mark for suite, cell, mark in connection.execute(query).fetchall()}
-    except duckdb.Error:  # torn by other hands: built anew
+    except duckdb.Error:  # torn: built anew
         return None
 
 

@@ -1,11 +1,10 @@
 """A cell's journal: rows appended while it runs, committed in parts, compacted to Arrow files when it ends.
 
-    journal/part-000007-000045.rows   all rows of one commit: number 7, highest step 45
-    journal/compact-000012/           everything up to number 12: per table one Arrow IPC file (Feather), its checksum in
-                                      its name: steps-1a2b3c4d.arrow
+    journal/part-000007-000045.rows   one commit: number 7, highest step 45
+    journal/compact-000012/           all up to number 12: per table an Arrow IPC file with its checksum, steps-1a2b3c4d.arrow
 
-A part appears by a rename. A compact folder supersedes every part and compact folder of a lower number, so a crash while
-compacting leaves no row twice. Parts are msgpack, ten times cheaper to write than columns of a few rows.
+A part appears by a rename. A compact folder supersedes everything of a lower number, so a crash while compacting leaves no
+row twice. Parts are msgpack: ten times cheaper to write than few rows in columns.
 """
 
 from __future__ import annotations
@@ -43,13 +42,10 @@ class Contents:
 
 
 class Journal:
-    """The one writer of a cell's journal. A cell that resumes calls `rewind(step)` first."""
+    """The one writer of a cell's journal. A resumed cell calls `rewind(step)` first."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is the cell's. Leftovers of an interrupted writer are removed.
-
-        Raises DiskFullError, StoreError.
-        """
+        """Removes leftovers of an interrupted writer. Raises DiskFullError, StoreError."""
         self.folder = folder / "journal"
         self._buffer: dict[str, list[Row]] = {}
         with disk_errors(self.folder):
@@ -57,13 +53,12 @@ class Journal:
             self._tidy()
 
     def append(self, rows: Row | Iterable[Row]) -> None:
-        """Keep rows for the next commit. A row of another type raises KeyError."""
+        """Keep rows for the next commit. Raises KeyError for another type."""
         for row in (rows,) if isinstance(rows, Row) else rows:
             self._buffer.setdefault(TABLE_OF[type(row)], []).append(row)
 
     def commit(self, step: int) -> None:
-        """Write what was appended as one part, after training step `step`. Raises DiskFullError, StoreError; the rows then
-        stay in memory."""
+        """Write what was appended as one part. Raises DiskFullError, StoreError; the rows then stay in memory."""
         if not self._buffer:
             return
         highest = max([step, *(row.at or 0 for rows in self._buffer.values() for row in rows)])
@@ -73,8 +68,8 @@ class Journal:
         self._buffer = {}
 
     def rewind(self, step: int) -> None:
-        """Go back to the checkpoint of `step`: drop later rows, and the evaluation of that checkpoint. Costs stay, for they
-        were spent. -1 drops all else. Raises DiskFullError, StoreError."""
+        """Go back to the checkpoint of `step`: drop later rows and its evaluation. Costs stay, for they were spent. -1
+        drops all else. Raises DiskFullError, StoreError."""
         self._buffer = {
             table: kept
             for table, rows in self._buffer.items()
@@ -85,7 +80,7 @@ class Journal:
             self._rewrite(step)
 
     def compact(self) -> None:
-        """Rewrite the journal as one Arrow file per table, at the end of a cell. Raises DiskFullError, StoreError."""
+        """Rewrite the journal as one Arrow file per table. Raises DiskFullError, StoreError."""
         if _listing(self.folder)[1]:
             self._rewrite(None)
 
@@ -135,7 +130,7 @@ def _listing(folder: Path) -> tuple[list[tuple[int, Path]], list[tuple[int, int,
 
 
 def read_journal(folder: Path, attempts: int = 5) -> Contents:
-    """Everything in a cell's journal; also while its writer goes on. Unreadable files are named in `problems`."""
+    """A cell's journal, also while its writer goes on. Unreadable files are named in `problems`."""
     for _ in range(attempts):
         try:
             return _read_once(folder / "journal")
@@ -174,7 +169,7 @@ def _read_once(folder: Path) -> Contents:
 
 
 def write_columns(folder: Path, table: str, data: pa.Table) -> None:
-    """Write one table of a compact folder and flush it to the disk."""
+    """Write one table of a compact folder to the disk."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
     with pa.ipc.new_file(sink, data.schema, options=options) as writer:
@@ -196,7 +191,7 @@ def read_columns(path: Path) -> tuple[str, pa.Table]:
     try:
         options = pa.ipc.IpcReadOptions(use_threads=False)
         data = pa.ipc.open_file(pa.py_buffer(content), options=options).read_all()
-        data.validate(full=True)  # offsets of another's making are not believed
+        data.validate(full=True)  # offsets of others are not believed
         return match[1], conform(match[1], data)
     except (OSError, pa.ArrowException, ValueError, KeyError) as error:
         raise StoreError(f"{path}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error

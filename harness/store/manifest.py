@@ -1,6 +1,6 @@
-"""A cell's manifest: what it is, in which state, and where it came from.
+"""A cell's manifest: what it is, its state and origin; suites' files.
 
-results/<suite>/suite.json                the resolved suite, as it is written: for order, baseline and whose cells count
+results/<suite>/suite.json                the resolved suite
 results/<suite>/altered-<hash>.json       the same for a run with `--set`
 results/<suite>/<cell key>/manifest.json  this struct
 results/<suite>/<cell key>/journal/       `harness.store.journal`
@@ -28,7 +28,7 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 MAX_BYTES = 4 << 20
 MANIFEST = "manifest.json"
 EVALUATIONS = "evaluations"
-# Of reference results (`store.reference_results`), and behind their suites' names
+# Of reference results, and behind their suites' names
 ORIGIN = "reference"
 MARK = f"@{ORIGIN}"
 State = Literal["pending", "running", "cut off", "done", "failed"]
@@ -43,7 +43,7 @@ class PolicyEntry(msgspec.Struct, frozen=True):
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """What a cell was trained on; overlaps: prompts left out because an evaluation set repeats them."""
+    """Training data. overlaps: prompts left out because an evaluation set repeats them."""
 
     name: str
     prompts: Count
@@ -61,7 +61,7 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a result came from; times in ISO 8601, UTC."""
+    """Times in ISO 8601, UTC."""
 
     code_version: str = ""
     commit: str = ""
@@ -75,9 +75,9 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell, or one evaluated base checkpoint (kind `base`; its `seed` is None unless each seed has its own). regime: the
-    variant's name; regime_type: the registered regime. options: of the variant. origin: a label after an import. identity: what
-    the key holds besides `config`. pool: None for micro."""
+    """A cell, or an evaluated base checkpoint (kind `base`; its `seed` is None unless each seed has its own). regime:
+    the variant's name; regime_type: the registered regime. origin: a label after an import. identity: what the key
+    holds besides `config`. pool: None for micro."""
 
     suite: str
     key: str
@@ -110,8 +110,8 @@ class VariantEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SuiteFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`suite.json`: the resolved suite. cells, bases: the keys that belong to it now (empty: all count). altered: the settings
-    by which a run differs from the suite as written."""
+    """`suite.json`. cells, bases: the keys that belong to it now (empty: all count). altered: settings other than in
+    the suite as written."""
 
     name: str
     title: str = ""
@@ -132,7 +132,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path | str) -> Manifest:
-    """Unknown keys are ignored, absent ones have their defaults. Raises StoreError."""
+    """Ignores unknown keys; absent ones have their defaults. Raises StoreError."""
     return read_sealed(f"{folder}/{MANIFEST}", Manifest)
 
 
@@ -143,7 +143,7 @@ def readable(folders: Iterable[Path]) -> Iterator[tuple[Path, Manifest]]:
 
 
 def remedy(path: Path, removed: bool = True) -> str:
-    """What mends a damaged cell's folder, or a suite's file. removed: whether it must go first."""
+    """What mends a damaged cell's folder or suite's file. removed: whether it must go first."""
     first, suite = f"remove {path} and " if removed else "", path.parent
     if suite.name == EVALUATIONS:
         return f"{first}evaluate its checkpoint again"
@@ -151,7 +151,7 @@ def remedy(path: Path, removed: bool = True) -> str:
 
 
 def write_suite(folder: Path, suite: SuiteFile) -> None:
-    """Replace `results/<suite>/suite.json`, or the file of the altered run. Raises DiskFullError, StoreError."""
+    """Replace the suite's file, or the altered run's. Raises DiskFullError, StoreError."""
     write_atomic(folder / suite_file_name(suite), sealed(suite))
 
 
@@ -177,18 +177,18 @@ def read_suite(folder: Path, file: Path | None = None) -> SuiteFile:
 
 
 def sealed(value: msgspec.Struct) -> bytes:
-    """As JSON with a checksum in front, so that an altered digit is noticed."""
+    """As JSON with a checksum in front."""
     plain = msgspec.json.encode(value)
     return msgspec.json.format(b'{"checksum":"%08x",' % zlib.crc32(plain) + plain[1:], indent=1) + b"\n"
 
 
 def read_sealed(path: Path | str, kind: type[Struct], longest: int = MAX_BYTES) -> Struct:
-    """What `sealed` has written, or an older file without a checksum. Raises StoreError."""
+    """Also an older file without a checksum. Raises StoreError."""
     try:
         data = read_bytes(path, longest)
         found = msgspec.json.decode(data, type=kind)
         plain = msgspec.json.decode(data)
-        said = plain.pop("checksum", None)  # older files have none
+        said = plain.pop("checksum", None)
         if said is not None and said != f"{zlib.crc32(msgspec.json.encode(plain)):08x}":
             raise StoreError(f"{path}: altered (its checksum is not that of its content)")
         return found
@@ -200,14 +200,13 @@ def read_sealed(path: Path | str, kind: type[Struct], longest: int = MAX_BYTES) 
 
 
 SUBMISSION = "submission.json"
-# Trained again here and compared; every answer judged again here; neither; a reference result of the package
-# (`store.reference_results`)
+# Trained again here and compared; every answer judged again here; neither; `store.reference_results`
 Badge = Literal["re-executed", "re-scored", "as reported", "reference"]
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """`submission.json` beside a `suite.json`: how far results of another lab may be believed. category: whose settings the
-    regimes have. re_executed: labels of the cells that were trained again."""
+    """How far another lab's results may be believed. category: whose settings the regimes have. re_executed: labels of
+    cells that were trained again."""
 
     badge: Badge = "as reported"
     category: str = ""

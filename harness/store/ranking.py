@@ -1,4 +1,4 @@
-"""Regimes over several groups and benchmarks at once: what the ranking page and `harness show` open with."""
+"""Regimes over several groups and benchmarks at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.store.statistic import STATISTICS, Pair, TableRow, bounds, number
 from harness.store.table import MEAN, Place, SeedRow, compared, seed_rows
 
 Said = Literal["everything", "opening", "nothing"]
-# Seeds from which on a bootstrap interval is shown: of fewer it comes out far too narrow
+# Of fewer seeds a bootstrap interval comes out far too narrow
 MIN_RUNS = 5
 End = tuple[str, float]
 
@@ -30,8 +30,8 @@ _RANKED = (
 if TYPE_CHECKING:
 
     class Rank(msgspec.Struct, frozen=True, kw_only=True):
-        """One regime over all chosen groups and benchmarks, compared in one family with every panel: statistics of `ShowRow`.
-        ends: the panels with the smallest and the largest gain, where their mean would mislead."""
+        """A regime over all chosen panels: statistics of `ShowRow`. ends: the panels with the smallest and largest
+        gain, where their mean would mislead."""
 
         regime: str
         ends: tuple[End, End] | None
@@ -60,8 +60,7 @@ class Ranking(msgspec.Struct, frozen=True):
 
 
 class Pairing(msgspec.Struct, frozen=True, kw_only=True):
-    """Two regimes on the same seeds of one group and policy, compared as in the table. difference: ours less theirs; p:
-    corrected."""
+    """Two regimes on the same seeds of one group and policy. difference: ours less theirs; p: corrected."""
 
     group: str
     policy: str
@@ -74,8 +73,8 @@ class Pairing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
-    """One regime over all groups and benchmarks. better: probability that a run of it beats one of its baseline. Intervals are
-    None for fewer than MIN_RUNS seeds and where all resamples are the same."""
+    """A regime over all groups and benchmarks. better: probability that a run beats one of the baseline. Intervals are
+    None for fewer than MIN_RUNS seeds and where all resamples agree."""
 
     regime: str
     seeds: int
@@ -88,7 +87,8 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Headline(msgspec.Struct, frozen=True):
-    """The opening sentence for one choice; `*` is the mean of policies, and all tasks. doubt: how many seeds would settle it."""
+    """The opening sentence for one choice; `*` is the mean of policies, and all tasks. doubt: seeds that would settle
+    it."""
 
     policy: str
     metric: str
@@ -98,7 +98,7 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The lines above a suite's rows. across: by metric. missing, submission: filled in by who shows it."""
+    """The lines above a suite's rows. across: by metric. missing, submission: filled in later."""
 
     margin: float = MARGIN
     sentences: list[Headline] = []
@@ -113,8 +113,8 @@ NOTHING_PAIRED = "no seed of two regimes"
 
 
 def rank(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRow] | None = None) -> Ranking:
-    """Mean over the panels of `rows` (of one policy and metric), seed by seed, without panels that have no verdict. among:
-    all rows of that policy and metric, for which the choice is corrected too."""
+    """Mean over the panels of `rows` (of one policy and metric) that have a verdict, seed by seed. among: all rows of
+    that policy and metric, for which the choice is corrected too."""
     panels = list(dict.fromkeys((r.group, r.task) for r in rows))
     if not panels:
         return Ranking([], 0, 0, 0, "", margin)
@@ -155,7 +155,7 @@ def rank(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRo
 
 
 def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MARGIN) -> list[Pairing]:
-    """The two on each group and policy of `rows` (of one task and metric) where they have seeds in common."""
+    """By group and policy of `rows` (of one task and metric), where they have seeds in common."""
     pairs = []
     found = {policy: compared([r for r in rows if r.policy == policy], margin) for policy in {r.policy for r in rows}}
     for group, policy, task in dict.fromkeys((r.group, r.policy, r.task) for r in rows):
@@ -183,7 +183,7 @@ def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MAR
 
 
 def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
-    """Regimes over two or more groups or benchmarks (else none), best IQM first, of the seeds that have finished everywhere."""
+    """Regimes over two or more groups or benchmarks (else none), best IQM first, of seeds finished everywhere."""
     panels = list(dict.fromkeys((r.group, r.task) for r in rows))
     if len(panels) < 2:
         return []
@@ -216,7 +216,7 @@ def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
 
 
 def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said = "everything") -> Head:
-    """Sentences for each choice of policy, task and metric, the ranking page's first. said: all, these alone, or none."""
+    """Sentences for each choice of policy, task and metric, the opening one first. said: all, these alone, or none."""
     every: dict[tuple[str, str], list[SeedRow]] = {}
     for r in seed_rows(snapshot, suite):
         every.setdefault((r.policy, r.metric), []).append(r)

@@ -1,8 +1,5 @@
-"""Read-only access to the store: `harness show`, `status`, `sql` and the leaderboard.
-
-A user's statement runs in a process of its own, with bounded memory and time: the database's own limits do not reach into
-every function.
-"""
+"""Read-only access to the store. A user's statement runs in a process of its own: the database's own limits do not
+reach into every function."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ _DAMAGE = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException, 
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user's statement may take. rows, bytes: of its answer, which is cut there. memory: in bytes."""
+    """What a user's statement may take. rows, bytes: its answer is cut there. memory: in bytes."""
 
     rows: int = 10_000
     bytes: int = 16 << 20
@@ -49,7 +46,7 @@ LIMITS = Limits()
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of a user's statement. cut: by which limit it lacks rows, `rows` or `bytes`; empty where it is whole."""
+    """Rows of a user's statement. cut: the limit that cut them, `rows` or `bytes`, or empty."""
 
     columns: list[str] = []
     rows: list[list[Any]] = []
@@ -57,19 +54,19 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot:
-    """One consistent state of the store, readable while a newer one takes its place. SQL cannot change anything, nor reach
-    files, the network or the settings."""
+    """One state of the store, readable while a newer one takes its place. SQL cannot change it, nor reach files, the
+    network or settings."""
 
     def __init__(self, results: Path, shown: SuiteFile | None = None, memory: int = OWN_MEMORY) -> None:
-        """shown: the run whose cells count, instead of the folder's. memory: bytes. Raises StoreError where the store is absent or
-        damaged."""
+        """shown: the run whose cells count, instead of the folder's. memory: bytes. Raises StoreError where the store
+        is absent or damaged."""
         self.finished: dict[str, Any] = {}
         """By suite, what `comparisons.finished` found."""
         self.path = path = store_path(results)
         if not path.is_file():
             raise StoreError(f"{results}: no results yet (run a suite first: harness run quickstart)")
         self._use = "USE memory" if shown else "USE store"
-        # attached to a private in-memory database: `connect(path)` would share one instance with older snapshots
+        # attached, for `connect(path)` would share one instance with older snapshots
         self._connection = duckdb.connect(
             ":memory:",
             config={
@@ -92,8 +89,8 @@ class Snapshot:
             raise StoreError(self._damaged(error)) from error
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> pa.Table:
-        """Rows of one of our own statements (docs/store.md). Thread-safe. Raises StoreError where it fails, or takes longer
-        than `OWN_SECONDS`."""
+        """Rows of one of our own statements. Thread-safe. Raises StoreError where it fails, or exceeds
+        `OWN_SECONDS`."""
         with self._connection.cursor() as cursor:
             try:
                 cursor.execute(self._use)
@@ -103,8 +100,8 @@ class Snapshot:
                 raise StoreError(self._damaged(error) if _is_damage(error) else str(error)) from error
 
     def sql(self, statement: str, limits: Limits = LIMITS) -> Answer:
-        """A user's statement; `ask` bounds its memory and time for certain. Raises UsageError where it is refused, fails or exceeds
-        a limit, StoreError where the store is damaged."""
+        """A user's statement; only `ask` surely bounds its memory and time. Raises UsageError where it is refused,
+        fails or exceeds a limit, StoreError where the store is damaged."""
         try:
             parsed = duckdb.extract_statements(statement)
         except duckdb.Error as error:
@@ -203,7 +200,7 @@ _SPARE = 128 << 20
 
 
 def ask(results: Path, statement: str, limits: Limits) -> Answer:
-    """The answer of one SELECT statement. Raises UsageError (also where it takes more than its limits), StoreError."""
+    """Answer a SELECT statement. Raises UsageError (also where it exceeds its limits), StoreError."""
     question = msgspec.json.encode((str(results), statement, limits))
     try:
         process = subprocess.run(

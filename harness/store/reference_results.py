@@ -1,11 +1,4 @@
-"""Reference results: finished suites that come with the checkout, cut to what tables need, shown as `<suite>@reference`.
-
-results/reference/<suite>/reference.json      what it is, its cells, the SHA-256 of every other file
-results/reference/<suite>/suite.json          as `store.manifest`
-results/reference/<suite>/tuning.json         of a tuned suite (`store.tuning`)
-results/reference/<suite>/manifests.parquet   cell, manifest (JSON)
-results/reference/<suite>/<table>.parquet     a table of the cells' journals, `cell` in front: a fifth of the journals' room
-"""
+"""Reference results: finished suites of the checkout, cut to what tables need, shown as `<suite>@reference`."""
 
 from __future__ import annotations
 
@@ -35,7 +28,7 @@ PART = "[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}"
 
 
 class ResultsIndex(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """reference.json, and a bundle's bundle.json. harness: the version that wrote it. cells: keys in the order of the files.
+    """reference.json, and a bundle's bundle.json. harness: the version that wrote it. cells: keys in the files' order.
     processor: where a bundle was made. files: SHA-256 by name."""
 
     format: Literal[1]
@@ -81,7 +74,7 @@ def read_about(folder: Path) -> ResultsIndex:
 
 
 def read_reference(folder: Path) -> Reference:
-    """Every row of a suite's reference results. Raises StoreError, also for a file that is not the one written."""
+    """Raises StoreError, also for a file that is not the one written."""
     found = _read(folder, msgspec.json.encode(read_about(folder)))
     if isinstance(found, StoreError):
         raise StoreError(str(found))
@@ -148,7 +141,7 @@ def _manifests(file: Path, table: pa.Table, cells: tuple[str, ...]) -> dict[str,
 def _by_cell(
     file: Path, name: str, table: pa.Table, manifests: Mapping[str, Manifest]
 ) -> Iterator[tuple[str, pa.Table]]:
-    """By the rules of an import. Raises StoreError where a row is not as it must be, or a cell's rows are not together."""
+    """Raises StoreError where a row breaks the rules of an import, or a cell's rows are not together."""
     table.validate(full=True)
     if strange := set(table["cell"].unique().to_pylist()) - manifests.keys():
         raise StoreError(
@@ -174,8 +167,8 @@ def write_reference(
     tables: Mapping[str, Mapping[str, pa.Table]],
     tuning: bytes | None = None,
 ) -> None:
-    """Replace `folder`, results/reference/<suite>. tables: by cell, then by name. Equal results are equal bytes. Raises
-    DiskFullError, StoreError."""
+    """Replace `folder`. tables: by cell, then by name. Equal results are equal bytes. Raises DiskFullError,
+    StoreError."""
 
     def fill(temporary: Path) -> None:
         temporary.mkdir(parents=True)
@@ -192,7 +185,7 @@ def write_reference(
         digests = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(temporary.iterdir())}
         about = ResultsIndex(format=1, suite=suite.name, harness=harness, cells=tuple(manifests), files=digests)
         write_atomic(temporary / ABOUT, msgspec.json.format(msgspec.json.encode(about), indent=1) + b"\n")
-        remove(folder)  # the system renames a folder to a name that is free
+        remove(folder)  # a rename needs a free name
 
     replace_atomic(folder, fill)
 

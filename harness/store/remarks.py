@@ -13,13 +13,13 @@ from harness.store.database import LABEL
 from harness.store.read import Snapshot
 from harness.store.rows import PUBLISHED
 
-# The state of a cell whose row is of other settings or code than it has now
+# The state of a cell whose row is of other settings or code
 STALE = "stale"
 _NAMED = 3
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell of the suite that is in no row, or is there STALE. key: empty where unknown. fault: of `errors.Fault`."""
+    """A cell that is in no row, or is there STALE. key: empty where unknown. fault: of `errors.Fault`."""
 
     cell: str
     key: str
@@ -81,7 +81,7 @@ def counted(snapshot: Snapshot, suite: str, found: Iterable[Missing]) -> str:
 
 
 def mixed(cells: Iterable[tuple[str, int | None, Mapping[str, str]]]) -> str:
-    """A sentence where cells (group, seed, machine) of one group and seed ran on several kinds of processors, else empty."""
+    """Empty unless cells (group, seed, machine) of one group and seed ran on several kinds of processors."""
     kinds: dict[tuple[str, int | None], set[str]] = {}
     for group, seed, machine in cells:
         if machine.get("processor"):
@@ -100,7 +100,7 @@ def mixed(cells: Iterable[tuple[str, int | None, Mapping[str, str]]]) -> str:
 
 
 def mixed_in(snapshot: Snapshot, suite: str) -> str:
-    """`mixed` of finished cells, and whether micro models were computed with numerics: fast."""
+    """`mixed` of finished cells, and whether micro models had numerics: fast."""
     rows = snapshot.query(
         "SELECT DISTINCT group_name, seed, machine, config->>'$.group.policies[0].model' LIKE 'micro/%' AS micro "
         "FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done' "
@@ -142,7 +142,7 @@ FROM counted GROUP BY group_name, policy, task, metric, moment, place ORDER BY 1
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy as published, after its start, or after RL by a regime; shares of answers (STRICT)."""
+    """A policy as published, after its start, or after RL by a regime; shares of answers (STRICT)."""
 
     group: str
     policy: str

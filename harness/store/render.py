@@ -1,4 +1,4 @@
-"""The rows of `harness show` as text: for people, programs and papers."""
+"""The rows of `harness show` as text."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def render(
     tuned: TuningResults | None = None,
     brief: bool = False,
 ) -> str:
-    """`form`: table, json, csv, markdown or latex. width, colour, brief: of a table, which is then the first metric's means alone.
-    Raises UsageError."""
+    """form: table, json, csv, markdown or latex. width, colour, brief: of a table; a brief one has the first metric's
+    means alone. Raises UsageError."""
     head = head or Head()
     if form == "json":
         found: dict[str, Any] = {"suite": suite, **msgspec.structs.asdict(head), "rows": list(rows)}
@@ -152,7 +152,7 @@ class _Page:
             self.say("")
 
     def brief(self, suite: str, rows: Rows, head: Head) -> None:
-        """The first sentence, and the means of its metric: regimes by groups and benchmarks where there are several."""
+        """The first sentence, and its metric's means."""
         first = head.sentences[0]
         means = [row for row in rows if (row.policy, row.metric) == (first.policy, first.metric)]
         panels = list(dict.fromkeys((row.group, row.task) for row in means))
@@ -170,7 +170,7 @@ class _Page:
         self._beside(msgspec.structs.replace(head, starts=[]))
 
     def _panels(self, rows: Rows, margin: float, named: bool = True) -> None:
-        """A table of each group and benchmark, with as many columns as there is room for. named: with the policies' names."""
+        """With the columns that fit. named: with the policies' names."""
         first, columns = ["regime", "policy"][: 1 + named], shown("terminal")
         lines = [[text for i, text in enumerate(_cells(row, columns, margin)) if named or i != 1] for row in rows]
         heads = [*first, *(s.head for s in columns)]
@@ -198,7 +198,6 @@ class _Page:
         self._beside(head)
 
     def _beside(self, head: Head) -> None:
-        """What is beside the table above."""
         for (group, task, metric), stages in groupby(head.starts, key=attrgetter("group", "task", "metric")):
             title = f"{group}: {task}, {metric}; before the supervised start, after it, and after RL; accuracy in %"
             lines = [
@@ -224,7 +223,7 @@ class _Page:
 
 
 def piped(heads: Sequence[str], lines: Sequence[Sequence[str]], names: int, words: Sequence[int] = ()) -> str:
-    """A table in Markdown, its numbers to the right: all but the first columns, so many as `names`, and those of `words`."""
+    """A table in Markdown, numbers to the right: all but the first `names` columns and those of `words`."""
     rules = ["---" if i < names or i in words else "---:" for i in range(len(heads))]
     return "".join(f"| {' | '.join(line)} |\n" for line in (heads, rules, *lines))
 

@@ -1,8 +1,7 @@
-"""Everything that a cell writes, one struct per table, and its Arrow schema. A row belongs to the cell in whose folder it
-lies.
+"""Everything that a cell writes, one struct per table, and its Arrow schema.
 
-Floats are NaN where not measured (null in Arrow). Shares are in [0, 1], log-probabilities and entropies in nats, times in
-seconds of CPU.
+Floats are NaN where not measured (null in Arrow). Shares are in [0, 1], log-probabilities and entropies in nats, times
+in seconds of CPU.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def at(self) -> int | None:
-        """The training step after which a resumed cell drops the row; None keeps it for good."""
+        """The training step after which a resumed cell drops the row; None keeps it."""
         step: int | None = getattr(self, "step", None)
         return step
 
@@ -100,7 +99,7 @@ class StepRow(Row, frozen=True, kw_only=True):
 
 
 class TermRow(Row, frozen=True, kw_only=True):
-    """What the updates of one step did with one term: `engines.protocol.TermReport` of one policy."""
+    """One policy's `engines.protocol.TermReport` of one step."""
 
     policy: str
     step: int
@@ -119,8 +118,8 @@ class TermRow(Row, frozen=True, kw_only=True):
 
 
 class ExchangeRow(Row, frozen=False, kw_only=True, gc=False):  # type: ignore[misc]  # filled in until it is journalled
-    """One record as its receiver saw it, filled in until the step is journalled. messages: how many alike the row sums up, 0 for
-    an author that sent nothing. made: -1 where the header could not be read. reason: of a refusal."""
+    """A record as its receiver saw it. messages: how many alike the row sums up, 0 for an author that sent nothing.
+    made: -1 where the header could not be read. reason: of a refusal."""
 
     step: int
     author: str
@@ -151,12 +150,12 @@ class ExchangeRow(Row, frozen=False, kw_only=True, gc=False):  # type: ignore[mi
             setattr(self, f"residual_{name}", residual)
 
     def refuse(self, reason: str) -> None:
-        """Take the acceptance back, after retokenising or verifying."""
+        """Take the acceptance back."""
         self.accepted, self.reason, self.used = False, str(reason), False
 
 
 class TraceRow(Row, frozen=True, kw_only=True):
-    """One exchanged answer in full, for readers; a few per step. *_pieces: byte length of each token's text."""
+    """An exchanged answer in full, for readers; a few per step. *_pieces: byte length of each token's text."""
 
     step: int
     author: str
@@ -182,7 +181,7 @@ PUBLISHED = -1
 
 
 class SampleRow(Row, frozen=True, kw_only=True):
-    """One evaluation answer. checkpoint_step: 0 for the base, or PUBLISHED. vote: for maj@k, the `repeat` of the first
+    """An evaluation answer. checkpoint_step: 0 for the base, or PUBLISHED. vote: for maj@k, the `repeat` of the first
     valid answer that says the same; -1 where nothing was extracted or the verdict is invalid."""
 
     policy: str
@@ -204,12 +203,12 @@ class SampleRow(Row, frozen=True, kw_only=True):
 
     @property
     def at(self) -> int | None:
-        """The step after that of its checkpoint."""
+        """The step after its checkpoint's."""
         return self.checkpoint_step + 1  # an evaluation comes after its checkpoint
 
 
 class CurveRow(Row, frozen=True, kw_only=True):
-    """Held-out accuracy of one policy during training, by `greedy` or `sampled` answers."""
+    """Held-out accuracy during training, by `greedy` or `sampled` answers."""
 
     policy: str
     step: int
@@ -271,8 +270,8 @@ def to_arrow(table: str, rows: Sequence[Row]) -> pa.Table:
 
 
 def conform(table: str, data: pa.Table) -> pa.Table:
-    """Fit a table of another version to today's schema: absent columns are null, unknown ones dropped. Raises
-    pyarrow.ArrowException where a column has another type."""
+    """Fit a table to today's schema: absent columns are null, unknown ones dropped. Raises pyarrow.ArrowException where
+    a column has another type."""
     if data.schema.equals(SCHEMAS[table]):
         return data
     columns = [

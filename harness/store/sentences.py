@@ -1,4 +1,4 @@
-"""What the numbers say, in one or two plain sentences: the only place for these words."""
+"""What the numbers say, in plain sentences."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _signed(share: float) -> str:
 
 
 def doubt(found: Ranking) -> str:
-    """How many seeds would settle what the sentence leaves open, for the sharpest and the most blurred regime; or empty."""
+    """How many seeds would settle what the sentence leaves open."""
     known = sorted(
         (r.seeds_needed or MOST_SEEDS, r.regime)
         for r in found.ranks

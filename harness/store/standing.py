@@ -1,4 +1,4 @@
-"""The place of each regime over all suites, for the leaderboard's first screen."""
+"""The place of each regime over all suites, for the leaderboard."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS: dict[Kind, str] = {
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One column: a group of a suite on a benchmark, by the suite's first metric."""
+    """A suite's group on a benchmark, by the suite's first metric."""
 
     suite: str
     group: str
@@ -44,8 +44,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """A regime's line in each setting, None where it was not run. gain: its mean over the settings not built to gain, with a 95 %
-    interval over them (Student t). cost: mean over all settings, over the baseline's."""
+    """A regime's line in each setting, None where it was not run. gain: mean over the settings not built to gain, with
+    a 95 % interval over them (Student t). cost: mean over all settings, over the baseline's."""
 
     regime: str
     cells: tuple[ShowRow | None, ...]
@@ -58,7 +58,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OneBase(msgspec.Struct, frozen=True):
-    """A regime gains where all seeds share one base checkpoint a family, and not in the column of the same models."""
+    """A regime gains where all seeds share a family's base checkpoint, and not in the column of the same models."""
 
     alone: Setting
     gain: ShowRow
@@ -67,7 +67,7 @@ class OneBase(msgspec.Struct, frozen=True):
 
 
 class Board(msgspec.Struct, frozen=True):
-    """settings: by kind. standings: the largest mean gain first, those without one last. unlike: the largest gain first."""
+    """settings: by kind. standings: the largest mean gain first, those without one last. unlike: largest gain first."""
 
     settings: tuple[Setting, ...]
     standings: tuple[Standing, ...]
@@ -75,8 +75,8 @@ class Board(msgspec.Struct, frozen=True):
 
 
 def board(snapshot: Snapshot, which: Settings = "published", margin: float = MARGIN) -> Board:
-    """Every suite's groups of well-behaved peers of different kinds, over a plain baseline. Of several groups of the same models
-    and kind the one with most seeds stands for all, base checkpoints of its own before shared ones."""
+    """Every suite's groups of well-behaved peers of different kinds, over a plain baseline. Of groups of the same
+    models and kind the one with most seeds counts, own base checkpoints before shared ones."""
     found = snapshot.query("SELECT suite, baseline, config FROM suites WHERE config <> '' ORDER BY suite").to_pylist()
     suites = {row["suite"]: (row["baseline"], json.loads(row["config"])) for row in found}
     settings: dict[Setting, dict[str, ShowRow]] = {}
@@ -138,7 +138,7 @@ def _shape(group: Mapping[str, Any]) -> Setting | None:
 def _kept(
     rows: Sequence[ShowRow], variants: Mapping[str, Mapping[str, Any]], which: Settings, kind: Kind
 ) -> dict[str, ShowRow]:
-    """By the name of a line: regimes as published, or as tuned on a group of the same kind where several groups chose."""
+    """By line: as published, or as tuned on a group of the same kind where several chose."""
     kept: dict[str, ShowRow] = {}
     for row in rows:
         regime, _, tuned = row.regime.partition(", tuned")

@@ -1,5 +1,5 @@
-"""What the table says of a regime: one declaration per statistic, which every view reads. A statistic is a function below:
-its name is the field of `ShowRow`, its return type the field's, its docstring the help sentence."""
+"""What the table says of a regime. A statistic is a function below: its name and return type are those of the field of
+`ShowRow`, its docstring the help sentence."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ __all__ = ["STATISTICS", "Spent", "Statistic", "TableRow", "Unit", "View", "boun
 
 Pair = tuple[float, float]
 View = Literal["terminal", "markdown", "page"]
-# The place of a column that stands behind those with one
+# The place of a column that has none
 LAST = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """How a value is written. name: for titles. factor: from the stored value. mark: behind each value where the head has
-    no unit."""
+    """name: for titles. factor: from the stored value. mark: behind values where the head has no unit."""
 
     name: str = ""
     factor: float = 1.0
@@ -57,7 +56,7 @@ RATE = Unit(name="points", factor=100, digits=2)
 
 
 class Spent(NamedTuple):
-    """What one seed cost, and the peer answers it received and used."""
+    """What one seed cost, and its received and used peer answers."""
 
     rollouts: float
     tokens: float
@@ -69,9 +68,9 @@ class Spent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """One regime on one group, policy, task and metric. found: the family's comparison, in which the regime stands at
-    `place`. base: by seed, accuracy before training. spent, against: costs by seed, its own and its reference's. policies:
-    how many the line is the mean of; `spent` is theirs together."""
+    """A regime on one group, policy, task and metric. found: the family's comparison; place: the regime's in it. base:
+    by seed, accuracy before training. spent, against: costs by seed, its own and its reference's. policies: how many
+    the line is the mean of; `spent` is their sum."""
 
     found: Comparison
     place: int
@@ -92,8 +91,8 @@ Measure = Callable[[TableRow], Any]
 
 @dataclass(slots=True)
 class Statistic:
-    """A declared statistic: decorates the function that computes it. head: over a narrow column. terminal, markdown, page: its
-    column's place in that view, None for none. interval_of: the statistic whose 95 % interval it is, shown beside its value where
+    """Decorates the function that computes it. head: over a narrow column. terminal, markdown, page: its column's place
+    in that view, None for none. interval_of: the statistic whose 95 % interval it is, shown beside its value where
     there is no column. tinted: takes the verdict's colour."""
 
     title: str

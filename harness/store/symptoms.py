@@ -1,4 +1,4 @@
-"""How a policy that is being trained does, in a line, and what is wrong with it: one judgement for running and stored cells."""
+"""How a policy in training does, and what is wrong with it; for running and stored cells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRUNCATED_SHARE = 0.5
 SILENT_SHARE = 0.5
 # Of own answers without a gradient
 IDLE_SHARE = 0.9
-# Nats per token: 99 of 100 tokens are as good as certain
+# Nats per token: 99 of 100 are as good as certain
 ENTROPY_GONE = 0.01
 INVALID_SHARE = 0.01
 
@@ -60,8 +60,8 @@ ADVICE = {
 
 
 class Sums(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy over some of its steps. own, active: own answers in the loss, and those with a gradient. entropy: their
-    mean, nats per token; entropy_first: at its first step."""
+    """A policy over some of its steps. own, active: own answers in the loss, and those with a gradient. entropy: mean,
+    nats per token; entropy_first: at its first step."""
 
     policy: str
     first: int
@@ -80,8 +80,8 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def late(steps: Sequence[StepRow], terms: Iterable[TermRow], least: int = 0) -> Sums:
-    """The last quarter of one policy's steps so far, or more until there are `least` answers; rows in the order of steps,
-    at least one."""
+    """The last quarter of one policy's steps so far, or more until there are `least` answers. steps: in order, at least
+    one."""
     size = max(1, math.ceil(LAST_SHARE * len(steps)))
     while size < len(steps) and sum(r.answers for r in steps[-size:]) < least:
         size += 1
@@ -106,7 +106,7 @@ def is_unboxed(text: str) -> bool:
 
 
 def figures(sums: Sums) -> str:
-    """E.g. ``12% right, 30% of own answers gave a gradient, 5% cut off, 0% empty, 2% without a box``."""
+    """E.g. ``12% right, 5% cut off, ...``."""
     parts = [f"{_share(sums.right, sums.right + sums.wrong)} right"]
     parts += [f"{_share(sums.active, sums.own)} of own answers gave a gradient"] if sums.own else []
     shares = {"cut off": sums.truncated, "empty": sums.empty, "without a box": sums.unboxed}

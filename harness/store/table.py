@@ -1,4 +1,4 @@
-"""What a suite's finished cells add up to: seed by seed, and the rows of `harness show` and `harness status`."""
+"""What a suite's finished cells add up to: seed by seed, and in rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Key(NamedTuple):
 
 
 class _Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a row stands. policy: `*` for the mean over the group's."""
+    """policy: `*` for the mean over the group's."""
 
     group: str
     policy: str
@@ -45,9 +45,8 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 if TYPE_CHECKING:
 
     class ShowRow(_Place, frozen=True, kw_only=True):
-        """A regime on one group, policy, task and metric, with a field per declared statistic (`store.statistic`).
-        Accuracies, gains and shares are fractions; costs are means per seed. variant: the suite's, whose cells it is made
-        of."""
+        """A regime on one group, policy, task and metric, with a field per statistic (`store.statistic`). Accuracies,
+        gains and shares are fractions; costs are means per seed. variant: the suite's."""
 
         variant: str
 
@@ -64,8 +63,8 @@ else:
 
 
 class SeedRow(_Place, frozen=True, kw_only=True):
-    """One seed of a row. variant: whose cell. gain: over the baseline's same seed. noise: `sampling_variance`. withheld:
-    why no verdict is given."""
+    """One seed of a row. variant: whose cell. gain: over the baseline's same seed. noise: `sampling_variance`.
+    withheld: why there is no verdict."""
 
     variant: str
     seed: int
@@ -79,8 +78,8 @@ class SeedRow(_Place, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A line of the tables. cells: the suite's variant that it is made of. sampled: rollouts of both rounds over the first
-    one's. reference: what its gains are over."""
+    """A line of the tables. cells: the suite's variant that it is made of. sampled: rollouts of both rounds over the
+    first's. reference: what gains are over."""
 
     name: str
     kind: str
@@ -94,7 +93,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A suite's finished cells. rows: in the suite's order. spent: of the seeds of a `Key` and line. policies: by group."""
+    """rows: in the suite's order. spent: of the seeds of a `Key` and line. policies: by group."""
 
     variants: dict[str, Variant]
     rows: list[SeedRow] = field(default_factory=list)
@@ -180,7 +179,7 @@ def _finished(snapshot: Snapshot, suite: str) -> Finished:
             key = mean._replace(policy=row["policy"])
             scores.setdefault(key, {}).setdefault(regime, {})[seed] = _Score(row["accuracy"], row["noise"], spent)
             idle[group, row["policy"], regime] = row["idle"]
-        if len(parts) >= max(2, len(names)):  # a mean over some of the policies is not comparable
+        if len(parts) >= max(2, len(names)):  # a mean over some policies is not comparable
             whole = Spent(*map(sum, zip(*each, strict=True)))._replace(cpu=first["cell_cpu"], gpu=first["cell_gpu"])
             average = (
                 sum(row["accuracy"] for row in parts) / len(parts),
@@ -221,8 +220,8 @@ def _finished(snapshot: Snapshot, suite: str) -> Finished:
 
 
 def _lines(found: Sequence[Variant], order: Sequence[str], tuned: Sequence[Sequence[str]]) -> dict[str, Variant]:
-    """The suite's variants, then each with the settings that tuning chose, beside the baseline as the same group tuned it.
-    A baseline has its rollout budget; with a second round the next one that covers both, where the suite has it."""
+    """The suite's variants, then each as tuned, beside the baseline as the same group tuned it. A baseline has its
+    rollout budget; with a second round the next one that covers both."""
     places = {name: i for i, name in enumerate(order)}
     copies = {final for variant, final, _ in tuned if final != variant}
     by_name = {v.name: v for v in sorted(found, key=lambda v: (places.get(v.name, len(places)), v.name))}
@@ -248,7 +247,8 @@ def _lines(found: Sequence[Variant], order: Sequence[str], tuned: Sequence[Seque
 def compared(
     rows: Sequence[SeedRow], margin: float = MARGIN, chosen: Container[Place] | None = None
 ) -> tuple[list[str], dict[Place | None, Comparison]]:
-    """What the seeds say of the regimes (in order) of one policy and metric: by panel, and under None over all, or those chosen."""
+    """What the seeds say of the regimes (in order) of one policy and metric: by panel, and under None over all or
+    chosen ones."""
     panels = {place: i for i, place in enumerate(dict.fromkeys((r.group, r.task) for r in rows))}
     names = {name: i for i, name in enumerate(dict.fromkeys(r.regime for r in rows))}
     seeds = {seed: i for i, seed in enumerate(sorted({r.seed for r in rows}))}
@@ -279,12 +279,12 @@ def status_rows(snapshot: Snapshot, suite: str) -> list[dict[str, Any]]:
 
 
 def seed_rows(snapshot: Snapshot, suite: str, of: str | None = None) -> list[SeedRow]:
-    """Seed by seed, of one policy or MEAN, or all. Empty for an unknown suite."""
+    """Of one policy or MEAN, or all. Empty for an unknown suite."""
     return [row for row in finished(snapshot, suite).rows if of in (None, row.policy)]
 
 
 def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[ShowRow]:
-    """The finished cells, in the suite's order. margin: of the verdicts. Raises StoreError on an unknown suite."""
+    """In the suite's order. margin: of the verdicts. Raises StoreError on an unknown suite."""
     cells = finished(snapshot, suite)
     if not cells.rows and suite not in suites(snapshot):
         raise StoreError(f"no results of a suite {suite!r}")
@@ -300,7 +300,7 @@ def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[Sh
 
 
 def choice_rows(policy: str, metric: str, cells: Finished, margin: float) -> list[ShowRow]:
-    """Those of one policy, or MEAN, and metric."""
+    """Those of one policy or MEAN."""
     seeds = [row for row in cells.rows if (row.policy, row.metric) == (policy, metric)]
     names, comparisons = compared(seeds, margin)
     rows = []

@@ -6,7 +6,7 @@ import unicodedata
 
 
 def visible(text: str, limit: int = 0) -> str:
-    """Control and direction characters as escapes. A text longer than `limit` (0: none) is cut and says so."""
+    """Control and direction characters as escapes. A text longer than `limit` (0: none) is cut."""
     cut = text[:limit] if limit and len(text) > limit else text
     if not cut.isprintable():
         cut = "".join(c if c in "\n\t" or not _controls(c) else f"\\x{ord(c):02x}" for c in cut)
@@ -20,5 +20,5 @@ def _controls(character: str) -> bool:
 
 
 def harmless(value: object) -> object:
-    """As it stands, or quoted where a spreadsheet would take it for a formula."""
+    """Quoted where a spreadsheet would take it for a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value

@@ -1,4 +1,4 @@
-"""What the trials of a tuned suite, cells of `<suite>-tuning` and `<suite>-check`, gave: `results/<suite>/tuning.json`."""
+"""What a tuned suite's trials, cells of `<suite>-tuning` and `<suite>-check`, gave: `results/<suite>/tuning.json`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from harness.store.reference_results import suite_folder
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting. variant: its name in `<suite>-tuning`, where it got furthest: `steps`. score: mean accuracy there; None where it
-    came to nothing, and then `fault` says so."""
+    """variant: its name in `<suite>-tuning`, where it got furthest: `steps`. score: mean accuracy there, or None with a
+    `fault`."""
 
     number: int
     variant: str
@@ -27,8 +27,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
-    """chosen: the best of the trials that ran to the end; 0 is the variant as published. on: the tuning group that chose; "" for
-    all. final: the chosen setting's name in the table. checked, checked_published: scores on the check's seeds."""
+    """chosen: the best trial that ran to the end; 0 is the variant as published. on: the tuning group that chose; ""
+    for all. final: the chosen setting's name in the table. checked, checked_published: scores on the check's seeds."""
 
     variant: str
     final: str
@@ -93,6 +93,6 @@ def read_tuning(results: Path, suite: str, file: SuiteFile | None = None) -> Tun
 
 
 def without_trials(suites: Sequence[str]) -> list[str]:
-    """Those that do not hold the trials, or the checks, of another one."""
+    """Those without the trials or checks of another one."""
     stems = {suite: suite.removesuffix("-tuning").removesuffix("-check") for suite in suites}
     return [suite for suite, stem in stems.items() if stem == suite or stem not in suites]

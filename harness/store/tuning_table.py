@@ -1,4 +1,4 @@
-"""What a suite's tuning changed: each variant as published and as tuned, and what a setting is worth where it was not chosen."""
+"""What a suite's tuning changed, and what a setting is worth where it was not chosen."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from harness.store.tuning import Tuned, Tuning, tuned_label
 
 
 class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant on one group, in fractions. published_gain, tuned_gain: over the baseline as published, as tuned. lowest,
-    highest, deviation: of the trials that ran to the end. promised: the best trial's lead; kept: the same on the check's seeds."""
+    """A variant on one group, in fractions. published_gain, tuned_gain: over the baseline as published, as tuned.
+    lowest, highest, deviation: of trials that ran to the end. promised: the best trial's lead; kept: the same on the
+    check's seeds."""
 
     group: str
     variant: str
@@ -75,7 +76,7 @@ class Scores(msgspec.Struct, frozen=True):
 
 
 def scores(snapshot: Snapshot, suite: str, task: str, cells: int, only: str = "") -> Scores:
-    """cells: groups x seeds; a variant that has fewer is left out. only: this group's part of them."""
+    """cells: groups x seeds; a variant with fewer is left out. only: this group's part."""
     found = finished(snapshot, suite)
     panels = {key: lines for key, lines in _panels(found, task).items() if only in ("", key.group)}
     values: dict[str, list[float]] = {}
@@ -93,7 +94,7 @@ def scores(snapshot: Snapshot, suite: str, task: str, cells: int, only: str = ""
 
 
 def _metric(found: Finished, task: str) -> str:
-    """Answers sampled at temperature 1 where there are any, else greedy ones."""
+    """Sampled at temperature 1 where there are any, else greedy."""
     return next((r.metric for r in found.rows if r.task == task and r.metric.startswith("avg@")), "greedy")
 
 
@@ -124,7 +125,7 @@ def tuning_rows(snapshot: Snapshot, tuning: Tuning) -> list[TuningRow]:
 
 
 def transfer_rows(snapshot: Snapshot, tuning: Tuning) -> list[TransferRow]:
-    """Every two choices of a variant on every group, as far as their cells are finished."""
+    """Every two choices of a variant on every group, as far as finished."""
     rows = []
     for group, scored in _first_task(snapshot, tuning).items():
         for one, other in combinations(tuning.variants, 2):

@@ -1,7 +1,6 @@
-"""A bundle: a finished suite's results as one zip, its members stored as they are, without weights or paths of this machine:
-bundle.json (what it is, and the SHA-256 of every other member), scores.json (accuracies and table), <suite>/ (its results folder,
-cut to what tables need). Equal results are equal bytes. Its name is `<suite>-<digest>.zip`, with 16 digits of bundle.json's
-SHA-256."""
+"""A bundle: a finished suite's results as one uncompressed zip, without weights or paths of this machine: bundle.json
+(SHA-256 of every other member), scores.json (accuracies and table), <suite>/ (its results folder, cut to what tables
+need). Equal results are equal bytes. Its name, `<suite>-<digest>.zip`, has 16 digits of bundle.json's SHA-256."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ from harness.suite.load import resolve
 from harness.suite.schema import Suite
 
 COMPACT = "compact-000001"
-# Columns of samples that a bundle leaves empty: the tasks have the prompts
+# Left empty in samples: the tasks have the prompts
 WORDLESS = ("prompt",)
 # Of a bundle; what it unpacks to is never more
 MAX_BYTES = 64 << 20
@@ -50,8 +49,8 @@ _BROKEN = (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, struct
 
 
 def make_bundle(suite: str, results: Path, out: Path | None = None) -> Path:
-    """Write the bundle of results/<suite> to `out` (a file, or a folder); returns its path. Raises UsageError for what is not
-    finished, StoreError, DiskFullError."""
+    """Write the bundle of results/<suite> to `out` (a file or a folder); returns its path. Raises UsageError for
+    unfinished ones, StoreError, DiskFullError."""
     file, _, cells = gathered(results, suite)
     with tempfile.TemporaryDirectory(prefix="bundle-") as root:
         scratch = Path(root)
@@ -72,11 +71,13 @@ def make_bundle(suite: str, results: Path, out: Path | None = None) -> Path:
 
 
 def gathered(results: Path, suite: str) -> tuple[SuiteFile, Suite, dict[str, tuple[Manifest, dict[str, pa.Table]]]]:
-    """A finished suite: its file without paths of this machine, what that says, and each cell and base. Raises UsageError,
+    """A finished suite: its file without paths of this machine, what that says, each cell and base. Raises UsageError,
     StoreError."""
     folder = results / suite
     if not (folder / "suite.json").is_file():
-        raise UsageError(f"{folder}: no results of the suite as written (`harness status` lists the suites that have some)")
+        raise UsageError(
+            f"{folder}: no results of the suite as written (`harness status` lists the suites that have some)"
+        )
     file = read_suite(folder, folder / "suite.json")
     resolved = resolve(file.config, (), f"{folder}/suite.json: config")
     installed(resolved)
@@ -85,7 +86,7 @@ def gathered(results: Path, suite: str) -> tuple[SuiteFile, Suite, dict[str, tup
 
 
 def installed(suite: Suite) -> list[str]:
-    """The evaluation's tasks, with questions and scorers that are public. Raises UsageError for others."""
+    """The evaluation's tasks. Raises UsageError where questions or scorers are not public."""
     for task in (suite.training.task, *suite.evaluation.tasks):
         if not isinstance(task, str) or task.startswith("lm_eval:"):
             name = task if isinstance(task, str) else task.file
@@ -96,7 +97,7 @@ def installed(suite: Suite) -> list[str]:
 
 
 def stated(results: Path, suite: str) -> dict[str, Any]:
-    """scores.json, as the samples of the one suite in `results` give it. Raises StoreError."""
+    """scores.json, from the samples of the one suite in `results`. Raises StoreError."""
     ingest(results)
     with Snapshot(results) as snapshot:
         scores = snapshot.query(
@@ -108,7 +109,7 @@ def stated(results: Path, suite: str) -> dict[str, Any]:
 
 
 def compact(tables: Mapping[str, pa.Table], wordless: Sequence[str] = WORDLESS) -> dict[str, pa.Table]:
-    """A journal cut to what the table and the checks need. wordless: columns of samples to empty."""
+    """A journal cut to what table and checks need. wordless: columns of samples to empty."""
     kept = {name: tables[name] for name in KEPT if name in tables}
     if (samples := kept.get("samples")) is not None:
         nothing = pa.repeat(pa.scalar("", pa.string()), samples.num_rows)
@@ -179,7 +180,7 @@ def _bundle_name(suite: str, about: bytes) -> str:
 
 
 def unpack(bundle: Path, folder: Path) -> tuple[ResultsIndex, str]:
-    """Judge, then write the members into `folder`, which is empty; returns bundle.json and the name that the content has. Raises
+    """Judge, then write the members into the empty `folder`; returns bundle.json and the name by content. Raises
     UsageError, DiskFullError."""
     contents: dict[str, bytes] = {}
     try:

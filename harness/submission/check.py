@@ -1,4 +1,4 @@
-"""`harness submit-check`: the checks of a bundle in order, and taking it over."""
+"""`harness submit-check`: a bundle's checks in order, and taking it over."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from harness.suite.load import resolve
 from harness.suite.schema import Suite, Variant
 from harness.tuning.derived import tuned_from
 
-# What reading a bundle may take; then its rows are known, and the store may take what it takes for any import
+# What reading a bundle may take
 MEMORY = 1 << 30
-# In this order; what follows makes no sense after one of them has refused
+# In this order; what follows makes no sense after a refusal
 FIRST: dict[str, Callable[[Evidence], str]] = {
     "container": Evidence.container,
     "schema": evidence.schema,
@@ -48,7 +48,7 @@ THEN: dict[str, Callable[[Evidence], str]] = {
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """words: what was read, or the reason, which begins with the place of the fault."""
+    """words: what was read, or the reason, which begins with the fault's place."""
 
     check: str
     good: bool
@@ -116,7 +116,7 @@ def checked(bundle: Path, results: Path, again: RerunRequest | None = None) -> I
 def take_bundle(
     bundle: Path, results: Path, origin: str | None, again: RerunRequest | None = None
 ) -> tuple[BundleReport, Path | None]:
-    """Into results/<suite>@<origin>, by default the digest in its name; the folder is None where it is refused. Raises
+    """Into results/<suite>@<origin>, by default its name's digest; the folder is None where it is refused. Raises
     UsageError, StoreError, DiskFullError."""
     with checked(bundle, results, again) as (e, report):
         if report.submission is None:
@@ -137,7 +137,7 @@ def take_bundle(
 
 
 def mark_reported(results: Path, label: str) -> None:
-    """Of an imported folder nothing was checked but its form. Raises DiskFullError, StoreError."""
+    """Only its form was checked. Raises DiskFullError, StoreError."""
     for folder in sorted(results.glob(f"*@{label}")):
         if read_submission(folder) is None and suite_files(folder):
             about = ""
@@ -147,7 +147,7 @@ def mark_reported(results: Path, label: str) -> None:
 
 
 def category(suite: Suite) -> str:
-    """Whose settings the suite's regimes have, the baseline's left out."""
+    """Whose settings the suite's regimes have, without the baseline's."""
     tuned = [f"tuned (budget {suite.tune.trials})"] if suite.tune is not None else []
     parts: dict[str, dict[str, None]] = {kind: {} for kind in (PUBLISHED, UNPUBLISHED, OWN, ABSENT)}
     for variant in suite.regimes:

@@ -1,4 +1,4 @@
-"""A bundle's checks. Each returns one line on what it read, and raises UsageError with the place of the fault."""
+"""A bundle's checks. Each returns a line on what it read, and raises UsageError with the fault's place."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from harness.versions import recorded
 # How far clocks of two labs may be apart
 CLOCKS = timedelta(days=1)
 ROUNDING = 1e-9
-# How often an honest A/A control may be refused, over all of a suite's comparisons (Bonferroni)
+# How often an honest A/A control may be refused, over a suite's comparisons (Bonferroni)
 ERROR = 0.01
 # Of a policy's first step: what its own samples were
 _SAMPLED = ("policy", "right", "wrong", "invalid", "truncated", "answers", "generated_tokens")
@@ -73,7 +73,7 @@ class Evidence:
         return self.about.suite
 
     def fault(self, problem: object, *parts: str) -> UsageError:
-        """What to raise: the place in the bundle, and the problem there."""
+        """The problem at its place in the bundle, to raise."""
         return UsageError(": ".join([str(self.bundle), *parts, str(problem)]))
 
     def container(self) -> str:
@@ -115,7 +115,7 @@ class Evidence:
 
     @cached_property
     def derived(self) -> list[Cell]:
-        """Under the identities that the manifests state; all seeds of a regime have one."""
+        """Under the manifests' identities; all seeds of a regime have one."""
         seeds = self.resolved.seeds
         return expand(self.resolved, lambda g, v: self._identity(*(f"{g.name}/{v.name}/{seed}" for seed in seeds)))
 
@@ -143,7 +143,7 @@ class Evidence:
 
 
 def schema(e: Evidence) -> str:
-    """By the rules of `harness import`; nothing lies in the bundle that belongs to no cell."""
+    """By the rules of `harness import`; everything in the bundle belongs to a cell."""
     report = import_results(e.root, e.folder / "imported", "submitted")
     if report.refused:
         raise e.fault(report.refused[0].replace(f"{e.root}/", ""))
@@ -158,7 +158,7 @@ def schema(e: Evidence) -> str:
 
 
 def suite(e: Evidence) -> str:
-    """suite.json agrees with itself, and with the suite of that name that is shipped here."""
+    """suite.json agrees with itself, and with a shipped suite of that name."""
     theirs, place = e.resolved, f"{e.suite}/suite.json"
     try:
         installed(theirs)
@@ -242,7 +242,7 @@ def _planned(manifest: Manifest) -> Manifest:
 
 
 def provenance(e: Evidence) -> str:
-    """No more CPU time than the machine's cores had in that time."""
+    """No more CPU time than the machine's cores had."""
     for key, manifest in e.manifests.items():
         said, embedded = manifest.provenance, manifest.engine == "embedded"
         versions = digest(dict(manifest.identity.versions))[:12]
@@ -299,7 +299,7 @@ def foreign(e: Evidence) -> str:
 
 
 def questions(e: Evidence) -> str:
-    """Asked once or k times, with our reference answers where we have the set, else with those of the first cell."""
+    """Asked once or k times, with our reference answers, or the first cell's where we lack the set."""
     evaluation, tasks = e.resolved.evaluation, installed(e.resolved)
     golds: dict[str, dict[str, str]] = {}
     wanted: set[tuple[str, str, int]] = set()
@@ -361,7 +361,7 @@ def cells(e: Evidence) -> str:
             raise e.fault(
                 f"{cell.label} received answers of peers, but its regime shares none: another cell's rows?", place
             )
-        if cell.engine != "embedded" or not rows:  # other engines' samplers do not repeat to the digit
+        if cell.engine != "embedded" or not rows:  # other samplers do not repeat to the digit
             continue
         like = f"{_stream(cell)}/{cell.variant.factor}/{cell.training.model_dump_json()}"
         mine = sorted(tuple(row[name] for name in _SAMPLED) for row in rows if row["step"] == 1)
@@ -437,7 +437,7 @@ def table(e: Evidence) -> str:
 
 
 def noise_floor(e: Evidence) -> str:
-    """A/A: variants that differ in their stream of samples alone differ by chance alone."""
+    """A/A: variants that differ only in their stream of samples differ by chance alone."""
     apart = {"name", "sampling_stream"}
     variants = [(v, v.model_dump(exclude=apart)) for v in e.resolved.regimes]
     pairs = [

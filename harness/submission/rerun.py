@@ -46,7 +46,7 @@ class RerunRequest:
 
 
 def run_again(stored: Path, folder: Path) -> None:
-    """Raises UsageError for what is no finished cell, and as the cell does."""
+    """Raises UsageError for what is no finished cell, and the cell's errors."""
     manifest = read_manifest(stored)
     if manifest.kind != "cell" or manifest.state != "done":
         raise UsageError(f"{stored}: not a finished cell (kind {manifest.kind}, {manifest.state})")
@@ -54,7 +54,7 @@ def run_again(stored: Path, folder: Path) -> None:
 
 
 def _train(manifest: Manifest, folder: Path, deadline: float) -> None:
-    """In a worker process, whose environment is the cell's. deadline: of `time.monotonic`; Interrupted is raised there."""
+    """In a worker process with the cell's environment; raises Interrupted at `deadline` (`time.monotonic`)."""
     beside = {name: getattr(manifest, name) for name in ("suite", "key", "baseline", "identity")}
     cell, inbox = cell_of({**manifest.config, **beside}), Inbox()
     worker = WorkerProcess(inbox, environment(cell.engine_options), SILENCE_SECONDS)
@@ -95,8 +95,8 @@ def differences(left: Mapping[str, pa.Table], right: Mapping[str, pa.Table]) -> 
 
 
 def re_execute(evidence: Evidence, again: RerunRequest) -> dict[str, str]:
-    """How alike random cells of a checked bundle are, by label. Raises UsageError for the first that comes out otherwise, or
-    cannot be trained here."""
+    """How alike random cells of a checked bundle are, by label. Raises UsageError for the first that differs, or cannot
+    be trained here."""
     seed = secrets.randbelow(1 << 31) if again.seed is None else again.seed
     stated = [manifest for _, manifest in sorted(evidence.stated.items()) if manifest.kind == "cell"]
     cells = [manifest for manifest in stated if manifest.regime_type in registry.installed()]
@@ -119,7 +119,7 @@ def re_execute(evidence: Evidence, again: RerunRequest) -> dict[str, str]:
 
 
 def repeats(manifest: Manifest) -> bool:
-    """Whether the kind of CPU lets the cell's rows be the same here: computed portably, or made on this kind."""
+    """Whether this CPU can repeat the cell's rows: computed portably, or on its kind."""
     portable = manifest.config["engine_options"].get("numerics") == "portable"
     return portable or manifest.provenance.machine.get("processor") == processor()
 
@@ -149,7 +149,8 @@ def re_run(
     minutes: float,
     wordless: Sequence[str] = WORDLESS,
 ) -> str:
-    """What is the same. wordless: columns that were not stored. Raises UsageError where the rows differ, or it takes too long."""
+    """What is the same. wordless: columns that were not stored. Raises UsageError where rows differ, or it takes too
+    long."""
     print(f"training again: {place}", file=sys.stderr)
     try:
         _train(manifest, folder, time.monotonic() + 60 * minutes)

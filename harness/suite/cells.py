@@ -16,7 +16,7 @@ from harness.suite.schema import Evaluation, Keep, ModelGroup, Sharing, Suite, T
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What a key hashes besides the configuration. models: by policy, a micro family, `content DIGEST` of a folder, or a hub name
+    """What keys hash besides the configuration. models: by policy, a micro family, `content DIGEST` of a folder, or a hub name
     with its commit. pool: digest; empty for micro. evaluation: checksums by task. versions: of the packages that compute."""
 
     models: dict[str, str] = {}
@@ -30,7 +30,7 @@ NO_IDENTITY = Identity()
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Everything that decides one cell's result. key: its content hash."""
+    """What decides a cell's result. key: content hash."""
 
     suite: str
     engine: str
@@ -48,7 +48,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """`group/variant/seed`, what --only matches and people read."""
+        """`group/variant/seed`, as --only matches it."""
         return f"{self.group.name}/{self.variant.name}/{self.seed}"
 
     @property
@@ -61,8 +61,8 @@ class Cell:
         return own * self.variant.factor
 
     def config(self) -> dict[str, Any]:
-        """As plain data: what the key hashes, each model's digest in its name's place. Fast numerics leave no word, so that older
-        cells keep their keys."""
+        """As the key hashes it, with models' digests for names. Fast numerics leave no word, so that older cells keep their
+        keys."""
         return {
             "engine": self.engine,
             "engine_options": {k: v for k, v in self.engine_options.items() if (k, v) != ("numerics", "fast")},
@@ -76,7 +76,7 @@ class Cell:
 
 
 def cell_of(fields: Mapping[str, Any]) -> Cell:
-    """From plain data, such as `Cell.config` with the others beside it. Raises ValueError."""
+    """From plain data, such as `Cell.config` with the others. Raises ValueError."""
     return msgspec.convert(fields, Cell, dec_hook=read)
 
 
@@ -91,13 +91,13 @@ def read(kind: type[BaseModel], fields: Any) -> Any:
 
 
 def digest(*parts: Any) -> str:
-    """16 hexadecimal digits of a hash over JSON-compatible parts."""
+    """16 hexadecimal digits over JSON-compatible parts."""
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def keyed(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """Without its model's place, which `Identity.models` has, and without a style that the suite does not set: older cells keep
-    their keys."""
+    """Without its model's place, which `Identity.models` has, or a style that the suite does not set: older cells keep their
+    keys."""
     left = {"model", "revision", *(("style",) if policy.get("style") is None else ())}
     return {name: value for name, value in policy.items() if name not in left}
 
@@ -123,7 +123,7 @@ def expand(suite: Suite, identity: Callable[[ModelGroup, Variant], Identity]) ->
         firsts = [
             Cell(
                 suite.name, suite.engine, suite.engine_options, group,
-                variant.model_copy(update={"training": None}),  # the cell's own `training` holds it
+                variant.model_copy(update={"training": None}),  # in the cell's `training`
                 suite.sharing_of(variant), suite.training_of(variant), suite.evaluation, seed=0, key="",
                 baseline=suite.baseline, identity=identity(group, variant), keep=suite.keep,
             )

@@ -1,4 +1,4 @@
-"""From a path, or a shipped name, to a validated Suite; YAML is read as the hostile data it is."""
+"""From a path or shipped name to a validated Suite; YAML is hostile data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from harness.suite.schema import TASK_FORMS, Suite
 __all__ = ["LABORATORY", "find", "first_error", "load", "parse_yaml", "read_yaml", "resolve", "shipped"]
 
 _STEP = re.compile(r"([A-Za-z0-9_.+-]+?)((?:\[\d{1,4}\])*)(?:\.(?=[A-Za-z])|$)")
-_LONGEST_KEY, _SHOWN = 200, 80  # characters of a key: that is read, and that a message repeats
+_LONGEST_KEY, _SHOWN = 200, 80  # characters of a key, and of it in a message
 _MODELS: dict[Any, type[BaseModel]] = {
     "groups": schema.ModelGroup, "policies": schema.Policy, "stage0": schema.Stage0, "regimes": schema.Variant,
     "training": schema.Training, "evaluation": schema.Evaluation, "tune": schema.Tune, "sharing": schema.Sharing,
@@ -37,7 +37,7 @@ LABORATORY = "bandit.yaml"
 
 
 def shipped() -> dict[str, Path]:
-    """Suites that come with the package; `bandit.yaml` is a laboratory's file."""
+    """All but `bandit.yaml`, a laboratory's file."""
     return {file.stem: file for file in _FOLDER.glob("*.yaml") if file.name != LABORATORY}
 
 
@@ -57,7 +57,7 @@ def find(name: str) -> Path:
 
 def load(name: str, overrides: Sequence[str] = ()) -> Suite:
     """overrides: `key=value`, the key a path such as `training.steps`. Raises SuiteError with the place of the first fault
-    (regimes' own options are checked by `session.suite.rules.validate`), UsageError for an override."""
+    (regimes' options: `session.suite.rules.validate`), UsageError for an override."""
     path = find(name)
     raw = read_yaml(path)
     if not isinstance(raw, dict):
@@ -69,7 +69,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Suite:
 
 
 def resolve(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Suite:
-    """A suite from its plain data, which is left alone. source: for messages. Raises as `load`."""
+    """From plain data, left as it is. source: for messages. Raises as `load`."""
     own = copy.deepcopy(dict(raw))
     for override in overrides:
         _apply(own, override)
@@ -79,12 +79,12 @@ def resolve(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Su
         fault = error if isinstance(error, SuiteError) else first_error(error, source)
         given = [override.partition("=")[0] for override in overrides]
         if any(fault.path == key or fault.path.startswith((f"{key}.", f"{key}[")) for key in given):
-            fault = SuiteError(f"--set {fault.path}", "", fault.problem)  # not the file's fault
+            fault = SuiteError(f"--set {fault.path}", "", fault.problem)
         raise fault from None
 
 
 def first_error(error: ValidationError, source: str) -> SuiteError:
-    """The first of pydantic's findings, with its place as in YAML. source: for the message."""
+    """The first of pydantic's, with its place as in YAML."""
     first = error.errors(include_url=False)[0]
     where = ""
     for part in (p for p in first["loc"] if p not in TASK_FORMS):
@@ -124,12 +124,12 @@ def _apply(raw: dict[str, Any], override: str) -> None:
 
 
 MAX_BYTES, MAX_LENGTH, MAX_BITS = 1 << 18, 4096, 63  # of a file, in characters of a value, of a whole number
-MAX_DEPTH, MAX_VALUES = 32, 10_000  # the largest shipped suite has some hundreds of values
-# What a plain word may stand for besides itself: dates, merges and the like stay words
+MAX_DEPTH, MAX_VALUES = 32, 10_000  # shipped suites have hundreds of values
+# What plain words may stand for; dates, merges and the like stay words
 _KINDS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float")}
-# As in 1e-3, which YAML 1.1 takes for a word
+# 1e-3 is a word to YAML 1.1
 _FLOAT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$")
-# Numbers that YAML 1.1 and 1.2 read alike; 010, 1:30, 0b11 and 1_000 are others, or words, in YAML 1.2
+# Numbers that YAML 1.1 and 1.2 read alike; not so 010, 1:30, 0b11 and 1_000
 _NUMBER = re.compile(
     r"[-+]?(0|[1-9][0-9]*|0x[0-9a-fA-F]+|(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)"
 )
@@ -197,7 +197,7 @@ _PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, [*"-+01234
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """`text` as plain Python data. Raises SuiteError, naming line and column."""
+    """Plain data. Raises SuiteError naming line and column."""
     try:
         loader = _PlainLoader(text)
         try:
@@ -215,7 +215,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """The file's content as plain Python data. Raises SuiteError."""
+    """As `parse_yaml`. Raises SuiteError."""
     try:
         text = read_text(path, MAX_BYTES)
     except OSError as error:

@@ -1,7 +1,4 @@
-"""A suite, as written in YAML and validated strictly. Imports in milliseconds, without torch.
-
-Regimes' own options are validated by the regimes (`harness.learning.registry`), everything else here.
-"""
+"""A suite, as written in YAML and validated strictly; regimes' options by `harness.learning.registry`. Imports without torch."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from pydantic import (
 
 from harness.suite.space import Choice, Range
 
-# What names are made of, so that they can be parts of paths. The lengths of those in a suite stand beside it
+# So that names can be parts of paths
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.+-]*"
 LONGEST_NAME, LONGEST_TASK = 64, 128
 TASK_PATTERN = rf"(lm_eval:)?{NAME_PATTERN}"
@@ -61,7 +58,7 @@ def edges_of(
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-    # Keys that stored cells do not have: at these values they are left out, so that cells keep their keys
+    # Left out at these values, so that stored cells keep their keys
     younger: ClassVar[dict[str, Any]] = {}
 
     @model_serializer(mode="wrap")
@@ -71,7 +68,7 @@ class _Model(BaseModel):
 
 
 def _distinct(what: str) -> AfterValidator:
-    """Refuses an item that occurs twice; a task that is a file has no name yet."""
+    """Refuses repeated items; a file's task has no name yet."""
 
     def check(items: list[Any]) -> list[Any]:
         names = [getattr(item, "name", item) for item in items if not isinstance(item, FileTask)]
@@ -201,7 +198,7 @@ class Sharing(_Model):
         return self
 
     def among(self, policies: Sequence[str], strengths: Strengths | None = None) -> tuple[Edge, ...]:
-        """Who sends to whom of these policies, as `edges_of`. Raises ValueError."""
+        """As `edges_of`. Raises ValueError."""
         stated = [(author, receiver) for author, receiver in self.edges or ()]
         return edges_of(policies, stated if self.direction == "edges" else self.direction, strengths)
 
@@ -227,7 +224,7 @@ class Settings(_Model):
 
 
 class Variant(_Model):
-    """One regime with its options, under a name of its own. Keys that are not listed here are the regime's options."""
+    """A regime under a name of its own. Keys that are not listed here are its options."""
 
     younger: ClassVar[dict[str, Any]] = {"training": None}
 
@@ -275,7 +272,7 @@ class Variant(_Model):
 
     @property
     def factor(self) -> int:
-        """Rollout budget as a multiple of the suite's."""
+        """Multiple of the suite's rollout budget."""
         return int(self.budget[:-1])
 
 
@@ -316,7 +313,7 @@ class FileTask(_Model):
         return self.name
 
 
-# What pydantic has among the keys of a fault's place, and is none
+# In pydantic's places, but no keys
 TASK_FORMS = _NAME, _FILE = "<name>", "<file>"
 _Task = Annotated[str, Field(min_length=1, max_length=LONGEST_TASK, pattern=f"^{TASK_PATTERN}$")]
 TaskName = Annotated[

@@ -9,7 +9,7 @@ from jaxtyping import UInt64
 
 
 def derive(*parts: int | str) -> int:
-    """A 64-bit seed from its parts, e.g. (seed, group, policy, step, prompt)."""
+    """64 bits, e.g. of (seed, group, policy, step, prompt)."""
     text = "\x1f".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
@@ -20,5 +20,5 @@ def derive_many(count: int, *parts: int | str) -> UInt64[np.ndarray, "count"]:
 
 
 def generator(*parts: int | str) -> np.random.Generator:
-    """numpy's generator seeded by `derive`."""
+    """Seeded by `derive`."""
     return np.random.default_rng(derive(*parts))

@@ -1,5 +1,5 @@
-"""Search spaces, in an option's annotation: `lambda_: Annotated[float, Range(0.01, 3.0, "log")] = 0.1`. An optimiser searches [0,
-1]: `at` says which value u is, `unit` takes a value back."""
+"""Search spaces, in an option's annotation: `lambda_: Annotated[float, Range(0.01, 3.0, "log")] = 0.1`. An optimiser searches
+[0, 1]."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 __all__ = ["Choice", "Range", "Space", "as_dict", "spaces_of"]
 
-# Standard deviation of a normal prior, as a part of the range on its scale
+# Standard deviation of a normal prior, as part of the range
 WIDTH = 0.25
-# Significant digits of a drawn value: what differs by less is the same setting
+# Significant digits of a drawn value
 DIGITS = 3
 
 
@@ -102,11 +102,11 @@ class Choice:
             raise ValueError("a choice is between two values or more")
 
     def around(self, given: float) -> Choice:
-        """The range where the suite gives this value."""
+        """As `Range.around`."""
         return Choice(*(type(given)(given * v) for v in self.values)) if self.relative else self
 
     def holds(self, value: Any) -> bool:
-        """Whether the value lies in it."""
+        """As `Range.holds`."""
         return any(v == value and type(v) is type(value) for v in self.values)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What every task must do, as checks that raise AssertionError, and DataError where its data is not at hand.
+"""Checks of a task; they raise AssertionError, or DataError where its data is absent.
 
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
 def test_task(check): check("my-task")

@@ -1,7 +1,6 @@
-"""The sets of problems: source, licence, checksum, how rows become problems; and how they are had: from a folder, or from their
-public source through the user's cache, checked.
+"""The sets of problems, from a folder, or from their public source through the user's cache.
 
-Minerva and OlympiadBench come from Qwen2.5-Math's repository: the hub's OlympiadBench has 674 rows today, not 675."""
+Minerva and OlympiadBench come from Qwen2.5-Math's repository: the hub's OlympiadBench has 674 rows, not 675."""
 
 from __future__ import annotations
 
@@ -61,7 +60,7 @@ def math500_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
 
 
 def math_row(raw: Mapping[str, Any], file: str, place: int) -> Problem | None:
-    """The gold is the solution's last box; two training rows have none."""
+    """The gold is the last box; two training rows have none."""
     answer = extract(raw["solution"]).rstrip(".,") if "boxed" in raw["solution"] else ""
     if not answer:
         return None
@@ -89,7 +88,7 @@ def gsm8k_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
 
 
 def contest_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
-    """Of AIME or AMC 12, by its page."""
+    """AIME or AMC 12, by its page."""
     exam = re.search(r"(\d{4})_(?:AIME|AMC)_(I+|12[AB])_Problems/Problem_(\d+)", raw["url"])
     return Problem(
         id="-".join(exam.groups()) if exam else f"{place}",
@@ -150,7 +149,7 @@ _MATH_SUBJECTS = (
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """sha256: where it is known; the revision pins the rest."""
+    """sha256: where known; the revision pins the rest."""
 
     host: Host
     repository: str
@@ -161,8 +160,7 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """file, sha256: in a data folder. convert: a row with its file and place to ours, or None. k, max_new_tokens: 0 for
-    training alone."""
+    """file, sha256: in a data folder. convert: None drops a row. k, max_new_tokens: 0 for training alone."""
 
     name: str
     title: str
@@ -360,7 +358,7 @@ class DataInfo(msgspec.Struct, frozen=True):
 
 
 def folder_in_use(data_dir: Path | None) -> Path | None:
-    """The argument, else HARNESS_DATA, else None: the public sources."""
+    """The argument, else HARNESS_DATA; None: the public sources."""
     configured = os.environ.get("HARNESS_DATA")
     return data_dir or (Path(configured) if configured else None)
 
@@ -377,7 +375,7 @@ def load(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[Pr
 
 
 def inventory(data_dir: Path | None = None) -> list[DataInfo]:
-    """What is present and from where; fetches nothing."""
+    """Fetches nothing."""
     return [_info(data, folder_in_use(data_dir)) for data in SETS.values()]
 
 
@@ -438,10 +436,10 @@ def _from_remote(data: DataSet, fetch: bool) -> list[Problem]:
 
 
 def convert(data: DataSet, file: str, path: Path) -> list[Problem]:
-    """Rows of a public file. Raises DataError."""
+    """Raises DataError."""
     try:
         converted = [data.convert(raw, file, place) for place, raw in enumerate(_read(path))]
-    except Exception as error:  # another form fails wherever a converter first meets it
+    except Exception as error:  # converters fail in any way
         raise DataError(
             f"{data.name}: {file} of {data.remote.repository} has another form than expected: {error!r}"
         ) from error
@@ -458,13 +456,12 @@ def _read(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def cached_path(remote: Remote, file: str) -> Path:
-    """Whether or not it is there."""
+    """It may be absent."""
     kept = cache_folder() / "data"
     return kept / remote.repository.replace("/", "--") / remote.revision[:12] / file.replace("/", "--")
 
 
 def _ensured(data: DataSet, file: str, path: Path) -> Path:
-    """Raises DataError, also for another checksum."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, _download(data, file))
@@ -477,7 +474,7 @@ def _ensured(data: DataSet, file: str, path: Path) -> Path:
 
 
 def _download(data: DataSet, file: str) -> bytes:
-    """In a thread, because name resolution knows no time-out. Raises DataError."""
+    """In a thread, because name resolution knows no time-out."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "ON", "YES"):
         raise _absent(data, "HF_HUB_OFFLINE is set")
     connected, received = threading.Event(), queue.SimpleQueue[bytes | str]()

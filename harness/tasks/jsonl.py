@@ -1,4 +1,4 @@
-"""A JSONL file as a task (docs/tasks.md). A fault is one line that names the place."""
+"""A JSONL file as a task (docs/tasks.md). Faults name the place in a line."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Question(NamedTuple):
 
 
 def pinned(task: FileTask, folder: Path | None = None) -> FileTask:
-    """With absolute path and SHA-256, every line checked. A relative path starts at `folder`, else here. Raises DataError,
+    """With absolute path and SHA-256, lines checked. folder: where a relative path starts, by default here. Raises DataError,
     PluginError."""
     path = Path(task.file).expanduser()
     if not path.is_absolute() and folder is not None and (folder / path).is_file():
@@ -75,7 +75,7 @@ def pinned(task: FileTask, folder: Path | None = None) -> FileTask:
 
 @lru_cache(maxsize=8)
 def questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]:
-    """In the file's order. Raises DataError naming the line, also for other content."""
+    """In order. Raises DataError naming the line, also for other content."""
     data = _content(path)
     if (found := hashlib.sha256(data).hexdigest()) != sha256:
         raise DataError(f"{path}: has SHA-256 {found[:12]}..., expected {sha256[:12]}...; its content was altered")
@@ -139,7 +139,7 @@ def _one(first: object, second: object, *names: str) -> object:
 
 
 def _letter(gold: str, options: list[str]) -> str:
-    """Of the right option, given as letter or text. Raises ValueError."""
+    """Of an option given as letter or text."""
     said = gold.strip()
     letters = ((chr(65 + place), option) for place, option in enumerate(options))
     meant = {letter for letter, option in letters if said == option.strip() or said.upper() == letter}
@@ -205,7 +205,7 @@ class Jsonl(TaskSource):
         return [said + (f"; {len(found['near']):,} nearly do (a few words differ)" if found["near"] else "")]
 
     def _sides(self) -> tuple[list[Prompt], list[Prompt]]:
-        """For training and held out: by the line's word, else the text's share; without either all are both."""
+        """Training, held out: by the line's word, else the text's share; without either all are both."""
         train, test = list[Prompt](), list[Prompt]()
         for prompt, split in questions(Path(self.task.file), str(self.task.sha256), self.task.scorer):
             drawn = hashlib.blake2b("".join(tokens(prompt.text)).encode(), digest_size=8).digest()

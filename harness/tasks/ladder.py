@@ -1,5 +1,5 @@
-"""The ladder: eleven levels of short questions in three groups, for models of 0.1 to 1.5 B. Eighths of a level are held out
-by crc32 of level and content."""
+"""Eleven levels of short questions in three groups, for models of 0.1 to 1.5 B; eighths are held out by crc32 of level and
+content."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def levels_of(task: str) -> tuple[str, ...]:
 
 
 def training_prompts(step_seed: int, count: int, levels: Sequence[str] = tuple(LEVELS)) -> list[Prompt]:
-    """Distinct, by the seed alone, levels as even as `count` allows. Raises DataError where they hold too few."""
+    """Distinct, by the seed alone, levels as even as may be. Raises DataError where these hold too few."""
     rng = Random(step_seed)
     order = micro.even(NAME, rng, levels, count)
     found = _distinct(rng, order)
@@ -197,7 +197,7 @@ def evaluation_prompts(
 
 
 def worked(level: str, count: int) -> str:
-    """Solved training problems to put before a prompt, always the same."""
+    """Solved training problems for a prompt, always the same."""
     found = _distinct(Random(_WORKED_SEED), [level] * count)
     if len(found) < count:
         raise DataError(f"{NAME}: {count} worked examples asked for; level {level} holds {len(found)}")

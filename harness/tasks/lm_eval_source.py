@@ -1,4 +1,4 @@
-"""`lm_eval:NAME`: a generative task of lm-eval's by its own prompts, filters and metric (docs/tasks.md)."""
+"""`lm_eval:NAME`: a generative task of lm-eval's with its own prompts, filters and metric (docs/tasks.md)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class LmEvalTask(TaskSource):
         return [_verdict(task, prompt, text) for prompt, text in answers]
 
     def results_versions(self) -> dict[str, str]:
-        """lm-eval's version, and the task's own settings."""
+        """lm-eval's, and the task's settings."""
         said = msgspec.json.encode(self._config, enc_hook=str, order="sorted")
         digest = hashlib.blake2b(said, digest_size=8).hexdigest()
         return {self.name: f"lm-eval {version('lm_eval')}, task {digest}"}
@@ -115,7 +115,7 @@ def _config_of(name: str) -> dict[str, Any]:
 def _built(name: str, folders: tuple[str, ...]) -> Any:
     try:
         (task,) = _manager_of(name).load([name])["tasks"].values()
-    except Exception as error:  # of lm-eval, of datasets, of a YAML's own Python
+    except Exception as error:  # also of a YAML's Python
         raise DataError(
             f"{PREFIX}{name} does not load: {type(error).__name__}: {str(error).splitlines()[0]:.200}"
         ) from error
@@ -139,6 +139,6 @@ def _verdict(task: Any, prompt: Prompt, text: str) -> Verdict:
         said = instance.filtered_resps[chosen.name]
         value = next(iter(task.process_results(doc, [said]).values()))
         right = float(value) >= 1.0
-    except Exception as error:  # of a filter or a metric: no answer's fault
+    except Exception as error:  # of a filter or metric
         return Verdict("invalid", f"crash: {type(error).__name__}")
     return Verdict("right" if right else "wrong", "", str(said)[:KEPT])

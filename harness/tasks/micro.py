@@ -1,5 +1,5 @@
-"""The micro task: procedural arithmetic of six skills in two groups and two levels, and the one-step facts they rest on.
-Eighths are held out by crc32 of the question."""
+"""Procedural arithmetic of six skills in two groups and two levels, and the facts they rest on. Eighths are held out by crc32
+of the question."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Problem:
 
     @property
     def prompt(self) -> str:
-        """Asks for what is scored, in RL and evaluation."""
+        """For RL and evaluation."""
         return f"Q: {self.question}{self.ask}\nA:"
 
     @property
@@ -155,7 +155,7 @@ SKILLS: Mapping[str, Skill] = MappingProxyType(
 
 
 def draw_fact(rng: Random, skill: Skill) -> Problem:
-    """One step of a random problem, half of the time the last. The problem may be held out; the fact's question never is."""
+    """One step of a random problem, half of the time the last. The fact is never held out, though the problem may be."""
     while True:
         level = rng.choice(LEVELS)
         problem = skill.draw(rng, level, held_out=rng.random() < 1 / 8)
@@ -167,11 +167,11 @@ def draw_fact(rng: Random, skill: Skill) -> Problem:
 
 
 _EVALUATION_SEED = 20_260
-_MOST_MISSES = 2_000  # draws in a row that find nothing new
+_MOST_MISSES = 2_000  # draws in a row
 
 
 def as_prompts(problems: Iterable[Problem], *, hinted: bool = False) -> list[Prompt]:
-    """hinted: they ask for steps."""
+    """hinted: ask for steps."""
     return [
         Prompt(
             id=f"{problem.skill}{'-hinted' if hinted else ''}:{problem.content}",
@@ -196,7 +196,7 @@ def even(task: str, rng: Random, names: Sequence[str], count: int) -> list[str]:
 
 
 def distinct(order: Sequence[str], draw: Callable[[str, int], Problem], part: str) -> list[Problem]:
-    """A problem for each name, fewer where many draws find no new one. draw: by name and number of the draw."""
+    """A problem for each name; fewer where many draws find none. draw: of a name and the draw's number."""
     found: dict[str, Problem] = {}
     missed = 0
     for number in itertools.count():
@@ -213,14 +213,14 @@ def distinct(order: Sequence[str], draw: Callable[[str, int], Problem], part: st
 def training_prompts(
     step_seed: int, count: int, skills: Sequence[str] = tuple(SKILLS), part: str = "all"
 ) -> list[Prompt]:
-    """Distinct, by the seed alone, skills as even as `count` allows. part: of `PARTS`. Raises DataError for an unknown
-    skill, or too many."""
+    """Distinct, by the seed alone, skills as even as may be. part: of `PARTS`. Raises DataError for an unknown skill, or too
+    many."""
     rng = Random(step_seed)
     return as_prompts(_distinct(rng, even("micro", rng, skills, count), part))
 
 
 def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False, part: str = "held out") -> list[Prompt]:
-    """The first ones of each skill, levels alternating. Raises DataError."""
+    """Of each skill, levels alternating. Raises DataError."""
     return as_prompts(
         (problem for skill in SKILLS for problem in _distinct(Random(_EVALUATION_SEED), [skill] * per_skill, part)),
         hinted=hinted,
@@ -232,7 +232,6 @@ def worked_examples() -> list[Problem]:
 
 
 def _distinct(rng: Random, order: Sequence[str], part: str) -> list[Problem]:
-    """Raises DataError where the space is too small."""
     if unknown := [name for name in order if name not in SKILLS]:
         raise DataError(f"micro: unknown skill {unknown[0]!r}; there are {', '.join(SKILLS)}")
 

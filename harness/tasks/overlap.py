@@ -1,5 +1,4 @@
-"""Training problems that are also evaluation problems, exactly or nearly. Found once
-(tools/overlap_index.py) and shipped as `overlaps.json`."""
+"""Training problems that repeat evaluation problems, found by tools/overlap_index.py and shipped as `overlaps.json`."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ class Overlap(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Index(msgspec.Struct, frozen=True):
-    """sets: SHA-256 of every set that was compared. overlaps: by training set."""
+    """sets: SHA-256 of those compared. overlaps: by training set."""
 
     sets: dict[str, str]
     overlaps: dict[str, list[Overlap]]
@@ -49,7 +48,7 @@ def tokens(problem: str) -> list[str]:
 
 
 def shingles(words: Sequence[str]) -> frozenset[tuple[str, ...]]:
-    """Runs of four tokens; a shorter problem whole."""
+    """Runs of four; a shorter problem whole."""
     last = max(1, len(words) - SHINGLE + 1)
     return frozenset(tuple(words[start : start + SHINGLE]) for start in range(last))
 

@@ -1,4 +1,4 @@
-"""The tasks by name, or by file, and what `harness tasks` shows. Imports without torch."""
+"""Tasks by name or file. Imports without torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def names() -> list[str]:
 
 
 def named(text: str) -> str | FileTask:
-    """A task as a command line gives it: a name, or `my.jsonl:exact`, read and pinned. Raises DataError, PluginError."""
+    """From a command line: a name, or `my.jsonl:exact`, read and pinned. Raises DataError, PluginError."""
     from harness.tasks.jsonl import pinned
 
     file, mark, scorer = text.rpartition(".jsonl")
@@ -43,7 +43,7 @@ def named(text: str) -> str | FileTask:
 
 
 def source_of(task: str | FileTask) -> TaskSource:
-    """Raises PluginError for an unknown name or part, DataError for a file."""
+    """Raises PluginError, for a file DataError."""
     if isinstance(task, FileTask):
         from harness.tasks.jsonl import Jsonl
 
@@ -56,7 +56,7 @@ def source_of(task: str | FileTask) -> TaskSource:
 
 
 def get_task(name: str | FileTask, **parameters: int) -> Task:
-    """Parameters: micro's per_skill, ladder's per_level. Raises PluginError, UsageError for another."""
+    """parameters: micro's per_skill, ladder's per_level. Raises PluginError, UsageError for another."""
     source = source_of(name)
     try:
         return source.evaluation(**parameters)
@@ -65,7 +65,7 @@ def get_task(name: str | FileTask, **parameters: int) -> Task:
 
 
 def results_versions(task: str | FileTask) -> dict[str, str]:
-    """Of the task's code and its scorer's. Raises PluginError, DataError."""
+    """Of task and scorer. Raises PluginError, DataError."""
     source = source_of(task)
     if get_task(task).judge is not None:
         return source.results_versions()
@@ -77,7 +77,7 @@ def results_versions(task: str | FileTask) -> dict[str, str]:
 
 
 def training_source(task: str | FileTask) -> TaskSource:
-    """Raises PluginError for a task that is unknown or for evaluation alone."""
+    """Raises PluginError, also for one of evaluation alone."""
     known = isinstance(task, FileTask) or task.startswith("lm_eval:") or task.partition(".")[0] in PLUGINS.installed()
     if known and (found := source_of(task)).trains:
         return found
@@ -95,8 +95,8 @@ def has_examples(task: str) -> bool:
 
 
 class TaskInfo(msgspec.Struct, frozen=True):
-    """perfect, empty: scores of who gives every gold and of who says nothing; None where the documents are absent, which
-    `problem` explains. error: why its plugin does not load."""
+    """perfect, empty: scores of golds and of silence; None where documents are absent, as `problem` explains. error: why its
+    plugin does not load."""
 
     name: str
     title: str
@@ -116,8 +116,8 @@ class TaskInfo(msgspec.Struct, frozen=True):
 
 
 def listing(data_dir: Path | None = None) -> list[TaskInfo]:
-    """Every task; nothing is fetched. Broken plugins with their error."""
-    from harness.verification.verifier import Verifier  # light commands do without
+    """Broken plugins with their error; nothing is fetched."""
+    from harness.verification.verifier import Verifier
 
     with Verifier() as verifier:
         return [_listed(name, data_dir, verifier) for name in names()]
@@ -137,7 +137,7 @@ def _listed(name: str, data_dir: Path | None, verifier: Verifier) -> TaskInfo:
             empty = _score(judge, [(gold, "") for gold in golds])
         except DataError as error:
             problem = str(error)
-    except Exception as error:  # of a plugin: whatever it raises is listed
+    except Exception as error:  # of a plugin
         said = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
         return TaskInfo(name, "", None, 0, (), "", "", None, None, origin=origin, error=said)
     return TaskInfo(

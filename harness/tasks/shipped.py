@@ -149,7 +149,7 @@ class Published(TaskSource):
         )
 
     def pool(self, min_level: int | None = None, data_dir: Path | None = None) -> TrainingPool:
-        """Less what any evaluation set repeats. min_level: others are left out."""
+        """Less what any evaluation set repeats."""
         full = self._whole(self.name, folder_in_use(data_dir))
         if min_level is None:
             return full
@@ -171,7 +171,7 @@ class Published(TaskSource):
         return TrainingPool(name, asked, overlaps, ambiguous)
 
     def pool_digest(self) -> str:
-        """The set's checksum and what is dropped. Needs no data."""
+        """Needs no data."""
         source = SOURCES[self.name]
         parts = [source, SETS[source].sha256, pinned().overlaps[source]]
         return hashlib.blake2b(msgspec.json.encode(parts), digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""A task's questions, and which are taken (docs/tasks.md)."""
+"""Questions of a task (docs/tasks.md)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _DRAWS = 400
 
 @dataclass(frozen=True, slots=True)
 class TrainingPool:
-    """Prompts after all filters, with the evaluation's instruction, and what was left out. overlaps: repeated in an
-    evaluation set. ambiguous: several boxed answers."""
+    """What filters left, with the evaluation's instruction. overlaps: left out as repeated in an evaluation set. ambiguous:
+    left out for several boxed answers."""
 
     name: str
     prompts: tuple[Prompt, ...]
@@ -35,7 +35,7 @@ class TrainingPool:
     below_level: int = 0
 
     def draw(self, step_seed: int, count: int) -> list[Prompt]:
-        """Distinct, by the seed alone. Raises DataError if the pool is smaller."""
+        """Distinct, by the seed alone. Raises DataError for too many."""
         if not 1 <= count <= len(self.prompts):
             raise DataError(f"{self.name}: {count} prompts a step asked for; the pool holds {len(self.prompts)}")
         return Random(step_seed).sample(self.prompts, count)
@@ -81,10 +81,10 @@ class TaskSource(ABC):
 
     @abstractmethod
     def evaluation(self) -> Task:
-        """How it is asked and scored; reads nothing. Own parameters have defaults."""
+        """Reads nothing. Own parameters have defaults."""
 
     def pool(self, min_level: int | None = None, data_dir: Path | None = None) -> TrainingPool:
-        """Training questions as `evaluation()` asks them, without those that it repeats. Raises DataError."""
+        """As `evaluation()` asks, without what it repeats. Raises DataError."""
         raise DataError(f"{self.name} has no training questions")
 
     def draw(
@@ -100,7 +100,7 @@ class TaskSource(ABC):
         return part_of(self.pool(min_level, data_dir), part).draw(step_seed, count)
 
     def pool_digest(self) -> str:
-        """For a cell's key; empty where code makes the questions. Raises DataError."""
+        """For a cell's key; empty for generated questions. Raises DataError."""
         return "" if self.generated else self.pool().digest()
 
     def results_versions(self) -> dict[str, str]:
@@ -113,7 +113,7 @@ class TaskSource(ABC):
 
 
 class Generated(TaskSource):
-    """Questions that code invents; a question's text decides its side. size: held out."""
+    """A question's text decides its side. size: held out."""
 
     generated = trains = True
     size: ClassVar[int] = 200
@@ -154,8 +154,7 @@ _SEED = 20_260
 
 
 def fair_part(documents: Sequence[Prompt], limit: int | None) -> list[Prompt]:
-    """`limit` documents, in order: each label's values get their share, by a fixed seed. A smaller limit chooses a part of
-    a larger one."""
+    """`limit` documents, in order: each label's values get their share, by a fixed seed. Smaller limits choose subsets."""
     if limit is None or limit >= len(documents):
         return list(documents)
     labels = list(dict.fromkeys(label for document in documents for label in document.labels))

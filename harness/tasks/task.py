@@ -1,4 +1,4 @@
-"""What an evaluation task is: documents, how a policy is asked, how long it may answer."""
+"""Evaluation tasks."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Example:
 class Task:
     """One evaluation set.
 
-    styles: the default first; `raw` the problem itself, `zero-shot` with an instruction as in training, `few-shot` after
-    worked examples. frame: a problem between examples, up to its solution. k: samples a document for avg@k. checksum: of its
-    file. until: strings that end any answer. judge: decides instead of a scorer.
+    styles: the default first; `raw` the problem itself, `zero-shot` with training's instruction, `few-shot` after worked
+    examples. frame: of a problem between examples, up to its solution. k: samples for avg@k. checksum: of its file. until:
+    strings that end any answer. judge: decides instead of a scorer.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Task:
     judge: Judge | None = field(default=None, repr=False, compare=False)
 
     def render(self, prompt: Prompt, style: Style) -> str:
-        """What a policy reads, before its chat template."""
+        """The text before the chat template."""
         if style == "raw":
             return prompt.text
         problem = self.bare(prompt.text)
@@ -68,14 +68,14 @@ class Task:
         return shots + self.frame.format(problem)
 
     def stop(self, style: Style) -> tuple[str, ...]:
-        """A base model goes on with the next problem."""
+        """A base model would go on."""
         if self.until:
             return self.until
         head = self.frame.partition("{")[0].strip()
         return (f"\n\n{head}", f"\n{head}") if style == "few-shot" else ()
 
     def bare(self, text: str) -> str:
-        """The problem of a prompt in its frame or with the instruction."""
+        """A prompt without frame or instruction."""
         head, _, tail = self.frame.partition("{}")
         text = text.removesuffix(f"\n\n{self.instruction}")
         return text[len(head) : -len(tail)] if text.startswith(head) and text.endswith(tail) else text

@@ -25,8 +25,8 @@ class Chunks:
 
 
 def chunks(source_ends: Integer[np.ndarray, "S"], receiver_ends: Integer[np.ndarray, "R"]) -> Chunks:
-    """Smallest chunks of an answer. Ends: bytes from its beginning, not decreasing; the last ones agree. Tokens without bytes
-    join the chunk before, else the first."""
+    """Smallest chunks. Ends: bytes from an answer's beginning, not decreasing; the last ones agree. Tokens without bytes join
+    the chunk before, else the first."""
     in_source, in_receiver = np.zeros((2, int(source_ends[-1]) + 1), dtype=bool)
     in_source[source_ends] = True
     in_receiver[receiver_ends] = True
@@ -52,7 +52,7 @@ def distribute(
     aligned = np.repeat(mass, sizes) * (share / np.repeat(np.add.reduceat(share, parts.receiver[:-1]), sizes))
     result: Float32[np.ndarray, "R"] = aligned.astype(np.float32)
     (lost,) = np.add.reduceat(aligned - result, [0])
-    if abs(lost) > 1e-7:  # the rounding error goes to the smallest value that is large beside it
+    if abs(lost) > 1e-7:  # rounding goes to the smallest value that is large beside it
         size = np.abs(result)
         large = size > 16 * abs(lost)
         result[np.where(large, size, np.inf).argmin() if large.any() else size.argmax()] += lost

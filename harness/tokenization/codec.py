@@ -1,8 +1,6 @@
-"""Text to ids with byte spans, and sampled ids to text with theirs. Spans are the tokens' own bytes where these are the
-text's, else from the core's character offsets.
+"""Text to ids and back, with byte spans: the tokens' own where these are the text's, else from the core's character offsets.
 
-Of a peer's text nothing becomes a control token: a copy of the tokenizer spells these as no text may. Reasoning tags map by
-meaning."""
+No peer's text becomes a control token: a copy of the tokenizer spells these as no text may. Reasoning tags map by meaning."""
 
 from __future__ import annotations
 
@@ -23,11 +21,11 @@ if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-MARKER = "\uffff\ufdd0"  # two noncharacters; a text that holds them in this order is refused
+MARKER = "\uffff\ufdd0"  # noncharacters; a text with them is refused
 
 _MARKUP = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
-# one meaning a row, in the spellings of the families' published tokenizers; the table is ours
+# one meaning a row, in the spellings of published tokenizers; the table is ours
 REASONING_TAGS: tuple[tuple[str, ...], ...] = (
     ("<think>", "[THINK]", "<|START_THINKING|>", "<seed:think>", "◁think▷"),
     ("</think>", "[/THINK]", "<|END_THINKING|>", "</seed:think>", "◁/think▷"),
@@ -39,8 +37,8 @@ REASONING_TAGS: tuple[tuple[str, ...], ...] = (
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """Added tokens that are special, in the chat template or in brackets; tokens that the tokenizer names; bracketed pieces
-    of the template. Not spaces, single characters, byte pieces."""
+    """Added tokens that are special, in the chat template or in brackets; named tokens; bracketed pieces of the template. Not
+    spaces, single characters, byte pieces."""
     core = tokenizer.backend_tokenizer
     template = json.dumps(tokenizer.chat_template, ensure_ascii=False) if tokenizer.chat_template else ""
     named, added = set(tokenizer.all_special_tokens), core.get_added_tokens_decoder()
@@ -61,7 +59,7 @@ def control_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 
 
 def isolated(tokenizer: Tokenizer, settings: Mapping[str, Any], control: Iterable[str]) -> Tokenizer:
-    """A copy with control tokens out of reach, ids unchanged, nothing truncated or added. Raises TokenizationError
+    """A copy with control tokens out of reach, ids unchanged; adds and truncates nothing. Raises TokenizationError
     (`vocabulary`)."""
     from tokenizers import Tokenizer
 
@@ -105,7 +103,7 @@ class Translated:
     spelled: int = 0
 
     def restore(self, ends: Int32[np.ndarray, "T"]) -> Int32[np.ndarray, "T"]:
-        """Byte ends in `text` as ends in the original."""
+        """Byte ends in the original."""
         restored = ends.copy()
         for original, start, end in self.cuts:
             restored[ends > end] = ends[ends > end] + original - end
@@ -114,7 +112,7 @@ class Translated:
 
 
 class ReasoningTags:
-    """Of one tokenizer: `own` are its spellings."""
+    """own: the tokenizer's spellings."""
 
     def __init__(self, added: Iterable[str]) -> None:
         has, table = set(added), dict[str, str | None]()
@@ -126,7 +124,7 @@ class ReasoningTags:
         self._foreign = re.compile("|".join(map(re.escape, sorted(table, key=len, reverse=True))) or r"(?!)")
 
     def translate(self, text: str) -> Translated:
-        """The text with foreign tags in the tokenizer's own spelling."""
+        """With foreign tags in the tokenizer's spelling."""
         parts: list[str] = []
         cuts: list[tuple[int, int, int]] = []
         spelled = old = new = at = 0
@@ -148,8 +146,8 @@ MAX_TEXT_BYTES = 1 << 20
 
 
 class Encoded(msgspec.Struct, frozen=True, eq=False, gc=False):  # eight times as fast as a dataclass
-    """ids: (T,) without special tokens. ends: (T,) in bytes. inverse: the tokens' bytes are the text, reasoning tags apart.
-    spelled_tags: those without a token."""
+    """ids: (T,) without special tokens. ends: (T,) bytes. inverse: tokens' bytes are the text, reasoning tags apart.
+    spelled_tags: without a token."""
 
     ids: Int32[np.ndarray, "T"]
     ends: Int32[np.ndarray, "T"]
@@ -159,16 +157,15 @@ class Encoded(msgspec.Struct, frozen=True, eq=False, gc=False):  # eight times a
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoded:
-    """One sampled answer as text. pieces: (T,) bytes of each token."""
+    """pieces: (T,) bytes of each token."""
 
     text: str
     pieces: Int32[np.ndarray, "T"]
 
 
 class TokenCodec:
-    """One policy's fast tokenizer. stop: ids that end answers, the first is taught; default `eos_token_id`. No text becomes
-    an id that ends, opens or pads. Raises TokenizationError (`slow`, `eos`, `vocabulary`: cannot be copied; `decoder`: a
-    token's bytes depend on others)."""
+    """stop: ids that end answers, the first is taught; default `eos_token_id`. No text becomes an id that ends, opens or pads.
+    Raises TokenizationError (`slow`, `eos`, `vocabulary`: cannot be copied; `decoder`: a token's bytes depend on others)."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, stop: Sequence[int] = ()) -> None:
         if getattr(tokenizer, "backend_tokenizer", None) is None:
@@ -194,7 +191,7 @@ class TokenCodec:
         return self.read([ids])[0].text
 
     def pieces(self, ids: Sequence[int] | Int32[np.ndarray, "T"]) -> Int32[np.ndarray, "T"]:
-        """Byte length of each sampled token."""
+        """Byte lengths."""
         return self.read([ids])[0].pieces
 
     def read(self, answers: Sequence[Sequence[int] | Int32[np.ndarray, "T"]]) -> list[Decoded]:
@@ -258,7 +255,7 @@ def _refusal(text: str) -> TokenizationError | None:
 
 
 def _guarded(call: Callable[[], T]) -> T:
-    """The core's panics are no `Exception`; their type has no importable name."""
+    """The core's panics are no `Exception`, nor importable."""
     try:
         return call()
     except BaseException as error:

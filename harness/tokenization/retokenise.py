@@ -18,7 +18,7 @@ from harness.tokenization.codec import Decoded, Encoded, TokenCodec
 
 __all__ = ["Retokenised", "align", "edit_distance", "excess", "noncanonical_shares", "retokenise", "text_residual"]
 
-WINDOW = 2048  # bytes: edit distance costs the square of the length, so longer texts are compared in windows
+WINDOW = 2048  # bytes: edit distance is quadratic, so longer texts are compared in windows
 Score = Callable[[Sequence[AnswerRecord], Sequence[Int32[np.ndarray, "T"]]], Sequence[Float32[np.ndarray, "T"]]]
 
 
@@ -45,9 +45,8 @@ def retokenise(
     budget: Mapping[str, float] = {},
     score: Score | None = None,
 ) -> list[Retokenised | ExchangeError]:
-    """In order; an error (`untranslatable`, `residual`) for a refused one. budget: the most of a residual, by name; what
-    was not measured is within it. score: the receiver's log-probabilities without EOS, by which chunks are spread; None: by
-    bytes."""
+    """In order; an error (`untranslatable`, `residual`) for a refused one. budget: most by residual; what was not measured is
+    within it. score: the receiver's log-probabilities without EOS, by which chunks are spread; None: by bytes."""
     read: list[tuple[Encoded, float] | ExchangeError] = []
     for record, encoded in zip(records, receiver.try_encode([r.text for r in records]), strict=True):
         try:
@@ -85,7 +84,7 @@ def retokenise(
 
 
 def excess(residuals: Mapping[str, float], budget: Mapping[str, float]) -> str:
-    """Which residual is over its budget; empty where none is."""
+    """The residual over its budget; empty where none is."""
     over = [f"{n} residual {v:.4g}, at most {budget[n]:.4g}" for n, v in residuals.items() if v > budget.get(n, v)]
     return over[0] if over else ""
 
@@ -96,8 +95,8 @@ def align(
     finished: bool,
     weights: Float32[np.ndarray, "T"] | None = None,
 ) -> tuple[dict[str, float], tuple[Float32[np.ndarray, "T"], float, int]]:
-    """Residuals; log-probabilities on the receiver's tokens, the source's sum and number. ends: byte positions where those
-    tokens end, EOS left out. finished: whether EOS follows. weights: as for `distribute`."""
+    """Residuals; log-probabilities on the receiver's tokens, the source's sum and number. ends: of those tokens in bytes,
+    without EOS. finished: EOS follows. weights: as for `distribute`."""
     size, count, logprobs = ends.size, len(record.logprobs), np.array(record.logprobs, dtype=np.float64)
     parts = chunks(np.cumsum(record.pieces), ends)
     by = None if weights is None else np.asarray(weights, dtype=np.float64)
@@ -115,12 +114,12 @@ def align(
 
 
 def text_residual(codec: TokenCodec, text: str, encoded: Encoded) -> float:
-    """The `text` residual of a text that `codec` encoded. Raises TokenizationError."""
+    """Of a text that `codec` encoded. Raises TokenizationError."""
     if encoded.inverse:
         return 0.0
     data, back = text.encode(), codec.read([encoded.ids])[0]
     other, others = back.text.encode(), np.cumsum(back.pieces, dtype=np.int64)
-    # positions in both texts, behind the same token each, about a window apart
+    # in both texts behind the same token, about a window apart
     wanted = np.arange(WINDOW, max(int(encoded.ends[-1]), int(others[-1])), WINDOW)
     tokens = np.unique(np.concatenate([np.searchsorted(encoded.ends, wanted), np.searchsorted(others, wanted)]))
     tokens = np.append(tokens[tokens < others.size - 1], others.size - 1)

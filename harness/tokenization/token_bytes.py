@@ -1,5 +1,5 @@
-"""Each token's bytes in decoded text, and where the tokens of a text end. Decoder steps act on one token at a time, but
-that the first may lose a space, ill-formed UTF-8 becomes U+FFFD, and the text may be stripped."""
+"""Tokens' bytes in decoded text, and where tokens end. Decoder steps act on single tokens, but the first may lose a space,
+ill-formed UTF-8 becomes U+FFFD, and the text may be stripped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORDPIECE_CLEANUP = {
 
 
 def byte_level_alphabet() -> dict[str, int]:
-    """Byte-level BPE's printable stand-ins for the 256 bytes (GPT-2)."""
+    """Byte-level BPE's printable stand-ins (GPT-2)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in set(printable)]
     return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}
@@ -60,7 +60,6 @@ class TokenBytes:
         self._first, self._rest = ([change(token) for token in table] for table in (self._first, self._rest))
 
     def _apply(self, step: dict[str, Any]) -> None:
-        """Raises TokenizationError where a token's bytes depend on others."""
         kind = step["type"]
         if self._fused and kind in ("ByteFallback", "WordPiece", "BPEDecoder"):
             raise TokenizationError("decoder", f"decoder step {kind} after the tokens were joined is not supported")
@@ -113,7 +112,7 @@ class TokenBytes:
                 raise TokenizationError("decoder", f"decoder step {kind} is not supported")
 
     def pieces(self, ids: Sequence[int]) -> list[bytes]:
-        """Bytes of each token; of ids up to `unknown`, which has none."""
+        """Bytes of ids up to `unknown`, which has none."""
         pieces = [self._rest[i] for i in ids]
         for place, i in enumerate(ids):
             if self._kept[i]:
@@ -142,7 +141,7 @@ class TokenBytes:
             longer = list(accumulate((len(REPLACEMENT) - (stop - start) for start, stop in bad), initial=0))
             ends = [end + longer[bisect_right(stops, end)] for end in ends]
             return [b - a for a, b in pairwise([0, *ends])], text.decode(errors="replace").encode()
-        # a run of byte tokens that is no text becomes U+FFFD byte by byte
+        # byte tokens that are no text become U+FFFD byte by byte
         kept = (place for place, i in enumerate(ids) if self._kept[i])
         for of_bytes, run in groupby(kept, key=lambda place: ids[place] in self._byte_tokens):
             places = list(run)
@@ -166,8 +165,7 @@ def ill_formed(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def ends_by_bytes(pieces: Sequence[bytes], text: bytes) -> tuple[list[int], bool] | None:
-    """Ends of tokens that are the text, and whether exactly, or behind one space put in front. None where their bytes are
-    others."""
+    """Ends of tokens that are the text, and whether exactly, or behind an added space. None where their bytes are others."""
     joined = b"".join(pieces)
     if joined == text:
         return list(accumulate(map(len, pieces))), True
@@ -177,9 +175,8 @@ def ends_by_bytes(pieces: Sequence[bytes], text: bytes) -> tuple[list[int], bool
 
 
 def ends_by_offsets(pieces: Sequence[bytes], text: str, offsets: Sequence[tuple[int, int]], cut: bool) -> list[int]:
-    """Ends by the core's character offsets. Characters between two tokens belong to the second. Tokens that share
-    characters are parted by their own bytes if these are the text's and tokens may `cut` characters; else the first has
-    them all."""
+    """Ends by the core's character offsets. Characters between tokens belong to the second. Shared characters are parted by
+    tokens' own bytes if these are the text's and tokens may `cut` characters; else the first has all."""
     data = text.encode()
     place = range(len(data) + 1) if text.isascii() else list(accumulate((len(c.encode()) for c in text), initial=0))
     ends = list(accumulate((place[end] for _, end in offsets), max))

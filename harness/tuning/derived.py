@@ -10,12 +10,12 @@ from harness.learning import registry
 from harness.suite.schema import Settings, Suite, Training, Tune, Variant
 from harness.suite.space import Choice, Range, Space, spaces_of
 
-# In front of a setting of training, where it stands beside a regime's options
+# Before a setting of training, beside a regime's options
 COMMON = "training."
 TUNED = "-tuned"
 LONGEST = 64
 
-# Values by setting: a regime's options, and `training.learning_rate` and its like
+# By setting: a regime's options, and `training.learning_rate` and its like
 Chosen = Mapping[str, Any]
 
 
@@ -32,8 +32,8 @@ def tune_of(suite: Suite) -> Tune:
 
 
 def search_space(suite: Suite, variant: Variant) -> dict[str, Space]:
-    """Settings of training, then the regime's options; the suite's own value is always in it. More answers a prompt are fewer
-    prompts, so only divisors of the step's answers are searched."""
+    """Settings of training, then the regime's options; the suite's own value is always in it. Of answers a prompt only divisors
+    of the step's answers are searched."""
     now = published(suite, variant)
     training = suite.training_of(variant)
     found: dict[str, Space] = {}
@@ -67,7 +67,7 @@ def published(suite: Suite, variant: Variant) -> dict[str, Any]:
 
 
 def with_settings(suite: Suite, variant: Variant, name: str, settings: Chosen, steps: int) -> Variant:
-    """As many answers a step as the suite has, however many a prompt."""
+    """The answers a step stay as many, however many a prompt."""
     before = suite.training_of(variant)
     own: dict[str, Any] = {key.removeprefix(COMMON): v for key, v in settings.items() if key.startswith(COMMON)}
     if "rollouts" in own:
@@ -102,21 +102,21 @@ def choosers(tune: Tune) -> list[str]:
 
 
 def tuned_name(suite: Suite, variant: str, number: int) -> str:
-    """`sgt-tuned`; with `transfer` `sgt-tuned.3`. Trial 0 is the variant itself."""
+    """`sgt-tuned`; with `transfer` `sgt-tuned.3`. Trial 0 is the variant."""
     if number == 0:
         return variant
     return variant + TUNED + (f".{number}" if tune_of(suite).transfer else "")
 
 
 def tuned_from(name: str, names: Iterable[str]) -> str | None:
-    """The variant among `names` whose tuned copy `name` is, or None."""
+    """The variant among `names` with the tuned copy `name`, or None."""
     variant, found, number = name.rpartition(TUNED)
     told = not number or (number[0] == "." and number[1:].isdigit())
     return variant if found and told and variant in names else None
 
 
 def check_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Suite:
-    """As published and as chosen, with seeds that chose nothing. chosen: settings by trial."""
+    """As published and as chosen, with other seeds. chosen: settings by trial."""
     variants = []
     for variant in suite.regimes:
         for n, values in {0: published(suite, variant), **chosen[variant.name]}.items():

@@ -1,6 +1,5 @@
-"""A tuned suite's runs: trials by rungs, the check, the table. Each follows from the suite and stored results alone, so a killed
-run goes on. Optuna says which settings to try next, by seed and stored results: no study is kept, each batch makes a new one from
-the trials so far, whichever cell ended first."""
+"""A tuned suite's runs: trials by rungs, the check, the table. Each follows from the suite and stored results alone, so a
+killed run goes on. No Optuna study is kept: each batch makes one from the trials so far, whichever cell ended first."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ from harness.tuning.derived import (
     tuned_name,
 )
 
-# Of a setting, which would come again: such a trial is over and has lost. Any other failure holds tuning up until it is
-# mended
+# Such a trial has lost, as its setting would fail again; any other failure holds tuning up until mended
 OWN_FAULTS = (Fault.NOT_FINITE, Fault.EXPLODED, Fault.COLLAPSED, Fault.TRUNCATED)
 
 _SEEDS = 2**32
@@ -44,7 +42,7 @@ _SEEDS = 2**32
 
 @dataclass(frozen=True, slots=True)
 class CompletedTrial:
-    """value: its score where it ran to the end; shorter: scores by steps of its shorter runs."""
+    """value: its score if it ran to the end; shorter: scores of shorter runs, by steps."""
 
     number: int
     settings: Chosen
@@ -60,7 +58,7 @@ class Stage:
 
 
 class Stages:
-    """Iterate, run each, and go on only when it is `over`."""
+    """Iterate, run each, and go on when it is `over`."""
 
     def __init__(self, prepared: Prepared, results: Path) -> None:
         if prepared.suite.tune is None:
@@ -94,7 +92,7 @@ class Stages:
         yield Stage(final, "the table", last=True)
 
     def over(self, stage: Stage) -> bool:
-        """Whether each cell is done, or failed through its own setting."""
+        """Each cell is done, or failed through its own setting."""
         return all(s.state == "done" or self._has_lost(stage.prepared.folder / s.key) for s in stage.prepared.status())
 
     def _by_rungs(self, batch: Sequence[TrialRequest], asked: list[TrialRequest]) -> Iterator[Stage]:
@@ -148,7 +146,7 @@ class Stages:
     def _choices(
         self, variant: Variant, told: Sequence[CompletedTrial], scored: Mapping[str, Scores]
     ) -> dict[str, CompletedTrial]:
-        """Of the trials that ran to the end on all tuning groups the best; of equals the earlier."""
+        """The best that ran to the end on all tuning groups; of equals the earlier."""
         ended = [t for t in told if t.value is not None]
         if not ended:
             raise HarnessError(f"{self.suite.name}: no trial of {variant.name} could be trained to its end")
@@ -228,9 +226,8 @@ def propose(
     sampler: Literal["tpe", "random"],
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Settings of the trials `numbers`, one batch. Of trial 0 the defaults; without trials so far, or by `random`, each from
-    a generator that `seed` and its number decide: settings that two regimes share are the same in both. Raises UsageError
-    without Optuna."""
+    """Settings of the trials `numbers`, one batch. Of trial 0 the defaults; without trials so far, or by `random`, each by
+    `seed` and its number, so that regimes share them. Raises UsageError without Optuna."""
     if not spaces:
         return [dict(defaults) for _ in numbers]
     optuna = _optuna()
@@ -259,7 +256,7 @@ def _ask(
     told: Sequence[CompletedTrial],
     count: int,
 ) -> list[dict[str, Any]]:
-    """`count` settings; those that were just asked for count as under way."""
+    """Settings just asked for count as under way."""
     study = optuna.create_study(direction="maximize", sampler=sampler)
     of = {name: _distribution(optuna, space) for name, space in spaces.items()}
     states = optuna.trial.TrialState

@@ -30,13 +30,13 @@ def _parse(text: str) -> list[Any]:
 
 
 def equivalent(gold: str, answer: str) -> bool:
-    """Whether math-verify and our guards agree on equality. Raises Unreadable for the answer's fault, else anything."""
+    """By math-verify and our guards. Raises Unreadable for the answer's fault, else anything."""
     gold_side = _parse(gold)
     try:
         answer_side = _parse(answer)
     except (MemoryError, RecursionError):
         raise
-    except Exception as error:  # whatever the parser raises, the answer is at fault
+    except Exception as error:  # the answer's fault
         raise Unreadable(type(error).__name__) from error
     gold_value, answer_value = (
         next((v for v in side if isinstance(v, Basic)), None) for side in (gold_side, answer_side)
@@ -51,7 +51,7 @@ def equivalent(gold: str, answer: str) -> bool:
             if close is False or (close and (gold_value.has(Float) or answer_value.has(Float))):
                 return close
             if close and simplify(gold_value - answer_value) == 0:
-                return True  # math-verify compares a lone symbol as a string
+                return True  # math-verify compares symbols as strings
     try:
         return bool(verify(gold_side, answer_side, timeout_seconds=None, raise_on_error=True))
     except (MemoryError, RecursionError):

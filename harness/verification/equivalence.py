@@ -1,5 +1,4 @@
-"""Whether an answer means the same as the gold, by rules in bounded time; `algebra` decides only on golds in none of our
-grammars."""
+"""Equivalence of answer and gold, by rules in bounded time; `algebra` decides only on golds in none of our grammars."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _ARGUMENT = re.compile(r"_\s*(?:\{[^{}]*\}|\w)|\\[a-zA-Z]+|[A-Za-z]'*\s*(?:\^\s*
 
 @lru_cache(maxsize=16_384)
 def stated(text: str) -> tuple[str, ...]:
-    """Spellings of the one value that an answer states; else the text itself."""
+    """Spellings of an answer's one value; else the text."""
     text = without_adverb(text)
     label = _LABEL.match(text)
     if label and is_label(label[1]):
@@ -49,7 +48,7 @@ def stated(text: str) -> tuple[str, ...]:
         return (text,)
     split = split_items(text)
     grouped = split.separators == {","} and "," not in "".join(sides[:-1]) and parse_numeral(sides[-1]) is not None
-    if len(split.items) > 1 and not grouped:  # a list, where the commas do not group the last side's digits
+    if len(split.items) > 1 and not grouped:  # a list, if commas do not group digits
         return (text,)
     if is_name(sides[0]):
         values = sides[1:]
@@ -88,7 +87,7 @@ def name_of(item: str) -> str:
 
 
 def relation(text: str) -> tuple[list[str], list[str]]:
-    """Sides and signs of a chain at the outermost level."""
+    """Sides and signs at the outermost level."""
     sides, signs, start = [], [], 0
     for match in _RELATION.finditer(text):
         before = text[: match.start()]
@@ -128,7 +127,7 @@ MAX_DEPTH = 24
 MAX_ITEMS = 40
 
 _EVALUATE = re.compile(r"\\(?:sum|prod|int|lim|binom|bigcup|bigcap|coprod|gcd|lcm|max|min)(?![a-zA-Z])|!")
-_OF_SYMBOLS = {r"\binom", "!"}  # say something that is not left to do, where the gold has symbols
+_OF_SYMBOLS = {r"\binom", "!"}  # no work left to do, where the gold has symbols
 _ARITHMETIC = re.compile(
     r"(?:^|(?<=[({\[=+,-]))\s*-?\d+(?:\.\d+)?\s*(?:\+|-|\\times|\\cdot|\*)\s*\d+(?:\.\d+)?(?=\s*(?:$|[)}\],=+-]))"
 )
@@ -157,12 +156,11 @@ class NeedsAlgebra(Exception):
 
 
 class Unreadable(Exception):
-    """The answer makes a parser or the comparison fail: wrong."""
+    """Parser or comparison fails on the answer: wrong."""
 
 
 def compare(gold: str, answer: str, algebra: Algebra | None = None) -> bool:
-    """Whether two extracted answers are equivalent. Raises OverLimit, NeedsAlgebra without `algebra`, else what `algebra`
-    raises."""
+    """Raises OverLimit, NeedsAlgebra without `algebra`, else what `algebra` raises."""
     if answer.isdecimal() and gold.isdecimal() and answer.isascii():
         if len(answer) > MAX_DIGITS:
             raise OverLimit("digits")
@@ -175,7 +173,7 @@ def compare(gold: str, answer: str, algebra: Algebra | None = None) -> bool:
 
 
 def decide(gold: str, answer: str, algebra: Algebra | None = None) -> Score:
-    """Mathematics on an extracted answer. Raises NeedsAlgebra without `algebra`, else what it raises on the gold."""
+    """On an extracted answer. Raises NeedsAlgebra without `algebra`, else what it raises on the gold."""
     if not answer:
         return Score(False, reason="missing")
     try:
@@ -297,7 +295,7 @@ def _match_unordered(gold: Items, answer: Items, algebra: Algebra | None) -> boo
 
 
 def _compare_relations(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    """Equations up to a factor, inequalities by sides; None where the gold is neither."""
+    """Equations up to a factor; None where the gold is no relation."""
     sides, signs = relation(gold)
     if not signs:
         return None
@@ -367,7 +365,7 @@ def _scaled(text: str, factor: Fraction) -> Expression | None:
 
 
 def _rounded(gold: Expression, answer: str) -> bool:
-    """A decimal of six or more digits that the gold rounds to, or is cut to."""
+    """Six or more digits that the gold rounds or is cut to."""
     offered = parse_numeral(answer)
     if offered is None or not offered.places:
         return False

@@ -1,4 +1,4 @@
-"""Read a LaTeX expression and compare two by value, in bounded time.
+"""LaTeX expressions, compared by value in bounded time.
 
 Values are exact fractions while cheap, else 100 digits of mpmath or more. Expressions in the same symbols are equal when they
 agree at places of both signs over 26 orders of magnitude (Schwartz 1980, doi:10.1145/322217.322225, for polynomials).
@@ -22,12 +22,12 @@ import numpy as np
 from mpmath.ctx_mp import MPContext
 
 _BITS = 332  # of working precision: 100 digits
-_LOST = 83  # bits that functions may lose of it where nothing cancels
-_AGREE = 120  # bits to which two values must agree at least
-_MAX_WORK = 1 << 20  # bits of precision times nodes of both sides
+_LOST = 83  # bits that functions lose where nothing cancels
+_AGREE = 120  # bits to which values must agree
+_MAX_WORK = 1 << 20  # precision times nodes of both sides
 _MAX_BITS = 4_096  # of an exact fraction
-_MAX_LOG = 10**18  # of a value's size: what exceeds e^(10^18) is not evaluated
-_FINE = 4_096  # bits of small parts that are compared at far places; at the first place all are
+_MAX_LOG = 10**18  # of a value's size
+_FINE = 4_096  # bits of small parts compared at far places; all are at the first
 _FAR = 10**13
 _MAX_ARGUMENT = 10**15  # of a periodic function or a factorial
 _MAX_NESTING = 60
@@ -86,7 +86,7 @@ class Unread(Exception):
 
 
 class OverLimit(Exception):
-    """Too large to evaluate: an answer is wrong."""
+    """Too large: an answer is wrong."""
 
 
 class _Undecided(OverLimit):
@@ -113,7 +113,7 @@ def _nodes(node: Node) -> Iterator[Node]:
 
 @lru_cache(maxsize=16_384)
 def read(text: str) -> Expression | None:
-    """The expression that the whole text is, or None."""
+    """The whole text's, or None."""
     if _ENGLISH.search(text):
         return None
     try:
@@ -125,7 +125,6 @@ def read(text: str) -> Expression | None:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    """Kind and token; empty ones at the end."""
     found = list(_LEXER.finditer(text))
     if "".join(match.group() for match in found) != text.rstrip():
         raise Unread
@@ -186,7 +185,7 @@ class _Parser:
                 factors.append(_inverse(self.signed(self.power)))
             elif self._starts_factor(kind, token) and not (inside_function and token[1:] in _FUNCTIONS):
                 if kind == "number":
-                    raise Unread  # what stands before a number is no factor of it: it offers two
+                    raise Unread  # what stands before a number is no factor of it
                 factors.append(self.power())
             else:
                 return factors[0] if len(factors) == 1 else ("*", *factors)
@@ -401,7 +400,7 @@ class _Evaluation:
             if lost > 16:
                 self.largest = max(self.largest, max(sizes))
                 if lost > self.mp.prec - 64:
-                    return self.mp.mpf(0)  # rounding errors alone
+                    return self.mp.mpf(0)  # rounding alone
                 self.lost += lost
         return self._kept(result)
 
@@ -422,7 +421,6 @@ class _Evaluation:
         return left**right
 
     def _kept(self, value: Value, *parts: Value) -> Value:
-        """Raises ValueError for a real function of what is not real."""
         if not isinstance(value, Fraction):
             if not self.mp.isfinite(value):
                 raise ZeroDivisionError
@@ -442,7 +440,7 @@ class _Evaluation:
             return value
         nearest = self.mp.nint(value)
         near = abs(value - nearest) < self.mp.ldexp(1 + abs(value), 27 - self.mp.prec)
-        return Fraction(int(nearest if near else self.mp.floor(value)))  # rounding alone may keep it off an integer
+        return Fraction(int(nearest if near else self.mp.floor(value)))  # an integer but for rounding
 
     def _factorial(self, value: Value) -> Value:
         if abs(value) > _MAX_ARGUMENT:
@@ -511,7 +509,7 @@ Places = list[dict[str, Fraction]]
 
 @lru_cache(maxsize=512)
 def places(symbols: frozenset[str]) -> tuple[Places, Places]:
-    """Near places and far ones."""
+    """Near and far ones."""
     if not symbols:
         return [{}], []
     draw, names = random.Random(20_250_101), sorted(symbols)
@@ -594,7 +592,7 @@ def _suspects(gold: Expression, answer: Expression) -> Places:
 
 
 def _turns(node: Node) -> bool:
-    """Whether it may turn a corner, jump or end; analytic functions that agree somewhere are one."""
+    """May turn a corner, jump or end; analytic functions that agree somewhere are one."""
     kind, *parts = node
     smooth = kind in _SMOOTH or (kind == "^" and _is_integer(parts[1]))
     return not smooth and parts[1 if kind == "log" else 0][0] not in ("number", "e", "pi")
@@ -605,7 +603,7 @@ def _is_integer(node: Node) -> bool:
 
 
 def number(expression: Expression) -> Value | None:
-    """None where it has symbols, no value, or is too large."""
+    """None with symbols, without value, or too large."""
     if expression.symbols:
         return None
     with suppress(OverLimit):
@@ -614,7 +612,7 @@ def number(expression: Expression) -> Value | None:
 
 
 def near(left: Value, right: Value, slack: Fraction | None = None) -> bool:
-    """Whether values are equal, or within `slack`."""
+    """Equal, or within `slack`."""
     if slack is None and isinstance(left, Fraction) and isinstance(right, Fraction):
         return left == right
     evaluation = _Evaluation({})
@@ -657,8 +655,8 @@ def same_value(gold: Expression, answer: Expression, positive: frozenset[str] = 
 def _same_at(
     place: dict[str, Fraction], gold: Expression, answer: Expression, bits: int, finest: float
 ) -> tuple[bool | None, bool]:
-    """Whether values agree, None where the place says nothing; whether they should be real. finest: small parts that so
-    many bits show count too."""
+    """Whether values agree, None where undecided; whether they should be real. finest: small parts that so many bits show count
+    too."""
     with _context().workprec(bits):
         ours, theirs = _Evaluation(place), _Evaluation(place)
         mp = ours.mp
@@ -692,7 +690,7 @@ def _same_at(
 
 
 def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression, Expression]) -> bool | None:
-    """Whether the sides' differences are constant multiples; None as in `same_value`. Raises OverLimit."""
+    """Whether sides' differences are constant multiples. As `same_value`."""
     ours, theirs = (Expression(("+", left.root, _negative(right.root))) for left, right in (gold, answer))
     if ours.symbols != theirs.symbols:
         return False

@@ -1,8 +1,8 @@
-"""What is written: an answer in a response, one spelling for what means the same, parts of lists, numbers with the words beside
-them. Only numbers are evaluated, exactly.
+"""A response's answer, normalised spelling, parts of lists, numbers with words beside them. Only numbers are evaluated,
+exactly.
 
-The answer is the last box, else what follows an answer phrase, else the last number; scans are linear. Words that change a value
-are listed; other nouns are not compared. If the gold is a numeral, the answer must be one too, not `40+2`."""
+The answer is the last box, else what follows an answer phrase, else the last number; scans are linear. Words that change values
+are listed; others are not compared. If the gold is a numeral, the answer must be one too, not `40+2`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _PHRASE = re.compile(
     r"####|\b(?:final\s+)?answer(?:\s+is)?\s*(?:\*\*)?\s*(?::|=|\bis\b)|\banswer\s+is\b", re.IGNORECASE
 )
 _LAST_NUMBER = re.compile(r"(?<![\w.)}])[-−]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?|(?<![\w.,])\.\d+|\d[\d,]*(?:\.\d+)?%?")
-_ON = r"(?!\s+(?:or|alternatively|otherwise|maybe|perhaps|possibly)\b)"  # such a sentence goes on with what was offered
+_ON = r"(?!\s+(?:or|alternatively|otherwise|maybe|perhaps|possibly)\b)"  # the sentence goes on
 _SENTENCE_END = re.compile(rf"(?<!\\)(?<!\bapprox)(?<!\bsq)[.!?](?=\s|$){_ON}|\n(?![^{{}}\n]*\}})", re.IGNORECASE)
 _REASON = re.compile(r"(?:,?\s+|\s*\(\s*)(?:because|since|which|where|when|as|so|hence|i\.e\.|by|from|see|given)\s")
 _MATH = tuple(
     (opening, re.compile(closing))
     for opening, closing in (
         ("$$", r"\$\$"),
-        ("$", r"(?<!\\)\$(?!\d)"),  # `$18 ... $9` are prices: a formula's end is followed by no digit
+        ("$", r"(?<!\\)\$(?!\d)"),  # `$18 ... $9` are prices
         ("\\(", r"\\\)"),
         ("\\[", r"\\\]"),
     )
@@ -40,7 +40,7 @@ _TAIL = 4_096
 
 
 def extract(text: str) -> str:
-    """As written; empty where there is none, or the last box is unbalanced."""
+    """Empty without an answer, or where the last box is unbalanced."""
     if (box := last_box(text)) is not None:
         return box
     tail = text[-_TAIL:]
@@ -53,7 +53,7 @@ def extract(text: str) -> str:
 
 
 def last_box(text: str) -> str | None:
-    """The last that is not empty; an empty string where unbalanced, None without one."""
+    """The last non-empty one; empty where unbalanced, None without any."""
     end = len(text)
     while (end := text.rfind("box", 0, end)) >= 0:
         if command := _BOX.match(text, end):
@@ -78,7 +78,7 @@ def _boxed(text: str, start: int) -> str | None:
 
 
 def _statement(rest: str) -> str:
-    """Up to the sentence's end or a reason; a formula alone where no other value follows."""
+    """To the sentence's end or a reason; a lone formula where no other value follows."""
     rest = rest.lstrip(" \t:*=\n")
     for opening, closing in _MATH:
         if not rest.startswith(opening):
@@ -172,7 +172,7 @@ _ALTERNATIVE = re.compile(
     r"\\(?:text|mbox|mathrm|textrm)\s*\{(?=[^{}]*\d|\s*,?\s*(?:and|or)\b\s*\})([^{}]*?)\b(and|or)\b([^{}]*)\}"
 )
 _DOLLAR = re.compile(r"(?<!\\)\$")
-_ROW = "\x01"  # a matrix row's end, which the rules on single backslashes must not see
+_ROW = "\x01"  # a matrix row's end, hidden from rules on single backslashes
 _WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 
 
@@ -202,7 +202,7 @@ def _without_wrapper(text: str) -> str:
 
 
 def closing_brace(text: str, start: int, longest: int = 1 << 16) -> int | None:
-    """Where the brace at `start` is closed; None where it is not within so many characters."""
+    """Where the brace at `start` closes; None beyond `longest` characters."""
     depth = 0
     for brace in _BRACE.finditer(text, start, start + longest):
         depth += {"{": 1, "}": -1}.get(brace.group(), 0)
@@ -212,7 +212,7 @@ def closing_brace(text: str, start: int, longest: int = 1 << 16) -> int | None:
 
 
 def unwrap(text: str) -> str:
-    """Without the maths delimiters around the whole."""
+    """Without maths delimiters around it."""
     for opening, closing in _WRAPPERS:
         inner = text[len(opening) : -len(closing)]
         if (
@@ -256,7 +256,7 @@ class Items:
 
 
 def split_items(text: str) -> Items:
-    """The items at the outermost level."""
+    """At the outermost level."""
     brackets, body = "", text
     for opener in _OPENERS:
         if text.startswith(opener):
@@ -377,7 +377,7 @@ NOTHING = Phrase()
 
 
 def read_phrase(text: str) -> Phrase | None:
-    r"""None where it is no unit or scale. A lone letter is a unit inside `\text` or behind a unit, else a variable."""
+    r"""None for others. A lone letter is a unit inside `\text` or behind a unit, else a variable."""
     text = text.strip()
     if not text:
         return NOTHING
@@ -440,7 +440,7 @@ def read_phrase(text: str) -> Phrase | None:
 
 
 def is_label(text: str) -> bool:
-    """Whether words before a value only name it."""
+    """Whether words only name a value."""
     words = re.findall(r"[A-Za-z]+", text.lower())
     return not re.search(r"[\d$=<>+*^/]", text) and not any(
         word in _OTHER_VALUE or word in _SCALES or word.removesuffix("s") in _SCALES for word in words
@@ -522,8 +522,8 @@ def parse_numeral(text: str) -> Numeral | None:
 
 
 def same_number(gold: Numeral, answer: Numeral) -> bool:
-    """Exact equality. A percent sign may stand for the hundredth, or from 1 on for the bare number; a decimal right to six
-    digits answers a fraction without a finite one; known units must agree."""
+    """Exact; known units must agree. A percent sign may mean the hundredth, or from 1 on the bare number; six right digits
+    answer a fraction without a finite decimal."""
     if gold.unit and answer.unit and gold.unit != answer.unit:
         return False
     if answer.radix is not None and answer.radix != (gold.radix or 10):
@@ -586,7 +586,7 @@ def _tail(tail: str) -> Phrase | None:
 
 
 def split_unit(text: str) -> tuple[str, Phrase]:
-    """An expression and what the words behind it say."""
+    """An expression and the words behind it."""
     for start in re.finditer(r"(?<=[^\s{(^_])\s*\\text\s*\{|(?<=[\d})\]a-z])\s(?=[A-Za-z]{2})", text):
         phrase = read_phrase(text[start.start() :])
         if phrase is not None and ("\\text" in start.group() or phrase.unit or phrase.factor != 1):

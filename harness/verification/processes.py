@@ -1,8 +1,8 @@
-"""The verifier's processes: killable, started when first needed, usable from threads, daemonic and forked processes, and under
-Ray. Messages are a length, then so many bytes.
+"""The verifier's killable processes, for threads, daemonic and forked processes, and Ray. Messages are a length, then so many
+bytes.
 
-A process imports the algebra system once and forks a child that decides under limits of CPU time and memory; the next one takes
-milliseconds. A child ended by its limits or a library's fault is a wrong answer; one ended from outside is no verdict.
+A process imports the algebra system once and forks children that decide under limits of CPU time and memory. A child ended by
+limits or a library's fault is a wrong answer; one ended from outside is no verdict.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LONGEST = 1 << 20
 
 
 class Question(msgspec.Struct, frozen=True):
-    """answer: for mathematics the extracted one, else the whole response."""
+    """answer: extracted for mathematics, else the response."""
 
     gold: str
     answer: str
@@ -60,7 +60,7 @@ def say(stream: FileIO, message: bytes) -> None:
 
 
 def hear(stream: FileIO, seconds: float | None = None) -> bytes | None:
-    """The next message; empty where the other side is gone or talks nonsense, None after the deadline."""
+    """Empty where the other side is gone or talks nonsense, None after the deadline."""
     deadline = None if seconds is None else time.monotonic() + seconds
     if not (head := _read(stream, 4, deadline)):
         return head
@@ -89,13 +89,13 @@ _asked = threading.local()
 
 
 def asked_seconds() -> float:
-    """CPU-seconds of processes for the calling thread, killed ones included."""
+    """CPU-seconds for the calling thread, killed processes included."""
     found: float = getattr(_asked, "seconds", 0.0)
     return found
 
 
 class _Worker:
-    """used: CPU-seconds that are counted."""
+    """used: CPU-seconds counted."""
 
     def __init__(self) -> None:
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", ""))))
@@ -112,7 +112,7 @@ class _Worker:
         )
 
     def reply(self, seconds: float) -> Reply | str:
-        """The next reply, or what became of the process, which then is dead."""
+        """The reply, or why the process is dead."""
         body = hear(cast(FileIO, self.process.stdout), seconds)
         if body:
             reply: Reply = msgspec.msgpack.decode(body, type=Reply)
@@ -126,7 +126,7 @@ class _Worker:
         return self.reply(question.scorer.wall_seconds)
 
     def kill(self, patience: float = 0.0) -> None:
-        """patience: seconds for a process that is ending by itself."""
+        """patience: seconds to end by itself."""
         with suppress(psutil.Error):
             worker = psutil.Process(self.process.pid)
             self.used = max(self.used, sum(sum(p.cpu_times()[:4]) for p in (worker, *worker.children(recursive=True))))
@@ -157,7 +157,7 @@ class Pool:
         self._finalizer = weakref.finalize(self, _kill_all, self._idle, self._owner)
 
     def decide(self, questions: Sequence[Question]) -> list[Verdict]:
-        """Verdicts in order. Raises VerificationError where workers do not start."""
+        """In order. Raises VerificationError where workers do not start."""
         if os.getpid() != self._owner:
             self._adopt()
         verdicts = []
@@ -208,17 +208,17 @@ class Pool:
 # The deciding side -----------------------------------------------------------------------------------------------------
 
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
-_RENEW = 3  # exit status of a child that has answered and whose memory is spent
+_RENEW = 3  # exit status: answered, but its memory is spent
 _PR_SET_PDEATHSIG = 1
 _MEMORY = 1 << 30  # bytes of an answer
 
 
 def serve() -> None:
     """Answer questions until stdin closes."""
-    for ignored in (signal.SIGINT, signal.SIGTERM):  # the parent gets them too; it closes stdin or kills
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # the parent closes stdin or kills
         signal.signal(ignored, signal.SIG_IGN)
     requests, replies = FileIO(os.dup(0)), FileIO(os.dup(1), "wb")
-    os.dup2(2, 1)  # a library's print must not end up in the replies
+    os.dup2(2, 1)  # keeps libraries' prints out of replies
     sys.set_int_max_str_digits(4_300)
     Math().prepare()
     gc.freeze()
@@ -226,7 +226,7 @@ def serve() -> None:
     most = psutil.Process().memory_info().vms + _MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     _reply(replies, Verdict("right", "ready"))
-    busy = mmap.mmap(-1, 1)  # shared with the child: whether a question waits for a reply
+    busy = mmap.mmap(-1, 1)  # shared: whether a question waits for its reply
     while True:
         busy[0] = 0
         before = _used()
@@ -254,7 +254,7 @@ def _used() -> float:
 
 
 def _answer(requests: FileIO, replies: FileIO, busy: mmap.mmap, before: float) -> int:
-    """The exit status. `busy` falls before the reply is written: one reply too many would answer the next question."""
+    """`busy` falls before the reply: one too many would answer the next question."""
     with suppress(AttributeError, OSError):  # Linux only
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     while body := hear(requests):
@@ -285,13 +285,13 @@ def _scorer(reference: str) -> Scorer | str:
     try:
         found: Scorer = pkgutil.resolve_name(reference)()
         found.prepare()
-    except (Exception, SystemExit) as error:  # whatever a plugin's import raises
+    except (Exception, SystemExit) as error:  # of a plugin's import
         return f"crash: {reference} does not load: {type(error).__name__}"
     return found
 
 
 def judge(question: Question, scorer: Scorer | str) -> Verdict:
-    """What ran out is the answer's doing; a scorer that fails leaves it undecided."""
+    """Limits are the answer's fault; a failing scorer leaves it undecided."""
     if isinstance(scorer, str):
         return Verdict("invalid", scorer)
     try:
@@ -311,5 +311,5 @@ def judge(question: Question, scorer: Scorer | str) -> Verdict:
         return Verdict("wrong", "over-limit: memory")
     except RecursionError:
         return Verdict("wrong", "over-limit: recursion")
-    except Exception as error:  # sympy and plugins raise anything; the answer counts as undecided
+    except Exception as error:  # sympy and plugins raise anything
         return Verdict("invalid", f"crash: {type(error).__name__}")

@@ -1,4 +1,4 @@
-"""Ways to decide whether an answer is right (docs/tasks.md)."""
+"""Scorers (docs/tasks.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["MATH", "Called", "Math", "Score", "Scorer", "Undecided"]
 
 
 class Score(NamedTuple):
-    """extracted: what was read as the answer. reason: why it is wrong."""
+    """extracted: the answer read. reason: why it is wrong."""
 
     right: bool
     extracted: str = ""
@@ -20,7 +20,7 @@ class Score(NamedTuple):
 
 
 class Undecided(Exception):
-    """The scorer is at fault: the answer is left out, never a zero."""
+    """The scorer's fault: the answer is left out."""
 
 
 class Called(NamedTuple):
@@ -32,8 +32,8 @@ class Called(NamedTuple):
 
 
 class Scorer(ABC):
-    """Named by the entry-point group `harness.scorers`; made without arguments in a process that may be killed. Its module
-    imports nothing heavy."""
+    """Named by the entry-point group `harness.scorers`; made without arguments in a killable process. Its module imports
+    nothing heavy."""
 
     results_version: ClassVar[int | None] = None
     """Raised by the author when it decides otherwise; None takes the code's digest."""
@@ -48,7 +48,7 @@ class Scorer(ABC):
         """Heavy imports, not counted."""
 
     def fault(self, gold: str) -> str:
-        """Of a gold; empty where there is none."""
+        """Of a gold, else empty."""
         return "" if gold.strip() else "the answer is empty"
 
     def perfect(self, gold: str) -> str | None:
@@ -56,7 +56,7 @@ class Scorer(ABC):
         return f"The answer is $\\boxed{{{gold}}}$."
 
     def remark(self) -> str:
-        """What this machine cannot give it; else empty."""
+        """What this machine lacks for it, else empty."""
         return ""
 
     @abstractmethod

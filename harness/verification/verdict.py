@@ -1,4 +1,4 @@
-"""What a verifier says of one answer."""
+"""Verdicts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 __all__ = ["Verdict"]
 
-KEPT = 512  # characters of what was read
+KEPT = 512  # characters
 
 Decision = Literal["right", "wrong", "invalid"]
 
@@ -16,8 +16,7 @@ Decision = Literal["right", "wrong", "invalid"]
 class Verdict(msgspec.Struct, frozen=True):
     """A decision on one answer.
 
-    Missing, unreadable and over-limit answers are wrong. `invalid`: the verifier failed; counted, and left out of statistics
-    and losses.
+    Missing, unreadable and over-limit answers are wrong. `invalid`: the verifier failed; left out of statistics and losses.
     """
 
     value: Decision

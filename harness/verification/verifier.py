@@ -26,8 +26,8 @@ _LONGEST = 1 << 17
 
 
 class Verifier(AbstractContextManager["Verifier"]):
-    """Decides by mathematics or `by` a scorer: most pairs here, the rest in killable processes. Deterministic; safe between
-    threads. workers: default one per core."""
+    """Decides by mathematics or `by` a scorer, where needed in killable processes. Deterministic and thread-safe. workers:
+    default one per core."""
 
     def __init__(self, workers: int | None = None) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -36,13 +36,13 @@ class Verifier(AbstractContextManager["Verifier"]):
         self._scorer = MATH
 
     def by(self, scorer: Called) -> Self:
-        """The same processes, judging by this scorer."""
+        """By a scorer, in the same processes."""
         other = copy.copy(self)
         other._scorer = scorer
         return other
 
     def verify(self, pairs: Sequence[tuple[str, str | None]]) -> list[Verdict]:
-        """Verdicts on (gold, response), in order. Raises VerificationError where processes do not start."""
+        """Of (gold, response), in order. Raises VerificationError where processes do not start."""
         found = [self._at_once(gold, text) for gold, text in pairs]
         waiting = list(dict.fromkeys(asked for asked in found if isinstance(asked, Question)))
         decided = dict(zip(waiting, self._pool.decide(waiting), strict=True)) if waiting else {}

@@ -1,4 +1,4 @@
-"""A question's answers under two regimes side by side, and a peer's answer as it was sent and as the learner read it."""
+"""A question's answers under two regimes, and a peer's answer as sent and as the learner read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who helps whom: what each policy sent, what the others used of it, and what they gained."""
+"""Who helps whom: what policies sent, used and gained."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def draw(store: Store, suite: str) -> None:
 
 
 def _gains(table: pd.DataFrame, group: str) -> pd.DataFrame:
-    """Of each policy by itself, on the suite's first metric and benchmark."""
+    """By policy, on the suite's first metric and benchmark."""
     rows = table[(table["group"] == group) & (table["policy"] != MEAN)]
     return (
         rows[(rows["metric"] == rows["metric"].iloc[0]) & (rows["task"] == rows["task"].iloc[0])] if len(rows) else rows

@@ -13,7 +13,7 @@ from leaderboard import charts
 from leaderboard.data import Store
 from leaderboard.page import Page, downloads, draw_figure, draw_table, escaped, number
 
-# Independent training at the regimes' rollouts: the one with the regime's own objective before the other
+# Independent training at the regimes' rollouts, the regime's own objective first
 _BASELINES = ("gspo", "grpo")
 _MORE_ROLLOUTS = {"gspo2": "independent-2x", "grpo16": "independent-2x", "grpo32": "independent-4x"}
 _COLUMNS = {
@@ -51,7 +51,7 @@ def draw(store: Store | None, suite: str) -> None:
 
 
 def published() -> pd.DataFrame:
-    """Every row with a baseline in its table: percent, points, our name of the regime."""
+    """Rows with a baseline in their table: percent, points, our regime's name."""
     return pd.DataFrame([row for name in names() for row in _gains(load(name))], columns=list(_COLUMNS))
 
 

@@ -23,7 +23,7 @@ _TOLD: dict[Settings, str] = {
 }
 _AXIS = 0.125
 """Half of the width of a cell's axis, as a share."""
-# Verdicts in the order in which a row counts them
+# Verdicts in a row's order
 COUNTED = (GAINS, EQUIVALENT, LOSES, INCONCLUSIVE)
 _SORTS = ("mean gain", "cost", "name")
 

@@ -1,5 +1,4 @@
-"""One policy in this process, by torch and transformers, on a CPU or one CUDA device. Dropout is off, so log-probabilities are
-the same whether sampled, scored or trained."""
+"""One policy in this process, on one device, without dropout."""
 
 from __future__ import annotations
 
@@ -140,7 +139,7 @@ class EmbeddedEngine:
         checkpoint.write(folder, self.name, self.version, fill)
 
     def restore(self, folder: Path) -> None:
-        """From a folder of `save`; without an optimiser's state (a finished cell's) with a fresh one."""
+        """Without an optimiser's state (a finished cell's), with a fresh one."""
         seal = checkpoint.check(folder, self.name)
         policy = self._open(self._folder if self._lora else folder, precision=self.precision)
         if self._lora:
@@ -170,7 +169,6 @@ class EmbeddedEngine:
     def _passes(
         self, ids: Sequence[list[int]], requests: Sequence[Request]
     ) -> Iterator[tuple[list[int], list[Tensor], int]]:
-        """Micro-batches: indices of the requests, their log-probabilities, tokens that went through."""
         policy, passed = self._policy, 0
         for piece in microbatches(ids, requests, self._micro_tokens):
             passed += len(piece)
@@ -191,7 +189,7 @@ class EmbeddedEngine:
         return [self._vocabulary.encode(p) for p in distinct.values()], place
 
     def _chunks(self, ids: Sequence[list[int]], group: int, max_new_tokens: int) -> Iterator[list[int]]:
-        """Prompts in batches whose keys and values fit `CACHE_BYTES`, longest first."""
+        """Batches whose keys and values fit `CACHE_BYTES`, longest first."""
         order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
         while order:
             row = (len(ids[order[0]]) + max_new_tokens) * self._policy.cache_bytes

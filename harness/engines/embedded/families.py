@@ -122,7 +122,7 @@ def _single_digit_bpe(texts: list[str]) -> Tokenizer:
 
 
 def _unigram(texts: list[str]) -> Tokenizer:
-    """Log-frequencies as scores, as UnigramTrainer prunes so few distinct words to almost nothing; single characters far below."""
+    """Log-frequencies as scores, as UnigramTrainer prunes so few words to almost nothing."""
     pre_tokenizer = pre_tokenizers.Sequence(
         [
             _metaspace(),
@@ -142,8 +142,8 @@ def _unigram(texts: list[str]) -> Tokenizer:
 
 
 def _wordpiece(texts: list[str]) -> Tokenizer:
-    """Stems and two-digit numbers whole, else by characters: WordPieceTrainer's result varies between processes. Metaspace
-    keeps spaces, which WordPiece's decoder guesses."""
+    """By hand, as WordPieceTrainer's result varies between processes. Metaspace keeps spaces, which WordPiece's decoder
+    guesses."""
     pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\d+"), "isolated"), _metaspace()])
     words = Counter(piece for text in texts for piece, _ in pre_tokenizer.pre_tokenize_str(text))
     stems: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Layers as this engine runs them: masks, attention of shared keys, weights laid out for sampling, activations made again."""
+"""Layers as this engine runs them: masks, attention, packed weights, checkpointing."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def grouped(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """(B, H, Q, D) queries over (B, H / n, K, D) keys and values; torch's CPU kernel repeats shared keys and is slower, but keeps
-    no scores for the backward pass, so longer sequences go there. softcap: bounds the scores."""
+    """(B, H, Q, D) queries over (B, H / n, K, D) keys and values. Longer sequences go to torch's kernel, slower on a
+    CPU, which keeps no scores for the backward pass. softcap: bounds the scores."""
     batch, heads, queries, width = query.shape
     shared, keys = key.shape[1:3]
     together = query.reshape(batch, shared, heads // shared * queries, width)
@@ -61,12 +61,11 @@ ALL_MASK_ATTENTION_FUNCTIONS.register(GROUPED, eager_mask)
 
 @contextmanager
 def packed(model: nn.Module, rows: int) -> Iterator[None]:
-    """Inside, linear layers in bf16 on a CPU use copies of their weights laid out for about `rows` rows, which torch else makes
-    in each product; the same to the bit."""
+    """Inside, bf16 linear layers on a CPU use weights laid out for about `rows` rows; results are the same to the bit."""
     layers = [layer for layer in model.modules() if type(layer) is nn.Linear and _gains(layer.weight)]
     for layer in layers:
         weight = _onednn._reorder_linear_weight(layer.weight.detach(), rows)
-        layer.forward = partial(_product, weight, layer.bias)  # type: ignore[method-assign]  # and taken off again
+        layer.forward = partial(_product, weight, layer.bias)  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -98,10 +97,10 @@ def _again(forward: Callable[..., Any], hidden: Tensor, *rest: Any, **given: Any
     return checkpoint(forward, hidden, *rest, use_reentrant=False, preserve_rng_state=False, **given)
 
 
-# Additive masks over keys, of which the queries are the last. Finite, so that a row that may see nothing stays a number. -----
+# Additive masks over keys, of which the queries are the last; finite, so that no row becomes NaN -----
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-Masks = Tensor | Mapping[str, Tensor]  # as transformers takes them: one, or one for each kind of layer
+Masks = Tensor | Mapping[str, Tensor]  # one, or one for each kind of layer
 
 
 def kinds_of_layers(config: PretrainedConfig) -> dict[str, int | None]:
@@ -124,7 +123,7 @@ def by_layer(mask: Float[Tensor, "B 1 Q K"], kinds: Mapping[str, int | None]) ->
 
 
 def windowed(mask: Float[Tensor, "B 1 Q K"], window: int | None) -> Float[Tensor, "B 1 Q K"]:
-    """With the keys hidden that lie `window` or more before the query."""
+    """Hides keys that lie `window` or more before the query."""
     queries, keys = mask.shape[2:]
     if window is None or keys <= window:
         return mask
@@ -135,7 +134,7 @@ def windowed(mask: Float[Tensor, "B 1 Q K"], window: int | None) -> Float[Tensor
 def left_pad(
     prompts: Sequence[Sequence[int]], device: torch.device, dtype: torch.dtype
 ) -> tuple[Int64[Tensor, "P L"], Float[Tensor, "P L"]]:
-    """Prompt ids, and 0 where there is a token, the lowest number of `dtype` elsewhere."""
+    """Prompt ids, and 0 at tokens, the lowest number of `dtype` elsewhere."""
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device)
     hidden = torch.tensor([[True] * (width - len(p)) + [False] * len(p) for p in prompts], device=device)

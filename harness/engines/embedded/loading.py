@@ -28,7 +28,7 @@ from harness.errors import EngineError
 
 transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
-# Added to the logits of ids that are never content; finite, so that p log p stays a number.
+# Added to logits of ids that are no content; finite, so that p log p is not NaN.
 NEVER = -1e9
 
 
@@ -60,8 +60,8 @@ def open_policy(
     lora: Lora | None = None,
     checkpointing: bool = False,
 ) -> Policy:
-    """Without dropout; nothing is downloaded, no code of the folder runs. precision: None takes that of the weights; merged
-    adapters are computed in fp32. Raises EngineError."""
+    """No code of the folder runs. precision: None takes that of the weights; merged adapters take fp32.
+    Raises EngineError."""
     try:
         check_small_files(folder)
         check_weights(folder)
@@ -90,7 +90,7 @@ def open_policy(
             use_safetensors=True,
             output_loading_info=True,
         )
-    except Exception as error:  # what transformers makes of damaged files has no common base
+    except Exception as error:  # damaged files raise anything
         raise EngineError(f"{where}: does not open: {in_one_line(error)}") from error
     model, loaded = opened
     if loaded["missing_keys"]:

@@ -1,5 +1,4 @@
-"""Log-probabilities of given answers, with gradient: each prompt goes through the model once, its answers over its cache, in
-buckets of similar length; the output layer sees answer positions only."""
+"""Log-probabilities of given answers, with gradient: each prompt goes through the model once, its answers over its cache."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from transformers import PreTrainedModel
 from harness.engines.embedded.kernels import after, by_layer, causal, kinds_of_layers, left_pad, positions
 from harness.engines.head import Head, logprobs, whole_logprobs
 
-# Padding, in tokens, that a bucket may hold before another forward pass is cheaper (measured on the micro families).
+# Padding tokens in a bucket beyond which another pass is cheaper (measured on the micro families).
 PASS_COST = 64
 
 
@@ -35,7 +34,7 @@ class Prefix:
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         if self.rows is None:
-            if layer == len(self.layers):  # else the layer is only made again, for a backward pass
+            if layer == len(self.layers):  # else checkpointing repeats the layer
                 self.layers.append((keys, values))
             return keys, values
         before = self.layers[layer]
@@ -57,7 +56,7 @@ def answer_logprobs(
     temperature: float,
     forbidden: Float32[Tensor, "V"],
 ) -> list[Float32[Tensor, "T"]]:
-    """Log-probabilities (nats, at `temperature`) of each request's tokens, in the requests' order."""
+    """Nats at `temperature`, in the requests' order."""
     device, kinds = forbidden.device, kinds_of_layers(model.config)
     used = sorted({request.prompt for request in requests})
     place = {prompt: row for row, prompt in enumerate(used)}
@@ -113,7 +112,7 @@ def _right_pad(answers: Sequence[Sequence[int]], device: torch.device) -> Int64[
 
 
 def _inputs(model: PreTrainedModel, blocks: Sequence[Tensor], at_once: bool) -> list[dict[str, Tensor]]:
-    """What each pass is given. at_once: looked up together, as each look-up's gradient has the vocabulary's size."""
+    """at_once: one look-up, as each one's gradient has the vocabulary's size."""
     if not at_once:
         return [{"input_ids": block} for block in blocks]
     look_up = model.get_input_embeddings()
@@ -125,7 +124,7 @@ def _inputs(model: PreTrainedModel, blocks: Sequence[Tensor], at_once: bool) -> 
 
 
 def buckets(lengths: Sequence[int]) -> list[list[int]]:
-    """Indices of `lengths`, longest first, cut into buckets of similar length."""
+    """Indices, longest first, in buckets of similar length."""
     cut: list[list[int]] = []
     longest = padding = 0
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -138,7 +137,7 @@ def buckets(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def microbatches(prompts: Sequence[Sequence[int]], requests: Sequence[Request], budget: int) -> Iterator[list[int]]:
-    """Indices of requests, in order, cut where prompts and answers of a piece would exceed `budget` tokens."""
+    """Indices of requests, in order, cut where a piece would exceed `budget` tokens."""
     piece: list[int] = []
     seen: set[int] = set()
     tokens = 0

@@ -1,5 +1,4 @@
-"""The same digits on every x86-64 machine: which cells are computed so, and what is set before torch and numpy are imported.
-No torch here.
+"""The same digits on every x86-64 machine. Imports no torch.
 
 MKL, ATen, numpy, oneDNN (GELU) and OpenBLAS choose kernels by vendor and instruction set. With `ENVIRONMENT`, on one thread, in
 fp32 and with fused AdamW all take the same ones wherever there is AVX2 with FMA; only `torch.sqrt` does not."""
@@ -28,7 +27,7 @@ ENVIRONMENT = {
 
 
 def chosen(options: Mapping[str, Any], models: Iterable[str], able: bool | None = None) -> Numerics:
-    """Of a suite: as it says, else by its models and the machine. able: whether that can compute portably; None asks this one."""
+    """As the suite says, else by its models and the machine. able: whether that computes portably; None asks this one."""
     stated: Numerics | None = options.get("numerics")
     micro = all(model.startswith(MICRO) for model in models)
     return stated or (DEFAULT if micro and not unlike(options) and (able or not lacking()) else "fast")
@@ -39,7 +38,7 @@ def environment(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def unlike(options: Mapping[str, Any]) -> str:
-    """What in an engine's options rules portable numerics out; empty where nothing does."""
+    """What in the options rules portable numerics out; may be empty."""
     device = options.get("device") or ("cuda" if inventory.local().gpus else "cpu")
     if device != "cpu":
         return f"device: {device}"

@@ -1,5 +1,5 @@
-"""Habits that a warm-up gives a policy: hinted, it reasons in every skill; asked plainly, as often as the mixture says, a gap
-that RL can close. Imports no torch."""
+"""Habits that a warm-up gives a policy: hinted, it reasons in every skill; asked plainly, as often as the mixture says.
+Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TypeVar
 from harness.tasks import ladder
 from harness.tasks.micro import GROUPS, LEVELS, SKILLS, Problem, draw_fact
 
-# Of a pretrained model's warm-up by default: optimiser steps, and examples of each.
+# A pretrained model's: optimiser steps, and examples of each.
 START_STEPS, START_EXAMPLES = 20, 16
-# `mul` and `muladd` twice: their sums are the largest and the last to be learnt.
+# `mul` and `muladd` twice: they are the last to be learnt.
 _DRAWN = [skill for skill in SKILLS.values() for _ in range(2 if skill.name in ("mul", "muladd") else 1)]
 _SLIPS = (-10, -1, 1, 10)  # what a wrong last step is off by
 AnyProblem = TypeVar("AnyProblem", Problem, ladder.Problem)
@@ -22,7 +22,7 @@ AnyProblem = TypeVar("AnyProblem", Problem, ladder.Problem)
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Shares. drill: of all examples, one-step facts. hinted: of the others, those asked for by steps, always answered so.
+    """Shares. drill: of all examples, one-step facts. hinted: of the others, those asked for by steps.
     strong_cot, weak_cot: of plain examples of the policy's strong and weak group, those answered by steps. short: of these in
     `hard` skills, those that stop a step short. strong_slip, weak_slip: in the others, those whose last step goes wrong."""
 
@@ -37,7 +37,7 @@ class Mixture:
 
 
 def between(first: Mixture, second: Mixture, share: float) -> Mixture:
-    """So far on the way from the first to the second, whose hard skills it has."""
+    """`share` of the way to the second, whose hard skills it has."""
     numbers = {
         name: getattr(first, name) + share * (getattr(second, name) - getattr(first, name))
         for name in set(Mixture.__slots__) - {"hard"}
@@ -45,19 +45,19 @@ def between(first: Mixture, second: Mixture, share: float) -> Mixture:
     return replace(second, **{name: round(number, 6) for name, number in numbers.items()})
 
 
-# No plain chain of thought in the weak group: independent RL is caught in direct answers. The positive control.
+# The positive control: independent RL is caught in the weak group's direct answers.
 _TRAP = Mixture(weak_cot=0.0)
-# Both reason everywhere, each more careless in its weak group, and both hardly ever finish two hard skills.
+# Both reason everywhere, more carelessly in their weak group, and seldom finish two hard skills.
 _MATCHED = Mixture(
     weak_cot=1.0, strong_cot=1.0, hinted=0.4, strong_slip=0.05, weak_slip=0.5, short=0.94, hard=("word", "muladd")
 )
 
 PRESETS: Mapping[str, Mixture] = MappingProxyType(
     {
-        # A little plain chain of thought in the weak group: RL finds it alone, sharing can only be faster.
+        # RL finds the weak group's few chains of thought alone; sharing can only be faster.
         "elicit": Mixture(weak_cot=0.03),
         "trap": _TRAP,
-        # What a pretrained model lacks is the form: everything is answered by short steps and a box, all right, both groups alike.
+        # A pretrained model lacks the form only: short steps and a box, both groups alike.
         "format": Mixture(weak_cot=1.0, strong_cot=1.0, hinted=0.25, drill=0.0),
         "matched": _MATCHED,
         # The dial of suites/disagreement.yaml.

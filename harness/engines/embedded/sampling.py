@@ -1,5 +1,5 @@
-"""The sampling loop: prompts prefilled once, G answers each, finished rows dropped. Answers are drawn by inverse CDF with one
-uniform per (answer seed, position), so an answer depends on its seed and the weights, not on its neighbours (up to rounding)."""
+"""The sampling loop. Answers are drawn by inverse CDF with one uniform per (answer seed, position), so that they do not depend
+on their neighbours (up to rounding)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.allocation.shapes import BLOCK
 from harness.engines.embedded.kernels import by_layer, causal, kinds_of_layers, left_pad, positions
 from harness.phases import inside
 
-COMPACTION = 0.125  # share of finished rows at which they are dropped, as a finished row costs as much as another
+COMPACTION = 0.125  # share of finished rows at which they are dropped
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +56,7 @@ class KeyValues:
         return self.length + query_length, 0
 
     def answers(self, group: int, capacity: int) -> KeyValues:
-        """A copy that holds each row `group` times and has room for `capacity` tokens."""
+        """A copy with each row `group` times and room for `capacity` tokens."""
         copy = KeyValues(capacity)
         copy.length = self.length
         for pair in self.layers:
@@ -169,7 +169,7 @@ def _closed_up(done: Bool[Tensor, "B"]) -> Int64[Tensor, "K"]:
 def _choose(
     logits: Float[Tensor, "B V"], chance: Float64[Tensor, "B"], temperature: float, forbidden: Float32[Tensor, "V"]
 ) -> tuple[Int64[Tensor, "B"], Float32[Tensor, "B"]]:
-    """A token per row with its log-probability. Changes the logits."""
+    """Changes the logits."""
     scaled = logits.float()
     if temperature not in (0.0, 1.0):
         scaled = scaled / temperature
@@ -179,7 +179,7 @@ def _choose(
 
 
 def _inverse(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> Int64[Tensor, "B"]:
-    """In float64; in a large vocabulary first a block of ids, then one in it by what is left of the chance."""
+    """In float64; in a large vocabulary first a block of ids, then one in it."""
     size = weights.shape[1]
     if size <= BLOCK:
         return _reached(weights, chance)[0]
@@ -192,7 +192,7 @@ def _inverse(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> Int
 def _reached(
     weights: Float[Tensor, "B K"], chance: Float64[Tensor, "B"]
 ) -> tuple[Int64[Tensor, "B"], Float64[Tensor, "B"]]:
-    """The first index whose cumulative weight reaches `chance` of the total, and the share of its weight, in (0, 1], for that."""
+    """The first index whose cumulative weight reaches `chance` of the total, and the share of its weight needed."""
     cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     wanted = (chance * cumulative[:, -1])[:, None]
     index = torch.searchsorted(cumulative, wanted)

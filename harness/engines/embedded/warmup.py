@@ -1,5 +1,5 @@
 """Supervised warm-up before any RL, cached by content, in rounds until each skill group's accuracy on held-out prompts that ask
-for steps (temperature 1) reaches the gate. Micro families are trained from scratch, pretrained models with RL's engine."""
+for steps (temperature 1) reaches the gate."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ STEPS = {
     "qwen": 2000,
     "neox": 2000,
     "gpt2": 2000,
-}  # that bring a family through the gate (docs/micro.md)
+}  # to the gate (docs/micro.md)
 RATE, RISE = (
     3e-5,
     3,
-)  # learning rate of a pretrained model's warm-up, and steps until it is reached (docs/pretrained.md)
+)  # a pretrained model's learning rate, and steps until it is reached (docs/pretrained.md)
 REPORT = "stage0.json"
 SHIPPED = Path(__file__).with_name("bases")
 """Base checkpoints of the quickstart, by their keys: made by `base_checkpoint`, and of no use once their code has changed."""
@@ -197,8 +197,8 @@ class Accuracy(msgspec.Struct, frozen=True):
 
 
 def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadline: float = 3600.0) -> Path:
-    """From the package or the cache, or trained now. Raises CellError where the gate does not hold or another process trains it
-    too long, DiskFullError, Interrupted while it waits."""
+    """From the package or the cache, or trained now. Raises CellError where the gate does not hold or another process takes too
+    long, DiskFullError, Interrupted."""
     return _cached(spec.key, lambda folder: train_base(spec, folder, progress), deadline)
 
 
@@ -217,7 +217,7 @@ def train_base(spec: MicroSpec, folder: Path, progress: Progress | None = None) 
     if spec.numerics == "portable":
         require()
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # so that the weights do not depend on the number of cores
+    torch.set_num_threads(1)  # weights must not depend on cores
     try:
         _train(spec, pretrainer.run, opened, folder, progress)
     finally:
@@ -260,9 +260,7 @@ def warmup_checkpoint(
 
 def _digest(portable: bool = False, **parts: Any) -> str:
     build = str(torch.__version__)
-    release = build.partition("+")[
-        0
-    ]  # whose builds, for CPUs or for some CUDA, are the same on a CPU where numerics are portable
+    release = build.partition("+")[0]  # all its builds are the same on a CPU in portable numerics
     parts["versions"] = [release if portable else build, transformers.__version__, tokenizers.__version__]
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:20]
 
@@ -311,7 +309,7 @@ def _train(
     folder: Path,
     progress: Progress | None,
 ) -> None:
-    """Until the gate holds; the report is left in `folder`. opened: the engine of what was made."""
+    """Until the gate holds; leaves a report. opened: the engine of what was made."""
     began, steps = time.process_time(), 0
     for extra in range(spec.rounds + 1):
         planned = max(1, spec.budget // 4) if extra else spec.budget
@@ -331,7 +329,7 @@ def _train(
     report = {
         "spec": asdict(spec),
         "steps": steps,
-        "given_cot": given_cot,  # on prompts that ask for steps, the others on plain ones
+        "given_cot": given_cot,  # on prompts that ask for steps
         "sampled": measured(plain),
         "greedy": measured(plain, temperature=0.0, samples=1),
         "cot_share": _share(engine, lambda prompt, sample: spec.reasons(sample.text), plain),  # of answers with steps
@@ -365,7 +363,7 @@ def _is_right(boxed: str, prompt: Prompt, sample: Sample) -> bool:
 
 
 def _learn(engine: EmbeddedEngine, examples: Sequence[Example], warmup: Warmup, step: int, steps: int) -> None:
-    """One step: the mean over examples of each response's mean log-likelihood, its end included."""
+    """Maximises the mean over examples of a response's mean log-likelihood, its end included."""
     prompts = [Prompt(f"{step}/{place}", example.prompt, "") for place, example in enumerate(examples)]
     answers = tuple(
         TermAnswer(prompt.id, _response(engine, example.response, warmup.chat), advantage=1.0)
@@ -383,7 +381,7 @@ def _learn(engine: EmbeddedEngine, examples: Sequence[Example], warmup: Warmup, 
 
 
 def _response(engine: EmbeddedEngine, text: str, chat: bool) -> np.ndarray:
-    """A chat template ends with a separator of its own, to which no blank is added."""
+    """A chat template ends with its own separator, so no blank is added."""
     ids = engine.tokenizer.encode(text.lstrip() if chat else text, add_special_tokens=False)
     return np.array([*ids, engine.stop[0]], dtype=np.int32)
 
@@ -393,7 +391,7 @@ Row = tuple[Int64[np.ndarray, "T"], int]
 
 
 class Pretrainer:
-    """Examples are sorted by length within a pool, so that hardly any padding is computed."""
+    """Sorts examples by length within a pool, against padding."""
 
     def __init__(
         self,
@@ -443,7 +441,6 @@ class Pretrainer:
         return [(np.array(p.ids + r.ids + end, dtype=np.int64), len(p.ids)) for p, r in pairs]
 
     def _loss(self, rows: list[Row]) -> Tensor:
-        """Summed cross entropy of the response tokens."""
         width = max(ids.size for ids, _ in rows) - 1
         inputs = np.full((len(rows), width), self._tokenizer.eos_token_id, dtype=np.int64)
         labels = np.full((len(rows), width), _IGNORED, dtype=np.int64)

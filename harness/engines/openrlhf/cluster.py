@@ -26,20 +26,20 @@ from harness.engines.openrlhf.plugin import Settings
 from harness.errors import EngineError, InfeasibleError
 
 REACH_SECONDS = 5.0
-CARDS_SECONDS = 120.0  # of a node: its first task starts a process there and imports this package
-NODE = "ray.io/node-id"  # Ray's own label of a node
-ANOTHER_SECONDS = 60.0  # for the nodes chosen to become free, before others are tried
+CARDS_SECONDS = 120.0  # of a node, whose first task imports this package
+NODE = "ray.io/node-id"  # Ray's label
+ANOTHER_SECONDS = 60.0  # until others than the chosen nodes are tried
 _connecting = threading.Lock()
-OWN = "local"  # Ray's word for a new cluster; without an address it joins whichever was started on the machine last
+OWN = "local"  # a new cluster; without an address Ray joins the machine's latest
 
 
 def connect(devices: int | None = None, address: str | None = None, quiet: bool = False) -> None:
-    """Join the cluster at `address` or `RAY_ADDRESS`, or start an own one, without CUDA with `devices` logical GPUs (one per core).
-    Idempotent. Raises EngineError where no cluster answers."""
+    """Join the cluster at `address` or `RAY_ADDRESS`, or start one, without CUDA with `devices` logical GPUs (one per core).
+    Idempotent. Raises EngineError where none answers."""
     with _connecting:
         if ray.is_initialized():
             return
-        # Workers must be able to import this package from wherever it was imported here.
+        # Workers must import this package from the same place.
         roots = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(roots)}}
         address = address or os.environ.get("RAY_ADDRESS") or OWN
@@ -70,7 +70,7 @@ def connect(devices: int | None = None, address: str | None = None, quiet: bool 
 def _join(address: str, environment: dict[str, Any], quiet: bool) -> None:
     host, _, port = address.rpartition(":")
     try:
-        if port.isdecimal() and "/" not in host:  # Ray itself waits long for an address at which nothing is
+        if port.isdecimal() and "/" not in host:  # Ray waits long for an address without a server
             socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
         level = {"logging_level": logging.ERROR} if quiet else {}
         ray.init(address=address, runtime_env=environment, log_to_driver=not quiet, **level)
@@ -104,7 +104,7 @@ class Slot:
     policies: int = 1
 
     def part(self, share: float) -> float:
-        """What a process books of its bundle, which the policies divide; Ray knows four decimals."""
+        """What a process books of its bundle; Ray knows four decimals."""
         return int(share / self.policies * 10_000) / 10_000
 
 
@@ -156,7 +156,7 @@ class Reservation:
 
 
 def layout(policies: Mapping[str, Settings]) -> tuple[dict[str, Slot], list[int]]:
-    """Each policy's slot, and the sizes of the blocks of devices that must lie on one node: tensor-parallel ones."""
+    """Each policy's slot, and the sizes of tensor-parallel blocks, each of which must lie on one node."""
     together = shared(policies.values())
     slots: dict[str, Slot] = {}
     inside: set[int] = set()  # devices in one block with the one before them
@@ -185,8 +185,8 @@ def shared(policies: Iterable[Settings]) -> bool:
 
 
 def _grouped(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
-    """A placement group of one bundle per device; None after `deadline` seconds. As Ray's packing would divide a block between
-    nodes, each gets its node, and another if that does not become free."""
+    """None after `deadline` seconds. As Ray's packing would divide a block between nodes, each gets its node, and another if
+    that does not become free."""
     end = monotonic() + deadline
     bundles = [{"GPU": 1.0, "CPU": 1.0}] * sum(blocks)
     while True:
@@ -196,7 +196,7 @@ def _grouped(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
         )
         until = min(end, monotonic() + ANOTHER_SECONDS) if nodes else end
         while not group.wait(timeout_seconds=max(0.1, min(2.0, until - monotonic()))):
-            phases.beat()  # it is the others' turn; the deadline is what ends this wait
+            phases.beat()  # only the deadline ends this wait
             if monotonic() >= until:
                 break
         else:
@@ -207,7 +207,7 @@ def _grouped(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
 
 
 def _nodes_of(blocks: Sequence[int]) -> list[str]:
-    """Of each device: where there is space now, else on an idle cluster. Empty where any will do. Raises InfeasibleError."""
+    """By device: where there is space now, else on an idle cluster. Empty where any will do. Raises InfeasibleError."""
     free, total = seams.node_resources()
     if max(blocks) == 1 or len(total) == 1:
         return []

@@ -1,4 +1,4 @@
-"""One policy on a Ray cluster: DeepSpeed actors train by the embedded engine's mini-batches and surrogate, vLLM samples."""
+"""One policy on a Ray cluster: DeepSpeed trains by the embedded engine's surrogate, vLLM samples."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from harness.experience.answers import Prompt
 from harness.learning.minibatches import minibatches, settle
 from harness.learning.terms import Term
 
-PROBES = 4  # answers on which trainer and rollout engine are compared after a weight sync
-USUAL = 4  # by so much their difference may grow over what it was before the first update
+PROBES = 4  # answers compared after a weight sync
+USUAL = 4  # times the difference before the first update
 TRAINER_SHARE = 0.4  # of a bundle's device, in Ray's books
-METER_SECONDS = 5.0  # deadline of asking for CPU times
-STEPS = 1 << 30  # length of OpenRLHF's learning-rate schedule, which is constant here
+METER_SECONDS = 5.0  # to ask for CPU times
+STEPS = 1 << 30  # of OpenRLHF's learning-rate schedule, constant here
 
 
 class OpenRLHFEngine:
-    """A PolicyEngine over a Hugging Face folder that every node reads. Raises EngineError where that does not open, or a part does
-    not come up in time."""
+    """A PolicyEngine over a Hugging Face folder that every node reads. Raises EngineError where it does not open
+    in time."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class OpenRLHFEngine:
     def cpu_seconds(self) -> float:
         """Of the engine's actors; the last known where they do not answer."""
         everyone = [*self._trainers, *self._rollouts]
-        with suppress(EngineError):  # the call that is being timed says better what is wrong
+        with suppress(EngineError):  # the timed call says better what is wrong
             calls = [member.call("cpu_seconds") for member in everyone]
             self._used = sum(self._gather(calls, "counting CPU time", METER_SECONDS, watch=[]))
         return self._used
@@ -130,7 +130,7 @@ class OpenRLHFEngine:
     def score_base(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
     ) -> list[Float32[np.ndarray, "T"]]:
-        """Under the weights of the folder that the engine was opened from."""
+        """Under the weights that it was opened with."""
         if not self.trained:
             raise EngineError(f"policy {self.name!r}: a reference without a trainer is only sampled")
         return self._answer_scores(prompts, answers, "base_logprobs", self._folder)
@@ -166,7 +166,7 @@ class OpenRLHFEngine:
         return report(terms, batches, rows, splits, learnt)
 
     def sync(self) -> None:
-        """Raises EngineError where a tensor did not arrive at a rollout engine as the trainer has it."""
+        """Raises EngineError where a tensor did not arrive as the trainer has it."""
         suspects = [*self._trainers, *self._rollout_cores()]
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.WEIGHTS):
             self._on_workers("expect")
@@ -208,11 +208,11 @@ class OpenRLHFEngine:
         return worst
 
     def _difference(self, rows: Sequence[AnswerRow]) -> tuple[str, float]:
-        room = self._settings.max_length or math.inf  # for the one token that a rollout engine is to add
+        room = self._settings.max_length or math.inf  # for a token that vLLM must add
         probes = [row for row in rows if 1 < row.length < room][: PROBES * len(self._rollouts) : len(self._rollouts)]
         if not probes:
             return "", 0.0
-        # Whole sequences, so that one call of the rollout engine gives all there is to compare.
+        # Whole sequences: one call gives all there is to compare.
         sequences = [[*row.prompt, *row.answer.tolist()] for row in probes]
         mine = self._scores([AnswerRow(ids[:1], np.array(ids[1:], np.int32)) for ids in sequences], "logprobs", True)
         with self._lease.turn(MemoryState.NOTHING, MemoryState.ALL):
@@ -364,7 +364,7 @@ class OpenRLHFEngine:
 
 
 class Base:
-    """An engine's base, which never learns, in the engine's own memory; sampled before the first update."""
+    """An engine's base, in the engine's own memory; sampled before the first update."""
 
     version = 0
 

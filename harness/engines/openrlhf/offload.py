@@ -1,4 +1,4 @@
-"""Release of a sleeping process's memory, and the order in which processes use the device. A GPU's tensors go to pinned memory, a
+"""Release of sleeping processes' memory, and their turns on the device. A GPU's tensors go to pinned memory, a
 host's to an unlinked file in `TMPDIR`. Only the storage beneath a tensor is emptied, as torch's FSDP does."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _PAGE, _MADV_DONTNEED = 4096, 4
 
 
 class OffloadedTensors:
-    """Contents of tensors, by storage, whose memory is free until `restore`. free: False leaves them, to be overwritten; else
-    what torch cannot free (a mapped file) stays. least: bytes of a storage worth it."""
+    """Contents of tensors whose memory is free until `restore`. free: False leaves them, to be overwritten; else only what
+    torch cannot free (a mapped file) stays."""
 
     def __init__(self, tensors: Iterable[Tensor], *, free: bool = True, least: int = LEAST_BYTES) -> None:
         self._storages = [s for s in storages(tensors) if s.nbytes() >= least and (s.resizable() or not free)]
@@ -98,7 +98,7 @@ def _bytes(storage: UntypedStorage) -> Tensor:
 
 
 def _view(tensor: Tensor) -> memoryview:
-    # numpy() would do, but torch never frees what it has lent to numpy.
+    # torch never frees what it has lent to numpy
     return memoryview((ctypes.c_char * tensor.numel()).from_address(tensor.data_ptr())).cast("B")
 
 
@@ -137,7 +137,7 @@ class DeviceLease:
 
     @contextmanager
     def turn(self, trainer: MemoryState, rollout: MemoryState) -> Iterator[None]:
-        """Inside, trainers and rollout engines have so much on the devices. Raises as `whole_turn`."""
+        """Inside, both have so much on the devices. Raises as `whole_turn`."""
         with self.whole_turn():
             if self._settings.sleep:
                 self.hold(trainer, rollout)

@@ -102,10 +102,7 @@ LAYOUT = frozenset(
 
 
 class OpenRLHF(Backend):
-    """OpenRLHF's Ray trainers with DeepSpeed and vLLM
-
-    All that the policies need is reserved at once.
-    """
+    """OpenRLHF's Ray trainers with DeepSpeed and vLLM"""
 
     packages = ("openrlhf", "ray", "deepspeed", "vllm")
     advice = "docs/openrlhf.md"
@@ -167,13 +164,13 @@ class OpenRLHF(Backend):
         return Base(opened[0] if opened else self.open(policy, folder, trained=False))
 
     def cpu_seconds(self, policy: str) -> float:
-        """Of the policy's actors, its reference's among them, and of the calling thread."""
+        """Of its actors, its reference's too, and of the calling thread."""
         return time.thread_time() + sum(engine.cpu_seconds() for engine in self._engines[policy])
 
     def each(self, work: Callable[[A], B], items: Iterable[A]) -> list[B]:
         listed = list(items)
         if not self.side_by_side:
-            # Alternating order: the policy whose memory is on the devices goes first, so none is loaded twice.
+            # Alternating order, so that no policy's memory is loaded twice.
             order = range(len(listed))[:: -1 if self._turn_back else 1]
             self._turn_back = not self._turn_back
             done = {index: work(listed[index]) for index in order}

@@ -1,5 +1,5 @@
-"""Waiting for Ray actors with deadlines. A broken actor shows first as a failure of the actors that wait for it. Actors therefore
-answer `pulse` during their work, and a failure is attributed to the one that does not answer."""
+"""Waiting for Ray actors with deadlines. A broken actor shows first as a failure of those that wait for it. Actors
+therefore answer `pulse` during their work; the silent one is blamed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_AT_THE_END = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The time of creation tells it from a later one with the same id."""
+    """created: tells it from a later one with the same id."""
 
     node: str
     pid: int
@@ -60,8 +60,8 @@ def gather(
     watch: Sequence[RemoteActor],
     suspects: Sequence[RemoteActor] | None = None,
 ) -> list[Any]:
-    """Results in order. silence: seconds without an answer after which a member of `watch` hangs. suspects: those asked for one
-    after a failure. Raises EngineError, which names the member."""
+    """Results in order. silence: seconds after which a silent member of `watch` hangs. suspects: those asked after a failure.
+    Raises EngineError."""
     end = monotonic() + deadline
     suspects = watch if suspects is None else suspects
     results: dict[Any, Any] = {}
@@ -77,19 +77,19 @@ def gather(
             if ref in pending:
                 results[ref] = _result(ref, pending.pop(ref), doing, max(left, 1.0), suspects)
         pulses.check(doing)
-        phases.beat()  # a working actor is watched here, by its pulse and by the deadline
+        phases.beat()  # pulse and deadline watch working actors
     return [results[call.ref] for call in calls]
 
 
 class Pulses:
-    """Signs of life, asked for without ever blocking. open: questions without an answer yet."""
+    """Signs of life, without blocking. open: unanswered questions."""
 
     def __init__(self, members: Sequence[RemoteActor], silence: float) -> None:
         self._members, self._silence, self._asked = members, silence, monotonic()
         self.open: dict[Any, RemoteActor] = {}
 
     def check(self, doing: str) -> None:
-        """Ask anew where it is time. Raises EngineError for members that are dead or silent too long."""
+        """Raises EngineError for members that are dead or silent too long."""
         now = monotonic()
         if self.open:
             answered, _ = ray.wait(list(self.open), num_returns=len(self.open), timeout=0)

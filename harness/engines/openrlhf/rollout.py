@@ -29,8 +29,8 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
     _held = MemoryState.ALL
 
     async def sample(self, prompts: Sequence[list[int]], settings: Sequence[SamplingParams]) -> list[Sample]:
-        """An answer to each prompt, without its text. The prefix cache is emptied and the scheduler held until it has all requests,
-        so that batches, and so rounding, depend on the call alone."""
+        """Without texts. The prefix cache is emptied and the scheduler held until it has all requests, so that rounding depends on
+        the call alone."""
         await self.llm.pause_generation(mode="keep", clear_cache=True)
         tasks = [asyncio.ensure_future(self.generate(*request)) for request in zip(prompts, settings, strict=True)]
         while self.get_num_unfinished_requests() < len(tasks) and not any(task.done() for task in tasks):
@@ -69,7 +69,7 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         return os.getpid()
 
     async def processes(self) -> list[Process]:
-        """Where the engine spans several devices, of vLLM's workers too, which Ray started."""
+        """Over several devices vLLM's workers too, which Ray started."""
         apart = self.kwargs["distributed_executor_backend"] == "ray"
         workers = await self.llm.collective_rpc("worker_processes") if apart else []
         return [*processes(), *(Process(*process) for found in workers for process in found)]
@@ -93,8 +93,8 @@ def _chosen(tokens: Sequence[int], positions: Sequence[Any]) -> Float32[np.ndarr
 def open_rollouts(
     folder: str, settings: Settings, group: PlacementGroup, slot: Slot, environment: dict[str, str]
 ) -> list[Any]:
-    """Rollout engines, still starting. OpenRLHF's `create_vllm_engines` takes no actor class, chooses bundles from the group's
-    first on, and always runs in bf16."""
+    """Still starting. OpenRLHF's `create_vllm_engines` takes no actor class, chooses the group's first bundles, and always runs
+    in bf16."""
     actor = ray.remote(runtime_env={"env_vars": environment})(RolloutWorker)
     alone, share = settings.tensor_parallel == 1, slot.part(ROLLOUT_SHARE)
     booked = share if alone else 0  # several devices are booked by vLLM's own workers
@@ -117,8 +117,7 @@ def open_rollouts(
             gpu_memory_utilization=settings.rollout_memory,
             enforce_eager=seams.needed() if settings.enforce_eager is None else settings.enforce_eager,
             enable_prefix_caching=True,
-            enable_sleep_mode=sleeps
-            and not seams.needed(),  # vLLM refuses it there; `seams` makes it sleep all the same
+            enable_sleep_mode=sleeps and not seams.needed(),  # vLLM refuses it; `seams` makes it sleep
             logprobs_mode="processed_logprobs",
             max_logprobs=1,
             trust_remote_code=False,

@@ -1,6 +1,5 @@
-"""Every touch of what OpenRLHF, DeepSpeed, vLLM and Ray do not offer as their interface, with its reason (`SEAMS`), and what
-adapts them to clusters without CUDA: weights are synced over Gloo, and vLLM's sleep gives memory back. An import changes
-nothing: a trainer calls `adapt_trainer`, vLLM asks for `Worker`. `tests/openrlhf_engine/test_versions.py` says what has moved."""
+"""Every use of what OpenRLHF, DeepSpeed, vLLM and Ray do not offer as their interface, with its reason (`SEAMS`), and what
+adapts them to clusters without CUDA. An import changes nothing. `tests/openrlhf_engine/test_versions.py` says what has moved."""
 
 from __future__ import annotations
 
@@ -57,10 +56,10 @@ SEAMS = {
     "ray._private.state:available_resources_per_node": "`ray.nodes` says what nodes have, nothing what is free on them",
     "ray._private.state:total_resources_per_node": "in the same terms",
 }
-SYNC_BACKEND = "gloo"  # for OpenRLHF's `--vllm.sync_backend`: any value other than nccl keeps CUDA out of it
-SYNC_SECONDS = "HARNESS_SYNC_SECONDS"  # environment variable: how long Gloo waits for a weight
+SYNC_BACKEND = "gloo"  # any value other than nccl keeps CUDA out
+SYNC_SECONDS = "HARNESS_SYNC_SECONDS"  # environment variable: Gloo's wait for a weight
 PORTS = range(20_000, 32_768)
-CHUNK = 1 << 22  # elements of which a checksum is taken at a time, as each becomes an integer of eight bytes
+CHUNK = 1 << 22  # elements summed at a time, as each becomes eight bytes
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -106,8 +105,8 @@ class GlooGroup:
 
 
 def checksum(tensor: Tensor) -> str:
-    """Type, shape, and the sum modulo 2^64 of the elements' bits as integers, each times an odd number by place: a single one that
-    differs always shows."""
+    """Type, shape, and the sum modulo 2^64 of the elements' bits, each times an odd number by place: a single difference always
+    shows."""
     words = tensor.detach().contiguous().flatten().view(_WORDS[tensor.element_size()])
     total = torch.zeros((), dtype=torch.int64, device=words.device)
     for start in range(0, len(words), CHUNK):
@@ -138,7 +137,7 @@ class Checked:
         model.arrived.clear()
 
     def arrived(self) -> dict[str, str]:
-        """Checksums of what was to be loaded since, by the names of a checkpoint."""
+        """Checksums of what came since, by a checkpoint's names."""
         return dict(self.model_runner.model.arrived)
 
     def held(self) -> dict[str, str]:
@@ -214,7 +213,7 @@ def adapt_trainer(timeout: float) -> None:
 
 
 def _gradients_to_add(found: Any) -> Any:
-    """ZeRO 2's of a micro-batch, the first one's in the precision in which all are added up."""
+    """The first micro-batch's in the precision of the sums."""
 
     def get_all_grad_tensors(optimizer: Any, parameters: list[Any], dtype: torch.dtype) -> list[torch.Tensor]:
         gradients = found(optimizer, parameters, dtype)
@@ -225,21 +224,21 @@ def _gradients_to_add(found: Any) -> Any:
 
 
 class _CpuDevice(str):
-    """The current device: "cpu" as a device argument, and "0" inside f"cuda:{...}", which the replay buffer parses."""
+    """The current device: "cpu" as an argument, "0" inside f"cuda:{...}", which the replay buffer parses."""
 
     def __format__(self, _spec: str) -> str:
         return "0"
 
 
 def runner(forbidden: int) -> dict[str, str]:
-    """For so many forbidden ids: the older of vLLM's model runners where the newer one would end."""
+    """vLLM's older model runner where the newer one cannot forbid so many ids."""
     from vllm.v1.worker.gpu.sample.logit_bias import MAX_NUM_LOGIT_BIAS_TOKENS
 
     return {"VLLM_USE_V2_MODEL_RUNNER": "0"} if forbidden > MAX_NUM_LOGIT_BIAS_TOKENS else {}
 
 
 def __getattr__(name: str) -> Any:
-    # vLLM looks the extension up by name in its own process, before it builds the model.
+    # vLLM looks the extension up by name in its own process.
     if name == "Worker":
         return _worker()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

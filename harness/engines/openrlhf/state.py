@@ -1,5 +1,4 @@
-"""A trainer's state in the embedded engine's format, for any ZeRO stage and number of ranks: weights, its base's in their place,
-moments."""
+"""A trainer's state in the embedded engine's format, for any ZeRO stage and number of ranks."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ KEYS = ("exp_avg", "exp_avg_sq")
 
 @contextmanager
 def base_weights(engine: Any, folder: Path) -> Iterator[None]:
-    """Inside, the module has the weights of `folder`, afterwards its own. Every rank takes part. Raises EngineError where the
-    folder lacks one in safetensors files."""
+    """Inside, the module has `folder`'s weights. Every rank takes part. Raises EngineError where one is not in safetensors
+    files."""
     module = engine.module
     if any(not parameter.requires_grad for parameter in module.parameters()):  # its frozen weights
         with lora.switched_off(module):
@@ -63,8 +62,7 @@ def forget_gathered(engine: Any) -> None:
 
 @contextmanager
 def synced_weights(engine: Any) -> Iterator[dict[str, torch.nn.Parameter]]:
-    """What rollout engines are to have, by the names of a checkpoint: inside, adapters are merged into frozen weights, whose own
-    values wait in the host's memory."""
+    """What rollout engines are to have, by a checkpoint's names: inside, adapters are merged into frozen weights."""
     module = engine.module
     stored, plain = stored_names(module), lora.plain_parameters(module)
     changes = {n: p for n, p in module.named_parameters() if n.endswith(f"{lora.BASE}.weight")}
@@ -102,7 +100,7 @@ def _read(module: Any, folder: Path, files: ExitStack) -> dict[str, Tensor]:
     found = {}
     for name, _ in module.named_parameters():
         stored = renamed.get(name, name)
-        # A checkpoint of the bare model lacks the prefix, as transformers knows too.
+        # A checkpoint of the bare model lacks the prefix.
         key = next((k for k in (stored, stored.removeprefix(prefix)) if k in where), None)
         if key is None:
             raise EngineError(f"{folder}: no safetensors file holds {stored}, so the base cannot be scored")
@@ -132,7 +130,7 @@ def save_moments(file: Path, engine: Any) -> None:
 
 
 def load_moments(file: Path, engine: Any) -> None:
-    """On every rank. Raises CheckpointError where they belong to other parameters, or one lacks something."""
+    """On every rank. Raises CheckpointError where they are incomplete or other parameters'."""
     with safe_open(file, framework="pt") as state:
         entries = dict.fromkeys(state.keys())
         steps = {int(state.get_tensor(entry)) for entry in entries if entry.startswith("step:")}
@@ -160,7 +158,7 @@ def load_moments(file: Path, engine: Any) -> None:
 
 
 def _create(engine: Any) -> None:
-    """Adam's state comes into being with a step: one of zero gradient and zero learning rate."""
+    """Adam's state comes with a step: one of zero gradient and learning rate."""
     for group in engine.optimizer.param_groups:
         group["lr"] = 0.0
     ids = torch.zeros(1, 2, dtype=torch.long, device=torch.cuda.current_device())

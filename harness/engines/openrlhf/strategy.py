@@ -20,11 +20,10 @@ _ABSENT = ("flash_attn", "flash_attn.bert_padding", "flash_attn.utils", "flash_a
 
 
 def import_without_flash() -> None:
-    """flash-attn takes hours to build: `ring_attn_utils`, which imports five of its names for what is not used, gets names that
-    raise when called; for everything else it is absent."""
+    """flash-attn takes hours to build: `ring_attn_utils` gets names that raise when called; for all else it is absent."""
     if _MODULE in sys.modules or importlib.util.find_spec("flash_attn") is not None:
         return
-    # The file alone, not its package: transformers asks, once and for all, whether flash-attn exists.
+    # The file alone: its package makes transformers look for flash-attn, once and for all.
     source = Path(importlib.import_module("openrlhf").__path__[0], "models", "ring_attn_utils.py")
     spec = importlib.util.spec_from_file_location(_MODULE, source)
     if spec is None or spec.loader is None:
@@ -87,7 +86,6 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
         """OpenRLHF prints whole models here."""
 
     def _get_model_parameters(self, model: Any, *, optim: str | None = None, weight_decay: float = 0.0) -> Any:
-        """One group: weight decay is the suite's for all."""
         raw, _ = super()._get_model_parameters(model, optim=optim, weight_decay=weight_decay)
         return raw, [parameter for parameter in raw.parameters() if parameter.requires_grad]
 
@@ -110,7 +108,7 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
 
 
 def arguments(settings: Settings, temperature: float) -> SimpleNamespace:
-    """What the classes in use read; all else is left out so that a new one is noticed."""
+    """Only what the classes in use read, so that a new one is noticed."""
     name = SimpleNamespace
     adam = name(lr=0.0, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
     return name(
@@ -130,7 +128,7 @@ def arguments(settings: Settings, temperature: float) -> SimpleNamespace:
             freeze_visual_encoder=False,
             aux_loss_coef=0.0,
             entropy_coef=None,
-            # PolicyLoss is constructed, never called: the surrogate takes its place.
+            # PolicyLoss is constructed, never called.
             eps_clip=0.2,
             eps_clip_low_high=(0.2, 0.2),
             dual_clip=None,
@@ -173,7 +171,7 @@ def arguments(settings: Settings, temperature: float) -> SimpleNamespace:
             dynamic_batch_enable=False,
             enable_ema=False,
             ema_beta=0.0,
-            # On CUDA weights then pass within a device by IPC, as NCCL refuses two ranks on one.
+            # By IPC on CUDA, as NCCL refuses two ranks on one device.
             colocate_all=settings.colocate,
             async_enable=False,
         ),

@@ -1,5 +1,5 @@
-"""The DeepSpeed side: answers in micro-batches, and OpenRLHF's policy actor with the harness's surrogate.
-All ranks run equally many passes, some of them idle ones of zero loss."""
+"""The DeepSpeed side: OpenRLHF's policy actor with the harness's surrogate.
+All ranks run equally many passes, some of them idle, of zero loss."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ from harness.learning.minibatches import MiniBatch, Packed, pack
 from harness.learning.surrogate import AnswerStatistics, surrogate
 from harness.learning.terms import Term
 
-NEVER = -1e9  # added to the logits of ids that are never content, as in the embedded engine
+NEVER = -1e9  # as in the embedded engine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnswerRow:
-    """`mask` (T,) says which of the answer's tokens are asked for."""
+    """mask: which of the answer's tokens are asked for."""
 
     prompt: Sequence[int]
     answer: Int32[np.ndarray, "T"]
@@ -102,10 +102,10 @@ def _split(
 ) -> Split:
     shares: list[list[list[int]]] = [[] for _ in range(ranks)]
     for turn, index in enumerate(sorted(chosen, key=lambda i: -rows[i].length)):
-        # Back and forth over the ranks, so that each gets long and short rows alike.
+        # Back and forth, so that each rank gets long and short rows.
         place = turn % (2 * ranks)
         groups = shares[min(place, 2 * ranks - 1 - place)]
-        # The longest row of a group comes first; a single row that is longer than the budget goes alone.
+        # A group's longest row is its first; one beyond the budget goes alone.
         if groups and rows[groups[-1][0]].length * (len(groups[-1]) + 1) <= budget:
             groups[-1].append(index)
         else:
@@ -125,8 +125,8 @@ Plan = tuple[
 
 
 class Gradients:
-    """An update's gradients before DeepSpeed shards them. With `measure`, own and peer answers' add up apart, in fp32: each rank
-    keeps its share of the sums; own ones are offloaded while peers' add up."""
+    """An update's, before DeepSpeed shards them. With `measure`, own and peer answers' add up apart, in fp32, of which each rank
+    keeps its share."""
 
     def __init__(self, module: torch.nn.Module, measure: bool) -> None:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
@@ -151,7 +151,7 @@ class Gradients:
             self._offloaded = OffloadedTensors(self._sums["own"].values(), least=1)
 
     def norms(self) -> float:
-        """Sum over all ranks: NaN or infinite where one is, which DeepSpeed does not tell. A collective operation, once."""
+        """Sum over all ranks: not finite where one is not, which DeepSpeed does not tell. Collective, once."""
         distributed.all_reduce(self._norms)
         return float(self._norms)
 
@@ -192,7 +192,7 @@ class Gradients:
 
 
 class Learnt(NamedTuple):
-    """One update on one rank: statistics of its micro-batches, and the global gradient norm before clipping."""
+    """One update on one rank. gradient_norm: global, before clipping."""
 
     statistics: list[AnswerStatistics]
     gradient_norm: float
@@ -206,7 +206,7 @@ def report(
     splits: Sequence[tuple[Split, Split]],
     learnt: Sequence[Sequence[Learnt]],
 ) -> UpdateReport:
-    """Of a step's updates. By update: rows, as `learning_splits` takes them, and splits; learnt: by rank and update."""
+    """By update: rows, as `learning_splits` takes them, and splits; learnt: by rank and update."""
     tally = Tally(terms, len(batches))
     for index, (batch, split) in enumerate(zip(batches, splits, strict=True)):
         live = list(batch.live())
@@ -221,14 +221,13 @@ def report(
 
 
 class Trainer(ActorPPOTrainer):  # type: ignore[misc]
-    """forbidden: added to the logits. head: of which many logits are made for some of the vocabulary at a time; None under ZeRO 3,
-    where no rank has it whole outside of the model's own pass."""
+    """forbidden: added to the logits. head: None under ZeRO 3, where no rank has it whole."""
 
     forbidden: Float32[Tensor, "V"]
     head: Head | None
 
     def learn(self, own: Sequence[MicroBatch], peer: Sequence[MicroBatch], optimisation: Optimisation) -> Learnt:
-        """One update, left out where the gradient is not finite. The loss is the ranks' sum, of which DeepSpeed takes the mean."""
+        """One update, left out where the gradient is not finite. The loss is the ranks' sum; DeepSpeed takes the mean."""
         statistics: list[AnswerStatistics] = []
         gradients = Gradients(self.actor.model.module, optimisation.measure)
         for source, batches in (("own", own), ("peer", peer)):
@@ -248,7 +247,7 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
         return Learnt(statistics, self._step(optimisation), apart)
 
     def logprobs(self, batch: MicroBatch, raw: bool = False) -> Float[Tensor, "N"]:
-        """Log-probabilities of the tokens asked for, row after row. raw: at temperature 1 and with no id ruled out."""
+        """Of the tokens asked for, row after row. raw: at temperature 1, with no id ruled out."""
         device, actor, head = torch.cuda.current_device(), self.actor, self.head
         forbidden = torch.zeros_like(self.forbidden) if raw else self.forbidden
         sequences = pad_sequence([torch.tensor([*r.prompt, *r.answer.tolist()]) for r in batch.rows], batch_first=True)
@@ -279,11 +278,11 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
         else:
             assert head is not None
             scores = in_parts(head, hidden[0][:, :-1][asked], targets, 1.0 if raw else actor.temperature, forbidden)
-        # Of an idle micro-batch nothing is asked, but its zero must be connected to every parameter.
+        # An idle micro-batch's zero must be connected to every parameter.
         return scores if len(scores) else output["logits"][:1, 0].sum(dim=1) * 0.0
 
     def broadcast_to_vllm(self) -> None:
-        """By the names of a checkpoint, and without adapters, which OpenRLHF would send as weights of their own."""
+        """By a checkpoint's names, without adapters."""
         module = self.actor.model.module
         with synced_weights(self.actor.model) as weights:
             module.named_parameters = weights.items
@@ -322,13 +321,13 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
     def init_model_from_pretrained(
         self, strategy: Strategy, pretrain: str, max_steps: int, vllm_engines: None = None
     ) -> None:
-        """May be called again: everything of an earlier call is dropped."""
+        """Drops everything of an earlier call."""
         seams.adapt_trainer(strategy.deadline)
         if getattr(self, "actor", None) is not None:
             self.actor.model.destroy()  # DeepSpeed's hooks would keep everything
         self.trainer = self.actor = self.actor_optim = self.actor_scheduler = None
         self._offloaded = {}
-        release()  # the next model is not to stand beside this one
+        release()  # before the next model takes memory
         super().init_model_from_pretrained(strategy, pretrain, max_steps, None)
         _without_dropout(self.actor, training=strategy.args.actor.gradient_checkpointing_enable)
 
@@ -390,7 +389,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
                 lora.save(module, Path(folder))
         elif self.strategy.stage == 3 or torch.distributed.get_rank() == 0:
             self.strategy.save_model(self.actor, self.tokenizer, folder)
-        else:  # OpenRLHF would copy all weights to the host's memory here too; rank 0 waits at its end
+        else:  # OpenRLHF would copy all weights here too; rank 0 waits at its end
             torch.distributed.barrier()
         config.use_cache = False
         save_moments(Path(folder, moments_file), self.actor.model)
@@ -422,7 +421,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
 def open_trainers(
     group: PlacementGroup, bundles: Sequence[int], share: float, environment: dict[str, str], deadline: float
 ) -> list[Any]:
-    """A policy's ranks, still starting, each booking `share` of a device. Raises EngineError where the first is late."""
+    """Still starting, each booking `share` of a device. Raises EngineError where the first is late."""
     actor = ray.remote(num_gpus=1, concurrency_groups={"pulse": 1}, runtime_env={"env_vars": environment})(PolicyWorker)
 
     def start(rank: int, host: str | None, port: int | None) -> Any:

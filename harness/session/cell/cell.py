@@ -48,7 +48,7 @@ from harness.verification.verifier import Verifier
 
 KL = Objective(form="kl", aggregation="token")
 COMMIT_EVERY = 5
-# (finished steps, all steps, a few words on the last one). Without words it is told where a start begins.
+# (finished steps, all steps, words on the last one: none where a start begins)
 Observer = Callable[[int, int, str], None]
 
 
@@ -61,8 +61,8 @@ def run_cell(
     layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     attempt: int = 1,
 ) -> float:
-    """From its newest checkpoint; returns CPU-seconds. layout: a plan's engine options, by policy; the suite's come first. Raises
-    CellError, DiskFullError, Interrupted."""
+    """From its newest checkpoint; returns CPU-seconds. layout: a plan's engine options, by policy, which the suite's override.
+    Raises CellError, DiskFullError, Interrupted."""
     policies = cell.group.policies
     manifest = structs.replace(manifest_of(cell), pool=pool_entry(cell.training))
     mark(folder, manifest, "running", attempts=attempt)
@@ -82,7 +82,7 @@ def run_cell(
 
     def evaluated(learner: Learner) -> list[Row]:
         halt()
-        with learner.clock.phase("evaluate"):  # the same seeds in every regime: answers are paired
+        with learner.clock.phase("evaluate"):  # equal seeds in every regime: answers are paired
             steps, seed = cell.training.steps, cell.seed
             rows = sample_rows(learner.engine, cell.evaluation, learner.policy, steps, seed, verifier)
         return [*rows, *cost_rows(attempt, learner.name, learner.clock, rows)]
@@ -93,7 +93,7 @@ def run_cell(
         manifest = with_commits(manifest, {m.name: m.base for m in learners}, computed)
         try:
             stored = read_journal(folder)
-            # With all samples it was interrupted while its weights were tidied.
+            # With all samples, it was interrupted while tidying weights.
             if stored.problems or "samples" not in stored.tables:
                 trained = scored_as(cell.training.task, verifier)
                 Run(cell, folder, engines, learners, journal, trained, attempt, observe, stopped).to_the_end()
@@ -102,7 +102,7 @@ def run_cell(
                     journal.append(rows)
                 journal.commit(cell.training.steps + 1)
         except Exception:
-            for learner in learners:  # what it has cost, and the rows up to there, which say how it came to it
+            for learner in learners:  # costs and rows up to there
                 journal.append(cost_rows(attempt, learner.name, learner.clock))
             with suppress(HarnessError):
                 journal.commit(0)
@@ -114,13 +114,13 @@ def run_cell(
 
 
 def due(every: int, step: int, last: int = -1) -> bool:
-    """Whether something is done at this step that is done every so many steps (0: never), and at the last."""
+    """Whether it is time: every so many steps (0: never), and at the last."""
     return every > 0 and (step % every == 0 or step == last)
 
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """What one learner's update leaves in the journal."""
+    """One update in the journal."""
 
     row: StepRow
     details: list[TraceRow | TermRow]
@@ -206,14 +206,13 @@ class Run:
         self.exchange.close()
 
     def _meeting(self, step: int) -> int:
-        """The next step at which all learners wait for one another."""
+        """Where all learners wait for one another."""
         training, every = self.cell.training, self.cell.evaluation.curve_every
         while not any(due(n, step, training.steps) for n in (every, training.checkpoint_every, COMMIT_EVERY)):
             step += 1
         return step
 
     def _together(self, step: int) -> list[Learnt]:
-        """A step in lockstep: all publish, then all learn."""
         for learner in self.learners:
             learner.clock.next_step()
         self.exchange.begin(step)
@@ -229,7 +228,7 @@ class Run:
                 learner, own, step, due(self.cell.training.measure_every, step)
             )
             self.exchange.publish(learner, records[learner.name], step, drafts=True)
-        if self.exchange.asks is not None:  # in place of each one's drafts come the scores that it gives to others'
+        if self.exchange.asks is not None:  # in place of drafts come scores of others' drafts
             found = self.engines.each(lambda m: self._receiver().scores(m, step, self._prompts(step, m)), self.learners)
             for learner, scores in zip(self.learners, found, strict=True):
                 records[learner.name] += scores
@@ -369,7 +368,7 @@ class Run:
                 resume_point.offer(self.folder, step, learner, accuracy, self.best)
 
     def _probe(self, learner: Learner, engine: PolicyEngine, why: str) -> tuple[float, int]:
-        """Accuracy of one sample per prompt at temperature 1, with equal seeds at every step and in every cell."""
+        """One sample per prompt at temperature 1, with equal seeds at every step and in every cell."""
         prompts = curve_prompts(self.cell, learner.policy)
         seeds = np.stack(
             [derive_many(1, self.cell.seed, "curve", self.cell.group.name, learner.name, p.id) for p in prompts]
@@ -402,7 +401,7 @@ class Run:
             )
 
     def _checkpoint(self, step: int) -> None:
-        """Rows first: those after a checkpoint are made again."""
+        """Rows first: later ones are made again."""
         self._costs()
         self.journal.commit(step)
         with self.learners[0].clock.phase("save"):

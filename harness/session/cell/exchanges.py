@@ -27,7 +27,7 @@ from harness.tokenization.retokenise import noncanonical_shares
 
 _MEMORY_WITHOUT_LIMIT = 8
 RECORDING = "exchange.replay"
-ASKS = "/asks"  # behind the name of who sends drafts
+ASKS = "/asks"  # behind a draft sender's name
 
 
 class ExchangeState(msgspec.Struct, frozen=True):
@@ -96,8 +96,8 @@ class CellExchange:
             self._source.serve(self.exchange, step, self._replayed, self._share.at(step, self._steps), self._seed)
 
     def records(self, learner: Learner, groups: Sequence[Group], step: int, measure: bool = False) -> list[Record]:
-        """What the regime shares; of a bad peer what it claims. measure: also which share of rollouts' tokens is not canonical
-        (THL)."""
+        """What the regime shares; of a bad peer what it claims. measure: also the share of rollouts' tokens that is not
+        canonical (THL)."""
         lines = [self.exchange, *([self.asks] if self.asks else [])]
         if not any(line.receivers(learner.name) for line in lines):
             return []
@@ -120,7 +120,7 @@ class CellExchange:
             line.publish(learner.name, step, sent, sender)
 
     def ledger(self) -> list[ExchangeRow]:
-        """The step's entries by receiver, which the ledger forgets."""
+        """The step's entries by receiver; the ledger forgets them."""
         entries: list[ExchangeRow] = []
         for line in filter(None, (self.asks, self.exchange)):
             entries, line.ledger = entries + line.ledger, []
@@ -154,7 +154,6 @@ def _with_canonical(records: Sequence[Record], learner: Learner) -> list[Record]
 
 
 def _replay_source(replay: Replay, cell: Cell, folder: Path) -> ReplaySource:
-    """Raises CellError."""
     recorded = folder.parent.parent / replay.suite
     wanted = f"{cell.group.name}/{replay.regime}/{cell.seed}"
     current = [recorded / key for file in suite_files(recorded) for key in read_suite(recorded, file).cells]

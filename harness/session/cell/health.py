@@ -1,4 +1,4 @@
-"""Trainings that end as failures, not as low scores, judged by the journal."""
+"""Trainings that fail, rather than score low, by the journal."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from harness.store.journal import read_journal
 from harness.store.rows import Row, StepRow, TermRow
 from harness.store.symptoms import ADVICE, LAST_SHARE, Trouble, judge, late
 
-# Of either sign. A surrogate loss is of the order of advantage times ratio; an imitation loss of a uniform guess is 12.
+# A surrogate loss is of the order of advantage times ratio; an imitation loss of a uniform guess is 12.
 EXPLODED_LOSS = 1e4
-# Of a policy in these steps. Of fewer nothing is said.
+# Of a policy in the last steps, to be judged
 LEAST_ANSWERS = 64
-# Of a policy, before anything is said of it while it trains
+# The same while it trains
 WATCHED_ANSWERS = 32
-# Below this probability the loss of all right answers is no bad luck
+# Below it the loss of all right answers is no bad luck
 CHANCE = 1e-6
 
 
 class Watch:
-    """What is wrong with a policy while it trains, each thing once."""
+    """A policy's troubles while it trains, each once."""
 
     def __init__(self) -> None:
         self._steps: dict[str, list[StepRow]] = {}

@@ -47,15 +47,15 @@ class Spent:
 
 @dataclass(slots=True)
 class Clock:
-    """One policy's phases. meter: CPU-seconds of its engine; other phases count this thread's, and all the verifier's. gpus: count
-    by wall time while the engine works."""
+    """One policy's phases. meter: CPU-seconds of its engine; other phases count this thread's, and all the verifier's. gpus
+    count by wall time while the engine works."""
 
     meter: Callable[[], float] = time.process_time
     gpus: int = 0
     policy: str = ""
     step: dict[str, Spent] = field(default_factory=dict)
     total: dict[str, Spent] = field(default_factory=dict)
-    # CPU-seconds of all phases so far
+    # CPU-seconds so far
     ever: float = 0.0
 
     @contextmanager
@@ -112,7 +112,7 @@ class Learner:
         return TokenCodec(self.engine.tokenizer, self.engine.stop)
 
     def pieces(self, groups: Sequence[Group]) -> Pieces:
-        """Bytes of each token of these answers, without the final EOS."""
+        """Bytes of each token, without the final EOS."""
         table: dict[int, list[int]] = {}
 
         def of(answer: Answer) -> list[int]:
@@ -135,8 +135,8 @@ def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], fin
 def second_round(
     learner: Learner, cell: Cell, step: int, own: Sequence[Group], hints: Sequence[Hint], verifier: Verifier
 ) -> list[Group]:
-    """The hinted questions, each sampled as often as before. A hint is cut before what gives the gold or the peer's answer away, or
-    would be read as a control token; nothing left, no question."""
+    """The hinted questions, sampled as often as before. A hint ends before what gives away the gold or the peer's answer, or
+    reads as a control token; nothing left, no question."""
     if not hints:
         return []
     scorer, asked = scorer_of(get_task(cell.training.task).scorer), {g.prompt.id: g.prompt for g in own}
@@ -152,7 +152,7 @@ def second_round(
             text = answer.text[: min((at for t in control if (at := answer.text.find(t)) >= 0), default=None)]
             text = without_answer(text, (prompt.gold, answer.verdict.extracted), scorer.perfect, right)
             read = learner.codec.try_encode([text])[0]
-            if isinstance(read, TokenizationError):  # nothing was left, or nothing that the policy can read
+            if isinstance(read, TokenizationError):  # nothing readable was left
                 continue
             text = text.encode()[: read.ends[: learner.regime.hint_tokens][-1]].decode(errors="ignore")
             asking = hint.template.format(question=prompt.text, hint=text)

@@ -1,4 +1,4 @@
-"""results/<suite>/<cell>/log, of the newest attempt; `log.1`, ... are earlier ones. No torch."""
+"""results/<suite>/<cell>/log, of the newest attempt; `log.1`, ... are earlier."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.reading import open_regular
 
 LOG = "log"
 EARLIER_LOGS = 3
-# Bytes of one log; of a longer one the beginning and the end stay
+# Bytes; a longer log keeps its beginning and end
 LIMIT = 4 << 20
 _HEAD = 256 << 10
 

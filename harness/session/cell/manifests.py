@@ -39,8 +39,7 @@ from harness.suite.cells import Cell, Identity, digest, keyed, placeless
 from harness.suite.schema import ModelGroup, Policy, Suite, Variant
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "lm-eval", "math-verify", "sympy", "datasets", "duckdb")
-# Variables that are recorded: what decides threads and devices. Nothing else of the environment is written anywhere,
-# for tokens and passwords stand there.
+# What decides threads and devices. No other variables are written: tokens and passwords stand there.
 ENVIRONMENT = (
     "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS",
     "PYTHONHASHSEED", "TOKENIZERS_PARALLELISM", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", *numerics.ENVIRONMENT,
@@ -51,7 +50,7 @@ _NUMERIC = ("avx", "fma", "amx", "sse", "f16c", "asimd", "sve")
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A start checkpoint that is evaluated once. seed: None where all seeds share it."""
+    """A start checkpoint. seed: None where all seeds share it."""
 
     suite: Suite
     group: ModelGroup
@@ -78,7 +77,7 @@ class Base:
 
 
 def bases_of(suite: Suite, identity: Callable[[ModelGroup, Policy, int | None], Identity]) -> list[Base]:
-    """All base checkpoints of a suite."""
+    """Of a suite."""
     return [
         Base(suite, group, policy, seed, identity(group, policy, seed))
         for group in suite.groups
@@ -196,7 +195,7 @@ def mark(
 
 
 def interrupted(folder: Path, states: Container[State] = ("running",)) -> None:
-    """Mark a job that no process runs any more as interrupted. states: that are changed."""
+    """Mark a job without a process as interrupted. states: that are changed."""
     with suppress(StoreError):
         found = read_manifest(folder)
         if found.state in states:
@@ -250,7 +249,7 @@ def _machine() -> dict[str, str]:
 
 
 def processor() -> str:
-    """Model, and a digest of the instruction sets that decide numerical code."""
+    """Model, and a digest of numerical instruction sets."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
     except OSError:

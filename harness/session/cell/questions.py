@@ -81,8 +81,8 @@ def truncated_answers(
     sampled: Sequence[Sequence[Sample]],
     strings: Sequence[str],
 ) -> list[list[tuple[Sample, bool]]]:
-    """Answers up to the first of `strings`, and whether one ended them. An EOS with its log-probability (nats) stands for the
-    string; it is not learnt (`Answer.closed`). Raises TokenizationError."""
+    """Answers up to the first of `strings`, and whether one ended them. An EOS with its log-probability (nats) stands for it,
+    not learnt (`Answer.closed`). Raises TokenizationError."""
     cut = [[truncate_at_stop(codec, sample, strings) for sample in row] for row in sampled]
     asked = [(p, sample) for p, row in zip(prompts, cut, strict=True) for sample, closed in row if closed]
     scores = iter(engine.score([p for p, _ in asked], [sample.tokens for _, sample in asked]) if asked else [])
@@ -123,7 +123,7 @@ def measured(
         style = policy.style or task.styles[0]
         documents = fair_part(task.documents(None, fetch), evaluation.limit)
         answer = evaluation.max_new_tokens or task.max_new_tokens
-        if cell is not None and i == 0:  # of which the learning curve is
+        if cell is not None and i == 0:  # of the learning curve
             answer = max(answer, cell.training.max_new_tokens)
         asked = [Prompt(p.id, task.render(p, style), "") for p in documents]
         longest = max(longest, _longest(vocabulary, asked) + answer)
@@ -131,7 +131,7 @@ def measured(
 
 
 def checked(engine: str, options: Mapping[str, Any], policy: Policy, folder: Path, lengths: Lengths) -> dict[str, Any]:
-    """Options with the `max_length` that is needed. Raises EngineError where less was stated, or the model holds less."""
+    """Options with the needed `max_length`. Raises EngineError where less was stated, or the model holds less."""
     stated = options.get("max_length")
     if stated is not None and stated < lengths.longest:
         raise EngineError(
@@ -165,7 +165,7 @@ def _trained(cell: Cell, fetch: bool) -> Sequence[Prompt]:
 
 
 def _longest(vocabulary: Vocabulary, prompts: Sequence[Prompt]) -> int:
-    """A token is at least a byte long, so shorter prompts are skipped."""
+    """Tokens are at least a byte, so shorter prompts are skipped."""
     around, longest = len(vocabulary.encode(Prompt("", "a", ""))), 0
     for size, prompt in sorted(((len(p.text.encode()), p) for p in prompts), key=lambda pair: -pair[0]):
         if size + around <= longest:

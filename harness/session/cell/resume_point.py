@@ -50,7 +50,7 @@ def save(
     exchange: ExchangeState,
     best: Mapping[str, Best] = MappingProxyType({}),
 ) -> Path:
-    """Drops older ones and weights that are no longer the best. Raises DiskFullError, StoreError, FencedError."""
+    """Drops older ones and weights no longer best. Raises DiskFullError, StoreError, FencedError."""
     target = folder / _RESUME / f"step-{step:08d}"
 
     def fill(temporary: Path) -> None:
@@ -69,7 +69,7 @@ def save(
 
 
 def offer(folder: Path, step: int, learner: Learner, accuracy: float, best: dict[str, Best]) -> None:
-    """Keep the weights of a new best point, noted in `best`; the one before stays until the next checkpoint."""
+    """Keep a new best point's weights, noted in `best`; the ones before stay until the next checkpoint."""
     if not accuracy > (best[learner.name].accuracy if learner.name in best else -1.0):  # NaN is no better
         return
 
@@ -105,14 +105,14 @@ def finish(folder: Path, step: int) -> None:
 
 
 def holds_last(folder: Path, step: int) -> bool:
-    """Whether `checkpoint/` has the last weights: the best ones have not taken their place."""
+    """Whether `checkpoint/` has the last weights, not yet the best."""
     return (folder / FINAL).is_dir() and all(
         one.step == step or _best(folder, name, one).is_dir() for name, one in read(folder / FINAL).best.items()
     )
 
 
 def settle(folder: Path, keep: Keep) -> None:
-    """Of an evaluated cell keep what the suite says, in `checkpoint/`."""
+    """Keep what the suite says, in `checkpoint/`."""
     with change(folder):
         for name, one in read(folder / FINAL).best.items() if keep == "best" else ():
             if (chosen := _best(folder, name, one)).is_dir():

@@ -31,7 +31,7 @@ def step_row(
     kl_base: float,
     again: Sequence[Group] = (),
 ) -> StepRow:
-    """`received` has its used answers marked. again: the second round, which counts as rollouts alone."""
+    """`received` has used answers marked. again: the second round, counted as rollouts alone."""
     answers, hinted = ([a for g in groups for a in g.answers] for groups in (own, again))
     tokens = sum(a.tokens.size for a in answers)
     rewards = np.concatenate([g.rewards for g in own]) if own else np.empty(0)
@@ -137,7 +137,6 @@ def k3(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> float:
 
 
 def _moments(terms: Sequence[TermReport]) -> tuple[float, float]:
-    """Of all importance weights together; NaN where there are none."""
     known = [t for t in terms if t.ratios]
     count = sum(t.ratios for t in known) or NAN
     return sum(t.ratios * t.ratio_mean for t in known) / count, sum(t.ratios * t.ratio_second for t in known) / count

@@ -1,5 +1,5 @@
-"""Jobs, a cell or a base each, and the worker process that runs them: `python -m harness.session.driver.jobs SECONDS` reads jobs
-on stdin and writes their progress to stdout, in lines of JSON, until stdin closes. SECONDS: the limit without progress."""
+"""Jobs, a cell or a base each, and their worker process: `python -m harness.session.driver.jobs SECONDS` reads jobs on stdin
+and writes progress to stdout, in lines of JSON, until stdin closes. SECONDS: the limit without progress."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("harness")
 GRACE_SECONDS = 30.0
-# Between two looks at whether the work gets on; a tenth of the limit on silence where that is shorter
+# Between two looks at the work; a tenth of the limit on silence where that is shorter
 PULSE_SECONDS = 5.0
-# A main thread that uses so much of the time works, even where no count moves: inside a long call of native code
+# A main thread that uses so much of the time works, though no count moves: inside native code
 LEAST_CPU_SHARE = 0.01
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
-# In the words of CUDA, PyTorch's allocators, the C library and C++
+# Of CUDA, PyTorch's allocators, the C library and C++
 _NO_MEMORY = re.compile(r"out of memory|(?:can't|cannot) allocate memory|not enough memory|bad_alloc", re.IGNORECASE)
 _FAULTS = (
     (MemoryError, Fault.MEMORY),
@@ -136,7 +136,7 @@ def run_job(
     folder = Path(job.folder)
     with guarded(folder, partial(held, Path(job.claim), folder)) if job.claim else contextlib.nullcontext():
         attempt = _attempts(folder) + 1
-        for leftover in folder.glob(f"*{TEMPORARY}"):  # of a start that was killed
+        for leftover in folder.glob(f"*{TEMPORARY}"):
             remove(leftover)
         mark(folder, job.manifest(), "running", attempts=attempt)
         process = f"process {os.getpid()} on {socket.gethostname()}"
@@ -162,7 +162,7 @@ def run_job(
 
 
 def _attempts(folder: Path) -> int:
-    """Of a damaged manifest by the ledger of costs."""
+    """A damaged manifest's by the ledger of costs."""
     state, _, attempts = state_of(folder)
     if state == "failed" and not attempts:
         with contextlib.suppress(StoreError, KeyError):
@@ -171,7 +171,7 @@ def _attempts(folder: Path) -> int:
 
 
 def failure_reason(error: Exception, job: Job) -> str:
-    """Of an unexpected error also its last line in the plugin, else its last."""
+    """Of an unexpected error also its last line, of the plugin if any."""
     if isinstance(error, HarnessError):
         return f"{error}; {remedy(Path(job.folder))}" if isinstance(error, CheckpointError) else str(error)
     package = ""
@@ -196,7 +196,7 @@ def fault_of(error: Exception) -> Fault:
 
 @dataclass(slots=True)
 class Heartbeat:
-    """Whether the work goes on: a phase counted, or the main thread computed."""
+    """Work goes on: a phase counted, or the main thread computed."""
 
     said: float
     used: float = 0.0
@@ -211,7 +211,7 @@ class Heartbeat:
 
 
 class Worker(logging.Handler):
-    """A log handler, which sends its records to the driver."""
+    """A log handler that sends to the driver."""
 
     def __init__(self, source: BinaryIO, sink: BinaryIO, silence: float) -> None:
         super().__init__(logging.INFO)
@@ -237,7 +237,7 @@ class Worker(logging.Handler):
                     try:
                         spent = run_job(job, verifier, partial(self._progress, job.id), self._stopped.is_set)
                         finished = Finished(job.id, "done", cpu_seconds=spent)
-                    except Exception as error:  # a fault of ours or of a plugin ends this cell, not the others
+                    except Exception as error:  # ends this cell, not the others
                         finished = _ended(error, job)
                     log.info("end: %s %s", finished.outcome, finished.reason)
             except OSError as error:  # of the log itself
@@ -273,7 +273,7 @@ class Worker(logging.Handler):
     def _read(self) -> None:
         for line in self._source:
             self._jobs.put(to_worker.decode(line))
-        self._stopped.set()  # the driver asks for it or is gone: the step ends and is kept
+        self._stopped.set()  # the driver asks for it or is gone
         self._jobs.put(None)
         time.sleep(GRACE_SECONDS)
         os._exit(1)
@@ -296,7 +296,7 @@ def main() -> None:
     logging.captureWarnings(True)
     log.setLevel(logging.INFO)
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1)  # the driver asks a silent worker where it is before it kills it
+    faulthandler.register(signal.SIGUSR1)  # sent to a silent worker before it is killed
     Worker(sys.stdin.buffer, sink, float(sys.argv[1])).serve()
 
 

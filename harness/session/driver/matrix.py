@@ -43,18 +43,18 @@ from harness.session.suite.planning import place_of
 from harness.session.suite.prepare import Prepared
 from harness.suite.cells import Cell
 
-# Seconds without progress after which a worker is killed as hung (docs/recovery.md)
+# Without progress, until a worker is killed as hung (docs/recovery.md)
 SILENCE_SECONDS = 1800.0
 LOOK_SECONDS = 1.0
-# Where the driver itself was stopped for so long, its workers probably were too: their silence is counted anew
+# A driver stopped for so long counts silence anew: its workers probably were stopped too
 ASLEEP_SECONDS = 30.0
-# For the running steps to end and their checkpoints to be written; a scheduler such as SLURM gives 30 s in all
+# For running steps to end and be saved; a scheduler such as SLURM gives 30 s in all
 STOP_SECONDS = 18.0
 CLOSE_SECONDS = 5.0
-# Faults that depend on what else the machine did. All others would come again, and are for the next `harness run`.
+# Faults that depend on what else the machine did; all others would come again
 ONCE_MORE = frozenset({Fault.MEMORY, Fault.KILLED})
 STACKS_SECONDS = 1.0
-# So much longer than ever after a new process may be silent: it imports its libraries
+# A new process may be silent for so much longer: it imports its libraries
 START_SECONDS = 300.0
 
 
@@ -81,17 +81,17 @@ def run_matrix(
     verbose: bool = False,
     address: str | None = None,
 ) -> RunSummary:
-    """Run what is not done, as planned. refresh: called after each finished cell. silence: seconds before a worker is killed.
-    Raises UsageError if another run has some of these cells, EngineError."""
+    """Run what is not done. refresh: called after each finished cell. silence: seconds before a worker is killed. Raises
+    UsageError if another run has some of these cells, EngineError."""
     keys = prepared.keys()
     with locked(prepared.folder, keys) as claim:
         theirs = holding(prepared.folder) - keys
         for manifest in prepared.folder.glob("*/manifest.json"):
             if manifest.parent.name not in theirs:
-                interrupted(manifest.parent)  # left by a driver that was killed; no other process writes this cell
+                interrupted(manifest.parent)  # left by a driver that was killed
         for leftover in [] if theirs else prepared.folder.glob(f"*{TEMPORARY}"):
             remove(leftover)
-        prepared = prepared.looked()  # once more: the run before may have ended between the planning and the lock
+        prepared = prepared.looked()  # the run before may have ended between planning and lock
         prepared.record()
         own = numerics.environment(prepared.suite.engine_options)
         with backend_of(prepared.suite.engine).cluster(address) as environment:
@@ -99,12 +99,12 @@ def run_matrix(
             return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose, claim).run()
 
 
-# What workers say, and None from one that has ended
+# What workers say, None from one that has ended
 Inbox = queue.Queue[tuple["WorkerProcess", FromWorker | None]]
 
 
 class WorkerProcess:
-    """begun: whether it has said anything of its job."""
+    """begun: its job has said something."""
 
     def __init__(self, inbox: Inbox, environment: Mapping[str, str], silence: float) -> None:
         self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the worker
@@ -153,7 +153,7 @@ class WorkerProcess:
         killing.start()
 
     def exit_reason(self) -> str:
-        """With the last line of its job's log, else of stderr."""
+        """With the last line of the job's log or stderr."""
         if self.kill_reason:
             return self.kill_reason
         code = self.process.returncode
@@ -207,7 +207,7 @@ class _Driver:
         self.waits = {c.key: {b.key for b in prepared.bases_of(c)} & self.bases for c in cells}
         self.most = max(1, plan.resources.workers)
         self.scheduler = Scheduler(Inventory(plan.resources.nodes))
-        # By key, until they are granted and given to a worker
+        # By key, until given to a worker
         self.jobs: dict[str, Job] = {}
         self.requests: dict[str, Request] = {}
         own = "" if claim is None else str(claim.file)
@@ -217,7 +217,7 @@ class _Driver:
             self.jobs[work.key] = job_of(work, prepared.folder / work.key, place.layout, own)
             self.requests[work.key] = Request(work.key, place.bundles, place.seconds)
         self.granted: deque[str] = deque()
-        # What has failed as it need not fail again: to be tried once more, then None
+        # Failures to be tried once more, then None
         self.again: dict[str, Job | None] = {}
         self.gpus = [card.name for card in visible()] if plan.resources.gpus else []
 
@@ -262,7 +262,7 @@ class _Driver:
         return free
 
     def _retry_alone(self) -> None:
-        """What failed for want of memory, or was killed, gets the machine and a new process."""
+        """After a lack of memory or a kill: with the machine and a new process."""
         for key, job in self.again.items():
             if job is not None:
                 self.again[key], self.jobs[key] = None, job
@@ -271,7 +271,6 @@ class _Driver:
                 return
 
     def _gpu(self) -> dict[str, str]:
-        """The GPU with the fewest workers."""
         if backend_of(self.prepared.suite.engine).clustered or not self.gpus:
             return {}
         seen = Counter(worker.gpu for worker in self.workers)
@@ -328,7 +327,7 @@ class _Driver:
             )
 
     def _finished(self, worker: WorkerProcess, end: Finished) -> None:
-        self._check_claim()  # a worker that was refused to write has failed, and another run says what becomes of its cell
+        self._check_claim()  # a worker that may no longer write has failed; another run has its cell
         job, worker.job = worker.job, None
         assert job is not None
         key, outcome = Path(job.folder).name, end.outcome
@@ -362,7 +361,6 @@ class _Driver:
                 self._fail(self.jobs.pop(key), f"{job.id} failed: {reason}", Fault.BASE)
 
     def _interrupt(self) -> None:
-        """A second Ctrl-C or the deadline ends the workers."""
         self.reporter.message("stopping: each running cell writes a checkpoint (Ctrl-C again to leave at once)")
         end = time.monotonic() + STOP_SECONDS
         stopped = [Path(worker.job.folder) for worker in self.workers if worker.job is not None and worker.begun]
@@ -381,9 +379,7 @@ class _Driver:
         finally:
             self._close()
             for folder in stopped:
-                interrupted(
-                    folder, {"running", "failed"}
-                )  # what failed now did so because its surroundings were stopped
+                interrupted(folder, {"running", "failed"})  # failures now come from the stop
 
     def _close(self) -> None:
         workers, self.workers = self.workers, []

@@ -14,7 +14,7 @@ from harness.allocation.planner import duration
 from harness.phases import words as running_phases
 
 LINE_SECONDS = 15.0
-# For the bar a base checkpoint counts as much as so many cells
+# A base checkpoint counts as so many cells
 BASE_CELLS = 2.5
 JOBS_A_LINE = 4
 

@@ -27,7 +27,7 @@ from harness.tasks import ladder, micro
 from harness.verification.verifier import Verifier
 
 SEED = 20_263
-# Of pass@1, between which RL finds both successes and failures
+# Of pass@1: RL needs successes and failures
 LEAST, MOST = 0.1, 0.5
 ANSWERS_AT_ONCE = 512
 NEXT_QUESTION = ("\n\nQ:",)
@@ -35,7 +35,8 @@ Solved = Bool[np.ndarray, "prompts answers"]
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
-    """pass1: share of right answers; error: its standard error over prompts; pass_any: share of prompts with a right answer."""
+    """pass1, pass_any: shares of right answers, and of prompts with one; error: standard error of pass1 over
+    prompts."""
 
     policy: str
     level: str
@@ -54,7 +55,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rescue(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares of prompts. failed: all the learner's answers are wrong; rescued: and a peer's is right."""
+    """Shares of prompts. failed: all the learner's answers are wrong; rescued: a peer's is right."""
 
     level: str
     learner: str
@@ -66,7 +67,7 @@ class Rescue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """chat: policies that were asked through their template."""
+    """chat: policies asked through their template."""
 
     standings: list[Level]
     rescues: list[Rescue]
@@ -84,7 +85,7 @@ def calibrate(
     few_shot: int = 0,
     plain: bool = False,
 ) -> Calibration:
-    """Sample training questions of each level at temperature 1. plain: without chat templates. Raises UsageError."""
+    """Sample training questions at temperature 1. plain: without chat templates. Raises UsageError."""
     asked = {name: questions_of(task, name, prompts) for name in _levels(task, levels)}
     if few_shot and task == "micro":
         raise UsageError("--few-shot: works only with the ladder")
@@ -163,7 +164,7 @@ def questions_of(task: str, level: str, count: int) -> list[Prompt]:
 def sampled(
     engine: EmbeddedEngine, name: str, prompts: Sequence[Prompt], answers: int, length: int, stream: str
 ) -> list[list[Sample]]:
-    """Answers at temperature 1, of at most so many tokens. stream: of the seeds."""
+    """Answers at temperature 1. stream: of the seeds."""
     drawn: list[list[Sample]] = []
     size = max(1, ANSWERS_AT_ONCE // answers)
     with phase(f"{engine.name}: {name}", len(prompts)) as sampling:
@@ -176,7 +177,7 @@ def sampled(
 
 
 def cut_at(sample: Sample, stops: Sequence[str]) -> Sample:
-    """Up to the first of these strings, at which a base model goes on with a question of its own; the same sample without one."""
+    """Up to the first of these strings, where a base model asks itself more; the same sample without one."""
     end = min((at for stop in stops if (at := sample.text.find(stop)) >= 0), default=None)
     return sample if end is None else replace(sample, text=sample.text[:end], finished=True)
 

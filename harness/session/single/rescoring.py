@@ -51,7 +51,7 @@ class RescoreReport:
 
 
 def rescore_results(results: Path, suite: str | None = None, scorer: str | None = None) -> RescoreReport:
-    """By each task's own scorer, or by this one. Raises UsageError, PluginError, VerificationError."""
+    """By each task's scorer, or this one. Raises UsageError, PluginError, VerificationError."""
     if scorer is not None:
         called(scorer)
     manifests = (results / suite).glob("*/manifest.json") if suite else results.glob("*/*/manifest.json")
@@ -79,7 +79,6 @@ def rescore_results(results: Path, suite: str | None = None, scorer: str | None 
 
 
 def _scorer(folder: Path, name: str) -> str:
-    """Raises PluginError."""
     configs = [manifest.config for _, manifest in readable([folder])]
     for file in suite_files(folder.parent):
         with suppress(StoreError):

@@ -49,13 +49,13 @@ def evaluate_checkpoint(
     data_dir: Path | None = None,
     results: Path = Path("results"),
 ) -> Standalone:
-    """Greedy and avg@k. None: each task's own `max_new_tokens`, a chat template where there is one. Raises UsageError, PluginError,
-    DataError, EngineError, VerificationError."""
+    """Greedy and avg@k. None: each task's own `max_new_tokens`, a chat template where there is one. Raises UsageError,
+    PluginError, DataError, EngineError, VerificationError."""
     if not checkpoint.is_dir():
         raise UsageError(f"{checkpoint}: no such folder")
     chosen = [get_task(named(name)) for name in tasks]
     for task in chosen:
-        task.documents(data_dir)  # what is missing is said before a model is opened
+        task.documents(data_dir)  # fails before a model is opened
     templated = has_template(checkpoint)
     if chat and not templated:
         raise UsageError(f"--chat: the tokenizer of {checkpoint} has no chat template")

@@ -1,5 +1,5 @@
-"""`harness new-suite`: settings that fit two models, as published runs have them (docs/pretrained.md), rounded; or measured first,
-by a few dozen answers of each model and the time that a step takes."""
+"""`harness new-suite`: settings that fit two models, rounded from published runs (docs/pretrained.md); or measured first, by a
+few dozen answers of each model and a step's time."""
 
 from __future__ import annotations
 
@@ -34,40 +34,39 @@ if TYPE_CHECKING:
     from harness.engines.embedded.engine import EmbeddedEngine
     from harness.verification.verifier import Verifier
 
-# By training task, where it is not the task of the same name
+# By training task, where the names differ
 EVALUATED = {"math": "math500"}
-# Share of a JSONL file's questions that is for evaluation
+# Of a JSONL file's questions, for evaluation
 HELD_OUT = 0.2
-# In the name of a hub model whose tokenizer is not on this machine
+# In a hub model's name, without its tokenizer here
 CHATTY = re.compile(r"(?i)(instruct|chat|(^|[-_])it($|[-_]))")
 # The largest model that one device trains whole
 EMBEDDED_PARAMETERS = 1.6e9
 # The fewest steps with a learning curve
 CURVED_STEPS = 20
-# What is trained on unless a task is named
+# Unless a task is named
 USUAL = "gsm8k"
-# Of right answers, between which most questions have right and wrong ones
+# Shares of right answers, between which most questions have right and wrong ones
 LEAST, MOST = 0.2, 0.7
-# Of each model on each level
 PROMPTS, ANSWERS = 8, 4
-# The fewest and the most that a suite is given
+# The fewest and the most of a suite
 STEPS = (8, 200)
-# Regimes and seeds of a suite, the next ones where the fewest steps of these take too long
+# Regimes and seeds, the next ones where the fewest steps take too long
 EXTENTS = (
     (("independent", "naive", "sgt", "hacpo"), (1, 2, 3)),
     (("independent", "sgt", "hacpo"), (1, 2, 3)),
     (("independent", "sgt"), (1, 2, 3)),
     (("independent", "sgt"), (1, 2)),
 )
-# Worked examples of the training side, until a fifth of its sampled answers is right (docs/pretrained.md)
+# Worked examples, until a fifth of sampled answers is right (docs/pretrained.md)
 WARM_UP = "{preset: format, gate: 0.2}"
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Of one model on one level. right, finished, cut: shares of its answers; cut: ended by the next worked example. tokens:
-    that 95 % of its finished answers need, 0 where fewer than half finished. worked: that the longest worked solution needs,
-    0 where the task has none."""
+    """A model on a level. right, finished, cut (by the next worked example): shares of its answers. tokens: that 95 %
+    of its finished answers need, 0 where fewer than half finished; worked: that the longest worked solution needs, 0
+    without one."""
 
     policy: str
     level: str
@@ -81,8 +80,8 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Settings that were measured, and why. task: None where the drafted one stays; tokens, steps: 0 where the drafted ones
-    stay. warm: policies that need a supervised start. styles: by policy."""
+    """What was measured, and why; None and 0 leave what was drafted. warm: policies that need a supervised start.
+    styles: by policy."""
 
     task: str | None = None
     styles: Mapping[str, Style] = field(default_factory=dict)
@@ -188,8 +187,8 @@ def draft(models: Sequence[str], task: str, name: str, found: Findings = AS_BY_S
 
 
 def tried(models: Sequence[str], task: str | None, name: str, file: Path, minutes: float) -> str:
-    """The text of a suite with settings measured on this machine. task: None is USUAL, the ladder where its data cannot be had.
-    file: where the suite will be. Raises as `draft`; SuiteError, DataError."""
+    """The text of a suite measured on this machine. task: None is USUAL, or the ladder where its data cannot be had. file:
+    where the suite will be. Raises as `draft`; SuiteError, DataError."""
     given_task, task = task, task or USUAL
     suite = _suite(draft(models, task, name))
     if why := untried(suite):
@@ -232,7 +231,6 @@ def _read(given: str) -> Model:
 
 
 def _chats(model: str) -> bool:
-    """By the tokenizer's files where they are here, else by the name."""
     from huggingface_hub import try_to_load_from_cache
 
     from harness.engines.vocabulary import has_template
@@ -332,7 +330,7 @@ evaluation:
 
 
 def style_of(chat: bool, task: str | FileTask) -> Style:
-    """How a pretrained model is asked: a base model sees worked examples of short arithmetic first."""
+    """A base model sees worked examples of short arithmetic first."""
     short = isinstance(task, str) and has_examples(task)
     style: Style = "few-shot" if short and not chat else "zero-shot"
     known = get_task(task).styles
@@ -352,7 +350,7 @@ def untried(suite: Suite) -> str:
 
 
 def try_models(suite: Suite) -> Findings:
-    """Of a draft for which `untried` says nothing. Raises UsageError where a model cannot be opened, DataError."""
+    """Of a draft that is not `untried`. Raises UsageError where a model cannot be opened, DataError."""
     policies, task = suite.groups[0].policies, suite.training.task
     tried = [found for policy in policies for found in _tried(policy, task, suite)]
     if isinstance(task, str) and not has_examples(task) and min(found.right for found in tried) < LEAST:
@@ -361,7 +359,7 @@ def try_models(suite: Suite) -> Findings:
 
 
 def _tried(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[Tried]:
-    """Each level, asked in the style that has most right answers over all of them."""
+    """Each level, in the style with most right answers over all."""
     from harness.engines.embedded.engine import EmbeddedEngine
     from harness.session.cell.questions import scored_as
     from harness.verification.verifier import Verifier
@@ -386,7 +384,7 @@ def _tried(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[Tried
             for level in ladder.levels_of(task):
                 solved = [p.chain_of_thought for p in ladder.evaluation_problems((level,), PROMPTS)]
                 worked = max(len(engine.tokenizer.encode(text, add_special_tokens=False)) for text in solved)
-                # where all of the mixed answers are wrong, more of them say no more
+                # where all mixed answers are wrong, more say no more
                 of_level = measure(questions_of(task, level, PROMPTS), best.style, level) if best.right else best
                 yield replace(of_level, level=level, worked=worked + 1)
         else:
@@ -418,8 +416,8 @@ def _measured(
 
 
 def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Findings:
-    """A level on which each model has LEAST to MOST of its answers right; else the levels nearest to that, with a supervised
-    start for each model below."""
+    """Levels on which each model has LEAST to MOST of its answers right; else the nearest, with a supervised start for each
+    model below."""
     levels = list(dict.fromkeys(found.level for found in tried))
     right = {level: [found.right for found in tried if found.level == level] for level in levels}
     shares = {
@@ -473,8 +471,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def fitted(found: Findings, suite_of: Callable[[Findings], Suite], source: str, minutes: float) -> Findings:
-    """The first of EXTENTS whose fewest steps take at most `minutes` by `harness plan` on this machine, and the most steps that do,
-    between the bounds of STEPS."""
+    """The first of EXTENTS whose fewest steps take at most `minutes` by the plan, and the most steps that do, within STEPS."""
 
     def predicted(changed: Findings) -> float:
         with TemporaryDirectory() as results:

@@ -1,8 +1,8 @@
-"""One run a cell, also over file systems without locks. A run lays a claim, `.runs/<name>.json`, with its cells' keys. Its holder
-lives if the system says so; on another machine while it renews the file time: after LEASE_SECONDS it is dead, and removed. A cell
-is changed under a shared lock on the claim's file, if that is still there, and a claim is removed under that lock alone: a stopped
-worker changes nothing once its cell has gone to another. Without locks one case remains: stopped between that look and its
-change."""
+"""One run a cell, also over file systems without locks. A run lays a claim, `.runs/<name>.json`, with its cells' keys.
+Its holder lives if the system says so, on another machine while it renews the file time; after LEASE_SECONDS its claim
+is removed. A cell changes under a shared lock on the claim's file, and a claim is removed only under an exclusive one:
+a stopped worker changes nothing once its cell has gone to another. Without locks one case remains: stopped between look
+and change."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from harness.errors import FencedError, UsageError
 from harness.files import disk_errors, lock, write_atomic
 
 RUNS = ".runs"
-# For a run that is just ending, or one that began at the same moment and steps back
+# For a run that is just ending or steps back
 PATIENCE_SECONDS = 2.0
-# For a change of a cell that is being made; one takes longer only if its process was stopped just then
+# For a change being made; one takes longer only if its process was stopped
 CHANGE_SECONDS = 30.0
 BEAT_SECONDS = 10.0
 LEASE_SECONDS = 90.0
@@ -59,7 +59,7 @@ class Claim:
 
     def _renew(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):
-            with suppress(OSError):  # the file system does not answer, or others have taken over
+            with suppress(OSError):  # no answer, or taken over
                 os.utime(self.file)
 
     def end(self) -> None:
@@ -160,13 +160,13 @@ def _remove_dead(claim: Path, holder: Holder) -> None:
 def _claims(folder: Path) -> list[tuple[Path, Holder, float]]:
     found = []
     for file in sorted((folder / RUNS).glob("*.json")):
-        with suppress(OSError, msgspec.MsgspecError):  # it has just ended, or is no claim
+        with suppress(OSError, msgspec.MsgspecError):  # just ended, or no claim
             found.append((file, msgspec.json.decode(file.read_bytes(), type=Holder), _renewed(file)))
     return found
 
 
 def _renewed(file: Path) -> float:
-    """Opened first: network file systems then ask the server."""
+    """Opening asks network file systems' servers."""
     with file.open("rb") as handle:
         return os.fstat(handle.fileno()).st_mtime
 

@@ -1,4 +1,4 @@
-"""The plan of a prepared suite, and what it takes on the disk. No torch. Finished cells take the place of predicted seconds."""
+"""The plan of a prepared suite, with finished cells' seconds where there are some, and what it takes on the disk. No torch."""
 
 from __future__ import annotations
 
@@ -49,22 +49,20 @@ from harness.suite.cells import Cell
 from harness.suite.schema import FileTask, Suite
 from harness.tasks.registry import is_generated
 
-# Longest prompt where no tokenizer is at hand to measure it: a prior for the plan alone, never a limit
+# Longest prompt where no tokenizer is at hand: a prior for the plan, never a limit
 PROMPT_TOKENS = 1024
-# The same of the micro task, by how a policy is asked; a chat template adds some
+# Of the micro task, by style; a chat template adds some
 MICRO_PROMPT_TOKENS = {None: 24, "raw": 24, "zero-shot": 96, "few-shot": 320}
-# The same of the ladder, through chat templates with a system turn of their own
+# Of the ladder, through chat templates with a system turn
 LADDER_PROMPT_TOKENS = 96
-# Answers of a second round per own rollout: a prior (at most one)
+# Second-round answers per own rollout: a prior (at most one)
 HINTED = 0.25
-# Training and evaluating a micro base checkpoint, on one core; others' are counted
+# Training and evaluating a micro base checkpoint, on one core
 BASE_SECONDS = 75.0
-# One call of an engine may take so many times the longest phase that the plan predicts, and no less than the engine's
-# own half an hour
+# An engine's call may take so many times the longest predicted phase, and no less than half an hour
 LEAST_CALL_SECONDS, CALL_FACTOR = 1800.0, 4.0
 _WEIGHTS = {".safetensors", ".bin", ".gguf", ".pt", ".pth"}
-# Bytes of a finished journal's tables before their first row (schemas), and per row, texts and lists left out, as lz4
-# leaves them; measured on micro cells
+# Bytes of a finished journal's tables under lz4: schemas, and per row without texts and lists; measured on micro cells
 _TABLES = {
     "samples": (4200, 72),
     "steps": (9600, 140),
@@ -83,7 +81,7 @@ Options = Mapping[str, int | float | bool]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What one job reserves, the plan's engine options, by policy, and a cell's predicted seconds."""
+    """What a job reserves, the plan's engine options by policy, and predicted seconds."""
 
     bundles: tuple[Bundle, ...]
     layout: Mapping[str, Options]
@@ -111,7 +109,7 @@ def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = Non
     prompt, longest = lengths or prior_lengths(cell)
     names = [policy.name for policy in cell.group.policies]
     directed = cell.sharing.direction in {"strong_to_weak", "weak_to_strong"}
-    # Authors per receiver, on average; who is strong is seen when the cell starts.
+    # Authors per receiver, on average; strength is seen at the start.
     peers = (len(names) - 1) / 2 if directed else len(cell.sharing.among(names)) / len(names)
     again = HINTED if regime.hint_tokens else 0.0
     # By the regime's declarations: an upper bound for regimes that select [our reading].
@@ -161,8 +159,8 @@ def plan_for(
     address: str | None = None,
     calibration: Path | None = None,
 ) -> Plan:
-    """On a stated inventory, else on what there is: at `address`, a Ray cluster's. calibration: a hardware record, whose figures
-    replace the priors. Raises UsageError."""
+    """On a stated inventory, else on what there is: at `address`, a Ray cluster's. calibration: a hardware record. Raises
+    UsageError."""
     engine, options = backend_of(prepared.suite.engine), prepared.suite.engine_options
     machine = machines.parse(inventory) if inventory else engine.inventory(address)
     pending = prepared.left()
@@ -225,7 +223,7 @@ def _layout(kind: KindPlan, owner: Cell | Suite, policies: list[str]) -> Mapping
 
 
 def _lengths(source: str, cell: Cell, known: dict[tuple[str, str], Lengths | None]) -> Lengths | None:
-    """None where a tokenizer is not at hand. Raises SuiteError where a stated `max_length`, or a model, holds less."""
+    """None without a tokenizer at hand. Raises SuiteError where a stated `max_length`, or a model, holds less."""
     from harness.session.cell.questions import checked, measured
 
     found = []
@@ -274,14 +272,13 @@ def _worker(
 
 
 def _cores(cell: Cell, asks: CellDemand, machine: Inventory) -> tuple[int, float]:
-    """Of a cell, and how much faster than one they are."""
     most = max(n.cores for n in machine.nodes)
     cores = cell.engine_options.get("threads") or backend_of(cell.engine).account.cores(asks, most)
     return cores, 1 + embedded.NEXT_CORE * (cores - 1)
 
 
 def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device) -> float:
-    """One with a supervised start is measured before it, too."""
+    """A supervised start is measured before, too."""
     if base.policy.is_micro:
         return BASE_SECONDS
     cell = next(c for c in prepared.every if base.needed_by(c))
@@ -300,7 +297,8 @@ def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device
 
 
 def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
-    """Mean seconds of finished cells by kind: by the clock where GPUs worked, else of CPU; of policies side by side the slowest."""
+    """Mean seconds of finished cells by kind: by the clock where GPUs worked, else of CPU; of policies side by side the
+    slowest's."""
     found: dict[str, list[float]] = {}
     for cell in prepared.done():
         try:
@@ -319,7 +317,7 @@ def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
 
 
 def _text(task: str | FileTask) -> tuple[float, float]:
-    """Bytes that lz4 leaves per token of an answer's text, and of a trace's lists: measured on micro, a prior of prose."""
+    """Bytes under lz4 per token of an answer's text, and of a trace's lists: measured on micro, a prior of prose."""
     return (0.3, 4.0) if is_generated(task) else (2.2, 32.0)
 
 
@@ -364,12 +362,10 @@ def cell_disk(cell: Cell) -> Disk:
 
 
 def check_place(folder: Path) -> None:
-    """Before anything that takes time. Raises UsageError."""
+    """Before anything slow. Raises UsageError."""
     existing = _existing(folder)
     try:
-        with tempfile.TemporaryFile(
-            dir=existing
-        ):  # permissions do not tell everything: read-only mounts, root's own limits
+        with tempfile.TemporaryFile(dir=existing):  # permissions do not tell of read-only mounts and root's limits
             pass
     except OSError as error:
         why = f"cannot be written: {error.strerror or error}" if existing.is_dir() else "is a file, not a folder"
@@ -397,7 +393,6 @@ def check_disk(prepared: Prepared, disk: Disk) -> None:
 
 
 def _caches(prepared: Prepared) -> Iterator[tuple[Path, int]]:
-    """Where absent models will lie, and their bytes."""
     bases = {b.key: b for cell in prepared.left() for b in prepared.bases_of(cell)}.values()
     for model, revision, *_ in {(b.policy.model, b.policy.revision, b.policy.stage0, b.seed): b for b in bases}:
         shape = load_shape(model, revision)

@@ -34,7 +34,7 @@ _SHOWN = 4
 
 
 class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """reason: of a failure, or why the cell is to be run anew. log: of its newest attempt."""
+    """reason: of a failure, or why the cell is run anew. log: of its newest attempt."""
 
     key: str
     regime: str
@@ -55,8 +55,8 @@ class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """cells: those asked for; altered: settings other than as written; elsewhere: bases of other shards; seen: states at `looked`;
-    damaged: of the suite's own files."""
+    """cells: asked for; altered: settings other than as written; elsewhere: bases of other shards; seen: states at `looked`;
+    damaged: of the suite's files."""
 
     source: str
     suite: Suite
@@ -91,7 +91,7 @@ class Prepared:
         going_on, states = holding(self.folder), {cell.key: self.state(cell.key) for cell in self.cells}
         before: Mapping[tuple[str, str, int | None], Manifest] = {}
         if any(state == "pending" for state, *_ in states.values()):
-            beside = set[str]()  # cells of altered runs are no older versions of the suite's own
+            beside = set[str]()  # altered runs are no older versions
             for file in suite_files(self.folder):
                 with suppress(StoreError):
                     altered = read_suite(self.folder, file)
@@ -102,7 +102,7 @@ class Prepared:
             group, regime, log = cell.group.name, cell.variant.name, f"{self.folder}/{cell.key}/{LOG}"
             state, reason, attempts = states[cell.key]
             if state == "running" and cell.key not in going_on:
-                state = "cut off"  # its driver was killed and could not say so
+                state = "cut off"  # its driver was killed
             if state == "pending" and (older := before.get((group, regime, cell.seed))) is not None:
                 reason = why_anew(cell, older)
             found.append(
@@ -124,7 +124,7 @@ class Prepared:
         write_suite(self.folder, self.file())
 
     def pending(self) -> list[Cell]:
-        """Cells that are not done; failed ones are tried again."""
+        """Not done; failed ones are tried again."""
         return [cell for cell in self.cells if self.state(cell.key)[0] != "done"]
 
     def done(self) -> list[Cell]:
@@ -210,7 +210,7 @@ def prepare(
         overrides = [*overrides, f"engine={engine}"]
     source = str(find(name))
     suite, written = load(name, overrides), None
-    with suppress(SuiteError):  # one that is valid only with the settings given here
+    with suppress(SuiteError):  # valid only with these settings
         written = rules.validate(load(name), source) if overrides else None
     rules.check_roots(suite, Path(source), overrides)
     prepared = prepare_suite(suite, source, results, overrides, written=written, only=only, online=online)
@@ -258,8 +258,8 @@ def prepare_suite(
 def lacking(
     snapshot: Snapshot, results: Path, suite: str, file: Path | None = None, prepared: Prepared | None = None
 ) -> tuple[list[Missing], str]:
-    """The cells that the table lacks, or has from other settings or code than `prepared`, `file`, or the suite as it was run; else
-    what is stored alone, and why."""
+    """The cells that the table lacks, or has from other settings or code than `prepared`, `file`, or the suite as run;
+    else what is stored alone, and why."""
     stored = missing(snapshot, suite)
     if prepared is None and "@" not in suite and (file is not None or suite_files(results / suite)):
         try:
@@ -287,10 +287,10 @@ def _compared(snapshot: Snapshot, suite: str, stored: list[Missing], prepared: P
             why = reason.removesuffix(f" (was {there})") or f"{state}, but shown is {there}"
             found.append(Missing(cell=label, key=key, state=STALE, reason=why))
         elif before is not None and before.key == key and (state == "done" or before.fault):
-            found.append(before)  # its records are damaged, or have the word for its failure
+            found.append(before)  # damaged, or says why it failed
         else:
             found.append(Missing(cell=label, key=key, state=state, reason=reason))
-    if prepared.suite.tune is not None:  # what its search has chosen stands beside it in what is stored alone
+    if prepared.suite.tune is not None:  # what its search chose stands beside it in what is stored
         return [*found, *known.values()]
     return [
         *found,
@@ -302,7 +302,7 @@ def _compared(snapshot: Snapshot, suite: str, stored: list[Missing], prepared: P
 
 
 def identities(suite: Suite) -> Callable[[Sequence[Policy], Variant | None], Identity]:
-    """Of a cell's policies and variant, or a base's policy. Raises PluginError, DataError."""
+    """Of a cell, or a base's policy. Raises PluginError, DataError."""
     training, tasks = suite.training.task, suite.evaluation.tasks
     evaluation = {str(name): get_task(name).checksum or "" for name in tasks}
     shared = dict([PLUGINS.results_version(suite.engine)])
@@ -359,7 +359,7 @@ def unknown_commits(suite: Suite) -> list[str]:
 
 
 def forerunners(folder: Path, keys: set[str]) -> dict[tuple[str, str, int | None], Manifest]:
-    """The newest stored cell of each label that is not in `keys`."""
+    """The newest of each label, not in `keys`."""
     stored = readable(f.parent for f in folder.glob("*/manifest.json") if f.parent.name not in keys)
     by_age = sorted((m for _, m in stored), key=lambda m: m.provenance.started)
     return {(m.group, m.regime, m.seed): m for m in by_age if m.kind == "cell"}
@@ -396,7 +396,6 @@ def _differences(cell: Cell, before: Manifest) -> Iterator[str]:
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf with its path as in YAML."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flat(inner, f"{path}.{key}" if path else str(key))

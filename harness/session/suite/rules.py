@@ -1,6 +1,6 @@
-"""What makes a suite sound beyond its types, and whether what it names is there and fits its engine. Torch is imported only to
-look at other models than micro. A suite names no folders but its own, the working, data and cache folders, and those of `--models`
-or HARNESS_MODELS; a command line's setting is the user's own word."""
+"""What makes a suite sound beyond its types, and whether what it names is there and fits its engine. Torch is imported only for
+models other than micro. A suite names no folders but its own, the working, data and cache folders, and those of `--models` or
+HARNESS_MODELS; a command line's setting is the user's own word."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from harness.session.suite.prepare import Prepared
 
 VARIABLE = "HARNESS_MODELS"
-# What a receiver has to put into its own tokens
+# What receivers retokenise
 TEXTS = {Rollout, TextRollout, Success}
-# That of the shipped suites of full-size models
+# Of the shipped full-size suites
 LEARNING_RATE = 1e-6
 # Parameters; the micro families have 0.4 M
 SMALL = 5_000_000
-# For a full-size model on micro arithmetic, which it explains at length
+# For a full-size model on micro arithmetic
 TOKENS = 512
 
 
@@ -175,7 +175,7 @@ def undeclared(models: Sequence[str], source: Path) -> list[Path]:
 
 
 def _outside(path: Path, source: Path) -> Path | None:
-    """Where the path, or one of its links, leads outside the declared folders."""
+    """Where the path or one of its links leads outside."""
     from huggingface_hub import constants
 
     declared = [Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
@@ -206,7 +206,7 @@ def _policies(suite: Suite) -> Iterator[tuple[str, Policy]]:
 
 
 def with_policies(suite: Suite, change: Callable[[Policy, str], Policy]) -> Suite:
-    """Each policy, with its place, as `change` returns it."""
+    """Each policy as `change` returns it, given its place."""
     changed = iter([change(policy, place) for place, policy in _policies(suite)])
     groups = [g.model_copy(update={"policies": [next(changed) for _ in g.policies]}) for g in suite.groups]
     return suite.model_copy(update={"groups": groups})
@@ -298,9 +298,8 @@ def asked(evaluation: Evaluation) -> EvaluationLoad:
 
 
 def preflight(prepared: Prepared, run: bool, elsewhere: bool = False) -> list[str]:
-    """Check models, tokenizers and data of what is to be done; returns remarks. run: what is not at hand is fetched or refused,
-    otherwise a remark. elsewhere: it is to run on another machine, so a folder here may lack weights and tokenizer. Raises
-    SuiteError."""
+    """Check models, tokenizers and data of what is left; returns remarks. run: what is not at hand is fetched or
+    refused, otherwise a remark. elsewhere: folders here may lack weights and tokenizer. Raises SuiteError."""
     cells = prepared.left()
     engine, options = backend_of(prepared.suite.engine), prepared.suite.engine_options
     if run and cells and (lacking := engine.lacking(options)):
@@ -342,7 +341,6 @@ def preflight(prepared: Prepared, run: bool, elsewhere: bool = False) -> list[st
 
 
 def _data(prepared: Prepared, run: bool) -> Iterator[str]:
-    """Yields what is still to be fetched."""
     suite, training = prepared.suite, prepared.suite.training
     sets = {f"evaluation.tasks[{i}]": str(name) for i, name in enumerate(suite.evaluation.tasks) if name in SETS}
     if isinstance(training.task, str) and training.task in SOURCES:
@@ -410,7 +408,6 @@ def _repeated(prepared: Prepared, pool: TrainingPool, tasks: Sequence[str | File
 
 
 def _lacks(policy: Policy) -> str:
-    """What a folder with a config has not, in words."""
     folder = local_folder(policy.model)
     if folder is None or not (folder / "config.json").is_file():
         return ""
@@ -420,7 +417,7 @@ def _lacks(policy: Policy) -> str:
 
 
 def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str, run: bool) -> bool:
-    """Whether the policy's folder, local or in the hub's cache, could be checked. cells: to be run with it."""
+    """Whether the folder could be checked."""
     from huggingface_hub import is_offline_mode
 
     suite, source = prepared.suite, prepared.source
@@ -458,7 +455,7 @@ def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str
 
 
 def _small(policy: Policy) -> bool:
-    """Probably taught the micro task; also one of unknown size."""
+    """Probably taught the micro task."""
     try:
         return load_shape(policy.model, policy.revision).parameters < SMALL
     except UsageError:
@@ -472,7 +469,7 @@ def _carries(cell: Cell) -> bool:
 
 
 def _unfit_defaults(prepared: Prepared, policy: Policy) -> Iterator[str]:
-    """Defaults of micro models that a full-size model got without being asked for."""
+    """Of micro models, for a full-size one."""
     training = prepared.suite.training
     short = training.task == "micro" and not policy.stage0
     tokens = TOKENS if short else get_task(training.task).max_new_tokens
