@@ -1,4 +1,4 @@
-"""The surrogate against the formulas of ALGORITHMS.md, written out answer by answer in float64."""
+"""The surrogate against the formulas of docs/formulas.md, written out answer by answer in float64."""
 
 from __future__ import annotations
 

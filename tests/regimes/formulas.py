@@ -1,4 +1,4 @@
-"""ALGORITHMS.md's advantages, weights and losses as plain loops."""
+"""docs/formulas.md's advantages, weights and losses as plain loops."""
 
 from __future__ import annotations
 
