@@ -21,7 +21,7 @@ import duckdb
 from bench import NotHere, Row, Size, takes
 from synthetic_results import Regime, write_base, write_cell
 
-from harness.session.cell.manifests import base_manifest, cell_manifest, mark
+from harness.session.cell.manifests import manifest_of, mark
 from harness.session.suite.prepare import prepare
 from harness.store.database import store_path
 from harness.store.ingest import ingest
@@ -80,13 +80,13 @@ def write(folder: Path, cells: int) -> None:
             folder / "results", "many", cell.group.name, ("a", "b"), regime, cell.seed, 3, 4, 1, ("micro",), 0
         )
         (prepared.folder / found).rename(prepared.folder / cell.key)
-        mark(prepared.folder / cell.key, cell_manifest(cell), "done", attempts=1)
+        mark(prepared.folder / cell.key, manifest_of(cell), "done", attempts=1)
     for base in prepared.bases:
         before = set(prepared.folder.glob("base-*"))
         write_base(folder / "results", "many", base.group.name, base.policy.name, ("micro",), 4, 1)
         (made,) = set(prepared.folder.glob("base-*")) - before
         made.rename(prepared.folder / base.key)
-        mark(prepared.folder / base.key, base_manifest(base), "done", attempts=1)
+        mark(prepared.folder / base.key, manifest_of(base), "done", attempts=1)
 
 
 def many(size: Size) -> list[Row]:
