@@ -1,7 +1,7 @@
 """A page of the leaderboard as a PNG of at most 200 kB, for README.
 
 pip install -e '.[leaderboard,browser]' -c constraints.txt      and a Chromium (apt-get install chromium)
-python tools/screenshot.py --results results/reference --suite quickstart@reference --page "" --out docs/leaderboard.png
+python tools/screenshot.py --results results --suite quickstart@reference --page "" --out docs/leaderboard.png
 """
 
 from __future__ import annotations
