@@ -85,7 +85,7 @@ def replace_atomic(path: Path, fill: Callable[[Path], None]) -> None:
                 os.replace(temporary, path)
                 sync(path.parent)
     except BaseException:
-        with suppress(OSError):  # a folder that refuses writes refuses removals
+        with suppress(OSError):  # where nothing may be written nothing may be removed, not even what is not there
             remove(temporary)
         raise
 
@@ -95,7 +95,7 @@ def remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        with suppress(FileNotFoundError, NotADirectoryError):  # a parent may be a file
+        with suppress(FileNotFoundError, NotADirectoryError):  # the other: a parent is a file
             path.unlink()
 
 

@@ -108,7 +108,7 @@ def _load(plugins: PluginRegistry[T], name: str) -> type[T]:
     try:
         with _without_folder(known[name].module.partition(".")[0]):
             found = known[name].load()
-    except (Exception, SystemExit) as error:  # of a plugin's import
+    except (Exception, SystemExit) as error:  # whatever a plugin's import raises is this plugin's error, not ours
         raise PluginError(f"{called} does not load: {type(error).__name__}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, plugins.kind)):
         raise PluginError(f"{called} is not a subclass of {plugins.kind.__module__}.{plugins.kind.__name__}")

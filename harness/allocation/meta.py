@@ -53,7 +53,7 @@ def measure(name: str, raw: Mapping[str, Any]) -> ModelShape:
                 full = _kept(model, torch.float32)
             passed = Counter(attention)
             half = _kept(model, torch.bfloat16)
-        except Exception as error:  # anyone's config, others' modelling code
+        except Exception as error:  # a config.json is anyone's data, and others' modelling code does what it likes
             raise UsageError(
                 f"{name}: {problem}: {' '.join(str(error).split())[:200] or type(error).__name__}"
             ) from error

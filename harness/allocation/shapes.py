@@ -257,6 +257,6 @@ def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:
             hf_hub_url(model, "config.json", revision=revision), timeout=10
         )  # one try; a download makes six
         return read_config(Path(hf_hub_download(model, "config.json", revision=revision, etag_timeout=10)))
-    except (OSError, ValueError, HTTPError) as error:  # the hub's and the network's own among them
+    except (OSError, ValueError, HTTPError) as error:  # of which the hub's and the network's own errors are
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UsageError(f"model {model!r}: not a folder, and not available from the hub ({reason})") from None

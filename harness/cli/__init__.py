@@ -53,7 +53,7 @@ def _call() -> NoReturn:
         refuse(error.format_message(), error.exit_code)
     except typer.Abort:
         refuse("aborted", 1)
-    finally:  # later it would fail with a traceback
+    finally:  # at the interpreter's end it would fail with a traceback
         (sys.__stdout__ or sys.stdout).flush()
 
 

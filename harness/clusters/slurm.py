@@ -107,7 +107,7 @@ def job(
     UsageError."""
     suite, name = prepared.suite, prepared.suite.name
     parts = 0 if backend_of(suite.engine).clustered else min(slurm.shards or MOST_SHARDS, len(blocks(prepared.cells)))
-    with suppress(SuiteError):  # where it is valid without --set
+    with suppress(SuiteError):  # without --set, where it is valid without
         suite = pinned(rules.validate(load(prepared.source), prepared.source), online=True)
     text = yaml.safe_dump(suite.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     sets = [word for override in overrides for word in ("--set", override)]

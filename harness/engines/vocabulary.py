@@ -107,7 +107,7 @@ def open_vocabulary(folder: Path, chat: bool, policy: str = "") -> Vocabulary:
 def _templated(policy: str, tokenizer: Any, turns: list[dict[str, str]], opens_answer: bool) -> list[int]:
     try:
         return list(tokenizer.apply_chat_template(turns, add_generation_prompt=opens_answer, return_dict=False))
-    except Exception as error:  # a template may raise anything
+    except Exception as error:  # a template is a foreign program, and fails with errors of its own
         raise EngineError(f"{policy}: the chat template fails: {in_one_line(error)}") from error
 
 

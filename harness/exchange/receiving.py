@@ -65,8 +65,8 @@ class Learner(Protocol):
 
 @dataclass(frozen=True)
 class Received:
-    """One step's experience. admitted: records let in, with their rows. learnable: their answers that neither THL nor
-    the verifier refused. scored: own answers with the rows of their scores."""
+    """What one learner may learn from in one step. admitted: records let in, with their rows. learnable: their answers that
+    neither THL nor the verifier refused. scored: own answers with the rows of their scores. kept_out: records not let in."""
 
     inbox: Inbox = field(default_factory=Inbox)
     admitted: Sequence[tuple[Record, ExchangeRow]] = ()

@@ -71,7 +71,7 @@ def fault_of(policy: Policy, folder: Path) -> tuple[str, str] | None:
         open_vocabulary(folder, policy.chat, policy.name)
     except EngineError as error:
         return name, str(error)
-    except Exception as error:  # the library's errors have no common base
+    except Exception as error:  # what the library makes of damaged files has no common base
         return name, f"{policy.name}: {folder}: does not open: {in_one_line(error)}"
     return None
 
@@ -82,7 +82,7 @@ def takes_system(folder: Path) -> bool:
     turns = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
     try:
         tokenizer.apply_chat_template(turns, tokenize=False)
-    except Exception:  # a template fails with errors of its own
+    except Exception:  # a template is a foreign program, and fails with errors of its own
         return False
     return True
 
@@ -127,7 +127,7 @@ def write_model(folder: Path, source: Path) -> None:
             for parameter in model.parameters():
                 if parameter.dim() > 1:
                     torch.nn.init.normal_(parameter, std=DEVIATION)
-    except Exception as error:  # anyone's config, others' code
+    except Exception as error:  # a config.json is anyone's data, and others' modelling code does what it likes
         raise UsageError(f"{source.name}: no tiny model can be built from its config: {in_one_line(error)}") from error
     model.save_pretrained(folder)
     for file in source.iterdir():

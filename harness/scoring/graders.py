@@ -112,7 +112,7 @@ def _same_by_algebra(gold: str, said: str) -> bool:
         return False
     try:
         return bool(reference == answer or sympy.simplify(reference - answer) == 0)
-    except (TypeError, ValueError, AttributeError, NotImplementedError):  # relations, sets
+    except (TypeError, ValueError, AttributeError, NotImplementedError):  # things without a difference: relations, sets
         return False
 
 
@@ -121,5 +121,5 @@ def _read(text: str) -> Any:
 
     try:
         return latex2sympy(text)
-    except Exception:  # the parser raises anything
+    except Exception:  # the parser raises anything; what it cannot read is no expression
         return None

@@ -53,7 +53,7 @@ def _limit(which: int, soft: int, hard: int) -> None:
 
 def _run(says: int, source: bytes, name: str, space: dict[str, object]) -> None:
     try:
-        exec(compile(source, name, "exec"), space)  # under limits
+        exec(compile(source, name, "exec"), space)  # what this process is for; its limits are set before
     except BaseException as error:
         _say(says, b"failed in the " + name.encode() + b": " + type(error).__name__.encode("ascii", "replace")[:40])
         os._exit(0)

@@ -167,7 +167,7 @@ def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) ->
                     local_files_only=cached, **options,
                 )
             )  # fmt: skip
-        except Exception as error:  # these have no common base
+        except Exception as error:  # the hub's, its HTTP client's and the disk's have no common base
             failures.append(error)
     cause = "HF_HUB_OFFLINE is set" if offline else "the hub does not answer"
     absent = isinstance(failures[0], LocalEntryNotFoundError)
@@ -219,7 +219,7 @@ def _commit_of(model: str, revision: str, online: bool) -> str | None:
     def ask() -> None:
         from huggingface_hub import HfApi
 
-        with suppress(Exception):  # whatever the cause, the commit stays unknown
+        with suppress(Exception):  # no network, no such model, no access: all leave the commit unknown
             said.append(str(HfApi().model_info(model, revision=revision, timeout=HUB_SECONDS).sha))
 
     if online and not constants.HF_HUB_OFFLINE:
@@ -275,6 +275,6 @@ def _file_digest(path: Path) -> str:
 
 
 def _remember(note: Path, content: bytes) -> None:
-    with suppress(OSError, StoreError, DiskFullError):  # without a cache it only takes longer
+    with suppress(OSError, StoreError, DiskFullError):  # a cache that cannot be written costs time, nothing else
         note.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(note, content)

@@ -439,7 +439,7 @@ def convert(data: DataSet, file: str, path: Path) -> list[Problem]:
     """Raises DataError."""
     try:
         converted = [data.convert(raw, file, place) for place, raw in enumerate(_read(path))]
-    except Exception as error:  # converters fail in any way
+    except Exception as error:  # another form fails wherever a converter first meets it
         raise DataError(
             f"{data.name}: {file} of {data.remote.repository} has another form than expected: {error!r}"
         ) from error

@@ -115,7 +115,7 @@ def _config_of(name: str) -> dict[str, Any]:
 def _built(name: str, folders: tuple[str, ...]) -> Any:
     try:
         (task,) = _manager_of(name).load([name])["tasks"].values()
-    except Exception as error:  # also of a YAML's Python
+    except Exception as error:  # of lm-eval, of datasets, of a YAML's own Python
         raise DataError(
             f"{PREFIX}{name} does not load: {type(error).__name__}: {str(error).splitlines()[0]:.200}"
         ) from error
@@ -139,6 +139,6 @@ def _verdict(task: Any, prompt: Prompt, text: str) -> Verdict:
         said = instance.filtered_resps[chosen.name]
         value = next(iter(task.process_results(doc, [said]).values()))
         right = float(value) >= 1.0
-    except Exception as error:  # of a filter or metric
+    except Exception as error:  # of a filter or a metric: no answer's fault
         return Verdict("invalid", f"crash: {type(error).__name__}")
     return Verdict("right" if right else "wrong", "", str(said)[:KEPT])

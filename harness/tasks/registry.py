@@ -137,7 +137,7 @@ def _listed(name: str, data_dir: Path | None, verifier: Verifier) -> TaskInfo:
             empty = _score(judge, [(gold, "") for gold in golds])
         except DataError as error:
             problem = str(error)
-    except Exception as error:  # of a plugin
+    except Exception as error:  # of a plugin: whatever it raises is listed
         said = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
         return TaskInfo(name, "", None, 0, (), "", "", None, None, origin=origin, error=said)
     return TaskInfo(

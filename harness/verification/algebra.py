@@ -36,7 +36,7 @@ def equivalent(gold: str, answer: str) -> bool:
         answer_side = _parse(answer)
     except (MemoryError, RecursionError):
         raise
-    except Exception as error:  # the answer's fault
+    except Exception as error:  # whatever the parser raises, the answer is at fault
         raise Unreadable(type(error).__name__) from error
     gold_value, answer_value = (
         next((v for v in side if isinstance(v, Basic)), None) for side in (gold_side, answer_side)

@@ -215,10 +215,10 @@ _MEMORY = 1 << 30  # bytes of an answer
 
 def serve() -> None:
     """Answer questions until stdin closes."""
-    for ignored in (signal.SIGINT, signal.SIGTERM):  # the parent closes stdin or kills
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # the parent gets them too; it closes stdin or kills
         signal.signal(ignored, signal.SIG_IGN)
     requests, replies = FileIO(os.dup(0)), FileIO(os.dup(1), "wb")
-    os.dup2(2, 1)  # keeps libraries' prints out of replies
+    os.dup2(2, 1)  # a library's print must not end up in the replies
     sys.set_int_max_str_digits(4_300)
     Math().prepare()
     gc.freeze()
@@ -285,7 +285,7 @@ def _scorer(reference: str) -> Scorer | str:
     try:
         found: Scorer = pkgutil.resolve_name(reference)()
         found.prepare()
-    except (Exception, SystemExit) as error:  # of a plugin's import
+    except (Exception, SystemExit) as error:  # whatever a plugin's import raises
         return f"crash: {reference} does not load: {type(error).__name__}"
     return found
 
@@ -311,5 +311,5 @@ def judge(question: Question, scorer: Scorer | str) -> Verdict:
         return Verdict("wrong", "over-limit: memory")
     except RecursionError:
         return Verdict("wrong", "over-limit: recursion")
-    except Exception as error:  # sympy and plugins raise anything
+    except Exception as error:  # sympy and plugins raise anything; the answer counts as undecided
         return Verdict("invalid", f"crash: {type(error).__name__}")

@@ -65,7 +65,7 @@ def packed(model: nn.Module, rows: int) -> Iterator[None]:
     layers = [layer for layer in model.modules() if type(layer) is nn.Linear and _gains(layer.weight)]
     for layer in layers:
         weight = _onednn._reorder_linear_weight(layer.weight.detach(), rows)
-        layer.forward = partial(_product, weight, layer.bias)  # type: ignore[method-assign]
+        layer.forward = partial(_product, weight, layer.bias)  # type: ignore[method-assign]  # and taken off again
     try:
         yield
     finally:

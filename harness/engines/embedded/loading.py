@@ -90,7 +90,7 @@ def open_policy(
             use_safetensors=True,
             output_loading_info=True,
         )
-    except Exception as error:  # damaged files raise anything
+    except Exception as error:  # what transformers makes of damaged files has no common base
         raise EngineError(f"{where}: does not open: {in_one_line(error)}") from error
     model, loaded = opened
     if loaded["missing_keys"]:

@@ -89,7 +89,7 @@ class OpenRLHFEngine:
     def cpu_seconds(self) -> float:
         """Of the engine's actors; the last known where they do not answer."""
         everyone = [*self._trainers, *self._rollouts]
-        with suppress(EngineError):  # the timed call says better what is wrong
+        with suppress(EngineError):  # the call that is being timed says better what is wrong
             calls = [member.call("cpu_seconds") for member in everyone]
             self._used = sum(self._gather(calls, "counting CPU time", METER_SECONDS, watch=[]))
         return self._used

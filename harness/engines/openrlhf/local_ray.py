@@ -49,10 +49,10 @@ def local_ray(address: str | None = None) -> Iterator[str]:
 
 
 def main() -> None:
-    for ignored in (signal.SIGINT, signal.SIGTERM):  # the run handles them, and closes stdin
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # the run decides what they mean, and closes stdin
         signal.signal(ignored, signal.SIG_IGN)
     out = os.dup(1)
-    os.dup2(2, 1)  # stdout carries the address alone
+    os.dup2(2, 1)  # what Ray prints is not for the reader of the address
     import ray
 
     from harness.engines.openrlhf.cluster import connect

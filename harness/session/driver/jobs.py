@@ -237,7 +237,7 @@ class Worker(logging.Handler):
                     try:
                         spent = run_job(job, verifier, partial(self._progress, job.id), self._stopped.is_set)
                         finished = Finished(job.id, "done", cpu_seconds=spent)
-                    except Exception as error:  # ends this cell, not the others
+                    except Exception as error:  # a fault of ours or of a plugin ends this cell, not the others
                         finished = _ended(error, job)
                     log.info("end: %s %s", finished.outcome, finished.reason)
             except OSError as error:  # of the log itself
@@ -296,7 +296,7 @@ def main() -> None:
     logging.captureWarnings(True)
     log.setLevel(logging.INFO)
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1)  # sent to a silent worker before it is killed
+    faulthandler.register(signal.SIGUSR1)  # the driver asks a silent worker where it is before it kills it
     Worker(sys.stdin.buffer, sink, float(sys.argv[1])).serve()
 
 

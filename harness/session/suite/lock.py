@@ -59,7 +59,7 @@ class Claim:
 
     def _renew(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):
-            with suppress(OSError):  # no answer, or taken over
+            with suppress(OSError):  # the file system does not answer, or others have taken over
                 os.utime(self.file)
 
     def end(self) -> None:
@@ -160,7 +160,7 @@ def _remove_dead(claim: Path, holder: Holder) -> None:
 def _claims(folder: Path) -> list[tuple[Path, Holder, float]]:
     found = []
     for file in sorted((folder / RUNS).glob("*.json")):
-        with suppress(OSError, msgspec.MsgspecError):  # just ended, or no claim
+        with suppress(OSError, msgspec.MsgspecError):  # it has just ended, or is no claim
             found.append((file, msgspec.json.decode(file.read_bytes(), type=Holder), _renewed(file)))
     return found
 

@@ -210,7 +210,7 @@ def prepare(
         overrides = [*overrides, f"engine={engine}"]
     source = str(find(name))
     suite, written = load(name, overrides), None
-    with suppress(SuiteError):  # valid only with these settings
+    with suppress(SuiteError):  # one that is valid only with the settings given here
         written = rules.validate(load(name), source) if overrides else None
     rules.check_roots(suite, Path(source), overrides)
     prepared = prepare_suite(suite, source, results, overrides, written=written, only=only, online=online)
