@@ -201,11 +201,10 @@ def _plan(given: Suite, mended: Prepared, results: Path, inventory: str | None) 
 def _place(given: Suite, mended: Suite, path: str) -> str:
     """By the given suite, of whose evaluation tasks some are gone."""
     found = TASK.match(path)
-    if not found:
+    task = mended.evaluation.tasks[int(found[1])] if found else None
+    if found is None or task not in given.evaluation.tasks:
         return path
-    return (
-        f"evaluation.tasks[{given.evaluation.tasks.index(mended.evaluation.tasks[int(found[1])])}]{path[found.end() :]}"
-    )
+    return f"evaluation.tasks[{given.evaluation.tasks.index(task)}]{path[found.end() :]}"
 
 
 def _check_data(suite: Suite, source: str) -> None:
