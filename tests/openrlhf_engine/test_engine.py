@@ -23,9 +23,9 @@ from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import EngineError
 from harness.learning.terms import Objective, Term, TermAnswer
 
-pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(1200)]
 SETTINGS = {
-    "dtype": "fp32", "start_seconds": 240.0, "call_seconds": 120.0, "rollout_memory": 0.05, "max_length": 160,
+    "dtype": "fp32", "start_seconds": 500.0, "call_seconds": 240.0, "rollout_memory": 0.05, "max_length": 160,
     "rollout_sequences": 64,
 }  # fmt: skip
 
@@ -36,14 +36,27 @@ POOL = []
 class Reused(Alone):
     """An engine whose processes serve one test after another: closed, it waits to be opened anew with its start weights."""
 
+    usable = False
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.usable = True
+
     def close(self):
-        if self not in POOL:
+        if not self.usable:
+            super().close()
+        elif self not in POOL:
             POOL.append(self)
 
     def reopen(self, name):
-        self.name, self.version = name, 0
-        self._load(self._folder)
-        self.sync()
+        self.name, self.version, self.usable = name, 0, False
+        try:
+            self._load(self._folder)
+            self.sync()
+        except BaseException:
+            self.close()
+            raise
+        self.usable = True
         return self
 
 
@@ -166,7 +179,7 @@ def test_policies_take_turns_on_one_device(make, prompts, folders, tmp_path):
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(timeout=200)
+                thread.join(timeout=600)
             assert found[0][:2] == found[2][:2] == found[3][:2]
             assert sorted(e._lease._held == (0, 0) for e in engines) == [False, True]
             for engine in engines:  # through a checkpoint, and on
@@ -180,7 +193,7 @@ def test_policies_take_turns_on_one_device(make, prompts, folders, tmp_path):
 
 
 def on(member, do):
-    return ray.get(member.handle.__ray_call__.remote(do), timeout=60)
+    return ray.get(member.handle.__ray_call__.remote(do), timeout=180)
 
 
 @pytest.mark.parametrize("fault", ["one is not sent", "one is altered"])
@@ -227,12 +240,12 @@ def test_a_stale_copy_of_a_tied_head_is_found_when_the_engine_starts(make, promp
 
     (member,) = engine._rollouts
     engine._rehearse()
-    ray.get(member.handle.on_workers.remote(untie), timeout=60)
+    ray.get(member.handle.on_workers.remote(untie), timeout=180)
     with pytest.raises(
         EngineError, match=r"rollout engine 0: a weight sync leaves out lm_head\.weight of its parameters"
     ):
         engine._rehearse()
-    ray.get(member.handle.on_workers.remote(tie), timeout=60)
+    ray.get(member.handle.on_workers.remote(tie), timeout=180)
     engine._rehearse()
 
 

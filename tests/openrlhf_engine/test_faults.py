@@ -18,10 +18,10 @@ from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import EngineError
 from harness.learning.terms import Objective, Term, TermAnswer
 
-pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(1200)]
 SILENCE, SYNC, SLACK = 15.0, 40.0, 25.0
 SETTINGS = Settings(
-    dtype="fp32", trainers=2, start_seconds=240.0, call_seconds=120.0, sync_seconds=SYNC, silence_seconds=SILENCE,
+    dtype="fp32", trainers=2, start_seconds=500.0, call_seconds=240.0, sync_seconds=SYNC, silence_seconds=SILENCE,
     rollout_memory=0.05, max_length=160, rollout_sequences=64,
 )  # fmt: skip
 
@@ -40,7 +40,7 @@ def step(engine, prompts):
 def process_of(engine, part):
     """The process of trainer rank 1, of the rollout actor, or of vLLM's own engine under it."""
     member = engine._trainers[1] if part == "trainer" else engine._rollouts[0]
-    found = ray.get(member.handle.processes.remote(), timeout=30)
+    found = ray.get(member.handle.processes.remote(), timeout=120)
     if part != "core":
         return psutil.Process(found[0].pid)
     core = [p for p in (psutil.Process(f.pid) for f in found) if "EngineCore" in p.name() + " ".join(p.cmdline())]

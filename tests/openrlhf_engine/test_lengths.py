@@ -13,7 +13,7 @@ from harness.session.suite.planning import place_of, plan_for
 from harness.session.suite.prepare import prepare
 from harness.verification.verifier import Verifier
 
-pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(1200)]
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def suite(tmp_path):
     policies = ", ".join(f"{{name: {name}, model: {tmp_path / 'model'}}}" for name in "ab")
     settings = [
         f"groups=[{{name: pair, policies: [{policies}]}}]",
-        "engine_options={dtype: fp32, rollout_memory: 0.05, rollout_sequences: 8, start_seconds: 240.0}",
+        "engine_options={dtype: fp32, rollout_memory: 0.05, rollout_sequences: 8, start_seconds: 500.0}",
         "training.task=micro", "training.max_new_tokens=410",
         "evaluation={tasks: [micro], greedy: true, k: 0, limit: 2, max_new_tokens: 820, curve_every: 0}",
     ]  # fmt: skip

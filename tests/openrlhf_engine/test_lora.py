@@ -44,7 +44,7 @@ def test_what_rollout_engines_get_is_merged(folders, prompts):
     assert torch.equal(layer.base_layer.weight, frozen)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("ray_cluster")
 def test_an_engine_with_adapters(folders, prompts, tmp_path):
     """Two steps with vLLM, whose weights are checked at each; its base; a checkpoint, and from it the same third step."""

@@ -162,7 +162,7 @@ class OnRay:
             getattr(handle, method).remote(*(a[rank] if isinstance(a, PerRank) else a for a in arguments))
             for rank, handle in enumerate(self.handles)
         ]
-        return ray.get(refs, timeout=240)
+        return ray.get(refs, timeout=600)
 
 
 class PerRank(list):

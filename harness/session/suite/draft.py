@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from harness.allocation import inventory
+from harness.allocation import embedded, inventory
+from harness.allocation.cost_model import CORE, CellDemand, device
 from harness.allocation.shapes import MICRO, chosen, cpu_bf16, load_config, load_shape
 from harness.errors import DataError, EngineError, HarnessError, UsageError
 from harness.experience.answers import Prompt
 from harness.session.policy import at_hand, base_folder
-from harness.session.suite.planning import plan_for
+from harness.session.suite.planning import demand, plan_for
 from harness.session.suite.prepare import prepare_suite
 from harness.suite.schema import FileTask, Policy, Suite
-from harness.suite.seeds import derive
+from harness.suite.seeds import derive, derive_many
 from harness.tasks import ladder, registry
 from harness.tasks.registry import get_task, has_examples, training_source
 from harness.tasks.task import Style, Task
@@ -81,7 +83,7 @@ class Tried:
 @dataclass(frozen=True, slots=True)
 class Findings:
     """What was measured, and why; None and 0 leave what was drafted. warm: policies that need a supervised start.
-    styles: by policy."""
+    styles: by policy. pace: seconds of a step here, over the plan's."""
 
     task: str | None = None
     styles: Mapping[str, Style] = field(default_factory=dict)
@@ -91,6 +93,7 @@ class Findings:
     steps: int = 0
     regimes: tuple[str, ...] = EXTENTS[0][0]
     seeds: tuple[int, ...] = EXTENTS[0][1]
+    pace: float = 1.0
     why: tuple[str, ...] = field(default=())
 
 
@@ -206,6 +209,7 @@ def tried(models: Sequence[str], task: str | None, name: str, file: Path, minute
             found = try_models(_suite(draft(models, task, name)))
         told = f"Measured here with {PROMPTS * ANSWERS} to {2 * PROMPTS * ANSWERS} answers of each of {' and '.join(given)}:"
         found = replace(found, why=(*filter(None, [instead]), told, *found.why))
+        found = replace(found, pace=paced(_suite(draft(models, task, name, found)), str(file)))
     try:
         found = fitted(found, lambda changed: _suite(draft(models, task, name, changed)), str(file), minutes)
     except HarnessError as error:  # one that this machine cannot plan
@@ -376,17 +380,18 @@ def _tried(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[Tried
     with Verifier(workers=1) as verifier:
         measure = partial(_measured, engine, scored_as(task, verifier), known, suite.training.max_new_tokens)
         styles = [drafted, *(style for style in known.styles if style != drafted)]
-        found = [measure(mixed, style, name) for style in styles]
-        best = max(found, key=lambda tried: tried.right)
+        best = max(measure([(name, style, mixed) for style in styles]), key=lambda tried: tried.right)
         if isinstance(task, str) and ladder.is_ladder(task):
             from harness.session.single.calibrate import questions_of
 
-            for level in ladder.levels_of(task):
-                solved = [p.chain_of_thought for p in ladder.evaluation_problems((level,), PROMPTS)]
+            levels = ladder.levels_of(task)
+            # where all mixed answers are wrong, more say no more
+            asked = [(level, best.style, questions_of(task, level, PROMPTS)) for level in levels]
+            found = measure(asked) if best.right else [replace(best, level=level) for level in levels]
+            for of_level in found:
+                solved = [p.chain_of_thought for p in ladder.evaluation_problems((of_level.level,), PROMPTS)]
                 worked = max(len(engine.tokenizer.encode(text, add_special_tokens=False)) for text in solved)
-                # where all mixed answers are wrong, more say no more
-                of_level = measure(questions_of(task, level, PROMPTS), best.style, level) if best.right else best
-                yield replace(of_level, level=level, worked=worked + 1)
+                yield replace(of_level, worked=worked + 1)
         else:
             yield best
     engine.close()
@@ -397,22 +402,25 @@ def _measured(
     judge: Verifier,
     task: Task,
     limit: int,
-    questions: Sequence[Prompt],
-    style: Style,
-    level: str,
-) -> Tried:
+    asked: Sequence[tuple[str, Style, Sequence[Prompt]]],
+) -> list[Tried]:
+    """By level and style; sampled together, which takes less time."""
     from harness.session.single.calibrate import cut_at, measured, sampled
 
-    asked = [Prompt(p.id, task.render(p, style), p.gold) for p in questions]
-    drawn = sampled(engine, level, asked, ANSWERS, limit, "trial")
-    ended = [[cut_at(sample, task.stop(style)) for sample in row] for row in drawn]
-    standing, _ = measured(engine.name, level, asked, ended, judge)
-    pairs = [pair for whole, cut in zip(drawn, ended, strict=True) for pair in zip(whole, cut, strict=True)]
-    sizes = [a.tokens.size * (len(b.text) + 1) / (len(a.text) + 1) for a, b in pairs if b.finished]
-    needed = int(np.quantile(sizes, 0.95)) if 2 * len(sizes) >= len(pairs) else 0
-    cut = float(np.mean([a is not b for a, b in pairs]))
-    print(f"{engine.name}, {level}, {style}: {standing.pass1:.0%} of {len(pairs)} answers right", file=sys.stderr)
-    return Tried(engine.name, level, style, standing.pass1, standing.finished, cut, needed)
+    texts = [Prompt(p.id, task.render(p, style), p.gold) for _, style, questions in asked for p in questions]
+    every = sampled(engine, "trial", texts, ANSWERS, limit, "trial")
+    found = list[Tried]()
+    for level, style, questions in asked:
+        drawn, every = every[: len(questions)], every[len(questions) :]
+        ended = [[cut_at(sample, task.stop(style)) for sample in row] for row in drawn]
+        standing, _ = measured(engine.name, level, questions, ended, judge)
+        pairs = [pair for whole, cut in zip(drawn, ended, strict=True) for pair in zip(whole, cut, strict=True)]
+        sizes = [a.tokens.size * (len(b.text) + 1) / (len(a.text) + 1) for a, b in pairs if b.finished]
+        needed = int(np.quantile(sizes, 0.95)) if 2 * len(sizes) >= len(pairs) else 0
+        cut = float(np.mean([a is not b for a, b in pairs]))
+        print(f"{engine.name}, {level}, {style}: {standing.pass1:.0%} of {len(pairs)} answers right", file=sys.stderr)
+        found.append(Tried(engine.name, level, style, standing.pass1, standing.finished, cut, needed))
+    return found
 
 
 def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Findings:
@@ -466,6 +474,43 @@ def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Finding
     return Findings(name, styles, warm, ends, tokens, why=tuple(why))
 
 
+def paced(suite: Suite, source: str) -> float:
+    """Seconds of a first step of the suite's baseline here, without sharing, over the plan's."""
+    from harness.engines.embedded.engine import EmbeddedEngine
+    from harness.engines.protocol import Optimisation, Sampling
+    from harness.learning.terms import Objective, Term, TermAnswer
+    from harness.session.cell.questions import as_asked, training_prompts
+
+    with TemporaryDirectory() as results:
+        cell = prepare_suite(suite, source, Path(results)).every[0]
+    ask, training = demand(cell), cell.training
+    taken = planned = 0.0
+    for policy, own in zip(cell.group.policies, ask.policies, strict=True):
+        engine = EmbeddedEngine(
+            policy.name, base_folder(policy, 0), chat=policy.chat, dtype=suite.engine_options.get("dtype")
+        )
+        prompts = as_asked(training_prompts(cell, 1), training.task, policy)
+        seeds = np.stack([derive_many(training.rollouts, "pace", p.id) for p in prompts])
+        clock = time.perf_counter if engine.gpus else time.process_time
+        began = clock()
+        drawn = engine.sample(prompts, seeds, Sampling(max_new_tokens=training.max_new_tokens))
+        answers = [
+            TermAnswer(p.id, s.tokens, (-1.0) ** index, s.logprobs)
+            for p, row in zip(prompts, drawn, strict=True)
+            for index, s in enumerate(row)
+        ]
+        own_term = Term("own", "own", Objective(), tuple(answers))
+        engine.update(prompts, [own_term], Optimisation(learning_rate=0.0, max_tokens=training.max_new_tokens))
+        taken += clock() - began
+        engine.close()
+        mean = float(np.mean([a.tokens.size for a in answers])) / training.max_new_tokens
+        work = replace(ask.workload, steps=1, trained=1.0, again=0.0, mean=mean)
+        kind = next((n.gpu_kind for n in inventory.local().nodes if n.gpus), CORE)
+        spent = embedded.phases(CellDemand((own,), work), device(kind))
+        planned += spent.generate + spent.train
+    return taken / planned
+
+
 def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
@@ -475,7 +520,8 @@ def fitted(found: Findings, suite_of: Callable[[Findings], Suite], source: str, 
 
     def predicted(changed: Findings) -> float:
         with TemporaryDirectory() as results:
-            return plan_for(prepare_suite(suite_of(changed), source, Path(results)), None).predicted.wall_seconds / 60
+            plan = plan_for(prepare_suite(suite_of(changed), source, Path(results)), None)
+        return found.pace * plan.predicted.wall_seconds / 60
 
     fewest, most = STEPS
     for regimes, seeds in EXTENTS:
@@ -487,6 +533,8 @@ def fitted(found: Findings, suite_of: Callable[[Findings], Suite], source: str, 
     found = replace(found, steps=steps[max(0, fits - 1)])
     takes, every = predicted(found), EXTENTS[0]
     told = [f"steps {found.steps}: the plan says {takes:.0f} minutes on this machine, and {minutes:g} were given."]
+    if found.pace != 1.0:
+        told.append(f"A step takes {found.pace:.2f} times as long here as `harness plan` assumes, which is counted in.")
     if takes > minutes:
         told.append(f"Fewer than {fewest} steps show nothing.")
     if (found.regimes, found.seeds) != every:
