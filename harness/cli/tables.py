@@ -85,13 +85,14 @@ def show_suite(
     with Snapshot(results, file) as snapshot:
         known, name = _known(suite, snapshot, results)
         names = [name] if name else own(known)
+        beside = "" if paper is None else against(paper, snapshot, names)  # raises before anything is printed
         _say_reference(suite, names, known)
         if format_ == "json" and len(names) > 1:
             raise UsageError(f"--format json shows one suite; name one of {', '.join(names)}")
         for one in list(names) if paper is None and file is None else ():
             _say_runs(one, names, snapshot, results, suite)
         if paper is not None:
-            sys.stdout.write(against(paper, snapshot, names))
+            sys.stdout.write(beside)
             return
         width = shutil.get_terminal_size((120, 24)).columns
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")

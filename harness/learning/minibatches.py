@@ -36,7 +36,7 @@ class MiniBatch:
 
     def normaliser(self, objective: Objective) -> int:
         """Divisor of all terms with this aggregation, whatever source and weight, at least 1; terms without a ratio are counted
-        apart, by form."""
+        apart, by form. Of `prompt`: the number of prompts in all terms."""
         if objective.aggregation == "prompt":
             return max(1, len({answer.prompt_id for term in self.terms for answer in term.answers}))
         alike = [

@@ -133,7 +133,13 @@ def test_a_trial_finds_how_two_checkpoints_are_asked_how_long_they_write_and_how
         assert 20 <= int(share[1]) <= 70
     assert short.training.max_new_tokens == short.evaluation.max_new_tokens < drafted["training"]["max_new_tokens"]
     assert STEPS[0] <= short.training.steps < long.training.steps <= STEPS[1]
-    assert f"steps {long.training.steps}: the plan says 5 minutes" in texts[1]
+    assert re.search(r"A step takes \d+\.\d\d times as long here as `harness plan` assumes", texts[1])
+    told = re.search(rf"steps {long.training.steps}: it takes (\d) minutes on this machine", texts[1])
+    assert told
+    assert int(told[1]) in (4, 5) or long.training.steps == STEPS[1]
+    slow = tmp_path / "slow.yaml"
+    monkeypatch.setattr("harness.session.suite.draft.paced", lambda suite, source: 1e3)
+    assert "Fewer than 8 steps show nothing." in tried(models, "micro", "pair", slow, 5)
 
 
 def test_what_cannot_be_tried_is_drafted_and_says_why(pair: tuple[str, str], tmp_path: Path) -> None:
@@ -190,6 +196,7 @@ def test_the_task_is_the_ladder_where_the_usual_one_cannot_be_had(
 
     monkeypatch.setattr("harness.session.suite.draft.untried", lambda suite: "")
     monkeypatch.setattr("harness.session.suite.draft.try_models", lacking)
+    monkeypatch.setattr("harness.session.suite.draft.paced", lambda suite, source: 1.0)
     text = tried(pair, None, "pair", tmp_path / "pair.yaml", 30)
     assert Suite.model_validate(yaml.safe_load(text)).training.task == "ladder.add1"
     assert "#   On ladder, because gsm8k cannot be had here (gsm8k_train is not on this machine).\n" in text
@@ -203,9 +210,9 @@ def test_a_model_without_one_right_answer_is_not_asked_level_by_level(
     monkeypatch.setenv("HARNESS_MODELS", str(BASES[0].parent))
     asked = list[str]()
 
-    def measured(engine: Any, judge: Any, task: Any, limit: int, questions: Any, style: Style, level: str) -> Tried:
-        asked.append(level)
-        return Tried(engine.name, level, style, 0.0, 1.0, 0.0, 20)
+    def measured(engine: Any, judge: Any, task: Any, limit: int, sets: list[tuple[str, Style, Any]]) -> list[Tried]:
+        asked.extend(level for level, *_ in sets)
+        return [Tried(engine.name, level, style, 0.0, 1.0, 0.0, 20) for level, style, _ in sets]
 
     monkeypatch.setattr("harness.session.suite.draft._measured", measured)
     found = try_models(written(tuple(map(str, BASES)), "ladder"))

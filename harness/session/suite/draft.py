@@ -532,7 +532,7 @@ def fitted(found: Findings, suite_of: Callable[[Findings], Suite], source: str, 
     fits = bisect_right(steps, minutes, key=lambda n: predicted(replace(found, steps=n)))
     found = replace(found, steps=steps[max(0, fits - 1)])
     takes, every = predicted(found), EXTENTS[0]
-    told = [f"steps {found.steps}: the plan says {takes:.0f} minutes on this machine, and {minutes:g} were given."]
+    told = [f"steps {found.steps}: it takes {takes:.0f} minutes on this machine, and {minutes:g} were given."]
     if found.pace != 1.0:
         told.append(f"A step takes {found.pace:.2f} times as long here as `harness plan` assumes, which is counted in.")
     if takes > minutes:
