@@ -21,6 +21,9 @@ else:
 def pytest_collection_modifyitems(items):
     """What has moved in another version is said first, before anything here has adapted it."""
     items.sort(key=lambda item: "test_versions" not in item.nodeid)
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(900))  # processes start slowly on busy cores
 
 
 @pytest.fixture(scope="session")

@@ -226,7 +226,7 @@ def test_updates_equal_the_embedded_engine(stage, trainers, world, folders, tmp_
     report_line(f"parity, ZeRO {stage}, {trainers.ranks} ranks: worst {worst}")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("stage", "dtype"), [(0, "fp32"), (2, "bf16"), (3, "fp32")])
 def test_sleeping_and_scoring_the_base_change_nothing(stage, dtype, trainers, world, folders, prompts, tmp_path):
     folder, ranks = folders["qwen"], trainers.ranks
