@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
+from running import harness, ok
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
@@ -224,17 +223,7 @@ def test_broken_files_are_one_line(made, tmp_path, cut):
 
 @pytest.mark.slow
 def test_command(made, tmp_path):
-    command = [
-        sys.executable,
-        "-c",
-        "from harness.cli import main; main()",
-        "convert",
-        str(made["gemma"][2]),
-        str(tmp_path / "out"),
-    ]
-    first = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120, check=False)
-    assert first.returncode == 0, first.stderr
-    assert json.loads(first.stdout)["vocabulary"] == made["gemma"][0].get_vocab_size()
-    again = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (again.returncode, again.stdout) == (2, "")
-    assert again.stderr.strip().endswith("exists already")
+    command = ("convert", made["gemma"][2], tmp_path / "out")
+    assert json.loads(ok(*command, "--json"))["vocabulary"] == made["gemma"][0].get_vocab_size()
+    code, out, err = harness(*command)
+    assert (code, out, err.strip().endswith("exists already")) == (2, "", True)
