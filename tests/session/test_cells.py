@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import rerun
-from running import TABLES, cell, ingested, rows, run, weights, with_condition
+from running import TABLES, cell, installed, rows, run, weights, with_condition
 
 from harness.engines.embedded.plugin import Embedded
 from harness.errors import SuiteError
@@ -21,7 +20,6 @@ from harness.phases import Interrupted
 from harness.session.cell import cell as cells
 from harness.session.cell.manifests import manifest_of, state_of
 from harness.session.policy import micro_spec
-from harness.session.single.rescoring import rescore_results
 from harness.session.single.standalone import evaluate_checkpoint
 from harness.session.suite.prepare import prepare
 from harness.store.journal import read_journal
@@ -32,6 +30,7 @@ from harness.tasks.registry import get_task
 
 
 def test_every_regime_trains_and_is_evaluated(finished):
+    reference, firsts = weights(finished, "independent"), list[list[tuple[object, ...]]]()
     for c in finished.cells:
         assert state_of(finished.folder / c.key) == ("done", "", 1)
         steps = rows(finished, c, "steps")
@@ -42,22 +41,18 @@ def test_every_regime_trains_and_is_evaluated(finished):
         assert {r["step"] for r in rows(finished, c, "curves")} == {0, 2, 4}
         asked = {r["doc_id"] for r in rows(finished, c, "samples")}
         assert {name.partition(":")[0] for name in asked} == set(SKILLS), "a limit of six asks of every skill"
+        firsts.append([(r["policy"], r["right"], r["generated_tokens"]) for r in steps[:2]])
+        if c.variant.name not in ("independent", "sgt", "graft"):
+            assert reference != weights(finished, c.variant.name), c.label
+    assert all(first == firsts[0] for first in firsts), "regimes of a seed share their first samples"
 
 
-def test_drift_of_the_sampler_is_kept_per_step_and_added_up(finished):
+def test_drift_of_the_sampler_is_kept_per_step(finished):
     """On one engine only rounding; steps in which nothing of one's own was learnt have none."""
     steps = [row for c in finished.cells for row in rows(finished, c, "steps")]
     drifts = [(r["sampler_drift"], r["sampler_drift_p99"], r["sampler_drift_outside"]) for r in steps]
     assert all(d == (None,) * 3 or (0 <= d[0] <= d[1] < 1e-4 and d[2] == 0) for d in drifts)
     assert any(mean and mean < high for mean, high, _ in drifts), "rounding is seen"
-    with ingested(finished.folder.parent) as store:
-        totals = store.query("SELECT * FROM totals JOIN cells USING (suite, cell) WHERE kind = 'cell'").to_pylist()
-    assert len(totals) == 2 * len(finished.cells)
-    own = {c.key: rows(finished, c, "steps") for c in finished.cells}
-    for row in totals:
-        found = [r["sampler_drift"] for r in own[row["cell"]] if r["policy"] == row["policy"]]
-        known = [drift for drift in found if drift is not None]
-        assert row["sampler_drift"] == (pytest.approx(sum(known) / len(known)) if known else None)
 
 
 def test_a_variant_chooses_its_old_log_probabilities_and_their_correction(suite_file, tmp_path):
@@ -75,20 +70,6 @@ def test_a_variant_chooses_its_old_log_probabilities_and_their_correction(suite_
     assert {(r["ratio_mean"], r["ratio_second"]) for r in plain + corrected} == {(1.0, 1.0)}
     assert all(r["ratio_second"] != 1.0 for r in theirs)
     assert all(0 < abs(a["loss"] - b["loss"]) < 1e-3 for a, b in zip(plain, corrected, strict=True))
-
-
-def test_regimes_of_a_seed_share_their_first_samples(finished):
-    first = [
-        [(r["policy"], r["right"], r["generated_tokens"]) for r in rows(finished, c, "steps")[:2]]
-        for c in finished.cells
-    ]
-    assert all(f == first[0] for f in first)
-
-
-def test_regimes_differ_where_they_learn(finished):
-    reference = weights(finished, "independent")
-    for name in ("prp", "xgrpo", "hacpo", "naive", "sapo", "ftis"):
-        assert reference != weights(finished, name), name
 
 
 def test_what_travels_is_what_the_regime_shares(finished):
@@ -155,38 +136,26 @@ def test_a_stored_cell_runs_again_to_its_rows(finished, tmp_path):
     }
 
 
-def test_rescoring_changes_nothing_while_the_verifier_is_the_same(finished):
-    report = rescore_results(finished.folder.parent, "tiny")
-    assert report.samples == 9 * 2 * 6 * 3
-    assert report.changes == ()
-
-
-def refusals(prepared):
-    found: Counter[str] = Counter()
-    for row in rows(prepared, prepared.cells[0], "exchanges"):
-        if not row["accepted"]:
-            found[row["reason"]] += max(1, row["messages"])
-    return found
-
-
 @pytest.mark.parametrize(
-    ("condition", "regime", "reason"),
+    ("condition", "regime", "reason", "settings"),
     [
-        ("{kind: lying}", "sgt", "unverified"),
-        ("{kind: spamming}", "prp", "quota"),
+        ("{kind: lying}", "sgt", "unverified", []),
+        ("{kind: lying}", "sgt", "", ["sharing.defences.reverify=false"]),
+        ("{kind: spamming}", "prp", "quota", ["training.steps=2"]),
     ],
 )
-def test_a_bad_peer_is_refused_and_the_cell_finishes(suite_file, tmp_path, condition, regime, reason):
-    prepared = run(with_condition(suite_file, condition), tmp_path, ["training.steps=2"], only=f"*/{regime}/*")
-    assert refusals(prepared)[reason] > 0
-    assert len(rows(prepared, prepared.cells[0], "steps")) == 4
-
-
-def test_without_the_defence_a_liar_is_believed(suite_file, tmp_path):
-    file = with_condition(suite_file, "{kind: lying}")
-    prepared = run(file, tmp_path / "r", overrides=["sharing.defences.reverify=false"], only="*/sgt/*")
-    assert refusals(prepared)["unverified"] == 0
-    assert any(row["used"] and row["author"] == "b" for row in rows(prepared, prepared.cells[0], "exchanges"))
+def test_a_bad_peer_is_refused_or_believed_and_the_cell_finishes(
+    suite_file, tmp_path, condition, regime, reason, settings
+):
+    prepared = run(with_condition(suite_file, condition), tmp_path, settings, only=f"*/{regime}/*")
+    sent = rows(prepared, prepared.cells[0], "exchanges")
+    refused = {row["reason"] for row in sent if not row["accepted"]}
+    if reason:
+        assert reason in refused
+    else:
+        assert "unverified" not in refused
+        assert any(row["used"] and row["author"] == "b" for row in sent), "without the defence a liar is believed"
+    assert state_of(prepared.folder / prepared.cells[0].key)[0] == "done"
 
 
 def test_a_recording_replaces_the_peer(suite_file, tmp_path):
@@ -308,45 +277,35 @@ def test_a_base_for_each_seed(tmp_path):
 
 
 def test_each_policy_is_asked_in_its_own_style(suite_file, tmp_path):
-    settings = [
-        "groups[0].policies[0].style=few-shot",
-        "training.measure_every=0",
-        "training.kl=0.1",
-        "training.steps=2",
-    ]
+    style = "groups[0].policies[0].style=few-shot"
+    settings = [style, "training.measure_every=0", "training.kl=0.1", "training.steps=2"]
     done = run(suite_file, tmp_path / "results", settings, only="*/naive/*")
     task = get_task("micro")
     shots = task.render(Prompt("", "Q: \nA:", ""), "few-shot").removesuffix("Q: \nA:")
     assert "\\boxed" in shots
-    samples, traces = rows(done, done.cells[0], "samples"), rows(done, done.cells[0], "traces")
-    for found, who in ((samples, "policy"), (traces, "receiver")):
+    for table, who in (("samples", "policy"), ("traces", "receiver")):
+        found = rows(done, done.cells[0], table)
         asked = {name: {r["prompt"] for r in found if r[who] == name} for name in ("a", "b")}
         assert asked["a"], who
         assert all(shots[-60:] in text for text in asked["a"]), "a long one loses its beginning in evaluation"
         assert all(text.startswith("Q: ") and "boxed" not in text for text in asked["b"])
+        if table == "samples":
+            assert {text.rpartition("\n\n")[2] for text in asked["a"]} == asked["b"]
     assert {(r["policy"], r["name"]) for r in rows(done, done.cells[0], "terms")} >= {("a", "kl"), ("b", "kl")}
-    assert {r["prompt"].rpartition("\n\n")[2] for r in samples if r["policy"] == "a"} == {
-        r["prompt"] for r in samples if r["policy"] == "b"
-    }
+    raw = ["groups[0].policies[1].style=raw", "evaluation.tasks=[micro, gsm8k]"]
     words = r"policies\[1\]\.style: gsm8k \(evaluation\.tasks\[1\]\) cannot be asked raw"
     with pytest.raises(SuiteError, match=words):
-        prepare(
-            str(suite_file), tmp_path, overrides=["groups[0].policies[1].style=raw", "evaluation.tasks=[micro, gsm8k]"]
-        )
+        prepare(str(suite_file), tmp_path, overrides=raw)
 
 
-GAUGE = Path(__file__).parents[2] / "examples" / "gauge"
 GAUGED = ("training.steps=5", "training.measure_every=0", "evaluation.curve_every=0", "training.prompts=16")
 
 
 @pytest.fixture
 def gauge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    about = tmp_path / "gauge-0.1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: gauge\nVersion: 0.1.0\n")
-    (about / "entry_points.txt").write_text("[harness.regimes]\ngauge = gauge:Gauge\n")
-    for place in (GAUGE, tmp_path):
-        monkeypatch.syspath_prepend(str(place))
+    source = Path(__file__).parents[2] / "examples" / "gauge" / "gauge.py"
+    installed(tmp_path / "site", "gauge", source.read_text(), {"gauge": "Gauge"})
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
 
 
 @pytest.mark.timeout(400)
@@ -373,8 +332,6 @@ def test_contract_and_the_weight_that_it_chooses(gauge: None) -> None:
     assert regime._weight() == FIRST
     regime._seen.update(weight=0.1, now=0.25, taught=0.25, peak=0.5)
     regime.learnt(Measured(own=2.0, peer=0.05, cosine=-0.1))
-    weight = regime._weight()
-    assert weight * 0.5 * (0.05 / (0.1 * 0.25)) == pytest.approx(0.5 * 2.0), (
-        "at its highest r the share of the own norm"
-    )
+    at_its_highest = regime._weight() * 0.5 * (0.05 / (0.1 * 0.25))
+    assert at_its_highest == pytest.approx(0.5 * 2.0), "the share of the own norm"
     assert regime._seen["below"] == 1
