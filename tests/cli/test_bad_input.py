@@ -190,6 +190,7 @@ def test_printed_commands_are_quoted(tmp_path: Path) -> None:
 def test_it_is_refused_before_libraries_are_imported(folder: Path) -> None:
     code = """
 import atexit, sys
+from harness.cli import main
 sys.argv = ["harness", "eval", "ck"]
 atexit.register(lambda: print([m for m in ("torch", "transformers", "lm_eval") if m in sys.modules]))
 main()

@@ -102,7 +102,8 @@ def test_ledger_steps_and_terms_agree_on_what_was_used(finished):
 def test_without_peers_every_regime_is_its_baseline(finished, suite_file, tmp_path):
     without = ["sharing.direction=none", "evaluation.k=0", "evaluation.limit=1", "evaluation.curve_every=0"]
     alone = run(suite_file, tmp_path / "results", [*without, "regimes[0].objective=gspo"], "*/independent/*")
-    silent = run(suite_file, tmp_path / "none", without)
+    regimes = "regimes=[independent, prp, xgrpo, sgt, hacpo, naive, graft, sapo, ftis, {regime: copd, ratio: 0}, core]"
+    silent = run(suite_file, tmp_path / "none", [regimes, *without])
     for c in silent.cells:
         reference = (alone, "independent") if c.variant.name == "hacpo" else (finished, "independent")
         assert weights(silent, c.variant.name) == weights(*reference), c.label
@@ -223,21 +224,9 @@ def test_within_the_staleness_nobody_waits_and_nothing_is_lost(suite_file, tmp_p
     sent = rows(prepared, found, "exchanges")
     assert {r["reason"] for r in sent} <= {"", "residual"}  # none late, stale or ahead
     assert all(0 <= r["step"] - r["made"] <= 2 for r in sent)
-    heard = {(r["author"], r["receiver"], r["made"]) for r in sent}
-    assert heard >= {(a, b, s) for a, b in ("ab", "ba") for s in range(1, 5)}
-    assert len(sent) == len({(r["author"], r["receiver"], r["made"], r["prompt_id"], r["index"]) for r in sent})
-
-
-def test_a_silent_peer_is_waited_for_once_and_no_longer_than_the_deadline(suite_file, tmp_path, threads):
-    overrides = ["sharing.max_staleness=1", "sharing.deadline_seconds=0.5", "training.steps=3"]
-    prepared = run(
-        with_condition(suite_file, "{kind: silent, start: 2}"), tmp_path / "r", overrides=overrides, only="*/naive/*"
-    )
-    sent = rows(prepared, cell(prepared, "naive"), "exchanges")
-    late = [(r["receiver"], r["step"]) for r in sent if r["reason"] == "late"]
-    assert late
-    assert {receiver for receiver, _ in late} == {"a"}
-    assert len(rows(prepared, cell(prepared, "naive"), "steps")) == 6
+    heard = [(r["author"], r["receiver"], r["made"], r["prompt_id"], r["index"]) for r in sent]
+    assert {one[:3] for one in heard} >= {(a, b, s) for a, b in ("ab", "ba") for s in range(1, 5)}
+    assert len(heard) == len(set(heard))
 
 
 @pytest.mark.parametrize("direction", ["strong_to_weak", "weak_to_strong"])

@@ -93,39 +93,6 @@ def test_both_rounds_count_as_rollouts_and_are_told_apart(finished: Prepared) ->
     assert used, "an answer that stands as a hint behind a gradient is used"
 
 
-def test_hinted_questions_are_sampled_in_the_second_round_alone(
-    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not in the learning curve, not in an evaluation; the hint holds neither the gold nor the peer's answer."""
-    from harness.engines.embedded.engine import EmbeddedEngine
-
-    sample, second, inside = EmbeddedEngine.sample, learners.second_round, [0]
-    hinted: list[tuple[int, str, str]] = []
-
-    def watched(self: Any, prompts: Any, seeds: Any, sampling: Any) -> Any:
-        hinted.extend((inside[0], p.text, p.gold) for p in prompts if p.of or p.id.endswith("/hinted"))
-        return sample(self, prompts, seeds, sampling)
-
-    def round_b(*arguments: Any) -> list[Group]:
-        inside[0] += 1
-        try:
-            return second(*arguments)
-        finally:
-            inside[0] -= 1
-
-    monkeypatch.setattr(EmbeddedEngine, "sample", watched)
-    monkeypatch.setattr(cells, "second_round", round_b)
-    short = ["training.steps=2", "training.measure_every=0", "evaluation.limit=2", "evaluation.curve_prompts=1"]
-    run(suite_file, tmp_path, [*HOT, *short], only="*/core/*")
-    assert hinted
-    for depth, text, gold in hinted:
-        question, _, hint = text.partition("A:")
-        assert depth == 1
-        assert question.startswith("Q: ")
-        assert hint.strip()
-        assert gold not in hint.replace("=", " ").split()
-
-
 @pytest.mark.parametrize("family", ["llama", "qwen"])
 def test_a_hint_opens_no_turn_and_keeps_its_length(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer's text is cut before what the tokenizer would read as a control token, and after so many tokens."""
@@ -186,58 +153,42 @@ def test_a_scorer_that_is_stale_silent_or_spams_is_refused_and_the_cell_finishes
     suite_file: Path, tmp_path: Path, condition: str, reason: str, before: int
 ) -> None:
     prepared = run(with_condition(suite_file, condition), tmp_path / "r", [*HOT, "evaluation.limit=2"], only="*/copd/*")
-    found = rows(prepared, prepared.cells[0], "exchanges")
-    assert any(r["reason"] == reason and r["author"] == "b" and not r["accepted"] for r in found)
-    steps = [r for r in rows(prepared, prepared.cells[0], "steps") if r["policy"] == "a"]
-    assert len(steps) == 4
-    assert sum(r["peer_used"] > 0 for r in steps) == before
-    terms = {r["step"]: r["name"] for r in rows(prepared, prepared.cells[0], "terms") if r["policy"] == "a"}
-    assert [terms[s] for s in (1, 2, 3, 4)] == ["distil"] * before + ["own"] * (4 - before), "without scores GRPO"
+    (one,) = prepared.cells
+    refused = {(r["reason"], r["author"]) for r in rows(prepared, one, "exchanges") if not r["accepted"]}
+    assert (reason, "b") in refused
+    assert [r["peer_used"] > 0 for r in rows(prepared, one, "steps") if r["policy"] == "a"].count(True) == before
+    terms = [r["name"] for r in rows(prepared, one, "terms") if r["policy"] == "a"]
+    assert terms == ["distil"] * before + ["own"] * (4 - before), "without scores GRPO"
 
 
-def test_a_lying_scorer_is_believed_and_moves_the_learner(finished: Prepared, suite_file: Path, tmp_path: Path) -> None:
-    """It finds every answer certain: every advantage is -beta log pi_old, none negative."""
-    file = with_condition(suite_file, "{kind: lying}")
-    prepared = run(file, tmp_path / "r", [*HOT, "training.steps=1"], only="*/copd/*")
-    loss = {r["policy"]: r["loss"] for r in rows(prepared, prepared.cells[0], "terms")}
-    honest = {r["policy"]: r["loss"] for r in rows(finished, cell(finished, "copd"), "terms") if r["step"] == 1}
-    assert loss["b"] == honest["b"]
-    assert loss["a"] < 0 < honest["a"]
-
-
-def test_one_direction_asks_against_it(suite_file: Path, tmp_path: Path) -> None:
-    """Scores flow from author to receiver, so only the receiver drafts."""
-    edge = [*HOT, "training.steps=1", "sharing.direction=edges", "sharing.edges=[[b, a]]"]
-    prepared = run(suite_file, tmp_path, edge, only="*/copd/*")
+def test_a_lying_scorer_is_believed_and_one_direction_asks_against_it(
+    finished: Prepared, suite_file: Path, tmp_path: Path
+) -> None:
+    """A liar finds every answer certain: every advantage is -beta log pi_old, none negative. Only a receiver drafts."""
+    short = [*HOT, "training.steps=1", "sharing.direction=edges", "sharing.edges=[[b, a]]"]
+    prepared = run(with_condition(suite_file, "{kind: lying}"), tmp_path / "r", short, only="*/copd/*")
     found = {(r["kind"], r["author"], r["receiver"]) for r in rows(prepared, prepared.cells[0], "exchanges")}
     assert found == {("draft", "a", "b"), ("scores", "b", "a")}
-    assert {r["policy"]: r["name"] for r in rows(prepared, prepared.cells[0], "terms")} == {"a": "distil", "b": "own"}
+    terms = rows(prepared, prepared.cells[0], "terms")
+    assert {r["policy"]: r["name"] for r in terms} == {"a": "distil", "b": "own"}
+    honest = {r["policy"]: r["loss"] for r in rows(finished, cell(finished, "copd"), "terms") if r["step"] == 1}
+    assert terms[0]["loss"] < 0 < honest["a"]
 
 
 def test_a_plan_counts_scores_and_the_second_round(suite_file: Path, tmp_path: Path) -> None:
-    prepared = prepare(str(suite_file), tmp_path, overrides=[REGIMES])
-    work = {c.variant.name: demand(c).workload for c in prepared.cells}
-    assert (work["independent"].scored, work["copd"].scored, work["core"].scored) == (0.0, 1.0, 0.0)
-    assert (work["independent"].again, work["copd"].again, work["core"].again) == (0.0, 0.0, 0.25)
+    regimes = "regimes=[independent, {regime: copd, ratio: 0}, core, {regime: core, name: short, tokens: 5}]"
+    prepared = prepare(str(suite_file), tmp_path, overrides=[regimes])
     policy = prepared.cells[0].group.policies[0]
-    lengths = {c.variant.name: questions.measured(policy, Path(policy.model), c.evaluation, c) for c in prepared.cells}
-    assert lengths["core"].prompt == lengths["independent"].prompt + 2 * 12, (
-        "a hint is at most as long as a peer's answer"
-    )
-    assert lengths["core"].longest == max(lengths["independent"].longest, lengths["core"].prompt + 12)
-    short = prepare(str(suite_file), tmp_path, overrides=["regimes=[independent, {regime: core, tokens: 5}]"])
-    assert questions.measured(policy, Path(policy.model), short.cells[1].evaluation, short.cells[1]).prompt == (
-        lengths["independent"].prompt + 5
-    )
-
-
-def test_without_peers_both_are_grpo_bit_for_bit(suite_file: Path, tmp_path: Path) -> None:
-    short = ["training.steps=2", "training.measure_every=0", "evaluation.limit=2", "sharing.direction=none"]
-    prepared = run(suite_file, tmp_path, [*HOT, *short])
-    for regime in ("copd", "core"):
-        assert weights(prepared, regime) == weights(prepared, "independent")
-        for table in ("steps", "exchanges", "curves", "samples"):
-            assert rows(prepared, cell(prepared, regime), table) == rows(prepared, cell(prepared, "independent"), table)
+    counted, lengths = {}, {}
+    for one in prepared.cells:
+        work = demand(one).workload
+        counted[one.variant.name] = (work.scored, work.again)
+        lengths[one.variant.name] = questions.measured(policy, Path(policy.model), one.evaluation, one)
+    assert counted == {"independent": (0.0, 0.0), "copd": (1.0, 0.0), "core": (0.0, 0.25), "short": (0.0, 0.25)}
+    plain, core = lengths["independent"], lengths["core"]
+    assert core.prompt == plain.prompt + 2 * 12, "a hint is at most as long as a peer's answer"
+    assert core.longest == max(plain.longest, core.prompt + 12)
+    assert lengths["short"].prompt == plain.prompt + 5
 
 
 def test_what_cannot_be_is_refused(suite_file: Path, tmp_path: Path) -> None:
