@@ -189,22 +189,23 @@ evaluation: {tasks: [math500], curve_every: 0}
 """
 
 
-def test_the_embedded_engine_is_planned_on_the_gpus_there_are(tmp_path):
+@pytest.mark.parametrize(
+    ("inventory", "setting", "gpus", "layout"),
+    [
+        ("1xH100-80G", "seeds=[1]", 1, {"micro_tokens": 4096}),  # 8192 tokens of the larger vocabulary do not fit
+        ("16cpu-512G", "seeds=[1]", 0, {"threads": 4}),
+        ("1xH100-80G+16cpu-512G", "engine_options.device=cpu", 0, {"threads": 4}),
+        ("1xH100-80G", "engine_options.micro_tokens=1024", 1, {}),
+    ],
+)
+def test_the_embedded_engine_is_planned_on_the_gpus_there_are(tmp_path, inventory, setting, gpus, layout):
     file = tmp_path / "hub.yaml"
     file.write_text(HUB)
-    prepared = prepare(str(file), tmp_path / "results")
-    gpu, cores = (plan_for(prepared, inventory) for inventory in ("1xH100-80G", "16cpu-512G"))
-    assert (gpu.feasible, gpu.resources.gpus_used) == (True, 1), gpu.shortfall
-    assert gpu.predicted.wall_seconds < cores.predicted.wall_seconds / 4  # where a cell has its four cores
-    (tokens,) = {place_of(gpu, c).layout["a"].get("micro_tokens") for c in prepared.cells}
-    assert tokens == 4096  # 8192 tokens of the larger vocabulary do not fit
-    assert place_of(cores, prepared.cells[0]).layout["a"] == {"threads": 4}
-    on_cpu = plan_for(
-        prepare(str(file), tmp_path / "results", overrides=["engine_options.device=cpu"]), "1xH100-80G+16cpu-512G"
-    )
-    assert on_cpu.resources.gpus_used == 0
-    own = prepare(str(file), tmp_path / "results", overrides=["engine_options.micro_tokens=1024"])
-    assert "micro_tokens" not in place_of(plan_for(own, "1xH100-80G"), own.cells[0]).layout["a"]
+    prepared = prepare(str(file), tmp_path / "results", overrides=[setting])
+    plan = plan_for(prepared, inventory)
+    assert (plan.feasible, plan.resources.gpus_used) == (True, gpus), plan.shortfall
+    found = place_of(plan, prepared.cells[0]).layout["a"]
+    assert {name: found[name] for name in ("micro_tokens", "threads") if name in found} == layout
 
 
 @pytest.mark.parametrize(
@@ -273,23 +274,20 @@ def test_the_phases_of_a_cell_have_names_and_a_start_tells_where_it_begins(
     caplog.set_level("INFO", "harness")
     overrides = ["regimes=[independent]", "training.steps=2", "evaluation.limit=3"]
     prepared = prepare(str(suite_file), tmp_path, overrides=overrides)
-    (cell,), heard = prepared.cells, list[tuple[int, int, bool]]()
-
-    def start(stop: bool) -> list[tuple[int, int, bool]]:
-        heard.clear()
-        folder = prepared.folder / cell.key
+    (cell,), said = prepared.cells, list[list[tuple[int, int, bool]]]()
+    for stop in (True, False, False):
+        heard = list[tuple[int, int, bool]]()
         with Verifier(workers=1) as verifier, suppress(phases.Interrupted):
-            run_cell(cell, folder, verifier, lambda *at: heard.append((at[0], at[1], bool(at[2]))), lambda: stop)
-        return heard
-
-    assert start(stop=True) == [(0, 2, False), (1, 2, True)]
-    assert start(stop=False) == [(1, 2, False), (2, 2, True)]
-    said = [record.message for record in caplog.records]
+            hear = lambda *at, heard=heard: heard.append((at[0], at[1], bool(at[2])))  # noqa: E731
+            run_cell(cell, prepared.folder / cell.key, verifier, hear, lambda stop=stop: stop)
+        said.append(heard)
+    assert said[:2] == [[(0, 2, False), (1, 2, True)], [(1, 2, False), (2, 2, True)]]
+    assert said[2] == [], "what was evaluated is not trained again"
+    lines = [record.message for record in caplog.records]
     named = ["opening a", "training", "curve at step 0: 3 questions", "step 1/2", "step 2/2",
              "final evaluation of a", "final evaluation of b"]  # fmt: skip
-    at = [next(i for i, line in enumerate(said) if line.startswith(words)) for words in named]
+    at = [next(i for i, line in enumerate(lines) if line.startswith(words)) for words in named]
     assert at == sorted(at)
-    assert start(stop=False) == [], "what was evaluated is not trained again"
 
 
 def reporter(bases: int, cells: int, steps: int, **at: float) -> Reporter:
@@ -340,11 +338,9 @@ def test_a_command_that_takes_long_says_what_it_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.05)
-    with watched("importing"):
+    with watched("importing"), phases.phase("generating micro", 3) as generating:
+        generating.count(2)
         time.sleep(0.15)
-        with phases.phase("generating micro", 3) as generating:
-            generating.count(2)
-            time.sleep(0.15)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "importing"
     assert "generating micro 2/3" in lines

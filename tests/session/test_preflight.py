@@ -113,7 +113,8 @@ def one_of_two(folder: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("engine", ["embedded", "openrlhf"])
-def test_what_a_folder_lacks_is_named(suite, broken, breaks, words, engine):
+def test_what_a_folder_lacks_is_named(suite, broken, monkeypatch, breaks, words, engine):
+    monkeypatch.setattr("harness.session.suite.rules.cpu_bf16", lambda: "AMX")
     assert remarks(suite(broken), engine=engine) == []
     breaks(broken)
     assert refusal(suite(broken), engine=engine).startswith(f"groups[0].policies[0].model: {broken}{words}")
@@ -148,7 +149,7 @@ def test_a_tokenizer_that_texts_cannot_be_carried_to(suite, broken):
 
 
 @pytest.mark.parametrize(
-    ("model", "setting", "words"),
+    ("named", "setting", "words"),
     [
         (
             "{}",
@@ -164,8 +165,8 @@ def test_a_tokenizer_that_texts_cannot_be_carried_to(suite, broken):
         ("micro/lama", "seeds=[1]", "groups[0].policies[0].model: unknown micro model 'micro/lama'"),
     ],
 )
-def test_what_a_model_cannot_do(suite, broken, model, setting, words):
-    assert refusal(suite(model.format(broken)), setting).startswith(words.format(broken))
+def test_what_a_model_cannot_do(suite, broken, named, setting, words):
+    assert refusal(suite(named.format(broken)), setting).startswith(words.format(broken))
     (broken / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     assert remarks(suite(broken), "groups[0].policies[0].chat=true") == []
 
@@ -257,8 +258,11 @@ def test_a_name_in_the_cache_leads_nowhere_else(suite, model, tmp_path, monkeypa
     (cache / "models" / "link").symlink_to(outside)
     monkeypatch.setenv("HARNESS_CACHE", str(cache))
     monkeypatch.setenv("HARNESS_MODELS", str(cache))
+    file = tmp_path / "sub" / "x.yaml"
+    file.parent.mkdir()
+    file.write_text(Path(suite(name)).read_text())
     with pytest.raises(SuiteError, match="is outside the folders that a suite may name"):
-        prepare(suite(name), tmp_path / "results")
+        prepare(str(file), tmp_path / "results")
 
 
 @pytest.mark.skipif(inventory.local().gpus > 0, reason="there is a CUDA device")
