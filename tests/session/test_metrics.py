@@ -6,20 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from transformers import AutoTokenizer
 
 from harness.engines.protocol import Optimisation
 from harness.exchange.exchange import Exchange
 from harness.exchange.receiving import Received, Receiver
 from harness.experience.records import Success
-from harness.learning.terms import Objective, Term, TermAnswer
+from harness.learning.terms import Term
 from harness.session.cell.step_rows import k3, step_row, term_rows, trace_rows
 from harness.store.rows import ExchangeRow, StepRow, TermRow
 from harness.suite.schema import Sharing
 from harness.tokenization.codec import TokenCodec
 
-from .hand_made import PROMPTS, STEP, TERMS, TOLD, HandMade, Told, hand_made, member_of
+from .hand_made import PROMPTS, STEP, TERMS, TOLD, HandMade, Told, hand_made
 
 NAN = float("nan")
 PHASES = ("generate", "verify", "exchange", "score", "train")
@@ -138,36 +137,6 @@ def test_update(step: HandMade, row: StepRow) -> None:
     assert np.isnan(row.generate_seconds)
 
 
-def test_gradients_apart(folders: dict[str, Path]) -> None:
-    learner = member_of(folders["llama"])
-    engine, eos = learner.engine, learner.engine.tokenizer.eos_token_id
-    tokens = {"own": [*engine.tokenizer.encode("12"), eos], "peer": [*engine.tokenizer.encode("71"), eos]}
-    prompt = PROMPTS["solved"]
-    ids = engine.tokenizer.encode(prompt.text)
-    gradients = {}
-    for source, answer in tokens.items():
-        logits = engine.model(torch.tensor([ids + answer])).logits[0, len(ids) - 1 : -1]
-        logits[:, engine.tokenizer.pad_token_id] = float("-inf")
-        logp = logits.log_softmax(-1)[torch.arange(len(answer)), torch.tensor(answer)]
-        # The token average is over both answers' tokens; imitation's is over the answer's own, and over one prompt.
-        loss = -2.0 * logp.sum() / len(answer) if source == "own" else -0.1 * logp.mean()
-        found = torch.autograd.grad(loss, list(engine.model.parameters()))
-        gradients[source] = torch.cat([g.flatten() for g in found]).double()
-    own, peer = gradients["own"], gradients["peer"]
-    one = TermAnswer(prompt.id, np.array(tokens["own"], np.int32), 2.0)
-    other = TermAnswer(prompt.id, np.array(tokens["peer"], np.int32), 1.0, origin=("b", 0))
-    terms = [
-        Term("own", "own", Objective(), (one,)),
-        Term("imitation", "peer", Objective(form="nll", aggregation="prompt"), (other,), weight=0.1),
-    ]
-    report = engine.update([prompt], terms, Optimisation(learning_rate=0.0, measure=True))
-    assert report.own_gradient_norm == pytest.approx(float(own.norm()), rel=1e-3)
-    assert report.peer_gradient_norm == pytest.approx(float(peer.norm()), rel=1e-3)
-    assert report.own_peer_cosine == pytest.approx(float(own @ peer / own.norm() / peer.norm()), abs=1e-3)
-    assert report.gradient_norm == pytest.approx(float((own + peer).norm()), rel=1e-3)
-    assert [t.gradient_norm for t in report.terms] == [report.own_gradient_norm, report.peer_gradient_norm]
-
-
 def test_terms(step: HandMade) -> None:
     rows = {r.name: r for r in term_rows("a", STEP, step.report)}
     assert list(rows) == list(TERMS)
@@ -244,8 +213,10 @@ def test_marks_that_the_receiver_reads_as_letters_are_counted(step: HandMade) ->
 
 
 def test_without_peers_nothing_is_measured_of_them(step: HandMade) -> None:
-    report = step.learner.engine.update(list(PROMPTS.values()), step.terms[:1], Optimisation(learning_rate=0.0))
+    optimisation = Optimisation(learning_rate=0.0, measure=True)
+    report = step.learner.engine.update(list(PROMPTS.values()), step.terms[:1], optimisation)
     row = step_row(step.learner, STEP, step.own, [], Received(), step.terms[:1], report, NAN, NAN)
+    assert row.own_gradient_norm == pytest.approx(row.gradient_norm, rel=1e-3)
     absent = [row.weight_second_moment, row.effective_sample_size, row.clipped_share, row.refused_share]
     assert np.isnan(absent).all()
     assert (row.peer_received, row.peer_used, row.prompts_rescued, row.peer_only_support_share) == (0, 0, 0, 0.0)

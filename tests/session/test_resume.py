@@ -42,7 +42,7 @@ def worker_of(results: Path, words: str, process: subprocess.Popen[str]) -> tupl
 @pytest.mark.slow_but("hacpo")
 @pytest.mark.parametrize(
     ("regime", "moment"),
-    [("hacpo", "stopped"), ("sgt", "stopped"), ("hacpo", "before"), ("sgt", "after")],
+    [("hacpo", "stopped"), ("sgt", "before"), ("hacpo", "after")],
 )
 def test_an_interrupted_cell_resumes_exactly(
     finished: Prepared, suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, regime: str, moment: str
@@ -182,7 +182,7 @@ def test_where_flock_fails_a_run_works_and_a_killed_one_goes_on(suite_file: Path
     source.write_text("#include <errno.h>\nint flock(int fd, int op) { errno = ENOLCK; return -1; }\n")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
     env, results = {"LD_PRELOAD": str(library)}, tmp_path / "results"
-    command = ["run", suite_file, "--results", results, "--jobs", 1, "--set", "regimes=[independent, hacpo]"]
+    command = ["run", suite_file, "--results", results, "--jobs", 1, "--set", "regimes=[independent]"]
     first = start(*command, env=env)
     wait_until(lambda: any(results.glob("tiny/*/resume/step-*")), first)
     first.send_signal(signal.SIGSTOP)  # so that it is not over before the next one asks
