@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import harness.engines.vocabulary  # noqa: F401  its libraries' import is no part of the time
 from harness import cli
 from harness.session.suite.rules import VARIABLE
 
@@ -205,7 +206,7 @@ ARGUMENTS: dict[str, list[str]] = {
 }  # fmt: skip
 
 
-NAMES = ["a" * 300 + ".yaml", "a" * 5000, "/dev/null/x.yaml", "x.yaml/", "\udcff.yaml", "a\nb.yaml", f"{ESC}.yaml", "", " ", "..", "/", "~"]  # fmt: skip
+NAMES = ["a" * 300 + ".yaml", "a" * 5000, "/dev/null/x.yaml", "none.yaml/", "\udcff.yaml", "a\nb.yaml", f"{ESC}.yaml", "", " ", "..", "/", "~"]  # fmt: skip
 ARGUMENTS |= {f"a name of nothing: {ascii(name)[:30]}": ["plan", name] for name in NAMES}
 
 
@@ -229,8 +230,6 @@ CONFIGS: dict[str, tuple[str, bytes]] = {
 
 @pytest.mark.parametrize("case", CONFIGS)
 def test_a_models_config(place: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
-    import harness.engines.vocabulary  # noqa: F401  its libraries' import is no part of the time
-
     words, content = CONFIGS[case]
     (place / "model").mkdir()
     (place / "model" / "config.json").write_bytes(content)
