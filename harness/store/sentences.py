@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from harness.statistics.comparison import ALONE, DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, MOST_SEEDS, WITHHELD
@@ -51,16 +51,13 @@ def sentence(found: Ranking) -> str:
     for rank in compared:
         families.setdefault(str(rank.baseline), []).append(rank)
     order = sorted(families, key=lambda baseline: (", " in baseline, baseline != found.baseline, baseline))
-    # With several baselines the table alone says between which groups a gain lies.
-    named = _ends if len(order) == 1 else _name
-    told = [_family(baseline, families[baseline], found.margin, baseline == order[0], named) for baseline in order]
+    told = [_family(baseline, families[baseline], found.margin, baseline == order[0]) for baseline in order]
     power = _power([r for r in compared if r.verdict == INCONCLUSIVE], len(seeds) > 1)
     return f"{where}, {' '.join(told)}{power}{left_out}"
 
 
-def _family(
-    baseline: str, ranks: Sequence[Rank], margin: float, first: bool, named: Callable[[Rank], str]
-) -> str:
+def _family(baseline: str, ranks: Sequence[Rank], margin: float, first: bool) -> str:
+    """first: of several baselines, for whose regimes alone it is said between which groups their gains lie."""
     over, _, settings = baseline.partition(", ")
     over = f"tuned {over}" if settings else over
     opening = f"{settings if first else settings.capitalize()}: " if settings else "" if first else f"Against {over}: "
@@ -79,7 +76,7 @@ def _family(
         if same := [r for r in ranks if r.verdict == kind]:
             several = len(same) > 1
             words = {"s": "" if several else "s", "have": "have" if several else "has", "it": "it" if parts else over}
-            words |= {"names": joined([_name(r) for r in same]), "ends": joined([named(r) for r in same]), "over": over}
+            words |= {"names": joined([_name(r) for r in same]), "ends": joined([_ends(r) if first else _name(r) for r in same]), "over": over}
             parts.append(phrase.format(**words, apart=_apart(same), whom="" if parts else whom))
     return f"{opening}{'; '.join(parts)}."
 
