@@ -21,4 +21,4 @@ def prompts():
 
 @pytest.fixture(scope="session", params=FAMILIES)
 def folder(request, shared):
-    return shared(f"policy-{request.param}", partial(tiny_policy, family=request.param))
+    return shared(f"engine-policy-{request.param}", partial(tiny_policy, family=request.param))

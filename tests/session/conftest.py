@@ -50,7 +50,7 @@ def _train(family: str, folder: Path) -> None:
 @pytest.fixture(scope="session")
 def folders(shared: Callable[[str, Callable[[Path], object]], Path]) -> dict[str, Path]:
     return {
-        family: shared(f"policy-{family}", lambda folder, family=family: _train(family, folder))  # type: ignore[misc]
+        family: shared(f"session-policy-{family}", lambda folder, family=family: _train(family, folder))  # type: ignore[misc]
         for family in ("llama", "qwen")
     }
 
