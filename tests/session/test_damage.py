@@ -7,21 +7,22 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import here, run
+from running import Run, here, run
 from synthetic_results import REGIMES, write_results
+from typer.testing import CliRunner
 
+from harness.cli.app import app
 from harness.errors import CheckpointError, StoreError
 from harness.phases import Interrupted
 from harness.session.cell import resume_point
 from harness.session.cell.exchanges import ExchangeState
 from harness.session.suite.prepare import prepare
-from harness.store.manifest import Manifest, PolicyEntry, read_manifest, read_suite, suite_files, write_manifest
+from harness.store.manifest import read_manifest, read_suite, suite_files
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference
 from harness.store.remarks import missing
@@ -31,6 +32,13 @@ from .conftest import SUITE
 ROOT = Path(__file__).parents[2]
 SHORT = [("[independent, prp, xgrpo, sgt, hacpo, naive, graft, sapo, ftis]", "[independent, naive]"), ("steps: 4", "steps: 1"),
          ("curve_every: 2, ", "curve_every: 0, "), ("measure_every: 2", "measure_every: 0")]  # fmt: skip
+
+
+def called(*words: object) -> Run:
+    done = CliRunner().invoke(app, list(map(str, words)))
+    error = done.exception
+    said = f"harness: {error}\n" if error is not None and not isinstance(error, SystemExit) else ""
+    return done.exit_code, done.stdout, done.stderr + said
 
 
 def flip(file: Path) -> Path:
@@ -45,7 +53,7 @@ def flip(file: Path) -> Path:
 
 def table(results: Path, suite: str = "tiny") -> tuple[list[dict[str, Any]], str]:
     """Its rows without times, and what was said beside them."""
-    code, out, err = here("show", suite, "--results", results, "--format", "json")
+    code, out, err = called("show", suite, "--results", results, "--format", "json")
     assert code == 0, err
     return [
         {k: v for k, v in row.items() if "seconds" not in k and k != "cost"} for row in json.loads(out)["rows"]
@@ -72,6 +80,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path])
     return file, place / "results"
 
 
+def everywhere(results: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The remedies of `show`, which are those of `status` and `doctor` too."""
+    monkeypatch.setenv("COLUMNS", "1000")
+    said = [remedies("".join(called(*words, "tiny", "--results", results)[1:])) for words in (["show"], ["doctor"])]
+    assert said[0] == said[1]
+    return said[0]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_damaged_base_checkpoints_are_measured_again(
@@ -87,14 +103,11 @@ def test_damaged_base_checkpoints_are_measured_again(
     for folder in (second, torn):
         flip(folder / "manifest.json")
     words = {f"remove {folder} and run the suite again" for folder in (first, lost)}
-    monkeypatch.setenv("COLUMNS", "1000")
-    for command in ("show", "doctor"):
-        said = here(command, "tiny", "--results", results)
-        assert remedies(said[1] + said[2]) == {*words, "run the suite again"}, command
+    assert everywhere(results, monkeypatch) == {*words, "run the suite again"}
     prepared = prepare(str(file), results).looked()
     assert {base.key for base in prepared.missing()} == {first.name, second.name}
     said = {
-        cell["key"]: cell for cell in json.loads(here("status", "tiny", "--results", results, "--json")[1])["cells"]
+        cell["key"]: cell for cell in json.loads(called("status", "tiny", "--results", results, "--json")[1])["cells"]
     }
     assert {said[folder.name]["state"] for folder in (lost, torn)} == {"failed"}
     assert said[lost.name]["reason"].endswith(f"remove {lost} and run the suite again")
@@ -105,7 +118,7 @@ def test_damaged_base_checkpoints_are_measured_again(
     assert (code, remedies(err)) == (1, words), "`run` alone heals no journal, and loses nothing"
     suite = flip(results / "tiny" / "suite.json")
     for command in ("show", "status"):
-        code, _, err = here(command, "tiny", "--results", results)
+        code, _, err = called(command, "tiny", "--results", results)
         assert (code != 0, remedies(err)) == (True, {f"remove {suite} and run the suite again"}), err
     for folder in (first, lost):
         shutil.rmtree(folder)
@@ -127,34 +140,34 @@ def imported(tmp_path: Path) -> Path:
 
 def test_one_damaged_manifest_is_one_failed_cell(imported: Path) -> None:
     """Item 22: it broke `status` and every `logs`; of two one was named."""
-    folder, suite = imported / "smoke@lab.v1", ("smoke@lab.v1", "--results", imported)
-    cells = [folder / key for key in read_suite(folder).cells]
+    folder = imported / "smoke@lab.v1"
+    cells = [imported / "smoke@lab.v1" / key for key in read_suite(folder).cells]
     (cells[0] / "log").write_text("phase: training\n")
-    named, damaged = read_manifest(cells[0]), cells[1:3]
-    for cell in damaged:
-        flip(cell / "manifest.json")
-    states = {one["key"]: one for one in json.loads(here("status", *suite, "--json")[1])["cells"]}
-    assert {key for key, one in states.items() if one["state"] == "done"} == {c.name for c in cells} - {
-        c.name for c in damaged
-    }
-    for cell in damaged:
-        assert states[cell.name]["reason"].endswith(f"; remove {folder} and import it again")
-        assert cell.name in here("status", *suite)[1]
+    named = read_manifest(cells[0])
+    for damaged in cells[1:3]:
+        flip(damaged / "manifest.json")
+    out = called("status", "smoke@lab.v1", "--results", imported, "--json")[1]
+    states = {cell["key"]: (cell["state"], cell["reason"]) for cell in json.loads(out)["cells"]}
+    assert {key for key, (state, _) in states.items() if state == "done"} == {c.name for c in [cells[0], *cells[3:]]}
+    for damaged in cells[1:3]:
+        assert states[damaged.name][1].endswith(f"; remove {folder} and import it again")
+        assert damaged.name in called("status", "smoke@lab.v1", "--results", imported)[1]
     with Snapshot(imported) as snapshot:
-        assert {one.key for one in missing(snapshot, "smoke@lab.v1")} == {c.name for c in damaged}
-    assert "phase: training" in here("logs", f"{named.group}/{named.regime}/{named.seed}", *suite)[1]
+        assert {one.key for one in missing(snapshot, "smoke@lab.v1")} == {c.name for c in cells[1:3]}
+    label = f"{named.group}/{named.regime}/{named.seed}"
+    assert "phase: training" in called("logs", label, "smoke@lab.v1", "--results", imported)[1]
 
 
 def test_a_suite_is_rescored_by_its_name(imported: Path, tmp_path: Path) -> None:
     """Item 23: a file's own name, and a dot in an origin."""
-    assert "8 cells" in here("rescore", "smoke@lab.v1", "--results", imported)[1]
+    assert "8 cells" in called("rescore", "smoke@lab.v1", "--results", imported)[1]
     write_results(
         imported, "other", regimes=REGIMES[:1], groups={"duo": ("llama", "qwen")}, seeds=(1,), steps=2, questions=4
     )
     file = tmp_path / "bar.yaml"
     file.write_text("name: other\n" + (ROOT / "suites" / "smoke.yaml").read_text())
-    assert "3 cells" in here("rescore", file, "--results", imported)[1]
-    code, _, err = here("rescore", "nothing", "--results", imported)
+    assert "3 cells" in called("rescore", file, "--results", imported)[1]
+    code, _, err = called("rescore", "nothing", "--results", imported)
     assert (code != 0, "no results of a suite 'nothing'" in err) == (True, True)
 
 
@@ -169,61 +182,56 @@ def test_damaged_shipped_results_come_back_from_git(tmp_path: Path, monkeypatch:
     for words in (["init", "-q"], ["add", "-f", str(place)], ["commit", "-qm", "results"]):
         subprocess.run([*git, *words], check=True)
     flip(place / "samples.parquet")
-    said = {}
-    for word in ("show", "doctor", "status"):
-        said[word] = " ".join("".join(here(word, "quickstart@reference", "--results", results)[1:]).split())
-    found = re.search(r"; (git -C [^;]* restore \.)", said["show"])
-    assert found is not None, said["show"]
-    command = found[1]
-    assert all(command in text and "remove" not in text for text in said.values()), said
-    assert said["doctor"].count(command) == 1, "once for the suite"
+    said = [
+        "".join(called(word, "quickstart@reference", "--results", results)[1:]) for word in ("show", "doctor", "status")
+    ]
+    found = {re.search(r"; (git -C .* restore \.)$", " ".join(text.split()), re.MULTILINE) for text in said[:1]}
+    (command,) = [match[1] for match in found if match is not None]
+    assert all(command in text and "remove" not in text for text in said), said
+    assert said[1].count(command) == 1, "once for the suite"
     subprocess.run(command, shell=True, check=True)
     assert table(results, "quickstart")[0] == whole
+    assert called("doctor", "quickstart@reference", "--results", results)[0] in {0, 1}
     (place / "suite.json").write_text("{}")
     with pytest.raises(StoreError, match="altered"):
         read_reference(place)
     os.utime(place)
-    assert command in here("doctor", "quickstart@reference", "--results", results)[1]
+    assert command in called("doctor", "quickstart@reference", "--results", results)[1]
 
 
-def test_a_damaged_file_of_an_altered_run_leaves_the_table(imported: Path) -> None:
+def test_a_damaged_file_of_an_altered_run_leaves_the_table(imported: Path, tmp_path: Path) -> None:
     """Item 22: the others of the folder are shown."""
     folder = imported.joinpath("smoke@lab.v1").rename(imported / "mine")
-    altered = Path(shutil.copy(folder / "suite.json", folder / "altered-00.json"))
-    assert len(suite_files(folder)) == 2
-    flip(altered)
-    code, out, err = here("show", "mine", "--results", imported)
-    assert (code, "independent" in out) == (0, True)
-    assert remedies(err) == {f"remove {altered} and run the suite again"}
+    shutil.copy(folder / "suite.json", folder / "altered-00.json")
+    before = suite_files(folder)
+    flip(folder / "altered-00.json")
+    code, out, err = called("show", "mine", "--results", imported)
+    assert (code, len(before)) == (0, 2)
+    assert "independent" in out
+    words = remedies(err)
+    assert words == {f"remove {folder / 'altered-00.json'} and run the suite again"}
+    (folder / "altered-00.json").unlink()
+    assert remedies(called("show", "mine", "--results", imported)[2]) == set()
 
 
-def unnoticed(file: Path, read: Callable[[], object]) -> list[int]:
-    """The places at which an altered byte of it goes unnoticed."""
-    data, whole, found = file.read_bytes(), read(), list[int]()
+def test_every_altered_byte_of_a_resume_point_is_noticed(tmp_path: Path) -> None:
+    """Item 27: weights were sealed, `session.json` was not. Older ones, without a seal, are read."""
+    state = ExchangeState(b"x", {"a": b"y"})
+    place = resume_point.save(tmp_path, "k", 6, [], state)
+    file, whole = place / "session.json", resume_point.read(place)
+    assert (whole.step, whole.key) == (6, "k")
+    data, unnoticed = file.read_bytes(), []
     for at in range(0, len(data), 3):
         altered = bytearray(data)
         altered[at] ^= 1 << at % 7
         file.write_bytes(altered)
-        with suppress(CheckpointError, StoreError):
-            found += [] if read() == whole else [at]
-    file.write_bytes(data)
-    return found
-
-
-def test_every_altered_byte_of_a_resume_point_and_a_manifest_is_noticed(tmp_path: Path) -> None:
-    """Item 27: weights were sealed, `session.json` was not. Older ones, without a seal, are read."""
-    place = resume_point.save(tmp_path, "k", 6, [], ExchangeState(b"x", {"a": b"y"}))
-    file, whole = place / "session.json", resume_point.read(place)
-    assert (whole.step, whole.key) == (6, "k")
-    assert unnoticed(file, lambda: resume_point.read(place)) == []
-    plain = json.loads(file.read_text())
+        with suppress(CheckpointError):
+            unnoticed += [] if resume_point.read(place) == whole else [at]
+    assert unnoticed == []
+    plain = json.loads(data)
     del plain["checksum"]
     file.write_text(json.dumps(plain))
     assert resume_point.read(place) == whole
-    policies = (PolicyEntry("a", "micro/llama"), PolicyEntry("b", "micro/qwen"))
-    manifest = Manifest(suite="s", key="k", group="pair", regime="hacpo", seed=13, policies=policies, config={"x": 1.5})
-    write_manifest(tmp_path, manifest)
-    assert unnoticed(tmp_path / "manifest.json", lambda: read_manifest(tmp_path)) == []
 
 
 @pytest.mark.slow
@@ -233,19 +241,19 @@ def test_what_was_imported_or_evaluated_alone_says_how_it_comes_back(tmp_path: P
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     write_results(theirs, "mine", regimes=REGIMES[:2], groups={"duo": ("llama", "qwen")}, steps=2, questions=4)
     take = ["import", theirs, "--origin", "lab", "--results", ours]
-    assert here(*take)[0] == 0
+    assert called(*take)[0] == 0
     whole, folder = table(ours, "mine@lab")[0], ours / "mine@lab"
     flip(next(folder.glob("[!b]*/journal/*/samples-*.arrow")))
     assert f"; remove {folder} and import it again" in table(ours, "mine@lab")[1]
     shutil.rmtree(folder)
-    assert here(*take)[0] == 0
+    assert called(*take)[0] == 0
     assert table(ours, "mine@lab") == (whole, "")
 
     evaluate = ["eval", folders["llama"], "--tasks", "micro", "--limit", 2, "--k", 1, "--results", ours]
-    assert here(*evaluate)[0] == 0
+    assert called(*evaluate)[0] == 0
     (place,) = ours.glob("evaluations/eval-*")
     flip(next(place.glob("journal/*/samples-*")))
-    (cell,) = json.loads(here("status", "evaluations", "--results", ours, "--json")[1])["cells"]
+    (cell,) = json.loads(called("status", "evaluations", "--results", ours, "--json")[1])["cells"]
     assert (cell["key"], cell["state"]) == (place.name, "failed")
     assert cell["reason"].endswith(f"; remove {place} and evaluate its checkpoint again")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,9 +17,10 @@ from harness.errors import CheckpointError, UsageError
 from harness.phases import Interrupted
 from harness.session.cell import resume_point
 from harness.session.cell.manifests import state_of
+from harness.session.single.standalone import evaluate_checkpoint
 from harness.session.suite import planning
 from harness.session.suite.planning import plan_for
-from harness.session.suite.prepare import Prepared, prepare
+from harness.session.suite.prepare import prepare
 from harness.session.suite.rules import asked
 from harness.suite.schema import Evaluation
 
@@ -33,25 +33,28 @@ def size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def kept_of(place: Path, text: str, keep: str) -> Prepared:
-    file = place / "tiny.yaml"
-    file.write_text(text)
-    return run(file, place / keep, [*SHORT, f"keep={keep}"])
-
-
 @pytest.fixture(scope="module")
-def best(suite_text, tmp_path_factory):
-    """The tiny suite's first two regimes, finished, of which the best is kept."""
-    return kept_of(tmp_path_factory.mktemp("best"), suite_text, "best")
+def kept(suite_text, tmp_path_factory):
+    """The tiny suite's first two regimes, finished, by what is kept."""
+    return finished_by_keep(suite_text, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def of_bases(suite_text, folders, tmp_path_factory):
-    """The same of the package's bases, whose answers end, by what is kept."""
+    """The same of the package's bases, whose answers end."""
     for family, folder in folders.items():
         suite_text = suite_text.replace(str(folder), str(next(SHIPPED.glob(f"{family}-*"))))
-    place = tmp_path_factory.mktemp("bases")
-    return {keep: kept_of(place, suite_text, keep) for keep in ("last", "best", "none")}
+    return finished_by_keep(suite_text, tmp_path_factory)
+
+
+def finished_by_keep(suite_text, tmp_path_factory):
+    found = {}
+    for keep in ("last", "best", "none"):
+        place = tmp_path_factory.mktemp(keep)
+        file = place / "tiny.yaml"
+        file.write_text(suite_text)
+        found[keep] = run(file, place / "results", [*SHORT, f"keep={keep}"])
+    return found
 
 
 @pytest.mark.timeout(300)
@@ -67,27 +70,33 @@ def test_a_finished_cell_keeps_what_was_predicted_and_gives_the_same_rows(of_bas
         assert names == ["journal", "manifest.json"]
 
 
-def test_no_optimiser_is_kept_and_nothing_else_is_lost(finished, tmp_path):
-    one = cell(finished, "hacpo")
-    final = finished.folder / one.key / "checkpoint"
+def test_no_optimiser_is_kept_and_nothing_else_is_lost(kept, tmp_path):
+    prepared = kept["last"]
+    one = cell(prepared, "hacpo")
+    final = prepared.folder / one.key / "checkpoint"
     assert sorted(p.name for p in final.iterdir()) == ["a", "b", "session.json"]
     assert not list(final.rglob(sealed.OPTIMISER))
-    assert not (finished.folder / one.key / "resume").exists()
+    assert not (prepared.folder / one.key / "resume").exists()
     assert sealed.check(final / "a", "a").version == 4
     with pytest.raises(CheckpointError, match="not of 'b'"):
         sealed.check(final / "a", "b")
-    assert len(rows(finished, one, "samples")) == 2 * asked(finished.suite.evaluation).answers == 2 * 6 * 3
+    done = evaluate_checkpoint(final / "a", ["micro"], limit=6, k=2, seed=3, results=tmp_path)
+    stored = [r for r in rows(prepared, one, "samples") if r["policy"] == "a" and r["metric"] == "greedy"]
+    right = sum(r["verdict"] == "right" for r in stored) / len(stored)
+    assert next(m.value for m in done.metrics if m.name == "greedy") == pytest.approx(right)
 
 
-def test_best_keeps_the_weights_of_the_best_point_of_the_curve(best):
-    for one in best.cells:
-        folder = best.folder / one.key
+def test_best_keeps_the_weights_of_the_best_point_of_the_curve(kept):
+    prepared = kept["best"]
+    for one in prepared.cells:
+        folder = prepared.folder / one.key
         assert not (folder / "best").exists()
         state = resume_point.read(folder / "checkpoint")
         for policy in ("a", "b"):
-            curve = {r["step"]: r["accuracy"] for r in rows(best, one, "curves") if r["policy"] == policy}
-            step = max(curve, key=lambda at: (curve[at], -at))
-            assert (state.best[policy].step, state.best[policy].accuracy) == (step, curve[step])
+            curve = [(r["step"], r["accuracy"]) for r in rows(prepared, one, "curves") if r["policy"] == policy]
+            best = max(accuracy for _, accuracy in curve)
+            step = next(step for step, accuracy in curve if accuracy == best)
+            assert (state.best[policy].step, state.best[policy].accuracy) == (step, best)
             assert sealed.check(folder / "checkpoint" / policy, policy).version == step
 
 
@@ -103,25 +112,35 @@ def test_of_equal_points_the_first_is_kept_and_what_was_not_measured_is_none(tmp
     assert [place.name for place in (tmp_path / "best").iterdir()] == ["a-2"]
 
 
-def test_best_of_a_damaged_manifest_is_not_evaluated_as_the_last(best, suite_file, tmp_path):
-    points = [resume_point.read(best.folder / c.key / "checkpoint").best.values() for c in best.cells]
-    earlier = [any(point.step != 4 for point in found) for found in points]
-    one = best.cells[earlier.index(True)]
-    shutil.copytree(best.folder, tmp_path / "tiny")
-    (tmp_path / "tiny" / one.key / "manifest.json").write_text("{}")
-    again = run(suite_file, tmp_path, [*SHORT, "keep=best"], only=one.label)
+def test_best_of_a_damaged_manifest_is_not_evaluated_as_the_last(kept, suite_file, tmp_path):
+    before = kept["best"]
+    moved = {c.key: any(b.step != 4 for b in resume_point.read(before.folder / c.key / "checkpoint").best.values())
+             for c in before.cells}  # fmt: skip
+    one = next(c for c in before.cells if moved[c.key])
+    shutil.copytree(before.folder, tmp_path / "results" / "tiny")
+    (tmp_path / "results" / "tiny" / one.key / "manifest.json").write_text("{}")
+    again = run(suite_file, tmp_path / "results", [*SHORT, "keep=best"], only=one.label)
     for table in ("steps", "samples", "curves"):
-        assert rows(again, one, table) == rows(best, one, table), table
+        assert rows(again, one, table) == rows(before, one, table), table
     assert state_of(again.folder / one.key)[0] == "done"
 
 
-@pytest.mark.timeout(300)
-def test_best_survives_being_cut_off(best, suite_file, tmp_path, monkeypatch):
-    """Between two checkpoints, and while weights change places: the last ones are gone, and none or one of the best is there."""
-    again = partial(run, suite_file, tmp_path, [*SHORT, "keep=best"], only="*/hacpo/*")
+def test_best_survives_being_cut_off(kept, suite_file, tmp_path):
+    settings = [*SHORT, "keep=best"]
     with pytest.raises(Interrupted):
-        again(stop_after=3)
-    moves, rename = [0], Path.rename
+        run(suite_file, tmp_path / "results", settings, only="*/hacpo/*", stop_after=3)
+    again = run(suite_file, tmp_path / "results", settings, only="*/hacpo/*")
+    one, other = again.cells[0], cell(kept["best"], "hacpo")
+    before, after = (resume_point.read(p.folder / one.key / "checkpoint").best for p in (kept["best"], again))
+    assert one.key == other.key
+    assert before == after
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("left", [0, 1])
+def test_best_survives_being_cut_off_while_weights_change_places(kept, suite_file, tmp_path, monkeypatch, left):
+    """The last ones of a policy are gone, and nothing, or one policy's best, is in their place."""
+    settings, moves, rename = [*SHORT, "keep=best"], [left], Path.rename
 
     def dies(path, target):
         if path.parent.name == "best":
@@ -130,28 +149,24 @@ def test_best_survives_being_cut_off(best, suite_file, tmp_path, monkeypatch):
             moves[0] -= 1
         return rename(path, target)
 
-    for left in (0, 1):
-        moves[0] = left
-        monkeypatch.setattr(Path, "rename", dies)
-        with pytest.raises(KeyboardInterrupt):
-            again()
+    monkeypatch.setattr(Path, "rename", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run(suite_file, tmp_path / "results", settings, only="*/hacpo/*")
     monkeypatch.undo()
-    done = again()
-    (one,), other = done.cells, cell(best, "hacpo")
-    ours, theirs = done.folder / one.key, best.folder / other.key
+    again = run(suite_file, tmp_path / "results", settings, only="*/hacpo/*")
+    one, other = again.cells[0], cell(kept["best"], "hacpo")
+    ours, theirs = again.folder / one.key, kept["best"].folder / other.key
     assert not (ours / "best").exists()
-    before, after = (resume_point.read(folder / "checkpoint").best for folder in (theirs, ours))
-    assert before == after
     for policy in ("a", "b"):
         found, expected = (sealed.check(f / "checkpoint" / policy, policy) for f in (ours, theirs))
         assert (found.version, found.files) == (expected.version, expected.files)
     for table in ("curves", "samples"):
-        assert rows(done, one, table) == rows(best, other, table), table
+        assert rows(again, one, table) == rows(kept["best"], other, table), table
 
 
-def test_a_cell_cut_off_while_its_optimiser_goes_is_opened_again(finished, tmp_path):
+def test_a_cell_cut_off_while_its_optimiser_goes_is_opened_again(kept, tmp_path):
     folder = tmp_path / "a"
-    shutil.copytree(finished.folder / finished.cells[0].key / "checkpoint" / "a", folder)
+    shutil.copytree(kept["last"].folder / kept["last"].cells[0].key / "checkpoint" / "a", folder)
     (folder / sealed.OPTIMISER).write_bytes(b"left behind")
     (folder / "engine.json.1.tmp").write_text("{")
     sealed.drop_optimiser(folder)
@@ -183,7 +198,10 @@ def test_the_guard_knows_real_sizes(tmp_path):
         planning.check_disk(prepared, disk)
 
 
-def test_evaluation_counts_are_those_that_are_asked():
+def test_evaluation_counts_are_those_that_are_asked(kept):
+    prepared = kept["last"]
+    samples = rows(prepared, prepared.cells[0], "samples")
+    assert len(samples) == 2 * asked(prepared.suite.evaluation).answers == 2 * 6 * 3
     assert asked(Evaluation(tasks=["aime24", "micro"], k=None)).answers == 30 * 33 + 240 * 5
     assert asked(Evaluation(tasks=["math500"], k=4, limit=None)).answers == 500 * 5
     assert asked(Evaluation(tasks=["aime24", "math500"], k=2, limit=40, greedy=False)).answers == (30 + 40) * 2

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,16 +13,15 @@ from running import harness, installed, ok, run
 from harness.engines.embedded.warmup import SHIPPED
 from harness.errors import Fault, TrainingError
 from harness.session.cell import log as logs
-from harness.session.cell.health import Watch, check_trained
+from harness.session.cell.health import Watch, check_loss, check_trained
 from harness.store.diagnosis import diagnose, summary
 from harness.store.journal import Journal, read_journal
-from harness.store.manifest import Manifest, read_manifest
+from harness.store.manifest import read_manifest
 from harness.store.read import Snapshot
 from harness.store.rows import StepRow
 from harness.store.symptoms import ADVICE, Sums, Trouble, judge
 
 MISFITS = '''
-import dataclasses
 import time
 from harness.learning.advantages import GRPO, own_term
 from regimes.independent import Independent
@@ -44,57 +43,37 @@ class Sleepy(Independent):
     def learn(self, own, inbox, context):
         while True:
             time.sleep(1000)
-
-
-class Mad(Independent):
-    """Its advantages grow beyond bounds."""
-
-    factor = 1e9
-
-    def learn(self, own, inbox, context):
-        return [
-            dataclasses.replace(
-                term, answers=tuple(dataclasses.replace(a, advantage=self.factor * (1 + i)) for i, a in enumerate(term.answers))
-            )
-            for term in super().learn(own, inbox, context)
-        ]
-
-
-class Undefined(Mad):
-    """Its advantages are no numbers."""
-
-    factor = float("nan")
 '''
 LONE = """
 name: lone
-baseline: {regime}
+baseline: {baseline}
 groups:
   - name: one
     policies: [{{name: a, model: {llama}}}]
-regimes: [{regime}]
+regimes: [{regimes}]
 seeds: [3]
 training: {{steps: 400, prompts: 4, rollouts: 4, max_new_tokens: 8, measure_every: 0}}
-evaluation: {{k: 0, limit: 6, curve_every: 0}}
+evaluation: {{k: {k}, limit: 200, curve_every: 0}}
 """
+SILENCE = 6
 
 
-@pytest.fixture
-def misfits(tmp_path: Path) -> dict[str, str]:
-    """The environment in which a package with bad regimes is installed."""
-    regimes = {name: name.title() for name in ("clumsy", "sleepy", "mad", "undefined")}
-    return installed(tmp_path / "site", "misfits", MISFITS, regimes)
+@pytest.fixture(scope="module")
+def misfits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which a package with two bad regimes is installed."""
+    regimes = {"clumsy": "Clumsy", "sleepy": "Sleepy"}
+    return installed(tmp_path_factory.mktemp("misfits"), "misfits", MISFITS, regimes)
 
 
-def lone(tmp_path: Path, folders: dict[str, Path], regime: str) -> tuple[Path, Path]:
+def lone(tmp_path: Path, folders: dict[str, Path], *regimes: str, k: int = 0) -> tuple[Path, Path]:
     file = tmp_path / "lone.yaml"
-    file.write_text(LONE.format(llama=folders["llama"], regime=regime))
+    file.write_text(LONE.format(llama=folders["llama"], baseline=regimes[0], regimes=", ".join(regimes), k=k))
     return file, tmp_path / "results"
 
 
-def of_cells(results: Path) -> dict[str, tuple[Manifest, Path]]:
-    """Of each regime's one cell the manifest and the folder."""
-    folders = [file.parent for file in results.glob("*/*/manifest.json")]
-    return {m.regime: (m, f) for m, f in ((read_manifest(f), f) for f in folders) if m.kind == "cell"}
+def failed_cell(results: Path) -> Path:
+    (folder,) = (m.parent for m in results.glob("lone/*/manifest.json") if read_manifest(m.parent).kind == "cell")
+    return folder
 
 
 @pytest.mark.slow
@@ -104,32 +83,35 @@ def test_a_plugins_error_names_its_own_line_and_leaves_its_traceback(tmp_path, f
     code, _, err = harness("run", file, "--results", results, "-v", env=misfits)
     assert (code, "one/clumsy/3: training" in err) == (1, True), "-v streams the phases"
     line = MISFITS[: MISFITS.index("own_term(own")].count("\n") + 1
-    found, cell = of_cells(results)["clumsy"]
-    assert found.reason.startswith("TypeError: ")
-    assert found.reason.endswith(f"/misfits.py:{line}, in learn)"), "his line, not the one of ours that it ran into"
+    cell = failed_cell(results)
+    reason = read_manifest(cell).reason
+    assert reason.startswith("TypeError: ")
+    assert reason.endswith(f"/misfits.py:{line}, in learn)"), "his line, not the one of ours that it ran into"
     narrow = harness("status", "lone", "--results", results, env={**misfits, "COLUMNS": "80"})[1]
-    for words in (found.reason, f"log: {cell / 'log'}", "one/clumsy/3"):
-        assert words in " ".join(narrow.split())
+    assert reason in " ".join(narrow.split())
     text = (cell / "log").read_text()
+    for words in (f"log: {cell / 'log'}", "one/clumsy/3"):
+        assert words in narrow
     for words in ("Traceback (most recent call last)", "return [own_term(own, self.nothing, GRPO)]", "in own_answers"):
         assert words in text
     for name in ("one/clumsy/3", cell.name, cell.name[:6]):
-        assert ok("logs", name, "--results", results, "--lines", 12).splitlines() == text.splitlines()[-12:]
+        code, out, err = harness("logs", name, "--results", results, "--lines", 12)
+        assert (code, out.splitlines()) == (0, text.splitlines()[-12:]), err
     assert harness("run", file, "--results", results, env=misfits)[0] == 1
-    assert of_cells(results)["clumsy"][0].attempts == 2
+    assert read_manifest(cell).attempts == 2
     assert (cell / "log.1").read_text() == text
-    ok("logs", "one/clumsy/3", "lone", "--earlier", 1, "--results", results)
+    assert harness("logs", "one/clumsy/3", "lone", "--earlier", 1, "--results", results)[0] == 0
+    assert harness("logs", "nothing", "--results", results)[0] == 2
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_main_thread_that_waits_for_ever_is_found(tmp_path, folders, misfits):
     file, results = lone(tmp_path, folders, "sleepy")
-    assert harness("run", file, "--results", results, "--silence", 6, env=misfits)[0] == 1
-    found, cell = of_cells(results)["sleepy"]
-    log = (cell / "log").read_text()
-    assert found.reason.startswith("no progress for 6 s while training 0/400")
-    assert found.reason in log
+    assert harness("run", file, "--results", results, "--silence", SILENCE, env=misfits)[0] == 1
+    reason, log = read_manifest(failed_cell(results)).reason, (failed_cell(results) / "log").read_text()
+    assert reason.startswith(f"no progress for {SILENCE} s while training 0/400")
+    assert reason in log
     assert re.search(r'misfits\.py", line \d+ in learn', log), "where it hung"
 
 
@@ -152,26 +134,66 @@ def test_a_log_is_bounded_and_keeps_its_ends(tmp_path, monkeypatch):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["log", "log.1", "log.2", "log.3"]
 
 
+PATIENTS = '''
+import dataclasses
+from regimes.independent import Independent
+
+
+class Mad(Independent):
+    """Its advantages grow beyond bounds."""
+
+    factor = 1e9
+
+    def learn(self, own, inbox, context):
+        return [
+            dataclasses.replace(
+                term, answers=tuple(dataclasses.replace(a, advantage=self.factor * (1 + i)) for i, a in enumerate(term.answers))
+            )
+            for term in super().learn(own, inbox, context)
+        ]
+
+
+class Undefined(Mad):
+    """Its advantages are no numbers."""
+
+    factor = float("nan")
+'''
 FAST = ["evaluation.curve_every=0", "training.measure_every=0", "regimes=[independent, hacpo]"]
+
+
+@pytest.fixture
+def patients(tmp_path: Path) -> dict[str, str]:
+    regimes = {name: name.title() for name in ("mad", "undefined")}
+    return installed(tmp_path / "site", "patients", PATIENTS, regimes)
+
+
+def failed(suite_file: Path, results: Path, *overrides: str) -> tuple[Fault | None, str, Path]:
+    """The word and the reason of one cell that must fail, and its folder."""
+    with pytest.raises(TrainingError):
+        run(suite_file, results, [*FAST, *overrides], only="*/hacpo/*")
+    (folder,) = (m.parent for m in results.glob("tiny/*/manifest.json"))
+    manifest = read_manifest(folder)
+    assert manifest.state == "failed"
+    assert "samples" not in read_journal(folder).tables, "there is nothing to measure"
+    return manifest.fault, manifest.reason, folder
+
+
+def doctor(run: object, results: Path) -> dict[tuple[str, str], str]:
+    code, out, err = harness("doctor", run, "--results", results, "--json")
+    assert code == 1, err
+    found = json.loads(out)["findings"]
+    assert all(f["advice"] for f in found)
+    return {(f["policy"], f["trouble"]): f["words"] for f in found}
 
 
 def test_answers_that_are_all_cut_off(suite_file: Path, tmp_path: Path) -> None:
     sizes = ["training.max_new_tokens=1", "training.prompts=8", "training.rollouts=8"]
-    with pytest.raises(TrainingError):
-        run(suite_file, tmp_path, [*FAST, *sizes], only="*/hacpo/*")
-    found, folder = of_cells(tmp_path)["hacpo"]
-    assert (found.state, found.fault) == ("failed", Fault.TRUNCATED)
-    assert found.reason == "a: all 64 answers in steps 4 to 4 were cut off at training.max_new_tokens"
-    tables = read_journal(folder).tables
-    assert "samples" not in tables, "there is nothing to measure"
-    assert {r["step"] for r in tables["steps"].to_pylist()} == {1, 2, 3, 4}
-    said = harness("doctor", "tiny", "--results", tmp_path, "--json")
-    assert said == harness("doctor", folder, "--results", tmp_path / "elsewhere", "--json"), (
-        "its folder says where it is"
-    )
-    findings = json.loads(said[1])["findings"]
-    assert (said[0], all(f["advice"] for f in findings)) == (1, True)
-    told = {(f["policy"], f["trouble"]): f["words"] for f in findings}
+    fault, reason, folder = failed(suite_file, tmp_path, *sizes)
+    assert fault is Fault.TRUNCATED
+    assert reason == "a: all 64 answers in steps 4 to 4 were cut off at training.max_new_tokens"
+    assert {r["step"] for r in read_journal(folder).tables["steps"].to_pylist()} == {1, 2, 3, 4}
+    told = doctor("tiny", tmp_path)
+    assert told == doctor(folder, tmp_path / "elsewhere"), "a cell's folder says where its results are"
     with Snapshot(tmp_path) as snapshot:
         assert told == {(f.policy, f.trouble): f.words for f in diagnose(snapshot, "tiny")}
         assert [line for line in summary(snapshot, "tiny") if "cut off" in line]
@@ -185,18 +207,17 @@ def test_answers_that_are_all_cut_off(suite_file: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_loss_that_is_no_number_and_one_that_is_far_out(
-    suite_file: Path, tmp_path: Path, misfits: dict[str, str]
+    suite_file: Path, tmp_path: Path, patients: dict[str, str]
 ) -> None:
     more = [x for o in ("regimes=[independent, mad, undefined]", *FAST[:2]) for x in ("--set", o)]
-    code, _, _ = harness("run", suite_file, "--results", tmp_path, "--jobs", 1, *more, env=misfits)
+    code, _, _ = harness("run", suite_file, "--results", tmp_path, "--jobs", 1, *more, env=patients)
     assert code == 1
-    cells = of_cells(tmp_path)
-    assert {regime: m.fault for regime, (m, _) in cells.items()} == {
-        "independent": None,
-        "undefined": Fault.NOT_FINITE,
-        "mad": Fault.EXPLODED,
-    }
-    assert {m.attempts for m, _ in cells.values()} == {1}, "the same would come again"
+    manifests = [read_manifest(m.parent) for m in tmp_path.glob("tiny/*/manifest.json")]
+    cells = {m.regime: m for m in manifests if m.kind == "cell"}
+    assert (cells["independent"].state, cells["independent"].fault) == ("done", None)
+    assert cells["undefined"].fault is Fault.NOT_FINITE, cells["undefined"].reason
+    assert cells["mad"].fault is Fault.EXPLODED, cells["mad"].reason
+    assert {m.attempts for m in cells.values()} == {1}, "the same would come again"
     shown = json.loads(ok("show", "tiny", "--results", tmp_path, "--format", "json"))
     assert {r["regime"] for r in shown["rows"]} == {"independent"}
     assert {(m["cell"], m["fault"]) for m in shown["missing"]} == {
@@ -205,26 +226,39 @@ def test_a_loss_that_is_no_number_and_one_that_is_far_out(
     }
 
 
-@pytest.mark.parametrize(
-    ("collapsed", "right", "counts"),
-    [
-        (False, [5, 5, 5, 5, 5, 5, 0, 0], {}),  # (1 - 0.05) ** 200 = 4e-5
-        (False, [0] * 8, {}),
-        (False, [9, 9, 9, 0], {"answers": 15, "truncated": 15}),
-        (False, [5] * 8, {"truncated": 99}),
-        (True, [10, 10, 10, 10, 10, 10, 0, 0], {}),
-        (True, [0, 0, 0, 0, 40, 40, 0, 0], {}),
-        (True, [100, 0], {}),
-    ],
-)
-def test_bad_luck_is_no_collapse(tmp_path: Path, collapsed: bool, right: list[int], counts: dict[str, int]) -> None:
-    journal, counts = Journal(tmp_path), {"answers": 100, **counts}
+def steps(folder: Path, right: list[int], truncated: int = 0, answers: int = 100) -> Path:
+    journal = Journal(folder)
     for i, n in enumerate(right):
-        journal.append(StepRow(policy="a", step=i + 1, right=n, wrong=counts["answers"] - n, **counts))
+        journal.append(
+            StepRow(policy="a", step=i + 1, right=n, wrong=answers - n, truncated=truncated, answers=answers)
+        )
     journal.commit(len(right))
-    with pytest.raises(TrainingError, match="the reward collapsed") if collapsed else nullcontext() as caught:
-        check_trained(tmp_path)
-    assert not collapsed or caught.value.fault is Fault.COLLAPSED
+    return folder
+
+
+def test_bad_luck_is_no_collapse(tmp_path: Path) -> None:
+    check_trained(steps(tmp_path / "luck", [5, 5, 5, 5, 5, 5, 0, 0]))  # (1 - 0.05) ** 200 = 4e-5
+    check_trained(steps(tmp_path / "never", [0] * 8))
+    check_trained(steps(tmp_path / "few", [9, 9, 9, 0], answers=15, truncated=15))
+    check_trained(steps(tmp_path / "most", [5] * 8, truncated=99))
+    for name, right in (
+        ("at once", [10, 10, 10, 10, 10, 10, 0, 0]),
+        ("after a rise", [0, 0, 0, 0, 40, 40, 0, 0]),
+        ("all", [100, 0]),
+    ):
+        with pytest.raises(TrainingError, match="the reward collapsed") as caught:
+            check_trained(steps(tmp_path / name, right))
+        assert caught.value.fault is Fault.COLLAPSED
+    for loss, fault in ((math.nan, Fault.NOT_FINITE), (-math.inf, Fault.NOT_FINITE), (-2e4, Fault.EXPLODED)):
+        with pytest.raises(TrainingError) as caught:
+            check_loss("a", 3, loss)
+        assert caught.value.fault is fault
+    check_loss("a", 3, -50.0)
+
+
+def sums(**counts: int) -> Sums:
+    healthy = {"answers": 100, "right": 30, "wrong": 70, "invalid": 0, "truncated": 0}
+    return Sums(policy="a", first=1, last=4, **{**healthy, **counts})
 
 
 @pytest.mark.parametrize(
@@ -242,8 +276,7 @@ def test_bad_luck_is_no_collapse(tmp_path: Path, collapsed: bool, right: list[in
 def test_what_is_wrong_comes_with_its_cause_first_and_with_advice(
     counts: dict[str, int], troubles: list[Trouble]
 ) -> None:
-    healthy = {"answers": 100, "right": 30, "wrong": 70, "invalid": 0, "truncated": 0}
-    found = list(judge(Sums(policy="a", first=1, last=4, **{**healthy, **counts})))
+    found = list(judge(sums(**counts)))
     assert [trouble for trouble, _ in found] == troubles
     assert all(ADVICE[trouble] and "steps 1 to 4" in words for trouble, words in found)
 

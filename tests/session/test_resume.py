@@ -12,18 +12,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from running import TABLES, Killed, cell, harness, here, rows, run, said, start, wait_until, weights
 
+from harness.errors import StoreError
 from harness.phases import Interrupted
 from harness.session.cell import resume_point
 from harness.session.suite.prepare import Prepared, prepare
 from harness.store.journal import read_journal
-from harness.store.manifest import read_manifest
+from harness.store.manifest import Manifest, PolicyEntry, read_manifest, read_suite, write_manifest
 
 ROOT = Path(__file__).parents[2]
 FAST = ["evaluation.curve_every=0", "regimes=[independent]"]
@@ -42,7 +43,7 @@ def worker_of(results: Path, words: str, process: subprocess.Popen[str]) -> tupl
 @pytest.mark.slow_but("hacpo")
 @pytest.mark.parametrize(
     ("regime", "moment"),
-    [("hacpo", "stopped"), ("sgt", "before"), ("hacpo", "after")],
+    [("hacpo", "stopped"), ("sgt", "stopped"), ("hacpo", "before"), ("sgt", "after")],
 )
 def test_an_interrupted_cell_resumes_exactly(
     finished: Prepared, suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, regime: str, moment: str
@@ -107,8 +108,7 @@ def test_a_killed_worker_is_tried_once_more(finished: Prepared, suite_file: Path
     _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert "pair/independent/3: once more, after the others and alone, the worker process was killed by signal 9" in err
-    found = [read_manifest(file.parent) for file in results.glob("tiny/*/manifest.json")]
-    states = {(m.kind, m.state, m.fault, m.attempts) for m in found}
+    states = {(m.kind, m.state, m.fault, m.attempts) for m in map(read_manifest, results.glob("tiny/[!.a]*/"))}
     assert states == {("base", "done", None, 1), ("cell", "done", None, 2)}
     assert "nothing left to do" in here("run", suite_file, "--results", results, *short)[2]
     prepared = prepare(str(suite_file), results, overrides=["regimes=[independent]"])
@@ -183,7 +183,7 @@ def test_where_flock_fails_a_run_works_and_a_killed_one_goes_on(suite_file: Path
     source.write_text("#include <errno.h>\nint flock(int fd, int op) { errno = ENOLCK; return -1; }\n")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
     env, results = {"LD_PRELOAD": str(library)}, tmp_path / "results"
-    command = ["run", suite_file, "--results", results, "--jobs", 1, "--set", "regimes=[independent]"]
+    command = ["run", suite_file, "--results", results, "--jobs", 1, "--set", "regimes=[independent, hacpo]"]
     first = start(*command, env=env)
     wait_until(lambda: any(results.glob("tiny/*/resume/step-*")), first)
     first.send_signal(signal.SIGSTOP)  # so that it is not over before the next one asks
@@ -194,6 +194,25 @@ def test_where_flock_fails_a_run_works_and_a_killed_one_goes_on(suite_file: Path
     code, _, err = harness(*command, env=env)
     assert code == 0, err
     assert (results / "harness.duckdb").exists()
+
+
+def test_every_altered_byte_of_a_manifest_is_noticed(tmp_path: Path) -> None:
+    policies = (PolicyEntry("a", "micro/llama"), PolicyEntry("b", "micro/qwen"))
+    manifest = Manifest(suite="s", key="k", group="pair", regime="hacpo", seed=13, policies=policies, config={"x": 1.5})
+    write_manifest(tmp_path, manifest)
+    file = tmp_path / "manifest.json"
+    data, unnoticed = file.read_bytes(), []
+    for at in range(0, len(data), 3):
+        altered = bytearray(data)
+        altered[at] ^= 1 + at % 127
+        file.write_bytes(altered)
+        with suppress(StoreError):
+            unnoticed += [at] if read_manifest(tmp_path) != manifest else []
+    assert unnoticed == []
+    shipped = (ROOT / "results" / "reference" / "quickstart" / "suite.json").read_bytes()
+    (tmp_path / "suite.json").write_bytes(shipped.replace(b'"quickstart"', b'"quickstarx"', 1))
+    with pytest.raises(StoreError, match="altered"):
+        read_suite(tmp_path)
 
 
 def test_the_table_of_faults_names_tests_that_there_are() -> None:

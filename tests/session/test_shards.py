@@ -33,20 +33,24 @@ def table(suite: str, results: Path) -> list[dict[str, object]]:
     return [{k: v for k, v in row.items() if k not in TIMES} for row in json.loads(out)["rows"]]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_shards_share_out_every_cell_and_every_start_checkpoint_once(suite_file, tmp_path, count):
+def test_shards_share_out_every_cell_and_every_start_checkpoint_once(suite_file, tmp_path):
     """Every number true, 2: all regimes of one group and seed are in one part, for they are compared in pairs."""
-    shards = [Shard(i + 1, count) for i in range(count)]
-    parts = [prepare(str(suite_file), tmp_path, overrides=["seeds=[1,2,3,4,5]"], shard=shard) for shard in shards]
-    whole = [{(c.group.name, c.seed) for c in part.cells} for part in parts]
-    assert sum(map(len, whole)) == len(set().union(*whole)) == 5
-    assert max(map(len, whole)) - min(map(len, whole)) <= 1
-    for part, blocks in zip(parts, whole, strict=True):
-        assert len(part.cells) == len(blocks) * len(part.suite.regimes)
-    cells = [cell.key for part in parts for cell in part.cells]
-    assert sorted(cells) == sorted(c.key for c in parts[0].every)
-    written = [part.keys() for part in parts]
-    assert sum(map(len, written)) == len(set().union(*written)) == len(cells) + len(parts[0].bases)
+    for count in (1, 2, 3, 7):
+        parts = [
+            prepare(str(suite_file), tmp_path, overrides=["seeds=[1,2,3,4,5]"], shard=Shard(i + 1, count))
+            for i in range(count)
+        ]
+        whole = [{(c.group.name, c.seed) for c in part.cells} for part in parts]
+        assert sum(map(len, whole)) == len(set().union(*whole)) == 5
+        assert sum(not blocks for blocks in whole) == max(0, count - 5)
+        assert all(
+            len(part.cells) == len(blocks) * len(part.suite.regimes) for part, blocks in zip(parts, whole, strict=True)
+        )
+        cells = [cell.key for part in parts for cell in part.cells]
+        assert sorted(cells) == sorted(c.key for c in parts[0].every)
+        written = [part.keys() for part in parts]
+        assert sum(map(len, written)) == len(set().union(*written)) == len(cells) + len(parts[0].bases)
+        assert max(map(len, whole)) - min(map(len, whole)) <= 1
 
 
 def test_status_says_where_pairs_run_on_unlike_processors_before_all_are_done(suite_file, tmp_path, capsys):
@@ -68,6 +72,17 @@ def test_what_is_no_shard(text):
         Shard.parse(text)
 
 
+def both(suite_file, *places: Path):
+    """Two shards at the same moment; each ends with code 0."""
+    shards = [
+        start("run", suite_file, "--results", place, "--jobs", 1, "--shard", f"{i}/2", *SHORT)
+        for i, place in enumerate(places, start=1)
+    ]
+    for shard in shards:
+        _, err = shard.communicate(timeout=300)
+        assert shard.returncode == 0, err
+
+
 def same_as_one_run(suite_file, results: Path, tmp_path: Path):
     cells = json.loads(harness("status", suite_file, "--results", results, "--json", *SHORT)[1])["cells"]
     assert [(c["state"], c["attempts"]) for c in cells] == [("done", 1)] * 4
@@ -80,11 +95,7 @@ def same_as_one_run(suite_file, results: Path, tmp_path: Path):
 @pytest.mark.timeout(400)
 def test_two_shards_at_once_give_the_table_of_one_run(suite_file, tmp_path):
     results = tmp_path / "results"
-    command = ["run", suite_file, "--results", results, "--jobs", 1, *SHORT]
-    first = start(*command, "--shard", "1/2")
-    ok(*command, "--shard", "2/2")
-    _, err = first.communicate(timeout=300)
-    assert first.returncode == 0, err
+    both(suite_file, results, results)
     same_as_one_run(suite_file, results, tmp_path)
     code, _, err = here("run", suite_file, "--results", results, "--shard", "9/9", *SHORT)
     assert (code, "this part has no cells" in err) == (0, True), err

@@ -95,16 +95,19 @@ def test_a_start_is_made_once_and_is_a_whole_folder(model: Path, dtype: str) -> 
     assert not (folder / "optimiser.safetensors").exists()
 
 
+def test_the_end_that_is_taught_is_the_one_that_is_sampled(model: Path) -> None:
+    text = r" 4 + 7 = 11. \boxed{11}"
+    for chat, end, start in ((True, "<turn>", "4"), (False, "<eos>", " 4")):
+        engine = EmbeddedEngine("a", model, chat=chat, device="cpu", dtype="fp32")
+        ids = _response(engine, text, chat)
+        assert ids[-1] == engine.stop[0] == engine.tokenizer.convert_tokens_to_ids(end)
+        assert engine.tokenizer.decode(ids[:-1]).startswith(start)
+
+
 @pytest.mark.slow_but("True")
 @pytest.mark.parametrize("chat", [True, False])
-def test_the_end_that_is_taught_is_the_one_that_is_sampled_and_a_start_teaches_the_form(
-    model: Path, chat: bool
-) -> None:
+def test_a_start_teaches_the_form(model: Path, chat: bool) -> None:
     engine = EmbeddedEngine("a", model, chat=chat, device="cpu", dtype="bf16")
-    end, begin = ("<turn>", "4") if chat else ("<eos>", " 4")
-    ids = _response(engine, r" 4 + 7 = 11. \boxed{11}", chat)
-    assert ids[-1] == engine.stop[0] == engine.tokenizer.convert_tokens_to_ids(end)
-    assert engine.tokenizer.decode(ids[:-1]).startswith(begin)
     start = replace(TINY, chat=chat, learning_rate=3e-3, steps=40)
     held = list(islice(draw_ladder_examples(start.mixture, "add", ("add1", "legs"), Random(9)), 12))
     prompts = [Prompt(str(i), e.prompt, "") for i, e in enumerate(held)]
@@ -124,8 +127,8 @@ def test_key_covers_what_determines_the_weights() -> None:
     changed = [replace(TINY, **{name: value}) for name, value in other.items()]  # type: ignore[arg-type]
     keys = {start.key("bf16") for start in [TINY, *changed]} | {TINY.key("fp32")}
     assert len(keys) == len(changed) + 2
-    renamed = replace(TINY, name="other").key("bf16")
-    assert renamed.rpartition("-")[2] == TINY.key("bf16").rpartition("-")[2], "a name says nothing of the weights"
+    digests = {start.key("bf16").rpartition("-")[2] for start in (TINY, replace(TINY, name="other"))}
+    assert len(digests) == 1  # a name says nothing of the weights
 
 
 def test_presets_on_the_ladder() -> None:
@@ -134,8 +137,11 @@ def test_presets_on_the_ladder() -> None:
 
     assert all(e.response.partition("\\boxed")[0].strip() for e in drawn("format"))
     plain = [e for e in drawn("trap") if "steps" not in e.prompt]
-    bare = {("*" in e.prompt, not e.response.partition("\\boxed")[0].strip()) for e in plain}
-    assert bare == {(True, True), (False, True), (False, False)}
+    bare = {("*" in e.prompt): set() for e in plain}
+    for e in plain:
+        bare["*" in e.prompt].add(not e.response.partition("\\boxed")[0].strip())
+    assert bare[True] == {True}
+    assert bare[False] == {True, False}
     for e in (e for e in drawn("matched") if "=" in e.response):
         step, _, rest = e.response.partition(".")
         assert rest.strip() == f"\\boxed{{{step.rpartition('= ')[2]}}}"
@@ -148,12 +154,13 @@ def test_measured_before_the_start_and_after_it(suite: Path, tmp_path: Path) -> 
     with Verifier(workers=1) as verifier:
         for base in prepared.bases:
             run_job(job_of(base, prepared.folder / base.key, {}), verifier, lambda *_: None, lambda: False)
-            samples = read_journal(prepared.folder / base.key).tables["samples"].to_pylist()
-            before, after = (
-                [(s["doc_id"], s["repeat"]) for s in samples if s["checkpoint_step"] == step] for step in (-1, 0)
-            )
-            assert before == after
-            assert len(after) == 4 * (1 + 2)
+    for base in prepared.bases:
+        samples = read_journal(prepared.folder / base.key).tables["samples"].to_pylist()
+        asked = {
+            step: [(s["doc_id"], s["repeat"]) for s in samples if s["checkpoint_step"] == step] for step in (-1, 0)
+        }
+        assert len(asked[0]) == 4 * (1 + 2)
+        assert asked[-1] == asked[0]
     run(suite, tmp_path / "results")
     prepared.record()
     with ingested(tmp_path / "results") as snapshot:
