@@ -76,7 +76,9 @@ def _family(baseline: str, ranks: Sequence[Rank], margin: float, first: bool) ->
         if same := [r for r in ranks if r.verdict == kind]:
             several = len(same) > 1
             words = {"s": "" if several else "s", "have": "have" if several else "has", "it": "it" if parts else over}
-            words |= {"names": joined([_name(r) for r in same]), "ends": joined([_ends(r) if first else _name(r) for r in same]), "over": over}
+            names = [_name(r) for r in same]
+            ends = [_ends(r) for r in same] if first else names
+            words |= {"names": joined(names), "ends": joined(ends), "over": over}
             parts.append(phrase.format(**words, apart=_apart(same), whom="" if parts else whom))
     return f"{opening}{'; '.join(parts)}."
 
