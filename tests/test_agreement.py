@@ -49,7 +49,7 @@ DRAWS: dict[str, Draw] = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=SUITES)
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The suite's own variants, groups, policies, budgets, baseline and seeds; two of its tasks (one where groups are many)."""
     suite = load(request.param)
@@ -178,14 +178,8 @@ def check_sentence(text: str, ranks: list[Rank]) -> None:
         assert int(seeds or seen.paired_seeds) == seen.paired_seeds, "power is that of the seeds that the regime has"
 
 
-CASES = [
-    *(("quickstart", kind) for kind in DRAWS), *(("ablation_hacpo", kind) for kind in ("effects", "one escapes")),
-    *(("bad_peers", kind) for kind in ("effects", "nothing")), *(("reference", kind) for kind in ("seeds missing", "nearly none")),
-]  # fmt: skip
-
-
 @pytest.mark.slow_but("quickstart", "reference-seeds missing")
-@pytest.mark.parametrize(("results", "kind"), CASES, indirect=["results"])
+@pytest.mark.parametrize("kind", DRAWS)
 def test_everything_agrees(results: Path, kind: str) -> None:
     redraw(results, DRAWS[kind], seed=len(kind))
     suite = results.name.rstrip("0123456789")

@@ -117,33 +117,81 @@ def test_regimes_need_no_torch() -> None:
         assert not {n.split(".")[0] for n in _imports(file)} & {"torch", "transformers", "ray"}, file
 
 
-LIGHT = (
-    "harness.suite.load",
-    "harness.session.suite.prepare",
-    "harness.session.driver.matrix",
-    "harness.session.suite.rules",
-    "harness.learning.registry",
-    "harness.store.read",
-    "harness.statistics",
-    "harness.cli.app",
-    "regimes.hacpo",
-    "harness.engines.embedded.presets",
-    "harness.learning.minibatches",
-    "harness.session.suite.planning",
-    "leaderboard.views",
-    "leaderboard.report",
-    "harness.store.foreign",
+@pytest.mark.parametrize(
+    "module",
+    [
+        "harness.suite.load",
+        "harness.session.suite.prepare",
+        "harness.session.driver.matrix",
+        "harness.session.suite.rules",
+        "harness.learning.registry",
+        "harness.store.read",
+        "harness.statistics",
+        "harness.cli.app",
+        "regimes.hacpo",
+        "harness.engines.embedded.presets",
+        "harness.learning.minibatches",
+        "harness.session.suite.planning",
+        "leaderboard.views",
+        "leaderboard.report",
+        "harness.store.foreign",
+    ],
 )
+def test_light_modules_import_without_torch(module: str) -> None:
+    code = f"import sys, {module}; print(sorted({{'torch', 'transformers', 'lm_eval', 'ray'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
 
 
-def test_light_modules_import_without_torch() -> None:
-    """The first that brings one in is named."""
-    code = (
-        "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
-        "    assert not {'torch', 'transformers', 'lm_eval', 'ray'} & set(sys.modules), name"
-    )
-    done = subprocess.run([sys.executable, "-c", code, *LIGHT], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _bound(tree: ast.AST) -> set[str]:
+    return {
+        (alias.asname or alias.name).split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def _changed(tree: ast.AST) -> list[ast.expr]:
+    """Attributes and items of imported things that are assigned to."""
+    imported = _bound(tree) - {"self"}
+    targets: list[ast.expr] = []
+    for node in ast.walk(tree):
+        found = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+        )
+        targets += [t for each in found for t in (each.elts if isinstance(each, ast.Tuple) else [each])]
+    return [t for t in targets if isinstance(t, ast.Attribute | ast.Subscript) and _root(t) in imported]
+
+
+ENGINE = sorted((ROOT / "harness" / "engines" / "openrlhf").glob("*.py"))
+
+
+@pytest.mark.parametrize("file", [f for f in ENGINE if f.stem != "seams"], ids=lambda f: f.stem)
+def test_openrlhf_is_touched_inside_in_one_module(file: Path) -> None:
+    tree = ast.parse(file.read_text())
+    changed = [ast.unparse(target) for target in _changed(tree)]
+    assert not [c for c in changed if not c.startswith(("os.environ[", "sys.modules["))]
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    private = [node for node in attributes if node.attr.startswith("_") and not node.attr.endswith("__")]
+    assert not [ast.unparse(n) for n in private if ast.unparse(n.value) not in ("self", "super()")]
+    assert not [name for name in _imports(file) if "._" in name]
+    assert "__ray_metadata__" not in file.read_text()
+
+
+@pytest.mark.parametrize("package", ["harness", "regimes", "leaderboard"])
+def test_the_product_mocks_nothing(package: str) -> None:
+    for file in sorted((ROOT / package).rglob("*.py")):
+        assert not [name for name in _imports(file) if name.startswith(("unittest", "mock"))], file
+        module = ast.parse(file.read_text())
+        bare = ast.Module([n for n in module.body if not isinstance(n, ast.FunctionDef | ast.ClassDef)], [])
+        assert not [ast.unparse(t) for t in _changed(bare)], file
 
 
 def test_the_page_on_architecture_has_every_package_in_its_layer() -> None:

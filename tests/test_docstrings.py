@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 import griffe
+import pytest
 
 from harness import scaffold
 from harness.engines.catalogue import PLUGINS as ENGINES
@@ -28,6 +30,51 @@ def package(root: Path = ROOT) -> griffe.Module:
     )
     assert isinstance(found, griffe.Module)
     return found
+
+
+def public(found: griffe.Object | griffe.Alias) -> Iterator[griffe.Object]:
+    """The object, and of a class what is public in it."""
+    target = found.final_target if isinstance(found, griffe.Alias) else found
+    assert isinstance(target, griffe.Object)
+    yield target
+    for name, member in target.members.items() if isinstance(target, griffe.Class) else ():
+        if not member.is_alias and (name[0] != "_" or (name == "__init__" and member.docstring)):
+            yield from public(member)
+
+
+def faults(target: griffe.Object) -> Iterator[str]:
+    """That it has no docstring, nor do bases say anything of the name, or lists a name that does not exist."""
+    bases = target.parent.mro() if isinstance(target.parent, griffe.Class) else []
+    field = isinstance(target.parent, griffe.Class) and target.is_attribute and "property" not in target.labels
+    told = target.module.docstring
+    if told and f" {target.name} " in told.value:  # as of `harness.errors`
+        return
+    if not target.docstring:
+        if not field and not any(base.members[target.name].docstring for base in bases if target.name in base.members):
+            yield f"{target.path}: no docstring"
+        return
+    known = {p.name for p in target.parameters} if isinstance(target, griffe.Function | griffe.Class) else set()
+    for base in (target, *target.mro()) if isinstance(target, griffe.Class) else ():
+        known |= {*base.members, *re.findall(r"self\.(\w+)\b[^=\n]*=[^=]", base.source)}
+    for section in target.docstring.parsed:
+        if section.kind in (griffe.DocstringSectionKind.parameters, griffe.DocstringSectionKind.attributes):
+            names = {name.lstrip("*") for item in section.value for name in item.name.split(", ")}
+            yield from (f"{target.path}: the docstring lists {name}, which does not exist" for name in names - known)
+
+
+def module_faults(module: griffe.Module) -> list[str]:
+    names = [str(name) for name in module.exports or ()]
+    found = [] if names and module.docstring else [f"{module.path}: no `__all__`, or no docstring"]
+    found += [f"{module.path}: `__all__` names {n}, which does not exist" for n in names if n not in module.members]
+    there = (target for name in names if name in module.members for target in public(module.members[name]))
+    return found + [fault for target in there for fault in faults(target)]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_public_names_have_docstrings_that_invent_nothing(module: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "griffe"):
+        found = module_faults(package()[module.removeprefix("harness.")])
+    assert not [*found, *(record.getMessage() for record in caplog.records)]
 
 
 def _imported(source: str) -> list[tuple[str, str]]:

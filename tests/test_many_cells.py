@@ -8,14 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 from running import ingested
-from synthetic_results import REGIMES, Regime, write_results, write_rows
+from synthetic_results import REGIMES, Regime, write_results
 
 from harness.errors import StoreError
 from harness.store.diagnosis import diagnose, summary
 from harness.store.ingest import ingest
-from harness.store.manifest import PolicyEntry, read_manifest, write_manifest
+from harness.store.journal import Journal
+from harness.store.manifest import read_manifest, write_manifest
 from harness.store.read import Snapshot
-from harness.store.rows import ExchangeRow, Row, StepRow
+from harness.store.rows import ExchangeRow, StepRow
 from harness.store.symptoms import Trouble
 from harness.store.table import MEAN, by_line, finished
 
@@ -94,10 +95,17 @@ def test_an_altered_manifest_is_refused(tmp_path: Path) -> None:
 )
 def test_a_policy_to_which_nobody_is_to_send_is_no_finding(tmp_path: Path, sharing: object, told: set[str]) -> None:
     """`doctor` called one-way sharing a fault (16)."""
-    names = ("llama", "qwen", "gpt2")
-    rows: list[Row] = [StepRow(policy=name, step=1, right=1, wrong=1, answers=2) for name in names]
-    rows.append(ExchangeRow(step=1, author="llama", receiver="gpt2", kind="rollout", prompt_id="p", used=True))
-    policies = tuple(PolicyEntry(name, f"micro/{name}") for name in names)
-    write_rows(tmp_path, rows, regime="prp", regime_type="prp", policies=policies, config={"sharing": sharing})
+    third = {"trio": ("llama", "qwen", "gpt2")}
+    write_results(
+        tmp_path, SUITE, third, [r for r in REGIMES if r.name == "prp"], (1,), steps=2, questions=2, exchanges=3
+    )
+    (folder,) = (m.parent for m in tmp_path.glob(f"{SUITE}/*/manifest.json") if read_manifest(m.parent).kind == "cell")
+    manifest = read_manifest(folder)
+    write_manifest(folder, msgspec.structs.replace(manifest, config={**manifest.config, "sharing": sharing}))
+    (folder / "journal" / "compact-000001").rename(folder / "kept")
+    journal = Journal(folder)
+    journal.append(StepRow(policy=name, step=1, right=1, wrong=1, answers=2) for name in third["trio"])
+    journal.append(ExchangeRow(step=1, author="llama", receiver="gpt2", kind="rollout", prompt_id="p", used=True))
+    journal.commit(1)
     with ingested(tmp_path) as snapshot:
-        assert {f.policy for f in diagnose(snapshot, "hand") if f.trouble is Trouble.UNSENT} == told
+        assert {f.policy for f in diagnose(snapshot, SUITE) if f.trouble is Trouble.UNSENT} == told

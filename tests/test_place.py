@@ -55,18 +55,23 @@ def test_the_file_is_local_whatever_lies_on_the_network(mounted, monkeypatch, tm
         store_path(Path("/home/me/results"))
 
 
-@pytest.mark.parametrize("variable", ["HARNESS_STORE", "HARNESS_CACHE"])
-def test_the_variable_comes_first_and_results_that_may_only_be_read_have_their_store_in_the_cache(
-    mounted, monkeypatch, tmp_path, variable
-):
+def test_the_variable_comes_first_and_a_store_is_built_there(monkeypatch, tmp_path):
+    monkeypatch.setenv("HARNESS_STORE", str(tmp_path / "stores"))
+    results = tmp_path / "results"
+    results.mkdir()
+    ingest(results)
+    assert store_path(results) in (tmp_path / "stores").rglob("*")
+    assert not [*results.iterdir()]
+
+
+def test_results_that_may_only_be_read_have_their_store_in_the_cache(mounted, monkeypatch, tmp_path):
     results = tmp_path / "results"
     results.mkdir()
     assert store_path(results).parent == results
-    monkeypatch.setenv(variable, str(tmp_path / "elsewhere"))
-    if variable == "HARNESS_CACHE":
-        monkeypatch.setattr(database.os, "access", lambda path, mode: path != results)  # root may write anywhere
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(database.os, "access", lambda path, mode: path != results)  # root may write anywhere
     ingest(results)
-    assert store_path(results) in (tmp_path / "elsewhere").rglob("*")
+    assert store_path(results) in (tmp_path / "cache" / "stores").rglob("*")
     assert not [*results.iterdir()]
 
 

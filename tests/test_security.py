@@ -199,7 +199,7 @@ def test_the_leaderboard_listens_on_this_machine_alone(results: Path) -> None:
 @pytest.mark.slow
 def test_fuzzing_finds_nothing() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "fuzz.py", "--inputs", "200", "--seed", "7"],
+        [sys.executable, ROOT / "benchmarks" / "fuzz.py", "--inputs", "400", "--seed", "7"],
         capture_output=True, text=True, timeout=110, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
@@ -21,7 +23,7 @@ from harness import files
 from harness.cli.tables import show_suite
 from harness.errors import DiskFullError, StoreError, UsageError
 from harness.store.database import create
-from harness.store.ingest import STORE, ingest, writer_lock
+from harness.store.ingest import STORE, ingest
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import (
     PolicyEntry,
@@ -127,16 +129,20 @@ def test_show_by_hand(tmp_path: Path) -> None:
             cell(tmp_path, regime, seed, dict(zip("LQ", right, strict=True)))
     cell(tmp_path, "sgt", 4, {"L": [1], "Q": [1]}, state="failed", reason="it does not count")
     rows = shown(tmp_path)
-    mean, one, itself = rows["sgt", "*"], rows["sgt", "L"], rows["independent", "*"]
+    mean = rows["sgt", "*"]
     accuracies = np.array([7 / 8, 6 / 8, (0.5 + 1.0) / 2])  # the invalid verdict is left out
-    gains = accuracies[:2] - np.array([0.25, 0.375])
     assert (mean.seeds, mean.base, mean.baseline) == (3, 0.375, "independent")
-    for found, interval, each in ((mean.accuracy, mean.interval, accuracies), (mean.gain, mean.gain_interval, gains)):
-        assert found == pytest.approx(each.mean())
-        assert interval == pytest.approx(stats.t.interval(0.95, len(each) - 1, each.mean(), stats.sem(each)))
+    assert mean.accuracy == pytest.approx(accuracies.mean())
+    low, high = stats.t.interval(0.95, 2, accuracies.mean(), stats.sem(accuracies))
+    assert mean.interval == pytest.approx((low, high))
+    gains = accuracies[:2] - np.array([0.25, 0.375])
+    assert mean.gain == pytest.approx(gains.mean())
+    assert mean.gain_interval == pytest.approx(stats.t.interval(0.95, 1, gains.mean(), stats.sem(gains)))
     assert mean.peer_used == pytest.approx((1 + 2 + 0) / 30)
     assert (mean.rollouts, mean.tokens, mean.cpu_seconds) == (48, 480, 5)
+    one = rows["sgt", "L"]
     assert (one.rollouts, one.tokens, one.cpu_seconds, one.base) == (24, 240, 2, 0.25)
+    itself = rows["independent", "*"]
     assert (itself.gain, itself.gain_interval, itself.baseline) == (None, None, None)
 
 
@@ -208,9 +214,23 @@ def test_ingest_reads_only_what_changed_and_equals_a_rebuild(tmp_path: Path) -> 
     np.testing.assert_equal(*stores)
 
 
-def test_there_is_one_writer(results: Path) -> None:
-    with writer_lock(results / STORE, 1), pytest.raises(StoreError, match="another process"):
-        ingest(results, deadline=0.1)
+HOLDER = """
+import sys, time
+from pathlib import Path
+from harness.store.ingest import writer_lock
+with writer_lock(Path(sys.argv[1]), 1):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_one_writer_and_a_dead_one_does_not_block(results: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(results / STORE)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(StoreError, match="another process"):
+            ingest(results, deadline=0.1)
+        holder.kill()
     ingest(results, deadline=5)
 
 

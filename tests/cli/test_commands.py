@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import socket
 import subprocess
@@ -12,6 +11,9 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,150 +30,194 @@ bandits:
   - {name: rescue, logits: [[2.0, 0.5, -3.0], [0.0, 0.0, 1.5]], rewards: [0, 0, 1], rollouts: 2}
 regimes: [independent, sgt]
 """
-Place = Callable[..., str]
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, untrained: Callable[[str], Path], lab: Path) -> Path:
-    """The lab's suite and results, two models, a file of bandits, half a model, half a bundle."""
-    root = shutil.copytree(lab, tmp_path_factory.mktemp("place"), dirs_exist_ok=True)
-    for family in ("llama", "qwen"):
-        shutil.copytree(untrained(family), root / family)
-    (root / "bandits.yaml").write_text(BANDIT)
-    (root / "cut.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
-    (root / "torn.zip").write_bytes(b"PK\x03\x04")
-    return root
+class Place:
+    """A folder to work in, and the program called there, with secrets in its environment."""
 
+    def __init__(self, root: Path) -> None:
+        self.root = root
 
-@pytest.fixture
-def place(root: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """The program called there, with secrets in its environment: what a line of its words prints."""
-    monkeypatch.chdir(root)
-    for name, value in SECRETS.items():
-        monkeypatch.setenv(name, value)
-    for name in ("HARNESS_DATA", "HARNESS_MODELS"):  # options set these for their process
-        monkeypatch.setenv(name, os.environ.get(name, ""))
-
-    def call(line: str, code: int = 0) -> str:
-        found, out, err = harness(*shlex.split(line))
+    def __call__(self, *arguments: object, code: int = 0) -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.root)
+            kept = {name: os.environ.get(name, "") for name in ("HARNESS_DATA", "HARNESS_MODELS")}
+            for name, value in (SECRETS | kept).items():  # options set the latter two for their process
+                patch.setenv(name, value)
+            found, out, err = harness(*arguments)
         assert not any(secret in out + err for secret in SECRETS.values())
         assert found == code, err
         assert "Traceback" not in err
         return out
 
-    return call
+    def json(self, *arguments: object) -> Any:
+        return json.loads(self(*arguments, "--json"))
 
 
-DOCUMENTS: dict[str, tuple[Callable[[Any], object], object]] = {
-    "run labs.yaml": (lambda d: {row["regime"] for row in d["rows"]}, {"independent", "independent-aa", "sgt"}),
-    "status labs.yaml": (lambda d: {cell["state"] for cell in d["cells"]}, {"done"}),
-    "regimes": (lambda d: [r["shares"] for r in d["regimes"] if r["name"] == "hacpo"], [["Rollout"]]),
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, untrained: Callable[[str], Path], lab: Path) -> Place:
+    """The lab's suite and results, two models, a file of bandits."""
+    root = shutil.copytree(lab, tmp_path_factory.mktemp("place"), dirs_exist_ok=True)
+    for family in ("llama", "qwen"):
+        shutil.copytree(untrained(family), root / family)
+    (root / "bandits.yaml").write_text(BANDIT)
+    return Place(root)
+
+
+DOCUMENTS: dict[str, tuple[list[object], Callable[[Any], object], object]] = {
+    "run": (["labs.yaml"], lambda d: {row["regime"] for row in d["rows"]}, {"independent", "independent-aa", "sgt"}),
+    "status": (["labs.yaml"], lambda d: {cell["state"] for cell in d["cells"]}, {"done"}),
+    "regimes": ([], lambda d: [r["shares"] for r in d["regimes"] if r["name"] == "hacpo"], [["Rollout"]]),
     "tasks": (
+        [],
         lambda d: [(t["size"], t["perfect"], t["empty"]) for t in d["tasks"] if t["name"] == "micro"],
         [(240, 1.0, 0.0)],
     ),
-    "engines": (lambda d: [e["available"] for e in d["engines"] if e["name"] == "embedded"], [True]),
-    "data --data-dir .": (lambda d: {row["state"] for row in d["sets"]}, {"absent"}),
-    "plan labs.yaml --inventory 8cpu-24G": (lambda d: d["feasible"], True),
-    # nine cells and the base, two policies, 24 questions, greedy and two samples
-    "rescore labs": (lambda d: (d["samples"], d["changes"]), (10 * 2 * 24 * 3, [])),
-    "sql 'SELECT count(*) FROM steps'": (lambda d: d["rows"], [[9 * 2 * 2]]),
-    "bundle labs -o again.zip": (lambda d: d["bundle"], "again.zip"),
-    "doctor": (lambda d: [c["ok"] for c in d["checks"] if c["name"] == "engine embedded"], [True]),
+    "engines": ([], lambda d: [e["available"] for e in d["engines"] if e["name"] == "embedded"], [True]),
+    "data": (["--data-dir", "."], lambda d: {row["state"] for row in d["sets"]}, {"absent"}),
 }
-"""What of its JSON is right."""
-LINES: dict[str, list[tuple[str, int, str]]] = {
-    "plan": [("plan hetero_size --inventory 1xH100-80G", 1, "does not fit")],
-    "rehearse": [("rehearse quickstart", 2, "")],
-    "submit": [
-        ("submit labs.yaml --slurm --dry-run --time 1:00:00", 0, "#SBATCH --job-name=labs"),
-        ("submit labs.yaml --slurm --dry-run --time soon", 2, ""),
-    ],
-    "logs": [("logs llama-qwen/sgt/3", 0, "train"), ("logs nobody/sgt/3", 2, "")],
-    "show": [("show labs", 0, "independent"), ("show labs --format latex", 0, r"\begin{tabular}")],
-    "convert": [("convert cut.gguf folder", 2, "")],
-    "sql": [("sql 'DROP TABLE steps'", 2, "")],
-    "bandit": [("bandit bandits.yaml", 0, "rescue")],
-    "new-regime": [
-        ("new-regime best-of-peers", 0, "pip install -e best-of-peers"),
-        ("new-regime best-of-peers", 2, ""),
-    ],
-    "new-task": [("new-task near-sums", 0, "pip install -e near-sums"), ("new-task near-sums", 2, "")],
-    "new-engine": [("new-engine plain-torch", 0, "pip install -e plain-torch"), ("new-engine plain-torch", 2, "")],
-    "export": [("export labs --out report.html", 0, "")],
-    "import": [
-        ("import results --results joined --origin other-lab", 0, ""),
-        ("sql 'SELECT DISTINCT origin FROM cells' --results joined --json", 0, "other-lab"),
-    ],
-    "submit-check": [
-        ("bundle labs -o mine.zip", 0, "mine.zip"),
-        ("submit-check mine.zip", 0, "accepted: re-scored"),
-        ("submit-check torn.zip", 2, "REFUSED  container  torn.zip: not a bundle"),
-    ],
-    "track": [("track labs --to nowhere", 2, "")],
-    "doctor": [("doctor", 0, "ok  regimes")],
-}
-"""Exit codes, and what is printed with them."""
+"""Words behind the command, and what of its document is right."""
 
 
-@pytest.mark.parametrize("line", DOCUMENTS)
-def test_a_document(place: Place, line: str) -> None:
-    read, right = DOCUMENTS[line]
-    assert read(json.loads(place(f"{line} --json"))) == right
+def document(harness: Place, name: str) -> None:
+    words, read, right = DOCUMENTS[name]
+    assert read(harness.json(name, *words)) == right
 
 
-@pytest.mark.parametrize("name", LINES)
-def test_a_command(place: Place, root: Path, name: str) -> None:
-    for line, code, words in LINES[name]:
-        assert words in place(line, code)
-    assert not (root / "folder").exists(), "half a model is no folder"
+def plan(harness: Place) -> None:
+    assert harness.json("plan", "labs.yaml", "--inventory", "8cpu-24G")["feasible"]
+    assert "does not fit" in harness("plan", "hetero_size", "--inventory", "1xH100-80G", code=1)
 
 
-def test_eval(place: Place, root: Path) -> None:
-    folder = next((root / "results" / "labs").glob("*/checkpoint/llama"))
-    line = f"eval {folder} --limit 3 --k 0 --results elsewhere --json"
-    found = json.loads(place(f"{line} --tasks micro"))
+def rehearse(harness: Place) -> None:
+    """Rehearsals themselves are in tests/rehearsal."""
+    harness("rehearse", "quickstart", code=2)
+
+
+def submit(harness: Place) -> None:
+    assert "#SBATCH --job-name=labs" in harness("submit", "labs.yaml", "--slurm", "--dry-run", "--time", "1:00:00")
+    harness("submit", "labs.yaml", "--slurm", "--dry-run", "--time", "soon", code=2)
+
+
+def show(harness: Place) -> None:
+    assert "independent" in harness("show", "labs")
+    assert harness("show", "labs", "--format", "latex").count(r"\begin{tabular}") >= 1
+
+
+def evaluate(harness: Place) -> None:
+    folder = next((harness.root / "results" / "labs").glob("*/checkpoint/llama"))
+    found = harness.json("eval", folder, "--tasks", "micro", "--limit", 3, "--k", 0, "--results", "elsewhere")
     assert [(m["name"], m["documents"]) for m in found["metrics"]] == [("greedy", 3)]
-    shown = json.loads(place(f"{line} --few-shot --max-new-tokens 2"))
+    more = ("--limit", 3, "--k", 0, "--results", "elsewhere")
+    shown = harness.json("eval", folder, "--few-shot", "--max-new-tokens", 2, *more)
     assert shown["folder"] != found["folder"], "another measurement"
-    query = (
-        f"SELECT min(prompt LIKE 'Q: %boxed%'), max(tokens) FROM samples WHERE cell = '{Path(shown['folder']).name}'"
-    )
-    assert json.loads(place(f"sql {shlex.quote(query)} --results elsewhere --json"))["rows"] == [[True, 2]]
-    place(f"{line} --chat", code=2)
+    query = "SELECT min(prompt LIKE 'Q: %boxed%'), max(tokens) FROM samples WHERE cell = '%s'"
+    told = harness.json("sql", query.replace("%s", Path(shown["folder"]).name), "--results", "elsewhere")["rows"]
+    assert told == [[True, 2]]
+    harness("eval", folder, "--chat", *more, code=2)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_new_suite(place: Place, root: Path) -> None:
+def logs(harness: Place) -> None:
+    assert "train" in harness("logs", "llama-qwen/sgt/3")
+    harness("logs", "nobody/sgt/3", code=2)
+
+
+def convert(harness: Place) -> None:
+    """What becomes of a whole file is tested beside its reader."""
+    (harness.root / "cut.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
+    harness("convert", "cut.gguf", "folder", code=2)
+    assert not (harness.root / "folder").exists()
+
+
+def rescore(harness: Place) -> None:
+    report = harness.json("rescore", "labs")
+    # nine cells and the base, two policies, 24 questions, greedy and two samples
+    assert (report["samples"], report["changes"]) == (10 * 2 * 24 * 3, [])
+
+
+def sql(harness: Place) -> None:
+    assert harness.json("sql", "SELECT count(*) FROM steps")["rows"] == [[9 * 2 * 2]]
+    harness("sql", "DROP TABLE steps", code=2)
+
+
+def bandit(harness: Place) -> None:
+    assert "rescue" in harness("bandit", "bandits.yaml")
+
+
+def scaffold(harness: Place, command: str, name: str, file: str) -> None:
+    assert f"pip install -e {name}" in harness(command, name)
+    assert (harness.root / name / file).is_file()
+    harness(command, name, code=2)
+
+
+def new_suite(harness: Place) -> None:
     """Two folders to a suite that runs as the command says."""
-    models = "new-suite --models llama qwen --task micro"
-    assert "pair.yaml: written, 12 cells" in place(f"{models} --no-trial -o pair.yaml")
-    said = place(f"{models} -o 'a pair.yaml'")
-    assert "  harness plan 'a pair.yaml'\n" in said
-    text = (root / "a pair.yaml").read_text()
-    assert ("Measured" in (root / "pair.yaml").read_text(), "#   Measured here with" in text) == (False, True)
-    assert text.count("stage0: {preset: format") == 2, "of random weights nothing is right"
-    place(f"{models} -o 'a pair.yaml'", code=2)
-    assert (root / "a pair.yaml").read_text() == text, "what is there stays"
+    said = harness("new-suite", "--models", "llama", "qwen", "--task", "micro", "--no-trial", "-o", "pair.yaml")
+    assert "pair.yaml: written, 12 cells" in said
+    assert "harness run pair.yaml" in said
+    spaced = harness("new-suite", "--models", "llama", "qwen", "--task", "micro", "-o", "a pair.yaml")
+    assert "  harness plan 'a pair.yaml'\n" in spaced
+    text = (harness.root / "pair.yaml").read_text()
+    assert "Measured" not in text
+    measured = (harness.root / "a pair.yaml").read_text()
+    assert "#   Measured here with" in measured
+    assert measured.count("stage0: {preset: format") == 2, "of random weights nothing is right"
+    harness("new-suite", "--models", "llama", "qwen", "-o", "pair.yaml", code=2)
+    assert (harness.root / "pair.yaml").read_text() == text, "what is there stays"
     trial = ["training.steps=1", "seeds=[1]", "evaluation.limit=3", "regimes=[independent]", "training.prompts=2"]
-    assert "independent" in place("run pair.yaml --jobs 1 " + " ".join(f"--set {setting}" for setting in trial))
+    assert harness.json("plan", "pair.yaml")["feasible"]
+    done = harness("run", "pair.yaml", "--jobs", 1, *(word for setting in trial for word in ("--set", setting)))
+    assert "independent" in done
+
+
+def export(harness: Place) -> None:
+    harness("export", "labs", "--out", "report.html")
+    assert "independent" in (harness.root / "report.html").read_text()
+
+
+def import_(harness: Place) -> None:
+    harness("import", "results", "--results", "joined", "--origin", "other-lab")
+    rows = harness.json("sql", "SELECT DISTINCT origin FROM cells", "--results", "joined")["rows"]
+    assert rows == [["other-lab"]]
+
+
+def bundle(harness: Place) -> None:
+    size = (harness.root / harness("bundle", "labs").strip()).stat().st_size
+    assert harness.json("bundle", "labs", "-o", "again.zip") == {"bundle": "again.zip", "bytes": size}
+
+
+def submit_check(harness: Place) -> None:
+    harness("bundle", "labs", "-o", "mine.zip")
+    assert harness.json("submit-check", "mine.zip")["refused"] == ""
+    assert "accepted: re-scored" in harness("submit-check", "mine.zip")
+    (harness.root / "torn.zip").write_bytes((harness.root / "mine.zip").read_bytes()[:-9])
+    assert "REFUSED  container  torn.zip: not a bundle" in harness("submit-check", "torn.zip", code=2)
+
+
+def track(harness: Place) -> None:
+    harness("track", "labs", "--to", "nowhere", code=2)
+    installed = find_spec("tensorboard") is not None
+    harness("track", "labs", "--out", "runs", code=0 if installed else 2)
+    assert (harness.root / "runs/labs/llama-qwen/sgt").is_dir() == installed
+
+
+def doctor(harness: Place) -> None:
+    checks = {row["name"]: row for row in harness.json("doctor")["checks"]}
+    assert checks["engine embedded"]["ok"]
+    assert "ok  regimes" in harness("doctor")
 
 
 def answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=5) as answer:
-            return bool(answer.read() == b"ok")
-    except OSError:
-        return False
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=5) as answer:
+        return bool(answer.read() == b"ok")
+    return False
 
 
-@pytest.mark.slow
-def test_leaderboard(root: Path) -> None:
+def leaderboard(harness: Place) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    process = subprocess.Popen([PROGRAM, "leaderboard", "--port", str(port)], cwd=root, stderr=subprocess.PIPE)
+    process = subprocess.Popen([PROGRAM, "leaderboard", "--port", str(port)], cwd=harness.root, stderr=subprocess.PIPE)
     try:
         deadline = time.monotonic() + 60
         while not answers(port):
@@ -185,20 +231,44 @@ def test_leaderboard(root: Path) -> None:
     finally:
         process.terminate()
         process.wait(20)
-    assert not answers(port)
+    with socket.socket() as gone:
+        assert gone.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_every_command_is_started_here_and_named_by_the_installed_program() -> None:
-    started = {line.split()[0] for line in DOCUMENTS} | set(LINES) | {"eval", "new-suite", "leaderboard"}
-    assert {name for named in COMMANDS.values() for name in named} == started
+STARTED: dict[str, Callable[[Place], None]] = {
+    **{name: partial(document, name=name) for name in DOCUMENTS}, "plan": plan, "rehearse": rehearse,
+    "submit": submit, "logs": logs, "show": show,
+    "eval": evaluate, "convert": convert, "rescore": rescore, "sql": sql,
+    "bandit": bandit, "new-suite": new_suite,
+    "new-regime": partial(scaffold, command="new-regime", name="best-of-peers", file="best_of_peers.py"),
+    "new-task": partial(scaffold, command="new-task", name="near-sums", file="near_sums.py"),
+    "new-engine": partial(scaffold, command="new-engine", name="plain-torch", file="plain_torch/engine.py"),
+    "export": export, "import": import_, "bundle": bundle, "submit-check": submit_check, "track": track, "doctor": doctor,
+    "leaderboard": leaderboard,
+}  # fmt: skip
+
+
+def test_every_command_is_started_here() -> None:
+    assert {name for named in COMMANDS.values() for name in named} == set(STARTED)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in ("new-suite", "leaderboard"))) for n in STARTED]
+)
+def test_a_command(place: Place, name: str) -> None:
+    STARTED[name](place)
+
+
+def test_the_installed_program_names_all_its_commands() -> None:
     listed = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, timeout=100, check=True).stdout
-    assert all(f"  {name} " in listed for name in started)
+    assert all(f"  {name} " in listed for name in STARTED)
 
 
-def test_nothing_of_the_environment_is_kept_but_what_is_listed(root: Path) -> None:
-    files = [file for file in root.rglob("*") if file.is_file()]
+def test_nothing_of_the_environment_is_kept_but_what_is_listed(place: Place) -> None:
+    files = [file for file in place.root.rglob("*") if file.is_file()]
     assert len(files) > 20
     assert not [file for file in files for secret in SECRETS.values() if secret.encode() in file.read_bytes()]
-    (manifest, *_) = (root / "results" / "labs").glob("[0-9a-f]*/manifest.json")
+    (manifest, *_) = (place.root / "results" / "labs").glob("[0-9a-f]*/manifest.json")
     recorded = json.loads(manifest.read_text())["provenance"]["environment"]
     assert set(recorded) <= set(ENVIRONMENT)

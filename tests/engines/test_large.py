@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from own_terms import gradients, terms_of
-from test_architectures import build
+from test_architectures import CONFIGS, build
 from transformers import AutoModelForCausalLM
 
 from harness.allocation import shapes
@@ -39,7 +39,7 @@ HALF_CHECKS = (
 
 
 @pytest.mark.slow_but("gemma3", "qwen3_moe")
-@pytest.mark.parametrize("kind", ["gemma2", "gemma3", "cohere2", "granite", "opt", "gpt2", "qwen3_moe", "phi"])
+@pytest.mark.parametrize("kind", CONFIGS)
 def test_vocabularies_in_parts_give_the_same(kind, tmp_path, prompts, monkeypatch):
     build(kind, tmp_path)
     prompts = prompts[:4]

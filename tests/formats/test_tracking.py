@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sqlite3
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -102,83 +103,118 @@ def test_a_tracker_that_is_not_installed_is_named(results: Path, to: str) -> Non
     assert done.stderr.endswith(f"pip install 'experience-sharing-harness[{extra}]'\n")
 
 
-Points = list[tuple[int, float]]
+def history(file: Path) -> Iterator[dict[str, Any]]:
+    """The rows that a W&B run's file holds: a log in LevelDB's format behind 7 bytes of its own."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, held = file.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        left = 32_768 - at % 32_768
+        if left < 7:
+            at += left
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        part = data[at + 7 : at + 7 + length]
+        held = part if kind in (1, 2) else held + part
+        at += 7 + length
+        if kind in (1, 4):
+            record = Record.FromString(held)
+            if record.HasField("history"):
+                yield {i.key or i.nested_key[0]: json.loads(i.value_json) for i in record.history.item}
 
 
-def losses(cell: Path, policy: str) -> Points:
+def losses(cell: Path, policy: str) -> list[tuple[int, float]]:
     return [(r["step"], r["loss"]) for r in read_journal(cell).tables["steps"].to_pylist() if r["policy"] == policy]
 
 
-def in_tensorboard(runs: Path, cell: Path) -> dict[str, Points]:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    found = {}
-    for policy in "ab":
-        read = EventAccumulator(str(TensorBoard(runs).run_folder(read_manifest(cell)) / policy))
-        read.Reload()
-        found[policy] = [(e.step, pytest.approx(e.value, abs=1e-6)) for e in read.Scalars("steps/loss")]
-    return found
-
-
-def in_wandb(runs: Path, cell: Path) -> dict[str, Points]:
-    """Of the run's newest name: one that was resumed from earlier begins another. A log in LevelDB's format behind 7 bytes."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    found: dict[str, Points] = {"a": [], "b": []}
-    names = {re.fullmatch(rf"run-({cell.name}(-\d)?)", f.stem)[1] for f in runs.glob(f"*/run-{cell.name}*")}  # type: ignore[index]
-    for file in sorted(runs.glob(f"offline-run-*/run-{max(names)}.wandb")):
-        data, at, held = file.read_bytes(), 7, b""
-        while at + 7 <= len(data):
-            if (left := 32_768 - at % 32_768) < 7:
-                at += left
-                continue
-            _, length, kind = struct.unpack("<IHB", data[at : at + 7])
-            part, at = data[at + 7 : at + 7 + length], at + 7 + length
-            held = part if kind in (1, 2) else held + part
-            record = Record.FromString(held) if kind in (1, 4) else Record()
-            row = {i.key or i.nested_key[0]: json.loads(i.value_json) for i in record.history.item}
-            for policy in found:
-                found[policy] += [(row["step"], row[f"{policy}/steps/loss"])] if f"{policy}/steps/loss" in row else []
-    return found
-
-
-def in_trackio(runs: Path, cell: Path) -> dict[str, Points]:
-    with sqlite3.connect(runs / "s.db") as database:
-        rows = database.execute(
-            "SELECT step, metrics FROM metrics WHERE run_id = ? ORDER BY id", [cell.name]
-        ).fetchall()
-    of = {policy: f"{policy}/steps/loss" for policy in "ab"}
-    return {p: [(step, json.loads(m)[tag]) for step, m in rows if tag in json.loads(m)] for p, tag in of.items()}
-
-
-HELD = {"tensorboard": in_tensorboard, "wandb": in_wandb, "trackio": in_trackio}
-"""The losses that a tracker's own files hold of a cell, by policy."""
-
-
-@pytest.mark.parametrize("to", HELD)
-def test_a_trackers_files_hold_the_journals_once(results: Path, to: str) -> None:
-    pytest.importorskip(to, reason=f"{to} is not installed here")
-    cell, runs = a_cell(results), results.parent / ("runs" if to == "tensorboard" else f"runs/{to}")
-    write_manifest(cell, msgspec.structs.replace(read_manifest(cell), state="running"))
-    done = track(results, to)
-    assert done.returncode == 0, done.stderr
-    assert HELD[to](runs, cell) == {policy: losses(cell, policy) for policy in "ab"}
-    assert track(results, to).stderr == f"0 new points in {runs.relative_to(results.parent)}\n"
-
-    before = {file: file.read_bytes() for file in runs.glob("harness/s/*.json")}
+def extend(cell: Path) -> None:
     journal = Journal(cell)
     journal.append(StepRow(policy="a", step=4, loss=0.25, reward_mean=0.25))
     journal.commit(4)
-    track(results, to)
-    if to == "trackio":  # as if that look had been cut off before it could say what it did
-        for file, content in before.items():
-            file.write_bytes(content)
-        track(results, to)
-    assert [step for step, _ in HELD[to](runs, cell)["a"]] == [1, 2, 3, 4]
+
+
+def test_wandb_holds_the_journals_once(results: Path) -> None:
+    pytest.importorskip("wandb", reason="W&B is not installed here")
+    cell, runs = a_cell(results), results.parent / "runs/wandb"
+    write_manifest(cell, msgspec.structs.replace(read_manifest(cell), state="running"))
+
+    def held(run: str) -> list[tuple[int, float]]:
+        files = sorted(runs.glob(f"offline-run-*/run-{run}.wandb"))
+        rows = [row for file in files for row in history(file)]
+        return [(row["step"], row["a/steps/loss"]) for row in rows if "a/steps/loss" in row]
+
+    done = track(results, "wandb")
+    assert done.returncode == 0, done.stderr
+    assert held(cell.name) == losses(cell, "a")
+    assert track(results, "wandb").stderr == "0 new points in runs/wandb\n"
+    assert len(list(runs.glob("offline-run-*"))) == CELLS
+
+    extend(cell)
+    track(results, "wandb")
+    assert [step for step, _ in held(cell.name)] == [1, 2, 3, 4]
+
     Journal(cell).rewind(2)
-    track(results, to)
-    assert [step for step, _ in HELD[to](runs, cell)["a"]] == [1, 2]
-    assert not any(str(results).encode() in file.read_bytes() for file in runs.glob("offline-run-*/*.wandb"))
+    track(results, "wandb")
+    assert held(cell.name) == []
+    assert [step for step, _ in held(f"{cell.name}-2")] == [1, 2]
+    secret = str(results).encode()
+    assert not any(secret in file.read_bytes() for file in runs.glob("offline-run-*/*.wandb"))
+
+
+def test_trackio_holds_the_journals_once(results: Path) -> None:
+    pytest.importorskip("trackio", reason="Trackio is not installed here")
+    cell, runs = a_cell(results), results.parent / "runs/trackio"
+    write_manifest(cell, msgspec.structs.replace(read_manifest(cell), state="running"))
+
+    def held(policy: str = "a") -> list[tuple[int, float]]:
+        with sqlite3.connect(runs / "s.db") as database:
+            rows = database.execute("SELECT step, metrics FROM metrics WHERE run_id = ? ORDER BY id", [cell.name])
+            found = [(step, json.loads(metrics)) for step, metrics in rows]
+        return [(step, m[f"{policy}/steps/loss"]) for step, m in found if f"{policy}/steps/loss" in m]
+
+    done = track(results, "trackio")
+    assert done.returncode == 0, done.stderr
+    assert (held(), held("b")) == (losses(cell, "a"), losses(cell, "b"))
+
+    memory = runs / f"harness/s/{cell.name}.json"
+    before = memory.read_bytes()
+    extend(cell)
+    track(results, "trackio")
+    memory.write_bytes(before)  # as if that look had been cut off before it could say what it did
+    track(results, "trackio")
+    assert [step for step, _ in held()] == [1, 2, 3, 4]
+
+    Journal(cell).rewind(2)
+    track(results, "trackio")
+    assert [step for step, _ in held()] == [1, 2]
+    with sqlite3.connect(runs / "s.db") as database:
+        assert database.execute("SELECT count(DISTINCT run_id) FROM metrics").fetchone() == (CELLS,)
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    read.Reload()
+    return {tag: [(e.step, e.value) for e in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+
+
+def test_tensorboard_holds_the_journals_once(results: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    cell, board = a_cell(results), TensorBoard(tmp_path / "runs")
+    assert follow(results, "s", board) > 100
+    folder = board.run_folder(read_manifest(cell)) / "a"
+    assert scalars(folder)["steps/loss"] == [(step, pytest.approx(loss, abs=1e-6)) for step, loss in losses(cell, "a")]
+    samples = read_journal(cell).tables["samples"].to_pylist()
+    right = [r["verdict"] == "right" for r in samples if (r["policy"], r["metric"]) == ("a", "greedy")]
+    assert scalars(folder)["evaluation/micro/greedy"] == [(3, pytest.approx(sum(right) / len(right)))]
+
+    extend(cell)
+    follow(results, "s", board)  # no point twice, though the last evaluation moved behind them
+    assert [step for step, _ in scalars(folder)["steps/loss"]] == [1, 2, 3, 4]
+    Journal(cell).rewind(2)
+    follow(results, "s", board)
+    assert [step for step, _ in scalars(folder)["steps/loss"]] == [1, 2]
 
 
 def test_no_run_lies_outside(results: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from harness import phases, versions
+from harness.cache import cache_folder
 from harness.engines.embedded.families import FAMILIES, build_model, build_tokenizer
 from harness.engines.embedded.presets import PRESETS, Mixture, draw_examples
 from harness.engines.embedded.warmup import (
@@ -36,19 +37,25 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_second_call_trains_nothing_and_a_damaged_entry_is_trained_anew_to_the_same_weights(cache: Path) -> None:
-    seen: list[float] = []
-    folder = base_checkpoint(TINY, lambda share, words: seen.append(share))
-    assert seen == [1 / 3, 2 / 3, 1.0]
+def test_second_call_trains_nothing(cache: Path) -> None:
+    seen: list[tuple[float, str]] = []
+    folder = base_checkpoint(TINY, lambda share, words: seen.append((share, words)))
+    assert [share for share, _ in seen] == [1 / 3, 2 / 3, 1.0]
     assert cache in folder.parents
-    assert base_checkpoint(TINY, lambda share, words: seen.append(share)) == folder
+    assert cache_folder() == cache
+    assert base_checkpoint(TINY, lambda share, words: seen.append((share, words))) == folder
     assert len(seen) == 3
     assert AutoModelForCausalLM.from_pretrained(folder).config.model_type == "qwen3"
     assert AutoTokenizer.from_pretrained(folder).eos_token == "<eos>"
     report = json.loads((folder / REPORT).read_bytes())
-    assert (report["steps"], report["cpu_seconds"] > 0) == (3, True)
+    assert report["steps"] == 3
     assert set(report["given_cot"]["groups"]) == {"add", "mul"}
+    assert report["cpu_seconds"] > 0
     assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_damaged_entry_is_trained_anew_to_the_same_weights(cache: Path) -> None:
+    folder = base_checkpoint(TINY)
     weights = folder / "model.safetensors"
     good = weights.read_bytes()
     for damage in (good[:-100], good[:-4] + b"\x00\x01\x02\x03"):
@@ -58,17 +65,27 @@ def test_second_call_trains_nothing_and_a_damaged_entry_is_trained_anew_to_the_s
 
 
 def test_key_covers_what_determines_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    changes = {"family": "llama", "strong": "add", "preset": "elicit", "seed": 1, "steps": 4, "gate": 0.1,
-               "schedule": Schedule(learning_rate=1e-3)}  # fmt: skip
-    keys = [TINY.key, *(replace(TINY, **{name: value}).key for name, value in changes.items())]
-    table = versions.recorded()
-    for package in ("stage0", "tasks"):
-        raised = {**table, package: table[package]._replace(version=table[package].version + 1)}
-        monkeypatch.setattr(versions, "recorded", lambda raised=raised: raised)
-        keys.append(TINY.key)
+    changed = [
+        replace(TINY, family="llama"),
+        replace(TINY, strong="add"),
+        replace(TINY, preset="elicit"),
+        replace(TINY, seed=1),
+        replace(TINY, steps=4),
+        replace(TINY, gate=0.1),
+        replace(TINY, schedule=Schedule(learning_rate=1e-3)),
+    ]
+    assert len({spec.key for spec in [TINY, *changed]}) == len(changed) + 1
+    before = TINY.key
     monkeypatch.setattr("harness.engines.embedded.warmup.PRESETS", {"trap": Mixture(weak_cot=0.5), "elicit": None})
-    keys.append(TINY.key)
-    assert len(set(keys)) == len(keys)
+    assert TINY.key != before
+
+
+@pytest.mark.parametrize("package", ["stage0", "tasks"])
+def test_key_covers_results_versions(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    before, table = TINY.key, versions.recorded()
+    raised = {**table, package: table[package]._replace(version=table[package].version + 1)}
+    monkeypatch.setattr(versions, "recorded", lambda: raised)
+    assert TINY.key != before
 
 
 def test_every_build_of_torch_takes_the_bases_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,15 +102,18 @@ def test_every_build_of_torch_takes_the_bases_of_the_package(monkeypatch: pytest
 
 
 def test_a_second_request_waits_and_trains_nothing(cache: Path) -> None:
+    others: list[threading.Thread] = []
     told: list[str] = []
-    second = threading.Thread(target=base_checkpoint, args=(TINY, lambda share, words: told.append(words)))
 
     def ask(share: float, words: str) -> None:
-        if second.ident is None:
-            second.start()
+        if not others:
+            others.append(
+                threading.Thread(target=base_checkpoint, args=(TINY, lambda share, words: told.append(words)))
+            )
+            others[0].start()
 
     base_checkpoint(TINY, ask)
-    second.join(60)
+    others[0].join(60)
     assert told == []
 
 

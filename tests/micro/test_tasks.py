@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 from dataclasses import asdict, replace
 from itertools import islice
@@ -12,14 +14,28 @@ import pytest
 
 from harness.engines.embedded.presets import PRESETS, Mixture, draw_examples
 from harness.errors import DataError
+from harness.experience.answers import Prompt
 from harness.tasks.micro import LEVELS, SKILLS, draw_fact, evaluation_prompts, training_prompts
 from harness.tasks.registry import get_task
 
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+
 
 def value(expression: str) -> int:
-    """By Python's own arithmetic, of numbers and signs alone."""
-    assert re.fullmatch(r"[\d+*()-]+", expression)
-    return int(eval(expression))
+    """Independent of the task's own arithmetic: walks Python's syntax tree."""
+
+    def walk(node: ast.expr) -> int:
+        if isinstance(node, ast.BinOp):
+            return _OPERATORS[type(node.op)](walk(node.left), walk(node.right))
+        assert isinstance(node, ast.Constant)
+        return int(node.value)
+
+    return walk(ast.parse(expression, mode="eval").body)
+
+
+def question_value(question: str) -> int:
+    numbers = re.findall(r"\d+", question)
+    return sum(map(int, numbers)) if "has" in question else value(question)
 
 
 def test_micro_can_be_asked_for_what_is_scored_and_its_default_stays() -> None:
@@ -32,11 +48,19 @@ def test_micro_can_be_asked_for_what_is_scored_and_its_default_stays() -> None:
     assert asked == f"{bare}\n\n{task.instruction}"
     assert "\\boxed{}" in asked
     shown = task.render(question, "few-shot")
-    assert task.render(replace(question, text=asked), "few-shot") == shown, "what is asked can be asked otherwise"
     assert shown.endswith(f"\n\n{question.text}")
     assert shown.count("\\boxed{") == len(task.examples) == len(SKILLS)
     assert task.stop("few-shot")[0] == "\n\nQ:"
     assert not [e for e in task.examples if crc32(e.problem.encode()) % 8 == 0], "held out"
+
+
+def test_what_is_asked_can_be_asked_otherwise() -> None:
+    task = get_task("gsm8k")
+    prompt = Prompt("a", "How many?", "3")
+    zero = replace(prompt, text=task.render(prompt, "zero-shot"))
+    few = replace(prompt, text=task.render(prompt, "few-shot"))
+    assert task.render(zero, "few-shot") == few.text
+    assert task.render(zero, "zero-shot") == zero.text
 
 
 @pytest.mark.parametrize("skill", SKILLS)
@@ -44,18 +68,19 @@ def test_micro_can_be_asked_for_what_is_scored_and_its_default_stays() -> None:
 def test_problems_are_right(skill: str, level: int) -> None:
     rng = Random(1)
     for _ in range(300):
-        problem, fact = SKILLS[skill].draw(rng, level, held_out=False), draw_fact(rng, SKILLS[skill])
-        numbers = re.findall(r"\d+", problem.question)
-        asked = "+".join(numbers) if "has" in problem.question else problem.question
-        assert problem.answer == value(asked) >= 1
+        problem = SKILLS[skill].draw(rng, level, held_out=False)
+        assert problem.answer == question_value(problem.question) >= 1
         assert all(value(step.split("=")[0]) == int(step.split("=")[1]) for step in problem.steps)
         assert int(problem.steps[-1].split("=")[1]) == problem.answer
         assert problem.chain_of_thought == " " + ", ".join(problem.steps) + f". \\boxed{{{problem.answer}}}"
+
+
+def test_facts_are_single_right_steps() -> None:
+    rng = Random(2)
+    for _ in range(300):
+        fact = draw_fact(rng, rng.choice(list(SKILLS.values())))
         assert fact.steps == (f"{fact.question}={value(fact.question)}",)
         assert fact.answer == value(fact.question)
-        if skill == "add":
-            low, high = {1: (2, 9), 2: (3, 15)}[level]
-            assert all(low <= int(number) <= high for number in numbers)
 
 
 def test_golden_problems() -> None:
@@ -64,15 +89,24 @@ def test_golden_problems() -> None:
     assert drawn[0].hinted_prompt == f"Q: {drawn[0].question} by steps\nA:"
 
 
-def test_training_never_meets_evaluation_and_both_ask_every_skill_alike() -> None:
-    asked, hinted = evaluation_prompts(), evaluation_prompts(hinted=True)
-    assert [p.text.replace(" by steps\nA:", "\nA:") for p in hinted] == [p.text for p in asked]
-    assert [sum(p.labels["skill"] == skill for p in asked) for skill in SKILLS] == [40] * 6
-    one = training_prompts(11, 48)
-    assert [sum(p.labels["skill"] == skill for p in one) for skill in SKILLS] == [8] * 6
-    assert {p.labels["level"] for p in one} == {"1", "2"}
-    assert all(p.labels["group"] == SKILLS[p.labels["skill"]].group for p in one)
-    evaluation = {p.text[3:-3] for p in asked}
+def test_levels_bound_the_operands() -> None:
+    rng = Random(3)
+    for level, low, high in ((1, 2, 9), (2, 3, 15)):
+        for _ in range(200):
+            numbers = [int(n) for n in re.findall(r"\d+", SKILLS["add"].draw(rng, level, held_out=False).question)]
+            assert low <= min(numbers) <= max(numbers) <= high
+
+
+def test_training_prompts_are_even() -> None:
+    prompts = training_prompts(11, 48)
+    counts = [sum(p.labels["skill"] == skill for p in prompts) for skill in SKILLS]
+    assert counts == [8] * 6
+    assert {p.labels["level"] for p in prompts} == {"1", "2"}
+    assert all(p.labels["group"] == SKILLS[p.labels["skill"]].group for p in prompts)
+
+
+def test_training_never_meets_evaluation() -> None:
+    evaluation = {p.text[3:-3] for p in evaluation_prompts()}
     trained = {p.text[3:-3] for seed in range(150) for p in training_prompts(seed, 32)}
     supervised = {
         example.prompt.removeprefix("Q: ").removesuffix("\nA:").removesuffix(" by steps")
@@ -83,6 +117,14 @@ def test_training_never_meets_evaluation_and_both_ask_every_skill_alike() -> Non
     assert not evaluation & (trained | supervised)
     assert all(crc32(question.encode()) % 8 == 0 for question in evaluation)
     assert not any(crc32(question.encode()) % 8 == 0 for question in trained | supervised)
+
+
+def test_evaluation_has_forty_prompts_a_skill() -> None:
+    prompts = evaluation_prompts()
+    assert [sum(p.labels["skill"] == skill for p in prompts) for skill in SKILLS] == [40] * 6
+    hinted = evaluation_prompts(hinted=True)
+    assert [p.text.replace(" by steps", "") for p in hinted] == [p.text for p in prompts]
+    assert all(p.text.endswith(" by steps\nA:") for p in hinted)
 
 
 def test_mixture_shares() -> None:

@@ -124,6 +124,18 @@ def test_no_regime_clips_its_first_update_whatever_the_sampler_says(make, prompt
     report_line(f"drift of a sampler that is off by 0.3 nats per token: {drift}")
 
 
+def test_weights_that_transformers_renames_are_synced_too(folders, prompts):
+    engine = Alone("neox", folders["neox"], settings=Settings(**SETTINGS))
+    try:
+        samples = engine.sample(prompts[:2], np.arange(8, dtype=np.uint64).reshape(2, 4), Sampling(1.0, 16))
+        engine.update(prompts[:2], [own_term(prompts[:2], samples)], Optimisation(learning_rate=1e-2, max_tokens=16))
+        flat = [s for group in samples for s in group]
+        again = engine.score([p for p in prompts[:2] for _ in range(4)], [s.tokens for s in flat])
+        assert max(np.abs(a - s.logprobs).max() for a, s in zip(again, flat, strict=True)) > 1e-2
+    finally:
+        engine.close()
+
+
 def test_a_reference_keeps_the_base(make, prompts):
     engine = make("a")
     samples = engine.sample(prompts[:2], np.arange(8, dtype=np.uint64).reshape(2, 4), Sampling(1.0, 24))

@@ -1,5 +1,4 @@
-"""Parts of an engine die or stop. Every loss takes an engine of its own: three here, all with HARNESS_ALL_LOSSES=1 in the
-environment (`test_session` loses parts of a run)."""
+"""Parts of an engine die or stop."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ import psutil
 import pytest
 import ray
 from alone import Alone
-from msgspec.structs import replace
 
 from harness.engines.openrlhf.plugin import Settings
 from harness.engines.protocol import Optimisation, Sampling
@@ -23,22 +21,12 @@ from harness.learning.terms import Objective, Term, TermAnswer
 pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(1200)]
 SILENCE, SYNC, SLACK = 15.0, 40.0, 25.0
 SETTINGS = Settings(
-    dtype="fp32", start_seconds=500.0, call_seconds=240.0, sync_seconds=SYNC, silence_seconds=SILENCE,
+    dtype="fp32", trainers=2, start_seconds=500.0, call_seconds=240.0, sync_seconds=SYNC, silence_seconds=SILENCE,
     rollout_memory=0.05, max_length=160, rollout_sequences=64,
 )  # fmt: skip
-LOSSES = [
-    ("trainer", signal.SIGKILL, SILENCE, "trainer rank 1"),
-    ("core", signal.SIGKILL, SILENCE, "rollout engine 0"),
-    ("trainer", signal.SIGSTOP, SILENCE, "trainer rank 1"),
-    ("rollout", signal.SIGKILL, SILENCE, "rollout engine 0"),
-    ("core", signal.SIGSTOP, SILENCE, "rollout engine 0"),
-]
-if not os.environ.get("HARNESS_ALL_LOSSES"):
-    del LOSSES[2:]
 
 
-def step(engine, prompts, learning_rate=1e-4):
-    """The samples, and the update's report."""
+def step(engine, prompts):
     prompts = prompts[:4]
     samples = engine.sample(prompts, np.arange(16, dtype=np.uint64).reshape(4, 4), Sampling(1.0, 24))
     answers = tuple(
@@ -46,9 +34,7 @@ def step(engine, prompts, learning_rate=1e-4):
         for p, group in zip(prompts, samples, strict=True)
         for i, s in enumerate(group)
     )
-    optimisation = Optimisation(learning_rate=learning_rate, max_tokens=24)
-    report = engine.update(prompts, [Term("own", "own", Objective(), answers)], optimisation)
-    return [s for group in samples for s in group], report
+    return engine.update(prompts, [Term("own", "own", Objective(), answers)], Optimisation(max_tokens=24))
 
 
 def process_of(engine, part):
@@ -62,10 +48,18 @@ def process_of(engine, part):
     return core[0]
 
 
-@pytest.mark.parametrize(("part", "sent", "limit", "named"), LOSSES)
+@pytest.mark.parametrize(
+    ("part", "sent", "limit", "named"),
+    [
+        ("trainer", signal.SIGKILL, SILENCE, "trainer rank 1"),
+        ("trainer", signal.SIGSTOP, SILENCE, "trainer rank 1"),
+        ("rollout", signal.SIGKILL, SILENCE, "rollout engine 0"),
+        ("core", signal.SIGKILL, SILENCE, "rollout engine 0"),
+        ("core", signal.SIGSTOP, SILENCE, "rollout engine 0"),
+    ],
+)
 def test_a_lost_part_is_named_and_everything_is_freed(part, sent, limit, named, folders, prompts, report_line):
-    settings = replace(SETTINGS, trainers=2 if part == "trainer" else 1)
-    engine = Alone("a", folders["llama"], settings=settings)
+    engine = Alone("a", folders["llama"], settings=SETTINGS)
     try:
         step(engine, prompts)
         alive = [p.pid for p in engine._processes]
@@ -93,12 +87,9 @@ def test_a_lost_part_is_named_and_everything_is_freed(part, sent, limit, named, 
 
 
 def test_an_engine_core_that_stops_during_a_weight_sync_is_named(folders, prompts, report_line):
-    """Of a NeoX-type model, whose weights transformers renames: they are synced before all the same."""
-    engine = Alone("a", folders["neox"], settings=SETTINGS)
+    engine = Alone("a", folders["llama"], settings=SETTINGS)
     try:
-        samples, _ = step(engine, prompts, learning_rate=1e-2)
-        again = engine.score([p for p in prompts[:4] for _ in range(4)], [s.tokens for s in samples])
-        assert max(np.abs(a - s.logprobs).max() for a, s in zip(again, samples, strict=True)) > 1e-2
+        step(engine, prompts)
         os.kill(process_of(engine, "core").pid, signal.SIGSTOP)
         started = time.monotonic()
         with pytest.raises(EngineError) as caught:

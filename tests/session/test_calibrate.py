@@ -36,10 +36,14 @@ def test_by_hand() -> None:
     assert standing.error == pytest.approx(np.std([1, 0, 0.5], ddof=1) / 3**0.5)
     assert (standing.boxed, standing.finished) == (pytest.approx(4 / 6), pytest.approx(5 / 6))
     assert standing.fits
+
+
+def test_rescues_both_ways() -> None:
     a = np.array([[1, 0], [0, 0], [0, 0], [0, 0]], dtype=bool)
     b = np.array([[0, 0], [0, 1], [1, 1], [0, 0]], dtype=bool)
-    both = [(x.learner, x.peer, x.failed, x.rescued) for x in rescues({"a": {"add1": a}, "b": {"add1": b}}, 2)]
-    assert both == [("a", "b", 0.75, 0.5), ("b", "a", 0.5, 0.25)]
+    one, other = rescues({"a": {"add1": a}, "b": {"add1": b}}, 2)
+    assert (one.learner, one.peer, one.failed, one.rescued) == ("a", "b", 0.75, 0.5)
+    assert (other.learner, other.peer, other.failed, other.rescued) == ("b", "a", 0.5, 0.25)
 
 
 def test_a_base_model_ends_where_it_asks_itself_the_next_question() -> None:

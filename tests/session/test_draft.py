@@ -13,9 +13,10 @@ import yaml
 from transformers import LlamaConfig, Qwen2Config
 
 import harness.engines.embedded
+from harness.allocation.cost_model import device
 from harness.engines.embedded.families import build_tokenizer
 from harness.errors import DataError, PluginError, UsageError
-from harness.session.suite.draft import SIZES, STEPS, USUAL, Findings, Tried, draft, settled, tried, try_models
+from harness.session.suite.draft import SIZES, STEPS, USUAL, Findings, Tried, draft, paced, settled, tried, try_models
 from harness.session.suite.prepare import prepare
 from harness.session.suite.rules import preflight, undeclared
 from harness.suite.schema import Suite
@@ -51,6 +52,13 @@ def written(models: tuple[str, ...], task: str) -> Suite:
     return Suite.model_validate(yaml.safe_load(draft(models, task, "pair")))
 
 
+def test_a_chat_model_and_a_base_model_are_asked_each_in_its_way(pair: tuple[str, str]) -> None:
+    chat, base = written(pair, "micro").groups[0].policies
+    assert (chat.name, chat.chat, chat.style) == ("smol-instruct", True, "zero-shot")
+    assert (base.name, base.chat, base.style) == ("base", False, "few-shot")
+    assert {p.style for p in written(pair, "gsm8k").groups[0].policies} == {"zero-shot"}
+
+
 @pytest.mark.parametrize(
     ("config", "engine", "size"), [(SMALL, "embedded", 0), (SMOL, "embedded", 1), (LARGE, "openrlhf", 3)]
 )
@@ -75,47 +83,34 @@ def test_the_file_prepares_and_the_check_before_a_run_has_nothing_to_remark(
     assert undeclared(pair, file) == [tmp_path]
     monkeypatch.setenv("HARNESS_MODELS", str(tmp_path))
     assert undeclared(pair, file) == []
+    prepared = prepare(str(file), tmp_path / "results", overrides=["regimes=[independent]"])
+    assert len(prepared.cells) == 3
     monkeypatch.setattr("harness.engines.vocabulary.check_weights", lambda folder: None)
-    for style, remarks in (("zero-shot", 0), ("raw", 1)):
-        overrides = ["regimes=[independent]", f"groups[0].policies[0].style={style}"]
-        prepared = prepare(str(file), tmp_path / "results", overrides=overrides)
-        found = preflight(prepared, run=False)
-        assert (len(prepared.cells), len(found)) == (3, remarks)
-    assert found[0].startswith(
+    assert preflight(prepared, run=False) == []
+    raw = prepare(
+        str(file), tmp_path / "results", overrides=["regimes=[independent]", "groups[0].policies[0].style=raw"]
+    )
+    (remark,) = preflight(raw, run=False)
+    assert remark.startswith(
         "groups[0].policies[0].style: smol-instruct is asked micro questions without a word on the box"
     )
 
 
-def test_models_are_asked_each_in_its_way_and_findings_become_settings(pair: tuple[str, str]) -> None:
-    chat, base = written(pair, "micro").groups[0].policies
-    assert (chat.name, chat.chat, chat.style) == ("smol-instruct", True, "zero-shot")
-    assert (base.name, base.chat, base.style) == ("base", False, "few-shot")
-    assert {p.style for p in written(pair, "gsm8k").groups[0].policies} == {"zero-shot"}
-    names = ("Qwen/Qwen3-1.7B-Base", "meta-llama/Llama-3.2-3B-Instruct")  # by their config alone
-    hub = written(names, "math")
-    assert [(p.model, p.chat) for p in hub.groups[0].policies] == list(zip(names, (False, True), strict=True))
-    assert hub.evaluation.tasks == ["math500"]
-    findings = Findings("ladder.add2", {"smol-instruct": "raw"}, ("base",), "example", 40, 12, why=("because of this",))
-    text = draft(pair, "gsm8k", "pair", findings)
-    suite = Suite.model_validate(yaml.safe_load(text))
-    chat, base = suite.groups[0].policies
-    assert (chat.style, base.stage0.preset if base.stage0 else "") == ("raw", "format")
-    found = suite.training
-    assert (found.task, found.answer_ends) == ("ladder.add2", "example")
-    assert (found.max_new_tokens, found.steps) == (40, 12)
-    assert suite.evaluation.tasks == ["ladder.add2"]
-    assert (suite.evaluation.curve_every, len(suite.regimes), suite.seeds) == (0, 4, [1, 2, 3])
-    assert "#   because of this\n" in text
+def test_hub_names_by_their_config_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("Qwen/Qwen3-1.7B-Base", "meta-llama/Llama-3.2-3B-Instruct")
+    base, chat = written(names, "math").groups[0].policies
+    assert (base.model, base.chat) == (names[0], False)
+    assert (chat.model, chat.chat) == (names[1], True)
+    assert written(names, "math").evaluation.tasks == ["math500"]
 
 
 def test_refusals(pair: tuple[str, str]) -> None:
-    for models, task, kind, words in (
-        ((pair[0], pair[0]), "micro", UsageError, "is given twice"),
-        (pair, "chess", PluginError, "unknown training task 'chess'"),
-        ((pair[0], "no/such/model"), "micro", UsageError, "neither a folder"),
-    ):
-        with pytest.raises(kind, match=words):
-            draft(models, task, "x")
+    with pytest.raises(UsageError, match="is given twice"):
+        draft((pair[0], pair[0]), "micro", "x")
+    with pytest.raises(PluginError, match="unknown training task 'chess'"):
+        draft(pair, "chess", "x")
+    with pytest.raises(UsageError, match="neither a folder"):
+        draft((pair[0], "no/such/model"), "micro", "x")
 
 
 BASES = sorted((Path(harness.engines.embedded.__file__).parent / "bases").iterdir())
@@ -130,7 +125,10 @@ def test_a_trial_finds_how_two_checkpoints_are_asked_how_long_they_write_and_how
     models = [str(base) for base in BASES]
     drafted = yaml.safe_load(draft(models, "micro", "pair"))
     assert [p["style"] for p in drafted["groups"][0]["policies"]] == ["few-shot"] * 2
-    texts = [tried(models, "micro", "pair", tmp_path / "pair.yaml", minutes) for minutes in (0.5, 5)]
+    file = tmp_path / "pair.yaml"
+    texts = [tried(models, "micro", "pair", file, 0.5)]
+    monkeypatch.setattr("harness.session.suite.draft.paced", lambda suite, source: 1.0)
+    texts += [tried(models, "micro", "pair", file, 5)]
     short, long = (Suite.model_validate(yaml.safe_load(text)) for text in texts)
     for policy in short.groups[0].policies:
         assert (policy.style, policy.stage0) == ("raw", None)
@@ -139,13 +137,28 @@ def test_a_trial_finds_how_two_checkpoints_are_asked_how_long_they_write_and_how
         assert 20 <= int(share[1]) <= 70
     assert short.training.max_new_tokens == short.evaluation.max_new_tokens < drafted["training"]["max_new_tokens"]
     assert STEPS[0] <= short.training.steps < long.training.steps <= STEPS[1]
-    assert re.search(r"A step takes \d+\.\d\d times as long here as `harness plan` assumes", texts[1])
-    told = re.search(rf"steps {long.training.steps}: it takes (\d) minutes on this machine", texts[1])
-    assert told
-    assert int(told[1]) in (4, 5) or long.training.steps == STEPS[1]
-    slow = tmp_path / "slow.yaml"
+    assert f"steps {long.training.steps}: the suite takes 5 minutes" in texts[1]
+    assert re.search(r"A step takes \d+\.\d\d times as long here as `harness plan` assumes", texts[0])
     monkeypatch.setattr("harness.session.suite.draft.paced", lambda suite, source: 1e3)
-    assert "Fewer than 8 steps show nothing." in tried(models, "micro", "pair", slow, 5)
+    assert "Fewer than 8 steps show nothing." in tried(models, "micro", "pair", file, 5)
+
+
+def test_a_plan_that_is_too_hopeful_is_stretched_by_the_time_of_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_MODELS", str(BASES[0].parent))
+    suite, source = written(tuple(map(str, BASES)), "micro"), str(tmp_path / "pair.yaml")
+    by_the_prior, slow = paced(suite, source), device("CORE")
+    for rate in ("train", "score", "read"):
+        slow = replace(slow, **{rate: getattr(slow, rate) / 100})
+    monkeypatch.setattr("harness.session.suite.draft.device", lambda kind: replace(slow, layer=100 * slow.layer))
+    assert paced(suite, source) < by_the_prior / 10
+
+
+def test_what_cannot_be_tried_is_drafted_and_says_why(pair: tuple[str, str], tmp_path: Path) -> None:
+    text = tried(("micro/llama", "micro/qwen"), "micro", "pair", tmp_path / "pair.yaml", 30)
+    assert "#   Not measured on this machine: micro/llama has no weights before its first run." in text
+    assert Suite.model_validate(yaml.safe_load(text)).training.steps > SIZES[0].steps, "the time is known all the same"
 
 
 def found(level: str, *right: float, finished: float = 1.0, cut: float = 0.0, tokens: int = 20) -> list[Tried]:
@@ -175,7 +188,8 @@ def test_a_level_is_chosen_on_which_both_can_learn(
 
 
 def test_a_short_time_takes_fewer_regimes_then_fewer_seeds(tmp_path: Path) -> None:
-    text = tried(("micro/llama", "micro/qwen"), "micro", "pair", tmp_path / "pair.yaml", 0.01)
+    families = ("micro/llama", "micro/qwen")
+    text = tried(families, "micro", "pair", tmp_path / "pair.yaml", 0.01)
     suite = Suite.model_validate(yaml.safe_load(text))
     assert ([r.name for r in suite.regimes], suite.seeds) == (["independent", "sgt"], [1, 2])
     assert suite.training.steps == STEPS[0]
@@ -183,7 +197,6 @@ def test_a_short_time_takes_fewer_regimes_then_fewer_seeds(tmp_path: Path) -> No
     assert (
         "independent and sgt on 2 seeds: with independent, naive, sgt and hacpo on 3 seeds 8 steps would take" in text
     )
-    assert "#   Not measured on this machine: micro/llama has no weights before its first run." in text
 
 
 def test_the_task_is_the_ladder_where_the_usual_one_cannot_be_had(
@@ -219,3 +232,20 @@ def test_a_model_without_one_right_answer_is_not_asked_level_by_level(
     assert set(asked) == {"ladder"}
     assert len(found.warm) == 2
     assert found.tokens
+
+
+def test_findings_become_settings(pair: tuple[str, str]) -> None:
+    findings = Findings("ladder.add2", {"smol-instruct": "raw"}, ("base",), "example", 40, 12, why=("because of this",))
+    suite = Suite.model_validate(yaml.safe_load(text := draft(pair, "gsm8k", "pair", findings)))
+    chat, base = suite.groups[0].policies
+    assert (chat.style, base.stage0.preset if base.stage0 else "") == ("raw", "format")
+    training = suite.training
+    assert (training.task, training.answer_ends, training.max_new_tokens, training.steps) == (
+        "ladder.add2",
+        "example",
+        40,
+        12,
+    )
+    assert suite.evaluation.tasks == ["ladder.add2"]
+    assert (suite.evaluation.curve_every, len(suite.regimes), suite.seeds) == (0, 4, [1, 2, 3])
+    assert "#   because of this\n" in text

@@ -61,43 +61,47 @@ def driver_of(prepared: Prepared, jobs: int) -> _Driver:
     return _Driver(prepared, plan_for(prepared, "8cpu-24G", jobs), Reporter(), lambda: None, {})
 
 
-@pytest.mark.parametrize(
-    ("jobs", "fate", "failed", "processes"),
-    [
-        (1, ["failed", "done"], "", 2),
-        (2, ["failed", "done"], "", 3),
-        (2, ["failed", "failed"], "no room", 3),
-        (2, [None, "done"], "", 3),
-        (2, [None, None], DEAD, 3),
-    ],
-)
-def test_want_of_memory_and_a_death_before_it_began_are_tried_once_more_in_a_new_process(
-    suite_file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    jobs: int,
-    fate: list[str | None],
-    failed: str,
-    processes: int,
-) -> None:
-    """Every number true, 18: all others go on; the job is started once more, after them, in a new process."""
-    prepared = prepare(str(suite_file), tmp_path, overrides=["regimes=[independent, hacpo]"])
-    cells = {cell.label: cell.key for cell in prepared.cells}
-    unlucky, other = sorted(cells)
-    driver, started = driver_of(prepared, jobs), list[Hand]()
-    fates = {"base pair/a": ["done"], "base pair/b": ["done"], other: ["done"], unlucky: fate}
-    ahead = {label: iter(each) for label, each in fates.items()}
+def driven(
+    prepared: Prepared, fates: dict[str, list[str | None]], monkeypatch: pytest.MonkeyPatch, jobs: int = 2
+) -> tuple[matrix.RunSummary, int]:
+    """How a run of these fates ends, and how many processes it started."""
+    driver = driver_of(prepared, jobs)
+    started, ahead = list[Hand](), {label: iter(each) for label, each in fates.items()}
 
     def process(*_: object) -> Hand:
         started.append(Hand(driver, ahead))
         return started[-1]
 
     monkeypatch.setattr(matrix, "WorkerProcess", process)
-    summary = driver.run()
-    assert (summary.done, summary.failed) == ((1, {unlucky: failed}) if failed else (2, {}))
-    assert len(started) == processes
-    if failed == DEAD:
-        found = read_manifest(prepared.folder / cells[unlucky])
+    return driver.run(), len(started)
+
+
+@pytest.mark.parametrize(("jobs", "processes"), [(1, 2), (2, 3)])
+def test_want_of_memory_is_tried_once_more_in_a_new_process(
+    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, processes: int
+) -> None:
+    prepared = prepare(str(suite_file), tmp_path, overrides=["regimes=[independent, hacpo]"])
+    hungry, other = sorted(cell.label for cell in prepared.cells)
+    fates: dict[str, list[str | None]] = {"base pair/a": ["done"], "base pair/b": ["done"], other: ["done"]}
+    summary, started = driven(prepared, {**fates, hungry: ["failed", "done"]}, monkeypatch, jobs)
+    assert (summary.done, summary.failed, started) == (2, {}, processes)
+    summary, _ = driven(prepared, {**fates, hungry: ["failed", "failed"]}, monkeypatch, jobs)
+    assert (summary.done, summary.failed) == (1, {hungry: "no room"})
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_worker_that_dies_before_it_begins_takes_only_its_job_with_it(
+    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: bool
+) -> None:
+    """Every number true, 18: all others go on; its job is started once more, after them, in a new process."""
+    prepared = prepare(str(suite_file), tmp_path, overrides=["regimes=[independent, hacpo]"])
+    cells = {cell.label: cell.key for cell in prepared.cells}
+    dies, lives = sorted(cells)
+    fates: dict[str, list[str | None]] = {"base pair/a": ["done"], "base pair/b": ["done"], lives: ["done"]}
+    summary, started = driven(prepared, {**fates, dies: [None, None if twice else "done"]}, monkeypatch)
+    assert (summary.done, summary.failed, started) == ((1, {dies: DEAD}, 3) if twice else (2, {}, 3))
+    if twice:
+        found = read_manifest(prepared.folder / cells[dies])
         assert (found.state, found.fault, found.reason) == ("failed", Fault.KILLED, DEAD)
 
 
@@ -159,6 +163,16 @@ def test_cells_wait_for_their_bases_and_no_more_is_granted_than_the_plan_holds(
     assert all(set(waiting) == set(driver.bases) for waiting in driver.waits.values())
     driver._submit()
     assert set(driver.granted) == set(driver.bases)  # two bases, two places
+    for base in driver.bases:
+        for waiting in driver.waits.values():
+            waiting.discard(base)
+        driver.granted += driver.scheduler.end(base)
+    driver.granted.clear()
+    driver._submit()
+    first = driver.granted.popleft()
+    driver.granted += driver.scheduler.end(first)
+    assert len(driver.granted) == 2
+    assert first not in driver.granted
 
 
 def test_a_planned_layout_reaches_the_policies_unless_the_suite_has_its_own(suite_file, tmp_path):
@@ -189,62 +203,59 @@ evaluation: {tasks: [math500], curve_every: 0}
 """
 
 
-@pytest.mark.parametrize(
-    ("inventory", "setting", "gpus", "tokens"),
-    [
-        ("1xH100-80G", "seeds=[1]", 1, 4096),  # 8192 tokens of the larger vocabulary do not fit
-        ("16cpu-512G", "seeds=[1]", 0, None),
-        ("1xH100-80G+16cpu-512G", "engine_options.device=cpu", 0, None),
-        ("1xH100-80G", "engine_options.micro_tokens=1024", 1, None),
-    ],
-)
-def test_the_embedded_engine_is_planned_on_the_gpus_there_are(tmp_path, inventory, setting, gpus, tokens):
+def test_the_embedded_engine_is_planned_on_the_gpus_there_are(tmp_path):
     file = tmp_path / "hub.yaml"
     file.write_text(HUB)
-    prepared = prepare(str(file), tmp_path / "results", overrides=[setting])
-    plan = plan_for(prepared, inventory)
-    assert (plan.feasible, plan.resources.gpus_used) == (True, gpus), plan.shortfall
-    found = place_of(plan, prepared.cells[0]).layout["a"]
-    assert found.get("micro_tokens") == tokens
-    assert gpus or found == {"threads": 4}
+    prepared = prepare(str(file), tmp_path / "results")
+    gpu, cores = (plan_for(prepared, inventory) for inventory in ("1xH100-80G", "16cpu-512G"))
+    assert (gpu.feasible, gpu.resources.gpus_used) == (True, 1), gpu.shortfall
+    assert gpu.predicted.wall_seconds < cores.predicted.wall_seconds / 4  # where a cell has its four cores
+    (tokens,) = {place_of(gpu, c).layout["a"].get("micro_tokens") for c in prepared.cells}
+    assert tokens == 4096  # 8192 tokens of the larger vocabulary do not fit
+    assert place_of(cores, prepared.cells[0]).layout["a"] == {"threads": 4}
+    on_cpu = plan_for(
+        prepare(str(file), tmp_path / "results", overrides=["engine_options.device=cpu"]), "1xH100-80G+16cpu-512G"
+    )
+    assert on_cpu.resources.gpus_used == 0
+    own = prepare(str(file), tmp_path / "results", overrides=["engine_options.micro_tokens=1024"])
+    assert "micro_tokens" not in place_of(plan_for(own, "1xH100-80G"), own.cells[0]).layout["a"]
 
 
-@pytest.mark.parametrize(
-    ("chosen", "count", "names"),
-    [
-        ("6,1", 2, ["6", "1", "6"]),
-        ("GPU-7a", 1, ["GPU-7a"] * 3),
-        ("", 0, [None] * 3),
-        ("-1", 0, [None] * 3),
-        (None, 8, ["0", "1", "2"]),
-    ],
-)
-def test_workers_go_to_the_gpu_with_the_fewest_of_them(
-    suite_file, tmp_path, nvidia_smi, monkeypatch, chosen, count, names
-):
+def test_workers_go_to_the_gpu_with_the_fewest_of_them(suite_file, tmp_path, nvidia_smi, monkeypatch):
     """Every number true, 3: what is forbidden is not given, and as many are planned with as are visible."""
     nvidia_smi(8)
-    if chosen is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
     prepared = prepare(str(suite_file), tmp_path)
-    plan = plan_for(prepared, None)
-    driver = _Driver(prepared, plan, Reporter(), lambda: None, {})
-    for name in names:
-        given = driver._gpu().get("CUDA_VISIBLE_DEVICES")
-        assert given == name
-        driver.workers.append(SimpleNamespace(gpu=given or ""))
-    assert plan.resources.gpus == count
-    assert driver_of(prepared, 2)._gpu() == {}, "a plan of a machine without"
+
+    def given():
+        plan = plan_for(prepared, None)
+        driver = _Driver(prepared, plan, Reporter(), lambda: None, {})
+        names = []
+        for _ in range(3):
+            names.append(driver._gpu())
+            driver.workers.append(SimpleNamespace(gpu=names[-1].get("CUDA_VISIBLE_DEVICES", "")))
+        return plan.resources.gpus, [name.get("CUDA_VISIBLE_DEVICES") for name in names]
+
+    for chosen, found in {
+        "6,1": (2, ["6", "1", "6"]), "3": (1, ["3"] * 3), "GPU-7a": (1, ["GPU-7a"] * 3), "": (0, [None] * 3), "-1": (0, [None] * 3),
+    }.items():  # fmt: skip
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+        assert given() == found
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert given() == (8, ["0", "1", "2"])
+    assert driver_of(prepared, 2)._gpu() == {}
 
 
 def test_what_was_looked_at_stays_until_one_looks_again(tmp_path: Path) -> None:
     """The state of cells is read once for all that one run asks of it, and again under its claim."""
     prepared = prepare("quickstart", tmp_path)
-    before, first = prepared.looked(), prepared.cells[0]
+    before = prepared.looked()
+    first, base = prepared.cells[0], prepared.bases[0]
     mark(prepared.folder / first.key, manifest_of(first), "done", attempts=1)
-    assert (first in before.pending(), before.done()) == (True, [])
+    mark(prepared.folder / base.key, manifest_of(base), "done", attempts=1)
+    assert (first in before.pending(), base in before.missing(), before.done()) == (True, True, [])
     for now in (prepared, before.looked()):  # without a look each question is asked of the disk
-        assert (first in now.pending(), now.done(), now.state(first.key)) == (False, [first], ("done", "", 1))
+        assert (first in now.pending(), base in now.missing(), now.done()) == (False, False, [first])
+        assert now.state(first.key) == ("done", "", 1)
 
 
 @pytest.mark.parametrize("suite", ["cross_family", "bad_peers", "tuned_small"])
@@ -262,9 +273,11 @@ def test_a_phase_says_how_far_it_is_between_its_counts() -> None:
         phases.inside("token 3/44")
         assert phases.words() == "evaluating a 0/10 (token 3/44)"
         evaluation.count(4)
+        assert phases.words() == "evaluating a 4/10"
         with Clock(policy="b").phase("generate"):
             phases.inside("token 1/2")
             assert phases.words() == "evaluating a 4/10: b sampling (token 1/2)"
+    phases.inside("nobody listens")
     assert phases.words() == ""
 
 
@@ -275,20 +288,23 @@ def test_the_phases_of_a_cell_have_names_and_a_start_tells_where_it_begins(
     caplog.set_level("INFO", "harness")
     overrides = ["regimes=[independent]", "training.steps=2", "evaluation.limit=3"]
     prepared = prepare(str(suite_file), tmp_path, overrides=overrides)
-    (cell,), said = prepared.cells, list[list[tuple[int, int, bool]]]()
-    for stop in (True, False, False):
-        heard = list[tuple[int, int, bool]]()
+    (cell,), heard = prepared.cells, list[tuple[int, int, bool]]()
+
+    def start(stop: bool) -> list[tuple[int, int, bool]]:
+        heard.clear()
+        folder = prepared.folder / cell.key
         with Verifier(workers=1) as verifier, suppress(phases.Interrupted):
-            hear = lambda *at, heard=heard: heard.append((at[0], at[1], bool(at[2])))  # noqa: E731
-            run_cell(cell, prepared.folder / cell.key, verifier, hear, lambda stop=stop: stop)
-        said.append(heard)
-    assert said[:2] == [[(0, 2, False), (1, 2, True)], [(1, 2, False), (2, 2, True)]]
-    assert said[2] == [], "what was evaluated is not trained again"
-    lines = [record.message for record in caplog.records]
+            run_cell(cell, folder, verifier, lambda *at: heard.append((at[0], at[1], bool(at[2]))), lambda: stop)
+        return heard
+
+    assert start(stop=True) == [(0, 2, False), (1, 2, True)]
+    assert start(stop=False) == [(1, 2, False), (2, 2, True)]
+    said = [record.message for record in caplog.records]
     named = ["opening a", "training", "curve at step 0: 3 questions", "step 1/2", "step 2/2",
              "final evaluation of a", "final evaluation of b"]  # fmt: skip
-    at = [next(i for i, line in enumerate(lines) if line.startswith(words)) for words in named]
+    at = [next(i for i, line in enumerate(said) if line.startswith(words)) for words in named]
     assert at == sorted(at)
+    assert start(stop=False) == [], "what was evaluated is not trained again"
 
 
 def reporter(bases: int, cells: int, steps: int, **at: float) -> Reporter:

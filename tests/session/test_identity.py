@@ -99,18 +99,23 @@ def test_a_folder_is_its_content_not_its_path(suite: Path, folder: Path, tmp_pat
     assert keys(suite, tmp_path)[0] != before[0]
 
 
+def hub_ref(tmp_path: Path, commit: str) -> None:
+    ref = tmp_path / "hub" / "models--maker--octo" / "refs" / "main"
+    ref.parent.mkdir(parents=True, exist_ok=True)
+    ref.write_text(commit)
+
+
 def test_a_hub_commit(tmp_path: Path) -> None:
-    file, ref = tmp_path / "hub.yaml", tmp_path / "hub" / "models--maker--octo" / "refs" / "main"
+    file = tmp_path / "hub.yaml"
     file.write_text(HUB_SUITE)
     unknown = prepare(str(file), tmp_path / "results")
     assert "its commit is not known here" in unknown.notes()[0]
-    ref.parent.mkdir(parents=True)
-    ref.write_text("a" * 40)
+    hub_ref(tmp_path, "a" * 40)
     first = prepare(str(file), tmp_path / "results")
     assert first.cells[0].group.policies[0].revision == "a" * 40, "what is loaded is what the key names"
     assert first.notes() == [f"model octo: maker/octo, commit {'a' * 40}"]
     assert manifest_of(first.cells[0]).policies[0].revision == "a" * 40
-    ref.write_text("b" * 40)
+    hub_ref(tmp_path, "b" * 40)
     second = prepare(str(file), tmp_path / "results")
     assert len({p.cells[0].key for p in (unknown, first, second)}) == 3
     file.write_text(HUB_SUITE.replace("maker/octo}", f"maker/octo, revision: {'a' * 40}}}"))
@@ -118,20 +123,22 @@ def test_a_hub_commit(tmp_path: Path) -> None:
 
 
 def test_the_hub_is_asked_by_run_alone_and_its_word_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, str]] = []
+    asked: list[str] = []
 
-    def model_info(model: str, revision: str, timeout: float) -> SimpleNamespace:
-        asked.append((model, revision))
-        return SimpleNamespace(sha="c" * 40)
+    class Hub:
+        def model_info(self, model: str, revision: str, timeout: float) -> SimpleNamespace:
+            asked.append(f"{model}@{revision}")
+            return SimpleNamespace(sha="c" * 40)
 
-    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: SimpleNamespace(model_info=model_info))
+    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     file = tmp_path / "hub.yaml"
     file.write_text(HUB_SUITE)
     prepare(str(file), tmp_path / "results")
     assert asked == []
-    online, later = (prepare(str(file), tmp_path / "results", online=online) for online in (True, False))
-    assert asked == [("maker/octo", "main")]
+    online = prepare(str(file), tmp_path / "results", online=True)
+    later = prepare(str(file), tmp_path / "results")
+    assert asked == ["maker/octo@main"]
     assert online.cells[0].key == later.cells[0].key
     assert later.cells[0].group.policies[0].revision == "c" * 40
 
@@ -168,21 +175,18 @@ def test_results_versions(suite: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_plugins_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "best_of_peers.py"
+    file.write_text('"""Mine."""\nRATE = 1\n')
     monkeypatch.syspath_prepend(str(tmp_path))
     mine = type("Mine", (Regime,), {"__module__": "best_of_peers"})
     monkeypatch.setattr("harness.plugins._load", lambda plugins, name: mine)
-    found = []
-    for source in (
-        '"""Mine."""\nRATE = 1\n',
-        '"""Another word."""\n# and a comment\nRATE = 1\n',
-        '"""Mine."""\nRATE = 2\n',
-    ):
-        file.write_text(source)
-        found.append(registry.PLUGINS.results_version("mine"))
-    assert found[0][0] == "regime mine"
-    assert found[0] == found[1] != found[2]
+    name, first = registry.PLUGINS.results_version("mine")
+    assert name == "regime mine"
+    file.write_text('"""Another word."""\n# and a comment\nRATE = 1\n')
+    assert registry.PLUGINS.results_version("mine") == (name, first)
+    file.write_text('"""Mine."""\nRATE = 2\n')
+    assert registry.PLUGINS.results_version("mine")[1] != first
     mine.results_version = 7
-    assert registry.PLUGINS.results_version("mine") == ("regime mine", "7")
+    assert registry.PLUGINS.results_version("mine") == (name, "7")
 
 
 def test_status_says_why_a_cell_is_to_be_run_anew(suite: Path, folder: Path, tmp_path: Path) -> None:

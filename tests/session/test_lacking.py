@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import msgspec
 import pytest
 import streamlit as st
-from running import here
 
+from harness.cli.tables import show_suite
 from harness.session.cell.manifests import manifest_of, mark
 from harness.session.suite.prepare import prepare
 from harness.store.ingest import ingest
@@ -45,8 +47,10 @@ def suite(tmp_path: Path) -> Iterator[Path]:
         mark(folder, manifest_of(cell), "done", attempts=1)
         journal = Journal(folder)
         for policy in ("a", "b"):
-            at = {"policy": policy, "task": "micro", "metric": "greedy", "doc_id": "1", "verdict": "right"}
-            journal.append([StepRow(policy=policy, step=1, rollouts=8), SampleRow(checkpoint_step=1, **at)])
+            journal.append(StepRow(policy=policy, step=1, rollouts=8))
+            journal.append(
+                SampleRow(policy=policy, checkpoint_step=1, task="micro", metric="greedy", doc_id="1", verdict="right")
+            )
         journal.commit(1)
     ingest(tmp_path / "results")
     yield file
@@ -54,7 +58,9 @@ def suite(tmp_path: Path) -> Iterator[Path]:
 
 
 def shown(suite: object, results: Path, form: str = "json") -> tuple[str, str]:
-    return here("show", suite, "--results", results, "--format", form)[1:]
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        show_suite(None if suite is None else str(suite), results, form)
+    return out.getvalue(), err.getvalue()
 
 
 def lacks(suite: object, results: Path) -> dict[str, tuple[str, str]]:
@@ -98,15 +104,18 @@ def test_a_table_of_other_settings_says_so(suite: Path, tmp_path: Path) -> None:
 
 def test_results_of_older_code_are_called_so_on_every_view(suite: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    folder = prepare(str(suite), results).folder
-    about = json.loads((folder / "suite.json").read_text())
+    file = prepare(str(suite), results)
+    for cell in file.cells:  # as code before the last raised version made it
+        folder = file.folder / cell.key
+        manifest = read_manifest(folder)
+        versions = {**manifest.identity.versions, "learning": "0"}
+        older = f"old-{cell.key}"
+        folder.rename(file.folder / older)
+        identity = msgspec.structs.replace(manifest.identity, versions=versions)
+        write_manifest(file.folder / older, msgspec.structs.replace(manifest, key=older, identity=identity))
+    about = json.loads((file.folder / "suite.json").read_text())
     del about["checksum"]
-    for key in about["cells"]:  # as code before the last raised version made it
-        manifest = read_manifest((folder / key).rename(folder / f"old-{key}"))
-        identity = msgspec.structs.replace(manifest.identity, versions={**manifest.identity.versions, "learning": "0"})
-        older = msgspec.structs.replace(manifest, key=f"old-{key}", identity=identity)
-        write_manifest(folder / older.key, older)
-    (folder / "suite.json").write_text(json.dumps({**about, "cells": [f"old-{key}" for key in about["cells"]]}))
+    (file.folder / "suite.json").write_text(json.dumps({**about, "cells": [f"old-{key}" for key in about["cells"]]}))
     ingest(results)
     for found in (lacks("lab", results), {m.cell: (m.state, m.reason) for m in open_store(results).missing("lab")}):
         assert len(found) == 4
@@ -117,7 +126,8 @@ def test_results_of_older_code_are_called_so_on_every_view(suite: Path, tmp_path
 def test_an_interrupted_run_lacks_all_that_it_had_not_begun(suite: Path, tmp_path: Path) -> None:
     """ "1 cell" where 8 of 8 were missing, and "running" for what nobody runs."""
     results = tmp_path / "results"
-    changed(changed(suite, "name: lab", "name: cut"), "seeds: [1, 2]", "seeds: [1, 2, 3, 4]")
+    changed(suite, "name: lab", "name: cut")
+    changed(suite, "seeds: [1, 2]", "seeds: [1, 2, 3, 4]")
     prepared = prepare(str(suite), results)
     prepared.record()
     first = prepared.cells[0]
@@ -127,9 +137,8 @@ def test_an_interrupted_run_lacks_all_that_it_had_not_begun(suite: Path, tmp_pat
     assert len(found) == 8
     assert found.pop(first.label) == ("cut off", "")
     assert set(found.values()) == {("pending", "")}
-    for words in (["cut"], []):
-        said = here("show", *words, "--results", results)[1]
-        assert "Missing from these numbers: 8 cells" in said
+    for asked in ("cut", None):
+        assert "Missing from these numbers: 8 cells" in shown(asked, results, "table")[0]
 
 
 def test_where_a_suite_cannot_be_prepared_what_is_stored_is_said(suite: Path, tmp_path: Path) -> None:

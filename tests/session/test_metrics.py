@@ -6,19 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from harness.engines.protocol import Optimisation
 from harness.exchange.exchange import Exchange
 from harness.exchange.receiving import Received, Receiver
 from harness.experience.records import Success
-from harness.learning.terms import Term
+from harness.learning.terms import Objective, Term, TermAnswer
 from harness.session.cell.step_rows import k3, step_row, term_rows, trace_rows
 from harness.store.rows import ExchangeRow, StepRow, TermRow
 from harness.suite.schema import Sharing
 from harness.tokenization.codec import TokenCodec
 
-from .hand_made import PROMPTS, STEP, TERMS, TOLD, HandMade, Told, hand_made
+from .hand_made import PROMPTS, STEP, TERMS, TOLD, HandMade, Told, hand_made, member_of
 
 NAN = float("nan")
 PHASES = ("generate", "verify", "exchange", "score", "train")
@@ -95,14 +96,20 @@ def test_what_the_update_says_of_each_answer_is_what_autograd_says(step: HandMad
         assert (report.gradient_norm > 0) == (moved(step, told) > 0), told
 
 
-def test_clipping_weights_and_support(step: HandMade, row: StepRow) -> None:
+def test_clipped_share(step: HandMade, row: StepRow) -> None:
     part = sum(step.answer(t).counted for t in PEER if t.becomes != "silent")
     assert row.clipped_share == pytest.approx(sum(clipped(step, t) for t in PEER) / part)
     assert 0.3 < row.clipped_share < 0.7
+
+
+def test_importance_weights(step: HandMade, row: StepRow) -> None:
     r = np.array([w for t in PEER for w in weights(step, t)])
     assert row.weight_second_moment == pytest.approx((r**2).mean(), rel=1e-4)
     assert row.effective_sample_size == pytest.approx(r.sum() ** 2 / (len(r) * (r**2).sum()), rel=1e-4)
     assert row.effective_sample_size < 0.95
+
+
+def test_peer_only_support(step: HandMade, row: StepRow) -> None:
     support = sum(moved(step, t) for t in PEER if t.support)
     trained = sum(moved(step, t) for t in TOLD if t.term != "kl")
     assert row.peer_only_support_share == pytest.approx(support / trained)
@@ -137,23 +144,81 @@ def test_update(step: HandMade, row: StepRow) -> None:
     assert np.isnan(row.generate_seconds)
 
 
+def test_gradients_apart(folders: dict[str, Path]) -> None:
+    learner = member_of(folders["llama"])
+    engine, eos = learner.engine, learner.engine.tokenizer.eos_token_id
+    tokens = {"own": [*engine.tokenizer.encode("12"), eos], "peer": [*engine.tokenizer.encode("71"), eos]}
+    prompt = PROMPTS["solved"]
+    ids = engine.tokenizer.encode(prompt.text)
+    gradients = {}
+    for source, answer in tokens.items():
+        logits = engine.model(torch.tensor([ids + answer])).logits[0, len(ids) - 1 : -1]
+        logits[:, engine.tokenizer.pad_token_id] = float("-inf")
+        logp = logits.log_softmax(-1)[torch.arange(len(answer)), torch.tensor(answer)]
+        # The token average is over both answers' tokens; imitation's is over the answer's own, and over one prompt.
+        loss = -2.0 * logp.sum() / len(answer) if source == "own" else -0.1 * logp.mean()
+        found = torch.autograd.grad(loss, list(engine.model.parameters()))
+        gradients[source] = torch.cat([g.flatten() for g in found]).double()
+    own, peer = gradients["own"], gradients["peer"]
+    one = TermAnswer(prompt.id, np.array(tokens["own"], np.int32), 2.0)
+    other = TermAnswer(prompt.id, np.array(tokens["peer"], np.int32), 1.0, origin=("b", 0))
+    terms = [
+        Term("own", "own", Objective(), (one,)),
+        Term("imitation", "peer", Objective(form="nll", aggregation="prompt"), (other,), weight=0.1),
+    ]
+    report = engine.update([prompt], terms, Optimisation(learning_rate=0.0, measure=True))
+    assert report.own_gradient_norm == pytest.approx(float(own.norm()), rel=1e-3)
+    assert report.peer_gradient_norm == pytest.approx(float(peer.norm()), rel=1e-3)
+    assert report.own_peer_cosine == pytest.approx(float(own @ peer / own.norm() / peer.norm()), abs=1e-3)
+    assert report.gradient_norm == pytest.approx(float((own + peer).norm()), rel=1e-3)
+    assert [t.gradient_norm for t in report.terms] == [report.own_gradient_norm, report.peer_gradient_norm]
+
+
+def losses(step: HandMade) -> dict[str, float]:
+    """Each term's loss by ALGORITHMS' formulas, one update: a sum over tokens or answers divided by its normaliser."""
+    counted = {t: step.answer(t).counted for t in TOLD}
+    tokens = sum(counted[t] for t in of("own", "graft"))
+    found = dict.fromkeys(TERMS, 0.0)
+    for told in TOLD:
+        ratios = np.resize(np.atleast_1d(told.ratio), counted[told])
+        weight = told.weight * TERMS[told.term][2]
+        match told.term:
+            case "own" | "graft":
+                value = np.minimum(ratios * told.advantage, np.clip(ratios, 0.8, 1.28) * told.advantage).sum() / tokens
+            case "hacpo":
+                value = np.clip(told.ratio, 0.8, 1.0) ** 2 * told.advantage / len(of("hacpo"))
+            case "kl":
+                value = -(1 / ratios - 1 + np.log(ratios)).sum() / sum(counted[t] for t in of("kl"))
+            case "imitation":
+                answer = step.answer(told)
+                (scores,) = step.learner.engine.score([PROMPTS[told.prompt]], [answer.tokens])
+                value = scores.mean() / len({t.prompt for t in TOLD})
+        found[told.term] -= weight * float(value)
+    return found
+
+
 def test_terms(step: HandMade) -> None:
+    expected = losses(step)
     rows = {r.name: r for r in term_rows("a", STEP, step.report)}
     assert list(rows) == list(TERMS)
-    for row, report in zip(rows.values(), step.report.terms, strict=True):
-        told = of(row.name)
+    for name, row in rows.items():
+        told = of(name)
         r = [w for t in told for w in weights(step, t)]
-        assert (row.policy, row.step, row.source, row.loss) == ("a", STEP, TERMS[row.name][0], report.loss)
+        assert (row.policy, row.step, row.source) == ("a", STEP, TERMS[name][0])
         assert row.answers == len(told)
         assert row.active == sum(moved(step, t) > 0 for t in told)
         assert row.tokens == sum(step.answer(t).counted for t in told)
         assert row.active_tokens == sum(moved(step, t) for t in told)
         assert row.clipped_tokens == sum(clipped(step, t) for t in told)
+        assert row.loss == pytest.approx(expected[name], rel=1e-4)
         assert row.ratios == len(r)
         assert row.ratio_mean == pytest.approx(np.mean(r) if r else NAN, rel=1e-4, nan_ok=True)
         assert row.ratio_second == pytest.approx(np.mean(np.square(r)) if r else NAN, rel=1e-4, nan_ok=True)
         assert np.isnan(row.gradient_norm), "others share its source"
-    assert len(TermRow.__struct_fields__) == 14, "a new column needs its definition here"
+    assert set(TermRow.__struct_fields__) == {
+        "policy", "step", "name", "source", "answers", "active", "tokens", "active_tokens", "clipped_tokens", "loss", "ratios",
+        "ratio_mean", "ratio_second", "gradient_norm",
+    }, "a new column needs its definition here"  # fmt: skip
 
 
 def test_exchanges(step: HandMade) -> None:
@@ -213,10 +278,8 @@ def test_marks_that_the_receiver_reads_as_letters_are_counted(step: HandMade) ->
 
 
 def test_without_peers_nothing_is_measured_of_them(step: HandMade) -> None:
-    optimisation = Optimisation(learning_rate=0.0, measure=True)
-    report = step.learner.engine.update(list(PROMPTS.values()), step.terms[:1], optimisation)
+    report = step.learner.engine.update(list(PROMPTS.values()), step.terms[:1], Optimisation(learning_rate=0.0))
     row = step_row(step.learner, STEP, step.own, [], Received(), step.terms[:1], report, NAN, NAN)
-    assert row.own_gradient_norm == pytest.approx(row.gradient_norm, rel=1e-3)
     absent = [row.weight_second_moment, row.effective_sample_size, row.clipped_share, row.refused_share]
     assert np.isnan(absent).all()
     assert (row.peer_received, row.peer_used, row.prompts_rescued, row.peer_only_support_share) == (0, 0, 0, 0.0)

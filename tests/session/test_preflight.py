@@ -15,6 +15,8 @@ from tokenizers import Regex, decoders
 from transformers import AutoTokenizer
 
 from harness.allocation import inventory
+from harness.engines.catalogue import MICRO_FAMILIES
+from harness.engines.embedded.families import FAMILIES
 from harness.errors import SuiteError
 from harness.session.suite.prepare import prepare
 from harness.session.suite.rules import preflight
@@ -114,7 +116,7 @@ def one_of_two(folder: Path) -> None:
 )
 @pytest.mark.parametrize("engine", ["embedded", "openrlhf"])
 def test_what_a_folder_lacks_is_named(suite, broken, monkeypatch, breaks, words, engine):
-    monkeypatch.setattr("harness.session.suite.rules.cpu_bf16", lambda: "AMX")
+    monkeypatch.setattr("harness.session.suite.rules.cpu_bf16", lambda: "AMX")  # else that is a remark
     assert remarks(suite(broken), engine=engine) == []
     breaks(broken)
     assert refusal(suite(broken), engine=engine).startswith(f"groups[0].policies[0].model: {broken}{words}")
@@ -137,46 +139,53 @@ def test_a_plan_of_another_machine_needs_neither_weights_nor_tokenizer(suite, br
     assert here("plan", file, "--inventory", "8cpu-24G")[0] == 2
 
 
-def test_a_tokenizer_that_texts_cannot_be_carried_to(suite, broken):
-    """It decodes in a way that THL cannot follow."""
-    core = AutoTokenizer.from_pretrained(broken).backend_tokenizer
+@pytest.fixture
+def uncarried(broken):
+    """A folder whose tokenizer decodes in a way that THL cannot follow."""
+    tokenizer = AutoTokenizer.from_pretrained(broken)
+    core = tokenizer.backend_tokenizer
     core.decoder = decoders.Sequence([core.decoder, decoders.Replace(Regex("x+"), "y")])
     core.save(str(broken / "tokenizer.json"))
-    for regime in ("hacpo", "sgt"):
-        text = refusal(suite("micro/qwen", broken, regime))
-        assert text.startswith(f"groups[0].policies[1].model: '{regime}' shares text, which cannot be carried")
-    assert remarks(suite(broken, regime="xgrpo")) == remarks(suite(broken), "sharing.direction=none") == []
+    return broken
 
 
-@pytest.mark.parametrize(
-    ("named", "setting", "words"),
-    [
-        (
-            "{}",
-            "groups[0].policies[0].chat=true",
-            "groups[0].policies[0].chat: the tokenizer of {} has no chat template",
-        ),
-        ("{}", "groups[0].policies[1].chat=true", "groups[0].policies[1].chat: "),
-        (
-            "{}",
-            "training.max_new_tokens=256",
-            "training.max_new_tokens: 256 leave no room for a prompt: {} has 256 positions",
-        ),
-        ("micro/lama", "seeds=[1]", "groups[0].policies[0].model: unknown micro model 'micro/lama'"),
-    ],
-)
-def test_what_a_model_cannot_do(suite, broken, named, setting, words):
-    assert refusal(suite(named.format(broken)), setting).startswith(words.format(broken))
+@pytest.mark.parametrize("regime", ["hacpo", "sgt"])
+def test_a_tokenizer_that_texts_cannot_be_carried_to(suite, uncarried, regime):
+    text = refusal(suite("micro/qwen", uncarried, regime))
+    assert text.startswith(f"groups[0].policies[1].model: '{regime}' shares text, which cannot be carried")
+    assert remarks(suite(uncarried, regime="xgrpo")) == remarks(suite(uncarried), "sharing.direction=none") == []
+
+
+def test_chat_needs_a_template(suite, broken):
+    file = suite(broken)
+    chat = "groups[0].policies[0].chat=true"
+    assert refusal(file, chat) == f"groups[0].policies[0].chat: the tokenizer of {broken} has no chat template"
     (broken / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
-    assert remarks(suite(broken), "groups[0].policies[0].chat=true") == []
+    assert remarks(file, chat) == []
+    assert refusal(file, "groups[0].policies[1].chat=true").startswith("groups[0].policies[1].chat: ")
 
 
-def test_micro_defaults_on_another_model_are_remarked(suite, model):
+def test_answers_longer_than_the_model(suite, model):
+    words = f"training.max_new_tokens: 256 leave no room for a prompt: {model} has 256 positions"
+    assert refusal(suite(model), "training.max_new_tokens=256") == words
+    assert "engine_options.max_length" in refusal(suite(model), "engine_options.max_length=257", engine="openrlhf")
+
+
+def test_micro_names_and_presets(suite):
+    assert set(MICRO_FAMILIES) == set(FAMILIES)
+    assert "unknown micro model 'micro/lama'" in refusal(suite("micro/lama"))
+    assert refusal(suite("micro/llama"), "groups[0].policies[1].stage0.preset=trip").startswith(
+        "groups[0].policies[1].stage0.preset: unknown preset 'trip'"
+    )
+
+
+def test_micro_defaults_on_another_model_are_remarked(suite, model, tmp_path):
     file = Path(suite(model))
     file.write_text(file.read_text().replace("max_new_tokens: 8, learning_rate: 1.0e-4, ", ""))
     found = remarks(str(file))
     assert [text.split(":")[0] for text in found] == ["training.max_new_tokens", "training.learning_rate"]
     assert all(str(model) in text for text in found)
+    assert len(remarks(str(file), "training.max_new_tokens=44")) == 1
     file.write_text(file.read_text().replace(str(model), "micro/llama"))
     assert remarks(str(file)) == []
 
@@ -229,9 +238,13 @@ def test_data_not_fetched_yet_is_a_remark_of_a_plan(suite, tmp_path, monkeypatch
     assert "--data-dir" in refusal(suite("micro/llama"), tasks)
 
 
-@pytest.mark.skipif(data_folder() is None, reason="no benchmark folder (HARNESS_DATA)")
+FOLDER = data_folder()
+needs_data = pytest.mark.skipif(FOLDER is None, reason="no benchmark folder (HARNESS_DATA)")
+
+
+@needs_data
 def test_prompts_that_the_pool_does_not_hold(suite, monkeypatch):
-    monkeypatch.setenv("HARNESS_DATA", str(data_folder()))
+    monkeypatch.setenv("HARNESS_DATA", str(FOLDER))
     assert refusal(suite("micro/llama"), "training.task=gsm8k", "training.min_level=3").startswith("training.min_level")
     text = refusal(suite("micro/llama"), "training.task=gsm8k", "training.prompts=9000")
     assert text.startswith("training.prompts: 9000 prompts a step asked for; the pool of gsm8k holds 7")
@@ -252,24 +265,28 @@ def test_a_model_of_the_cache_that_is_not_there(suite, model, tmp_path, monkeypa
 
 @pytest.mark.parametrize("name", ["pretrained/../../../outside", "pretrained/link"])
 def test_a_name_in_the_cache_leads_nowhere_else(suite, model, tmp_path, monkeypatch, name):
-    cache, outside = tmp_path / "a" / "b" / "cache", tmp_path / "a" / "outside"
-    shutil.copytree(model, outside)
-    (cache / "models").mkdir(parents=True)
-    (cache / "models" / "link").symlink_to(outside)
-    monkeypatch.setenv("HARNESS_CACHE", str(cache))
-    monkeypatch.setenv("HARNESS_MODELS", str(cache))
-    file = tmp_path / "sub" / "x.yaml"
-    file.parent.mkdir()
+    place = tmp_path / "a" / "b" / "cache"
+    (place / "models").mkdir(parents=True)
+    monkeypatch.setenv("HARNESS_CACHE", str(place))
+    monkeypatch.delenv("HARNESS_MODELS", raising=False)
+    shutil.copytree(model, tmp_path / "a" / "outside")
+    (place / "models" / "link").symlink_to(tmp_path / "a" / "outside")
+    sub = tmp_path / "sub"
+    sub.mkdir()
+    file = sub / "x.yaml"
     file.write_text(Path(suite(name)).read_text())
     with pytest.raises(SuiteError, match="is outside the folders that a suite may name"):
         prepare(str(file), tmp_path / "results")
 
 
 @pytest.mark.skipif(inventory.local().gpus > 0, reason="there is a CUDA device")
-def test_a_device_that_is_not_here_is_refused_before_the_bases_are_trained(suite):
-    file, cuda = suite("micro/llama"), "engine_options.device=cuda"
-    assert not [remark for remark in remarks(file, cuda, run=False) if "cuda" in remark]  # planned for another machine
-    assert "engine_options: device: cuda: there is no CUDA device" in refusal(file, cuda)
+def test_a_device_that_is_not_here_is_refused_before_the_bases_are_trained(suite, tmp_path):
+    file = Path(suite("micro/llama"))
+    file.write_text(file.read_text() + "engine_options: {device: cuda}\n")
+    prepared = prepare(str(file), tmp_path / "results")
+    assert not [remark for remark in preflight(prepared, run=False) if "cuda" in remark]  # planned for another machine
+    with pytest.raises(SuiteError, match=r"engine_options: device: cuda: there is no CUDA device"):
+        preflight(prepared, run=True)
 
 
 def test_an_address_is_refused_where_no_cluster_is_joined(suite, tmp_path):

@@ -61,7 +61,6 @@ def sample(engine, text, finished=False):
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_the_next_example_ends_an_answer(engine, finished):
-    """A token over the boundary stays, and an answer of nothing at all is an EOS."""
     codec, (prompt,) = TokenCodec(engine.tokenizer, engine.stop), tiny_prompts(1)
     plain, long = sample(engine, "1+2=3", True), sample(engine, "1+2=3\n\nQ: 4+5\nA: 9", finished)
     ((kept, was), (cut, closed)) = truncated_answers(codec, engine, [prompt], [[plain, long]], STRINGS)[0]
@@ -70,6 +69,10 @@ def test_the_next_example_ends_an_answer(engine, finished):
     content = cut.tokens.size - 1
     np.testing.assert_array_equal(cut.logprobs[:content], long.logprobs[:content])
     np.testing.assert_allclose(cut.logprobs[-1], engine.score([prompt], [cut.tokens])[0][-1])
+
+
+def test_a_token_over_the_boundary_stays_and_nothing_at_all_is_an_eos(engine):
+    codec = TokenCodec(engine.tokenizer, engine.stop)
     inside, _ = truncate_at_stop(codec, sample(engine, "12 = 3"), ("2",))
     assert inside.text in ("1", "12")
     assert inside.tokens[-1] == engine.stop[0]
@@ -89,12 +92,14 @@ def test_an_eos_that_the_policy_did_not_choose_is_not_learnt(engine):
 
 
 def test_who_is_ended_so(tmp_path: Path) -> None:
-    keys, file = [], tmp_path / "x.yaml"
-    for said, strings in (("", ()), (", answer_ends: eos", ()), (", answer_ends: example", STRINGS)):
-        file.write_text(ENDINGS.format(said))
-        cell = prepare(str(file), tmp_path / "r").cells[0]
+    keys = []
+    for name, said in (("plain", ""), ("same", ", answer_ends: eos"), ("other", ", answer_ends: example")):
+        (tmp_path / f"{name}.yaml").write_text(ENDINGS.format(said))
+        cell = prepare(str(tmp_path / f"{name}.yaml"), tmp_path / "r").cells[0]
         keys.append(cell.key)
-        assert [stop_strings(cell, policy) for policy in cell.group.policies] == [strings, ()]
+        few, raw = cell.group.policies
+        assert stop_strings(cell, few) == (STRINGS if name == "other" else ())
+        assert stop_strings(cell, raw) == ()
     assert keys[0] == keys[1] != keys[2]
 
 
@@ -145,33 +150,40 @@ def test_every_question_is_measured_as_the_policy_reads_it(suite, folder):
         assert with_length("embedded", {}, policy, folder, cell.evaluation, cell) == {}
 
 
-def test_a_plan_has_the_measured_lengths_or_says_that_it_has_none(suite, folder, monkeypatch, tmp_path):
+def test_a_plan_has_the_measured_lengths_and_sets_no_limit_by_a_prior(suite):
     prepared = suite()
     (cell,) = prepared.cells
     plan = plan_for(prepared, "2xH100-80G")
-    lengths = measured(cell.group.policies[1], folder, cell.evaluation, cell)
+    few_shot = cell.group.policies[1]
+    lengths = measured(few_shot, Path(few_shot.model), cell.evaluation, cell)
     (kind,) = plan.kinds
     assert {p.sequence for p in kind.layout.policies} == {lengths.prompt + 30}
     assert all("max_length" not in options for options in place_of(plan, cell).layout.values())
+
+
+def test_a_stated_length_that_is_too_short_is_refused_by_its_key(suite, folder):
+    few_shot = suite().cells[0].group.policies[1]
+    needed = measured(few_shot, folder, suite().suite.evaluation, suite().cells[0]).longest
+    assert plan_for(suite(f"engine_options.max_length={needed}"), "2xH100-80G").feasible
+    words = rf"x\.yaml: engine_options\.max_length: {needed - 1} tokens would cut answers short: .* b take {needed}\."
+    with pytest.raises(SuiteError, match=words):
+        plan_for(suite(f"engine_options.max_length={needed - 1}"), "2xH100-80G")
+    longer = suite("evaluation.max_new_tokens=1000")
+    with pytest.raises(EngineError, match=r"the model has 1,024 positions, fewer than the 1,\d\d\d tokens"):
+        with_length("openrlhf", {}, few_shot, folder, longer.suite.evaluation, longer.cells[0])
+    with pytest.raises(
+        SuiteError, match=r"engine_options\.max_length: 50 tokens cut an answer of 50 short \(evaluation"
+    ):
+        suite("engine_options.max_length=50")
+
+
+def test_without_a_tokenizer_a_plan_says_so(suite, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     absent = suite("groups[0].policies[0].model=Qwen/Qwen2.5-0.5B-Instruct")
     words = "; `harness run` fetches and checks them and measures how long questions are, here a prior"
     assert any(remark.endswith(words) for remark in preflight(absent, run=False))
     (kind,) = plan_for(absent, "2xH100-80G").kinds
     assert {p.sequence for p in kind.layout.policies} == {MICRO_PROMPT_TOKENS["few-shot"] + 30}
-
-
-def test_a_stated_length_that_is_too_short_is_refused_by_its_key(suite, folder):
-    (cell,) = suite().cells
-    few_shot = cell.group.policies[1]
-    needed = measured(few_shot, folder, cell.evaluation, cell).longest
-    assert plan_for(suite(f"engine_options.max_length={needed}"), "2xH100-80G").feasible
-    words = rf"x\.yaml: engine_options\.max_length: {needed - 1} tokens would cut answers short: .* b take {needed}\."
-    with pytest.raises(SuiteError, match=words):
-        plan_for(suite(f"engine_options.max_length={needed - 1}"), "2xH100-80G")
-    (longer,) = suite("evaluation.max_new_tokens=1000").cells
-    with pytest.raises(EngineError, match=r"the model has 1,024 positions, fewer than the 1,\d\d\d tokens"):
-        with_length("openrlhf", {}, few_shot, folder, longer.evaluation, longer)
 
 
 SCORED = """

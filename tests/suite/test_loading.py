@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,9 +96,20 @@ def test_a_setting_of_the_command_line_is_not_the_files_fault(tmp_path: Path, se
     assert str(caught.value).startswith(said)
 
 
-def test_numbers_that_every_yaml_reads_alike() -> None:
+def test_numbers_that_every_yaml_reads_alike(tmp_path: Path) -> None:
     """Item 27: 010 and 1:30 passed as 8 and 90."""
-    plain = {"0": 0, "-3": -3, "+5": 5, "0x1F": 31, "5.": 5.0, ".5": 0.5, "1.5e+3": 1500.0, "1E5": 1e5, "'010'": "010"}
+    plain = {
+        "0": 0,
+        "-3": -3,
+        "+5": 5,
+        "0x1F": 31,
+        "5.": 5.0,
+        ".5": 0.5,
+        "1.5e+3": 1500.0,
+        "1E5": 1e5,
+        "2e-4": 2e-4,
+        "'010'": "010",
+    }
     assert {text: parse_yaml(text, "x") for text in plain} == plain
 
 
@@ -109,12 +119,15 @@ def test_numbers_that_every_yaml_reads_alike() -> None:
      ("none.yaml", "no such file"), ("/tmp", "is a directory"),
      ("quickstrat", "did you mean 'quickstart'")],
 )  # fmt: skip
-def test_names_that_are_no_suites(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_are_no_suites(name: str, words: str) -> None:
     with pytest.raises(SuiteError, match=words):
         load(name)
+
+
+def test_a_folder_of_a_suites_name_does_not_hide_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "quickstart").mkdir()
-    assert load("quickstart").name == "quickstart", "a folder of a suite's name does not hide it"
+    assert load("quickstart").name == "quickstart"
 
 
 @pytest.mark.parametrize("case", sorted(BAD))
@@ -136,37 +149,40 @@ def test_every_shipped_suite_prepares(name: str, tmp_path: Path) -> None:
     assert len({c.key for c in cells}) == len(cells) > 0
 
 
-@pytest.fixture
-def keys(tmp_path: Path) -> Callable[..., dict[str, str]]:
-    """Of a suite's text and settings each cell's key."""
-
-    def found(text: str, *overrides: str, **more: str) -> dict[str, str]:
-        file = tmp_path / "x.yaml"
-        file.write_text(text)
-        return {c.label: c.key for c in prepare(str(file), tmp_path, overrides=overrides, **more).cells}
-
-    return found
-
-
-def test_single_policy_is_allowed_without_sharing(keys: Callable[..., dict[str, str]]) -> None:
+def test_single_policy_is_allowed_without_sharing(tmp_path: Path) -> None:
     alone = GOOD.replace("      - {name: b, model: micro/qwen, stage0: {preset: trap, strong: mul}}\n", "")
-    assert len(keys(alone + "sharing: {direction: none}\n")) == 4
-    assert len(keys(alone.replace("[independent, sgt]", "[independent]"))) == 2
+    file = tmp_path / "x.yaml"
+    file.write_text(alone + "sharing: {direction: none}\n")
+    assert len(prepare(str(file), tmp_path).cells) == 4
+    file.write_text(alone.replace("[independent, sgt]", "[independent]"))
+    assert len(prepare(str(file), tmp_path).cells) == 2
 
 
-def test_keys_follow_content_only(keys: Callable[..., dict[str, str]]) -> None:
+def test_keys_follow_content_only(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+
+    def keys(text: str, *overrides: str) -> dict[str, str]:
+        file.write_text(text)
+        return {c.label: c.key for c in prepare(str(file), tmp_path, overrides=overrides).cells}
+
     first = keys(GOOD)
     assert keys("# a comment\n" + GOOD + "title: other words\n") == first
     changed = keys(GOOD, "regimes[1].lambda=0.5")
     assert {label for label in first if first[label] != changed[label]} == {"pair/sgt/1", "pair/sgt/2"}
     assert not {*keys(GOOD, "training.steps=3").values()} & {*first.values()}
-    assert list(keys(GOOD, only="*/sgt/2")) == ["pair/sgt/2"]
-    trainer, sampler, corrected = (
-        keys(GOOD.replace("sgt", f"{{regime: sgt, {what}}}"))
-        for what in ("old_logprobs: trainer", "old_logprobs: sampler", "sampler_correction: 2")
-    )
-    assert trainer == first, "as the regime declares them"
-    assert len({of["pair/sgt/1"] for of in (first, sampler, corrected)}) == 3
+    assert [c.label for c in prepare(str(file), tmp_path, only="*/sgt/2").cells] == ["pair/sgt/2"]
+
+
+def test_old_logprobs_are_in_the_key_as_the_regime_declares_them(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    keys = {}
+    for what in ("", ", old_logprobs: trainer", ", old_logprobs: sampler", ", sampler_correction: 2"):
+        file.write_text(GOOD.replace("sgt", f"{{regime: sgt{what}}}"))
+        cell = prepare(str(file), tmp_path).cells[1]
+        keys[what] = cell.key
+        assert cell.variant.old_logprobs == ("sampler" if "sampler" in what and "corr" not in what else "trainer")
+    assert keys[""] == keys[", old_logprobs: trainer"]
+    assert len(set(keys.values())) == 3
 
 
 def test_a_curve_asks_no_more_than_the_limit() -> None:

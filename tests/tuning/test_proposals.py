@@ -48,11 +48,18 @@ def test_trial_0_is_as_published_and_all_lie_in_their_spaces():
     assert len({s["rate"] for s in first + later}) > 9
 
 
-@pytest.mark.parametrize(("sampler", "heeds"), [("tpe", True), ("random", False)])
-def test_an_answer_is_that_of_its_seed_and_with_tpe_of_the_results(sampler, heeds):
-    one, again, other = (propose(SPACES, DEFAULTS, told(), range(4, 12), sampler, seed) for seed in (0, 0, 1))
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_the_same_question_has_the_same_answer_and_another_seed_another(sampler):
+    one, again, other = (propose(SPACES, DEFAULTS, told(), [4, 5, 6], sampler, seed) for seed in (0, 0, 1))
     assert one == again != other
-    assert (one != propose(SPACES, DEFAULTS, told((0.4, 0.1, 0.9, 0.3)), range(4, 12), sampler, 0)) == heeds
+
+
+def test_tpe_heeds_results_and_random_does_not():
+    for sampler, heeds in (("tpe", True), ("random", False)):
+        one, other = (
+            propose(SPACES, DEFAULTS, t, range(4, 12), sampler, 0) for t in (told(), told((0.4, 0.1, 0.9, 0.3)))
+        )
+        assert (one != other) == heeds
 
 
 def test_first_batches_share_what_regimes_share():
@@ -104,25 +111,39 @@ def test_the_suites_that_come_of_it(suite):
     asked = [TrialRequest(v, 0, published(suite, v), steps) for v in suite.regimes for steps in (5, 20)]
     trials = trial_suite(suite, asked)
     assert [v.name for v in trials.regimes[:2]] == ["independent.0-s5", "independent.0"]
-    found = (trials.training.part, trials.tune, trials.baseline, trials.seeds)
-    assert found == ("tuning", None, "independent.0", [101])
-    chosen = {v.name: {0: published(suite, v)} for v in suite.regimes}
-    chosen["sgt"] = {3: {**chosen["sgt"][0], "training.kl": 0.01}}
+    assert (trials.training.part, trials.tune, trials.baseline, trials.seeds) == (
+        "tuning",
+        None,
+        "independent.0",
+        [101],
+    )
+    settings = {**published(suite, suite.regimes[0]), "training.kl": 0.01}
+    chosen = {
+        v.name: {3: {**settings, **v.options}} if v.name == "sgt" else {0: published(suite, v)} for v in suite.regimes
+    }
     final = final_suite(suite, chosen)
     assert [v.name for v in final.regimes] == ["independent", "prp", "sgt", "hacpo", "sgt-tuned"]
-    assert final.training.part == "final"
-    assert (final.training_of(final.regimes[-1]).kl, final.training_of(final.regimes[2]).kl) == (0.01, 0)
+    assert (final.training.part, final.training_of(final.regimes[-1]).kl, final.training_of(final.regimes[2]).kl) == (
+        "final",
+        0.01,
+        0,
+    )
 
 
-def test_how_many_runs_that_is_and_what_is_foreseen_is_that_at_most(suite):
+def test_how_many_runs_that_is(suite):
     assert runs(suite) == 4 * (8 + 2)
     with_rungs = suite.model_copy(update={"tune": suite.tune.model_copy(update={"rungs": [5, 10], "check": []})})
     # batch 1: trial 0, three others, one of them, one of them; batch 2: four, two, one
     assert runs(with_rungs) == 4 * (1 + 3 + 1 + 1 + 4 + 2 + 1)
-    for one, regimes in ((suite, 2 * 4), (load("tuned_full"), 3 * 9)):
-        *before, table = foreseen(one)
-        assert sum(len(s.regimes) * len(s.groups) * len(s.seeds) for s in before) == runs(one)
-        assert len(table.regimes) == regimes
+
+
+def test_what_is_foreseen_is_what_runs_at_most(suite):
+    trials, check, table = foreseen(suite)
+    cells = [len(s.regimes) * len(s.groups) * len(s.seeds) for s in (trials, check, table)]
+    assert (cells[0] + cells[1], cells[2]) == (runs(suite), 2 * 4 * 3)
+    full = foreseen(load("tuned_full"))
+    assert sum(len(s.regimes) * len(s.groups) * len(s.seeds) for s in full[:2]) == runs(load("tuned_full"))
+    assert len(full[-1].regimes) == 3 * 9
 
 
 @pytest.mark.parametrize(

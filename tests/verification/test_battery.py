@@ -59,6 +59,21 @@ def test_a_forked_child_starts_its_own_processes(verifier: Verifier) -> None:
     assert {v.value for v in mine} == {"right"}
 
 
+@pytest.mark.slow
+def test_under_ray() -> None:
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+
+    def values(pairs: list[tuple[str, str | None]]) -> list[str]:
+        with Verifier(workers=1) as verifier:
+            return [verdict.value for verdict in verifier.verify(pairs)]
+
+    ray.init(num_cpus=1, include_dashboard=False)
+    try:
+        assert ray.get(ray.remote(values).remote(SAMPLE), timeout=100) == EXPECTED
+    finally:
+        ray.shutdown()
+
+
 UNREAD = (r"\max(x, y)", r"\boxed{\max(y, x)}")  # in none of our grammars: the algebra system decides
 HUGE = (r"\sum_{k=1}^{n} k", r"\boxed{\sum_{k=1}^{n} \lfloor e^{e^{e^k}} \rfloor}")
 SLOWEST = (r"\sum_{k=1}^{n} k", r"\boxed{n \lfloor e^{e^{e^3}} \rfloor}")
@@ -140,7 +155,7 @@ PAIRS: list[tuple[str, str | None]] = [
         (signal.SIGKILL, False),
         *(
             pytest.param(how, parent, marks=pytest.mark.slow)
-            for how, parent in ((signal.SIGSTOP, False), (signal.SIGKILL, True))
+            for how, parent in ((signal.SIGSTOP, False), (signal.SIGKILL, True), (signal.SIGSTOP, True))
         ),
     ],
 )

@@ -209,8 +209,9 @@ def tried(models: Sequence[str], task: str | None, name: str, file: Path, minute
             found = try_models(_suite(draft(models, task, name)))
         told = f"Measured here with {PROMPTS * ANSWERS} to {2 * PROMPTS * ANSWERS} answers of each of {' and '.join(given)}:"
         found = replace(found, why=(*filter(None, [instead]), told, *found.why))
-        found = replace(found, pace=paced(_suite(draft(models, task, name, found)), str(file)))
     try:
+        if not why:
+            found = replace(found, pace=paced(_suite(draft(models, task, name, found)), str(file)))
         found = fitted(found, lambda changed: _suite(draft(models, task, name, changed)), str(file), minutes)
     except HarnessError as error:  # one that this machine cannot plan
         found = replace(found, why=(*found.why, f"steps as by size: {' '.join(str(error).split())}"))
@@ -499,8 +500,8 @@ def paced(suite: Suite, source: str) -> float:
             for p, row in zip(prompts, drawn, strict=True)
             for index, s in enumerate(row)
         ]
-        own_term = Term("own", "own", Objective(), tuple(answers))
-        engine.update(prompts, [own_term], Optimisation(learning_rate=0.0, max_tokens=training.max_new_tokens))
+        term = Term("own", "own", Objective(), tuple(answers))
+        engine.update(prompts, [term], Optimisation(learning_rate=0.0, max_tokens=training.max_new_tokens))
         taken += clock() - began
         engine.close()
         mean = float(np.mean([a.tokens.size for a in answers])) / training.max_new_tokens
@@ -532,7 +533,7 @@ def fitted(found: Findings, suite_of: Callable[[Findings], Suite], source: str, 
     fits = bisect_right(steps, minutes, key=lambda n: predicted(replace(found, steps=n)))
     found = replace(found, steps=steps[max(0, fits - 1)])
     takes, every = predicted(found), EXTENTS[0]
-    told = [f"steps {found.steps}: it takes {takes:.0f} minutes on this machine, and {minutes:g} were given."]
+    told = [f"steps {found.steps}: the suite takes {takes:.0f} minutes on this machine, and {minutes:g} were given."]
     if found.pace != 1.0:
         told.append(f"A step takes {found.pace:.2f} times as long here as `harness plan` assumes, which is counted in.")
     if takes > minutes:
