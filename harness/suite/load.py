@@ -124,7 +124,7 @@ def _apply(raw: dict[str, Any], override: str) -> None:
 
 
 MAX_BYTES, MAX_LENGTH, MAX_BITS = 1 << 18, 4096, 63  # of a file, in characters of a value, of a whole number
-MAX_DEPTH, MAX_VALUES = 32, 10_000  # shipped suites have hundreds of values
+MAX_DEPTH, MAX_VALUES, MAX_LINES = 32, 10_000, 10_000  # shipped suites have hundreds of values, in tens of lines
 # What plain words may stand for; dates, merges and the like stay words
 _KINDS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float")}
 # 1e-3 is a word to YAML 1.1
@@ -198,6 +198,8 @@ _PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, [*"-+01234
 
 def parse_yaml(text: str, source: str) -> Any:
     """Plain data. Raises SuiteError naming line and column."""
+    if len(text.splitlines()) > MAX_LINES:  # even empty ones take the parser long
+        raise SuiteError(source, "", f"more than {MAX_LINES:,} lines")
     try:
         loader = _PlainLoader(text)
         try:
