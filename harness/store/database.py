@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 
 from harness.cache import cache_folder
 from harness.errors import StoreError
@@ -110,22 +111,20 @@ SELECT suite, cell, policy, task, metric, checkpoint_step, max(repeats) AS repea
     round(avg(value), 12) AS accuracy, round(stddev_samp(value) / sqrt(count(value)), 12) AS error
 FROM ({_QUESTIONS}) GROUP BY ALL
 """
+
+
+def _of_steps(kind: pa.DataType, select: str) -> str:
+    names = [column.name for column in SCHEMAS["steps"] if column.type == kind]
+    return ", ".join(select.format(f'"{name}"') for name in names if name not in {"step", "version", "kl_base"})
+
+
 VIEWS = {
     "questions": _QUESTIONS.format(samples="samples"),
-    "totals": """
-SELECT suite, cell, policy, count(*) AS steps, sum(rollouts)::BIGINT AS rollouts, sum(generated_tokens)::BIGINT AS generated_tokens,
-    sum(trained_tokens)::BIGINT AS trained_tokens, sum(exchanged_tokens)::BIGINT AS exchanged_tokens,
-    sum(exchanged_bytes)::BIGINT AS exchanged_bytes, sum(peer_received)::BIGINT AS peer_received,
-    sum(peer_used)::BIGINT AS peer_used, sum(prompts)::BIGINT AS prompts, sum(prompts_all_wrong)::BIGINT AS prompts_all_wrong,
-    sum(prompts_rescued)::BIGINT AS prompts_rescued, coalesce(sum(hinted_prompts), 0)::BIGINT AS hinted_prompts,
-    coalesce(sum(hinted_answers), 0)::BIGINT AS hinted_answers, coalesce(sum(hinted_right), 0)::BIGINT AS hinted_right,
-    avg(weight_second_moment) AS weight_second_moment,
-    avg(effective_sample_size) AS effective_sample_size, avg(clipped_share) AS clipped_share, avg(refused_share) AS refused_share,
-    avg(kl_step) AS kl_step, max_by(kl_base, step) AS kl_base, avg(gradient_norm) AS gradient_norm,
-    stddev_samp(gradient_norm) AS gradient_norm_deviation, avg(own_peer_cosine) AS own_peer_cosine, avg(entropy) AS entropy,
-    avg(peer_only_support_share) AS peer_only_support_share,
-    avg(peer_gradient_norm / nullif(own_gradient_norm, 0)) AS peer_gradient_ratio, avg(sampler_drift) AS sampler_drift,
-    avg(sampler_drift_p99) AS sampler_drift_p99, avg(sampler_drift_outside) AS sampler_drift_outside
+    "totals": f"""
+SELECT suite, cell, policy, count(*) AS steps, {_of_steps(pa.int64(), "coalesce(sum({0}), 0)::BIGINT AS {0}")},
+    {_of_steps(pa.float64(), "avg({0}) AS {0}")}, max_by(kl_base, step) AS kl_base,
+    stddev_samp(gradient_norm) AS gradient_norm_deviation,
+    avg(peer_gradient_norm / nullif(own_gradient_norm, 0)) AS peer_gradient_ratio
 FROM steps GROUP BY ALL
 """,
     "spent": """

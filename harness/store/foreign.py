@@ -21,7 +21,7 @@ from harness.errors import StoreError, UsageError
 from harness.files import replace_atomic
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import ORIGIN, Manifest, read_manifest, read_suite, suite_files, write_manifest, write_suite
-from harness.store.rows import SCHEMAS, without_nan
+from harness.store.rows import LATER, SCHEMAS, SHARE, marked, without_nan
 from harness.store.text import visible
 from harness.suite.schema import LONGEST_NAME, LONGEST_TASK, NAME_PATTERN, TASK_PATTERN
 
@@ -32,10 +32,7 @@ _MAX_NAME = 256
 _MAX_COUNT = 1 << 53
 
 _TEXTS = {"prompt", "text", "extracted", "gold", "own_text", "peer_text"}
-_SHARES = {
-    "reward_mean", "effective_sample_size", "clipped_share", "refused_share", "peer_only_support_share", "accuracy",
-    "residual_boundary",
-}  # fmt: skip
+_SHARES, _LATER = marked(SHARE), marked(LATER)
 _WORDS = {
     "verdict": ("right", "wrong", "invalid", ""),
     "own_verdict": ("right", "wrong", "invalid", ""),
@@ -49,11 +46,6 @@ _UNIQUE = {
     "samples": ["policy", "checkpoint_step", "task", "metric", "doc_id", "repeat"],
 }
 _NEGATIVE = {"made", "vote", "checkpoint_step"}
-# Columns that older versions did not write
-LATER = {
-    *("clipped_tokens", "ratios", "vote", "empty", "unboxed"),
-    *("hinted_prompts", "hinted_answers", "hinted_right"),
-}
 _MAX_JOURNAL = 2 << 30
 # What an import may take: a compressed file states its unpacked size itself
 IMPORT_MEMORY = 4 << 30
@@ -252,14 +244,14 @@ def _rules(name: str, policies: list[str], table: pa.Table) -> dict[str, pc.Expr
     rules: dict[str, pc.Expression] = {}
     for column in SCHEMAS[name]:
         label, kind, value = column.name, column.type, pc.field(column.name)
-        if label in LATER and table[label].null_count == table.num_rows:
+        if label in _LATER and table[label].null_count == table.num_rows:
             continue
         if pa.types.is_string(kind):
             most = _MAX_TEXT if label in _TEXTS else _MAX_NAME
             rules[f"{label}: absent or longer than {most:,} bytes"] = pc.binary_length(value) <= most
         elif pa.types.is_integer(kind):
             inside = (value >= (-1 if label in _NEGATIVE else 0)) & (value <= _MAX_COUNT)
-            rules[f"{label}: absent or out of range"] = value.is_null() | inside if label in LATER else inside
+            rules[f"{label}: absent or out of range"] = value.is_null() | inside if label in _LATER else inside
         elif pa.types.is_floating(kind):
             low, high = (0.0, 1.0) if label in _SHARES else (-1e300, 1e300)
             inside = (value >= low - 1e-9) & (value <= high + 1e-9)

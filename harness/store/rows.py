@@ -7,15 +7,17 @@ in seconds of CPU.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 import pyarrow as pa
 
 __all__ = [
+    "LATER",
     "NAN",
     "PUBLISHED",
     "SCHEMAS",
+    "SHARE",
     "TABLES",
     "TABLE_OF",
     "CostRow",
@@ -27,6 +29,7 @@ __all__ = [
     "TermRow",
     "TraceRow",
     "conform",
+    "marked",
     "to_arrow",
     "up_to",
     "without_nan",
@@ -34,6 +37,12 @@ __all__ = [
 
 NAN = float("nan")
 """Not measured."""
+SHARE = "share"
+"""Mark of a column in [0, 1]."""
+LATER = "later"
+"""Mark of a column that is null in journals of older versions."""
+Share = Annotated[float, SHARE]
+Later = Annotated[int, LATER]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,18 +56,18 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepRow(Row, frozen=True, kw_only=True):
-    """One policy at one training step; docs/store.md defines each column."""
+    """One policy at one training step; docs/store.md defines each column, the view `totals` sums or averages it."""
 
     policy: str
     step: int
     version: int = 0
-    reward_mean: float = NAN
+    reward_mean: Share = NAN
     right: int = 0
     wrong: int = 0
     invalid: int = 0
     truncated: int = 0
-    empty: int = 0
-    unboxed: int = 0
+    empty: Later = 0
+    unboxed: Later = 0
     answers: int = 0
     answer_tokens_mean: float = NAN
     entropy: float = NAN
@@ -74,18 +83,18 @@ class StepRow(Row, frozen=True, kw_only=True):
     sampler_drift_p99: float = NAN
     sampler_drift_outside: float = NAN
     weight_second_moment: float = NAN
-    effective_sample_size: float = NAN
-    clipped_share: float = NAN
-    refused_share: float = NAN
+    effective_sample_size: Share = NAN
+    clipped_share: Share = NAN
+    refused_share: Share = NAN
     peer_received: int = 0
     peer_used: int = 0
     prompts: int = 0
     prompts_all_wrong: int = 0
     prompts_rescued: int = 0
-    hinted_prompts: int = 0
-    hinted_answers: int = 0
-    hinted_right: int = 0
-    peer_only_support_share: float = NAN
+    hinted_prompts: Later = 0
+    hinted_answers: Later = 0
+    hinted_right: Later = 0
+    peer_only_support_share: Share = NAN
     rollouts: int = 0
     generated_tokens: int = 0
     trained_tokens: int = 0
@@ -109,9 +118,9 @@ class TermRow(Row, frozen=True, kw_only=True):
     active: int
     tokens: int
     active_tokens: int
-    clipped_tokens: int = 0
+    clipped_tokens: Later = 0
     loss: float
-    ratios: int = 0
+    ratios: Later = 0
     ratio_mean: float = NAN
     ratio_second: float = NAN
     gradient_norm: float = NAN
@@ -136,7 +145,7 @@ class ExchangeRow(Row, frozen=False, kw_only=True, gc=False):  # type: ignore[mi
     accepted: bool = True
     reason: str = ""
     residual_text: float = NAN
-    residual_boundary: float = NAN
+    residual_boundary: Share = NAN
     residual_mass: float = NAN
     residual_length: float = NAN
     residual_canonical: float = NAN
@@ -194,7 +203,7 @@ class SampleRow(Row, frozen=True, kw_only=True):
     prompt: str = ""
     text: str = ""
     extracted: str = ""
-    vote: int = -1
+    vote: Later = -1
     gold: str = ""
     verdict: str = ""
     reason: str = ""
@@ -213,7 +222,7 @@ class CurveRow(Row, frozen=True, kw_only=True):
     policy: str
     step: int
     metric: str
-    accuracy: float
+    accuracy: Share
     answers: int
 
 
@@ -256,6 +265,12 @@ SCHEMAS: dict[str, pa.Schema] = {
     for name, row in TABLES.items()
 }
 """By table. Everything is nullable; NaN is stored as null."""
+
+
+def marked(mark: str) -> set[str]:
+    """The columns with SHARE or LATER."""
+    hints = [get_type_hints(row, include_extras=True) for row in TABLES.values()]
+    return {name for row in hints for name, kind in row.items() if mark in getattr(kind, "__metadata__", ())}
 
 
 def to_arrow(table: str, rows: Sequence[Row]) -> pa.Table:
