@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from running import ingested
@@ -30,17 +31,9 @@ def derived(results: Path, rows: list[Any], query: str) -> list[dict[str, Any]]:
         return snapshot.query(query).to_pylist()
 
 
-COUNTS = (
-    "right", "wrong", "invalid", "truncated", "empty", "unboxed", "answers", "updates",
-    "rollouts", "generated_tokens", "trained_tokens", "exchanged_tokens", "exchanged_bytes", "peer_received", "peer_used",
-    "prompts", "prompts_all_wrong", "prompts_rescued", "hinted_prompts", "hinted_answers", "hinted_right",
-)  # fmt: skip
-SECONDS = ("generate_seconds", "verify_seconds", "exchange_seconds", "score_seconds", "train_seconds")
-MEANS = (
-    "reward_mean", "answer_tokens_mean", "loss", *SECONDS, "own_gradient_norm", "peer_gradient_norm",
-    "weight_second_moment", "effective_sample_size", "clipped_share", "refused_share", "kl_step", "gradient_norm",
-    "own_peer_cosine", "entropy", "peer_only_support_share", "sampler_drift", "sampler_drift_p99", "sampler_drift_outside",
-)  # fmt: skip
+DEFAULTS = msgspec.structs.asdict(StepRow(policy="", step=1))
+COUNTS = [name for name, value in DEFAULTS.items() if type(value) is int and name not in {"step", "version"}]
+MEANS = [name for name, value in DEFAULTS.items() if type(value) is float and name != "kl_base"]
 
 
 def test_totals(tmp_path: Path) -> None:
