@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from running import within
 
 from harness import cli
 from harness.session.suite.rules import VARIABLE
@@ -66,7 +67,7 @@ def _refused(capsys: pytest.CaptureFixture[str], place: Path, *arguments: str) -
     line, spent = _said(capsys, place, *arguments)
     if spent >= SECONDS:  # it may have imported torch for the first time
         line, spent = _said(capsys, place, *arguments)
-    assert spent < SECONDS
+    assert within(spent, SECONDS)
     return line
 
 
