@@ -28,13 +28,13 @@ evaluation: {{k: 2, limit: 6, curve_every: 2, curve_prompts: 4}}
 """
 
 
-def _train(family: str, folder: Path) -> None:
+def _train(family: str, folder: Path, steps: int) -> None:
     torch.set_num_threads(1)
     tokenizer = build_tokenizer(family)
     model = build_model(family, 0, tokenizer=tokenizer)
     optimiser = torch.optim.AdamW(model.parameters(), lr=4e-3)
     rng, skills = Random(0), list(SKILLS.values())
-    for _ in range(60):
+    for _ in range(steps):
         problems = [skill.draw(rng, 1, held_out=False) for skill in skills * 6]
         ids = [[*tokenizer.encode(p.prompt + p.direct), tokenizer.eos_token_id] for p in problems]
         width = max(map(len, ids))
@@ -48,11 +48,14 @@ def _train(family: str, folder: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def folders(shared: Callable[[str, Callable[[Path], object]], Path]) -> dict[str, Path]:
-    return {
-        family: shared(f"session-policy-{family}", lambda folder, family=family: _train(family, folder))  # type: ignore[misc]
-        for family in ("llama", "qwen")
-    }
+def trained(shared: Callable[[str, Callable[[Path], object]], Path]) -> Callable[[str, int], Path]:
+    """A family's policy after so many supervised steps."""
+    return lambda family, steps: shared(f"session-policy-{family}-{steps}", lambda folder: _train(family, folder, steps))
+
+
+@pytest.fixture(scope="session")
+def folders(trained: Callable[[str, int], Path]) -> dict[str, Path]:
+    return {family: trained(family, 60) for family in ("llama", "qwen")}
 
 
 @pytest.fixture(scope="session")

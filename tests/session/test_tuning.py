@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -41,7 +41,7 @@ groups:
     policies: [{{name: a, model: {llama}}}, {{name: b, model: {qwen}}}]
 regimes: [independent, sgt]
 seeds: [3, 4]
-training: {{steps: 3, prompts: 6, rollouts: 6, max_new_tokens: 12, learning_rate: 0.01, checkpoint_every: 1, measure_every: 0}}
+training: {{steps: 3, prompts: 6, rollouts: 6, max_new_tokens: 12, learning_rate: 0.003, checkpoint_every: 1, measure_every: 0}}
 evaluation: {{k: 2, limit: 12, curve_every: 0}}
 tune:
   trials: 4
@@ -52,10 +52,16 @@ tune:
   groups:
     - name: tuning
       policies: [{{name: a, model: {other_llama}}}, {{name: b, model: {other_qwen}}}]
-  evaluation: {{tasks: [micro_dev], k: 4, limit: 24, greedy: false, curve_every: 0}}
+  evaluation: {{tasks: [micro_dev], k: 4, limit: 48, greedy: false, curve_every: 0}}
 """
 SMALLEST = ("tune.trials=2", "tune.rungs=[]", "tune.check=[]", "seeds=[3]")
 """For runs in processes of their own."""
+
+
+@pytest.fixture(scope="session")
+def folders(trained: Callable[[str, int], Path]) -> dict[str, Path]:
+    """Right often enough that every setting learns something."""
+    return {family: trained(family, 120) for family in ("llama", "qwen")}
 
 
 @pytest.fixture(scope="session")
