@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import ray
 from jaxtyping import Float32
-from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from vllm import SamplingParams
 
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.cluster import Slot
@@ -21,6 +19,11 @@ from harness.engines.openrlhf.offload import MemoryState
 from harness.engines.openrlhf.plugin import Settings
 from harness.engines.openrlhf.remote import Process, cpu_seconds, processes
 from harness.engines.protocol import Sample
+from harness.limits import loading
+
+with loading():
+    from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
+    from vllm import SamplingParams
 
 ROLLOUT_SHARE = 0.2  # of a bundle's device, in Ray's books
 

@@ -8,13 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from deepspeed.runtime.zero import GatheredParameters
-from deepspeed.utils import (
-    safe_get_full_fp32_param,
-    safe_get_full_optimizer_state,
-    safe_set_full_fp32_param,
-    safe_set_full_optimizer_state,
-)
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -24,6 +17,16 @@ from harness.engines import lora
 from harness.engines.masters import MASTER, dither
 from harness.engines.openrlhf.offload import OffloadedTensors
 from harness.errors import CheckpointError, EngineError
+from harness.limits import loading
+
+with loading():
+    from deepspeed.runtime.zero import GatheredParameters
+    from deepspeed.utils import (
+        safe_get_full_fp32_param,
+        safe_get_full_optimizer_state,
+        safe_set_full_fp32_param,
+        safe_set_full_optimizer_state,
+    )
 
 KEYS = ("exp_avg", "exp_avg_sq")
 

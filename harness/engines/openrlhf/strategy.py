@@ -14,6 +14,7 @@ from harness.allocation.layout import LIVE_PARAMETERS, REDUCE_BUCKET
 from harness.engines import lora
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.plugin import Settings
+from harness.limits import loading
 
 _MODULE = "openrlhf.models.ring_attn_utils"
 _ABSENT = ("flash_attn", "flash_attn.bert_padding", "flash_attn.utils", "flash_attn.utils.distributed")
@@ -48,9 +49,10 @@ def _absent(name: str, *_: Any, **__: Any) -> NoReturn:
     raise ImportError(f"{name} was called, but flash-attn is not installed")
 
 
-import_without_flash()
-from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer, PolicyModelActor  # noqa: E402
-from openrlhf.utils.deepspeed import DeepspeedStrategy  # noqa: E402
+with loading():
+    import_without_flash()
+    from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer, PolicyModelActor
+    from openrlhf.utils.deepspeed import DeepspeedStrategy
 
 __all__ = ["ActorPPOTrainer", "PolicyModelActor", "Strategy", "arguments", "import_without_flash"]
 

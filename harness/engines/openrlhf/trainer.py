@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import ray
 import torch
-from deepspeed.runtime.zero import GatheredParameters
 from jaxtyping import Bool, Float, Float32, Int32
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
@@ -45,6 +44,10 @@ from harness.errors import EngineError
 from harness.learning.minibatches import MiniBatch, Packed, pack
 from harness.learning.surrogate import AnswerStatistics, surrogate
 from harness.learning.terms import Term
+from harness.limits import loading
+
+with loading():
+    from deepspeed.runtime.zero import GatheredParameters
 
 NEVER = -1e9  # as in the embedded engine
 

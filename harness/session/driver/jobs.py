@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import gc
 import logging
 import os
 import queue
@@ -40,6 +39,7 @@ from harness.errors import (
 )
 from harness.files import TEMPORARY, guarded, is_full, remove
 from harness.learning import registry
+from harness.limits import loading
 from harness.session.cell.log import log_of, logged, trim
 from harness.session.cell.manifests import Base, label_of, manifest_of, mark, state_of
 from harness.session.suite.lock import held
@@ -283,18 +283,15 @@ class Worker(logging.Handler):
 
 
 def _load() -> None:
-    """Import what cells need in two thirds of the time: little of it is garbage, and no model uses what transformers takes along
-    where that is installed."""
+    """Import what cells need, without what transformers takes along where it is installed, and no model uses."""
     unused = [name for name in ("pandas", "scipy", "sklearn") if name not in sys.modules]
-    gc.disable()
     sys.modules.update(dict.fromkeys(unused))  # type: ignore[arg-type]  # None: not to be found
     try:
-        import harness.session.cell.cell  # noqa: F401
+        with loading():
+            import harness.session.cell.cell  # noqa: F401
     finally:
         for name in unused:
             del sys.modules[name]
-        gc.freeze()
-        gc.enable()
 
 
 def _ended(error: Exception, job: Job) -> Finished:
