@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 
@@ -115,7 +115,7 @@ def _rows() -> dict[str, list[Any]]:
 
     made = {}
     for name, row in TABLES.items():
-        first = row(**{f.name: WORDS.get(f.name, DEFAULTS[f.type]) for f in msgspec.structs.fields(row)})
+        first = row(**{column: WORDS.get(column, DEFAULTS[kind]) for column, kind in get_type_hints(row).items()})
         second = {k: v for k, v in {"step": 2, "doc_id": "b"}.items() if k in row.__struct_fields__}
         made[name] = [first, msgspec.structs.replace(first, **second)]
     return made

@@ -33,7 +33,11 @@ def derived(results: Path, rows: list[Any], query: str) -> list[dict[str, Any]]:
 
 DEFAULTS = msgspec.structs.asdict(StepRow(policy="", step=1))
 COUNTS = [name for name, value in DEFAULTS.items() if type(value) is int and name not in {"step", "version"}]
-MEANS = [name for name, value in DEFAULTS.items() if type(value) is float and name != "kl_base"]
+MEANS = [
+    name
+    for name, value in DEFAULTS.items()
+    if type(value) is float and name != "kl_base" and not name.endswith("_seconds")
+]
 
 
 def test_totals(tmp_path: Path) -> None:

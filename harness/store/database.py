@@ -114,7 +114,8 @@ FROM ({_QUESTIONS}) GROUP BY ALL
 
 
 def _of_steps(kind: pa.DataType, select: str) -> str:
-    names = [column.name for column in SCHEMAS["steps"] if column.type == kind]
+    """CPU time is in `spent`."""
+    names = [column.name for column in SCHEMAS["steps"] if column.type == kind and not column.name.endswith("_seconds")]
     return ", ".join(select.format(f'"{name}"') for name in names if name not in {"step", "version", "kl_base"})
 
 

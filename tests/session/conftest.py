@@ -50,7 +50,9 @@ def _train(family: str, folder: Path, steps: int) -> None:
 @pytest.fixture(scope="session")
 def trained(shared: Callable[[str, Callable[[Path], object]], Path]) -> Callable[[str, int], Path]:
     """A family's policy after so many supervised steps."""
-    return lambda family, steps: shared(f"session-policy-{family}-{steps}", lambda folder: _train(family, folder, steps))
+    return lambda family, steps: shared(
+        f"session-policy-{family}-{steps}", lambda folder: _train(family, folder, steps)
+    )
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,7 @@ tune:
   groups:
     - name: tuning
       policies: [{{name: a, model: {other_llama}}}, {{name: b, model: {other_qwen}}}]
-  evaluation: {{tasks: [micro_dev], k: 4, limit: 48, greedy: false, curve_every: 0}}
+  evaluation: {{tasks: [micro_dev], k: 4, limit: 24, greedy: false, curve_every: 0}}
 """
 SMALLEST = ("tune.trials=2", "tune.rungs=[]", "tune.check=[]", "seeds=[3]")
 """For runs in processes of their own."""
