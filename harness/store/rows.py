@@ -56,7 +56,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepRow(Row, frozen=True, kw_only=True):
-    """One policy at one training step; docs/store.md defines each column, the view `totals` sums or averages it."""
+    """One policy at one training step; docs/store.md defines each column, and `totals` of them."""
 
     policy: str
     step: int

@@ -288,7 +288,7 @@ def _load() -> None:
     sys.modules.update(dict.fromkeys(unused))  # type: ignore[arg-type]  # None: not to be found
     try:
         with loading():
-            import harness.session.cell.cell  # noqa: F401
+            import harness.session.cell.cell  # noqa: F401  for those who import it later
     finally:
         for name in unused:
             del sys.modules[name]
