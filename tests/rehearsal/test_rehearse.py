@@ -185,7 +185,7 @@ def test_all_faults_at_once_are_found_and_the_cells_still_run(raw, tmp_path, env
 @pytest.mark.timeout(600)
 def test_a_sound_suite_ends_with_0_and_its_results_stay_where_they_are_asked_for(raw, tmp_path):
     (tmp_path / "lab.yaml").write_text(yaml.safe_dump(raw))
-    code, out, err = harness("rehearse", "lab.yaml", "--results", "kept", env={}, timeout=500)
+    code, out, err = harness("rehearse", "lab.yaml", "--results", "kept")
     assert code == 0, err
     assert "3 of 3 kinds of cells" in out
     assert "nothing that was found" in out
@@ -198,7 +198,7 @@ def test_a_sound_suite_ends_with_0_and_its_results_stay_where_they_are_asked_for
 def test_peers_who_refuse_everything_are_found(raw, tmp_path):
     raw["sharing"] = {"max_boundary_residual": 0.0}
     (tmp_path / "lab.yaml").write_text(yaml.safe_dump(raw))
-    code, out, err = harness("rehearse", "lab.yaml", "--only", "hacpo", "--json", env={}, timeout=500)
+    code, out, err = harness("rehearse", "lab.yaml", "--only", "hacpo", "--json")
     assert code == 1, err
     assert {f["name"] for f in json.loads(out)["findings"]} == {"peers refused"}
 
@@ -206,9 +206,7 @@ def test_peers_who_refuse_everything_are_found(raw, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_paper_suite_is_rehearsed_offline(tmp_path):
-    code, out, err = harness(
-        "rehearse", "cross_family", "--only", "qwen4b-llama3b/hacpo/*", "--json", env={}, timeout=500
-    )
+    code, out, err = harness("rehearse", "cross_family", "--only", "qwen4b-llama3b/hacpo/*", "--json")
     found = json.loads(out)
     assert code == 1, err
     assert {f["name"] for f in found["findings"]} - {"disk"} == {"dataset"}

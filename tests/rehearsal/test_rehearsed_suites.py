@@ -17,7 +17,7 @@ SUITES = (
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_suite_is_rehearsed_offline(suite: str) -> None:
-    code, out, err = harness("rehearse", suite, "--json", env={}, timeout=800)
+    code, out, err = harness("rehearse", suite, "--json")
     found = json.loads(out)
     names = {f["name"] for f in found["findings"]}
     assert code == bool(names), err
