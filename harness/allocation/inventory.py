@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from harness.errors import UsageError
+from harness.limits import cores
 
 NODE_GPUS = 8
 CORES_PER_GPU = 16
@@ -203,11 +204,10 @@ def parse(text: str) -> Inventory:
 
 def local() -> Inventory:
     """This process's cores, memory available now, and the GPUs that CUDA shows."""
-    process, cards = psutil.Process(), visible()
-    cores = len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else (psutil.cpu_count() or 1)
+    cards = visible()
     memory = int(psutil.virtual_memory().available)
     least, kind = min((card.memory for card in cards), default=0), cards[0].kind if cards else ""
-    return Inventory((Node("local", cores, memory, len(cards), least, kind),))
+    return Inventory((Node("local", cores(), memory, len(cards), least, kind),))
 
 
 def accelerated(resources: Collection[str]) -> bool:

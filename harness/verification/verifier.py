@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from hashlib import blake2b
@@ -12,6 +11,7 @@ from typing import Self
 from msgspec.structs import replace
 
 from harness.errors import VerificationError
+from harness.limits import cores
 from harness.verification.equivalence import NeedsAlgebra, decide
 from harness.verification.notation import extract
 from harness.verification.processes import Pool, Question
@@ -30,8 +30,7 @@ class Verifier(AbstractContextManager["Verifier"]):
     default one per core."""
 
     def __init__(self, workers: int | None = None) -> None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._pool = Pool(workers or cores)
+        self._pool = Pool(workers or cores())
         self._cache: dict[tuple[str, ...], Verdict] = {}
         self._scorer = MATH
 

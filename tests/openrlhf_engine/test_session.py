@@ -21,7 +21,7 @@ from harness.store.journal import read_journal
 
 pytestmark = pytest.mark.timeout(2700)
 SILENCE, SLACK = 15.0, 60.0
-STEPS = 24
+STEPS = 8
 SUITE = """
 name: losses
 engine: openrlhf

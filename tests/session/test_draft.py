@@ -16,11 +16,22 @@ import harness.engines.embedded
 from harness.allocation.cost_model import device
 from harness.engines.embedded.families import build_tokenizer
 from harness.errors import DataError, PluginError, UsageError
-from harness.session.suite.draft import SIZES, STEPS, USUAL, Findings, Tried, draft, paced, settled, tried, try_models
+from harness.session.suite.draft import (
+    SIZES,
+    STEPS,
+    USUAL,
+    Findings,
+    Tried,
+    _Trial,
+    draft,
+    paced,
+    settled,
+    tried,
+    try_models,
+)
 from harness.session.suite.prepare import prepare
 from harness.session.suite.rules import preflight, undeclared
 from harness.suite.schema import Suite
-from harness.tasks.task import Style
 
 SIZED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 SMALL, SMOL, LARGE = (
@@ -187,15 +198,16 @@ def test_a_level_is_chosen_on_which_both_can_learn(
     assert settled(low, "ladder", 96).tokens == 24, "after a start answers are as long as its examples"
 
 
-def test_a_short_time_takes_fewer_regimes_then_fewer_seeds(tmp_path: Path) -> None:
+def test_a_short_time_takes_fewer_regimes_then_seeds_then_questions(tmp_path: Path) -> None:
     families = ("micro/llama", "micro/qwen")
     text = tried(families, "micro", "pair", tmp_path / "pair.yaml", 0.01)
     suite = Suite.model_validate(yaml.safe_load(text))
     assert ([r.name for r in suite.regimes], suite.seeds) == (["independent", "sgt"], [1, 2])
     assert suite.training.steps == STEPS[0]
     assert "Fewer than 8 steps show nothing.\n" in text
+    assert suite.training.prompts == SIZES[0].prompts // 2
     assert (
-        "independent and sgt on 2 seeds: with independent, naive, sgt and hacpo on 3 seeds 8 steps would take" in text
+        "independent and sgt on 2 seeds, half the questions a step: with independent, naive, sgt and hacpo on 3" in text
     )
 
 
@@ -217,20 +229,27 @@ def test_the_task_is_the_ladder_where_the_usual_one_cannot_be_had(
         tried(pair, USUAL, "pair", tmp_path / "pair.yaml", 30)
 
 
-def test_a_model_without_one_right_answer_is_not_asked_level_by_level(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("right", [0.0, 0.5, 1.0])
+def test_more_is_asked_only_where_some_answers_are_right_and_some_wrong(
+    right: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_MODELS", str(BASES[0].parent))
-    asked = list[str]()
+    answers = dict[str, int]()
 
-    def measured(engine: Any, judge: Any, task: Any, limit: int, sets: list[tuple[str, Style, Any]]) -> list[Tried]:
-        asked.extend(level for level, *_ in sets)
-        return [Tried(engine.name, level, style, 0.0, 1.0, 0.0, 20) for level, style, _ in sets]
+    def tried(trial: _Trial, asked: Any, told: bool = True) -> Tried:
+        answers[asked.level] = sum(map(len, asked.drawn))
+        share = right if asked.level in ("ladder", "add1") else float(right > 0)
+        return Tried(trial.engine.name, asked.level, asked.style, share, 1.0, 0.0, 20)
 
-    monkeypatch.setattr("harness.session.suite.draft._measured", measured)
+    monkeypatch.setattr(_Trial, "tried", tried)
     found = try_models(written(tuple(map(str, BASES)), "ladder"))
-    assert set(asked) == {"ladder"}
-    assert len(found.warm) == 2
+    assert answers.pop("ladder") == 32
+    if right:
+        assert answers.pop("add1") == (32 if right == 0.5 else 8)
+        assert set(answers.values()) == {8}
+    else:
+        assert not answers, "where all mixed answers are wrong"
+        assert len(found.warm) == 2
     assert found.tokens
 
 

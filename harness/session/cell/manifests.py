@@ -23,6 +23,7 @@ from harness.allocation.inventory import visible
 from harness.engines import catalogue
 from harness.engines.embedded import numerics
 from harness.errors import Fault, StoreError
+from harness.limits import cores
 from harness.session.policy import loaded_commit
 from harness.store.manifest import (
     MANIFEST,
@@ -242,7 +243,7 @@ def _machine() -> dict[str, str]:
     return {
         "system": f"{platform.system()} {platform.release()}",
         "processor": processor(),
-        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1),
+        "cores": str(cores()),
         "memory_gib": f"{psutil.virtual_memory().total / 2**30:.0f}",
         **({"gpu": ", ".join(kinds)} if (kinds := sorted({card.kind for card in visible()})) else {}),
     }

@@ -10,7 +10,6 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from harness.allocation.cost_model import CORE, CellDemand, device
 from harness.allocation.shapes import MICRO, chosen, cpu_bf16, load_config, load_shape
 from harness.errors import DataError, EngineError, HarnessError, UsageError
 from harness.experience.answers import Prompt
+from harness.limits import every_core
 from harness.session.policy import at_hand, base_folder
 from harness.session.suite.planning import demand, plan_for
 from harness.session.suite.prepare import prepare_suite
@@ -34,6 +34,7 @@ from harness.tasks.task import Style, Task
 
 if TYPE_CHECKING:
     from harness.engines.embedded.engine import EmbeddedEngine
+    from harness.engines.protocol import Sample
     from harness.verification.verifier import Verifier
 
 # By training task, where the names differ
@@ -50,15 +51,21 @@ CURVED_STEPS = 20
 USUAL = "gsm8k"
 # Shares of right answers, between which most questions have right and wrong ones
 LEAST, MOST = 0.2, 0.7
-PROMPTS, ANSWERS = 8, 4
+# Questions of a level, and answers to each: of every level, and of one that has right and wrong ones
+PROMPTS, ANSWERS, MORE = 8, 1, 3
+# Answers to each of 2 PROMPTS mixed questions, in every style
+OF_STYLE = 2
+# Questions of the step that is timed
+TIMED = 2
 # The fewest and the most of a suite
 STEPS = (8, 200)
-# Regimes and seeds, the next ones where the fewest steps take too long
+# Regimes, seeds and by what the questions of a step are divided; the next ones where the fewest steps take too long
 EXTENTS = (
-    (("independent", "naive", "sgt", "hacpo"), (1, 2, 3)),
-    (("independent", "sgt", "hacpo"), (1, 2, 3)),
-    (("independent", "sgt"), (1, 2, 3)),
-    (("independent", "sgt"), (1, 2)),
+    (("independent", "naive", "sgt", "hacpo"), (1, 2, 3), 1),
+    (("independent", "sgt", "hacpo"), (1, 2, 3), 1),
+    (("independent", "sgt"), (1, 2, 3), 1),
+    (("independent", "sgt"), (1, 2), 1),
+    (("independent", "sgt"), (1, 2), 2),
 )
 # Worked examples, until a fifth of sampled answers is right (docs/pretrained.md)
 WARM_UP = "{preset: format, gate: 0.2}"
@@ -83,7 +90,7 @@ class Tried:
 @dataclass(frozen=True, slots=True)
 class Findings:
     """What was measured, and why; None and 0 leave what was drafted. warm: policies that need a supervised start.
-    styles: by policy. pace: seconds of a step here, over the plan's."""
+    styles: by policy. divided: by this the questions of a step. pace: seconds of a step here, over the plan's."""
 
     task: str | None = None
     styles: Mapping[str, Style] = field(default_factory=dict)
@@ -93,6 +100,7 @@ class Findings:
     steps: int = 0
     regimes: tuple[str, ...] = EXTENTS[0][0]
     seeds: tuple[int, ...] = EXTENTS[0][1]
+    divided: int = 1
     pace: float = 1.0
     why: tuple[str, ...] = field(default=())
 
@@ -156,7 +164,7 @@ def draft(models: Sequence[str], task: str, name: str, found: Findings = AS_BY_S
     tokens = min(sizes.tokens.get(task, sizes.tokens["other"]), get_task(evaluated).max_new_tokens, room // 2)
     if task == "micro" and largest > SIZES[0].parameters:
         tokens = min(sizes.tokens["micro"], room // 2)
-    tokens, steps = found.tokens or tokens, found.steps or sizes.steps
+    tokens, steps, prompts = found.tokens or tokens, found.steps or sizes.steps, sizes.prompts // found.divided
     embedded = largest <= EMBEDDED_PARAMETERS
     fast = bool(cpu_bf16()) or any(node.gpus for node in inventory.local().nodes)
     dtype = "bf16" if (fast or not embedded) and all(m.half for m in read if not m.micro) else "fp32"
@@ -174,10 +182,10 @@ def draft(models: Sequence[str], task: str, name: str, found: Findings = AS_BY_S
         "trained": _written(chosen),
         "tokens": tokens,
         "rate": f"{sizes.rate:.0e}".replace("e-0", ".0e-"),
-        "prompts": sizes.prompts,
+        "prompts": prompts,
         "rollouts": sizes.rollouts,
         "steps": steps,
-        "sample": sizes.prompts * sizes.rollouts,
+        "sample": prompts * sizes.rollouts,
         "largest": _figure(largest),
         "evaluated": _written(evaluated),
         "limit": 60 if largest <= SIZES[1].parameters else 200,
@@ -207,7 +215,8 @@ def tried(models: Sequence[str], task: str | None, name: str, file: Path, minute
             instead = f"On {ladder.NAME}, because {USUAL} cannot be had here ({str(error).partition(':')[0]})."
             task = ladder.NAME
             found = try_models(_suite(draft(models, task, name)))
-        told = f"Measured here with {PROMPTS * ANSWERS} to {2 * PROMPTS * ANSWERS} answers of each of {' and '.join(given)}:"
+        most = PROMPTS * (ANSWERS + MORE)
+        told = f"Measured here with {PROMPTS * ANSWERS} to {most} answers a line of each of {' and '.join(given)}:"
         found = replace(found, why=(*filter(None, [instead]), told, *found.why))
     try:
         if not why:
@@ -378,19 +387,22 @@ def _tried(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[Tried
         engine = EmbeddedEngine(policy.name, base_folder(policy, 0), chat=policy.chat, dtype=dtype)
     except EngineError as error:
         raise UsageError(str(error)) from error
-    with Verifier(workers=1) as verifier:
-        measure = partial(_measured, engine, scored_as(task, verifier), known, suite.training.max_new_tokens)
+    with Verifier(workers=1) as verifier, every_core():
+        trial = _Trial(engine, scored_as(task, verifier), known, suite.training.max_new_tokens)
         styles = [drafted, *(style for style in known.styles if style != drafted)]
-        best = max(measure([(name, style, mixed) for style in styles]), key=lambda tried: tried.right)
+        of_styles = [_Asked(name, style, mixed) for style in styles]
+        trial.ask(of_styles, OF_STYLE)
+        best = max(map(trial.tried, of_styles), key=lambda tried: tried.right)
         if isinstance(task, str) and ladder.is_ladder(task):
             from harness.session.single.calibrate import questions_of
 
-            levels = ladder.levels_of(task)
-            # where all mixed answers are wrong, more say no more
-            asked = [(level, best.style, questions_of(task, level, PROMPTS)) for level in levels]
-            found = measure(asked) if best.right else [replace(best, level=level) for level in levels]
-            for of_level in found:
-                solved = [p.chain_of_thought for p in ladder.evaluation_problems((of_level.level,), PROMPTS)]
+            levels = [_Asked(n, best.style, questions_of(task, n, PROMPTS)) for n in ladder.levels_of(task)]
+            if best.right:  # where all mixed answers are wrong, more say no more
+                trial.ask(levels, ANSWERS)
+                trial.ask([asked for asked in levels if 0 < trial.tried(asked, told=False).right < 1], MORE)
+            for asked in levels:
+                of_level = trial.tried(asked) if best.right else replace(best, level=asked.level)
+                solved = [p.chain_of_thought for p in ladder.evaluation_problems((asked.level,), PROMPTS)]
                 worked = max(len(engine.tokenizer.encode(text, add_special_tokens=False)) for text in solved)
                 yield replace(of_level, worked=worked + 1)
         else:
@@ -398,30 +410,47 @@ def _tried(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[Tried
     engine.close()
 
 
-def _measured(
-    engine: EmbeddedEngine,
-    judge: Verifier,
-    task: Task,
-    limit: int,
-    asked: Sequence[tuple[str, Style, Sequence[Prompt]]],
-) -> list[Tried]:
-    """By level and style; sampled together, which takes less time."""
-    from harness.session.single.calibrate import cut_at, measured, sampled
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """drawn: of each question, its answers so far."""
 
-    texts = [Prompt(p.id, task.render(p, style), p.gold) for _, style, questions in asked for p in questions]
-    every = sampled(engine, "trial", texts, ANSWERS, limit, "trial")
-    found = list[Tried]()
-    for level, style, questions in asked:
-        drawn, every = every[: len(questions)], every[len(questions) :]
-        ended = [[cut_at(sample, task.stop(style)) for sample in row] for row in drawn]
-        standing, _ = measured(engine.name, level, questions, ended, judge)
-        pairs = [pair for whole, cut in zip(drawn, ended, strict=True) for pair in zip(whole, cut, strict=True)]
+    level: str
+    style: Style
+    questions: Sequence[Prompt]
+    drawn: list[list[Sample]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    engine: EmbeddedEngine
+    judge: Verifier
+    task: Task
+    limit: int
+
+    def ask(self, every: Sequence[_Asked], answers: int) -> None:
+        """So many more answers to each question, all sampled together, which takes less time."""
+        from harness.session.single.calibrate import sampled
+
+        texts = [Prompt(p.id, self.task.render(p, a.style), p.gold) for a in every for p in a.questions]
+        stream = f"trial-{len(every[0].drawn and every[0].drawn[0])}" if every else ""
+        rows = iter(sampled(self.engine, "trial", texts, answers, self.limit, stream))
+        for asked in every:
+            before = asked.drawn or [[] for _ in asked.questions]
+            asked.drawn[:] = [[*old, *next(rows)] for old in before]
+
+    def tried(self, asked: _Asked, told: bool = True) -> Tried:
+        from harness.session.single.calibrate import cut_at, measured
+
+        ended = [[cut_at(sample, self.task.stop(asked.style)) for sample in row] for row in asked.drawn]
+        standing, _ = measured(self.engine.name, asked.level, asked.questions, ended, self.judge)
+        pairs = [pair for whole, cut in zip(asked.drawn, ended, strict=True) for pair in zip(whole, cut, strict=True)]
         sizes = [a.tokens.size * (len(b.text) + 1) / (len(a.text) + 1) for a, b in pairs if b.finished]
         needed = int(np.quantile(sizes, 0.95)) if 2 * len(sizes) >= len(pairs) else 0
         cut = float(np.mean([a is not b for a, b in pairs]))
-        print(f"{engine.name}, {level}, {style}: {standing.pass1:.0%} of {len(pairs)} answers right", file=sys.stderr)
-        found.append(Tried(engine.name, level, style, standing.pass1, standing.finished, cut, needed))
-    return found
+        if told:
+            share = f"{standing.pass1:.0%} of {len(pairs)} answers right"
+            print(f"{self.engine.name}, {asked.level}, {asked.style}: {share}", file=sys.stderr)
+        return Tried(self.engine.name, asked.level, asked.style, standing.pass1, standing.finished, cut, needed)
 
 
 def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Findings:
@@ -487,10 +516,11 @@ def paced(suite: Suite, source: str) -> float:
     ask, training = demand(cell), cell.training
     taken = planned = 0.0
     for policy, own in zip(cell.group.policies, ask.policies, strict=True):
+        begun = policy if policy.is_micro else policy.model_copy(update={"stage0": None})  # a start takes minutes
         engine = EmbeddedEngine(
-            policy.name, base_folder(policy, 0), chat=policy.chat, dtype=suite.engine_options.get("dtype")
+            policy.name, base_folder(begun, 0), chat=policy.chat, dtype=suite.engine_options.get("dtype")
         )
-        prompts = as_asked(training_prompts(cell, 1), training.task, policy)
+        prompts = as_asked(training_prompts(cell, 1), training.task, policy)[:TIMED]
         seeds = np.stack([derive_many(training.rollouts, "pace", p.id) for p in prompts])
         clock = time.perf_counter if engine.gpus else time.process_time
         began = clock()
@@ -505,7 +535,7 @@ def paced(suite: Suite, source: str) -> float:
         taken += clock() - began
         engine.close()
         mean = float(np.mean([a.tokens.size for a in answers])) / training.max_new_tokens
-        work = replace(ask.workload, steps=1, trained=1.0, again=0.0, mean=mean)
+        work = replace(ask.workload, steps=1, prompts=len(prompts), trained=1.0, again=0.0, mean=mean)
         kind = next((n.gpu_kind for n in inventory.local().nodes if n.gpus), CORE)
         spent = embedded.phases(CellDemand((own,), work), device(kind))
         planned += spent.generate + spent.train
@@ -525,8 +555,8 @@ def fitted(found: Findings, suite_of: Callable[[Findings], Suite], source: str, 
         return found.pace * plan.predicted.wall_seconds / 60
 
     fewest, most = STEPS
-    for regimes, seeds in EXTENTS:
-        found = replace(found, regimes=regimes, seeds=seeds, steps=fewest)
+    for regimes, seeds, divided in EXTENTS:
+        found = replace(found, regimes=regimes, seeds=seeds, divided=divided, steps=fewest)
         if predicted(found) <= minutes:
             break
     steps = range(fewest, most + 1)
@@ -538,9 +568,10 @@ def fitted(found: Findings, suite_of: Callable[[Findings], Suite], source: str, 
         told.append(f"A step takes {found.pace:.2f} times as long here as `harness plan` assumes, which is counted in.")
     if takes > minutes:
         told.append(f"Fewer than {fewest} steps show nothing.")
-    if (found.regimes, found.seeds) != every:
+    if (found.regimes, found.seeds, found.divided) != every:
+        fewer = ", half the questions a step" if found.divided > 1 else ""
         told.append(
-            f"{_listed(found.regimes)} on {len(found.seeds)} seeds: with {_listed(every[0])} on {len(every[1])} seeds "
+            f"{_listed(found.regimes)} on {len(found.seeds)} seeds{fewer}: with {_listed(every[0])} on {len(every[1])} seeds "
             f"{fewest} steps would take longer than that. --minutes N gives more time."
         )
     return replace(found, why=(*found.why, *told))
