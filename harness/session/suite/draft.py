@@ -122,7 +122,7 @@ class Sizes:
 
 SIZES = (
     Sizes(5e7, 1e-4, 16, 8, 45, {"micro": 44, "other": 128}),
-    Sizes(5e8, 1e-5, 8, 8, 40, {"micro": 96, "gsm8k": 256, "other": 384}),
+    Sizes(5e8, 3e-6, 8, 8, 40, {"micro": 96, "gsm8k": 256, "other": 384}),
     Sizes(2e9, 3e-6, 16, 8, 60, {"micro": 192, "gsm8k": 400, "other": 1024}),
     Sizes(float("inf"), 1e-6, 64, 8, 60, {"micro": 512, "gsm8k": 768, "other": 3072}),
 )
