@@ -89,8 +89,7 @@ def test_the_gpu_pins_resolve_on_a_machine_without_one(tmp_path):
     (tmp_path / "pins").write_text("\n".join(line for line in lines if not line.startswith(left_out)))
     command = [
         find_uv_bin(), "pip", "compile", tmp_path / "pins", "--output-file", tmp_path / "found", "--generate-hashes", "--no-config",
-        "--index-url", "https://pypi.org/simple", "--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_35",
-        "--quiet",
+        "--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_35", "--quiet",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr

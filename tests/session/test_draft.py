@@ -16,6 +16,7 @@ import harness.engines.embedded
 from harness.allocation.cost_model import device
 from harness.engines.embedded.families import build_tokenizer
 from harness.errors import DataError, PluginError, UsageError
+from harness.session.policy import base_folder
 from harness.session.suite.draft import (
     SIZES,
     STEPS,
@@ -164,6 +165,21 @@ def test_a_plan_that_is_too_hopeful_is_stretched_by_the_time_of_a_step(
         slow = replace(slow, **{rate: getattr(slow, rate) / 100})
     monkeypatch.setattr("harness.session.suite.draft.device", lambda kind: replace(slow, layer=100 * slow.layer))
     assert paced(suite, source) < by_the_prior / 10
+
+
+def test_the_step_is_timed_without_a_supervised_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_MODELS", str(BASES[0].parent))
+    starts, raw = list[Any](), yaml.safe_load(draft(tuple(map(str, BASES)), "micro", "pair"))
+    for policy in raw["groups"][0]["policies"]:
+        policy["stage0"] = {"preset": "format"}
+
+    def opened(policy: Any, seed: int) -> Path:
+        starts.append(policy.stage0)
+        return base_folder(policy, seed)
+
+    monkeypatch.setattr("harness.session.suite.draft.base_folder", opened)
+    assert paced(Suite.model_validate(raw), str(tmp_path / "pair.yaml")) > 0
+    assert starts == [None, None]
 
 
 def test_what_cannot_be_tried_is_drafted_and_says_why(pair: tuple[str, str], tmp_path: Path) -> None:

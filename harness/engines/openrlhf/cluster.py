@@ -24,6 +24,7 @@ from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.offload import Devices
 from harness.engines.openrlhf.plugin import Settings
 from harness.errors import EngineError, InfeasibleError
+from harness.limits import cores
 
 REACH_SECONDS = 5.0
 CARDS_SECONDS = 120.0  # of a node, whose first task imports this package
@@ -52,7 +53,7 @@ def connect(devices: int | None = None, address: str | None = None, quiet: bool 
             if cards:  # Ray would count a -1 as a device
                 options["num_gpus"], os.environ[VISIBLE] = len(cards), ",".join(cards)
         else:
-            count = devices or len(os.sched_getaffinity(0))
+            count = devices or cores()
             options |= {"num_gpus": count, "num_cpus": count, "resources": {LOGICAL: 1}}
             options |= {"_system_config": {"prestart_worker_first_driver": False}}
             os.environ.pop(VISIBLE, None)  # Ray takes logical GPUs for some of these

@@ -419,6 +419,9 @@ class _Asked:
     questions: Sequence[Prompt]
     drawn: list[list[Sample]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.drawn.extend([] for _ in self.questions)
+
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
@@ -432,11 +435,11 @@ class _Trial:
         from harness.session.single.calibrate import sampled
 
         texts = [Prompt(p.id, self.task.render(p, a.style), p.gold) for a in every for p in a.questions]
-        stream = f"trial-{len(every[0].drawn and every[0].drawn[0])}" if every else ""
-        rows = iter(sampled(self.engine, "trial", texts, answers, self.limit, stream))
-        for asked in every:
-            before = asked.drawn or [[] for _ in asked.questions]
-            asked.drawn[:] = [[*old, *next(rows)] for old in before]
+        asked_before = [row for asked in every for row in asked.drawn]
+        stream = f"trial-{max(map(len, asked_before), default=0)}"
+        more = sampled(self.engine, "trial", texts, answers, self.limit, stream)
+        for row, drawn in zip(asked_before, more, strict=True):
+            row += drawn
 
     def tried(self, asked: _Asked, told: bool = True) -> Tried:
         from harness.session.single.calibrate import cut_at, measured
@@ -516,10 +519,8 @@ def paced(suite: Suite, source: str) -> float:
     ask, training = demand(cell), cell.training
     taken = planned = 0.0
     for policy, own in zip(cell.group.policies, ask.policies, strict=True):
-        begun = policy if policy.is_micro else policy.model_copy(update={"stage0": None})  # a start takes minutes
-        engine = EmbeddedEngine(
-            policy.name, base_folder(begun, 0), chat=policy.chat, dtype=suite.engine_options.get("dtype")
-        )
+        raw = base_folder(policy.model_copy(update={"stage0": None}), 0)  # a supervised start takes minutes
+        engine = EmbeddedEngine(policy.name, raw, chat=policy.chat, dtype=suite.engine_options.get("dtype"))
         prompts = as_asked(training_prompts(cell, 1), training.task, policy)[:TIMED]
         seeds = np.stack([derive_many(training.rollouts, "pace", p.id) for p in prompts])
         clock = time.perf_counter if engine.gpus else time.process_time
