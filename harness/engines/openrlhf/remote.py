@@ -3,7 +3,7 @@ therefore answer `pulse` during their work; the silent one is blamed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -59,9 +59,10 @@ def gather(
     silence: float,
     watch: Sequence[RemoteActor],
     suspects: Sequence[RemoteActor] | None = None,
+    last_words: Callable[[Any], str],
 ) -> list[Any]:
     """Results in order. silence: seconds after which a silent member of `watch` hangs. suspects: those asked after a failure.
-    Raises EngineError."""
+    last_words: what is known of an actor that is late. Raises EngineError."""
     end = monotonic() + deadline
     suspects = watch if suspects is None else suspects
     results: dict[Any, Any] = {}
@@ -70,7 +71,8 @@ def gather(
     while pending:
         left = end - monotonic()
         if left <= 0:
-            late = ", ".join(dict.fromkeys(member.name for member in pending.values()))
+            members = {member.name: member for member in pending.values()}
+            late = ", ".join(f"{name} ({last_words(member.handle)})" for name, member in members.items())
             raise EngineError(_blame(suspects, f"{doing}: no answer within {deadline:g} s from {late}"))
         ready, _ = ray.wait([*pending, *pulses.open], timeout=min(left, 1.0))
         for ref in ready:

@@ -10,6 +10,7 @@ import socket
 from contextlib import suppress
 from dataclasses import astuple
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -55,6 +56,8 @@ SEAMS = {
     "the engine",
     "ray._private.state:available_resources_per_node": "`ray.nodes` says what nodes have, nothing what is free on them",
     "ray._private.state:total_resources_per_node": "in the same terms",
+    "ray._private.state:actors": "an actor that does not answer cannot say itself how far its start has come",
+    "ray._private.worker:_global_node": "knows where this node's log files are",
 }
 SYNC_BACKEND = "gloo"  # any value other than nccl keeps CUDA out
 SYNC_SECONDS = "HARNESS_SYNC_SECONDS"  # environment variable: Gloo's wait for a weight
@@ -179,6 +182,19 @@ def node_resources() -> tuple[dict[str, dict[str, float]], dict[str, dict[str, f
     from ray._private import state
 
     return state.available_resources_per_node(), state.total_resources_per_node()
+
+
+def last_words(handle: Any) -> str:
+    """How far Ray has started an actor, and the last lines of its process, where that is on this node."""
+    from ray._private import state, worker
+
+    actor: dict[str, Any] = {}
+    lines = []
+    with suppress(Exception):  # Ray itself may be what does not answer
+        actor = state.actors(handle._actor_id.hex())
+        for log in sorted(Path(worker._global_node.get_logs_dir_path()).glob(f"worker-*-{actor['Pid']}.*")):
+            lines += [repr(line[-200:]) for line in log.read_text("utf-8", errors="replace").split("\n")[-2:-1]]
+    return "; ".join([actor.get("State", "Ray does not know it"), *(lines or ["nothing written on this node"])])
 
 
 @functools.cache
