@@ -12,6 +12,6 @@ $(OPENRLHF_VENV)/installed: constraints-openrlhf.txt tools/install_openrlhf.sh
 	touch $@
 
 test-openrlhf: install-openrlhf
-	$(OPENRLHF_ENV) $(OPENRLHF_VENV)/bin/python -m pytest -n 0 --durations=12 tests/openrlhf_engine   # one Ray, one test after another
+	$(OPENRLHF_ENV) $(OPENRLHF_VENV)/bin/python -m pytest -n 0 --durations=12 $(PYTEST) tests/openrlhf_engine   # one Ray, one test after another
 	$(OPENRLHF_ENV) $(OPENRLHF_VENV)/bin/harness run suites/openrlhf_cpu.yaml
 	$(OPENRLHF_ENV) $(OPENRLHF_VENV)/bin/harness show suites/openrlhf_cpu.yaml

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -22,12 +23,21 @@ for name, value in (
     os.environ[name] = value
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", default="1/1", help="2/4: the second of four parts into which the tests are divided.")
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         for mark in item.iter_markers("slow_but"):
             if not any(part in item.name.partition("[")[2] for part in mark.args):
                 item.add_marker("slow")
+    part, parts = map(int, config.getoption("--part").split("/"))
+    others = [item for item in items if crc32(item.nodeid.encode()) % parts != part - 1]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
 
 
 @pytest.fixture(autouse=True)
