@@ -34,10 +34,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if not any(part in item.name.partition("[")[2] for part in mark.args):
                 item.add_marker("slow")
     part, parts = map(int, config.getoption("--part").split("/"))
-    others = [item for item in items if crc32(item.nodeid.encode()) % parts != part - 1]
-    if others:
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item not in others]
+    of_part: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        of_part[crc32(item.nodeid.encode()) % parts == part - 1].append(item)
+    config.hook.pytest_deselected(items=of_part[False])
+    items[:] = of_part[True]
 
 
 @pytest.fixture(autouse=True)

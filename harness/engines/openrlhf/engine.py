@@ -360,7 +360,7 @@ class OpenRLHFEngine:
             silence=self._settings.silence_seconds,
             watch=[*self._trainers, *self._rollouts] if watch is None else watch,
             suspects=suspects,
-            last_words=seams.last_words,
+            reported_state=seams.reported_state,
         )
 
 

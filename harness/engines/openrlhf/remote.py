@@ -59,10 +59,10 @@ def gather(
     silence: float,
     watch: Sequence[RemoteActor],
     suspects: Sequence[RemoteActor] | None = None,
-    last_words: Callable[[Any], str],
+    reported_state: Callable[[Any], str],
 ) -> list[Any]:
     """Results in order. silence: seconds after which a silent member of `watch` hangs. suspects: those asked after a failure.
-    last_words: what is known of an actor that is late. Raises EngineError."""
+    reported_state: what is known of an actor that is late. Raises EngineError."""
     end = monotonic() + deadline
     suspects = watch if suspects is None else suspects
     results: dict[Any, Any] = {}
@@ -72,7 +72,7 @@ def gather(
         left = end - monotonic()
         if left <= 0:
             members = {member.name: member for member in pending.values()}
-            late = ", ".join(f"{name} ({last_words(member.handle)})" for name, member in members.items())
+            late = ", ".join(f"{name} ({reported_state(member.handle)})" for name, member in members.items())
             raise EngineError(_blame(suspects, f"{doing}: no answer within {deadline:g} s from {late}"))
         ready, _ = ray.wait([*pending, *pulses.open], timeout=min(left, 1.0))
         for ref in ready:

@@ -184,7 +184,7 @@ def node_resources() -> tuple[dict[str, dict[str, float]], dict[str, dict[str, f
     return state.available_resources_per_node(), state.total_resources_per_node()
 
 
-def last_words(handle: Any) -> str:
+def reported_state(handle: Any) -> str:
     """How far Ray has started an actor, and the last lines of its process, where that is on this node."""
     from ray._private import state, worker
 
