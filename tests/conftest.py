@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import sys
 import tempfile
@@ -12,6 +13,8 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
+
+from harness.limits import loading
 
 for name, value in (
     ("OMP_NUM_THREADS", "1"),
@@ -25,6 +28,16 @@ for name, value in (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", default="1/1", help="2/4: the second of four parts into which the tests are divided.")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    with loading():
+        return (yield)
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else DuckDB tells of leaks
 
 
 @pytest.hookimpl(tryfirst=True)

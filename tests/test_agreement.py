@@ -178,7 +178,7 @@ def check_sentence(text: str, ranks: list[Rank]) -> None:
         assert int(seeds or seen.paired_seeds) == seen.paired_seeds, "power is that of the seeds that the regime has"
 
 
-@pytest.mark.slow_but("quickstart", "reference-seeds missing")
+@pytest.mark.slow_but("quickstart")
 @pytest.mark.parametrize("kind", DRAWS)
 def test_everything_agrees(results: Path, kind: str) -> None:
     redraw(results, DRAWS[kind], seed=len(kind))

@@ -78,6 +78,7 @@ def test_a_part_that_crashes_or_is_late_fails_and_the_next_goes_on(tmp_path: Pat
     assert (part.state, part.words, measured) == ("failed", "not done within 0.24 s", Measured())
 
 
+@pytest.mark.slow
 def test_usage() -> None:
     assert run(Path(), "--only", "frobnicate")[0] == 2
     assert sum(deadline for _, deadline in gpu_check.PARTS.values()) <= 25 * 60
@@ -99,6 +100,7 @@ def test_parity_is_checked(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [fault.partition(":")[0] for fault in found.faults] == ["fp32 from the CPU, worst nats per token"]
 
 
+@pytest.mark.slow
 def test_a_failed_check_of_the_protocol_is_named(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     def it_is_never_so(case):  # type: ignore[no-untyped-def]
         raise AssertionError("no")
@@ -107,6 +109,7 @@ def test_a_failed_check_of_the_protocol_is_named(room: Room, monkeypatch: pytest
     assert gpu_check.engine(room).faults == ["it_is_never_so: no"]
 
 
+@pytest.mark.slow
 def test_lora(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("peft", reason="extra `lora`")
     monkeypatch.setattr(gpu_check, "CHECKS", ())

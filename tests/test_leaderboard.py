@@ -282,6 +282,7 @@ def test_a_newcomer_reads_the_answer_from_the_first_screens_text(
             read(re.sub(pattern, "", text))
 
 
+@pytest.mark.slow
 def test_the_first_screen_says_where_a_gain_is_of_one_base_checkpoint_alone(
     settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

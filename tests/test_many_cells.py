@@ -33,6 +33,7 @@ def results(folder: Path, seeds: int) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_questions_to_the_store_do_not_grow_with_the_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     query = Snapshot.query

@@ -122,7 +122,7 @@ def test_what_comes_and_goes_beside_the_states() -> None:
     assert measuring_bytes(full, 1, 0) == 0
 
 
-@pytest.mark.slow_but("llama")
+@pytest.mark.slow_but("llama-fp32")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", measuring.CONFIGS)
@@ -135,7 +135,7 @@ def test_a_measured_step_with_its_reference_takes_what_is_counted(name: str, pre
     assert counted.activations + counted.measuring == pytest.approx(found["moment"], rel=0.15)
 
 
-@pytest.mark.slow_but("qwen3-fp32")
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
@@ -147,6 +147,7 @@ def test_with_checkpointing_a_step_takes_less_as_counted(name: str, precision: s
     assert counted.train == pytest.approx(less["all"], rel=0.15)
 
 
+@pytest.mark.slow_but("fp32")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_adapters_alone_have_gradients_and_moments(precision: str, tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -148,6 +148,7 @@ def test_what_facts_are_predicted_from(bandit):
         assert bandit.chi_squared(j) == pytest.approx(((pi[0] - pi[j]) ** 2 / pi[j]).sum())
 
 
+@pytest.mark.slow_but("pair")
 def test_every_fact_holds_and_a_false_one_would_not(bandit):
     found = facts(replace(bandit, rollouts=2))
     known = {"independent", "naive", "xgrpo", "prp", "sgt", "hacpo", "luffy", "chord", "copd", "core"}

@@ -144,6 +144,7 @@ def test_bf16_computes_as_fp32_within_its_error(folder, prompts):
     assert torch.nn.functional.cosine_similarity(exact, rounded, dim=0) > 0.99
 
 
+@pytest.mark.slow
 @one_family
 def test_bf16_masters_learn_what_bf16_weights_would_lose(folder, prompts, tmp_path):
     engine = EmbeddedEngine("a", folder, device="cpu", dtype="bf16")

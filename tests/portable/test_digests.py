@@ -46,6 +46,7 @@ def test_this_machine_computes_the_reference_digests() -> None:
     assert said() == WANTED
 
 
+@pytest.mark.slow
 def test_one_changed_bit_in_a_weight_gives_another_digest() -> None:
     (found,) = said("changed").items()
     assert found not in WANTED.items()

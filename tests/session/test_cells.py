@@ -189,6 +189,7 @@ def test_without_the_defence_a_liar_is_believed(suite_file, tmp_path):
     assert any(row["used"] and row["author"] == "b" for row in rows(prepared, prepared.cells[0], "exchanges"))
 
 
+@pytest.mark.slow
 def test_a_recording_replaces_the_peer(suite_file, tmp_path):
     few = ["evaluation.limit=1", "evaluation.curve_every=0", "training.measure_every=0"]
     run(suite_file, tmp_path / "r", overrides=["sharing.record=true", *few], only="*/naive/*")
@@ -207,6 +208,7 @@ def test_a_recording_replaces_the_peer(suite_file, tmp_path):
     assert served[0] == sent[0] > served[-1] == 0
 
 
+@pytest.mark.slow
 def test_spreading_by_the_receivers_own_logprobs_and_the_canonical_share(suite_file, tmp_path):
     prepared = run(suite_file, tmp_path / "r", overrides=["sharing.spread=receiver"], only="*/prp/*")
     found = rows(prepared, prepared.cells[0], "exchanges")
@@ -307,6 +309,7 @@ def test_a_base_for_each_seed(tmp_path):
     assert [manifest_of(x).seed for x in prepared.bases[:2]] == [1, 2]
 
 
+@pytest.mark.slow
 def test_each_policy_is_asked_in_its_own_style(suite_file, tmp_path):
     settings = [
         "groups[0].policies[0].style=few-shot",
@@ -350,6 +353,7 @@ def gauge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.slow
 def test_told_of_every_step_and_the_same_after_a_break(suite_file: Path, tmp_path: Path, gauge: None) -> None:
     settings = [*GAUGED, "regimes=[independent, {regime: gauge, teach: one}]", "evaluation.limit=2"]
     whole = run(suite_file, tmp_path / "whole", settings, only="gauge")

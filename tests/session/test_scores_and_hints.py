@@ -178,6 +178,7 @@ def test_killed_mid_step_resumes_exactly(
     assert weights(resumed, regime) == weights(finished, regime)
 
 
+@pytest.mark.slow_but("spamming")
 @pytest.mark.parametrize(
     ("condition", "reason", "before"),
     [("{kind: stale, steps: 1}", "stale", 0), ("{kind: silent, start: 3}", "late", 2), ("{kind: spamming}", "quota", 4)],

@@ -104,7 +104,7 @@ def test_the_end_that_is_taught_is_the_one_that_is_sampled(model: Path) -> None:
         assert engine.tokenizer.decode(ids[:-1]).startswith(start)
 
 
-@pytest.mark.slow_but("True")
+@pytest.mark.slow
 @pytest.mark.parametrize("chat", [True, False])
 def test_a_start_teaches_the_form(model: Path, chat: bool) -> None:
     engine = EmbeddedEngine("a", model, chat=chat, device="cpu", dtype="bf16")
