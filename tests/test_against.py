@@ -16,6 +16,7 @@ from harness.store.ingest import ingest
 from harness.store.manifest import PolicyEntry
 from harness.store.read import Snapshot
 from harness.store.rows import SampleRow
+from leaderboard.views.published import published
 
 MODELS = {"small": "Qwen/Qwen3-1.7B-Base", "large": "Qwen/Qwen3-4B-Base"}
 
@@ -53,6 +54,12 @@ def line(found: list[str], policy: str, method: str) -> str:
         next(i for i, text in enumerate(found) if text.startswith("Qwen3-1.7B-Base + Qwen3-4B-Base (table 1)")) :
     ]
     return next(text for text in block if text.split()[:2] == [policy, method])
+
+
+def test_shares_and_percents_of_papers_are_percent_on_the_page() -> None:
+    rows = published()
+    assert rows["paper"].nunique() > 1
+    assert rows[["accuracy", "baseline"]].stack().between(1, 100).all()
 
 
 def test_other_metrics_are_marked_and_only_what_was_trained_alike_stands_beside_a_paper(results: Path) -> None:

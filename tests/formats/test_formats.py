@@ -105,6 +105,7 @@ def test_the_hub_reads_cards_and_results_on_its_benchmarks(results: Path, snapsh
         rows = snapshot.query(f"SELECT task, accuracy FROM scores WHERE {which}", [cell, policy]).to_pylist()
         stored = {row["task"]: row["accuracy"] for row in rows}
         card = ModelCard.load(file.parents[1] / "README.md")
+        assert "| options | `the regime's own` |" in card.text
         scores = {(e.dataset_name, e.metric_name): e.metric_value for e in card.data.eval_results}
         assert scores["micro", "greedy accuracy"] == stored["micro"]
         assert entry.value == pytest.approx(100 * stored["gsm8k"])

@@ -53,6 +53,7 @@ def test_all_are_listed_and_an_unknown_one_is_not() -> None:
         ("choice", "C", r"\boxed{\text{c}}", "right"),
         ("choice", "C", r"\boxed{C and D}", "wrong"),
         ("choice", "A", "Answer: A's", "wrong"),
+        ("choice", "C", "A or C?\n(C)\n", "right"),
         ("choice", "B", "answer is B\nThe answer is A.", "wrong"),
         ("math_verify_plain", "10", "the answer is 10.", "right"),
         ("math_verify_plain", "10", "no number", "wrong"),
