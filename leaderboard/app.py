@@ -8,6 +8,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ _STYLE = """<style>[data-testid=stCaptionContainer], [data-testid=stCaptionConta
 [data-testid=stButtonGroup] button[aria-checked=true] p, [data-testid=stTab] p {color: INK !important}</style>"""
 
 # Keys of the session: the suite chosen, and an unknown one of the address. (A bare string would be printed.)
-SUITE, UNKNOWN, OPENED = "suite", "unknown suite", "opened"
+SUITE, UNKNOWN, OPENED, ENGINE = "suite", "unknown suite", "opened", "engine"
 _LOOK_EVERY = 5.0  # seconds between two looks of an open page
 _PAINTED_AFTER = 1.5  # seconds for which a new page has the processor for itself
 _ALONE = 0.05  # seconds in which the browser loads what draws HTML; to wait for a part costs it 0.3 s
@@ -93,31 +94,29 @@ def newest(results: Path) -> Store | None:
     return None
 
 
-def choose_suite(store: Store) -> str | None:
-    """The address always names the suite, so that a link stays where it leads."""
-    everything = store.suites()
-    engines = sorted(set(everything["engine"]) - {""})
+def suite_of(titles: Mapping[str, str]) -> str:
+    """The suite chosen, else that of the address, else the first."""
     asked, state = st.query_params.get("suite"), st.session_state
     if SUITE not in state and asked:
-        state[SUITE if asked in set(everything["name"]) else UNKNOWN] = asked
-    with st.sidebar:
-        engine = "all"
-        if len(engines) > 1:
-            engine = st.selectbox("Engine", ["all", *engines], key="engine", bind="query-params")
-        titles = {s.name: s.title for s in everything.itertuples() if engine in ("all", s.engine)}
-        if not titles:
-            return None
-        if state.get(SUITE) not in titles:
-            state[SUITE] = next(iter(titles))
-        chosen = str(st.selectbox("Suite", list(titles), key=SUITE, on_change=lambda: state.pop(UNKNOWN, None)))
-        st.query_params["suite"] = chosen
-        if titles[chosen]:
-            st.caption(escaped(titles[chosen]))
-        if (taken := read_submission(suite_folder(store.results, chosen))) is not None:
+        state[SUITE if asked in titles else UNKNOWN] = asked
+    if state.get(SUITE) not in titles:
+        state[SUITE] = next(iter(titles))
+    return str(state[SUITE])
+
+
+def draw_sidebar(store: Store, titles: Mapping[str, str], engines: Sequence[str]) -> None:
+    if len(engines) > 1:
+        st.selectbox("Engine", ["all", *engines], key=ENGINE, bind="query-params")
+    if titles:
+        suite = str(
+            st.selectbox("Suite", list(titles), key=SUITE, on_change=lambda: st.session_state.pop(UNKNOWN, None))
+        )
+        st.query_params["suite"] = suite  # a link stays where it leads
+        if titles[suite]:
+            st.caption(escaped(titles[suite]))
+        if (taken := read_submission(suite_folder(store.results, suite))) is not None:
             st.caption(escaped(taken.describe()))
-    if state.get(UNKNOWN):
-        st.warning(f"There is no suite “{escaped(state[UNKNOWN], 200)}” here. Shown is {escaped(chosen)}.")
-    return chosen
+    live_status(store, st.session_state[SUITE] if titles else None)
 
 
 def main() -> None:
@@ -141,11 +140,23 @@ def main() -> None:
     entries = [entry(first, "home", default=True), *(entry(page, page.slug) for page in PAGES[1:])]
     # Streamlit knows its default page by the root alone; a link to the page's own address leads there too.
     chosen = st.navigation([*entries, entry(first, first.slug, visibility="hidden")])
+    titles, engines = dict[str, str](), list[str]()
     if store:
-        suite = choose_suite(store)
-        with st.sidebar:
-            live_status(store, suite)
-    chosen.run()
+        everything = store.suites()
+        engines = sorted(set(everything["engine"]) - {""})
+        engine = st.session_state.get(ENGINE) or st.query_params.get(ENGINE)
+        kept = everything[everything["engine"] == engine] if engine in engines else everything
+        titles = dict(zip(kept["name"], kept["title"], strict=True))
+    if titles:
+        suite = suite_of(titles)
+        if unknown := st.session_state.get(UNKNOWN):
+            st.warning(f"There is no suite “{escaped(unknown, 200)}” here. Shown is {escaped(suite)}.")
+    try:
+        chosen.run()
+    finally:
+        if store:  # after the page, which is what one waits for
+            with st.sidebar:
+                draw_sidebar(store, titles, engines)
 
 
 main()
