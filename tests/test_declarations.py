@@ -80,6 +80,7 @@ def python(results: Path, code: str, *, place: Path = ROOT) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_statistic_is_one_declaration(results: Path) -> None:
     said = json.loads(python(results, f"RESULTS = {str(results)!r}\n{DECLARATION}"))
     row = next(r for r in json.loads(said["json"])["rows"] if r["policy"] == "*")

@@ -84,6 +84,7 @@ def test_usage() -> None:
     assert sum(deadline for _, deadline in gpu_check.PARTS.values()) <= 25 * 60
 
 
+@pytest.mark.slow
 def test_parity_is_checked(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_check, "CHECKS", ())
     found = gpu_check.engine(replace(room, folder=room.folder / "right"))

@@ -141,6 +141,7 @@ def test_every_page_draws_with_any_store(stores: dict[str, Path], name: str, slu
         assert SPREAD in said(app).replace("\\", ""), "14: bars unlabelled where the same marks mean 95 % elsewhere"
 
 
+@pytest.mark.slow
 def test_sensitivity_shows_each_option_of_a_tuned_suite(stores: dict[str, Path], tmp_path: Path) -> None:
     results = shutil.copytree(stores["large"], tmp_path / "tuned")
     assert "not tuned" in said(page(results, "sensitivity"))

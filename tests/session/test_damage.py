@@ -171,6 +171,7 @@ def test_a_suite_is_rescored_by_its_name(imported: Path, tmp_path: Path) -> None
     assert (code != 0, "no results of a suite 'nothing'" in err) == (True, True)
 
 
+@pytest.mark.slow
 def test_damaged_shipped_results_come_back_from_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Item 22: two remedies contradicted each other, and one of them removed the results."""
     monkeypatch.setenv("COLUMNS", "1000")
