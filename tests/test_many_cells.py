@@ -53,6 +53,7 @@ def test_questions_to_the_store_do_not_grow_with_the_cells(tmp_path: Path, monke
     assert counts[0] == counts[1] < 12
 
 
+@pytest.mark.slow
 def test_the_mean_over_policies_is_that_of_their_scores(tmp_path: Path) -> None:
     with Snapshot(results(tmp_path, 3)) as snapshot:
         found = finished(snapshot, SUITE)

@@ -173,6 +173,7 @@ def test_sql_has_limits_of_memory_and_time(results: Path, case: str) -> None:
     assert int(peak) < (512 + 384) << 20  # what the process is without a statement comes to that
 
 
+@pytest.mark.slow
 def test_sql_cuts_long_answers_and_says_so(results: Path) -> None:
     rows = ask(results, "SELECT * FROM range(20000000)", Limits(rows=100))
     assert (len(rows.rows), rows.cut, rows.columns) == (100, "rows", ["range"])

@@ -17,6 +17,7 @@ from harness.learning.registry import PLUGINS as REGIMES
 from harness.scaffold import write_package
 from harness.tasks.registry import PLUGINS as TASKS
 
+pytestmark = pytest.mark.slow  # pip installs
 HERE = Path(__file__).parent
 SUITE = """
 groups:

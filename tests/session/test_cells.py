@@ -60,6 +60,7 @@ def test_drift_of_the_sampler_is_kept_per_step_and_added_up(finished):
         assert row["sampler_drift"] == (pytest.approx(sum(known) / len(known)) if known else None)
 
 
+@pytest.mark.slow
 def test_a_variant_chooses_its_old_log_probabilities_and_their_correction(suite_file, tmp_path):
     variants = ("name: theirs, old_logprobs: sampler", "name: corrected, sampler_correction: 2")
     regimes = ", ".join(f"{{regime: independent, {variant}}}" for variant in variants)
@@ -182,6 +183,7 @@ def test_a_bad_peer_is_refused_and_the_cell_finishes(suite_file, tmp_path, condi
     assert len(rows(prepared, prepared.cells[0], "steps")) == 4
 
 
+@pytest.mark.slow
 def test_without_the_defence_a_liar_is_believed(suite_file, tmp_path):
     file = with_condition(suite_file, "{kind: lying}")
     prepared = run(file, tmp_path / "r", overrides=["sharing.defences.reverify=false"], only="*/sgt/*")

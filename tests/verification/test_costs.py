@@ -57,6 +57,7 @@ def test_a_phase_counts_the_processes_that_verify_for_it_whichever_thread_asks()
         assert asked(verifier, "itself 0.4") < 0.1, "the verdict is known"
 
 
+@pytest.mark.slow
 def test_what_an_answer_used_that_was_killed_counts() -> None:
     over, hung = CALLED._replace(cpu_seconds=0.2), CALLED._replace(wall_seconds=0.8)
     with Verifier(workers=1) as verifier:
