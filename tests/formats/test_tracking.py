@@ -93,6 +93,7 @@ def track(results: Path, to: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow_but("trackio")
 @pytest.mark.parametrize("to", ["tensorboard", "wandb", "trackio"])
 def test_a_tracker_that_is_not_installed_is_named(results: Path, to: str) -> None:
     if find_spec(to) is not None:

@@ -174,6 +174,7 @@ def test_measured_before_the_start_and_after_it(suite: Path, tmp_path: Path) -> 
         assert AS_PUBLISHED in render("started", rows, form, head=head)
 
 
+@pytest.mark.slow
 def test_a_cell_starts_from_the_start(suite: Path, tmp_path: Path, model: Path) -> None:
     prepared = prepare(str(suite), tmp_path / "results")
     policy = prepared.suite.groups[0].policies[0]
