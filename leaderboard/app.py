@@ -8,7 +8,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,29 +94,27 @@ def newest(results: Path) -> Store | None:
     return None
 
 
-def suite_of(titles: Mapping[str, str]) -> str:
-    """The suite chosen, else that of the address, else the first."""
+def suite_of(titles: Mapping[str, str], known: Collection[str]) -> str:
+    """The suite chosen, else that of the address, else the first. known: of every engine."""
     asked, state = st.query_params.get("suite"), st.session_state
     if SUITE not in state and asked:
-        state[SUITE if asked in titles else UNKNOWN] = asked
+        state[SUITE if asked in known else UNKNOWN] = asked
     if state.get(SUITE) not in titles:
         state[SUITE] = next(iter(titles))
     return str(state[SUITE])
 
 
-def draw_sidebar(store: Store, titles: Mapping[str, str], engines: Sequence[str]) -> None:
+def draw_sidebar(store: Store, suite: str | None, titles: Mapping[str, str], engines: Sequence[str]) -> None:
     if len(engines) > 1:
         st.selectbox("Engine", ["all", *engines], key=ENGINE, bind="query-params")
-    if titles:
-        suite = str(
-            st.selectbox("Suite", list(titles), key=SUITE, on_change=lambda: st.session_state.pop(UNKNOWN, None))
-        )
+    if suite is not None:
+        st.selectbox("Suite", list(titles), key=SUITE, on_change=lambda: st.session_state.pop(UNKNOWN, None))
         st.query_params["suite"] = suite  # a link stays where it leads
         if titles[suite]:
             st.caption(escaped(titles[suite]))
         if (taken := read_submission(suite_folder(store.results, suite))) is not None:
             st.caption(escaped(taken.describe()))
-    live_status(store, st.session_state[SUITE] if titles else None)
+    live_status(store, suite)
 
 
 def main() -> None:
@@ -147,16 +145,15 @@ def main() -> None:
         engine = st.session_state.get(ENGINE) or st.query_params.get(ENGINE)
         kept = everything[everything["engine"] == engine] if engine in engines else everything
         titles = dict(zip(kept["name"], kept["title"], strict=True))
-    if titles:
-        suite = suite_of(titles)
-        if unknown := st.session_state.get(UNKNOWN):
+        suite = suite_of(titles, set(everything["name"])) if titles else None
+        if suite and (unknown := st.session_state.get(UNKNOWN)):
             st.warning(f"There is no suite “{escaped(unknown, 200)}” here. Shown is {escaped(suite)}.")
     try:
         chosen.run()
     finally:
         if store:  # after the page, which is what one waits for
             with st.sidebar:
-                draw_sidebar(store, titles, engines)
+                draw_sidebar(store, suite, titles, engines)
 
 
 main()

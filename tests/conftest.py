@@ -37,7 +37,8 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_unconfigure() -> None:
-    gc.unfreeze()  # else DuckDB tells of leaks
+    gc.unfreeze()
+    gc.collect()  # else DuckDB tells of leaks
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from running import ingested
 from synthetic_results import Regime, write_results
-from test_leaderboard import seeds_of
+from test_sentences import seeds_of
 
 from harness.cli.tables import against
 from harness.statistics import compare

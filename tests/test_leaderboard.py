@@ -22,11 +22,11 @@ from harness.statistics import mean_interval
 from harness.statistics.comparison import EQUIVALENT, INCONCLUSIVE
 from harness.store.ingest import ingest
 from harness.store.manifest import read_manifest, read_suite, write_manifest
-from harness.store.ranking import heading, rank
+from harness.store.ranking import heading
 from harness.store.read import Snapshot
-from harness.store.sentences import doubt, sentence, verdict_mark
+from harness.store.sentences import verdict_mark
 from harness.store.statistic import PERCENT, POINTS
-from harness.store.table import SeedRow, show_rows
+from harness.store.table import show_rows
 from harness.store.tuning import write_tuning
 
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
@@ -34,10 +34,10 @@ pytest.importorskip("streamlit", reason="the leaderboard extra is not installed"
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from leaderboard import RESULTS_VARIABLE, charts, command
+from leaderboard import RESULTS_VARIABLE, charts
 from leaderboard.data import open_store
 from leaderboard.frames import BEST, INTERVALS, SPREAD, opening, over_seeds, telling
-from leaderboard.page import INK, csv_text, escaped
+from leaderboard.page import csv_text, escaped
 from leaderboard.report import export_report
 from leaderboard.views import PAGES
 from leaderboard.views.answers import LOST, SOLVED, token_view
@@ -197,6 +197,20 @@ def test_the_app_starts_and_its_address_says_what_is_shown(
     assert "There is no suite “ninth \\<b\\>” here. Shown is" in said(app)
     app.selectbox(key="suite").set_value("second").run()
     assert "There is no suite" not in said(app)
+
+
+def test_an_engine_in_the_address_leaves_its_suites_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for suite in ("here", "there"):
+        write_results(tmp_path, suite, DUO, REGIMES[:2], (1,), steps=1, questions=4)
+    for file in tmp_path.glob("there/*/manifest.json"):
+        write_manifest(file.parent, msgspec.structs.replace(read_manifest(file.parent), engine="openrlhf"))
+    ingest(tmp_path)
+    app = app_on(tmp_path, monkeypatch, engine="openrlhf", suite="here")
+    assert app.selectbox(key="suite").options == ["there"]
+    assert "there" in app.query_params["suite"]
+    assert "There is no suite" not in said(app), "it is another engine's"
+    app.selectbox(key="engine").set_value("all").run()
+    assert sorted(app.selectbox(key="suite").options) == ["here", "there"]
 
 
 def test_the_first_screen_links_every_suite_and_the_report_says_what_each_gave(
@@ -538,84 +552,6 @@ def test_token_view_marks_common_edges_and_escapes() -> None:
     assert "-2.50 (-1.00)" in view
 
 
-def seeds_of(effects: dict[str, float], seeds: int, noise: float = 0.002, groups: int = 2) -> list[SeedRow]:
-    rng = np.random.default_rng(0)
-    found = []
-    for group in range(groups):
-        base = {seed: 0.5 + rng.normal(0, 0.02) for seed in range(seeds)}
-        for regime, effect in effects.items():
-            alone = regime == "independent"
-            place = {
-                "group": f"g{group}",
-                "policy": "*",
-                "regime": regime,
-                "variant": regime,
-                "task": "micro",
-                "metric": "greedy",
-            }
-            for seed in range(seeds):
-                accuracy = base[seed] + effect + (0 if alone else rng.normal(0, noise))
-                compared = {
-                    "gain": None if alone else accuracy - base[seed],
-                    "baseline": None if alone else "independent",
-                }
-                found.append(SeedRow(**place, **compared, seed=seed, accuracy=accuracy, noise=noise**2, base=0.4))
-    return found
-
-
-EFFECTS = {"independent": 0.0, "sgt": 0.1, "hacpo": 0.1, "xgrpo": 0.0, "naive": -0.1}
-WHOLE = (
-    "^On 2 groups and 5 seeds, (?!.*could have seen)",  # nothing is left open (11)
-    "gain over independent at the same rollout budget and cannot be told apart",
-    "naive loses against it",
-    "xgrpo shows no effect larger than 2 points",
-)
-OPEN = ("for xgrpo one cannot tell", r"With 80 % power you could have seen a gain of \d\.\d points \(xgrpo\)\.$")
-
-
-@pytest.mark.parametrize(
-    ("effects", "seeds", "margin", "words"),
-    [
-        (EFFECTS, 5, 0.02, WHOLE),
-        (EFFECTS, 5, 0.0001, OPEN),
-        (EFFECTS, 1, 0.02, ["a second seed is needed"]),
-        (EFFECTS, 3, 0.02, ["On 2 groups"]),
-        ({"independent": 0.0}, 3, 0.02, ["nothing yet to compare"]),
-        ({}, 3, 0.02, ["No regime has finished"]),
-        (
-            {"independent": 0.0, "sgt": 0.2, "hacpo": 0.2, "prp": 0.1},
-            8,
-            0.02,
-            ["(sgt and hacpo|hacpo and sgt) most"],
-        ),
-    ],
-)
-def test_the_sentence(effects: dict[str, float], seeds: int, margin: float, words: list[str]) -> None:
-    text = sentence(rank(seeds_of(effects, seeds), margin))
-    assert not [word for word in words if not re.search(word, text)], text
-
-
-def test_how_many_seeds_would_settle_it() -> None:
-    few = rank(seeds_of({"independent": 0.0, "sgt": 0.1, "prp": 0.01}, 4, noise=0.04))
-    needed = {r.regime: r.seeds_needed for r in few.ranks}
-    assert doubt(few).endswith(f" about {needed['prp']} for prp.")
-    assert "as those that are there" in doubt(few)
-    assert "sgt" not in doubt(few), "its gain is shown already"
-    assert doubt(rank(seeds_of({"independent": 0.0, "sgt": 0.1}, 5))) == ""
-    assert doubt(rank(seeds_of({"independent": 0.0, "sgt": 0.1}, 1))) == ""
-    assert "more than 1,000 for prp" in doubt(rank(seeds_of({"independent": 0.0, "prp": 0.0}, 3, noise=2.0)))
-
-
-def test_the_noisiest_regime_does_not_rule_the_power() -> None:
-    rng = np.random.default_rng(1)
-    found = seeds_of({"independent": 0.0, "a": 0.0, "b": 0.0, "c": 0.0}, 4)
-    wild = [msgspec.structs.replace(r, accuracy=0.5 + rng.normal(0, 0.08)) if r.regime == "c" else r for r in found]
-    told = re.findall(r"([0-9.]+) points \(([abc])\)", sentence(rank(wild, margin=0.0001)))
-    assert len(told) == 3, "the sharpest, the middle and the most blurred one"
-    assert float(told[1][0]) < 5 < 20 < float(told[2][0])
-    assert told[2][1] == "c"
-
-
 def test_bars_over_steps_are_95_percent_intervals_over_seeds() -> None:
     """They were one standard deviation over policies and seeds (14)."""
     values = [(seed, 1, v, "r") for seed, pair in enumerate(([1.0, 3.0], [2.0, 6.0], [3.0, 3.0])) for v in pair]
@@ -625,46 +561,6 @@ def test_bars_over_steps_are_95_percent_intervals_over_seeds() -> None:
     assert (row.x, row.y, row.low, row.high) == pytest.approx((1, 3.0, seeds.low, seeds.high))
     (row,) = over_seeds(table[table["seed"] == 0], [], "steps").itertuples()
     assert row.low == row.y == row.high == 2.0
-
-
-POINTS_AT = pd.DataFrame({"regime": ["a", "sgt", "b"], "x": [0.0, 1.0, 1.0], "kind": "mean", "group": "g"})
-MARK = {
-    "name": "a",
-    "value": 50.0,
-    "low": 49.999,
-    "high": 50.001,
-    "verdict": "baseline",
-    "words": "",
-    "label": "",
-    "detail": "",
-}
-
-
-def spans(figure: charts.Figure) -> list[list[float]]:
-    return [
-        json.loads(found) for found in sorted(set(re.findall(r'"domain": (\[-?[0-9][^\]]*\])', json.dumps(figure))))
-    ]
-
-
-def test_an_axis_does_not_magnify_rounding() -> None:
-    flat, wide = (POINTS_AT.assign(y=y, low=y, high=y) for y in ([0.9999999, 1.00000002, 1.0], [0.9, 1.0, 1.1]))
-    order = ["a", "sgt", "b"]
-    for figure in (charts.lines(flat, "t", "step", "value", order), charts.plane(flat, "t", "x", "y", order, False)):
-        assert [s for s in spans(figure) if s[0] < 1 < s[1] and s[1] - s[0] >= 9e-4], "flat"
-    assert not spans(charts.lines(wide, "t", "step", "value", order))
-    flat = charts.Forest([MARK], "t", "accuracy, %", zero=False)
-    assert spans(flat.figure()) == [[49.5, 50.5]]
-    assert flat.ticks == pytest.approx([49.4, 49.6, 49.8, 50.0, 50.2, 50.4, 50.6])
-    still = charts.Forest([MARK | {"value": 0.0, "low": -1e-4, "high": 1e-4}], "t", "gain, points")
-    assert spans(still.figure()) == [[-0.5, 0.5]]
-    assert not spans(charts.Forest([MARK | {"low": 40.0}], "t", "accuracy, %", zero=False).figure())
-
-
-def test_a_forest_shows_values_where_its_ticks_say() -> None:
-    forest = charts.Forest([MARK | {"value": -1.0, "low": -6.2, "high": 1.3}], "t", "gain, points")
-    assert forest.ticks == pytest.approx([-8, -6, -4, -2, 0, 2])
-    assert [forest.place(x) for x in (-8, -1, 0, 2)] == [0, 70, 80, 100]
-    assert charts.Forest([], "t", "accuracy, %", zero=False).ticks, "nothing has finished"
 
 
 def forest_of(html: str, title: str) -> ElementTree.Element:
@@ -726,47 +622,6 @@ def test_bars_marks_and_words_of_a_figure_are_those_of_the_store(stores: dict[st
     caption = said(app).replace("\\", "")
     assert INTERVALS in caption
     assert charts.LEGEND in caption
-
-
-def test_a_regime_has_one_colour_whatever_stands_beside_it() -> None:
-    table = POINTS_AT.assign(y=[0.1, 0.2, 0.3], low=0.1, high=0.3)
-    seen = []
-    for order in (["a", "sgt", "b"], ["b", "a", "sgt", "c"], ["sgt", "b", "a"]):
-        for figure in (
-            charts.lines(table, "t", "step", "value", order),
-            charts.plane(table, "t", "x", "y", order, False),
-        ):
-            (found,) = set(re.findall(r'"color": \{"field": "regime".*?"range": (\[.*?\])', json.dumps(figure)))
-            seen.append(dict(zip(order, json.loads(found), strict=True)))
-    for name in ("a", "b", "sgt"):
-        assert len({found[name] for found in seen}) == 1
-    assert len({charts.colour_of(name) for name in charts.KNOWN}) == len(charts.KNOWN)
-
-
-def contrast(one: str, other: str) -> float:
-    def luminance(colour: str) -> float:
-        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_words_marks_and_chips_stand_out() -> None:
-    pages = {"light": "#ffffff", "dark": "#0e1117"}  # Streamlit's own
-    options = dict(word.removeprefix("--").split("=", 1) for word in command(Path("r")) if word.startswith("--theme"))
-    for theme, background in pages.items():
-        chip = options[f"theme.{theme}.primaryColor"]
-        assert contrast(INK[theme], background) >= 4.5
-        assert contrast(chip, "#ffffff") >= 4.5, "its words"
-        assert contrast(chip, background) >= 3
-    for colour in {*charts.PALETTE, *charts.COLOURS.values()}:
-        assert min(contrast(colour, background) for background in (*pages.values(), "#171614")) >= 3, colour
-    figure = charts.Forest([MARK], "t", "gain, points").figure()
-    assert [layer["mark"].get("opacity", 1) for layer in figure["layer"]] == [1] * 5
-    config = charts.inked(figure, "#123456", "#654321")["config"]
-    assert config["axis"]["labelColor"] == config["legend"]["titleColor"] == config["title"]["color"] == "#123456"
 
 
 def test_the_report_is_one_file_without_scripts_that_follows_light_and_dark(

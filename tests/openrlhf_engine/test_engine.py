@@ -85,9 +85,8 @@ def make(ray_cluster, folders):
 def test_conformance(check, make, prompts, tmp_path):
     def opened(name):
         engine = make(name)
-        engine.usable = (
-            check is not restored_engine_continues_exactly
-        )  # into processes that never saw the first one's state
+        # the restored one gets processes that never saw the first one's state
+        engine.usable = check is not restored_engine_continues_exactly
         return engine
 
     check(Case(opened, prompts[:7], tmp_path))

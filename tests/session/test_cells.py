@@ -354,8 +354,8 @@ def gauge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.syspath_prepend(str(place))
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_told_of_every_step_and_the_same_after_a_break(suite_file: Path, tmp_path: Path, gauge: None) -> None:
     settings = [*GAUGED, "regimes=[independent, {regime: gauge, teach: one}]", "evaluation.limit=2"]
     whole = run(suite_file, tmp_path / "whole", settings, only="gauge")

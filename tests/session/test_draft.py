@@ -245,8 +245,8 @@ def test_the_task_is_the_ladder_where_the_usual_one_cannot_be_had(
         tried(pair, USUAL, "pair", tmp_path / "pair.yaml", 30)
 
 
-@pytest.mark.parametrize("right", [0.0, 0.5, 1.0])
 @pytest.mark.slow
+@pytest.mark.parametrize("right", [0.0, 0.5, 1.0])
 def test_more_is_asked_only_where_some_answers_are_right_and_some_wrong(
     right: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,91 @@
+"""What is said of a ranking in a sentence, and what would settle it."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import numpy as np
+import pytest
+
+from harness.store.ranking import rank
+from harness.store.sentences import doubt, sentence
+from harness.store.table import SeedRow
+
+
+def seeds_of(effects: dict[str, float], seeds: int, noise: float = 0.002, groups: int = 2) -> list[SeedRow]:
+    rng = np.random.default_rng(0)
+    found = []
+    for group in range(groups):
+        base = {seed: 0.5 + rng.normal(0, 0.02) for seed in range(seeds)}
+        for regime, effect in effects.items():
+            alone = regime == "independent"
+            place = {
+                "group": f"g{group}",
+                "policy": "*",
+                "regime": regime,
+                "variant": regime,
+                "task": "micro",
+                "metric": "greedy",
+            }
+            for seed in range(seeds):
+                accuracy = base[seed] + effect + (0 if alone else rng.normal(0, noise))
+                compared = {
+                    "gain": None if alone else accuracy - base[seed],
+                    "baseline": None if alone else "independent",
+                }
+                found.append(SeedRow(**place, **compared, seed=seed, accuracy=accuracy, noise=noise**2, base=0.4))
+    return found
+
+
+EFFECTS = {"independent": 0.0, "sgt": 0.1, "hacpo": 0.1, "xgrpo": 0.0, "naive": -0.1}
+WHOLE = (
+    "^On 2 groups and 5 seeds, (?!.*could have seen)",  # nothing is left open (11)
+    "gain over independent at the same rollout budget and cannot be told apart",
+    "naive loses against it",
+    "xgrpo shows no effect larger than 2 points",
+)
+OPEN = ("for xgrpo one cannot tell", r"With 80 % power you could have seen a gain of \d\.\d points \(xgrpo\)\.$")
+
+
+@pytest.mark.parametrize(
+    ("effects", "seeds", "margin", "words"),
+    [
+        (EFFECTS, 5, 0.02, WHOLE),
+        (EFFECTS, 5, 0.0001, OPEN),
+        (EFFECTS, 1, 0.02, ["a second seed is needed"]),
+        (EFFECTS, 3, 0.02, ["On 2 groups"]),
+        ({"independent": 0.0}, 3, 0.02, ["nothing yet to compare"]),
+        ({}, 3, 0.02, ["No regime has finished"]),
+        (
+            {"independent": 0.0, "sgt": 0.2, "hacpo": 0.2, "prp": 0.1},
+            8,
+            0.02,
+            ["(sgt and hacpo|hacpo and sgt) most"],
+        ),
+    ],
+)
+def test_the_sentence(effects: dict[str, float], seeds: int, margin: float, words: list[str]) -> None:
+    text = sentence(rank(seeds_of(effects, seeds), margin))
+    assert not [word for word in words if not re.search(word, text)], text
+
+
+def test_how_many_seeds_would_settle_it() -> None:
+    few = rank(seeds_of({"independent": 0.0, "sgt": 0.1, "prp": 0.01}, 4, noise=0.04))
+    needed = {r.regime: r.seeds_needed for r in few.ranks}
+    assert doubt(few).endswith(f" about {needed['prp']} for prp.")
+    assert "as those that are there" in doubt(few)
+    assert "sgt" not in doubt(few), "its gain is shown already"
+    assert doubt(rank(seeds_of({"independent": 0.0, "sgt": 0.1}, 5))) == ""
+    assert doubt(rank(seeds_of({"independent": 0.0, "sgt": 0.1}, 1))) == ""
+    assert "more than 1,000 for prp" in doubt(rank(seeds_of({"independent": 0.0, "prp": 0.0}, 3, noise=2.0)))
+
+
+def test_the_noisiest_regime_does_not_rule_the_power() -> None:
+    rng = np.random.default_rng(1)
+    found = seeds_of({"independent": 0.0, "a": 0.0, "b": 0.0, "c": 0.0}, 4)
+    wild = [msgspec.structs.replace(r, accuracy=0.5 + rng.normal(0, 0.08)) if r.regime == "c" else r for r in found]
+    told = re.findall(r"([0-9.]+) points \(([abc])\)", sentence(rank(wild, margin=0.0001)))
+    assert len(told) == 3, "the sharpest, the middle and the most blurred one"
+    assert float(told[1][0]) < 5 < 20 < float(told[2][0])
+    assert told[2][1] == "c"
