@@ -32,6 +32,12 @@ _STYLE = """<style>[data-testid=stCaptionContainer], [data-testid=stCaptionConta
 [data-testid=stMainBlockContainer] {padding-top: 3.5rem}
 [data-testid=stButtonGroup] button[aria-checked=true] p, [data-testid=stTab] p {color: INK !important}</style>"""
 
+# Streamlit's own icons for a browser's tab come from a server of the web
+_ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24"><path fill="#0f8a83" d="M2 11h6v10H2z"/>'
+    '<path fill="#3b6fd4" d="M9 4h6v17H9z"/><path fill="#c2502d" d="M16 14h6v7h-6z"/></svg>'
+)
+
 # Keys of the session: the suite chosen, and an unknown one of the address. (A bare string would be printed.)
 SUITE, UNKNOWN, OPENED, ENGINE = "suite", "unknown suite", "opened", "engine"
 _LOOK_EVERY = 5.0  # seconds between two looks of an open page
@@ -120,7 +126,7 @@ def draw_sidebar(store: Store, suite: str | None, titles: Mapping[str, str], eng
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--results", type=Path, default=Path(os.environ.get(RESULTS_VARIABLE, "results")))
-    st.set_page_config(page_title="Experience-sharing leaderboard", page_icon=":material/leaderboard:", layout="wide")
+    st.set_page_config(page_title="Experience-sharing leaderboard", page_icon=_ICON, layout="wide")
     st.html(_STYLE.replace("INK", INK[theme()]))
     if OPENED not in st.session_state:
         time.sleep(_ALONE)

@@ -39,8 +39,8 @@ FIGURES = "[data-testid=stVegaLiteChart]"
 FORESTS = "figure.forest"
 SCROLLS = "Math.max(document.documentElement.scrollWidth, document.querySelector('[data-testid=stMain]').scrollWidth)"
 HEIGHT = "(document.querySelector('[data-testid=stMain]') || document.documentElement).scrollHeight"
-STREAMLITS_OWN = ("404 (Not Found)", "ERR_NAME_NOT_RESOLVED", "ERR_INTERNET_DISCONNECTED", "ERR_CONNECTION")
-"""On a page's own address Streamlit first asks for its health check below that address; and it calls home."""
+STREAMLITS_OWN = "404 (Not Found)"
+"""On a page's own address Streamlit first asks for its health check below that address."""
 PART_OF = """([selector, parts]) => {
     const element = document.querySelector(selector)
     return parts.find(part => element && element.closest(`[data-testid^=${part}]`)) || ''
@@ -55,6 +55,7 @@ class Site:
     browser: Any
     suite: str
     errors: list[str] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
 
     def open(self, address: str = "", width: int = 1280, scheme: str = "light") -> Any:
         context = self.browser.new_context(
@@ -63,6 +64,7 @@ class Site:
         context.set_default_timeout(60_000)
         page = context.new_page()
         page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self.asked.add(request.url.split("?")[0]))
         page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
         page.goto(address if "://" in address else f"{self.url}/{address}")
         if "://" not in address:
@@ -108,7 +110,8 @@ def test_page_renders_in_both_themes_and_on_a_phone(site: Site, slug: str) -> No
             Path(SHOTS).mkdir(parents=True, exist_ok=True)
             page.screenshot(path=f"{SHOTS}/{slug}-{scheme}-{width}.png")
         page.context.close()
-    assert [e for e in site.errors if not any(known in e for known in STREAMLITS_OWN)] == []
+    assert [e for e in site.errors if STREAMLITS_OWN not in e] == []
+    assert [a for a in site.asked if not a.startswith((site.url, "data:", "blob:"))] == [], "no other server is asked"
 
 
 def test_a_filter_changes_the_page_and_the_address_restores_it(site: Site) -> None:
