@@ -51,7 +51,7 @@ from harness.tuning.stages import Stages
 if TYPE_CHECKING:
     from harness.rehearsal.rehearse import Rehearsal
 
-Jobs = Annotated[int | None, typer.Option("--jobs", min=1, max=1024, help="Worker processes; default one per core.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", min=1, max=1024, help="Worker processes; default as many as fit.")]
 Silence = Annotated[
     float | None,
     typer.Option(

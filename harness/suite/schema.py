@@ -106,7 +106,7 @@ class Stage0(_Model):
 class Policy(_Model):
     name: Name = Field(description="Unique within its group.")
     model: Annotated[str, Field(min_length=1, max_length=256)] = Field(
-        description="`micro/<family>`, a local Hugging Face folder, or a hub name."
+        description="`micro/<family>`, `pretrained/<name>`, a local Hugging Face folder, or a hub name."
     )
     revision: Annotated[str, Field(max_length=64)] | None = Field(
         default=None, description="Commit of a hub model; null: the newest, noted in the manifest."
@@ -234,7 +234,7 @@ class Variant(_Model):
         default="1x", description="Rollouts as a multiple of `training.rollouts`; compared at equal budget."
     )
     sampling_stream: Seed = Field(
-        default=0, description="Another number draws other samples from the same seed (A/A control)."
+        default=0, description="Another number draws other prompts and samples from the same seed (A/A control)."
     )
     old_logprobs: Literal["sampler", "trainer"] | None = Field(
         default=None,
@@ -336,7 +336,7 @@ class Training(_Model):
     )
     steps: Annotated[int, Field(ge=0, le=1_000_000)] = Field(default=45, description="Training steps.")
     prompts: Positive = Field(
-        default=16, description="Questions per step, the same for every policy and regime of a seed."
+        default=16, description="Questions per step, the same for every policy and regime of a seed and `sampling_stream`."
     )
     rollouts: Annotated[int, Field(ge=1, le=4096), Choice(0.5, 1, 2, relative=True)] = Field(
         default=8, description="Answers per question and policy."
@@ -390,7 +390,7 @@ class Evaluation(_Model):
     greedy: bool = Field(default=True, description="Measure the greedy answer.")
     k: Annotated[int, Field(ge=0, le=1024)] | None = Field(
         default=4,
-        description="Samples per question at temperature 1; 0: none, null: each task's own.",
+        description="Samples per question at temperature 1; 0: none, null: each task's own, and a greedy answer.",
     )
     limit: Positive | None = Field(
         default=None,

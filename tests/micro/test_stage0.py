@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from dataclasses import replace
 from itertools import islice
@@ -99,6 +100,20 @@ def test_every_build_of_torch_takes_the_bases_of_the_package(monkeypatch: pytest
         assert [base_checkpoint(spec).parent for spec in specs] == [SHIPPED, SHIPPED], build
         fast.add(TINY.key)
     assert len(fast) == 3
+
+
+def test_a_killed_training_is_done_again_to_the_same_weights(cache: Path) -> None:
+    def killed(share: float, words: str) -> None:
+        if share > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        base_checkpoint(TINY, killed)
+    assert not [path for path in (cache / "stage0").iterdir() if path.is_dir() and not path.name.startswith(".")]
+    weights = base_checkpoint(TINY) / "model.safetensors"
+    after = weights.read_bytes()
+    shutil.rmtree(weights.parent)
+    assert (base_checkpoint(TINY) / "model.safetensors").read_bytes() == after
 
 
 def test_a_second_request_waits_and_trains_nothing(cache: Path) -> None:

@@ -13,7 +13,9 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from itertools import count
 from pathlib import Path
+from types import ModuleType
 
 import psutil
 import pytest
@@ -21,6 +23,7 @@ from running import TABLES, Killed, cell, harness, here, rows, run, said, start,
 
 from harness.errors import StoreError
 from harness.phases import Interrupted
+from harness.session.cell import cell as training
 from harness.session.cell import resume_point
 from harness.session.suite.prepare import Prepared, prepare
 from harness.store.journal import read_journal
@@ -82,16 +85,24 @@ def test_an_interrupted_cell_resumes_exactly(
 
 
 @pytest.mark.timeout(300)
-def test_no_steps_and_killed_before_the_end_is_finished(
-    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.slow_but("evaluating")
+@pytest.mark.parametrize(
+    "place",
+    [pytest.param((training, "sample_rows"), id="evaluating"), pytest.param((resume_point, "finish"), id="at the end")],
+)
+def test_no_steps_and_killed_in_or_after_its_evaluation_is_finished(
+    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[ModuleType, str]
 ) -> None:
-    """Item 24: its checkpoint stood in its own way."""
+    """Item 24: its checkpoint stood in its own way. Answers of one policy had been counted before the kill."""
     settings = ["regimes=[independent]", "training.steps=0", "evaluation.limit=2"]
+    original, calls = getattr(*place), count()
 
-    def killed(*_: object) -> None:
+    def killed(*arguments: object) -> object:
+        if place[0] is training and next(calls) < 1:
+            return original(*arguments)
         raise Killed
 
-    monkeypatch.setattr(resume_point, "finish", killed)
+    monkeypatch.setattr(*place, killed)
     with pytest.raises(Killed):
         run(suite_file, tmp_path / "killed", settings)
     monkeypatch.undo()
