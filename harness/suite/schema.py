@@ -336,7 +336,8 @@ class Training(_Model):
     )
     steps: Annotated[int, Field(ge=0, le=1_000_000)] = Field(default=45, description="Training steps.")
     prompts: Positive = Field(
-        default=16, description="Questions per step, the same for every policy and regime of a seed and `sampling_stream`."
+        default=16,
+        description="Questions per step, the same for every policy and regime of a seed and `sampling_stream`.",
     )
     rollouts: Annotated[int, Field(ge=1, le=4096), Choice(0.5, 1, 2, relative=True)] = Field(
         default=8, description="Answers per question and policy."
