@@ -91,7 +91,7 @@ def open_vocabulary(folder: Path, chat: bool, policy: str = "") -> Vocabulary:
     stop = {tokenizer.eos_token_id, *stops}
     unused = set(range(config.vocab_size)) - set(tokenizer.get_vocab().values())
     taught = _end_of_turn(policy, tokenizer, stop) if chat else tokenizer.eos_token_id
-    padding = {tokenizer.pad_token_id} - {None} - stop
+    padding = ({tokenizer.pad_token_id} - stop) & set(range(config.vocab_size))  # one that was added may have no row
     first = tokenizer.encode("a")[:1]
     return Vocabulary(
         policy=policy,

@@ -8,9 +8,9 @@ from harness.verification.notation import last_box
 from harness.verification.scorer import Score, Scorer
 
 _DRESS = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\s*|[{}$*]")
-_LETTER = re.compile(r"\(?\s*([A-Za-z])\s*(?:[).:](?:\s.*)?)?", re.DOTALL)
+_LETTER = re.compile(r"\(?\s*([A-Za-z])\s*(?:[).:]+(?:\s.*)?)?", re.DOTALL)
 _SAID = re.compile(
-    r"(?i:\banswer\s*(?:is|:)|\bcorrect\s+(?:option|choice)\s*(?:is|:))\s*(?:option\s+)?[\s*$({]*([A-Z])\b(?!')"
+    r"(?i:\b(?:answer|correct\s+(?:option|choice))\s*(?:is\s*:?|:))\s*(?:option\s+)?(?:\\text(?:bf)?|[\s*$({])*([A-Z])\b(?!')"
 )
 
 
@@ -39,7 +39,8 @@ class Choice(Scorer):
         ("B", "Therefore \\boxed{B}", True),
         ("B", "\\boxed{\\text{(B) Paris}}", True),
         ("B", "A is tempting, but the answer is **(B)**.", True),
-        ("B", "Let me see.\n(b)", True),
+        ("B", "The answer is: \\textbf{(B)} Paris, not A.", True),
+        ("B", "Let me see.\n(b).", True),
         ("B", "The answer is (A), or is it \\boxed{C}", False),
         ("A", "A train leaves at noon.", False),
         ("I", "I do not know", False),

@@ -10,7 +10,8 @@ import os
 import queue
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +24,7 @@ from harness.errors import DataError
 from harness.experience.answers import Prompt
 from harness.files import write_atomic
 from harness.reading import read_bytes
-from harness.verification.notation import extract
+from harness.verification.notation import closing_brace, extract
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +66,7 @@ def math_row(raw: Mapping[str, Any], file: str, place: int) -> Problem | None:
     if not answer:
         return None
     level = re.search(r"\d", raw["level"])
-    boxes = re.findall(r"\\boxed\s*\{?([^{}$]*)", raw["solution"])
+    boxes = [_boxed(raw["solution"], found.end()) for found in re.finditer(r"\\boxed\s*", raw["solution"])]
     return Problem(
         id=f"{'train' if 'train' in file else 'test'}/{file.split('/')[0]}/{place}",
         problem=raw["problem"],
@@ -75,6 +76,23 @@ def math_row(raw: Mapping[str, Any], file: str, place: int) -> Problem | None:
         subject=raw["type"],
         multi_boxed=len(set(boxes)) > 1,
     )
+
+
+def _boxed(solution: str, start: int) -> str:
+    if solution[start : start + 1] == "{":
+        return solution[start : closing_brace(solution, start)]
+    return solution[start : start + 1]
+
+
+def named_by_text(rows: Sequence[Problem]) -> list[Problem]:
+    """With the same ids, in the same order, from every source: their numbers are a source's own."""
+    seen = Counter[str]()
+    named = []
+    for row in sorted(rows, key=lambda row: (row.problem, row.solution or "")):
+        text = hashlib.blake2b("".join(row.problem.split()).encode(), digest_size=6).hexdigest()
+        seen[name := f"{row.id.rpartition('/')[0]}/{text}"] += 1
+        named.append(msgspec.structs.replace(row, id=name if seen[name] == 1 else f"{name}-{seen[name]}"))
+    return sorted(named, key=lambda row: row.id)
 
 
 def gsm8k_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
@@ -101,8 +119,13 @@ def contest_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
 def numbered_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
     """Exam I, then II, fifteen each."""
     exam, number = ("I", place + 1) if place < 15 else ("II", place - 14)
+    problem = (
+        raw["problem"].replace("\f", r"\f").replace("\t", r"\t")
+    )  # `\frac` and `\triangle`, unescaped once too often
+    if problem.count("$") % 2:
+        problem = problem.removesuffix("$")
     return Problem(
-        id=f"2025-{exam}-{number}", problem=raw["problem"], answer=_integer(re.sub(r"\D*$", "", str(raw["answer"])))
+        id=f"2025-{exam}-{number}", problem=problem, answer=_integer(re.sub(r"\D*$", "", str(raw["answer"])))
     )
 
 
@@ -160,7 +183,8 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """file, sha256: in a data folder. convert: None drops a row. k, max_new_tokens: 0 for training alone."""
+    """file, sha256: in a data folder. convert: None drops a row. k, max_new_tokens: 0 for training alone. by_text: ids are made
+    from the problems. form: raised when other rows come of the same file."""
 
     name: str
     title: str
@@ -172,6 +196,13 @@ class DataSet:
     licence: str
     k: int = 0
     max_new_tokens: int = 0
+    by_text: bool = False
+    form: int = 0
+
+    @property
+    def checksum(self) -> str:
+        """For keys."""
+        return f"{self.sha256}.{self.form}" if self.form else self.sha256
 
 
 def _math_files(split: str) -> tuple[str, ...]:
@@ -254,6 +285,7 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
                 "Apache-2.0 (problems: MAA)",
                 k=32,
                 max_new_tokens=8_192,
+                form=1,
             ),
             DataSet(
                 "amc23",
@@ -308,6 +340,8 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
                 "MIT",
                 k=4,
                 max_new_tokens=3_072,
+                by_text=True,
+                form=1,
             ),
             DataSet(
                 "math_train",
@@ -318,6 +352,8 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
                 Remote("hub", "EleutherAI/hendrycks_math", _MATH, _math_files("train")),
                 math_row,
                 "MIT",
+                by_text=True,
+                form=1,
             ),
             DataSet(
                 "gsm8k_train",
@@ -371,7 +407,7 @@ def load(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[Pr
     rows = _from_folder(data, folder) if folder is not None else _from_remote(data, fetch)
     if len(rows) != data.rows:
         raise DataError(f"{name}: {len(rows)} problems instead of {data.rows}")
-    return rows
+    return named_by_text(rows) if data.by_text else rows
 
 
 def inventory(data_dir: Path | None = None) -> list[DataInfo]:

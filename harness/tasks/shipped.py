@@ -144,7 +144,7 @@ class Published(TaskSource):
             source=f"{data.remote.repository}@{data.remote.revision[:12]}",
             licence=data.licence,
             size=data.rows,
-            checksum=data.sha256,
+            checksum=data.checksum,
             examples=EXAMPLES,
         )
 
@@ -173,5 +173,5 @@ class Published(TaskSource):
     def pool_digest(self) -> str:
         """Needs no data."""
         source = SOURCES[self.name]
-        parts = [source, SETS[source].sha256, pinned().overlaps[source]]
+        parts = [source, SETS[source].checksum, pinned().overlaps[source]]
         return hashlib.blake2b(msgspec.json.encode(parts), digest_size=8).hexdigest()

@@ -65,7 +65,7 @@ class TaskSource(ABC):
     generated: ClassVar[bool] = False
     """Training questions are made by code."""
     integers: ClassVar[bool] = False
-    """Golds are plain integers: the rules on other mathematics decide nothing."""
+    """Golds are integers: keys leave `verification/symbolic` out."""
     trains: ClassVar[bool] = False
     """Else it is for evaluation alone."""
 

@@ -68,10 +68,11 @@ def test_packing_ends_with_its_block_and_leaves_fp32_alone():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("queries", [1, 5])
 @pytest.mark.parametrize("learning", [False, True])
-def test_grouped_attention_is_attention(dtype, queries, learning):
+@pytest.mark.parametrize("width", [16, 12])
+def test_grouped_attention_is_attention(dtype, queries, learning, width):
     rng = torch.Generator().manual_seed(0)
     query = torch.randn(3, 6, queries, 16, generator=rng).to(dtype)
-    key, value = (torch.randn(3, 2, 20, 16, generator=rng).to(dtype)[:, :, :11] for _ in range(2))
+    key, value = (torch.randn(3, 2, 20, size, generator=rng).to(dtype)[:, :, :11] for size in (16, width))
     mask = torch.zeros(3, 1, queries, 11, dtype=dtype)
     mask[1, ..., :4] = torch.finfo(dtype).min
     module = nn.Module()
@@ -85,7 +86,7 @@ def test_grouped_attention_is_attention(dtype, queries, learning):
         mask.double(),
         scale=0.3,
     )
-    assert found.shape == (3, queries, 6, 16)
+    assert found.shape == (3, queries, 6, width)
     torch.testing.assert_close(
         found.double(), wanted.transpose(1, 2), atol=2e-2 if dtype == torch.bfloat16 else 1e-6, rtol=0
     )

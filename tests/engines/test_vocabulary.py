@@ -6,7 +6,7 @@ import json
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast
 
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import EngineError
@@ -55,6 +55,18 @@ def test_rows_without_a_token_are_forbidden_and_none_else(tmp_path):
     used = set(vocabulary.tokenizer.get_vocab().values())
     assert max(used) >= len(vocabulary.tokenizer)
     assert set(vocabulary.forbidden) == (set(range(80)) - used) | {0}
+
+
+def test_a_pad_token_that_was_added_beyond_the_models_rows_is_nothing_to_forbid(tmp_path):
+    path = folder(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    tokenizer.save_pretrained(path)
+    rows = tokenizer.pad_token_id
+    LlamaConfig(vocab_size=rows, hidden_size=8, num_hidden_layers=1, num_attention_heads=1).save_pretrained(path)
+    vocabulary = open_vocabulary(path, chat=False, policy="p")
+    assert vocabulary.tokenizer.pad_token_id == rows
+    assert max(vocabulary.forbidden, default=0) < rows
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 
 import pytest
@@ -35,11 +36,21 @@ def prompts():
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    """Folders of a Llama-, a Qwen- and a NeoX-type policy, trained for a second each so that they end their answers."""
+    """Folders of a Llama-, a Qwen- and a NeoX-type policy, trained for a second each so that they end their answers. The first
+    names code of its own, which would end whoever ran it."""
     from harness.engines.conformance import tiny_policy
 
     place = tmp_path_factory.mktemp("policies")
-    return {family: tiny_policy(place / family, family) for family in ("llama", "qwen", "neox")}
+    found = {family: tiny_policy(place / family, family) for family in ("llama", "qwen", "neox")}
+    (place / "llama/own.py").write_text("raise SystemExit('a model folder ran its code')\n")
+    for name, classes in (
+        ("config.json", ("AutoConfig", "AutoModelForCausalLM")),
+        ("tokenizer_config.json", ("AutoTokenizer",)),
+    ):
+        file = place / "llama" / name
+        named = {one: "own.Own" if one != "AutoTokenizer" else [None, "own.Own"] for one in classes}
+        file.write_text(json.dumps({**json.loads(file.read_text()), "auto_map": named}))
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from benchmark_data import data_folder
 
 from harness.errors import DataError
 from harness.tasks import micro
-from harness.tasks.data import SETS, SOURCES
+from harness.tasks.data import SETS, SOURCES, load, parse_rows
 from harness.tasks.overlap import INDEX, find_overlaps, pinned
 from harness.tasks.registry import EVALUATION_SETS, training_source
 
@@ -47,8 +47,12 @@ def test_math_drops_what_the_evaluation_sets_repeat() -> None:
         "train/geometry/25086.json", "train/algebra/2197.json", "train/intermediate_algebra/1087.json",
         "train/intermediate_algebra/753.json",
     }  # fmt: skip
-    assert known <= dropped
-    assert "train/intermediate_algebra/1486.json" in pool.ambiguous
+    assert FOLDER is not None
+    content = (FOLDER / "math_train.jsonl").read_bytes()
+    texts = {row.problem: row.id for row in load("math_train", FOLDER)}
+    ids = {row.id: texts[row.problem] for row in parse_rows(content, "")}
+    assert {ids[name] for name in known} <= dropped
+    assert ids["train/intermediate_algebra/1486.json"] in pool.ambiguous
     assert not dropped & {prompt.id for prompt in pool.prompts}
     assert len(pool.prompts) + len(dropped) + len(pool.ambiguous) == 7_498
     assert all("\\boxed{}" in prompt.text for prompt in pool.prompts)

@@ -35,14 +35,14 @@ def grouped(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """(B, H, Q, D) queries over (B, H / n, K, D) keys and values. Longer sequences go to torch's kernel, slower on a
-    CPU, which keeps no scores for the backward pass. softcap: bounds the scores."""
+    """(B, H, Q, D) queries over (B, H / n, K, D) keys and (B, H / n, K, V) values. Longer sequences go to torch's kernel, slower
+    on a CPU, which keeps no scores for the backward pass. softcap: bounds the scores."""
     batch, heads, queries, width = query.shape
     shared, keys = key.shape[1:3]
     together = query.reshape(batch, shared, heads // shared * queries, width)
     if softcap is None and queries == 1 and not torch.is_grad_enabled():
         mixed = scaled_dot_product_attention(together, key, value, attention_mask, scale=scaling)
-        return mixed.view(batch, 1, heads, width), None
+        return mixed.view(batch, 1, heads, -1), None
     if softcap is None and (attention_mask is None or keys > LONGEST):
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
     scores = (together @ key.transpose(2, 3)).mul(width**-0.5 if scaling is None else scaling)

@@ -29,7 +29,7 @@ class EmbeddedOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     the backward pass. numerics: `portable` gives the same rows on every x86-64 CPU with AVX2 (fp32, one thread), `fast` on one
     kind of CPU; None takes `portable` where all models are micro families and the CPU can."""
 
-    device: Annotated[str, Meta(pattern=r"^(cpu|cuda|mps|xpu)\Z")] | None = None
+    device: Annotated[str, Meta(pattern=r"^(cpu|cuda|xpu)\Z")] | None = None
     micro_tokens: Annotated[int, Meta(ge=1, le=1 << 30)] = MICRO_TOKENS
     dtype: Precision | None = None
     threads: Annotated[int, Meta(ge=1, le=1024)] | None = None

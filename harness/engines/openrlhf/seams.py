@@ -7,6 +7,7 @@ import functools
 import os
 import random
 import socket
+import sys
 from contextlib import suppress
 from dataclasses import astuple
 from datetime import timedelta
@@ -32,6 +33,8 @@ SEAMS = {
     "too, and by names that a checkpoint may not have",
     "openrlhf.trainer.ray.launcher:BaseDistributedActor._get_free_port": "picks a port from which the kernel serves outgoing "
     "connections, so that one may have it before the trainer listens",
+    "transformers.dynamic_module_utils:resolve_trust_remote_code": "OpenRLHF asks for a model folder's own code, which is never "
+    "run",
     "openrlhf.models:Actor.forward": "makes all logits at once; `logits_to_keep` goes through to the model as one of its "
     "inputs for images",
     "openrlhf.trainer.ray.ppo_actor:stateless_init_process_group": "without CUDA: makes an NCCL group whatever the backend",
@@ -198,10 +201,21 @@ def reported_state(handle: Any) -> str:
 
 
 @functools.cache
+def distrust() -> None:
+    """Code that a model's configuration names (`auto_map`) does not run, although OpenRLHF asks for it."""
+    from transformers import dynamic_module_utils
+
+    resolve = dynamic_module_utils.resolve_trust_remote_code
+    for module in [*sys.modules.values()]:
+        if getattr(module, "__dict__", {}).get(resolve.__name__) is resolve:  # a name may stand for None
+            setattr(module, resolve.__name__, lambda _, *about, **more: resolve(False, *about, **more))
+
+
 def adapt_trainer(timeout: float) -> None:
     """fp32 weights and sums of gradients; without CUDA the CPU as device. timeout: Gloo's, in seconds."""
     from openrlhf.utils import utils
 
+    distrust()
     half = utils.convert_to_torch_dtype
     utils.convert_to_torch_dtype = lambda name: torch.float32 if name == "fp32" else half(name)
     from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
