@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import pytest
 
+from harness.statistics.comparison import FLOOR
 from harness.store.ranking import rank
-from harness.store.sentences import doubt, sentence
+from harness.store.sentences import _apart, doubt, sentence
 from harness.store.table import SeedRow
 
 
@@ -68,6 +70,42 @@ OPEN = ("for xgrpo one cannot tell", r"With 80 % power you could have seen a gai
 def test_the_sentence(effects: dict[str, float], seeds: int, margin: float, words: list[str]) -> None:
     text = sentence(rank(seeds_of(effects, seeds), margin))
     assert not [word for word in words if not re.search(word, text)], text
+
+
+def changed(row: SeedRow, where: bool = True, **values: object) -> SeedRow:
+    return msgspec.structs.replace(row, **values) if where else row
+
+
+FEW = {"independent": 0.0, "sgt": 0.1, "naive": 0.0}
+ALIKE = seeds_of(FEW | {"naive": 0.1}, 5)
+ON = ", tuned on Qwen-Llama"
+TUNED = [changed(r, regime=r.regime + ON, baseline=r.baseline and r.baseline + ON) for r in seeds_of(FEW, 5)]
+SGT, TOLD = "sgt gains over independent at the same rollout budget", "naive \\(no seed in common with independent\\)"
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        pytest.param([r for r in seeds_of(FEW, 5) if r.group == "g0" or r.regime == "independent"],
+                     ["On 1 group and 5 seeds", SGT, r"Left out: g1 \(no seed of two regimes\)"], id="only the baseline is there"),
+        pytest.param([changed(r, r.group == "g1", accuracy=0.0, noise=0.0, withheld=FLOOR) for r in seeds_of(FEW, 5)
+                      if (r.group, r.regime) != ("g1", "naive")],
+                     ["On 1 group", SGT, r"naive shows no effect", r"Left out: g1 \(no answer was right\)"], id="on the floor"),
+        pytest.param([r for r in seeds_of(FEW, 5) if (r.regime == "naive") == (r.seed == 4)], [SGT, TOLD], id="no seed in common"),
+        pytest.param([changed(r, r.regime != "independent", unlike=True) for r in ALIKE],
+                     ["gain over independent at another number of rollouts and cannot"], id="rollouts differ"),
+        pytest.param([changed(r, r.regime == "naive", unlike=True) for r in ALIKE],
+                     [r"at the same rollout budget \(naive at another one\) and cannot"], id="rollouts of one differ"),
+        pytest.param([*seeds_of(FEW, 5), *TUNED], ["Tuned on Qwen-Llama: sgt"], id="names keep their capitals"),
+    ],
+)  # fmt: skip
+def test_what_is_not_finished_paired_or_alike(rows: list[SeedRow], words: list[str]) -> None:
+    text = sentence(rank(rows))
+    assert not [word for word in words if not re.search(word, text)], text
+
+
+def test_none_gains_most_where_all_share_a_letter_with_the_first() -> None:
+    assert _apart([SimpleNamespace(regime=t, baseline="", tie_group=t) for t in ("ab", "a", "b")]) == ""
 
 
 def test_how_many_seeds_would_settle_it() -> None:

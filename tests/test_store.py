@@ -22,6 +22,7 @@ from synthetic_results import REGIMES, write_results, write_rows
 from harness import files
 from harness.cli.tables import show_suite
 from harness.errors import DiskFullError, StoreError, UsageError
+from harness.statistics.comparison import IDLE
 from harness.store.database import create
 from harness.store.ingest import STORE, ingest
 from harness.store.journal import Journal, read_journal
@@ -37,7 +38,7 @@ from harness.store.manifest import (
 from harness.store.read import Limits, Snapshot
 from harness.store.render import render
 from harness.store.rows import SCHEMAS, CostRow, Row, SampleRow, StepRow
-from harness.store.table import show_rows
+from harness.store.table import seed_rows, show_rows
 
 FIELDS = [
     "group", "policy", "regime", "task", "metric", "seeds", "base", "accuracy", "interval", "gain", "gain_interval", "baseline",
@@ -159,6 +160,29 @@ def test_the_baseline_has_the_same_budget_and_seeds(tmp_path: Path) -> None:
         "independent": (2, None, None), "independent-2x": (2, None, None), "sgt": (2, 0.25, "independent"),
         "sgt-2x": (2, 0.25, "independent-2x"), "sgt-4x": (2, None, None), "again": (3, 0.25, "independent"),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("still", [{3}, {1, 2}, {1, 2, 3}])
+def test_a_baseline_learnt_nothing_if_it_did_on_no_seed(tmp_path: Path, still: set[int]) -> None:
+    """The last seed alone decided."""
+    for seed in (1, 2, 3):
+        for regime, right in (("independent", [1, 0, 0, 0]), ("sgt", [1, 1, 0, 0])):
+            journal = Journal(cell(tmp_path, regime, seed, {"L": right}))
+            journal.append([StepRow(policy="L", step=4, gradient_norm=float(seed not in still))])
+            journal.commit(4)
+    assert (shown(tmp_path)["sgt", "L"].verdict == IDLE) == (len(still) == 3)
+
+
+def test_rollouts_unlike_the_baselines_are_seen(tmp_path: Path) -> None:
+    more = {"longer": StepRow(policy="L", step=4, rollouts=8), "hinted": StepRow(policy="L", step=4, hinted_answers=8),
+            "twice": StepRow(policy="L", step=4, rollouts=8, hinted_answers=8)}  # fmt: skip
+    for regime in ("independent", "sgt", *more):
+        journal = Journal(cell(tmp_path, regime, 1, {"L": [1, 0]}))
+        journal.append([more[regime]] if regime in more else [])
+        journal.commit(4)
+    with ingested(tmp_path) as snapshot:
+        found = {row.regime: row.unlike for row in seed_rows(snapshot, "hand")}
+    assert found == {"independent": False, "sgt": False, "longer": True, "hinted": False, "twice": True}
 
 
 def test_leftovers_of_older_settings_are_left_out(tmp_path: Path) -> None:

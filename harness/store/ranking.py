@@ -48,7 +48,8 @@ else:
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """ranks: best mean first. groups, tasks, seeds: their number. baseline: of most."""
+    """ranks: best mean first. groups, tasks, seeds, panels: their number. baseline: of most. unlike: regimes whose
+    baseline had other rollouts."""
 
     ranks: list[Rank]
     groups: int
@@ -57,6 +58,8 @@ class Ranking(msgspec.Struct, frozen=True):
     baseline: str
     margin: float = MARGIN
     left_out: list[str] = []
+    panels: int = 0
+    unlike: frozenset[str] = frozenset()
 
 
 class Pairing(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +126,9 @@ def rank(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRo
     references = {r.regime: r.baseline for r in rows}
     withheld = {(r.group, r.task): r.withheld for r in rows if r.withheld}
     used = [p for p in panels if any(v not in (*WITHHELD, BASELINE, ALONE) for v in found[p].verdicts)] or panels
+    whole = found[None if several else panels[0]]
+    if len(used) < len(panels):  # what has no verdict, or no second regime yet, is not in the mean
+        whole = compared(rows if among is None else among, margin, used)[1][None]
     by_group, by_task = (len({place[k] for place in panels}) > 1 for k in (0, 1))
 
     def called(place: Place) -> str:
@@ -130,7 +136,6 @@ def rank(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRo
 
     said = {p: withheld.get(p, NOTHING_PAIRED).removeprefix("withheld: ") for p in panels if p not in used}
     ranks, left_out = [], [f"{called(p)} ({why})" for p, why in said.items()]
-    whole = found[None if several else panels[0]]
     for i, name in ((i, name) for i, name in enumerate(names) if name in references):
         if not whole.own.n[i]:
             there = {(r.group, r.task) for r in rows if r.regime == name}
@@ -142,6 +147,8 @@ def rank(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRo
         gains = sorted((float(found[p].gains.mean[i]), called(p)) for p in used)
         ends = ((gains[0][1], gains[0][0]), (gains[-1][1], gains[-1][0])) if whole.uneven[i] else None
         ranks.append(Rank(regime=name, ends=ends, **fields))
+        if references[name] and not whole.gains.n[i]:
+            left_out.append(f"{name} (no seed in common with {references[name]})")
     named = Counter(r.baseline for r in rows if r.baseline is not None).most_common(1)
     return Ranking(
         sorted(ranks, key=lambda r: -r.accuracy),
@@ -151,11 +158,13 @@ def rank(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRo
         named[0][0] if named else next((r.regime for r in rows), ""),
         margin,
         left_out,
+        len(used),
+        frozenset(r.regime for r in rows if r.unlike),
     )
 
 
 def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MARGIN) -> list[Pairing]:
-    """By group and policy of `rows` (of one task and metric), where they have seeds in common."""
+    """By group, policy and task of `rows` (all of one metric: they are the family), where they have seeds in common."""
     pairs = []
     found = {policy: compared([r for r in rows if r.policy == policy], margin) for policy in {r.policy for r in rows}}
     for group, policy, task in dict.fromkeys((r.group, r.policy, r.task) for r in rows):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
-from harness.statistics.comparison import ALONE, DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, MOST_SEEDS, WITHHELD
+from harness.statistics.comparison import DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, MOST_SEEDS, WITHHELD
 
 if TYPE_CHECKING:
     from harness.store.ranking import Rank, Ranking
@@ -51,36 +51,43 @@ def sentence(found: Ranking) -> str:
     for rank in compared:
         families.setdefault(str(rank.baseline), []).append(rank)
     order = sorted(families, key=lambda baseline: (", " in baseline, baseline != found.baseline, baseline))
-    told = [_family(baseline, families[baseline], found.margin, baseline == order[0]) for baseline in order]
+    told = [_family(baseline, families[baseline], found, baseline == order[0]) for baseline in order]
     power = _power([r for r in compared if r.verdict == INCONCLUSIVE], len(seeds) > 1)
     return f"{where}, {' '.join(told)}{power}{left_out}"
 
 
-def _family(baseline: str, ranks: Sequence[Rank], margin: float, first: bool) -> str:
+def _family(baseline: str, ranks: Sequence[Rank], found: Ranking, first: bool) -> str:
     """first: of several baselines, for whose regimes alone it is said between which groups their gains lie."""
     over, _, settings = baseline.partition(", ")
     over = f"tuned {over}" if settings else over
-    opening = f"{settings if first else settings.capitalize()}: " if settings else "" if first else f"Against {over}: "
+    head = settings if first else settings[:1].upper() + settings[1:]
+    opening = f"{head}: " if head else "" if first else f"Against {over}: "
     phrases = {
-        GAINS: "{ends} gain{s} over {over} at the same rollout budget{apart}",
+        GAINS: "{ends} gain{s} over {over} at {budget}{apart}",
         LOSES: "{ends} lose{s} against {it}",
         DIFFERS: "{ends} differ{s} between groups{whom}",
-        EQUIVALENT: f"{{names}} show{{s}} no effect larger than {points(margin)}{{whom}}",
+        EQUIVALENT: f"{{names}} show{{s}} no effect larger than {points(found.margin)}{{whom}}",
         INCONCLUSIVE: "for {ends} one cannot tell{whom}",
         **{why: f"for {{names}} the verdict is {why}" for why in WITHHELD},
-        ALONE: "{names} {have} no seed in common with {over}",
     }
     whom = "" if opening.startswith("Against") else f" against {over}"
     parts: list[str] = []
     for kind, phrase in phrases.items():
         if same := [r for r in ranks if r.verdict == kind]:
             several = len(same) > 1
-            words = {"s": "" if several else "s", "have": "have" if several else "has", "it": "it" if parts else over}
+            words = {"s": "" if several else "s", "it": "it" if parts else over, "budget": _budget(same, found.unlike)}
             names = [_name(r) for r in same]
             ends = [_ends(r) for r in same] if first else names
             words |= {"names": joined(names), "ends": joined(ends), "over": over}
             parts.append(phrase.format(**words, apart=_apart(same), whom="" if parts else whom))
     return f"{opening}{'; '.join(parts)}."
+
+
+def _budget(ranks: Sequence[Rank], unlike: Container[str]) -> str:
+    others = [_name(r) for r in ranks if r.regime in unlike]
+    if len(others) == len(ranks):
+        return "another number of rollouts"
+    return f"the same rollout budget{f' ({joined(others)} at another one)' if others else ''}"
 
 
 def _ends(rank: Rank) -> str:
@@ -135,7 +142,7 @@ def _apart(gainers: Sequence[Rank]) -> str:
         return " and cannot be told apart"
     best = [i for i, tied in enumerate(together[0]) if tied]
     clear = all(not together[i][j] for i in best for j in range(len(gainers)) if j not in best)
-    return f", {joined([_name(gainers[i]) for i in best])} most" if clear else ""
+    return f", {joined([_name(gainers[i]) for i in best])} most" if clear and len(best) < len(gainers) else ""
 
 
 def _name(rank: Rank) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from operator import itemgetter
+from operator import eq, itemgetter, le
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -64,7 +64,7 @@ else:
 
 class SeedRow(_Place, frozen=True, kw_only=True):
     """One seed of a row. variant: whose cell. gain: over the baseline's same seed. noise: `sampling_variance`.
-    withheld: why there is no verdict."""
+    withheld: why there is no verdict. unlike: the baseline had other rollouts, or too few for a second round."""
 
     variant: str
     seed: int
@@ -74,6 +74,7 @@ class SeedRow(_Place, frozen=True, kw_only=True):
     gain: float | None
     baseline: str | None
     withheld: str = ""
+    unlike: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,8 @@ def _finished(snapshot: Snapshot, suite: str) -> Finished:
         for row, spent in zip(parts, each, strict=True):
             key = mean._replace(policy=row["policy"])
             scores.setdefault(key, {}).setdefault(regime, {})[seed] = _Score(row["accuracy"], row["noise"], spent)
-            idle[group, row["policy"], regime] = row["idle"]
+            who = group, row["policy"], regime
+            idle[who] = row["idle"] and idle.get(who, True)
         if len(parts) >= max(2, len(names)):  # a mean over some policies is not comparable
             whole = Spent(*map(sum, zip(*each, strict=True)))._replace(cpu=first["cell_cpu"], gpu=first["cell_gpu"])
             average = (
@@ -207,13 +209,15 @@ def _finished(snapshot: Snapshot, suite: str) -> Finished:
             against = own.get(reference or "", {})
             why = FLOOR if right == {0.0} else CEILING if right == {1.0} else IDLE if reference in resting else ""
             found.spent[key, name] = [score.spent for score in by_seed.values()]
+            same = le if found.variants[name].sampled > 1 else eq
             for seed, score in sorted(by_seed.items()):
+                theirs = against.get(seed, score)
                 found.rows.append(
                     SeedRow(
                         **key._asdict(), regime=name, variant=found.variants[name].cells, seed=seed,
                         accuracy=score.accuracy, noise=score.noise, base=start.get(seed, start.get(None)),
-                        gain=score.accuracy - against[seed].accuracy if seed in against else None,
-                        baseline=reference, withheld=why,
+                        gain=score.accuracy - theirs.accuracy if seed in against else None,
+                        baseline=reference, withheld=why, unlike=not same(score.spent.rollouts, theirs.spent.rollouts),
                     )
                 )  # fmt: skip
     return found
