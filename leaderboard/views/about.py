@@ -15,18 +15,19 @@ _NUMBERS = """
   the same group and seed. A gain from more data is not a gain from sharing, so a regime with twice the rollouts is
   compared with a baseline of twice the rollouts.
 - **95 % interval**: Student t over seeds, n − 1 degrees of freedom. It is about other seeds on the same questions
-  and base checkpoints.
+  and base checkpoints (other ones where each seed has its own).
 - **Paired**: a seed fixes prompts and sampling noise for every regime, so differences are taken seed by seed.
 - **Gains, loses**: the paired t test against the baseline is significant at 5 % after Holm's correction over all that
   is compared of one policy (or of the mean of policies) and one metric: every regime on every group and benchmark, on their
-  mean, and whether groups differ. The corrected interval, which figures draw, leaves out 0 exactly then. **No effect larger
-  than the margin**: the 95 % interval of the gain, which is not corrected, lies within the margin on either side of 0
-  (2 points unless you choose another), and groups are not seen to differ. **Differs between groups**: one mean would hide
-  that groups gain and lose unlike each other. **Cannot tell**: none of these. **Withheld**: the baseline learnt nothing, so
-  nothing can be said. The sentence on top says how large a gain these seeds would have shown (80 % power, after the same
-  correction). Not corrected: the choice among policies and metrics, and the best of several suites.
+  mean, and whether groups differ. The corrected interval leaves out 0 exactly then. **No effect larger than the margin**:
+  the 95 % interval of the gain, which is not corrected, lies within the margin on either side of 0 (2 points unless you
+  choose another), and groups are not seen to differ. **Differs between groups**: one mean would hide that groups gain and
+  lose unlike each other. **Cannot tell**: none of these. **Withheld**: every answer was wrong, or every one right, or the
+  baseline learnt nothing, so nothing can be said. The sentence on top says how large a gain these seeds would have shown
+  (80 % power, after the same correction). Not corrected: the choice among policies and metrics, and the best of several
+  suites.
 - **Tie group**: letters; regimes that share one cannot be told apart, those that share none can. These are the same
-  tests: a regime gains or loses exactly where it shares no letter with its baseline.
+  tests: a regime gains or loses exactly where it shares no letter with its baseline, unless groups differ.
 - **Small spreads of few seeds**: sampling of answers alone gives a variance over seeds. A measured variance below the 7 %
   quantile of that distribution is replaced by the quantile, so three equal seeds do not give an interval of width 0.
 - **IQM**: the mean of the middle half of all runs on all groups and benchmarks. **Better than baseline**: how often a
