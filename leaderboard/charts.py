@@ -217,7 +217,7 @@ def network(nodes: pd.DataFrame, edges: pd.DataFrame, title: str) -> Figure:
     ends = {axis: axes[axis] | {"field": f"{axis}2"} for axis in axes}
     labels = {axis: axes[axis] | {"field": f"label_{axis}"} for axis in axes}
     colour = _colour("verdict", COLOURS, COLOURS.values())
-    most = max(1.0, float(drawn["used"].max()))
+    most = max(1.0, float(drawn["used"].max())) if arrows else 1.0
     width = {"field": "used", "type": "quantitative", "scale": {"domain": [0, most], "range": [1, 6]}, "legend": None}
     angle = {"field": "angle", "type": "quantitative", "scale": None}
     far = {f"{axis}2": {"field": f"{axis}2"} for axis in axes}

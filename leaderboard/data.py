@@ -24,6 +24,11 @@ from harness.store.tuning import Tuning, read_tuning
 from leaderboard.charts import Forest
 from leaderboard.frames import Choice, Outcome, answer, opening, panels, show_frame
 
+# Of a suite's cells `c` the finished ones, or all where none is: means over unequal progress would mislead
+COUNTED = (
+    "c.kind = 'cell' AND (c.state = 'done' OR c.suite NOT IN "
+    "(SELECT suite FROM current_cells WHERE kind = 'cell' AND state = 'done'))"
+)
 Stamp = tuple[int, int, int]
 _MOST = 256
 _KEPT = (

@@ -172,8 +172,8 @@ def _counted(verdicts: Iterable[str]) -> str:
 def panels(
     choice: Choice, table: pd.DataFrame, said: Outcome, measure: str, order: Sequence[str], mean: str
 ) -> list[Forest]:
-    """Of each group and benchmark, before them one of their mean, whose title is `mean`. measure: `gain` (points) or
-    `accuracy` (percent)."""
+    """Of each group and benchmark, before them one of their mean, whose title is `mean` if it is over all. measure:
+    `gain` (points) or `accuracy` (percent)."""
     rows, margin = choice.table(table), said.found.margin
     place = {regime: i for i, regime in enumerate(order)}
     parts: dict[str, list[Any]] = defaultdict(list)
@@ -182,6 +182,8 @@ def panels(
     if len(parts) > 1 and said.found.ranks:
         spent = rows.groupby("regime")[["rollouts", "cpu_seconds"]].mean()
         ranks = show_frame(said.found.ranks, Rank).join(spent, on="regime")
+        if said.found.panels < len(parts):
+            mean = f"Mean of the panels with a verdict ({said.found.panels} of {{}})"
         parts = {f"{mean.format(len(parts))}, {choice.metric}": ranks.to_dict("records"), **parts}
     return [
         _panel(sorted(part, key=lambda row: place[row["regime"]]), title, measure, margin)

@@ -93,12 +93,14 @@ def choose_margin() -> float:
 
 # Text, tables, figures ------------------------------------------------------------------------------------------------
 
+# Streamlit makes links of addresses, escaped or not; a space of no width breaks them
+_ADDRESS = re.compile(r"(?i)https?:(?=//)|www(?=\.)|@(?=[-\w]+\.)")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~$:&-])")
 
 
 def escaped(text: str, limit: int = 500) -> str:
     """Others' text inside Markdown, never obeyed."""
-    return _MARKDOWN.sub(r"\\\1", visible(text, limit).replace("\n", " "))
+    return _MARKDOWN.sub(r"\\\1", _ADDRESS.sub("\\g<0>\u200b", visible(text, limit).replace("\n", " ")))
 
 
 def draw_table(rows: pd.DataFrame, key: str, alt: str, columns: Mapping[str, Any] | None = None, **more: Any) -> None:

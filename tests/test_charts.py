@@ -79,6 +79,11 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+def test_a_policy_that_received_nothing_is_drawn_alone() -> None:
+    node = pd.DataFrame({"name": ["a"], "gain": "", "verdict": "baseline"})
+    assert "a: no gain known" in charts.network(node, pd.DataFrame([]), "t")["description"]
+
+
 def test_words_marks_and_chips_stand_out() -> None:
     pages = {"light": "#ffffff", "dark": "#0e1117"}  # Streamlit's own
     options = dict(word.removeprefix("--").split("=", 1) for word in command(Path("r")) if word.startswith("--theme"))

@@ -12,19 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import duckdb
 import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_results import REGIMES, write_results, write_trials
+from synthetic_results import REGIMES, write_results, write_rows, write_trials
 
 from harness.statistics import mean_interval
 from harness.statistics.comparison import EQUIVALENT, INCONCLUSIVE
 from harness.store.ingest import ingest
-from harness.store.manifest import read_manifest, read_suite, write_manifest
+from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
+from harness.store.rows import SampleRow, StepRow
 from harness.store.sentences import verdict_mark
+from harness.store.standing import Board, Standing
 from harness.store.statistic import PERCENT, POINTS
 from harness.store.table import show_rows
 from harness.store.tuning import write_tuning
@@ -39,8 +42,9 @@ from leaderboard.data import open_store
 from leaderboard.frames import BEST, INTERVALS, SPREAD, opening, over_seeds, telling
 from leaderboard.page import csv_text, escaped
 from leaderboard.report import export_report
-from leaderboard.views import PAGES
+from leaderboard.views import PAGES, exchange, stability
 from leaderboard.views.answers import LOST, SOLVED, token_view
+from leaderboard.views.standing import _sorted
 
 APP = str(Path(__file__).parents[1] / "leaderboard" / "app.py")
 EVIL = "<script>alert(1)</script><b>bold</b> **md** [link](http://x) $x^2$ :red[r] \x1b[31m\x07 \u202e"
@@ -316,8 +320,34 @@ def test_the_first_screen_says_where_a_gain_is_of_one_base_checkpoint_alone(
     assert (
         "all seeds start from one base checkpoint a family. Over 4 base checkpoints a family, as in the table" in text
     )
-    assert f"it is {POINTS.with_interval(fresh.gain, fresh.gain_interval)}:" in text
+    assert f"it is {POINTS.with_interval(fresh.gain, fresh.gain_interval)}: no gain is shown there." in text
     assert "base checkpoint" not in said(app_on(settings, monkeypatch)), "nothing differs"
+
+
+def test_the_first_screens_sentences_have_the_margin_that_was_chosen(
+    settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = re.findall(r"in (\d+) of \d+ comparisons", said(app_on(settings, monkeypatch, margin="100")))
+    assert len(counts) == 2
+    assert "0" not in counts, "within 100 points nothing has an effect but what is shown to"
+
+
+def test_variants_under_names_of_their_own_are_on_the_first_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = [REGIMES[0], replace(REGIMES[4], name="sgt-a")]
+    write_results(tmp_path, "named", DUO, named, (1, 2), steps=1, questions=4, preset="matched")
+    ingest(tmp_path)
+    app = app_on(tmp_path, monkeypatch)
+    assert "No suite compares regimes as published" in said(app)
+    assert "shown to gain" not in said(app), "nothing was compared as published"
+    app.get("button_group")[0].set_value("all").run()
+    assert [row[1] for row in table_of(app)[2:]] == ["sgt-a"]
+
+
+def test_by_cost_what_is_not_known_is_last() -> None:
+    rows = tuple(Standing(regime=n, cells=(), gain=None, interval=None, cost=c) for n, c in (("a", None), ("b", 1.0)))
+    assert [row.regime for row in _sorted(Board((), rows), "cost")] == ["b", "a"]
 
 
 def html_tables(app: AppTest) -> list[list[list[str]]]:
@@ -435,6 +465,86 @@ def test_questions_are_counted_once_with_one_measure_of_chance(stores: dict[str,
     assert "by however little" in said(app)
 
 
+def test_head_to_head_judges_a_pair_as_its_panel_does(tmp_path: Path) -> None:
+    """Its correction was over one benchmark, the table's is over all."""
+    regimes, place = [REGIMES[0], replace(REGIMES[2], effect=0.15)], ("prp", "t", "maj@2")
+    write_results(tmp_path, "s", DUO, regimes, (1, 2, 3), steps=1, questions=60, tasks=tuple("tuvwxy"))
+    ingest(tmp_path)
+    with Snapshot(tmp_path) as snapshot:
+        rows = [r for r in show_rows(snapshot, "s") if (r.regime, r.task, r.metric) == place]
+    app = page(tmp_path, "head-to-head", "s", task="t", metric="maj@2")
+    figure = forest_of(html_of(app), "prp minus independent: t, maj@2")
+    drawn = {tr.findtext("th"): tr.findtext("td/b") for tr in figure.findall("table/tbody/tr")[:-1]}
+    assert drawn == {f"duo, {r.policy.replace('*', 'mean')}": charts.SIGNS[r.verdict] for r in rows}
+
+
+def test_head_to_head_opens_with_two_regimes(tmp_path: Path) -> None:
+    """The baseline, last and best, was compared with itself."""
+    write_results(tmp_path, SUITE, DUO, [replace(REGIMES[2], effect=-0.4), REGIMES[0]], (1,), steps=1, questions=20)
+    ingest(tmp_path)
+    assert page(tmp_path, "head-to-head").selectbox(key="a").value == "prp"
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two groups; on the second only the baseline has finished, and a manifest is damaged."""
+    folder = tmp_path_factory.mktemp("half")
+    write_results(folder, SUITE, {"one": DUO["duo"], "two": DUO["duo"]}, [REGIMES[0], REGIMES[2]], (1, 2, 3), 2, 6)
+    for place in sorted(folder.glob("*/*/manifest.json")):
+        manifest = read_manifest(place.parent)
+        if (manifest.group, manifest.regime) == ("two", "prp"):
+            write_manifest(place.parent, msgspec.structs.replace(manifest, state="failed", reason="![x](https://x.y)"))
+            last = place
+    last.write_text("{")
+    ingest(folder)
+    return folder
+
+
+def test_means_are_over_what_has_finished_and_been_compared(half: Path) -> None:
+    store = open_store(half)
+    for sql in (
+        stability._CELLS.format(x="1.0", y="1.0"),
+        stability._STEPS.format(value="1.0"),
+        exchange._FLOWS,
+        exchange._TOTALS,
+    ):
+        found = store.frame(sql, SUITE)
+        assert ("one", "prp") in {*zip(found["group"], found["regime"], strict=True)}
+        assert ("two", "prp") not in {*zip(found["group"], found["regime"], strict=True)}
+    assert "Mean of the panels with a verdict (1 of 2), avg@2</figcaption>" in html_of(page(half, "ranking"))
+
+
+def test_a_cell_is_found_beside_a_damaged_one_and_its_reason_is_text(half: Path) -> None:
+    app = page(half, "cell", group="two", regime="prp", seed="2")
+    assert app.selectbox(key="seed").value == "2"
+    assert app.metric[0].help == escaped("![x](https://x.y)")
+
+
+def test_verdicts_that_are_all_invalid_end_no_page(tmp_path: Path) -> None:
+    sample = SampleRow(policy="L", checkpoint_step=1, task="t", metric="greedy", doc_id="1", verdict="invalid")
+    policies = (PolicyEntry("L", "micro/L"),)
+    write_rows(
+        tmp_path, [sample, StepRow(policy="L", step=1)], regime="prp", regime_type="prp", seed=1, policies=policies
+    )
+    ingest(tmp_path)
+    page(tmp_path, "answers", "hand")
+    assert page(tmp_path, "cell", "hand").metric[1].value == "– %"
+
+
+def test_what_was_all_refused_is_not_shown_as_nothing_refused() -> None:
+    steps = "(VALUES (0, 1.0), (0, NULL)) t(peer_received, refused_share)"
+    value = stability._of_cell("refused peer data")
+    assert duckdb.sql(f"SELECT {value} FROM {steps}").fetchall() == [(1.0,)]
+    assert duckdb.sql(f"SELECT {value} FROM {steps} WHERE refused_share IS NULL").fetchall() == [(0.0,)]
+
+
+def test_the_authors_of_a_replay_are_in_the_picture() -> None:
+    totals = pd.DataFrame({"regime": ["r"], "policy": ["llama"], "received": [3.0], "used": [3.0]})
+    flows = pd.DataFrame({"regime": ["r"], "author": ["old"], "receiver": ["llama"], "records": [4.0], "used": [3.0]})
+    gains = pd.DataFrame(columns=["variant", "policy", "gain", "verdict"])
+    assert "old to llama: 4 sent, 75% used" in exchange._network("r", flows, totals, gains)["description"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("slug", SLUGS)
 def test_bad_values_in_the_address_do_no_harm(stores: dict[str, Path], slug: str) -> None:
@@ -523,7 +633,7 @@ def test_who_helps_whom_is_a_picture_of_any_group(tmp_path: Path) -> None:
     assert re.search(r"llama to qwen: \d+ sent, \d+% used; qwen to llama: \d+ sent", pictures[SUITE, "duo"])
     with Snapshot(tmp_path) as snapshot:
         ((received, used),) = (row.values() for row in snapshot.query(_RECEIVED).to_pylist())
-    assert f"llama to qwen: {received:,.0f} sent, {used / received:.0%} used" in pictures["kept", "duo"]
+    assert f"llama to qwen: {received:,.0f} received, {used / received:.0%} used" in pictures["kept", "duo"]
     assert "gpt2 to llama: not kept; gpt2 to qwen: not kept" in pictures["kept", "trio"]
 
 
@@ -536,6 +646,11 @@ WHERE suite = 'kept' AND group_name = 'duo' AND policy = 'qwen'
 def test_escaped_and_csv() -> None:
     assert "<" not in escaped(EVIL).replace("\\<", "")
     assert "\x1b" not in escaped(EVIL)
+    links = r"(?i)(https?://|www(?=\.))[-.\w]+|[-.\w+]+@[-\w]+(?:\.[-\w]+)+"  # Streamlit's, of the text without escapes
+    for address in ("https://x.yz", "WWW.x.yz", "a@b-c.yz"):
+        assert re.search(links, address)
+        assert not re.search(links, escaped(f"at {address}").replace("\\", ""))
+    assert escaped("avg@4 of s@lab") == "avg@4 of s@lab"
     text = csv_text(pd.DataFrame({"a": ["=1+1", "+x", "fine"], "b": [1.5, -2.0, 3.0]})).decode()
     assert text.splitlines()[1:] == ["'=1+1,1.5", "'+x,-2.0", "fine,3.0"]
 

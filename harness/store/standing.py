@@ -201,7 +201,7 @@ def answer(published: Board, tuned: Board) -> list[str]:
         parts.append(
             f"{one.gain.regime} gains {alone} points on {one.alone.title} in {one.alone.suite}, where all seeds start from one "
             f"base checkpoint a family. Over {one.column.seeds} base checkpoints a family, as in the table, it is {there}: "
-            "the gain depends on the base checkpoint."
+            "no gain is shown there."
         )
     return parts
 

@@ -71,7 +71,7 @@ def draw(store: Store, suite: str) -> None:
             return
         regimes = [r for r in store.regimes(suite) if r in set(cells["regime"])]
         baseline = cells["baseline"].iloc[0]
-        shared = cells[cells["regime"] != baseline].groupby("regime")["accuracy"].mean()
+        shared = cells[cells["regime"] != baseline].groupby("regime")["accuracy"].mean().dropna()
         ours = choose("Regime", regimes, "regime", shared.idxmax() if len(shared) else None, width=190)
         theirs = choose("against", regimes, "b", baseline, width=190)
         found = {name: cells[cells["regime"] == name].set_index("seed")["cell"] for name in (ours, theirs)}

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from harness.store.statistic import PERCENT
 from harness.store.text import visible
 from leaderboard import charts
 from leaderboard.data import Store
@@ -16,13 +17,14 @@ from leaderboard.page import Page, choose, downloads, draw_figures, draw_table, 
 
 def draw(store: Store, suite: str) -> None:
     cells = store.frame("SELECT * FROM current_cells WHERE suite = ? AND kind = 'cell' ORDER BY seed", suite)
+    cells["seed"] = cells["seed"].astype("Int64").astype(str)  # whole numbers beside one that is missing
     with st.container(horizontal=True, gap="small"):
         group = choose("Group", store.groups(suite), "group", width=220)
         cells = cells[cells["group_name"] == group]
         regime = choose("Regime", [r for r in store.regimes(suite) if r in set(cells["regime"])], "regime", width=220)
         cells = cells[cells["regime"] == regime]
-        seed = choose("Seed", [str(s) for s in dict.fromkeys(cells["seed"])], "seed", width=120)
-    about = cells[cells["seed"].astype(str) == seed].iloc[0]
+        seed = choose("Seed", list(dict.fromkeys(cells["seed"])), "seed", width=120)
+    about = cells[cells["seed"] == seed].iloc[0]
     _draw_state(store, about)
     parts = {"Training": _training, "Provenance": _provenance}
     tabs = st.tabs([*parts], key="part", on_change="rerun", bind="query-params")
@@ -39,12 +41,12 @@ def _draw_state(store: Store, about: pd.Series[Any]) -> None:
         about["cell"],
     )
     with st.container(horizontal=True):
-        st.metric("State", about["state"], help=visible(about["reason"], 500) or None)
+        st.metric("State", about["state"], help=escaped(about["reason"]) or None)
         for row in scores.itertuples():
             metric = f"avg@{row.repeats}" if row.metric == "sampled" else row.metric
             error = f"± {100 * row.error:.1f} (standard error over questions)" if row.error == row.error else None
             label = f"{escaped(row.policy)}, {escaped(row.task)}, {metric}"
-            st.metric(label, f"{100 * row.accuracy:.1f} %", help=error)
+            st.metric(label, f"{PERCENT.text(row.accuracy)} %", help=error)
     if about["reason"]:
         st.warning(escaped(about["reason"], 2000), icon=":material/error:")
 

@@ -13,10 +13,10 @@ from harness.store.statistic import POINTS
 from harness.store.table import MEAN
 from leaderboard import charts
 from leaderboard.charts import LEGEND, SIGNS
-from leaderboard.data import Store
+from leaderboard.data import COUNTED, Store
 from leaderboard.page import Page, choose, downloads, draw_figures, draw_table, empty, number
 
-_FLOWS = """
+_FLOWS = f"""
 SELECT c.group_name AS "group", c.regime, f.author, f.receiver, f.kind, f.accepted, f.reason, sum(f.records) AS records,
     sum(f.bytes) AS bytes, sum(f.source_tokens) AS source_tokens, sum(f.receiver_tokens) AS receiver_tokens, sum(f.used) AS used,
     sum(f.peer_right) AS peer_right,
@@ -25,12 +25,12 @@ SELECT c.group_name AS "group", c.regime, f.author, f.receiver, f.kind, f.accept
     sum(f.residual_mass * f.records) / sum(f.records) FILTER (f.residual_mass IS NOT NULL) AS residual_mass,
     sum(f.residual_length * f.records) / sum(f.records) FILTER (f.residual_length IS NOT NULL) AS residual_length,
     sum(f.residual_canonical * f.records) / sum(f.records) FILTER (f.residual_canonical IS NOT NULL) AS residual_canonical
-FROM current_cells c JOIN flows f USING (suite, cell) WHERE c.suite = ? AND c.kind = 'cell' GROUP BY ALL
+FROM current_cells c JOIN flows f USING (suite, cell) WHERE c.suite = ? AND {COUNTED} GROUP BY ALL
 """
-_TOTALS = """
+_TOTALS = f"""
 SELECT c.group_name AS "group", c.regime, t.policy, sum(t.prompts) AS prompts, sum(t.prompts_all_wrong) AS hopeless,
     sum(t.prompts_rescued) AS rescuable, sum(t.peer_received) AS received, sum(t.peer_used) AS used
-FROM current_cells c JOIN totals t USING (suite, cell) WHERE c.suite = ? AND c.kind = 'cell' GROUP BY ALL
+FROM current_cells c JOIN totals t USING (suite, cell) WHERE c.suite = ? AND {COUNTED} GROUP BY ALL
 ORDER BY 1, 2, 3
 """
 _RESIDUALS = {
@@ -100,14 +100,15 @@ def _gains(table: pd.DataFrame, group: str) -> pd.DataFrame:
 def _network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains: pd.DataFrame) -> charts.Figure:
     totals = totals[totals["regime"] == regime].set_index("policy")
     own = gains[gains["variant"] == regime].drop_duplicates("policy").set_index("policy")
-    nodes = pd.DataFrame({"name": totals.index}).assign(gain="", verdict=INCONCLUSIVE)
-    for i, policy in enumerate(totals.index):
+    sent = flows[flows["regime"] == regime].groupby(["author", "receiver"])[["records", "used"]].sum()
+    names = list(dict.fromkeys([*totals.index, *sent.index.get_level_values("author")]))  # of a replay others too
+    nodes = pd.DataFrame({"name": names}).assign(gain="", verdict=INCONCLUSIVE)
+    for i, policy in enumerate(names):
         if policy in own.index and pd.notna(own.loc[policy, "gain"]):
             verdict = own.loc[policy, "verdict"]
             nodes.loc[i, ["gain", "verdict"]] = f"{POINTS.text(own.loc[policy, 'gain'])} {SIGNS[verdict]}", verdict
-    sent = flows[flows["regime"] == regime].groupby(["author", "receiver"])[["records", "used"]].sum()
-    edges = []
-    for author, receiver in permutations(totals.index, 2):
+    edges, verb = [], "received" if sent.empty else "sent"
+    for author, receiver in permutations(names, 2):
         if (author, receiver) in sent.index:
             records, used = sent.loc[(author, receiver), ["records", "used"]]
         elif sent.empty and len(totals) == 2:  # of two, the other one sent it
@@ -116,7 +117,7 @@ def _network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains: pd.D
             records, used = math.nan, math.nan
         else:
             continue
-        label = f"{records:,.0f} sent, {used / records:.0%} used" if records > 0 else ""
+        label = f"{records:,.0f} {verb}, {used / records:.0%} used" if records > 0 else ""
         edges.append({"author": author, "receiver": receiver, "used": used, "label": label})
     if sent.empty and len(totals) > 2:
         shares = totals["used"] / totals["received"]

@@ -52,10 +52,11 @@ def draw(store: Store, suite: str) -> None:
         unfinished(store, suite, "Two regimes must have finished before they can be compared.")
         return
     means = seeds[seeds["policy"] == MEAN].groupby("regime")["accuracy"].mean()
-    best = str(means.idxmax()) if len(means) else regimes[-1]
     baseline = next(iter(seeds["baseline"].dropna().mode()), regimes[0])
+    best = str(means.idxmax()) if len(means) else baseline
+    best = best if best != baseline else next(r for r in reversed(regimes) if r != baseline)
     with st.container(horizontal=True, gap="small"):
-        ours = choose("Regime", regimes, "a", best if best != baseline else regimes[-1], width=170)
+        ours = choose("Regime", regimes, "a", best, width=170)
         theirs = choose("against", regimes, "b", baseline, width=170)
         metric = choose("Metric", list(dict.fromkeys(seeds["metric"])), "metric", width=120)
         task = choose("Benchmark", list(dict.fromkeys(seeds["task"])), "task", width=140)
@@ -70,8 +71,8 @@ def draw(store: Store, suite: str) -> None:
         empty("These two have no group and seed in common yet.")
         return
     wide = wide.assign(difference=wide[ours] - wide[theirs]).reset_index()
-    rows = [r for r in store.seeds(suite) if (r.metric, r.task) == (metric, task)]
-    found = pairing(rows, ours, theirs, margin)
+    rows = [r for r in store.seeds(suite) if r.metric == metric]
+    found = [pair for pair in pairing(rows, ours, theirs, margin) if pair.task == task]
     variants = {r.regime: r.variant for r in rows}
     questions = _by_question(store, suite, {name: variants[name] for name in (ours, theirs)}, metric, task)
     st.info(_sentence(found, questions, ours, theirs, margin), icon=":material/balance:")

@@ -8,13 +8,13 @@ import pandas as pd
 import streamlit as st
 
 from leaderboard import charts
-from leaderboard.data import Store
+from leaderboard.data import COUNTED, Store
 from leaderboard.frames import SPREAD, over_seeds
 from leaderboard.page import Page, choose, choose_some, downloads, draw_figure, empty, escaped
 
 
 class Measure(NamedTuple):
-    """A column of `steps` (SQL), its meaning, its value where peers sent nothing."""
+    """A column of `steps` (SQL), its meaning, its value where no peer answer was let in and none was measured."""
 
     sql: str
     meaning: str
@@ -87,14 +87,14 @@ _PER_CELL = {name: Measure(f"avg({m.sql})", m.meaning, m.without_peers) for name
     )
 }
 
-_CELLS = """
+_CELLS = f"""
 SELECT c.group_name AS "group", c.regime, c.seed, t.policy, x, y FROM current_cells c JOIN (
-    SELECT suite, cell, policy, {x} AS x, {y} AS y FROM steps WHERE suite = $1 GROUP BY suite, cell, policy
-) t USING (suite, cell) WHERE c.suite = $1 AND c.kind = 'cell'
+    SELECT suite, cell, policy, {{x}} AS x, {{y}} AS y FROM steps WHERE suite = $1 GROUP BY suite, cell, policy
+) t USING (suite, cell) WHERE c.suite = $1 AND {COUNTED}
 """
-_STEPS = """
-SELECT c.group_name AS "group", c.regime, c.seed, t.step AS steps, {value} AS y
-FROM current_cells c JOIN steps t USING (suite, cell) WHERE c.suite = ? AND c.kind = 'cell' AND y IS NOT NULL
+_STEPS = f"""
+SELECT c.group_name AS "group", c.regime, c.seed, t.step AS steps, {{value}} AS y
+FROM current_cells c JOIN steps t USING (suite, cell) WHERE c.suite = ? AND {COUNTED} AND y IS NOT NULL
 """
 
 
@@ -149,7 +149,8 @@ def draw(store: Store, suite: str) -> None:
 def _of_cell(name: str) -> str:
     measure = _PER_CELL[name]
     known = measure.without_peers
-    return measure.sql if known is None else f"CASE WHEN sum(peer_received) = 0 THEN {known} ELSE {measure.sql} END"
+    alone = f"CASE WHEN sum(peer_received) = 0 THEN {known} END"
+    return measure.sql if known is None else f"coalesce({measure.sql}, {alone})"
 
 
 PAGE = Page(

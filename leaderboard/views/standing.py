@@ -29,10 +29,13 @@ _SORTS = ("mean gain", "cost", "name")
 
 
 def draw(store: Store, suite: str) -> None:
-    if store.board("published").settings:
+    if store.board("all").settings:
         _draw_board(store)
     else:
-        empty("No suite has two regimes to compare yet.", "harness run quickstart")
+        empty(
+            "No suite compares regimes on different models, without bad peers and over a plain baseline, yet.",
+            "harness run quickstart",
+        )
     st.header("Suites")
     st.markdown(
         "\n".join(f"- [{escaped(s.name)}]({_address(s.name)}) {escaped(s.title)}" for s in store.suites().itertuples())
@@ -40,9 +43,7 @@ def draw(store: Store, suite: str) -> None:
 
 
 def _draw_board(store: Store) -> None:
-    published, tuned = store.board("published"), store.board("tuned")
-    first, *rest = answer(published, tuned)
-    st.markdown("\n".join([f"**{escaped(first)}**", "", *(f"- {escaped(said, 2000)}" for said in rest)]))
+    top = st.container()
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         asked = st.segmented_control(
             "Settings",
@@ -55,6 +56,10 @@ def _draw_board(store: Store) -> None:
         )
         sort = choose("Sort by", _SORTS, "by", width=140)
         margin = choose_margin()
+    published, tuned = store.board("published", margin), store.board("tuned", margin)
+    if published.settings or tuned.settings:
+        first, *rest = answer(published, tuned)
+        top.markdown("\n".join([f"**{escaped(first)}**", "", *(f"- {escaped(said, 2000)}" for said in rest)]))
     found = store.board(cast(Settings, asked), margin)
     st.caption(_legend(margin))
     if found.settings:
@@ -62,8 +67,10 @@ def _draw_board(store: Store) -> None:
         looks = {"KINDS": KINDS, "SIGNS": SIGNS, "COLOURS": COLOURS, "counted": COUNTED, "points": POINTS}
         values = {"settings": found.settings, "rows": _sorted(found, sort), "summaries": store.summaries()}
         st.html(filled("standing.html.tmpl", margin=margin, **values, **looks, **ways))
-    else:
+    elif asked == "tuned":
         empty("No suite has searched settings yet.", "harness run tuned_small")
+    else:
+        empty("No suite compares regimes as published on different models yet.", "harness run quickstart")
 
 
 def _address(suite: str) -> str:
@@ -74,7 +81,7 @@ def _legend(margin: float) -> str:
     marks = ", ".join(f"{SIGNS[v]} {verdict_mark(v, margin)}" for v in (GAINS, LOSES, EQUIVALENT, INCONCLUSIVE))
     return escaped(
         f"{marks}. Bars: 95 % interval of the gain over independent training with the same rollouts, over seeds (Student t), "
-        f"corrected for all that its suite compares where the verdict is gains or loses. Axis: ±{100 * _AXIS:g} points.",
+        f"corrected for all that its suite compares unless the verdict is no effect. Axis: ±{100 * _AXIS:g} points.",
         2000,
     )
 
@@ -83,7 +90,7 @@ def _sorted(board: Board, by: str) -> list[Standing]:
     rows = list(board.standings)
     if by == "name":
         return sorted(rows, key=lambda row: row.regime)
-    return sorted(rows, key=lambda row: row.cost or 0.0) if by == "cost" else rows
+    return sorted(rows, key=lambda row: (row.cost is None, row.cost or 0.0)) if by == "cost" else rows
 
 
 def _place(gain: float) -> float:
