@@ -42,7 +42,7 @@ def search_space(suite: Suite, variant: Variant) -> dict[str, Space]:
         space = common[name].around(now[COMMON + name])
         if name == "rollouts":
             answers = training.prompts * training.rollouts
-            own = any(p.rollouts for g in tune_of(suite).groups for p in g.policies)
+            own = any(p.rollouts for g in (*suite.groups, *tune_of(suite).groups) for p in g.policies)
             values = [v for v in space.values if v >= 2 and answers % v == 0] if isinstance(space, Choice) else []
             if own or len(values) < 2:
                 continue
@@ -69,7 +69,8 @@ def published(suite: Suite, variant: Variant) -> dict[str, Any]:
 def with_settings(suite: Suite, variant: Variant, name: str, settings: Chosen, steps: int) -> Variant:
     """The answers a step stay as many, however many a prompt."""
     before = suite.training_of(variant)
-    own: dict[str, Any] = {key.removeprefix(COMMON): v for key, v in settings.items() if key.startswith(COMMON)}
+    own: dict[str, Any] = variant.training.model_dump(exclude_none=True) if variant.training else {}
+    own |= {key.removeprefix(COMMON): v for key, v in settings.items() if key.startswith(COMMON)}
     if "rollouts" in own:
         own["prompts"] = before.prompts * before.rollouts // own["rollouts"]
     own["steps"] = steps
@@ -163,7 +164,8 @@ def foreseen(suite: Suite) -> list[Suite]:
 
 
 def check_variants(suite: Suite, source: str) -> None:
-    """Raises SuiteError where a derived name is taken or too long, or a variant takes steps of its own."""
+    """Raises SuiteError where a derived name is taken or too long, a variant takes steps of its own, or an option cannot be
+    tuned."""
     names = {v.name for v in suite.regimes}
     for i, variant in enumerate(suite.regimes):
         name, problem = variant.name, "with `tune` all variants take the same steps"
@@ -177,6 +179,10 @@ def check_variants(suite: Suite, source: str) -> None:
             raise SuiteError(
                 source, f"regimes[{i}].name", "too long for the names of its trials (51 characters at most)"
             )
+        try:
+            search_space(suite, variant)
+        except ValueError as error:
+            raise SuiteError(source, f"regimes[{i}]", f"cannot be tuned: {error}") from None
     if len(suite.name) > LONGEST - len("-tuning"):
         raise SuiteError(source, "name", "too long for a suite with `tune` (57 characters at most)")
 

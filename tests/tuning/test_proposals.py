@@ -99,6 +99,22 @@ def test_every_trial_has_the_step_s_number_of_answers(suite):
     assert with_settings(suite, variant, "sgt.0", published(suite, variant), 20).training is None
 
 
+@pytest.mark.parametrize("group", ["groups", "tune.groups"])
+def test_where_a_policy_has_rollouts_of_its_own_they_are_not_searched(group):
+    suite = load("tuned_small", [f"{group}[0].policies[0].rollouts=8"])
+    assert "training.rollouts" not in search_space(suite, suite.regimes[0])
+
+
+def test_what_a_variant_trains_otherwise_stays_in_its_trials():
+    changes = ["regimes[3]={regime: hacpo, training: {updates: 4, kl: 0.01}}", "tune.training=[learning_rate]"]
+    suite = rules.validate(load("tuned_small", changes), "tuned_small")
+    variant = suite.regimes[3]
+    for rate in (suite.training.learning_rate, 5e-4):
+        settings = {**published(suite, variant), "training.learning_rate": rate}
+        training = suite.training_of(with_settings(suite, variant, "hacpo.1", settings, 20))
+        assert (training.updates, training.kl, training.learning_rate) == (4, 0.01, rate)
+
+
 def test_a_value_outside_its_range_widens_it():
     raw = load("tuned_small", ["regimes[2]={regime: sgt, lambda: 9.0}", "training.kl=0.5"])
     suite = rules.validate(raw, "tuned_small")
@@ -155,8 +171,9 @@ def test_whose_tuned_copy_a_name_is(name, of):
     assert tuned_from(name, ["independent", "sgt"]) == of
 
 
-def test_names_that_are_taken_or_too_long():
+def test_names_that_are_taken_or_too_long_and_options_that_no_range_holds():
     for regime, says in (("{regime: sgt, name: independent-tuned}", "is the name of its tuned copy"),
-                         ("{regime: sgt, name: " + "x" * 60 + "}", "too long")):  # fmt: skip
+                         ("{regime: sgt, name: " + "x" * 60 + "}", "too long"),
+                         ("{regime: sgt, lambda: 0}", "regimes\\[2\\]: cannot be tuned: a range on a log scale")):  # fmt: skip
         with pytest.raises(SuiteError, match=says):
             check_variants(load("tuned_small", [f"regimes[2]={regime}"]), str(Path("x.yaml")))
