@@ -15,10 +15,12 @@ from harness.errors import CheckpointError, ExchangeError
 from harness.exchange.misbehaviour import Sender
 from harness.exchange.wire import MAX_MESSAGE_BYTES, decode, encode
 from harness.experience.records import SHIPPED, Record, Refusal, Rollout, Scores
+from harness.phases import beat
 from harness.store.rows import ExchangeRow
 from harness.suite.schema import Defences, Edge, edges_of
 
 CEILING_SECONDS = 3600.0  # for runs that switch the deadline off
+BEAT_SECONDS = 5.0
 MEMORY_STEPS = 64  # remembered where the staleness limit is switched off
 
 
@@ -316,7 +318,8 @@ class Exchange:
             if not awaited or left <= 0:
                 gate.absent = (gate.absent | set(missing)) - done
                 return deliveries, missing
-            arrived = self._take(receiver, left)
+            arrived = self._take(receiver, min(left, BEAT_SECONDS))
+            beat()  # waiting for a peer is no silence
 
     def state(self) -> bytes:
         """The receivers' memory between steps, without messages under way."""

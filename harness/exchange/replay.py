@@ -7,7 +7,6 @@ last digest.
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ import msgspec
 
 from harness.errors import StoreError
 from harness.exchange.exchange import Exchange
-from harness.files import TEMPORARY, disk_errors
+from harness.files import disk_errors, replace_atomic
 from harness.reading import open_regular
 from harness.suite.seeds import generator
 
@@ -39,7 +38,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 class ReplayWriter:
     """Appends to `path` behind step `resume`; -1 begins anew. Raises StoreError if the frames to keep are damaged,
-    DiskFullError."""
+    DiskFullError, FencedError."""
 
     def __init__(self, path: Path, resume: int = -1) -> None:
         self.path = path
@@ -55,14 +54,16 @@ class ReplayWriter:
                         if frame.step > resume:
                             break
                         end, self._digest = end_of, digest
-            # a new file: a start of the cell that wakes up late writes on in the old one
-            new = path.with_name(f"{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
+
+        def fill(new: Path) -> None:
             if end:
                 shutil.copyfile(path, new)
             self._file = new.open("r+b" if end else "w+b")
             self._file.truncate(end)
             self._file.seek(end)
-            os.replace(new, path)
+            os.fsync(self._file.fileno())
+
+        replace_atomic(path, fill)  # a start of the cell that wakes up late writes on in the old file
 
     def record(self, step: int, author: str, messages: Sequence[bytes]) -> None:
         """Store what no other receiver has stored yet. Thread-safe."""

@@ -82,7 +82,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown
     author: Name
     version: Count
     step: Count
-    prompt_id: Name
+    prompt_id: Annotated[str, Meta(min_length=1, max_length=200)]
 
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> Sequence[Self]:

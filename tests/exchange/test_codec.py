@@ -50,7 +50,9 @@ def test_rollout_survives_the_way(record: Rollout) -> None:
     assert decode(encode(record)) == record
 
 
-@pytest.mark.parametrize("record", [success(text="≈ 😀\u0000"), value(), value(count=3, right=3)])
+@pytest.mark.parametrize(
+    "record", [success(text="≈ 😀\u0000"), success(prompt="é" * 200), value(), value(count=3, right=3)]
+)
 def test_other_records_survive_the_way(record: Record) -> None:
     assert decode(encode(record)) == record
     text = TextRollout(**{k: v for k, v in PLAIN.items() if k != "type"}, finished=False, reward=1.0)

@@ -15,6 +15,7 @@ from exchange_records import PROMPTS, rollout, shuffled, step_records, success, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness import phases
 from harness.errors import CheckpointError
 from harness.exchange import exchange as see
 from harness.exchange.exchange import Collected, Delivery, Exchange, Quotas
@@ -183,6 +184,13 @@ def test_without_the_deadline_the_ceiling_holds(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(see, "CEILING_SECONDS", 0.1)
     for exchange in (pair(defences=Defences(deadline=False)), pair(deadline=9.0)):
         assert 0.1 <= exchange.collect("b", 0, PROMPTS).waited < 5
+
+
+def test_waiting_for_a_peer_is_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(see, "BEAT_SECONDS", 0.02)
+    before = phases.beats()
+    assert pair(deadline=0.2).collect("b", 0, PROMPTS).waited >= 0.2
+    assert phases.beats() - before >= 2
 
 
 def test_collect_waits_for_those_who_are_slow_and_nothing_to_say_is_not_silence() -> None:
