@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +41,12 @@ def write(folder: Path, policy: str, version: int, fill: Callable[[Path], None])
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
     try:
-        fill(new)
+        try:
+            fill(new)
+        except Exception as error:  # safetensors and tokenizers give the system's error in words alone
+            if not isinstance(error, OSError) and (code := re.search(r"\(os error (\d+)\)", str(error))):
+                raise OSError(int(code[1]), os.strerror(int(code[1])), str(folder)) from error
+            raise
         seal = Seal(1, policy, version, {path.name: _digest(path) for path in sorted(new.iterdir())})
         (new / SEAL).write_bytes(_sealed(seal))
         for path in new.iterdir():
