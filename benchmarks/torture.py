@@ -110,7 +110,7 @@ def check_costs(results: Path, used: float) -> None:
         "an evaluation's costs are not what it sampled": """
             SELECT * FROM (SELECT cell, policy, count(*) AS n, sum(tokens) AS tokens FROM samples GROUP BY ALL) s
             FULL JOIN (SELECT cell, policy, attempt, count(*) AS times, sum(rollouts) AS rollouts, sum(tokens) AS counted
-                FROM costs WHERE phase = 'evaluate' GROUP BY ALL) c USING (cell, policy)
+                FROM costs WHERE phase = 'evaluate' AND rollouts > 0 GROUP BY ALL) c USING (cell, policy)
             WHERE (s.n = c.rollouts AND s.tokens = c.counted AND c.times = 1) IS NOT TRUE""",
         "the ledger has more CPU-seconds than the processes used": f"""
             SELECT sum(cpu_seconds) AS ledger, {used} AS used FROM costs HAVING ledger > used""",

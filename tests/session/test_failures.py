@@ -6,14 +6,20 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from running import harness, installed, ok, run
 
 from harness.engines.embedded.warmup import SHIPPED
-from harness.errors import Fault, TrainingError
+from harness.errors import Fault, TrainingError, VerificationError
+from harness.session.cell import cell as training
 from harness.session.cell import log as logs
+from harness.session.cell import resume_point
+from harness.session.cell.cell import Run
 from harness.session.cell.health import Watch, check_loss, check_trained
+from harness.session.cell.resume_point import Best
+from harness.session.suite.prepare import prepare
 from harness.store.diagnosis import diagnose, summary
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import read_manifest
@@ -254,6 +260,42 @@ def test_bad_luck_is_no_collapse(tmp_path: Path) -> None:
             check_loss("a", 3, loss)
         assert caught.value.fault is fault
     check_loss("a", 3, -50.0)
+
+
+def resumed(folder: Path, monkeypatch: pytest.MonkeyPatch, best: dict[str, Best], *changes: str) -> Run:
+    """A cell without policies that has gone on from the checkpoint of its last step."""
+    state = SimpleNamespace(exchange=None, best=best)
+    monkeypatch.setattr(resume_point, "latest", lambda _: (2, folder))
+    monkeypatch.setattr(resume_point, "restore", lambda *_: state)
+    nothing = SimpleNamespace(restore=lambda _: None, close=lambda: None)
+    monkeypatch.setattr(training, "CellExchange", lambda *_: nothing)
+    one = prepare("quickstart", folder, overrides=["training.steps=2", *changes]).cells[0]
+    backend = SimpleNamespace(side_by_side=False)
+    run = Run(one, folder, backend, [], Journal(folder), None, 2, lambda *_: None, lambda: False)  # type: ignore[arg-type]
+    run._train(SimpleNamespace(count=lambda _: None))  # type: ignore[arg-type]
+    return run
+
+
+def test_invalid_verdicts_before_a_checkpoint_count_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path)
+    for at, invalid in ((1, 2), (2, 2), (3, 60)):
+        journal.append(StepRow(policy="a", step=at, answers=40, rollouts=50, invalid=invalid))
+        journal.commit(at)
+    resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0.05")._count_invalid([])
+    with pytest.raises(VerificationError, match="4 of 100 verdicts are invalid"):
+        resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0.03")._count_invalid([])
+
+
+def test_a_cell_that_did_not_keep_its_best_weights_so_far_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    resumed(tmp_path, monkeypatch, {}, "keep=last")
+    resumed(tmp_path, monkeypatch, {"a": Best(2, 0.5)}, "keep=best")
+    assert not caplog.records
+    resumed(tmp_path, monkeypatch, {}, "keep=best")
+    assert [r.message for r in caplog.records] == [
+        "keep: best counts from step 2 on: until then this cell had another `keep`"
+    ]
 
 
 def sums(**counts: int) -> Sums:

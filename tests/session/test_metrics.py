@@ -291,3 +291,4 @@ def test_divergence_per_token() -> None:
     by_hand = [0.5 - 1 - np.log(0.5), 2 - 1 - np.log(2.0), 0.0]
     assert k3(old, new) == pytest.approx(np.mean(by_hand), rel=1e-6)
     assert np.isnan(k3([np.zeros(0)], [np.zeros(0)]))
+    assert np.isnan(k3([], []))

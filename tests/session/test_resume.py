@@ -25,6 +25,7 @@ from harness.errors import StoreError
 from harness.phases import Interrupted
 from harness.session.cell import cell as training
 from harness.session.cell import resume_point
+from harness.session.cell.exchanges import ExchangeState
 from harness.session.suite.prepare import Prepared, prepare
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, PolicyEntry, read_manifest, read_suite, write_manifest
@@ -208,6 +209,13 @@ def test_where_flock_fails_a_run_works_and_a_killed_one_goes_on(suite_file: Path
     code, _, err = harness(*command, env=env)
     assert code == 0, err
     assert (results / "harness.duckdb").exists()
+
+
+def test_a_checkpoint_with_many_messages_held_back_is_read_again(tmp_path: Path) -> None:
+    state = ExchangeState(b"", {"stale": bytes(50 << 20)})
+    place = resume_point.save(tmp_path, "k", 1, [], state)
+    assert (place / resume_point.SESSION).stat().st_size > 64 << 20
+    assert resume_point.restore(place, "k", []).exchange == state
 
 
 def test_every_altered_byte_of_a_manifest_is_noticed(tmp_path: Path) -> None:

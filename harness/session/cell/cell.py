@@ -41,7 +41,7 @@ from harness.session.cell.questions import (
 )
 from harness.session.policy import base_folder
 from harness.store.journal import Journal, read_journal
-from harness.store.rows import CurveRow, Row, StepRow, TermRow, TraceRow
+from harness.store.rows import CurveRow, SampleRow, StepRow, TermRow, TraceRow
 from harness.suite.cells import Cell
 from harness.suite.seeds import derive_many, generator
 from harness.verification.verifier import Verifier
@@ -80,12 +80,11 @@ def run_cell(
         clock = Clock(partial(engines.cpu_seconds, policy.name), engine.gpus, policy.name)
         return Learner(policy, engine, regime, cell.rollouts(index), folders[policy.name], clock)
 
-    def evaluated(learner: Learner) -> list[Row]:
+    def evaluated(learner: Learner) -> list[SampleRow]:
         halt()
         with learner.clock.phase("evaluate"):  # equal seeds in every regime: answers are paired
             steps, seed = cell.training.steps, cell.seed
-            rows = sample_rows(learner.engine, cell.evaluation, learner.policy, steps, seed, verifier)
-        return [*rows, *cost_rows(attempt, learner.name, learner.clock, rows)]
+            return sample_rows(learner.engine, cell.evaluation, learner.policy, steps, seed, verifier)
 
     with open_backend(cell.engine, options, cell.training.temperature) as engines:
         learners = engines.each(opened, range(len(policies)))
@@ -98,8 +97,8 @@ def run_cell(
                 trained = scored_as(cell.training.task, verifier)
                 Run(cell, folder, engines, learners, journal, trained, attempt, observe, stopped).to_the_end()
                 check_trained(folder)
-                for rows in engines.each(evaluated, learners):
-                    journal.append(rows)
+                for learner, rows in zip(learners, engines.each(evaluated, learners), strict=True):
+                    journal.append([*rows, *cost_rows(attempt, learner.name, learner.clock, rows)])
                 journal.commit(cell.training.steps + 1)
         except Exception:
             for learner in learners:  # costs and rows up to there
@@ -180,6 +179,11 @@ class Run:
             state = resume_point.restore(found[1], cell.key, self.learners)
             self.exchange.restore(state.exchange)
             self.best = state.best
+            if cell.keep == "best" and not self.best:
+                words = "keep: best counts from step %d on: until then this cell had another `keep`"
+                log.warning(words, done, extra={"topic": f"{cell.group.name}/keep"})
+            if (rows := read_journal(self.folder).tables.get("steps")) is not None:
+                self._answers, self._invalid = (sum(rows[name].to_pylist()) for name in ("rollouts", "invalid"))
             resume_point.keep_best(self.folder, self.best)
         training.count(done)
         self.observe(done, steps, "")

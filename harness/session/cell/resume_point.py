@@ -19,7 +19,7 @@ from harness.store.manifest import read_sealed, sealed
 from harness.suite.schema import Keep
 
 FINAL, SESSION = "checkpoint", "session.json"
-MAX_BYTES = 64 << 20
+MAX_BYTES = 1 << 30
 _RESUME = "resume"
 _BEST = "best"
 _STEP = re.compile(r"step-(\d{8})")

@@ -132,6 +132,8 @@ def term_rows(policy: str, step: int, report: UpdateReport) -> list[TermRow]:
 
 def k3(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> float:
     """Mean of exp(new - old) - 1 - (new - old) over tokens: KL(old || new) from samples of old, nats per token."""
+    if not old:
+        return NAN
     difference = np.concatenate(new).astype(np.float64) - np.concatenate(old).astype(np.float64)
     return float((np.expm1(difference) - difference).mean()) if difference.size else NAN
 
