@@ -14,7 +14,8 @@ import pytest
 from harness import phases
 from harness.engines.backend import read_options
 from harness.engines.openrlhf.plugin import Settings
-from harness.errors import Fault, HarnessError, UsageError
+from harness.errors import DiskFullError, Fault, HarnessError, StoreError, UsageError
+from harness.session.cell import cell as training
 from harness.session.cell.cell import run_cell
 from harness.session.cell.learners import Clock
 from harness.session.cell.manifests import manifest_of, mark
@@ -25,7 +26,10 @@ from harness.session.driver.progress import Reporter, watched
 from harness.session.suite.lock import locked
 from harness.session.suite.planning import place_of, plan_for
 from harness.session.suite.prepare import Prepared, prepare
+from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest
+from harness.store.rows import SampleRow
+from harness.suite.schema import Policy
 from harness.verification.verifier import Verifier
 
 DEAD = "the worker process was ended with code 1 (ImportError: a library)"
@@ -103,6 +107,31 @@ def test_a_worker_that_dies_before_it_begins_takes_only_its_job_with_it(
     if twice:
         found = read_manifest(prepared.folder / cells[dies])
         assert (found.state, found.fault, found.reason) == ("failed", Fault.KILLED, DEAD)
+
+
+@pytest.mark.parametrize("error", [StoreError("not ours"), DiskFullError("no room")])
+def test_a_folder_that_cannot_be_written_ends_no_other_cell(
+    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: HarnessError
+) -> None:
+    def refused(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(matrix, "mark", refused)
+    prepared = prepare(str(suite_file), tmp_path, overrides=["regimes=[independent, hacpo]"])
+    fails, other = sorted(cell.label for cell in prepared.cells)
+    fates: dict[str, list[str | None]] = {"base pair/a": ["done"], "base pair/b": ["done"], other: ["done"]}
+    summary, _ = driven(prepared, {**fates, fails: ["failed", "failed"]}, monkeypatch)
+    disk = str(error) if isinstance(error, DiskFullError) else ""
+    assert (summary.done, summary.failed, summary.disk) == (1, {fails: "no room"}, disk)
+
+
+def test_a_line_that_a_killed_worker_cut_off_is_its_last() -> None:
+    worker, inbox = object.__new__(WorkerProcess), matrix.Inbox()
+    line = encoder.encode(Alive("training")) + b"\n"
+    worker.process = SimpleNamespace(stdout=[line, line[:9]], wait=lambda: -9)  # type: ignore[assignment]
+    worker.begun = False
+    worker._listen(inbox)
+    assert [inbox.get_nowait()[1] for _ in range(2)] == [Alive("training"), None]
 
 
 def test_silence_is_counted_while_the_driver_is_awake_and_a_job_is_being_done(
@@ -305,6 +334,24 @@ def test_the_phases_of_a_cell_have_names_and_a_start_tells_where_it_begins(
     at = [next(i for i, line in enumerate(said) if line.startswith(words)) for words in named]
     assert at == sorted(at)
     assert start(stop=False) == [], "what was evaluated is not trained again"
+
+
+def test_an_evaluation_s_costs_stay_where_the_next_policy_s_is_stopped(
+    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluated(_engine: object, _evaluation: object, policy: Policy, *_: object) -> list[SampleRow]:
+        if policy.name == "b":
+            raise phases.Interrupted
+        return []
+
+    monkeypatch.setattr(training, "sample_rows", evaluated)
+    overrides = ["regimes=[independent]", "training.steps=0", "evaluation.curve_every=0"]
+    prepared = prepare(str(suite_file), tmp_path, overrides=overrides)
+    folder = prepared.folder / prepared.cells[0].key
+    with Verifier(workers=1) as verifier, pytest.raises(phases.Interrupted):
+        run_cell(prepared.cells[0], folder, verifier, lambda *_: None, lambda: False)
+    costs = read_journal(folder).tables["costs"].to_pylist()
+    assert [row["policy"] for row in costs if row["phase"] == "evaluate"] == ["a", "b"]
 
 
 def reporter(bases: int, cells: int, steps: int, **at: float) -> Reporter:

@@ -15,7 +15,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
+from harness.engines import checkpoint
 from harness.errors import DiskFullError, FencedError, StoreError, UsageError
 from harness.exchange.replay import ReplaySource, ReplayWriter
 from harness.files import disk_errors, guarded, lock
@@ -90,6 +92,19 @@ def test_a_full_disk_is_one_thing(code: int, kind: type[Exception], tmp_path: Pa
         raise OSError(code, os.strerror(code))
 
 
+def test_a_disk_that_fills_up_while_weights_are_written(tmp_path: Path) -> None:
+    def fill(words: str, new: Path) -> None:
+        (new / "model.safetensors").write_bytes(b"half")
+        raise SafetensorError(words)
+
+    full = "Error while serializing: I/O error: File too large (os error 27)"
+    with pytest.raises(DiskFullError, match=os.strerror(errno.EFBIG)), disk_errors(tmp_path):
+        checkpoint.write(tmp_path / "a", "a", 1, partial(fill, full))
+    with pytest.raises(SafetensorError, match="no tensor"):
+        checkpoint.write(tmp_path / "a", "a", 1, partial(fill, "no tensor"))
+    assert not [*tmp_path.iterdir()]
+
+
 def test_disjoint_keys_go_on_side_by_side_and_a_common_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +137,14 @@ def test_another_machines_claim_holds_for_its_lease(
     with holder(program), pytest.raises(UsageError, match="process 1 on far"), locked(tmp_path, {"a"}):
         pass
     assert file.exists(), "it renews its claim"
+
+
+def test_a_claim_is_as_old_as_the_file_system_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with locked(tmp_path, {"b"}) as claim:
+        foreign(tmp_path, 0.0, "a")
+        late = time.time() + 10 * claims.LEASE_SECONDS
+        monkeypatch.setattr(claims.time, "time", lambda: late)
+        assert holding(tmp_path, claim) == {"a", "b"}
 
 
 RACE = """
@@ -171,6 +194,7 @@ def test_nothing_that_is_kept_can_be_written_by_a_run_whose_cell_was_taken_over(
             lambda: journal.commit(2), journal.compact, lambda: journal.rewind(0), lambda: Journal(cell),
             lambda: mark(cell, manifest, "done"), lambda: resume_point.save(cell, "a", 2, [], nobody),
             lambda: resume_point.finish(cell, 1), lambda: resume_point.settle(cell, "none"),
+            lambda: ReplayWriter(cell / "exchange.replay", 1),
         ]  # fmt: skip
         for write in writers:
             with pytest.raises(FencedError, match=f"taken over by process 1 on far; process {os.getpid()} on"):

@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+import msgspec
+
 from harness.allocation.inventory import VISIBLE, Inventory, visible
 from harness.allocation.planner import Plan, Request, Scheduler
 from harness.engines.catalogue import backend_of
 from harness.engines.embedded import numerics
-from harness.errors import Fault, HarnessError
+from harness.errors import DiskFullError, Fault, HarnessError, StoreError
 from harness.files import TEMPORARY, remove
 from harness.limits import LARGE_BLOCKS, ONE_THREAD
 from harness.session.cell.log import log_of, note, tail
@@ -85,7 +87,7 @@ def run_matrix(
     UsageError if another run has some of these cells, EngineError."""
     keys = prepared.keys()
     with locked(prepared.folder, keys) as claim:
-        theirs = holding(prepared.folder) - keys
+        theirs = holding(prepared.folder, claim) - keys
         for manifest in prepared.folder.glob("*/manifest.json"):
             if manifest.parent.name not in theirs:
                 interrupted(manifest.parent)  # left by a driver that was killed
@@ -137,7 +139,10 @@ class WorkerProcess:
     def _listen(self, inbox: Inbox) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            message = from_worker.decode(line)
+            try:
+                message = from_worker.decode(line)
+            except msgspec.DecodeError:  # cut off: it was killed
+                break
             self.begun |= isinstance(message, Said)
             inbox.put((self, message))
         self.process.wait()
@@ -353,7 +358,12 @@ class _Driver:
         self.summary.failed[job.id] = reason
         state, known, attempts = state_of(folder)
         if (state, known) != ("failed", reason):  # else the worker has said it
-            mark(folder, job.manifest(), "failed", reason, attempts, fault)
+            try:
+                mark(folder, job.manifest(), "failed", reason, attempts, fault)
+            except DiskFullError as error:
+                self.summary.disk = str(error)
+            except StoreError as error:  # the other cells go on
+                self.reporter.message(str(error))
             note(folder, f"failed: {reason}")
         for key, waiting in self.waits.items():
             if folder.name in waiting and key in self.requests:

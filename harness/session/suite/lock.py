@@ -100,9 +100,9 @@ def held(claim: Path, cell: Path) -> Iterator[None]:
         os.close(file)
 
 
-def holding(folder: Path) -> set[str]:
-    """The keys that living runs write."""
-    now = time.time()
+def holding(folder: Path, claim: Claim | None = None) -> set[str]:
+    """The keys that living runs write. claim: one's own, renewed by the file system's clock, which may not be ours."""
+    now = time.time() if claim is None else _renewed(claim.file)
     return {key for _, holder, renewed in _claims(folder) if holder.lives(now - renewed) for key in holder.keys}
 
 
