@@ -90,7 +90,17 @@ def run(
 ) -> None:
     """Run what is missing of a suite, resume what was cut off, and print the table."""
     part = Shard.parse(shard) if shard else None
-    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only, shard=part, online=True)
+    again = partial(prepare, suite, results, overrides=set_ or (), engine=engine, only=only, shard=part)
+    prepared = again(online=True)
+    if unknown_commits(prepared.suite) and prepared.looked().left():  # the hub was late; what is fetched tells
+        parts = [prepared]
+        if prepared.suite.tune is not None:
+            trials = foreseen(prepared.suite)[0]
+            parts.append(prepare_suite(trials, prepared.source, results, prepared.altered))
+        with watched("checking models, tokenizers and data"):
+            for each in parts:
+                rules.preflight(each.looked(), run=True)
+        prepared = again()
 
     def go(prepared: Prepared) -> RunSummary:
         check_place(prepared.folder)
@@ -391,9 +401,14 @@ def _check_evaluation(checkpoint: Path, tasks: list[str], backend: str, data_dir
 
     if backend not in get_args(Backend):
         raise UsageError(f"--backend {backend}: one of {', '.join(get_args(Backend))}")
+    names = list[str]()
     for name in tasks:
-        if not name.startswith("lm_eval:"):  # lm-eval knows its names
-            get_task(named(name)).documents(data_dir)
+        known = None if name.startswith("lm_eval:") else get_task(named(name))  # lm-eval knows its names
+        if known is not None:
+            known.documents(data_dir)
+        names.append(name if known is None else known.name)
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"--tasks: the task {twice[0]!r} occurs twice")
     if backend == "embedded":
         try:
             weight_files(checkpoint)

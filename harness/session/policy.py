@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +24,7 @@ from harness.cache import PRETRAINED, cache_folder, hub_cache, model_folder
 from harness.errors import DataError, DiskFullError, StoreError
 from harness.files import write_atomic
 from harness.reading import open_regular
-from harness.suite.schema import Policy, Stage0, Suite
+from harness.suite.schema import ModelGroup, Policy, Stage0, Suite
 
 if TYPE_CHECKING:
     from harness.engines.embedded.numerics import Numerics
@@ -187,8 +187,11 @@ def pinned(suite: Suite, online: bool) -> Suite:
         found = commit(policy.model, policy.revision or "main") if unpinned(policy) else None
         return policy.model_copy(update={"revision": found}) if found else policy
 
-    groups = [g.model_copy(update={"policies": [pin(p) for p in g.policies]}) for g in suite.groups]
-    return suite.model_copy(update={"groups": groups})
+    def pin_all(groups: Sequence[ModelGroup]) -> list[ModelGroup]:
+        return [g.model_copy(update={"policies": [pin(p) for p in g.policies]}) for g in groups]
+
+    tune = suite.tune and suite.tune.model_copy(update={"groups": pin_all(suite.tune.groups)})
+    return suite.model_copy(update={"groups": pin_all(suite.groups), "tune": tune})
 
 
 def identity_of(policy: Policy) -> str:

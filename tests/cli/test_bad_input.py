@@ -32,6 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "pair.txt").write_text("mine")
     (root / "ck").mkdir()
     (root / "ck" / "config.json").write_text('{"model_type": "llama"}')
+    for place in (root, root / "ck"):
+        (place / "t.jsonl").write_text('{"question": "1+1?", "answer": 2}')
     return root
 
 
@@ -90,6 +92,9 @@ REFUSED = [
     ("new-engine A", "'A' cannot name an engine"),
     ("eval ck --tasks nope", "'nope'"),
     ("eval ck --tasks no.jsonl", "no.jsonl"),
+    ("eval ck --tasks micro,micro", "--tasks: the task 'micro' occurs twice"),
+    ("eval ck --tasks t.jsonl,ck/t.jsonl:exact", "--tasks: the task 't' occurs twice"),
+    ("eval ck --tasks lm_eval:x,lm_eval:x", "--tasks: the task 'lm_eval:x' occurs twice"),
     ("eval ck --backend foo", "--backend foo: one of embedded, hf, vllm"),
     ("eval ck", "harness: ck: there are no weights (model.safetensors)\n"),
 ]

@@ -12,11 +12,13 @@ import huggingface_hub.constants
 import pytest
 
 from harness.allocation import inventory, shapes
+from harness.cli import running
+from harness.errors import UsageError
 from harness.learning import registry
 from harness.learning.regime import Regime
 from harness.session import policy as weights
 from harness.session.cell.manifests import manifest_of, mark
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import Prepared, prepare
 from harness.tasks import data
 from harness.versions import recorded
 
@@ -141,6 +143,39 @@ def test_the_hub_is_asked_by_run_alone_and_its_word_is_kept(tmp_path: Path, monk
     assert asked == ["maker/octo@main"]
     assert online.cells[0].key == later.cells[0].key
     assert later.cells[0].group.policies[0].revision == "c" * 40
+    overrides = ["tune.groups[0].policies=[{name: octo, model: maker/octo}]"]
+    (group,) = prepare("tuned_small", tmp_path / "results", overrides=overrides, online=True).suite.tune.groups
+    assert group.policies[0].revision == "c" * 40, "those of tuning too"
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_the_keys_of_a_run_are_those_after_its_download_where_the_hub_was_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tuned: bool
+) -> None:
+    """The next start knows the commit from the download; it would begin anew."""
+    file, ran = tmp_path / "hub.yaml", list[Prepared]()
+    file.write_text(HUB_SUITE)
+    name, overrides = str(file), list[str]()
+    if tuned:
+        pytest.importorskip("optuna", reason="the tune extra is not installed")
+        name, overrides = "tuned_small", ["tune.groups[0].policies=[{name: octo, model: maker/octo}]"]
+        overrides += ["regimes=[independent]", "tune.transfer=false"]
+
+    def downloads(prepared: Prepared, run: bool) -> list[str]:
+        if any(policy.model == "maker/octo" for group in prepared.suite.groups for policy in group.policies):
+            hub_ref(tmp_path, "d" * 40)
+        return []
+
+    def planned(prepared: Prepared, *_: object) -> None:
+        ran.append(prepared)
+        raise UsageError("far enough")
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(running.rules, "preflight", downloads)
+    monkeypatch.setattr(running, "check_feasible", planned)
+    with pytest.raises(UsageError, match="far enough"):
+        running.run(name, results=tmp_path / "results", set_=overrides)
+    assert {p.revision for cell in ran[0].cells for p in cell.group.policies} == {"d" * 40}
 
 
 def test_a_training_set_and_an_option(suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -354,7 +354,8 @@ def _which(policy: Policy) -> str:
 
 
 def unknown_commits(suite: Suite) -> list[str]:
-    models = dict.fromkeys(p.model for group in suite.groups for p in group.policies if unpinned(p))
+    groups = [*suite.groups, *(suite.tune.groups if suite.tune else [])]
+    models = dict.fromkeys(p.model for group in groups for p in group.policies if unpinned(p))
     return [f"{m}: neither a download nor the hub tells its commit; the one that is loaded is noted" for m in models]
 
 
