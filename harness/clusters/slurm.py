@@ -108,14 +108,16 @@ def job(
     suite, name = prepared.suite, prepared.suite.name
     parts = 0 if backend_of(suite.engine).clustered else min(slurm.shards or MOST_SHARDS, len(blocks(prepared.cells)))
     with suppress(SuiteError):  # without --set, where it is valid without
-        suite = pinned(rules.validate(load(prepared.source), prepared.source), online=True)
+        suite = rules.validate(load(prepared.source), prepared.source)
+        suite = pinned(rules.with_files(suite, prepared.source, overrides), online=True)
     text = yaml.safe_dump(suite.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     sets = [word for override in overrides for word in ("--set", override)]
     results = results.resolve()
     content = repr((text, options, sets, slurm, template, str(Path.cwd())))
     folder = results / name / "slurm" / hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
     harness = [sys.executable, "-m", "harness"]
-    run = [*harness, "run", str(folder / "suite.yaml"), "--results", str(results), *options, *sets]
+    beside = ["--models", str(Path(prepared.source).resolve().parent)]  # what the suite may name stays so
+    run = [*harness, "run", str(folder / "suite.yaml"), "--results", str(results), *beside, *options, *sets]
     values = {
         "DIRECTIVES": "\n".join(_directives(name, folder, slurm, parts)),
         "FOLDER": shlex.quote(str(Path.cwd())),

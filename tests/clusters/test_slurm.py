@@ -15,9 +15,18 @@ from running import harness
 
 from harness.clusters.slurm import SlurmOptions, job, read_template
 from harness.errors import UsageError
+from harness.session.suite import rules
 from harness.session.suite.prepare import Shard, prepare
 
 EVIL = 'x\'; touch hacked; echo $(touch hacked) `touch hacked` "$(touch hacked)" #'
+
+OWN = """
+name: own
+groups: [{{name: one, policies: [{{name: a, model: {model}}}]}}]
+regimes: [independent]
+seeds: [1]
+training: {{task: {{file: my.jsonl, held_out: 0.0}}}}
+"""
 
 
 def written(
@@ -86,6 +95,22 @@ def test_the_suite_beside_it_has_the_cells_of_the_one_that_was_named(tmp_path, o
     again = prepare(str(made.folder / "suite.yaml"), tmp_path, overrides=overrides)
     assert [c.key for c in again.every] == [c.key for c in prepared.every]
     assert (again.folder, again.altered, again.file()) == (prepared.folder, prepared.altered, prepared.file())
+
+
+def test_files_and_models_beside_a_suite_are_found_from_the_job_s_folder(tmp_path, monkeypatch):
+    for folder in ("lab", "lab/model", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "lab" / "my.jsonl").write_text('{"question": "1+1?", "answer": 2}')
+    (tmp_path / "lab" / "model" / "config.json").write_text("{}")
+    (tmp_path / "lab" / "own.yaml").write_text(OWN.format(model=tmp_path / "lab" / "model"))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "my.jsonl").write_text('{"question": "another", "answer": 3}')
+    prepared, made = written("../lab/own.yaml", tmp_path / "results")
+    made.write()
+    command = shlex.split(next(line for line in made.script.splitlines() if " --models " in line))
+    monkeypatch.setenv(rules.VARIABLE, command[command.index("--models") + 1])
+    again = prepare(str(made.folder / "suite.yaml"), tmp_path / "results")
+    assert [c.key for c in again.every] == [c.key for c in prepared.every]
 
 
 def test_nothing_of_an_option_is_run_by_the_shell(tmp_path):

@@ -123,7 +123,7 @@ def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
     for place, policy in _policies(suite):
         if policy.is_micro:
             _check_micro(policy, source, place)
-    suite = _with_starts(_with_files(suite, source, overrides), source)
+    suite = _with_starts(with_files(suite, source, overrides), source)
     tasks = {f"evaluation.tasks[{i}]": name for i, name in enumerate(suite.evaluation.tasks)}
     tasks["training.task"] = suite.training.task
     with at(source, "training.task"):
@@ -212,7 +212,9 @@ def with_policies(suite: Suite, change: Callable[[Policy, str], Policy]) -> Suit
     return suite.model_copy(update={"groups": groups})
 
 
-def _with_files(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
+def with_files(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
+    """With the places and digests of its files. Raises SuiteError."""
+
     def pin(task: str | FileTask, place: str) -> str | FileTask:
         if isinstance(task, FileTask):
             stated = any(task.file in setting.partition("=")[2] for setting in overrides)
