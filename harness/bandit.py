@@ -558,6 +558,10 @@ def run_bandit(name: str, results: Path) -> BanditReport:
             bandit = Bandit(
                 np.array(case.logits, dtype=float), np.array(case.rewards, dtype=float), case.rollouts, hint
             )
+            if not bandit.policy_gradient().any():
+                raise ValueError(
+                    "its policy gradient is 0: a right and a wrong answer are needed, each of some probability"
+                )
         except ValueError as error:
             raise SuiteError(str(source), f"bandits[{i}]", str(error)) from None
         for j, variant in enumerate(suite.regimes):

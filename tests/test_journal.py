@@ -18,6 +18,7 @@ from harness.errors import DiskFullError, StoreError
 from harness.session.single.rescoring import rescore_results
 from harness.store import journal
 from harness.store.journal import Journal, read_journal
+from harness.store.manifest import Manifest, write_manifest
 from harness.store.rows import CostRow, CurveRow, SampleRow, StepRow
 
 
@@ -140,6 +141,23 @@ def test_rescore_names_a_journal_that_it_cannot_read(tmp_path: Path) -> None:
     said = rescore_results(tmp_path).describe().splitlines()
     assert said[0].startswith("1 samples of 2 cells")
     assert said[-1] == f"not read: {part}: torn or altered (checksum); remove {folder} and run the suite again"
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "words"),
+    [([], "micro: 'list' object has no attribute 'get'"),
+     ({"tasks": [{"file": "x.jsonl", "name": "micro", "scorer": "theirs"}]}, "'theirs'")],
+)  # fmt: skip
+def test_rescore_leaves_out_what_others_settings_do_not_let_it_judge(
+    tmp_path: Path, evaluation: object, words: str
+) -> None:
+    theirs, _ = (write_rows(tmp_path, [sample(1)], name) for name in ("theirs", "good"))
+    write_manifest(theirs, Manifest(suite="s", key="theirs", group="g", config={"evaluation": evaluation}))
+    report = rescore_results(tmp_path)
+    assert [change.cell for change in report.changes] == ["good"]
+    (problem,) = report.problems
+    assert problem.startswith(f"{theirs}: micro: ")
+    assert words in problem
 
 
 WRITER = """

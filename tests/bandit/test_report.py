@@ -52,6 +52,7 @@ def test_points_facts_and_file(suite, tmp_path):
     ("old", "new", "place"),
     [
         ("rewards: [0, 0, 1]", "rewards: [0, 1]", "bandits\\[0\\]"),
+        ("rewards: [0, 0, 1]", "rewards: [0, 0, 0]", "bandits\\[0\\]: its policy gradient is 0"),
         ("rollouts: 2", "rollouts: 9", "bandits\\[0\\].rollouts"),
         ("[0.0, 0.2, 1.0]]", "[0.0, 0.2, 1.0], [0, 0, 0], [0, 0, 0]]", "outcomes are more than|bandits"),
         ("prp", "prq", "regimes\\[1\\].*did you mean 'prp'"),

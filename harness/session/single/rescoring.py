@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.errors import StoreError, UsageError
+from harness.errors import PluginError, StoreError, UsageError
 from harness.evaluation.metrics import Change, EvaluationSample, rescore
 from harness.scoring.catalogue import called
 from harness.store.journal import read_journal
@@ -36,7 +36,7 @@ class CellChange(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RescoreReport:
-    """problems: of journals that could not be read."""
+    """problems: of what could not be read or judged."""
 
     samples: int
     cells: int
@@ -72,7 +72,11 @@ def rescore_results(results: Path, suite: str | None = None, scorer: str | None 
             for task, asked in groupby(sorted(samples, key=lambda s: s.task), key=lambda s: s.task):
                 if scorer is None and task.startswith("lm_eval:"):
                     continue  # by lm-eval's own rules, on its own documents
-                judge = verifier.by(called(scorer or _scorer(folder, task)))
+                try:
+                    judge = verifier.by(called(scorer or _scorer(folder, task)))
+                except (PluginError, AttributeError, TypeError, ValueError) as error:  # of settings made elsewhere
+                    problems.append(f"{folder}: {task}: {' '.join(str(error).split())[:200]}")
+                    continue
                 found = rescore(list(asked), judge)
                 changes += [CellChange(folder.parent.name, folder.name, change) for change in found]
     return RescoreReport(count, len(folders), tuple(changes), tuple(problems))
