@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of this checkout, whichever is installed
 
 from harness.versions import PACKAGES, ROOT, TABLE, parse, syntax_of
 
