@@ -146,9 +146,11 @@ def _points(folder: Path, manifest: Manifest) -> Iterator[Point]:
             if value is not None:
                 yield Point(row["policy"], tag, step, float(value), at)
     if manifest.state == "done" and "samples" in tables:
-        samples = tables["samples"].select(["policy", "checkpoint_step", "task", "metric", "verdict"]).to_pandas()
+        columns = ["policy", "checkpoint_step", "task", "metric", "doc_id"]
+        samples = tables["samples"].select([*columns, "verdict"]).to_pandas()
         valid = samples[samples["verdict"] != "invalid"]
-        means = valid["verdict"].eq("right").groupby([valid[name] for name in samples.columns[:-1]]).mean()
+        questions = valid["verdict"].eq("right").groupby([valid[name] for name in columns]).mean()
+        means = questions.groupby(level=columns[:-1]).mean()  # of questions, as in tables
         for (policy, step, task, metric), value in means.items():
             yield Point(policy, f"evaluation/{task}/{metric}", int(step), float(value), at)
 

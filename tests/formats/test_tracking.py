@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from synthetic_results import REGIMES, write_results
 
 from harness.errors import StoreError
 from harness.formats.tracking import NewPoints, TensorBoard, Tracker, follow
-from harness.store.journal import Journal, read_journal
+from harness.store.journal import Journal, read_columns, read_journal, write_columns
 from harness.store.manifest import Manifest, read_manifest, write_manifest
 from harness.store.rows import StepRow
 
@@ -80,6 +81,21 @@ def test_a_tracker_is_told_once_what_is_new(results: Path, tmp_path: Path) -> No
     assert follow(results, "s", kept) > 0
     assert (kept.told[-1].since, kept.told[-1].renewed) == (0, 2)
     assert max(p.step for p in kept.told[-1].points) == 2
+
+
+def test_an_accuracy_is_the_mean_over_questions(results: Path, tmp_path: Path) -> None:
+    kept, cell = Kept(tmp_path / "runs"), a_cell(results)
+    (file,) = cell.glob("journal/*/samples-*")
+    data = read_columns(file)[1]
+    verdicts = {("micro-0", 0): "invalid", ("micro-0", 1): "right"}
+    said = [verdicts.get((row["doc_id"], row["repeat"]), "wrong") for row in data.to_pylist()]
+    place = data.schema.get_field_index("verdict")
+    file.unlink()
+    write_columns(file.parent, "samples", data.set_column(place, data.schema.field(place), pa.array(said)))
+    follow(results, "s", kept)
+    points = next(news for news in kept.told if news.manifest.key == cell.name).points
+    found = [point.value for point in points if (point.policy, point.tag) == ("a", "evaluation/micro/sampled")]
+    assert found == [0.25]  # one of four questions, though one of seven answers
 
 
 def track(results: Path, to: str) -> subprocess.CompletedProcess[str]:
