@@ -11,15 +11,27 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from running import ingested
-from synthetic_results import REGIMES, write_results
+from synthetic_results import REGIMES, write_cell, write_results
 
 from harness.errors import UsageError
 from harness.store.foreign import import_results
 from harness.store.ingest import ingest
 from harness.store.journal import Journal, read_journal, write_columns
-from harness.store.manifest import Manifest, PolicyEntry, read_manifest, write_manifest
+from harness.store.manifest import (
+    Manifest,
+    PolicyEntry,
+    Provenance,
+    Submission,
+    read_manifest,
+    read_suite,
+    write_manifest,
+    write_submission,
+    write_suite,
+)
 from harness.store.read import Snapshot
-from harness.store.rows import SCHEMAS, CostRow, SampleRow, StepRow, to_arrow
+from harness.store.remarks import missing
+from harness.store.rows import SCHEMAS, CostRow, ExchangeRow, SampleRow, StepRow, TraceRow, to_arrow
+from harness.store.standing import board
 from harness.store.table import show_rows, suites
 
 
@@ -194,6 +206,8 @@ BAD_NAMES: dict[str, Callable[[Manifest], Manifest]] = {
     "policies": lambda m: msgspec.structs.replace(m, policies=(*m.policies, PolicyEntry("..", "micro/llama"))),
     "attempts": lambda m: msgspec.structs.replace(m, attempts=1 << 64),
     "seed": lambda m: msgspec.structs.replace(m, seed=1 << 70),
+    "started": lambda m: msgspec.structs.replace(m, provenance=Provenance(started="noon", finished="2026-01-01")),
+    "finished": lambda m: msgspec.structs.replace(m, provenance=Provenance(started="2026-01-01")),
 }
 
 
@@ -209,6 +223,83 @@ def test_names_that_are_no_names_and_numbers_that_nothing_holds_are_refused(
     assert field in said
     assert report.cells == 12 - 1
     assert not problems(ours)
+
+
+def test_the_cells_that_count_are_those_that_count_for_their_lab(theirs: Path, ours: Path) -> None:
+    write_cell(theirs, "synthetic-small", "llama-qwen", ("old", "older"), REGIMES[0], 9, 4, 8, 2, ("micro",), 0)
+    assert import_results(theirs, ours, "b").cells == 12 + 1
+    target = ours / "synthetic-small@b"
+
+    def shown(results: Path, suite: str) -> list[tuple[object, ...]]:
+        with ingested(results) as snapshot:
+            return [(row.group, row.policy, row.regime, row.seeds, row.accuracy) for row in show_rows(snapshot, suite)]
+
+    assert shown(ours, target.name) == shown(theirs, "synthetic-small")
+    file = read_suite(theirs / "synthetic-small")
+    write_suite(theirs / "synthetic-small", msgspec.structs.replace(file, cells=(*file.cells[1:], "late")))
+    import_results(theirs, ours, "b")
+    assert read_suite(target).cells == (*file.cells, "late")
+    write_suite(target, msgspec.structs.replace(file, name=target.name, cells=()))  # as older imports have it
+    assert {"older", "qwen"} <= {policy for _, policy, *_ in shown(ours, target.name)}
+
+
+PAIR = {"name": "g", "policies": [{"name": "a", "model": "micro/llama"}, {"name": "b", "model": "micro/qwen"}]}
+CONFIGS: dict[str, tuple[dict[str, object], str]] = {
+    "empty parts": ({"config": {"regimes": [{}], "groups": [{}]}}, "suite.json: config: "),
+    "short parts": ({"config": {"name": "s", "groups": [PAIR], "regimes": ["independent"], "seeds": [1]}}, ""),
+    "many cells": ({"groups": ("g",) * 400, "seeds": (1,) * 300}, "suite.json: of more than 100,000 cells"),
+}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_suite_file_that_no_suite_gives_is_not_taken(theirs: Path, ours: Path, kind: str) -> None:
+    changed, words = CONFIGS[kind]
+    folder = theirs / "synthetic-small"
+    write_suite(folder, msgspec.structs.replace(read_suite(folder), **changed))
+    report = import_results(theirs, ours, "b")
+    assert (report.cells, [words in line for line in report.refused]) == (12, [True] * bool(words))
+    with ingested(ours) as snapshot:
+        assert board(snapshot).settings == ()
+        assert len(missing(snapshot, "synthetic-small@b")) < 100
+
+
+def test_a_checked_bundle_stays_alone(theirs: Path, ours: Path) -> None:
+    (ours / "synthetic-small@b").mkdir()
+    write_submission(ours / "synthetic-small@b", Submission(badge="re-scored", bundle="x.zip"))
+    with pytest.raises(UsageError, match=r"holds the checked bundle x\.zip; give another --origin"):
+        import_results(theirs, ours, "b")
+    assert import_results(theirs, ours, "b", "x.zip").cells == 12
+
+
+@pytest.mark.parametrize(("options", "taken"), [({"replay": {"file": "x"}}, 1), ({}, 0)])
+def test_authors_of_a_recording_are_no_policies_of_its_cell(
+    theirs: Path, ours: Path, options: dict[str, object], taken: int
+) -> None:
+    cell = cells(theirs)[0]
+    write_manifest(cell, msgspec.structs.replace(read_manifest(cell), options=options))
+    receiver = read_manifest(cell).policies[0].name
+    rows = [ExchangeRow(step=1, author=author, receiver=receiver) for author in ("recorded", "../recorded")]
+    write_columns(cell / "journal" / "compact-000001", "exchanges", to_arrow("exchanges", rows))
+    assert import_results(theirs, ours, "b").rows_refused == 2 - taken
+    found = read_journal(ours / "synthetic-small@b" / cell.name).tables.get("exchanges", pa.table({"author": []}))
+    assert found["author"].to_pylist() == ["recorded"][:taken]
+
+
+def test_a_trace_whose_tokens_are_absent_is_refused(theirs: Path, ours: Path) -> None:
+    cell = cells(theirs)[0]
+    named = dict.fromkeys(("author", "receiver"), read_manifest(cell).policies[0].name)
+    words = dict.fromkeys(("prompt_id", "prompt", "gold", "own_text", "peer_text"), "x")
+    row = TraceRow(step=1, **named, **words, own_verdict="", peer_verdict="")
+    data = to_arrow("traces", [row] * 4)
+    place = data.schema.get_field_index("source_pieces")
+    lists = pa.array([[1], None, [2, None], []], data.schema.field(place).type)
+    write_columns(
+        cell / "journal" / "compact-000001", "traces", data.set_column(place, data.schema.field(place), lists)
+    )
+    report = import_results(theirs, ours, "b")
+    assert (len(report.refused), report.rows_refused) == (2, 2)
+    taken = read_journal(ours / "synthetic-small@b" / cell.name).tables["traces"]
+    assert taken["source_pieces"].to_pylist() == [[1], []]
 
 
 def test_an_evaluated_checkpoint_is_of_the_group_that_its_path_is(theirs: Path, ours: Path) -> None:

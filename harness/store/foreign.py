@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import reduce
 from operator import and_
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,12 +19,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness import limits
-from harness.errors import StoreError, UsageError
+from harness.errors import StoreError, SuiteError, UsageError
 from harness.files import replace_atomic
 from harness.store.journal import read_journal, write_columns
-from harness.store.manifest import ORIGIN, Manifest, read_manifest, read_suite, suite_files, write_manifest, write_suite
+from harness.store.manifest import (
+    ORIGIN,
+    Manifest,
+    read_manifest,
+    read_submission,
+    read_suite,
+    suite_files,
+    write_manifest,
+    write_suite,
+)  # fmt: skip
 from harness.store.rows import LATER, SCHEMAS, SHARE, marked, without_nan
 from harness.store.text import visible
+from harness.suite.load import resolve
 from harness.suite.schema import LONGEST_NAME, LONGEST_TASK, NAME_PATTERN, TASK_PATTERN
 
 _BUDGET = re.compile(r"[1-9][0-9]?x")
@@ -30,6 +42,8 @@ LONGEST_KEY = 128
 _MAX_TEXT = 1 << 20
 _MAX_NAME = 256
 _MAX_COUNT = 1 << 53
+# Of a suite; each is named where it is missing
+_MAX_CELLS = 100_000
 
 _TEXTS = {"prompt", "text", "extracted", "gold", "own_text", "peer_text"}
 _SHARES, _LATER = marked(SHARE), marked(LATER)
@@ -67,9 +81,9 @@ class ImportReport:
         return "\n".join(lines)
 
 
-def import_results(source: Path, results: Path, origin: str) -> ImportReport:
-    """Take over finished cells that are not here yet, of a results folder or of one suite's. Raises UsageError,
-    StoreError, DiskFullError."""
+def import_results(source: Path, results: Path, origin: str, bundle: str = "") -> ImportReport:
+    """Take over finished cells that are not here yet, of a results folder or of one suite's. bundle: that these are,
+    checked. Raises UsageError, StoreError, DiskFullError."""
     if not is_name(origin, LONGEST_KEY):
         raise UsageError(f"origin {origin!r}: letters, digits and _ . + - are allowed")
     if origin == ORIGIN:
@@ -80,6 +94,11 @@ def import_results(source: Path, results: Path, origin: str) -> ImportReport:
     folders = list(_cells(source, report))
     if not folders and not report.refused:
         raise UsageError(f"{source}: holds no results (expected <suite>/<cell>/manifest.json)")
+    suites = dict.fromkeys(suite for suite, _ in folders)
+    for target in (results / f"{suite}@{origin}" for suite in suites):
+        before = read_submission(target)
+        if before is not None and before.bundle not in ("", bundle):  # its badge is no other results'
+            raise UsageError(f"{target}: holds the checked bundle {before.bundle}; give another --origin")
     for suite, folder in folders:
         target = results / f"{suite}@{origin}" / folder.name
         if target.exists():
@@ -94,7 +113,7 @@ def import_results(source: Path, results: Path, origin: str) -> ImportReport:
         _write(target, msgspec.structs.replace(manifest, suite=f"{suite}@{origin}", origin=origin), tables)
         report.cells += 1
         report.rows += sum(table.num_rows for table in tables.values())
-    for suite in dict.fromkeys(suite for suite, _ in folders):
+    for suite in suites:
         _take_suite(results / f"{suite}@{origin}", folders, suite, report)
     return report
 
@@ -147,7 +166,8 @@ def _checked_tables(manifest: Manifest, folder: Path, report: ImportReport) -> d
     report.refused += contents.problems
     tables: dict[str, pa.Table] = {}
     for name, table in contents.tables.items():
-        good, lost = sift(name, (p.name for p in manifest.policies), table)
+        replays = bool(manifest.options.get("replay"))
+        good, lost = sift(name, (p.name for p in manifest.policies), table, replays)
         for problem, count in lost.items():
             report.rows_refused += count
             report.refused.append(f"{manifest.suite}/{folder.name}/{name}: {count} row{'s' * (count > 1)}: {problem}")
@@ -172,16 +192,35 @@ def _write(target: Path, manifest: Manifest, tables: Mapping[str, pa.Table]) -> 
 def _take_suite(target: Path, folders: list[tuple[str, Path]], suite: str, report: ImportReport) -> None:
     source = next(folder.parent for name, folder in folders if name == suite)
     file = next(iter(suite_files(source)), None)
-    if not target.exists() or (target / "suite.json").exists() or file is None:
+    if not target.exists() or file is None:
         return
     try:
         if file.is_symlink():
             raise StoreError(f"{file}: a link")
         about = read_suite(source)
+        if max(len(about.groups) * len(about.seeds) * len(about.variants), len(about.cells)) > _MAX_CELLS:
+            raise StoreError(f"{file}: of more than {_MAX_CELLS:,} cells")
+        ours = read_suite(target) if (target / "suite.json").exists() else None
     except StoreError as error:
         report.refused.append(str(error))
         return
-    write_suite(target, msgspec.structs.replace(about, name=target.name, cells=(), bases=(), altered=()))
+    if ours is None:
+        config: dict[str, Any] = {}
+        try:
+            if about.config:
+                config = resolve(about.config, (), f"{file}: config").model_dump(mode="json")
+        except SuiteError as error:
+            report.refused.append(str(error))
+        except (ValueError, RecursionError):
+            report.refused.append(f"{file}: config: nested too deeply")
+        ours = msgspec.structs.replace(about, name=target.name, altered=(), config=config)
+    cells, bases = _united(ours.cells, about.cells), _united(ours.bases, about.bases)
+    write_suite(target, msgspec.structs.replace(ours, cells=cells, bases=bases))
+
+
+def _united(ours: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[str, ...]:
+    """Keys that belong to the suite; with none all do."""
+    return tuple(dict.fromkeys((*ours, *theirs))) if ours and theirs else ()
 
 
 # What manifests and rows of others must satisfy ----------------------------------------------------------------------
@@ -201,8 +240,18 @@ def fault(manifest: Manifest, key: str) -> str:
         "regime: not a name as a suite has it": is_name(manifest.regime) or (base and not manifest.regime),
         "seed: absent or out of range": base or (manifest.seed is not None and manifest.seed < _MAX_COUNT),
         "budget: not like 1x": bool(_BUDGET.fullmatch(manifest.budget)),
+        "provenance.started: not a time": _is_time(manifest.provenance.started),
+        "provenance.finished: not a time": _is_time(manifest.provenance.finished),
     }
     return next((problem for problem, kept in checks.items() if not kept), "")
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return False
+    return True
 
 
 def is_name(text: str, longest: int = LONGEST_NAME) -> bool:
@@ -221,15 +270,20 @@ def _printable(text: str) -> bool:
     return 0 < len(text) <= _MAX_NAME and text == visible(text) and not {"\n", "\t"} & set(text)
 
 
-def sift(name: str, policies: Iterable[str], table: pa.Table) -> tuple[pa.Table, dict[str, int]]:
+def sift(name: str, policies: Iterable[str], table: pa.Table, replays: bool = False) -> tuple[pa.Table, dict[str, int]]:
     """The rows of table `name` that a run can have written, and the number of others by the words that refuse them.
-    With a column `cell` the table and `policies` are of several cells."""
+    With a column `cell` the table and `policies` are of several cells. replays: authors are of another run."""
     lost: dict[str, int] = {}
-    rules = _rules(name, [*policies], table)
+    rules = _rules(name, [*policies], table, replays)
     if table.filter(reduce(and_, rules.values())).num_rows < table.num_rows:
         for problem, rule in rules.items():
             before, table = table.num_rows, table.filter(rule)
             lost[problem] = before - table.num_rows
+    for column in (column.name for column in SCHEMAS[name] if pa.types.is_list(column.type)):
+        lists = table[column].combine_chunks()
+        holes = pc.list_parent_indices(lists).filter(pc.list_flatten(lists).is_null()).unique()
+        lost[f"{column}: absent in part"] = len(holes)
+        table = table.take(np.setdiff1d(np.arange(table.num_rows), holes))
     if name in _UNIQUE:
         columns = [*({"cell"} & {*table.schema.names}), *_UNIQUE[name]]
         numbered = table.append_column("row", pa.array(np.arange(table.num_rows)))
@@ -240,7 +294,7 @@ def sift(name: str, policies: Iterable[str], table: pa.Table) -> tuple[pa.Table,
     return table, {problem: count for problem, count in lost.items() if count}
 
 
-def _rules(name: str, policies: list[str], table: pa.Table) -> dict[str, pc.Expression]:
+def _rules(name: str, policies: list[str], table: pa.Table, replays: bool) -> dict[str, pc.Expression]:
     rules: dict[str, pc.Expression] = {}
     for column in SCHEMAS[name]:
         label, kind, value = column.name, column.type, pc.field(column.name)
@@ -256,13 +310,16 @@ def _rules(name: str, policies: list[str], table: pa.Table) -> dict[str, pc.Expr
             low, high = (0.0, 1.0) if label in _SHARES else (-1e300, 1e300)
             inside = (value >= low - 1e-9) & (value <= high + 1e-9)
             rules[f"{label}: not in [{low:g}, {high:g}]"] = value.is_null(nan_is_null=True) | inside
-        elif pa.types.is_boolean(kind):
+        elif pa.types.is_boolean(kind) or pa.types.is_list(kind):
             rules[f"{label}: absent"] = value.is_valid()
         if label == "task":
             named = pc.match_substring_regex(value, f"^(?:{TASK_PATTERN})$")
             rules["task: not a task's name"] = named & (pc.binary_length(value) <= LONGEST_TASK)
         if label in _WORDS:
             rules[f"{label}: not one of {', '.join(_WORDS[label])}"] = value.isin(_WORDS[label])
-        if label in ("policy", "author", "receiver"):
+        if label == "author" and replays:
+            named = pc.match_substring_regex(value, f"^(?:{NAME_PATTERN})$")
+            rules["author: not a name as a suite has it"] = named & (pc.binary_length(value) <= LONGEST_NAME)
+        elif label in ("policy", "author", "receiver"):
             rules[f"{label}: not a policy of the cell"] = value.isin([*policies, *([""] if name == "costs" else [])])
     return rules

@@ -174,7 +174,7 @@ def _finished(snapshot: Snapshot, suite: str) -> Finished:
             for row in parts:
                 base.setdefault(mean._replace(policy=row["policy"]), {})[seed] = row["accuracy"]
             continue
-        found.policies[group] = names
+        found.policies[group] = list(dict.fromkeys([*found.policies.get(group, ()), *names]))
         each = [Spent(*(row[name] for name in Spent._fields)) for row in parts]
         for row, spent in zip(parts, each, strict=True):
             key = mean._replace(policy=row["policy"])

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from harness.errors import HarnessError, PluginError, SuiteError, UsageError
+from harness.errors import HarnessError, PluginError, StoreError, SuiteError, UsageError
 from harness.learning import registry
 from harness.store.foreign import bounded, import_results
 from harness.store.journal import read_journal
-from harness.store.manifest import Submission, read_submission, read_suite, suite_files, write_submission
+from harness.store.manifest import Submission, read_submission, read_suite, write_submission
 from harness.store.text import visible
 from harness.submission import evidence
 from harness.submission.bundle import compact
@@ -77,7 +77,7 @@ class BundleReport(msgspec.Struct, kw_only=True):
     def add(self, name: str, check: Callable[[], str]) -> bool:
         try:
             line = CheckResult(check=name, good=True, words=check())
-        except (HarnessError, MemoryError) as error:
+        except (HarnessError, MemoryError, RecursionError) as error:
             line = CheckResult(check=name, good=False, words=str(error) or "more memory than a check may take")
         self.lines.append(line)
         return line.good
@@ -130,7 +130,7 @@ def take_bundle(
             for folder in (target / key for key in e.manifests if (target / key / "manifest.json").is_file()):
                 if e.tables(folder.name) != compact(read_journal(folder).tables):
                     raise UsageError(f"{folder}: is here already with other rows; give another --origin")
-            import_results(e.root, results, label)
+            import_results(e.root, results, label, e.name)
         if before is None or before.badge != "re-executed":
             write_submission(target, report.submission)
         return report, target
@@ -139,9 +139,9 @@ def take_bundle(
 def mark_reported(results: Path, label: str) -> None:
     """Only its form was checked. Raises DiskFullError, StoreError."""
     for folder in sorted(results.glob(f"*@{label}")):
-        if read_submission(folder) is None and suite_files(folder):
+        if folder.is_dir() and read_submission(folder) is None:
             about = ""
-            with suppress(SuiteError):
+            with suppress(SuiteError, StoreError):
                 about = category(resolve(read_suite(folder).config, (), str(folder)))
             write_submission(folder, Submission(category=about))
 

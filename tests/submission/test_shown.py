@@ -9,12 +9,21 @@ from streamlit.testing.v1 import AppTest
 from synthetic_results import REGIMES, write_results
 
 from harness.store.ingest import ingest
-from harness.store.manifest import Submission, write_submission
-from harness.submission.check import category
+from harness.store.manifest import Submission, read_submission, write_submission
+from harness.submission.check import category, mark_reported
 from harness.suite.load import load
 from leaderboard import RESULTS_VARIABLE
 
 APP = Path(__file__).parents[2] / "leaderboard" / "app.py"
+
+
+def test_results_without_a_suite_file_have_a_badge_too(tmp_path: Path) -> None:
+    write_results(tmp_path, "s@lab-b", regimes=REGIMES[:1], seeds=(1,), steps=1, questions=4, exchanges=0)
+    (tmp_path / "s@lab-b" / "suite.json").unlink()
+    mark_reported(tmp_path, "lab-b")
+    found = read_submission(tmp_path / "s@lab-b")
+    assert found is not None
+    assert found.describe() == "as reported; settings unknown"
 
 
 def test_the_badge_stands_below_the_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
