@@ -218,6 +218,7 @@ def _about(bundle: Path, contents: Mapping[str, bytes]) -> ResultsIndex:
         faults = {
             "absent": name not in contents,
             "not in bundle.json": name not in about.files,
+            "inside a file": any(str(outer) in contents for outer in PurePosixPath(name).parents),
             f"not of the suite {about.suite}": name != SCORES and name.split("/")[0] != about.suite,
             "altered (its SHA-256 is not the one in bundle.json)": name in contents
             and hashlib.sha256(contents[name]).hexdigest() != about.files.get(name),

@@ -28,10 +28,12 @@ from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, PolicyEntry, Provenance, SuiteFile, read_manifest, read_suite
 from harness.store.read import Snapshot
-from harness.store.reference_results import ResultsIndex
-from harness.store.table import MEAN, by_line, seed_rows
+from harness.store.reference_results import KEPT, ResultsIndex
+from harness.store.rows import PUBLISHED
+from harness.store.table import by_line, finished
 from harness.store.text import visible
-from harness.submission.bundle import SCORES, installed, stated, unpack
+from harness.store.tuning_table import whole
+from harness.submission.bundle import SCORES, WORDLESS, installed, stated, unpack
 from harness.suite.cells import NO_IDENTITY, Cell, Identity, digest, expand
 from harness.suite.load import load, resolve, shipped
 from harness.suite.schema import ModelGroup, Policy, Suite
@@ -46,8 +48,9 @@ CLOCKS = timedelta(days=1)
 ROUNDING = 1e-9
 # How often an honest A/A control may be refused, over a suite's comparisons (Bonferroni)
 ERROR = 0.01
-# Of a policy's first step: what its own samples were
-_SAMPLED = ("policy", "right", "wrong", "invalid", "truncated", "answers", "generated_tokens")
+# Of a policy's first step: what its own samples were, without a second round's
+_SAMPLED = ("policy", "right", "wrong", "invalid", "truncated", "answers", "answer_tokens_mean")
+_ASKED = ("task", "metric", "repeat", "doc_id", "checkpoint_step")
 _COMMIT = re.compile(r"([0-9a-f]{40})?")
 _MARKUP = re.compile(r"<[A-Za-z/!?]")
 # Columns that hold no text of models
@@ -150,6 +153,12 @@ def schema(e: Evidence) -> str:
     for key, manifest in e.manifests.items():
         if manifest.suite != e.suite or manifest.origin:
             raise e.fault("of another suite, or imported", f"{key}/manifest.json: suite")
+        tables = e.tables(key)
+        for name in sorted(tables.keys() - {*KEPT}):
+            raise e.fault("no table that a bundle has", f"{e.suite}/{key}/{name}")
+        for column in WORDLESS:
+            if tables["samples"][column].unique().to_pylist() != [""]:
+                raise e.fault("not empty, as in a bundle", f"{e.suite}/{key}: samples.{column}")
     if stray := sorted(e.manifests.keys() ^ {*e.file.cells, *e.file.bases}):
         problem = "no cell of the suite" if stray[0] in e.manifests else "absent, though suite.json counts it"
         raise e.fault(problem, f"{e.suite}/{stray[0]}")
@@ -252,7 +261,7 @@ def provenance(e: Evidence) -> str:
         except (ValueError, TypeError):
             seconds = -1.0
         cores = said.machine.get("cores", "")
-        most = int(cores) * (seconds + 60) if cores.isascii() and cores.isdigit() else -1.0
+        most = int(cores) * (seconds + 60) if cores.isascii() and cores.isdigit() and len(cores) < 7 else -1.0
         spent = sum(row["cpu_seconds"] or 0.0 for row in e.rows(key, "costs"))
         faults = {
             f"code_version: {said.code_version[:60]!a} is not of the results versions that the key holds":
@@ -318,14 +327,15 @@ def questions(e: Evidence) -> str:
         for policy in manifest.policies:
             place = f"{e.suite}/{key}: samples of {policy.name}"
             own = [row for row in rows if row["policy"] == policy.name]
-            newest, step = max((row["checkpoint_step"] for row in own), default=None), last.get(key, 0)
-            if newest != step:
-                raise e.fault(f"of step {newest}; the suite evaluates step {step}", place)
-            own = [row for row in own if row["checkpoint_step"] == newest]
-            asked = {(row["task"], row["metric"], row["repeat"], row["doc_id"]): row["gold"] for row in own}
+            held, step = {row["checkpoint_step"] for row in own}, last.get(key, 0)
+            strange = held - {step, *([PUBLISHED] if manifest.kind == "base" else [])}
+            if strange or step not in held:
+                raise e.fault(f"of step {min(strange, default=None)}; the suite evaluates step {step}", place)
+            asked = {tuple(row[name] for name in _ASKED): row["gold"] for row in own}
             for task in tasks:
                 golds.setdefault(task, {one[3]: gold for one, gold in asked.items() if one[0] == task})
-            whole = {(*one, question): gold for one in wanted for question, gold in golds[one[0]].items()}
+            once = {(*one, question): gold for one in wanted for question, gold in golds[one[0]].items()}
+            whole = {(*one, at): gold for one, gold in once.items() for at in held}
             for one in sorted(dict(asked.items() ^ whole.items()))[:1]:
                 what = "is missing" if one in whole else "is not asked for, or not in the others"
                 if one in asked and one in whole:
@@ -449,7 +459,9 @@ def noise_floor(e: Evidence) -> str:
         return "the suite has no A/A control"
     ingest(e.root)
     with Snapshot(e.root) as snapshot:
-        families = by_line(seed_rows(snapshot, e.suite, MEAN))
+        found = finished(snapshot, e.suite)
+    every = by_line(found.rows).items()
+    families = {key: lines for key, lines in every if key.policy == whole(found, key.group)}
     differences = []
     for (group, _, task, metric), family in families.items():
         for first, second in pairs:

@@ -40,6 +40,16 @@ def test_a_real_bundle_is_accepted_and_shown_with_its_badge(results: Path, bundl
         assert show_rows(mine, "labs") == show_rows(theirs, "labs@lab-b")
 
 
+def test_a_second_round_is_no_other_beginning(bundle: Path, tmp_path: Path) -> None:
+    forgery = Forgery(bundle, tmp_path / "apart")
+    forgery.table(
+        forgery.cell("sgt", 1), "steps", lambda t: column(t, "generated_tokens", lambda r: r["generated_tokens"] + 120)
+    )
+    forgery.restated = True
+    with checked(forgery.pack(tmp_path), tmp_path / "results") as (_, report):
+        assert report.refused == ""
+
+
 @pytest.mark.slow
 def test_taking_over_changes_nothing_that_is_here(bundle: Path, tmp_path: Path) -> None:
     ours = tmp_path / "results"

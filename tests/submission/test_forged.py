@@ -13,6 +13,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -20,10 +21,16 @@ import pyarrow as pa
 import pytest
 from forging import Forgery, column
 from running import arrow_bomb
+from synthetic_results import Regime, write_results
 
+from harness.errors import UsageError
+from harness.store.journal import write_columns
 from harness.store.manifest import read_manifest
-from harness.submission.bundle import SCORES
+from harness.store.rows import ExchangeRow, to_arrow
+from harness.submission.bundle import ABOUT, SCORES, pack
 from harness.submission.check import checked
+from harness.submission.evidence import noise_floor
+from harness.suite.schema import Variant
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for nine cells
 replace = msgspec.structs.replace
@@ -67,6 +74,29 @@ def dropped_questions(f: Forgery) -> None:
         return t.filter(pa.array([r["doc_id"] != worst for r in t.to_pylist()]))
 
     f.table(f.cell("sgt", 1), "samples", good)
+
+
+def more_questions(f: Forgery) -> None:
+    """Chosen ones of another task, of a step before the last."""
+
+    def with_more(t: pa.Table) -> pa.Table:
+        right = t.filter(pa.array([r["verdict"] == "right" for r in t.to_pylist()]))
+        other = column(column(right, "task", lambda r: "gsm8k"), "checkpoint_step", lambda r: 1)
+        return pa.concat_tables([t, other])
+
+    f.table(f.cell("sgt", 1), "samples", with_more)
+
+
+def more_tables(f: Forgery) -> None:
+    rows = [ExchangeRow(step=1, author="llama", receiver="qwen")]
+    write_columns(next(f.cell("sgt", 1).glob("journal/*")), "exchanges", to_arrow("exchanges", rows))
+
+
+def nested(f: Forgery) -> None:
+    value: dict[str, object] = {}
+    for _ in range(450):
+        value = {"a": value}
+    f.suite(lambda s: replace(s, config={**s.config, "engine_options": value}))
 
 
 def _dropped(kind: str, find: Callable[[Forgery], Path]) -> Forge:
@@ -141,6 +171,7 @@ FORGERIES: dict[str, tuple[Forge, str, str]] = {
     "edited votes": (_rows("samples", "vote", lambda r: 1), "verdicts", "samples"),
     "edited answers": (_rows("samples", "gold", lambda r: r["extracted"] or r["gold"]), "questions", "whose answer is"),
     "dropped questions": (dropped_questions, "questions", "answer 0 to .* is missing"),
+    "more questions": (more_questions, "questions", "of step 1; the suite evaluates step 2"),
     "dropped steps": (
         lambda f: f.table(f.cell("sgt", 1), "steps", lambda t: t.slice(1)), "steps", "not each of the 2 steps once",
     ),
@@ -166,6 +197,7 @@ FORGERIES: dict[str, tuple[Forge, str, str]] = {
         _provenance(started="2026-01-01T00:00:00+00:00", finished="2026-01-01T00:00:00+00:00", machine={"cores": "0"}),
         "provenance", "CPU-seconds in 0 s on '0' cores",
     ),
+    "more cores than digits": (_provenance(machine={"cores": "9" * 5000}), "provenance", "CPU-seconds in .* s on '9+' cores"),
     "foreign code": (foreign_code, "keys", "identity.versions.session: 99|manifest.json: key: .* where the suite gives"),
     "html title": (_suite(title="<script>alert(1)</script>"), "text", "suite.json: config.title: markup"),
     "escape in machine": (
@@ -173,6 +205,9 @@ FORGERIES: dict[str, tuple[Forge, str, str]] = {
     ),
     "html in reason": (_rows("samples", "reason", lambda r: "<img src=x onerror=alert(1)>"), "text", "samples.reason: markup"),
     "lying controls": (lying_controls, "a/a", "independent-aa differs from independent by"),
+    "a table more": (more_tables, "schema", "exchanges: no table that a bundle has"),
+    "prompts": (_rows("samples", "prompt", lambda r: "![x](https://x)"), "schema", "samples.prompt: not empty"),
+    "nested": (nested, "schema", "suite.json: config: nested too deeply"),
     "out of bounds": (_rows("steps", "reward_mean", lambda r: 1.5), "schema", "reward_mean: not in"),
 }  # fmt: skip
 
@@ -189,6 +224,15 @@ def test_a_forged_bundle_is_refused_by_the_check_for_it(bundle: Path, tmp_path: 
     refused = {line.check: line.words for line in report.lines if not line.good}
     assert re.search(words, refused.get(check, "")), report.describe()
     assert ("\x1b" in report.describe(), report.submission) == (False, None)
+
+
+def test_a_control_of_one_policy_is_compared_too(tmp_path: Path) -> None:
+    regimes = Regime("independent", "independent", 0.0), Regime("independent-aa", "independent", 0.3)
+    write_results(tmp_path, "s", groups={"g": ("a",)}, regimes=regimes, seeds=range(8), steps=1, questions=60)
+    variants = [Variant(regime="independent", name=r.name, sampling_stream=i) for i, r in enumerate(regimes)]
+    e = SimpleNamespace(root=tmp_path, suite="s", resolved=SimpleNamespace(regimes=variants), fault=UsageError)
+    with pytest.raises(UsageError, match="independent-aa differs from independent"):
+        noise_floor(e)
 
 
 def _zip(bundle: Path, out: Path, more: Callable[[zipfile.ZipFile], None]) -> Path:
@@ -252,6 +296,14 @@ def _many(bundle: Path, out: Path) -> Path:
     return path
 
 
+def _file_as_folder(bundle: Path, out: Path) -> Path:
+    with zipfile.ZipFile(bundle) as file:
+        files = {name: file.read(name) for name in file.namelist() if name != ABOUT}
+    name, data = pack("labs", {**files, "labs/suite.json/manifest.json": b"{}"}, "1", "")
+    (out / name).write_bytes(data)
+    return out / name
+
+
 def _arrow_bomb(bundle: Path, out: Path) -> Path:
     """A table that unpacks to 4 GB."""
     forgery = Forgery(bundle, out / "apart")
@@ -269,6 +321,7 @@ CONTAINERS: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
     "device": (lambda b, o: _zip(b, o, lambda z: z.writestr(_member("labs/tuning.json", stat.S_IFCHR), b"")), "not in bundle.json"),
     "duplicate": (lambda b, o: _zip(b, o, lambda z: z.writestr(_member("bundle.json"), b"{}")), "absent or not what"),
     "unlisted": (lambda b, o: _zip(b, o, lambda z: z.writestr(_member("other/suite.json"), b"{}")), "not in bundle.json"),
+    "file as a folder": (_file_as_folder, "labs/suite.json/manifest.json: inside a file"),
     "ten gigabytes declared": (_declared, "members state 4,"),
     "ten gigabytes": (_sparse, "cannot be read: larger than 67,108,864 bytes"),
     "compression bomb": (_bomb, "state 1,073,741,824 bytes"),
