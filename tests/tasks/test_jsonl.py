@@ -14,6 +14,7 @@ from harness.suite.schema import FileTask, Training
 from harness.tasks import jsonl
 from harness.tasks.registry import get_task, named, source_of, training_source
 from harness.tasks.source import part_of
+from harness.versions import recorded
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 ROWS = [{"question": f"{a} plus {b} is", "answer": i + j + 2} for i, a in enumerate(WORDS) for j, b in enumerate(WORDS)]
@@ -154,7 +155,7 @@ def test_the_key_follows_content_and_scorer_and_not_the_place(tmp_path: Path) ->
     write(tmp_path), write(tmp_path / "b")
     first, moved = (prepare(str(suite(folder)), tmp_path / "r") for folder in (tmp_path, tmp_path / "b"))
     assert (moved.cells[0].key, moved.bases[0].key) == (first.cells[0].key, first.bases[0].key)
-    assert first.cells[0].identity.versions["scoring"] == "1"
+    assert first.cells[0].identity.versions["scoring"] == str(recorded()["scoring"].version)
     other = suite(tmp_path, *[FILE.replace("exact", "math")] * 2)
     assert prepare(str(other), tmp_path / "r").cells[0].key != first.cells[0].key
     write(tmp_path, [*ROWS, {"question": "eleven plus one is", "answer": 12}])
