@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import ray
+import torch
 from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.v1.worker.gpu.sample.logit_bias import MAX_NUM_LOGIT_BIAS_TOKENS, LogitBiasState
@@ -82,6 +83,18 @@ def test_starting_may_take_longer_than_a_rank_waits_for_another(monkeypatch):
     for settings in (Settings(), Settings(start_seconds=10.0, call_seconds=60.0), Settings(call_seconds=60.0)):
         Strategy(settings, 1.0).setup_distributed()
     assert given == [timedelta(seconds=1800), timedelta(seconds=60), timedelta(seconds=900)]
+
+
+def test_vllms_own_process_takes_the_worker_without_asking_ray(monkeypatch):
+    """On a GPU nothing of the CPU's is in the environment, and that process knows no cluster."""
+    monkeypatch.delenv(seams.SYNC_SECONDS, raising=False)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(ray, "cluster_resources", MagicMock(side_effect=RuntimeError("Ray has not been started yet")))
+    seams._worker.cache_clear()
+    try:
+        assert seams.Worker.__name__ == "CheckedWorker"
+    finally:
+        seams._worker.cache_clear()
 
 
 @ray.remote(num_cpus=0)

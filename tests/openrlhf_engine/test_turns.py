@@ -53,6 +53,16 @@ def test_trainer_and_rollout_engine_in_turn_give_before_they_take():
     ]  # fmt: skip
 
 
+def test_the_trainer_rests_while_vllm_wakes_up_to_fall_asleep():
+    """From half way vLLM sleeps only after it has been awake with its whole KV cache."""
+    log = []
+    policy = Recorded(Devices(), log, "a", sleep=True)
+    policy.place.hold(WEIGHTS, WEIGHTS)
+    log.clear()
+    with policy.place.turn(WEIGHTS, NOTHING):
+        assert log == ["a trainer NOTHING", "a rollout NOTHING", "a trainer WEIGHTS"]
+
+
 def test_policies_that_share_sleep_when_anothers_turn_comes_and_not_before():
     log, turns = [], Devices()
     a, b = (Recorded(turns, log, name, share_devices=True) for name in "ab")

@@ -295,7 +295,7 @@ def _worker() -> type:
             """Fields of `Process`, in types that vLLM sends."""
             return [astuple(process) for process in processes()]
 
-    if not needed():
+    if SYNC_SECONDS not in os.environ:  # `environment` sets it without CUDA; vLLM's own process cannot ask Ray
         return CheckedWorker
     import vllm.model_executor.layers.utils as layers
     from vllm.v1.worker.cpu_worker import CPUWorker
