@@ -6,10 +6,12 @@ import difflib
 import hashlib
 import logging
 import os
+import random
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -24,6 +26,10 @@ PREFIX = "lm_eval:"
 VARIABLE = "HARNESS_LM_EVAL_TASKS"
 """Folders of further task YAMLs. They may run Python: only their user can name them, no suite."""
 LENGTH = 256
+VERSION = 2
+"""Of this module, in the keys of its tasks' cells."""
+# A task has one generator for its examples, and policies ask from several threads
+_LOCK = Lock()
 
 
 class LmEvalTask(TaskSource):
@@ -36,8 +42,8 @@ class LmEvalTask(TaskSource):
 
     def evaluation(self) -> Task:
         settings = self._config.get("generation_kwargs") or {}
-        until = settings.get("until") or ["\n\n"]
-        until = (until,) if isinstance(until, str) else tuple(map(str, until))
+        until = settings.get("until", self._config.get("fewshot_delimiter", "\n\n"))
+        until = (until,) if isinstance(until, str) else tuple(map(str, until or ()))  # none: its end token alone
         return Task(
             name=self.name,
             title=f"{self._bare} of lm-eval",
@@ -46,31 +52,34 @@ class LmEvalTask(TaskSource):
             max_new_tokens=int(settings.get("max_gen_toks") or settings.get("max_tokens") or LENGTH),
             source=str(self._config.get("dataset_path") or "lm-eval"),
             scorer="lm_eval",
-            until=until,
+            until=tuple(filter(None, until)),
             judge=self._judge,
         )
 
     def _documents(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
         if not fetch:
             raise DataError(f"{self.name}: lm-eval loads it when it is run")
-        task = _built(self._bare, _folders())
         found = []
-        for place, doc in enumerate(task.eval_docs):
-            text = task.fewshot_context(doc, int(task.config.num_fewshot or 0), gen_prefix=task.doc_to_prefix(doc))
-            if not isinstance(text, str):
-                raise DataError(f"{self.name}: asks for more than a text")
-            found.append(Prompt(str(place), text, str(task.doc_to_target(doc))))
+        with _LOCK:
+            task, docs = _built(self._bare, _folders())
+            task.set_fewshot_seed(1234)  # every time: equal examples, however often it is asked
+            for place, doc in enumerate(docs):
+                text = task.fewshot_context(doc, int(task.config.num_fewshot or 0), gen_prefix=task.doc_to_prefix(doc))
+                if not isinstance(text, str):
+                    raise DataError(f"{self.name}: asks for more than a text")
+                found.append(Prompt(str(place), text, str(task.doc_to_target(doc))))
         return found
 
     def _judge(self, answers: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
-        task = _built(self._bare, _folders())
-        return [_verdict(task, prompt, text) for prompt, text in answers]
+        with _LOCK:
+            task, docs = _built(self._bare, _folders())
+        return [_verdict(task, docs[int(prompt.id)], prompt, text) for prompt, text in answers]
 
     def results_versions(self) -> dict[str, str]:
-        """lm-eval's, and the task's settings."""
+        """lm-eval's, this module's, and the task's settings."""
         said = msgspec.json.encode(self._config, enc_hook=str, order="sorted")
         digest = hashlib.blake2b(said, digest_size=8).hexdigest()
-        return {self.name: f"lm-eval {version('lm_eval')}, task {digest}"}
+        return {self.name: f"lm-eval {version('lm_eval')}, source {VERSION}, task {digest}"}
 
 
 def _folders() -> tuple[str, ...]:
@@ -112,25 +121,29 @@ def _config_of(name: str) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=8)
-def _built(name: str, folders: tuple[str, ...]) -> Any:
+def _built(name: str, folders: tuple[str, ...]) -> tuple[Any, list[Any]]:
+    """The task and its documents: some tasks shuffle choices each time they are asked for these."""
+    before = random.getstate()
+    random.seed(0)  # lm-eval's
     try:
         (task,) = _manager_of(name).load([name])["tasks"].values()
+        docs = list(task.eval_docs)
     except Exception as error:  # of lm-eval, of datasets, of a YAML's own Python
         raise DataError(
             f"{PREFIX}{name} does not load: {type(error).__name__}: {str(error).splitlines()[0]:.200}"
         ) from error
+    finally:
+        random.setstate(before)
     metrics = dict(task.higher_is_better())
     first = next(iter(metrics), None)
     if first is None or not metrics[first]:
         raise DataError(f"{PREFIX}{name}: its metric {first} does not say which answers are right")
-    task.set_fewshot_seed(1234)
-    return task
+    return task, docs
 
 
-def _verdict(task: Any, prompt: Prompt, text: str) -> Verdict:
+def _verdict(task: Any, doc: Any, prompt: Prompt, text: str) -> Verdict:
     from lm_eval.api.instance import Instance
 
-    doc = task.eval_docs[int(prompt.id)]
     instance = Instance("generate_until", doc, (prompt.text, {}), 0, metadata=(task.config.task, int(prompt.id), 1))
     instance.resps = [text]
     try:

@@ -70,6 +70,47 @@ def test_its_own_prompt_filter_and_metric_decide() -> None:
     assert said[3].extracted == "3"
 
 
+SHUFFLED = """
+import random
+def docs(found):
+    return found.shuffle(seed=random.randrange(1 << 30))
+"""
+
+
+def test_examples_and_choices_are_the_same_however_often_a_task_is_asked(folder: Path) -> None:
+    (folder / "shuffled.py").write_text(SHUFFLED)
+    yaml = (folder / "tiny_sums.yaml").read_text()
+    few = "test_split: test\nfewshot_split: test\nnum_fewshot: 2\nprocess_docs: !function shuffled.docs"
+    (folder / "tiny_shots.yaml").write_text(yaml.replace("test_split: test", few).replace("_sums", "_shots"))
+    task = get_task("lm_eval:tiny_shots")
+    assert task.judge is not None
+    found = []
+    for _ in range(2):
+        lm_eval_source._built.cache_clear()  # as in another process
+        found += [task.documents(None) for _ in range(2)]
+        said = task.judge([(p, f"is {p.gold}") for p in found[-1]])
+        assert {v.value for v in said} == {"right"}
+    assert found[0] == found[1] == found[2] == found[3]
+    assert all(p.text.count("Q: ") == 3 for p in found[0])
+
+
+@pytest.mark.parametrize(
+    ("said", "until"),
+    [
+        ("until: [], max_gen_toks: 12", ()),
+        ("until: null, max_gen_toks: 12", ()),
+        ("max_gen_toks: 12", ("##",)),
+        ('until: "Q:"', ("Q:",)),
+    ],
+)
+def test_no_stop_string_is_the_end_token_alone(folder: Path, said: str, until: tuple[str, ...]) -> None:
+    yaml = (folder / "tiny_sums.yaml").read_text().replace("_sums", "_stops")
+    settings = 'until: ["\\n"], max_gen_toks: 12'
+    assert settings in yaml
+    (folder / "tiny_stops.yaml").write_text(yaml.replace(settings, said) + 'fewshot_delimiter: "##"\n')
+    assert get_task("lm_eval:tiny_stops").stop("raw") == until
+
+
 def test_it_runs_as_any_other_task(checkpoint: Path, verifier: Verifier) -> None:
     engine = EmbeddedEngine("tiny", checkpoint)
     found = evaluate(
