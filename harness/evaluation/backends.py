@@ -61,10 +61,10 @@ class EngineBackend:
                 chunk = [replace(p, text=self._fit(p.text, length)) for p in prompts[start : start + step]]
                 seeds = np.stack([derive_many(repeats, "evaluation", self.seed, name, prompt.id) for prompt in chunk])
                 rows = self.engine.sample(chunk, seeds, replace(sampling, max_new_tokens=length))
-                cut += sum(not a.finished and a.tokens.size < wanted for row in rows for a in row)
                 for prompt, row in zip(chunk, rows, strict=True):
                     read = self.engine.reads(prompt)
                     found.append([_ended(sample, stops, read) for sample in row])
+                    cut += sum(not a.finished and a.tokens < wanted for a in found[-1])
                 generation.count(len(found) * repeats)
         if cut:
             raise EngineError(
@@ -114,6 +114,12 @@ class LmEvalBackend:
                 self.lm.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)
                 for text in read
             ]
+        longest = max((len(self.lm.tok_encode(text)) for text in read), default=0)
+        if longest + sampling.max_new_tokens > self.lm.max_length:
+            raise EngineError(
+                f"{name}: the model's context of {self.lm.max_length:,} tokens has no room for a prompt of {longest:,} and "
+                f"{sampling.max_new_tokens:,} new tokens; ask for fewer (--max-new-tokens), or use --backend embedded"
+            )
         requests = [
             Instance("generate_until", {}, (text, settings), 0, metadata=(name, i, repeats))
             for i, text in enumerate(read)
@@ -150,11 +156,16 @@ def open_backend(
     if backend == "hf":
         import torch
         from lm_eval.models.huggingface import HFLM
+        from transformers import GenerationConfig
 
         torch.manual_seed(seed)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = "auto" if device.startswith("cuda") else "float32"
         lm = HFLM(pretrained=str(checkpoint), device=device, batch_size=batch_size, dtype=dtype)
+        # Plain sampling: without the folder's settings but for its tokens, and without the library's top_k of 50
+        names = [f"{role}_token_id" for role in ("bos", "eos", "pad", "decoder_start")]
+        ids = {name: getattr(lm.model.generation_config, name) for name in names}
+        lm.model.generation_config = GenerationConfig(top_k=0, **ids)  # type: ignore[no-untyped-call]
         return LmEvalBackend(lm, chat)
     if find_spec("vllm") is None:
         raise InfeasibleError(

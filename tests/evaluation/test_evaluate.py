@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -20,6 +21,7 @@ from harness.evaluation.backends import EngineBackend, open_backend
 from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric
 from harness.evaluation.run import evaluate
 from harness.experience.answers import Prompt
+from harness.session.cell.evaluate import journal_rows
 from harness.tasks.registry import get_task
 from harness.tasks.task import Style
 from harness.verification.verifier import Verifier
@@ -118,6 +120,8 @@ def talking(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("talking") / "talking"
     shutil.copytree(checkpoint, folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
+    published = {"do_sample": True, "top_k": 1, "repetition_penalty": 3.0, "eos_token_id": 1}
+    (folder / "generation_config.json").write_text(json.dumps(published))
     return folder
 
 
@@ -130,7 +134,7 @@ def test_every_back_end_goes_through_the_chat_template_in_every_style(
         by_backend = {
             backend: evaluate(
                 open_backend(backend, talking, chat=chat), [task], verifier=verifier, metrics=["greedy"], style=style,
-                max_new_tokens=8,
+                max_new_tokens=4,
             ).samples
             for backend in ("embedded", "hf")
         }  # fmt: skip
@@ -139,6 +143,19 @@ def test_every_back_end_goes_through_the_chat_template_in_every_style(
         assert [s.prompt for s in by_backend["embedded"]] == [s.prompt for s in by_backend["hf"]] == read
         said = [[(s.text, s.verdict) for s in by_backend[backend]] for backend in ("embedded", "hf")]
         assert said[0] == said[1]
+
+
+def test_transformers_samples_from_the_model_alone_and_an_answer_has_room(talking: Path, verifier: Verifier) -> None:
+    lm, task = open_backend("hf", talking), get_task("micro", per_skill=1)
+    settings = lm.lm.model.generation_config  # type: ignore[attr-defined]
+    assert (settings.top_k, settings.eos_token_id) == (0, 1)
+    found = evaluate(lm, [task], verifier=verifier, metrics=["avg@2"], max_new_tokens=8).samples
+    assert len({s.text for s in found}) > len(found) / 2
+    assert all(row.finished for row in journal_rows(found, "a", 0)), "unknown is not cut off"
+    with pytest.raises(
+        EngineError, match=r"micro:greedy: the model's context of 256 tokens has no room for a prompt of \d+"
+    ):
+        evaluate(lm, [task], verifier=verifier, metrics=["greedy"], max_new_tokens=250)
 
 
 def test_a_stop_string_ends_an_answer_and_long_prompts_lose_their_beginning(
@@ -168,6 +185,8 @@ def test_answers_that_the_models_context_ends_fail_the_evaluation(engine: Embedd
     words = rf"micro:greedy: {cut} of {len(whole)} answers were ended by the model's context of 256 tokens, before their 300 new"
     with pytest.raises(EngineError, match=words):
         evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=300)
+    stopped = replace(task, until=tuple({s.text[0] for s in whole if s.tokens == 192}))
+    evaluate(EngineBackend(engine), [stopped], verifier=verifier, metrics=["greedy"], max_new_tokens=300)
 
 
 def test_refusals(checkpoint: Path, engine: EmbeddedEngine, verifier: Verifier, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def journal_rows(samples: Iterable[EvaluationSample], policy: str, step: int) ->
         SampleRow(
             policy=policy, checkpoint_step=step, task=s.task, metric=s.mode, doc_id=s.document, repeat=s.repeat, labels=s.labels,
             prompt=s.prompt, text=s.text, extracted=s.verdict.extracted, vote=vote, gold=s.gold, verdict=s.verdict.value,
-            reason=s.verdict.reason, tokens=s.tokens, finished=bool(s.finished),
+            reason=s.verdict.reason, tokens=s.tokens, finished=s.finished is not False,
         )
         for found in questions
         for s, vote in zip(found, votes(found), strict=True)

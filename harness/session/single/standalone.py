@@ -89,7 +89,8 @@ def evaluate_checkpoint(
     )
     where = str(checkpoint.resolve())
     asked = {"max_new_tokens": max_new_tokens, "chat": chat, "few_shot": few_shot}
-    key = "eval-" + digest(where, sorted(tasks), limit, k, seed, backend, asked, msgspec.to_builtins(identity))
+    how = "hf 2" if backend == "hf" else backend  # raised where what that back end answers changes
+    key = "eval-" + digest(where, sorted(tasks), limit, k, seed, how, asked, msgspec.to_builtins(identity))
     folder = results / EVALUATIONS / key
     manifest = Manifest(
         suite=EVALUATIONS,
