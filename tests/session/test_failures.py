@@ -8,16 +8,20 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from running import harness, installed, ok, run
 
 from harness.engines.embedded.warmup import SHIPPED
 from harness.errors import Fault, TrainingError, VerificationError
+from harness.experience.answers import Answer, Group, Prompt
 from harness.session.cell import cell as training
 from harness.session.cell import log as logs
 from harness.session.cell import resume_point
 from harness.session.cell.cell import Run
+from harness.session.cell.exchanges import ExchangeState
 from harness.session.cell.health import Watch, check_loss, check_trained
+from harness.session.cell.learners import Clock
 from harness.session.cell.resume_point import Best
 from harness.session.suite.prepare import prepare
 from harness.store.diagnosis import diagnose, summary
@@ -26,6 +30,7 @@ from harness.store.manifest import read_manifest
 from harness.store.read import Snapshot
 from harness.store.rows import StepRow
 from harness.store.symptoms import ADVICE, Sums, Trouble, judge
+from harness.verification.verdict import Verdict
 
 MISFITS = '''
 import time
@@ -262,12 +267,19 @@ def test_bad_luck_is_no_collapse(tmp_path: Path) -> None:
     check_loss("a", 3, -50.0)
 
 
-def resumed(folder: Path, monkeypatch: pytest.MonkeyPatch, best: dict[str, Best], *changes: str) -> Run:
+def resumed(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    best: dict[str, Best],
+    *changes: str,
+    answers: int = 0,
+    invalid: int = 0,
+) -> Run:
     """A cell without policies that has gone on from the checkpoint of its last step."""
-    state = SimpleNamespace(exchange=None, best=best)
+    state = SimpleNamespace(exchange=None, best=best, answers=answers, invalid=invalid)
     monkeypatch.setattr(resume_point, "latest", lambda _: (2, folder))
     monkeypatch.setattr(resume_point, "restore", lambda *_: state)
-    nothing = SimpleNamespace(restore=lambda _: None, close=lambda: None)
+    nothing = SimpleNamespace(restore=lambda _: None, close=lambda: None, state=lambda: ExchangeState(b"", {}))
     monkeypatch.setattr(training, "CellExchange", lambda *_: nothing)
     one = prepare("quickstart", folder, overrides=["training.steps=2", *changes]).cells[0]
     backend = SimpleNamespace(side_by_side=False)
@@ -277,13 +289,18 @@ def resumed(folder: Path, monkeypatch: pytest.MonkeyPatch, best: dict[str, Best]
 
 
 def test_invalid_verdicts_before_a_checkpoint_count_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = Journal(tmp_path)
-    for at, invalid in ((1, 2), (2, 2), (3, 60)):
-        journal.append(StepRow(policy="a", step=at, answers=40, rollouts=50, invalid=invalid))
-        journal.commit(at)
-    resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0.05")._count_invalid([])
+    """Those of a second round too, which no row counts."""
+    run = resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0.05", answers=98, invalid=3)
+    nobody = SimpleNamespace(save=lambda _: None, state=dict)
+    run.learners = [SimpleNamespace(name="a", clock=Clock(), engine=nobody, regime=nobody)]  # type: ignore[list-item]
+    said = [Answer(np.zeros(1, np.int32), np.zeros(1), "", True, Verdict(value)) for value in ("invalid", "wrong")]
+    run._count_invalid([Group(Prompt("x/hinted", "", ""), "a", 1, 1, tuple(said))])
+    run._checkpoint(2)
+    kept = resume_point.read(tmp_path / "resume" / "step-00000002")
+    counted = {"answers": kept.answers, "invalid": kept.invalid}
+    resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0.05", **counted)._count_invalid([])
     with pytest.raises(VerificationError, match="4 of 100 verdicts are invalid"):
-        resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0.03")._count_invalid([])
+        resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0.03", **counted)._count_invalid([])
 
 
 def test_a_cell_that_did_not_keep_its_best_weights_so_far_says_so(

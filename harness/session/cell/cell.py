@@ -178,12 +178,10 @@ class Run:
         else:
             state = resume_point.restore(found[1], cell.key, self.learners)
             self.exchange.restore(state.exchange)
-            self.best = state.best
+            self.best, self._answers, self._invalid = state.best, state.answers, state.invalid
             if cell.keep == "best" and not self.best:
                 words = "keep: best counts from step %d on: until then this cell had another `keep`"
                 log.warning(words, done, extra={"topic": f"{cell.group.name}/keep"})
-            if (rows := read_journal(self.folder).tables.get("steps")) is not None:
-                self._answers, self._invalid = (sum(rows[name].to_pylist()) for name in ("rollouts", "invalid"))
             resume_point.keep_best(self.folder, self.best)
         training.count(done)
         self.observe(done, steps, "")
@@ -409,7 +407,8 @@ class Run:
         self._costs()
         self.journal.commit(step)
         with self.learners[0].clock.phase("save"):
-            resume_point.save(self.folder, self.cell.key, step, self.learners, self.exchange.state(), self.best)
+            counted = self.best, self._answers, self._invalid
+            resume_point.save(self.folder, self.cell.key, step, self.learners, self.exchange.state(), *counted)
 
     def _costs(self) -> None:
         for learner in self.learners:

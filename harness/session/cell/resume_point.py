@@ -33,13 +33,15 @@ class Best(msgspec.Struct, frozen=True):
 
 
 class SessionState(msgspec.Struct, frozen=True):
-    """What a resumed cell needs besides weights."""
+    """What a resumed cell needs besides weights. answers, invalid: verdicts of both rounds so far."""
 
     key: str
     step: int
     regimes: dict[str, dict[str, Any]]
     exchange: ExchangeState
     best: dict[str, Best] = {}
+    answers: int = 0
+    invalid: int = 0
 
 
 def save(
@@ -49,6 +51,8 @@ def save(
     learners: Sequence[Learner],
     exchange: ExchangeState,
     best: Mapping[str, Best] = MappingProxyType({}),
+    answers: int = 0,
+    invalid: int = 0,
 ) -> Path:
     """Drops older ones and weights no longer best. Raises DiskFullError, StoreError, FencedError."""
     target = folder / _RESUME / f"step-{step:08d}"
@@ -58,7 +62,8 @@ def save(
         for learner in learners:
             learner.engine.save(temporary / learner.name)
         regimes = {m.name: dict(m.regime.state()) for m in learners}
-        write_atomic(temporary / SESSION, sealed(SessionState(key, step, regimes, exchange, dict(best))))
+        state = SessionState(key, step, regimes, exchange, dict(best), answers, invalid)
+        write_atomic(temporary / SESSION, sealed(state))
 
     replace_atomic(target, fill)
     with change(folder):
