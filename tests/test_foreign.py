@@ -33,6 +33,7 @@ from harness.store.remarks import missing
 from harness.store.rows import SCHEMAS, CostRow, ExchangeRow, SampleRow, StepRow, TraceRow, to_arrow
 from harness.store.standing import board
 from harness.store.table import show_rows, suites
+from harness.store.tuning import without_trials
 
 
 @pytest.fixture
@@ -308,3 +309,8 @@ def test_an_evaluated_checkpoint_is_of_the_group_that_its_path_is(theirs: Path, 
     write_manifest(base, msgspec.structs.replace(read_manifest(base), group=path))
     assert import_results(theirs, ours, "b").refused == []
     assert read_manifest(ours / "synthetic-small@b" / base.name).group == path
+
+
+def test_trials_of_an_import_are_shown_with_its_suite() -> None:
+    suites = ["s@lab", "s-tuning@lab", "s-check@lab", "s-tuning@other", "a", "a-tuning"]
+    assert without_trials(suites) == ["s@lab", "s-tuning@other", "a"]

@@ -238,6 +238,23 @@ def test_ingest_reads_only_what_changed_and_equals_a_rebuild(tmp_path: Path) -> 
     np.testing.assert_equal(*stores)
 
 
+def test_a_folder_that_may_not_be_listed_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_results(tmp_path, steps=2, questions=4, regimes=REGIMES[:1], seeds=(1,))
+    (tmp_path / "lost+found").mkdir()
+    listed = os.scandir
+
+    def denied(path: str | Path) -> object:
+        if Path(path).name in ("lost+found", "secret"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    assert ingest(tmp_path) == 2 + 4
+    (tmp_path / "secret").mkdir()
+    with pytest.raises(PermissionError):
+        ingest(tmp_path / "secret")
+
+
 HOLDER = """
 import sys, time
 from pathlib import Path

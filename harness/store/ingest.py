@@ -151,7 +151,10 @@ def scan(results: Path) -> tuple[list[Source], dict[str, str]]:
     sources: list[Source] = []
     suites: dict[str, str] = {}
     for suite in _folders(results):
-        for cell in _folders(Path(suite.path)):
+        cells = list[os.DirEntry[str]]()
+        with suppress(FileNotFoundError, PermissionError):  # gone, or not ours: lost+found at the root of a disk
+            cells = _folders(Path(suite.path))
+        for cell in cells:
             stamps = [_stamp(cell.path), _stamp(f"{cell.path}/journal")]
             if stamps[1] or _stamp(f"{cell.path}/manifest.json"):
                 settled = now - max(stamps) > _SETTLED_NS

@@ -25,8 +25,8 @@ from harness.reading import read_bytes
 from harness.store.manifest import remedy
 from harness.store.rows import TABLE_OF, TABLES, Row, conform, to_arrow, up_to
 
-# Of one file
-MAX_BYTES = 1 << 30
+# Of one file: all samples of a cell are one part
+MAX_BYTES = 16 << 30
 _MAGIC = b"XSJ1"
 _NAME = re.compile(r"part-(\d{6,})-(\d{6,})\.rows|compact-(\d{6,})")
 _COLUMNS = re.compile(r"([a-z]+)-([0-9a-f]{8})\.arrow")

@@ -18,12 +18,13 @@ from harness.errors import StoreError
 from harness.files import TEMPORARY, remove, replace_atomic, write_atomic
 from harness.reading import read_bytes
 from harness.store.foreign import fault, sift
-from harness.store.journal import MAX_BYTES, Contents
+from harness.store.journal import Contents
 from harness.store.manifest import MARK, ORIGIN, Manifest, SuiteFile, read_sealed, write_suite
 from harness.store.rows import conform
 
 KEPT = ("steps", "samples", "curves", "costs")
 ABOUT, MANIFESTS = "reference.json", "manifests"
+MAX_BYTES = 1 << 30
 PART = "[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}"
 
 

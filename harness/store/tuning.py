@@ -94,5 +94,8 @@ def read_tuning(results: Path, suite: str, file: SuiteFile | None = None) -> Tun
 
 def without_trials(suites: Sequence[str]) -> list[str]:
     """Those without the trials or checks of another one."""
-    stems = {suite: suite.removesuffix("-tuning").removesuffix("-check") for suite in suites}
+    stems = {}
+    for suite in suites:
+        name, mark, lab = suite.partition("@")
+        stems[suite] = name.removesuffix("-tuning").removesuffix("-check") + mark + lab
     return [suite for suite, stem in stems.items() if stem == suite or stem not in suites]
