@@ -132,7 +132,11 @@ def read_header(file: Path) -> dict[str, Any]:
                 raise ValueError(f"tokenizer: {name} is outside the vocabulary")
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{file}: the header has no usable {error}") from error
-    return {**header, "name": str(header.get("general.name", ""))}
+    spm, llama3 = header[_OF + "model"] == "llama", header.get(_OF + "pre") == "llama-bpe"
+    # What llama.cpp takes where a file does not say
+    bos = (spm or llama3) and f"{_OF}bos_token_id" in header
+    defaults = {_OF + "add_bos_token": bos, _OF + "add_space_prefix": spm}
+    return {**defaults, **header, "name": str(header.get("general.name", ""))}
 
 
 def _token(header: dict[str, Any], role: str) -> str | None:
@@ -150,7 +154,8 @@ def rebuild(header: dict[str, Any]) -> PreTrainedTokenizerFast:
         raise UsageError(f"{header['name']}: tokenizers of kind {kind!r} are not known here (gpt2, llama)")
     vocab = {token: index for index, token in enumerate(tokens)}
     if kind == "gpt2":
-        core = Tokenizer(models.BPE(vocab, header[_OF + "merges"], fuse_unk=False))
+        whole = header.get(_OF + "pre") == "llama-bpe"
+        core = Tokenizer(models.BPE(vocab, header[_OF + "merges"], fuse_unk=False, ignore_merges=whole))
         core.pre_tokenizer, core.decoder = _pre_tokenizer(header), decoders.ByteLevel()
     else:
         core = _sentencepiece(header, vocab)

@@ -144,6 +144,8 @@ def written(file, kind, core, model, **changes):
             "rope_dimension_count": 8, "rope_freq_base": 1e4, "tokenizer_model": "gpt2",
             "tokenizer_pre": changes.get("pre", "smollm"), "token_merges": merges,
         }  # fmt: skip
+    for name in changes.get("without", ()):
+        del fields[name]
     for name, value in fields.items():
         getattr(writer, f"add_{name}")(value)
     norms = GEMMA_NORMS if kind == "gemma" else LLAMA_NORMS
@@ -209,6 +211,23 @@ def test_unknown_pre_tokenizer_is_refused_by_name(made, tmp_path):
     file = written(tmp_path / "odd.gguf", "smollm", core, model, pre="tekken")
     with pytest.raises(UsageError, match="'tekken' is not known here"):
         rebuild(read_header(file))
+
+
+@pytest.mark.parametrize(
+    ("kind", "pre", "begun", "prefix", "whole"),
+    [
+        ("gemma", "", True, True, False),
+        ("smollm", "llama-bpe", True, False, True),
+        ("smollm", "smollm", False, False, False),
+    ],
+)
+def test_what_a_file_does_not_say_is_as_in_llama_cpp(made, tmp_path, kind, pre, begun, prefix, whole):
+    core, model, _ = made[kind]
+    unsaid = ("add_bos_token", "add_space_prefix")
+    tokenizer = rebuild(read_header(written(tmp_path / "f.gguf", kind, core, model, pre=pre, without=unsaid)))
+    ids = tokenizer.encode("hi")
+    assert ((ids[0] == 2), tokenizer.convert_ids_to_tokens(ids)[begun].startswith("▁")) == (begun, prefix)
+    assert tokenizer.backend_tokenizer.model.ignore_merges is whole
 
 
 @pytest.mark.parametrize("cut", [0, 3, 40, 2000])
