@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+from msgspec.structs import fields
 
 from harness.errors import UsageError
 from harness.files import replace_atomic, write_atomic
@@ -26,7 +27,8 @@ from harness.store.journal import Contents, read_journal
 from harness.store.manifest import MARK, ORIGIN, Manifest, read_manifest
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference, suite_folder
-from harness.store.table import seed_rows, show_rows, suites
+from harness.store.statistic import Pair
+from harness.store.table import SeedRow, ShowRow, seed_rows, show_rows, suites
 from harness.suite.cells import placeless
 from harness.tasks.data import SETS, DataSet
 
@@ -115,7 +117,8 @@ def write_parquet(snapshot: Snapshot, results: Path, suite: str, out: Path) -> i
     if suite not in suites(snapshot):
         raise UsageError(f"no results of a suite {suite!r}")
     shown = {"show": show_rows(snapshot, suite), "seeds": seed_rows(snapshot, suite)}
-    tables = {name: pa.Table.from_pylist(msgspec.to_builtins(rows)) for name, rows in shown.items()}
+    schemas = {"show": _schema(ShowRow), "seeds": _schema(SeedRow)}
+    tables = {name: pa.Table.from_pylist(msgspec.to_builtins(rows), schemas[name]) for name, rows in shown.items()}
     tables["cells"] = snapshot.query("SELECT * FROM current_cells WHERE suite = ? ORDER BY cell", [suite])
     for name in ("scores", "totals", "spent", "steps", "curves", "samples"):
         query = f"SELECT * FROM {name} SEMI JOIN current_cells USING (suite, cell) WHERE suite = ?"
@@ -123,6 +126,19 @@ def write_parquet(snapshot: Snapshot, results: Path, suite: str, out: Path) -> i
     for name, table in tables.items():
         replace_atomic(out / f"{name}.parquet", partial(pq.write_table, table, compression="zstd"))
     return len(tables)
+
+
+def _schema(row: type[msgspec.Struct]) -> pa.Schema:
+    """By the fields' types: columns may hold no value, and tables no row."""
+    types: dict[Any, pa.DataType] = {
+        str: pa.string(),
+        int: pa.int64(),
+        float: pa.float64(),
+        bool: pa.bool_(),
+        Pair: pa.list_(pa.float64()),
+    }
+    found = {f.name: next(t for kind, t in types.items() if f.type in (kind, kind | None)) for f in fields(row)}
+    return pa.schema(found)
 
 
 # Model cards -----------------------------------------------------------------------------------------------------------
@@ -230,8 +246,8 @@ FILTER = "none"
 
 def write_lm_eval(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
     """Write a folder per policy and cell; gives their number. Raises UsageError, StoreError, DiskFullError."""
-    count = 0
-    for count, cell in enumerate(finished_cells(snapshot, results, suite), 1):  # noqa: B007
+    folders: set[Path] = set()
+    for cell in finished_cells(snapshot, results, suite):
         when = datetime.fromisoformat(cell.manifest.provenance.finished).replace(tzinfo=None)
         date = when.isoformat().replace(":", "-")
         samples: dict[str, list[dict[str, Any]]] = {}
@@ -239,12 +255,15 @@ def write_lm_eval(snapshot: Snapshot, results: Path, suite: str, out: Path) -> i
             lines = samples.setdefault(task, [])
             lines.append(_line(len(lines), way, answers))
         folder = out / cell.name
+        if folder in folders:  # names may hold "__"
+            folder = out / f"{cell.name}__{cell.manifest.key}"
+        folders.add(folder)
         for task, lines in samples.items():
             text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
             write_atomic(folder / f"samples_{task}_{date}.jsonl", text.encode())
         written = json.dumps(_results(cell, samples), indent=2, ensure_ascii=False)
         write_atomic(folder / f"results_{date}.json", written.encode() + b"\n")
-    return count
+    return len(folders)
 
 
 def _results(cell: FinishedPolicy, samples: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:

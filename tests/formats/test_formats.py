@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from huggingface_hub import ModelCard, parse_eval_result_entries
@@ -39,8 +43,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("results"), SUITE)
 
 
-def write(folder: Path, suite: str, tasks: tuple[str, ...] = ("micro", "gsm8k"), limit: int | None = None) -> Path:
-    write_results(folder, suite, regimes=REGIMES[:3], seeds=(1, 2), steps=2, questions=10, tasks=tasks, text="<b>")
+def write(
+    folder: Path, suite: str, tasks: tuple[str, ...] = ("micro", "gsm8k"), limit: int | None = None, **more: Any
+) -> Path:
+    more = {"regimes": REGIMES[:3], **more}
+    write_results(folder, suite, seeds=(1, 2), steps=2, questions=10, tasks=tasks, text="<b>", **more)
     evaluation = {"limit": limit, "max_new_tokens": None, "k": 2}
     for file in (f for f in folder.glob("*/*/manifest.json") if not f.parent.name.startswith("base-")):
         m = read_manifest(file.parent)
@@ -81,6 +88,26 @@ def test_lm_eval_reads_its_own_shape(results: Path, snapshot: Snapshot, tmp_path
     before = contents(tmp_path)
     write_lm_eval(snapshot, results, SUITE, tmp_path)
     assert contents(tmp_path) == before
+
+
+def test_cells_whose_joined_names_are_equal_have_a_folder_each(tmp_path: Path) -> None:
+    regimes = [replace(REGIMES[0], name=name) for name in ("r__s", "s")]
+    groups = {"g": ("llama",), "g__r": ("llama",)}
+    folder = write(tmp_path / "results", "s", ("micro",), regimes=regimes, groups=groups)
+    with Snapshot(folder) as snapshot:
+        assert write_lm_eval(snapshot, folder, "s", tmp_path / "out") == 2 * 2 * 2
+    assert len([*(tmp_path / "out").glob("*/results_*.json")]) == 8
+
+
+@pytest.mark.parametrize("count", [2, 0], ids=["some", "none"])
+def test_parquet_columns_have_their_type_without_a_value_too(tmp_path: Path, count: int) -> None:
+    folder = write(tmp_path / "results", "s", ("micro",), regimes=REGIMES[:count])
+    with Snapshot(folder) as snapshot:
+        write_parquet(snapshot, folder, "s", tmp_path)
+    found = {name: pq.read_schema(tmp_path / f"{name}.parquet") for name in ("show", "seeds")}
+    assert (found["show"].names[0], found["seeds"].names[-1]) == ("group", "unlike")
+    assert pa.null() not in [*found["show"].types, *found["seeds"].types]
+    assert found["show"].field("gain_interval").type == pa.list_(pa.float64())
 
 
 def test_parquet_has_the_rows_of_show(snapshot: Snapshot, tmp_path: Path) -> None:
