@@ -101,13 +101,14 @@ class Bandit:
 @dataclass(frozen=True, slots=True)
 class JointDraw:
     """One joint draw and branch of choices. gradient: ascent direction in the learner's logits. weights: ratios of peer
-    answers."""
+    answers. raised: answers that a term from peers makes likelier."""
 
     probability: float
     draws: Draws
     terms: tuple[Term, ...]
     gradient: Vector
     weights: tuple[float, ...]
+    raised: frozenset[int]
 
 
 def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1, share: float = 1.0) -> list[JointDraw]:
@@ -122,24 +123,25 @@ def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1, share: 
         learnt_as.append(place.setdefault(same, len(place)))
         if len(place) > len(learnt):
             learnt.append(list(_learn(delivery, own, inbox, updates)))
-    gradients, weights = _gradients(bandit, [terms for group in learnt for _, terms in group], updates)
-    steps = iter(zip(gradients, weights, strict=True))
+    steps = _gradients(bandit, [terms for group in learnt for _, terms in group], updates)
     branches = [[(share, terms, *next(steps)) for share, terms in group] for group in learnt]
     return [
-        JointDraw(p * share, draws, terms, gradient, weights)
+        JointDraw(p * share, draws, terms, gradient, weights, raised)
         for (p, draws), i in zip(bandit.outcomes, learnt_as, strict=True)
-        for share, terms, gradient, weights in branches[i]
+        for share, terms, gradient, weights, raised in branches[i]
     ]
 
 
 def _gradients(
     bandit: Bandit, learnt: Sequence[tuple[Term, ...]], updates: int
-) -> tuple[Float64[np.ndarray, "S K"], list[tuple[float, ...]]]:
+) -> Iterator[tuple[Vector, tuple[float, ...], frozenset[int]]]:
+    """By what was learnt: gradient, weights and raised answers of its `JointDraw`."""
     packs: list[Packed] = []
     hinted: list[bool] = []
     owner: list[int] = []
     chosen: list[int] = []
     peer: list[bool] = []
+    theirs: list[bool] = []
     for i, terms in enumerate(learnt):
         for batch in from_sampler(minibatches(terms, updates, 1)):
             live = list(batch.live())
@@ -149,8 +151,10 @@ def _gradients(
                 chosen += [int(a.tokens[0]) for _, a in live]
                 hinted += [a.prompt_id == HINTED.id for _, a in live]
                 peer += [terms[t].source == "peer" for t, _ in live]
+                theirs += [_from_peers(terms[t]) for t, _ in live]
     gradients = np.zeros((len(learnt), bandit.logits.shape[1]))
     weights: list[list[float]] = [[] for _ in learnt]
+    raised: list[set[int]] = [set() for _ in learnt]
     if packs:
         pi = np.where(np.array(hinted)[:, None], bandit.hinted, bandit.policies[0])
         logp = torch.tensor(np.log(pi[np.arange(len(pi)), chosen]), requires_grad=True)
@@ -162,7 +166,9 @@ def _gradients(
         for i, is_peer, count, ratio in zip(owner, peer, statistics.ratio_count, statistics.ratio_sum, strict=True):
             if is_peer and count:
                 weights[i].append(float(ratio))
-    return gradients, [tuple(w) for w in weights]
+        for place in np.flatnonzero(theirs & (slope > 0)):
+            raised[owner[place]].add(chosen[place])
+    return iter(zip(gradients, map(tuple, weights), map(frozenset, raised), strict=True))
 
 
 def mean_gradient(outcomes: Sequence[JointDraw]) -> Vector:
@@ -590,7 +596,7 @@ def _point(case: str, regime: str, bandit: Bandit, outcomes: list[JointDraw]) ->
         scale=scale,
         bias=float(np.linalg.norm(mean - scale * true)) / size,
         noise=float(np.sqrt(gradient_variance(outcomes))) / size,
-        support=expectation(outcomes, lambda o: float(_raises_unseen(bandit, o))),
+        support=expectation(outcomes, lambda o: float(any(bandit.rewards[a] > 0 for a in o.raised - {*o.draws[0]}))),
         fires=expectation(outcomes, lambda o: float(any(_from_peers(t) and t.answers for t in o.terms))),
         weight_second_moment=sum(w * w * p for w, p in weights) / mass if mass else None,
     )
@@ -599,13 +605,3 @@ def _point(case: str, regime: str, bandit: Bandit, outcomes: list[JointDraw]) ->
 def _from_peers(term: Term) -> bool:
     """Also of own answers that learn from a peer's scores or hint."""
     return term.name != "own"
-
-
-def _raises_unseen(bandit: Bandit, outcome: JointDraw) -> bool:
-    own = set(outcome.draws[0])
-    return any(
-        int(a.tokens[0]) not in own and bandit.rewards[int(a.tokens[0])] > 0 and a.advantage * a.weight > 0
-        for t in outcome.terms
-        if _from_peers(t)
-        for a in t.answers
-    )

@@ -48,6 +48,15 @@ def test_points_facts_and_file(suite, tmp_path):
     assert all(len(line) < 140 for line in text.splitlines())
 
 
+def test_an_answer_without_a_gradient_is_no_support(suite, tmp_path):
+    """HACPO's ratio lies below its window: answers that it may take have advantages, and no gradient."""
+    far = SUITE.replace("[0.5, 0.0, -1.0], [0.0, 0.2, 1.0]", "[2.0, 0.5, -3.0], [0.0, 1.0, 1.5]")
+    points = {p.regime: p for p in run_bandit(suite(far), tmp_path).points}
+    assert points["hacpo"].fires > 0.5
+    assert points["hacpo"].support == 0
+    assert points["sgt"].support == pytest.approx(points["sgt"].fires)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "place"),
     [
