@@ -21,7 +21,7 @@ from harness.suite.space import Choice, Range
 class FTISOptions:
     """truncation: C, a peer token's largest weight (published 2). filter_kl: gamma, nats (published 50). groups: statistics
     inside one author's group (`vertical`, published) or over all answers. beyond: a token over C keeps the constant weight C,
-    or has no gradient. divergence: KL(learner || author), or KL(author || learner)."""
+    or has no gradient. divergence: by k3 of log(pi_j / pi_k), or of its negative, the unbiased KL(author || learner)."""
 
     truncation: Annotated[float, Range(0.5, 10.0, "log"), Meta(gt=0)] = 2.0
     filter_kl: Annotated[float, Range(0.5, 500.0, "log"), Meta(ge=0)] = 50.0

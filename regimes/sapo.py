@@ -43,7 +43,8 @@ class SAPO(Regime):
             for peers in by_author(inbox.valid(group.prompt.id))
             if 0 < sum(p.reward > 0 for p in peers) < len(peers)
         ]
-        count = min(len(external), len(own) if self.options.external is None else self.options.external)
+        mine = sum(bool(g.answers) for g in own)  # earlier prompts' groups are empty
+        count = min(len(external), mine if self.options.external is None else self.options.external)
         drawn = sorted(context.rng.choice(len(external), size=count, replace=False)) if count else []
         theirs = [t for i in drawn for t in _as_group(external[i])]
         return [own_term(own, grpo_advantages, GRPO), Term("peer", "peer", GRPO, tuple(theirs))]

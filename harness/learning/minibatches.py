@@ -26,8 +26,8 @@ _APART = {"nll": "nll", "kl": "kl"}
 @dataclass(frozen=True, slots=True, eq=False)
 class MiniBatch:
     """One optimiser update. update: its index in the step. terms: all of the step, each with the answers that fell
-    here. max_tokens: of `constant`. correction: C of min(exp(old - sampled), C), the factor of each own token's objective; 0
-    for none."""
+    here. max_tokens: of `constant`. correction: C of min(exp(old - sampled), C), the factor of the objective of own tokens
+    with `sampled`; 0 for none."""
 
     update: int
     terms: tuple[Term, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import formulas
@@ -278,3 +278,6 @@ def test_draws_are_uniform_and_without_repeats():
     for external, due in ((None, 8), (0, 0), (99, len(mixed))):
         peer = build("sapo", {"external": external}).learn(wide.own, wide.inbox, wide.context())[1]
         assert len({wide.key_of(a.tokens)[:2] for a in peer.answers}) == min(due, len(mixed))
+    earlier = [replace(group, answers=()) for group in wide.own[2:]]
+    peer = build("sapo", {}).learn([*wide.own[:2], *earlier], wide.inbox, wide.context())[1]
+    assert len({wide.key_of(a.tokens)[:2] for a in peer.answers}) == 2 < len(mixed)

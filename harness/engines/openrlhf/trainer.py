@@ -218,9 +218,9 @@ def report(
             for group, statistics in zip(groups, updates[index].statistics, strict=True):
                 chosen = [live[i] for i in group]
                 tally.add(chosen, pack(batch, chosen), statistics, sum(rows[index][i].length for i in group))
-    return tally.report(
-        mean(u.gradient_norm for u in learnt[0]), *map(mean, zip(*(u.apart for u in learnt[0]), strict=True))
-    )
+    # An idle pass alone, of an update without answers, has measured no own gradient
+    apart = [u.apart if any(own.places) else (nan, *u.apart[1:]) for u, (own, _) in zip(learnt[0], splits, strict=True)]
+    return tally.report(mean(u.gradient_norm for u in learnt[0]), *map(mean, zip(*apart, strict=True)))
 
 
 class Trainer(ActorPPOTrainer):  # type: ignore[misc]
