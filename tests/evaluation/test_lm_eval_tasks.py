@@ -12,6 +12,7 @@ from harness.errors import DataError, PluginError, SuiteError
 from harness.evaluation.backends import EngineBackend
 from harness.evaluation.run import evaluate
 from harness.session.suite.prepare import prepare
+from harness.session.suite.rules import preflight
 from harness.tasks import lm_eval_source
 from harness.tasks.registry import get_task, results_versions, training_source
 from harness.verification.verifier import Verifier
@@ -160,6 +161,9 @@ def test_in_a_suite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = folder / "s.yaml"
     file.write_text(SUITE.replace("TASKS", "micro, 'lm_eval:tiny_sums'"))
     cell = prepare(str(file), folder / "r").cells[0]
+    for limit, remarked in (("4", []), ("null", ["lm_eval:tiny_sums"])):
+        prepared = prepare(str(file), folder / "r", overrides=[f"evaluation.limit={limit}"])
+        assert [remark.split(": ")[0] for remark in preflight(prepared, run=False)] == remarked
     (said,) = results_versions("lm_eval:tiny_sums").values()
     assert cell.identity.versions["lm_eval:tiny_sums"] == said
     (folder / "other").mkdir()

@@ -250,6 +250,46 @@ def test_prompts_that_the_pool_does_not_hold(suite, monkeypatch):
     assert text.startswith("training.prompts: 9000 prompts a step asked for; the pool of gsm8k holds 7")
 
 
+@pytest.mark.parametrize(
+    ("task", "more", "place"),
+    [
+        ("ladder.legs", ["training.prompts=200"], "training.prompts: ladder: 200 distinct prompts"),
+        ("ladder.legs", ["regimes=[independent, {regime: hacpo, training: {prompts: 200}}]"], "regimes[1].training.prompts: "),
+        ("ladder.legs", ["training.part=tuning"], "training.task: "),
+        ("{file: four.jsonl, scorer: exact}", ["training.prompts=5"], "training.prompts: 5 prompts a step asked for; "),
+        ("{file: four.jsonl, scorer: exact}", ["regimes=[{regime: independent, training: {prompts: 5}}]"], "regimes[0].training."),
+    ],
+)  # fmt: skip
+def test_prompts_that_code_or_a_file_does_not_hold(suite, tmp_path, task, more, place):
+    rows = (json.dumps({"question": f"What is {n} and {n}?", "answer": str(2 * n)}) for n in range(4))
+    (tmp_path / "four.jsonl").write_text("\n".join(rows))
+    file = suite("micro/llama")
+    assert refusal(file, f"training.task={task}", *more, run=False).startswith(place)
+    assert remarks(file, "training.task=ladder.legs", "training.prompts=100") == []
+
+
+TUNE = """
+tune:
+  seeds: [101]
+  groups:
+    - name: other
+      policies: [{name: a, model: OUTSIDE}, {name: b, model: micro/qwen, stage0: {preset: trap, seed: 1}}]
+  evaluation: {tasks: [micro_dev], curve_every: 0}
+"""
+
+
+def test_models_of_a_search_lie_in_declared_folders_too(suite, tmp_path, monkeypatch):
+    monkeypatch.delenv("HARNESS_MODELS", raising=False)
+    outside, file = tmp_path / "outside", tmp_path / "own" / "x.yaml"
+    outside.mkdir()
+    file.parent.mkdir()
+    file.write_text(Path(suite("micro/llama")).read_text() + TUNE.replace("OUTSIDE", str(outside)))
+    with pytest.raises(SuiteError, match=r"tune\.groups\[0\]\.policies\[0\]\.model: .* is outside the folders"):
+        prepare(str(file), tmp_path / "results")
+    said = f"tune.groups[0].policies[0].model={outside}"
+    assert prepare(str(file), tmp_path / "results", overrides=[said]).cells  # the user's own word
+
+
 def test_a_model_of_the_cache_that_is_not_there(suite, model, tmp_path, monkeypatch):
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
     file = suite("pretrained/smollm2-135m-instruct")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import SuiteError
+from harness.learning import registry
 from harness.session.suite.prepare import prepare
 from harness.suite.cells import keyed
 from harness.suite.load import load, parse_yaml, shipped
@@ -156,6 +157,19 @@ def test_single_policy_is_allowed_without_sharing(tmp_path: Path) -> None:
     assert len(prepare(str(file), tmp_path).cells) == 4
     file.write_text(alone.replace("[independent, sgt]", "[independent]"))
     assert len(prepare(str(file), tmp_path).cells) == 2
+
+
+def test_equal_numbers_of_rollouts_are_a_variants_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry.load("sgt"), "unequal_rollouts", False)
+    file = tmp_path / "x.yaml"
+    for suites, variants in ((8, 4), (4, 8)):
+        text = GOOD.replace("strong: mul}}", "strong: mul}, rollouts: 8}") + f"training: {{rollouts: {suites}}}\n"
+        file.write_text(text.replace("sgt", f"{{regime: sgt, training: {{rollouts: {variants}}}}}"))
+        if variants == 8:
+            assert prepare(str(file), tmp_path).cells
+        else:
+            with pytest.raises(SuiteError, match=r"groups\[0\]\.policies: 'sgt' is defined for equal numbers"):
+                prepare(str(file), tmp_path)
 
 
 def test_keys_follow_content_only(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from harness.scoring.catalogue import scorer_of
 from harness.session.policy import MAX_FILES, MICRO, hub_folder, local_folder, required_folder
 from harness.store.manifest import suite_files
 from harness.suite.cells import Cell
-from harness.suite.schema import Evaluation, FileTask, Policy, Stage0, Suite
+from harness.suite.schema import Evaluation, FileTask, Policy, Stage0, Suite, Tune
 from harness.tasks.data import SETS, SOURCES, folder_in_use, load
 from harness.tasks.jsonl import pinned as pinned_file
 from harness.tasks.overlap import find_overlaps
@@ -87,7 +87,8 @@ def validate(suite: Suite, source: str) -> Suite:
                 raise SuiteError(
                     source, f"{place}.replay", f"{variant.name!r} needs peers' scores, and a recording has none"
                 )
-            if len({p.rollouts or suite.training.rollouts for p in group.policies}) > 1 and not regime.unequal_rollouts:
+            rollouts = {p.rollouts or suite.training_of(variant).rollouts for p in group.policies}
+            if len(rollouts) > 1 and not regime.unequal_rollouts:
                 raise SuiteError(
                     source,
                     f"groups[{g}].policies",
@@ -161,8 +162,8 @@ def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
 
 def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> None:
     """Raises SuiteError for a folder, or a link in one, outside the declared ones."""
-    settings = [setting.partition("=")[2] for setting in overrides if setting.startswith("groups")]
-    for place, policy in _policies(suite):
+    settings = [setting.partition("=")[2] for setting in overrides if setting.startswith(("groups", "tune"))]
+    for place, policy in (*_policies(suite), *_policies(suite.tune, "tune.")):
         folder = local_folder(policy.model)
         if folder is not None and not any(policy.model in said for said in settings):
             _refuse(_outside(folder, source), source, f"{place}.model")
@@ -199,10 +200,10 @@ def _refuse(outside: Path | None, source: Path, place: str) -> None:
         )
 
 
-def _policies(suite: Suite) -> Iterator[tuple[str, Policy]]:
-    for g, group in enumerate(suite.groups):
+def _policies(suite: Suite | Tune | None, within: str = "") -> Iterator[tuple[str, Policy]]:
+    for g, group in enumerate(suite.groups if suite else ()):
         for p, policy in enumerate(group.policies):
-            yield f"groups[{g}].policies[{p}]", policy
+            yield f"{within}groups[{g}].policies[{p}]", policy
 
 
 def with_policies(suite: Suite, change: Callable[[Policy, str], Policy]) -> Suite:
@@ -363,16 +364,27 @@ def _data(prepared: Prepared, run: bool) -> Iterator[str]:
     for name in dict.fromkeys(task.scorer for task in map(get_task, asked) if task.judge is None):
         if remark := scorer_of(name).remark():
             yield f"scorer {name}: {remark}"
+    for task in suite.evaluation.tasks if suite.evaluation.limit is None else ():
+        if get_task(task).size is None:
+            yield f"{task}: how many questions it has is told by a run; without `evaluation.limit` a plan leaves them out"
     source = source_of(training.task)
-    if source.generated or sets.get("training.task") in absent:
+    found = {f"regimes[{i}].training.prompts": suite.training_of(v).prompts for i, v in enumerate(suite.regimes)}
+    found["training.prompts"] = training.prompts
+    place = max(found, key=lambda name: (found[name], name == "training.prompts"))
+    if source.generated:
+        for name, count in (("training.task", 1), (place, found[place])):
+            with at(prepared.source, name, DataError):
+                source.draw(0, count, part=training.part)
+        return
+    if sets.get("training.task") in absent:
         return
     with at(prepared.source, "training.min_level" if training.min_level else "training.task", DataError):
         pool = part_of(source.pool(training.min_level), training.part)
-    if training.prompts > len(pool.prompts):
+    if found[place] > len(pool.prompts):
         raise SuiteError(
             prepared.source,
-            "training.prompts",
-            f"{training.prompts} prompts a step asked for; the pool of {training.task} holds {len(pool.prompts)}",
+            place,
+            f"{found[place]} prompts a step asked for; the pool of {training.task} holds {len(pool.prompts)}",
         )
     if any(isinstance(name, FileTask) for name in asked):
         yield from _repeated(prepared, pool, [name for name in suite.evaluation.tasks if name not in absent])
