@@ -33,7 +33,7 @@ def gigabytes(size: float) -> str:
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ANSWER_SECONDS = 10.0  # without persistence mode nvidia-smi wakes every GPU first
 _KIND = re.compile(r"(?:(?:QUADRO )?[RG]TX (?:PRO )?(?=\d))?[A-Z]{0,2}\d+[A-Z]*|QUADRO|TITAN")
-_NO_BF16 = re.compile(r"QUADRO|TITAN|GTX|RTX20|MX|G?[KMPVT]\d")
+_NO_BF16 = re.compile(r"QUADRO|TITAN|GTX|RTX20[6-8]|MX|G?[KMPVT]\d")
 _NAMES = re.compile(r"^GPU (\d+):.*\(UUID: (GPU-[^)]+)\)|^ +MIG \S*?(\d+)gb\b.*\(UUID: (MIG-[^)]+)\)", re.MULTILINE)
 
 
@@ -206,8 +206,13 @@ def local() -> Inventory:
     """This process's cores, memory available now, and the GPUs that CUDA shows."""
     cards = visible()
     memory = int(psutil.virtual_memory().available)
-    least, kind = min((card.memory for card in cards), default=0), cards[0].kind if cards else ""
-    return Inventory((Node("local", cores(), memory, len(cards), least, kind),))
+    return Inventory((Node("local", cores(), memory, len(cards), *_weakest(cards)),))
+
+
+def _weakest(cards: Sequence[Card]) -> tuple[int, str]:
+    """Memory and kind that a node of unlike cards counts as."""
+    old = [card for card in cards if not has_bf16(card.kind)]
+    return min((card.memory for card in cards), default=0), next((card.kind for card in (*old, *cards)), "")
 
 
 def accelerated(resources: Collection[str]) -> bool:
@@ -229,7 +234,7 @@ def from_ray(nodes: Iterable[Mapping[str, Any]], cards: Callable[[str], Sequence
             listed = cards(name)
             if not listed:
                 raise UsageError(f"Ray node {name} has {gpus} GPUs, and nvidia-smi lists none there")
-            each, kind = min(card.memory for card in listed), listed[0].kind
+            each, kind = _weakest(listed)
         elif gpus:
             each, kind, memory = memory // 2 // gpus, LOGICAL, memory // 2
         found.append(Node(name, int(has.get("CPU", 0)), memory, gpus, each, kind))

@@ -62,6 +62,9 @@ def test_ray_cluster():
     assert [(n.name, n.gpus, n.gpu_memory, n.gpu_kind, n.memory) for n in found] == [
         ("a", 4, 2 * GB, "logical", 8 * GB), ("b", 4, 24 * GB, "RTX4090", 64 * GB), ("c", 4, 40 * GB, "A100", 64 * GB),
     ]  # fmt: skip
+    unlike = [Card("0", "A100", 80 * GB), Card("1", "V100", 32 * GB)]
+    (both,) = from_ray(nodes[:1], lambda _: unlike).nodes
+    assert (both.gpu_kind, both.gpu_memory) == ("V100", 32 * GB)  # one of them multiplies no bf16
     with pytest.raises(UsageError, match="no living node"):
         from_ray(nodes[-1:], asked.__getitem__)
     with pytest.raises(UsageError, match="Ray node c has 4 GPUs, and nvidia-smi lists none there"):
@@ -114,6 +117,7 @@ def test_a_driver_that_says_nothing_of_use(nvidia_smi, monkeypatch, says):
         ("NVIDIA RTX 6000 Ada Generation", "RTX6000", True), ("NVIDIA B200", "B200", True), ("NVIDIA H20", "H20", True),
         ("NVIDIA Graphics Device", "GPU", True), ("Tesla T4", "T4", False), ("Tesla V100-SXM2-16GB", "V100", False),
         ("Quadro RTX 6000", "QUADRORTX6000", False), ("NVIDIA TITAN RTX", "TITAN", False), ("Quadro GV100", "QUADRO", False),
+        ("NVIDIA RTX 2000 Ada Generation", "RTX2000", True), ("NVIDIA GeForce RTX 2050", "RTX2050", True),
         ("NVIDIA GeForce RTX 2080 Ti", "RTX2080", False), ("NVIDIA GeForce GTX 1080 Ti", "GTX1080", False),
     ],
 )  # fmt: skip
