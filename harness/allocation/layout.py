@@ -262,9 +262,13 @@ def host_bytes(policy: PolicyDemand, zero: int, ranks: int, gpu: Gpu) -> int:
     return gpu.pinned * away * ranks + written
 
 
+def _sizes(policy: PolicyDemand) -> tuple[int, ...]:
+    return (policy.devices,) if policy.devices else SIZES
+
+
 def least_gpus(policy: PolicyDemand, work: Workload, gpu: Gpu) -> int | None:
     """On which the policy can be trained, or None."""
-    return next((gpus for gpus in SIZES if policy_layout(policy, work, gpus, gpu)[0]), None)
+    return next((gpus for gpus in _sizes(policy) if policy_layout(policy, work, gpus, gpu)[0]), None)
 
 
 # One cell -------------------------------------------------------------------------------------------------------------
@@ -338,7 +342,7 @@ def _shares(policies: tuple[PolicyDemand, ...], gpus: int, layout: Place) -> lis
         found = layout(policies[index], number)
         return found.seconds.total if found else float("inf")
 
-    share = [next((n for n in SIZES if n <= gpus and layout(p, n)), gpus + 1) for p in policies]
+    share = [next((n for n in _sizes(p) if n <= gpus and layout(p, n)), gpus + 1) for p in policies]
     if sum(share) > gpus:
         return []
     while left := gpus - sum(share):

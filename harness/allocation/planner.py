@@ -24,6 +24,7 @@ from harness.allocation.inventory import (
 from harness.allocation.layout import CellLayout, Gpu, PolicyLayout, cell_layout, least_gpus, policy_layout
 
 MAX_PARALLEL = 16  # cells side by side that are tried
+LEAST_BUSY = 1e-3  # where nothing of a cell is foreseen
 
 
 # The scheduler --------------------------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ def plan_workers(
     device = max((bundle.gpu_memory for bundle in bundles), default=0)
     sizes = [int(node.gpu_memory * USABLE) for node in held.nodes if node.gpus]
     if device and sizes:  # every GPU counts as the processes that it holds, by memory and by time
-        parts = max(1, min(min(sizes) // device, int(1 / busy)))
+        parts = max(1, min(min(sizes) // device, int(1 / max(busy, LEAST_BUSY))))
         nodes = (replace(n, gpus=n.gpus * parts, gpu_memory=int(n.gpu_memory * USABLE) // parts) for n in held.nodes)
         held = Inventory(tuple(nodes))
     without = _without_bf16(inventory) if half and device else ""

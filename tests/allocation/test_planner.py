@@ -154,6 +154,9 @@ def test_a_layout_of_the_suites_own_keeps_its_devices() -> None:
     own = cell_layout(halves(shared=True, devices=3), 8, replace(H100, stacks=True))
     assert own is not None
     assert (own.arrangement, own.gpus) == ("stacked", 3)
+    wide = layout("3x8xH100-80G", replace(halves(devices=24), policies=halves(devices=24).policies[:1]))
+    assert wide is not None
+    assert (wide.arrangement, wide.gpus) == ("colocated", 24)  # no size that is tried where the plan chooses
     assert layout("1xA100-40G", replace(halves(shared=True), policies=halves().policies[:1])) is not None
     assert "does not fit on 1 GPU of 80.0 GB" in str(plan("1xH100-80G", cell("Qwen3-8B", devices=2)).shortfall)
 
@@ -233,7 +236,8 @@ def test_jobs_are_processes_however_many_cores_each_has() -> None:
 
 @pytest.mark.parametrize(
     ("size", "busy", "inventory", "together", "shared", "seconds"),
-    [(25 * 10**9, 0.1, "2xH100-80G", 6, 3, 60), (10**9, 0.4, "2xH100-80G", 4, 2, 90), (60 * 10**9, 0.1, "1xH100-80G", 1, 1, 360)],
+    [(25 * 10**9, 0.1, "2xH100-80G", 6, 3, 60), (25 * 10**9, 0.0, "2xH100-80G", 6, 3, 60),
+     (10**9, 0.4, "2xH100-80G", 4, 2, 90), (60 * 10**9, 0.1, "1xH100-80G", 1, 1, 360)],
 )  # fmt: skip
 def test_workers_share_gpus_by_memory_and_by_time(size, busy, inventory, together, shared, seconds) -> None:  # type: ignore[no-untyped-def]
     found = plan_workers(12, [workers("g/independent", 12, 30.0, 10**9, size)], parse(inventory), busy=busy)
