@@ -27,6 +27,7 @@ LOGITS_BYTES = 12  # per token and entry of the vocabulary: logits, masked logit
 COMPARED_BYTES = 16  # per entry of the largest matrix: two gradients compared in float64
 # Per answer and entry of the vocabulary while a token is drawn: logits, log-probabilities, sums in float64 (or of blocks).
 CHOICE_BYTES, PARTED_CHOICE_BYTES = 32, 16
+EVALUATED = 1024  # answers sampled at once in evaluation at most: `EngineBackend`
 SCORES_BYTES = 6  # per query, head and key: the engine's own attention in bf16 keeps them
 WORKER_BYTES = 1 << 30  # RAM of a worker process with torch, transformers and lm-eval
 GPU_WORKER_BYTES = 4 << 30  # with CUDA's libraries and weights on their way to the GPU: a prior
@@ -83,9 +84,16 @@ def _training(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu: bool
 
 
 def _sampling(policy: PolicyDemand, work: Workload) -> int:
-    vocab, each = policy.model.vocab, _cache_bytes(policy, work.sequence)
-    answers = min(work.prompts * policy.rollouts, max(policy.rollouts, CACHE_BYTES // each))
-    return answers * (each + (PARTED_CHOICE_BYTES if vocab > BLOCK else CHOICE_BYTES) * vocab)
+    """In training, or in evaluation."""
+    vocab = policy.model.vocab
+
+    def most(answers: int, longest: int) -> int:
+        each = _cache_bytes(policy, work.prompt_tokens + longest)
+        taken = min(answers, max(policy.rollouts, CACHE_BYTES // each))
+        return taken * (each + (PARTED_CHOICE_BYTES if vocab > BLOCK else CHOICE_BYTES) * vocab)
+
+    evaluated = most(min(work.evaluated, EVALUATED), work.evaluation_tokens)
+    return max(most(work.prompts * policy.rollouts, work.answer_tokens), evaluated)
 
 
 def _cache_bytes(policy: PolicyDemand, tokens: int) -> int:

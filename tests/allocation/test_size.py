@@ -168,11 +168,13 @@ def test_plan_and_engine_have_their_sizes_from_one_place() -> None:
     from harness.engines import head
     from harness.engines.embedded import engine, kernels, sampling
     from harness.engines.embedded.plugin import EmbeddedOptions
+    from harness.evaluation.backends import EngineBackend
 
     for module in (embedded, kernels, engine, head, sampling):
         for name in filter(str.isupper, vars(shapes).keys() & vars(module).keys()):
             assert f"\n{name} =" not in inspect.getsource(module)
     assert EmbeddedOptions().micro_tokens == shapes.MICRO_TOKENS
+    assert inspect.signature(EngineBackend).parameters["rows"].default == embedded.EVALUATED
     assert inspect.signature(engine.EmbeddedEngine).parameters["micro_tokens"].default == shapes.MICRO_TOKENS
     asked = measuring.demanded("gemma3")
     policy, work = replace(asked.policies[0], measured=False), replace(asked.workload, prompts=64)
@@ -190,6 +192,9 @@ def test_a_pretrained_policy_on_the_embedded_engine() -> None:
     assert (half.states, full.states) == (18 * shape.parameters, 16 * shape.parameters)
     assert half.activations < full.activations
     assert half.activations < 60 * 64 * (shape.half.layers + shape.half.head) + 4 * shape.largest + 0.6e9
+    asked = (replace(cells[0].workload, evaluated=n, evaluation_tokens=40) for n in (0, 1000, 1024, 5000))
+    step, some, full_call, many = (process_memory(replace(cells[0], workload=one)).activations for one in asked)
+    assert step < 1000 * 16 * shape.vocab < some < full_call == many  # evaluation asks more at once than a step
     assert [embedded.cores(cells[0], most) for most in (1, 2, 4, 64)] == [1, 2, 4, 4]
     small = CellDemand((PolicyDemand("a", load_shape("micro/llama"), 8),), cells[0].workload)
     assert embedded.cores(small, 64) == 1
