@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, get_args
 
 import typer
 
-from harness.allocation.planner import describe, duration
+from harness.allocation.planner import Plan, describe, duration
 from harness.allocation.shapes import read_config
 from harness.cli import refuse
 from harness.cli.arguments import (
@@ -277,18 +277,18 @@ def plan(
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only).looked()
     for remark in rules.preflight(prepared, run=False, elsewhere=inventory is not None):
         print(f"note: {remark}", file=sys.stderr)
+    planned = partial(plan_for, inventory=inventory, address=address, calibration=calibration)
     if prepared.suite.tune is not None:
-        _say_tuning(prepared, results, inventory)
-    found = plan_for(prepared, inventory, address=address, calibration=calibration)
+        _say_tuning(prepared, results, planned)
+    found = planned(prepared)
     words = f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe(found)}"
     print_report(words, found, json)
     raise typer.Exit(0 if found.feasible else 1)
 
 
-def _say_tuning(prepared: Prepared, results: Path, inventory: str | None) -> None:
+def _say_tuning(prepared: Prepared, results: Path, planned: Callable[[Prepared], Plan]) -> None:
     plans = [
-        plan_for(prepare_suite(suite, prepared.source, results, prepared.altered), inventory)
-        for suite in foreseen(prepared.suite)
+        planned(prepare_suite(suite, prepared.source, results, prepared.altered)) for suite in foreseen(prepared.suite)
     ]
     wall, cpu = (sum(getattr(p.predicted, of) for p in plans) for of in ("wall_seconds", "cpu_seconds"))
     takes = f"; from nothing to the table at most {duration(wall)}, {duration(cpu)} of CPU" if wall else ""

@@ -121,6 +121,14 @@ def test_what_no_check_writes_is_refused_in_one_line(tmp_path: Path, content: st
     assert len(str(caught.value)) < 400
 
 
+def test_a_cores_record_is_for_a_run_on_cores_beside_gpus(tmp_path: Path) -> None:
+    core = record(tmp_path, {**H100, "kind": "CORE"}, train=1e7)
+    cpu = ("1xH100-80G+4cpu-80G", "--set", "engine_options.device=cpu")
+    plain, slow = (planned(*cpu, *more, suite="smoke")["predicted"] for more in ([], ["--calibration", core]))
+    assert slow["wall_seconds"] > 2 * plain["wall_seconds"]
+    assert harness("plan", "smoke", "--inventory", cpu[0], "--calibration", core)[0] == 2
+
+
 def test_no_file_and_no_regular_file(tmp_path: Path) -> None:
     for file in (tmp_path / "none.json", tmp_path, Path("/dev/zero")):
         code, _, err = harness("plan", "smoke", "--calibration", file)
@@ -131,4 +139,6 @@ def test_no_file_and_no_regular_file(tmp_path: Path) -> None:
 def test_a_gpu_and_a_core_differ_by_their_priors() -> None:
     assert device("H100-80G") == Device(0.35 * 989e12, 0.45 * 989e12, 0.6 * 3.35e12)
     assert not device("CORE").gpu
+    assert device("A10G") == device("A10") != device("L4")
+    assert device("A1000") == device("L40") == device("T400") == device("no such card")
     assert device("logical").context == 0 < device("no such card").context

@@ -8,7 +8,7 @@ from harness.allocation.cost_model import Lengths
 from harness.allocation.inventory import parse
 from harness.allocation.layout import HOST_BYTES
 from harness.allocation.planner import plan_cells
-from harness.session.suite.planning import demand
+from harness.session.suite.planning import cell_disk, demand
 from harness.suite.cells import Cell, Identity, expand
 from harness.suite.load import load, shipped
 
@@ -23,8 +23,10 @@ def test_a_cell_in_figures() -> None:
     naive, single, double = (demand(cells[f"qwen4b-llama3b/{name}"]) for name in ("naive", "gspo", "gspo-2x"))
     assert [p.model.parameters for p in naive.policies] == [4022468096, 3212749824]
     assert all(p.reference and p.penalised and p.measured for p in (*naive.policies, *single.policies))
-    assert (naive.workload.trained, naive.workload.scored) == (2.0, 1.0)
-    assert (single.workload.trained, single.workload.scored) == (1.0, 0.0)
+    assert (naive.workload.trained, naive.workload.scored) == (3.0, 1.0)  # own answers once more, for the KL term
+    assert (single.workload.trained, single.workload.scored) == (2.0, 0.0)
+    more, plain = (cell_disk(found["qwen4b-llama3b/gspo"]) for found in (cells, cells_of("cross_family")))
+    assert 0 < more.kept - plain.kept < 10_000  # rows of a term, and no records
     assert double.policies[0].rollouts == 2 * single.policies[0].rollouts
     assert (naive.workload.sequence, naive.workload.measured) == (5120, 5)
     assert naive.workload.longest == 1024 + naive.workload.evaluation_tokens

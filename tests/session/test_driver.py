@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from harness import phases
+from harness.allocation.layout import START_SECONDS
 from harness.engines.backend import read_options
 from harness.engines.openrlhf.plugin import Settings
 from harness.errors import DiskFullError, Fault, HarnessError, StoreError, UsageError
@@ -23,6 +24,7 @@ from harness.session.driver import matrix, progress
 from harness.session.driver.jobs import Alive, Finished, Heartbeat, Job, encoder, job_of, to_worker
 from harness.session.driver.matrix import WorkerProcess, _Driver, run_matrix
 from harness.session.driver.progress import Reporter, watched
+from harness.session.suite import planning
 from harness.session.suite.lock import locked
 from harness.session.suite.planning import place_of, plan_for
 from harness.session.suite.prepare import Prepared, prepare
@@ -218,6 +220,17 @@ def test_a_planned_layout_reaches_the_policies_unless_the_suite_has_its_own(suit
     assert place_of(plan, prepared.cells[0]).layout == {name: {"share_devices": False} for name in own}
     base = place_of(plan, prepared.bases[0])
     assert sum(b.gpus for b in base.bundles) == 2
+    states = {b.key: ("done", "", 1) for b in prepared.bases} | {c.key: ("pending", "", 0) for c in prepared.cells}
+    cells = plan_for(replace(prepared, seen=states), "8xH100-80G").predicted.wall_seconds
+    assert plan.predicted.wall_seconds == pytest.approx(cells + base.seconds)  # both bases side by side
+    assert base.seconds > START_SECONDS
+
+
+def test_seconds_of_finished_cells_are_this_machines(suite_file, tmp_path, monkeypatch):
+    prepared = prepare(str(suite_file), tmp_path)
+    monkeypatch.setattr(planning, "_measured", lambda *_: {cell.kind: 1e7 for cell in prepared.cells})
+    here, there = (plan_for(prepared, inventory).predicted.wall_seconds for inventory in (None, "1xH100-80G"))
+    assert there < 1e7 <= here
 
 
 HUB = """

@@ -14,6 +14,7 @@ import torch
 from running import ingested, run
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
+from harness.allocation.cost_model import checkpoint_bytes
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_tokenizer
 from harness.engines.embedded.presets import PRESETS, draw_ladder_examples
@@ -22,6 +23,7 @@ from harness.errors import SuiteError
 from harness.experience.answers import Prompt
 from harness.session.driver.jobs import job_of, run_job
 from harness.session.policy import base_folder
+from harness.session.suite.planning import demand, disk_of
 from harness.session.suite.prepare import prepare
 from harness.store.journal import read_journal
 from harness.store.ranking import heading
@@ -77,6 +79,15 @@ def suite(tmp_path: Path, model: Path) -> Path:
     file = tmp_path / "started.yaml"
     file.write_text(SUITE.format(model=model))
     return file
+
+
+def test_the_disk_holds_each_start_that_is_to_be_made(suite: Path, tmp_path: Path, cache: Path) -> None:
+    for more, starts in (((), 2), (("groups[0].policies[0].stage0.per_seed=true", "seeds=[1, 2, 3]"), 4)):
+        prepared = prepare(str(suite), tmp_path / "r", overrides=more)
+        (size,) = {checkpoint_bytes(p.model, "bf16").kept for p in demand(prepared.cells[0]).policies}
+        assert disk_of(prepared, 1).caches == starts * size
+        done = {b.key: ("done", "", 1) for b in prepared.bases} | {c.key: ("pending", "", 0) for c in prepared.cells}
+        assert disk_of(replace(prepared, seen=done), 1).caches == 0
 
 
 @pytest.mark.slow_but("bf16")

@@ -332,3 +332,8 @@ def test_a_plan_foresees_the_trials_and_the_tuned_cells(tmp_path):
     assert (int(said[1]), int(said[2])) == (4 * (8 + 2), 4 * 3)
     table = float(re.search(r"([\d.]+) min of CPU", out)[1])
     assert 2 * table < float(said[3]) < 10 * table
+    card = {"kind": "CORE", "name": "", "memory": 1 << 34}
+    record = {"format": 1, "made": "", "harness": "", "card": card, "measured": {"train": 1e9}}
+    (tmp_path / "core.json").write_text(json.dumps(record))
+    _, _, err = here("plan", "tuned_small", "--results", tmp_path, "--calibration", tmp_path / "core.json")
+    assert re.search(r"[\d.]+ [hd] of CPU", err)  # by the same record as the plan itself

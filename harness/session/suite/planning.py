@@ -30,7 +30,7 @@ from harness.allocation.cost_model import (
 )
 from harness.allocation.inventory import LOGICAL, Bundle, Inventory
 from harness.allocation.layout import START_SECONDS
-from harness.allocation.planner import Disk, KindPlan, Plan, first_of, plan_cells, plan_workers
+from harness.allocation.planner import Disk, KindPlan, Plan, Request, first_of, plan_cells, plan_workers, timetable
 from harness.allocation.shapes import MICRO_TOKENS, load_shape
 from harness.cache import PRETRAINED, cache_folder, hub_cache, model_folder
 from harness.engines import catalogue
@@ -136,7 +136,7 @@ def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = Non
         prompt_tokens=prompt,
         answer_tokens=training.max_new_tokens,
         longest=longest,
-        trained=1.0 + again + peers * shared,
+        trained=1.0 + again + peers * shared + (training.kl > 0),
         scored=peers * float(len(regime.needs & {Need.RECEIVER_OLD, Need.SCORES})),
         again=again,
         measured=training.steps // training.measure_every if training.measure_every else 0,
@@ -166,17 +166,17 @@ def plan_for(
     pending = prepared.left()
     counts = Counter(cell.kind for cell in pending)
     of_kind = {cell.kind: cell for cell in reversed(pending)}
-    measured = _measured(prepared, engine.clustered)
+    if not engine.clustered and str(options.get("device") or "cuda").startswith("cpu"):
+        machine = machine.without_gpus()
+    measured = {} if inventory else _measured(prepared, engine.clustered)  # of this machine
     stands = LOGICAL if engine.clustered else CORE  # for a GPU, where there is none
     replaced = measured_device(calibration, machine, stands) if calibration else None
     if engine.clustered:
         devices, known = engine.devices(options, prepared.source), dict[tuple[str, str], Lengths | None]()
         asks = {name: demand(cell, devices, _lengths(prepared.source, cell, known)) for name, cell in of_kind.items()}
         kinds = {name: (asks[name], counts[name]) for name in counts}
-        plan = plan_cells(len(prepared.cells), kinds, machine, measured, replaced, jobs)
+        plan = _with_bases(prepared, plan_cells(len(prepared.cells), kinds, machine, measured, replaced, jobs))
     else:
-        on_gpu = machine.gpus > 0 and not str(options.get("device") or "cuda").startswith("cpu")
-        machine = machine if on_gpu else machine.without_gpus()
         on = replaced or device(next((n.gpu_kind for n in machine.nodes if n.gpus), CORE))
         asks = {name: demand(cell) for name, cell in of_kind.items()}
         work = [_worker(of_kind[name], asks[name], counts[name], machine, measured, on) for name in counts]
@@ -186,7 +186,7 @@ def plan_for(
             for base in prepared.missing()
             if most
         ]
-        busy = max((embedded.busy(one, on) for one in asks.values()), default=1.0) if on_gpu else 1.0
+        busy = max((embedded.busy(one, on) for one in asks.values()), default=1.0) if machine.gpus else 1.0
         half = any(policy.precision == "bf16" for one in asks.values() for policy in one.policies)
         plan = plan_workers(len(prepared.cells), work, machine, first, jobs, busy, half)
     return replace(plan, disk=disk_of(prepared, plan.resources.workers))
@@ -199,7 +199,23 @@ def place_of(plan: Plan, work: Cell | Base) -> Place:
         return Place(kind.bundles, _layout(kind, work, [p.name for p in work.group.policies]), kind.seconds)
     kind = next(k for k in plan.kinds if k.kind.startswith(f"{work.group.name}/"))
     own = [p.bundles for p in kind.layout.policies if p.policy == work.policy.name] if kind.layout else [kind.bundles]
-    return Place(own[0], _layout(kind, work.suite, [work.policy.name]))
+    seconds = kind.layout.phases.start + kind.layout.phases.evaluate if kind.layout else 0.0
+    return Place(own[0], _layout(kind, work.suite, [work.policy.name]), seconds)
+
+
+def _with_bases(prepared: Prepared, plan: Plan) -> Plan:
+    """Missing bases are evaluated before any cell starts."""
+    places = {base.key: place_of(plan, base) for base in prepared.missing() if plan.feasible}
+    asked = [Request(key, place.bundles, place.seconds) for key, place in places.items()]
+    run, cells = timetable(asked, Inventory(plan.resources.nodes)), plan.predicted
+    both = replace(
+        cells,
+        cpu_seconds=cells.cpu_seconds + run.core_seconds,
+        gpu_seconds=cells.gpu_seconds + run.gpu_seconds,
+        wall_seconds=cells.wall_seconds + run.seconds,
+        wall_bound=cells.wall_bound + run.bound,
+    )
+    return replace(plan, predicted=both)
 
 
 def _layout(kind: KindPlan, owner: Cell | Suite, policies: list[str]) -> Mapping[str, Options]:
@@ -337,12 +353,13 @@ def disk_of(prepared: Prepared, workers: int) -> Disk:
 
 def cell_disk(cell: Cell) -> Disk:
     asks, (answer, trace) = demand(cell), _text(cell.training.task)
-    work, policies, shared = asks.workload, len(asks.policies), asks.workload.trained - 1.0
+    work, policies, penalised = asks.workload, len(asks.policies), cell.training.kl > 0
+    shared = work.trained - 1.0 - penalised
     own = sum(p.rollouts for p in asks.policies) * work.prompts * work.steps
     rows = {
         "samples": policies * work.evaluated,
         "steps": policies * work.steps,
-        "terms": policies * work.steps * (2 if shared else 1),
+        "terms": policies * work.steps * ((2 if shared else 1) + penalised),
         "curves": policies * work.curves,
         "costs": policies * _COSTS_A_CHECKPOINT * work.saves,
         "exchanges": int(own * shared),
@@ -394,11 +411,15 @@ def check_disk(prepared: Prepared, disk: Disk) -> None:
 
 def _caches(prepared: Prepared) -> Iterator[tuple[Path, int]]:
     bases = {b.key: b for cell in prepared.left() for b in prepared.bases_of(cell)}.values()
-    for model, revision, *_ in {(b.policy.model, b.policy.revision, b.policy.stage0, b.seed): b for b in bases}:
+    todo, suite = {b.key for b in prepared.missing()}, prepared.suite
+    for base in {(b.policy.model, b.policy.revision, b.policy.stage0, b.seed): b for b in bases}.values():
+        policy = base.policy
+        if policy.is_micro or (policy.stage0 is not None and base.key in todo):  # its supervised start
+            precision = "fp32" if policy.is_micro else backend_of(suite.engine).precision(policy, suite.engine_options)
+            yield cache_folder(), checkpoint_bytes(load_shape(policy.model, policy.revision), precision).kept
+    for model, revision in {(b.policy.model, b.policy.revision): b for b in bases if not b.policy.is_micro}:
         shape = load_shape(model, revision)
-        if model.startswith("micro/"):
-            yield cache_folder(), checkpoint_bytes(shape, "fp32").kept
-        elif not model.startswith(PRETRAINED) and not model_folder(model).is_dir():
+        if not model.startswith(PRETRAINED) and not model_folder(model).is_dir():
             place, whole = hub_cache(model), checkpoint_bytes(shape, "bf16").kept
             if _size(place / "blobs") < whole // 2:
                 yield place.parent, whole
