@@ -37,6 +37,7 @@ from harness.allocation.shapes import GPU_LOGITS
 
 SIZES = (*range(1, 17), *(2**n for n in range(5, 13)))  # numbers of GPUs tried for a policy alone
 MICRO_BATCHES = (16, 8, 4, 2, 1)
+MOST_CONCURRENT = 2048  # vLLM's tokens of one step, at least one for each answer
 LEAST_CONCURRENT = 8  # sequences below which a rollout engine is not worth starting
 TURNS_GAIN = 0.9  # taking turns must shorten a step by this factor unless nothing else fits
 HOST_BYTES = 4 * 10**9  # RAM of trainer and rollout processes beside what sleeps there: a prior
@@ -161,11 +162,12 @@ def policy_layout(
             for sleeps in (False, True):
                 beside = asleep + gpu.on.context + (gpu.on.context if sleeps else trainer.train)
                 needed = beside + weights + min(LEAST_CONCURRENT, wanted) * one
-                needed = max(needed, asleep + trainer.train + gpu.on.context * sleeps)
+                synced = trainer.weights + weights + 2 * gpu.on.context  # both have their weights while they are sent
+                needed = max(needed, asleep + trainer.train + gpu.on.context * sleeps, asleep + synced)
                 least = min(least or needed, needed)
                 if needed > gpu.usable:
                     continue
-                concurrent = min(wanted, (gpu.usable - beside - weights) // one)
+                concurrent = min(wanted, MOST_CONCURRENT, (gpu.usable - beside - weights) // one)
                 memory = msgspec.structs.replace(
                     trainer, rollout_weights=weights, kv_cache=concurrent * one, rollout_context=gpu.on.context
                 )
@@ -187,7 +189,7 @@ def policy_layout(
                     concurrent=concurrent,
                     memory=memory,
                     needed=needed,
-                    peak=asleep + (max(both) + gpu.on.context if sleeps else sum(both)),
+                    peak=asleep + (max(*(part + gpu.on.context for part in both), synced) if sleeps else sum(both)),
                     capacity=gpu.memory,
                     host=gpu.host * gpus + host_bytes(policy, zero, gpus, gpu) + gpu.pinned * moved * gpus,
                     seconds=StepSeconds(rollout, score, train, stored / SYNC_LINK + 2 * moved / on.link),

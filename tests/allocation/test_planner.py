@@ -197,6 +197,24 @@ def test_adapters_let_a_policy_fit_one_consumer_gpu() -> None:
     assert [found and found.zero for found in layouts] == [2, 2]
 
 
+def test_trainer_and_rollout_engine_have_their_weights_while_they_are_synced() -> None:
+    """With adapters training needs little more than the weights; both sides' are there at once in every sync."""
+    work = replace(WORK, prompts=16, answer_tokens=512, longest=1024, prompt_tokens=256)
+    policy = cell("Qwen3-8B", lora=16, work=work).policies[0]
+    for memory in range(24, 80, 4):
+        found, _ = policy_layout(policy, work, 1, Gpu("card", memory * 10**9, 8))
+        if found is not None:
+            assert found.memory.weights + found.memory.rollout_weights + 2 * CONTEXT_BYTES <= found.peak
+
+
+def test_a_rollout_engine_decodes_no_more_answers_than_its_step_has_tokens() -> None:
+    """vLLM refuses to start with more sequences than the 2,048 tokens of a step."""
+    many = replace(WORK, prompts=1024, answer_tokens=16, longest=32, prompt_tokens=16)
+    found, _ = policy_layout(cell("Qwen3-0.6B", work=many).policies[0], many, 1, H100)
+    assert found is not None
+    assert found.concurrent == 2048
+
+
 @pytest.mark.slow
 def test_a_large_suite_is_planned_near_its_bound() -> None:
     models = ["Qwen3-4B-Base", "Llama-3.2-3B", "SmolLM3-3B", "Qwen3-1.7B", "Qwen2.5-Math-1.5B", "Qwen3-8B", "Llama-3.2-1B",

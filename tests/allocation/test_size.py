@@ -106,6 +106,8 @@ def test_zero_divides_what_its_stage_says() -> None:
     assert (one.weights, one.gradients, one.optimiser) == (2 * psi, 4 * psi, 3 * psi)
     assert (two.weights, two.gradients, two.optimiser) == (2 * psi, psi, 3 * psi)
     assert three.weights == 2 * psi // 4
+    _, full = build("llama")
+    assert [trainer_states(full, stage).optimiser for stage in (0, 1, 2, 3)] == [8 * psi, 12 * psi, 12 * psi, 8 * psi]
 
 
 def test_what_comes_and_goes_beside_the_states() -> None:

@@ -66,7 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     lora: Lora | None = None
     micro_batch_tokens: Annotated[int, Meta(ge=1, le=1 << 30)] = 8192
     rollout_memory: Annotated[float, Meta(gt=0, lt=1)] = 0.4
-    rollout_sequences: Count = 256
+    rollout_sequences: Annotated[int, Meta(ge=1, le=2048)] = 256
     max_length: Annotated[int, Meta(ge=2, le=1 << 30)] | None = None
     start_seconds: Seconds = 900.0
     sync_seconds: Seconds = 300.0
