@@ -36,12 +36,14 @@ from harness.store.read import Snapshot
 from harness.store.table import show_rows
 from harness.suite.cells import Cell, select
 from harness.suite.load import find, load
-from harness.suite.schema import FileTask, Policy, Suite, Variant
+from harness.suite.schema import LONGEST_NAME, FileTask, Policy, Suite, Variant
 from harness.tasks.data import SETS, SOURCES
 from harness.tasks.data import load as load_data
 
 # Keeps the rehearsal's results apart
 PREFIX = "rehearsal-"
+# Made anew each time, in a folder that is the user's
+TOKENIZERS, MODELS = f"{PREFIX}tokenizers", f"{PREFIX}models"
 # Planned for where the full run does not fit this machine
 LARGE = "8xH100-80G"
 # Without progress
@@ -86,6 +88,11 @@ class Rehearsal(msgspec.Struct, kw_only=True):
     needs: Any = None
 
 
+def name_of(suite: str) -> str:
+    """In the rehearsal's results."""
+    return f"{PREFIX}{suite}"[:LONGEST_NAME]
+
+
 def examine(
     name: str, results: Path, root: Path, overrides: Sequence[str] = (), inventory: str | None = None
 ) -> tuple[Rehearsal, Prepared, Plan]:
@@ -95,12 +102,12 @@ def examine(
     rules.check_roots(suite, Path(source), overrides)
     if all(policy.is_micro for group in suite.groups for policy in group.policies):
         raise UsageError(f"{suite.name}: has only micro models, which run here without a rehearsal: harness run {name}")
-    for made in ("tokenizers", "models"):
+    for made in (TOKENIZERS, MODELS):
         shutil.rmtree(root / made, ignore_errors=True)
     report = Rehearsal(suite=suite.name, engine=suite.engine, results=str(root / "results"))
     with watched("checking models, tokenizers and data"):
         suite = rules.with_policies(suite, lambda policy, place: _with_tokenizer(policy, place, root, report))
-        prepared, plan = _checked(suite, source, results, root, inventory, report)
+        prepared, plan = _checked(suite, source, results, root, overrides, inventory, report)
     report.needs = msgspec.to_builtins(plan)
     _check_keys(prepared, report)
     try:
@@ -124,8 +131,10 @@ def rehearse(
     UsageError for a suite that cannot be rehearsed, InfeasibleError where even tiny cells do not fit."""
     report, prepared, plan = examine(name, results, root, overrides, inventory)
     kinds = {cell.kind for cell in select(prepared.every, only)}
+    if not kinds:
+        raise UsageError(f"--only {only}: matches none of the suite's cells (they are named group/regime/seed)")
     with watched("making stand-ins"):
-        rehearsed = _with_standins(_scaled(prepared.suite, report), kinds, prepared.source, root, report)
+        rehearsed = _with_standins(_scaled(prepared.suite, report), kinds, root, report)
     if not rehearsed.cells:
         raise UsageError(f"--only {only}: matches none of the suite's cells that can be rehearsed (group/regime/seed)")
     outcome = run_matrix(rehearsed, check_feasible(rehearsed, None), Reporter(), lambda: None, SECONDS)
@@ -151,7 +160,7 @@ def _with_tokenizer(policy: Policy, place: str, root: Path, report: Rehearsal) -
     fault = standins.fault_of(policy, own)
     if fault is not None:
         report.findings.append(Finding(fault[0], place, fault[1]))
-        return _replaced(policy, root / "tokenizers" / place)
+        return _replaced(policy, root / TOKENIZERS / place)
     if policy.chat and not standins.takes_system(own):
         report.remarks.append(f"{place}.chat: the template of {policy.model} rejects a system turn; runs send none")
     return policy
@@ -165,7 +174,13 @@ def _replaced(policy: Policy, folder: Path) -> Policy:
 
 
 def _checked(
-    suite: Suite, source: str, results: Path, root: Path, inventory: str | None, report: Rehearsal
+    suite: Suite,
+    source: str,
+    results: Path,
+    root: Path,
+    overrides: Sequence[str],
+    inventory: str | None,
+    report: Rehearsal,
 ) -> tuple[Prepared, Plan]:
     """Until nothing more is found: each refusal is noted, and what is at fault replaced. The plan is of the given suite, as far
     as that can be planned."""
@@ -173,12 +188,12 @@ def _checked(
     while True:
         try:
             _check_data(suite, source)
-            prepared = prepare_suite(suite, source, results).looked()
+            prepared = prepare_suite(suite, source, results, overrides).looked()
             remarks = rules.preflight(prepared, run=False, elsewhere=True)
-            plan = _plan(given, prepared, results, inventory)
+            plan = _plan(given, prepared, results, overrides, inventory)
             if not plan.feasible and inventory is None:
                 report.not_rehearsed.append(f"a run on this machine, which is too small; the plan below is for {LARGE}")
-                plan = _plan(given, prepared, results, LARGE)
+                plan = _plan(given, prepared, results, overrides, LARGE)
         except SuiteError as error:
             mended = _mended(suite, error, root)
             if mended is None or mended[1] == suite:
@@ -192,9 +207,9 @@ def _checked(
             return prepared, plan
 
 
-def _plan(given: Suite, mended: Prepared, results: Path, inventory: str | None) -> Plan:
+def _plan(given: Suite, mended: Prepared, results: Path, overrides: Sequence[str], inventory: str | None) -> Plan:
     with suppress(SuiteError):
-        return plan_for(prepare_suite(given, mended.source, results).looked(), inventory)
+        return plan_for(prepare_suite(given, mended.source, results, overrides).looked(), inventory)
     return plan_for(mended, inventory)
 
 
@@ -239,7 +254,7 @@ def _mended(suite: Suite, error: SuiteError, root: Path) -> tuple[str, Suite] | 
         equal = rules.with_policies(suite, lambda policy, _: policy.model_copy(update={"rollouts": None}))
         return "unequal rollouts", equal
     found = re.fullmatch(r"(groups\[\d+\]\.policies\[\d+\])\.(model|chat)", place)
-    if found and not (folder := root / "tokenizers" / found[1]).exists():
+    if found and not (folder := root / TOKENIZERS / found[1]).exists():
         return "model", rules.with_policies(suite, lambda one, at: _replaced(one, folder) if at == found[1] else one)
     return None
 
@@ -309,7 +324,7 @@ def _scaled(suite: Suite, report: Rehearsal) -> Suite:
 
     return rules.with_policies(suite, own).model_copy(
         update={
-            "name": f"{PREFIX}{suite.name}"[:64],
+            "name": name_of(suite.name),
             "engine": report.engine,
             "engine_options": options,
             "regimes": [variant(one) for one in suite.regimes if one.replay is None],
@@ -321,7 +336,7 @@ def _scaled(suite: Suite, report: Rehearsal) -> Suite:
     )
 
 
-def _with_standins(suite: Suite, kinds: set[str], source: str, root: Path, report: Rehearsal) -> Prepared:
+def _with_standins(suite: Suite, kinds: set[str], root: Path, report: Rehearsal) -> Prepared:
     """Every model is a tiny one that is taught a question of each step."""
     from harness.rehearsal import standins
 
@@ -332,16 +347,17 @@ def _with_standins(suite: Suite, kinds: set[str], source: str, root: Path, repor
             return policy
         about = policy.model_dump_json(include={"model", "revision", "chat", "style"})
         if about not in made:
-            folder = made[about] = root / "models" / f"{len(made)}-{policy.name}"
+            folder = made[about] = root / MODELS / f"{len(made)}-{policy.name}"
             own, config = at_hand(policy), load_config(policy.model, policy.revision)
-            standins.write_tokenizer(root / "tokenizers" / folder.name, config, own)
-            standins.write_model(folder, root / "tokenizers" / folder.name)
-            theirs = own is not None and not own.is_relative_to(root)
+            standins.write_tokenizer(root / TOKENIZERS / folder.name, config, own)
+            standins.write_model(folder, root / TOKENIZERS / folder.name)
+            theirs = own is not None and not own.is_relative_to(root / TOKENIZERS)
             kind = config.get("model_type")
             report.models[policy.name] = f"{kind}, {'its own tokenizer' if theirs else 'a stand-in for its tokenizer'}"
         return policy.model_copy(update={"model": str(made[about]), "revision": None})
 
     def prepared() -> Prepared:
+        source = str(root / "results" / tinier.name)  # not the suite's file, by which places are allowed: done
         every = prepare_suite(tinier, source, root / "results")
         return replace(every, cells=tuple(cell for cell in every.cells if cell.kind in kinds))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,9 @@ from running import harness, here, installed
 
 from harness.allocation.shapes import shipped
 from harness.rehearsal import standins
-from harness.rehearsal.rehearse import Rehearsal, examine
+from harness.rehearsal.rehearse import Rehearsal, examine, name_of, rehearse
 from harness.session.cell.manifests import manifest_of, mark
+from harness.session.driver.matrix import RunSummary
 from harness.session.suite.planning import plan_for
 from harness.session.suite.prepare import prepare
 from harness.suite.schema import Policy
@@ -152,6 +154,30 @@ def test_a_sound_suite_has_no_findings_and_a_plan(raw, tmp_path):
     assert [r for r in found.remarks if "no weights here" in r]
 
 
+def test_folders_of_its_own_are_made_anew_and_the_user_s_stay(raw, tmp_path):
+    mine = [tmp_path / "rehearsal" / name / "mine" for name in ("models", "tokenizers")]
+    old = tmp_path / "rehearsal/rehearsal-models/old"
+    for folder in (*mine, old):
+        folder.mkdir(parents=True)
+    examined(raw, tmp_path)
+    assert [folder.exists() for folder in (*mine, old)] == [True, True, False]
+    assert len(name_of("x" * 64)) == 64
+
+
+def test_a_file_that_the_command_line_names_may_lie_anywhere(raw, tmp_path, tmp_path_factory, monkeypatch):
+    monkeypatch.delenv("HARNESS_MODELS")
+    outside = tmp_path_factory.mktemp("outside") / "more.jsonl"
+    outside.write_text((tmp_path / "sums.jsonl").read_text().replace("two", "2"))
+    (tmp_path / "lab.yaml").write_text(yaml.safe_dump(raw))
+    given = [f"training.task={{file: {os.path.relpath(outside)}, scorer: exact}}"]
+    places = str(tmp_path / "lab.yaml"), tmp_path / "results", tmp_path / "rehearsal"
+    assert not examine(*places, given)[0].findings
+    monkeypatch.setattr(standins, "teach", lambda *_: None)
+    monkeypatch.setattr("harness.rehearsal.rehearse.run_matrix", lambda *_: RunSummary(interrupted=True))
+    with pytest.raises(KeyboardInterrupt):
+        rehearse(*places, given, only="pair/sgt/*")
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_seeded_fault_is_found_by_its_name_and_nothing_else_is(raw, tmp_path, name):
     FAULTS[name](raw, tmp_path)
@@ -223,6 +249,9 @@ def test_what_cannot_be_rehearsed_is_refused(raw, tmp_path):
     code, _, err = here("rehearse", "one_gpu", "--results", "real")
     assert code == 2
     assert "results of real runs" in err
+    (tmp_path / "lab.yaml").write_text(yaml.safe_dump(raw))
+    code, _, err = here("rehearse", "lab.yaml", "--only", "nothing/*")
+    assert (code, "--only nothing/*: matches none" in err) == (2, True), err
 
 
 @pytest.mark.parametrize("model", ["Qwen3-4B", "Llama-3.2-3B", "SmolLM3-3B", "gemma-3-270m", "h2o-danube3-500m-chat"])
