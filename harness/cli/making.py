@@ -50,10 +50,12 @@ def new_suite(
     file = out or Path("-".join(re.sub(r"[^\w.+-]+", "-", Path(m).name.lower()) for m in models) + ".yaml")
     if file.suffix not in {".yaml", ".yml"}:
         raise UsageError(f"--out {file}: a suite's name ends in .yaml")
+    if not file.parent.is_dir():
+        raise UsageError(f"--out {file}: there is no folder {file.parent}")
     if file.exists():
         raise UsageError(f"{file} exists already; give another name (--out FILE) or remove it")
     name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", file.stem).strip("-.+_")[:64] or "pair"
-    text = tried(models, task, name, file, minutes) if trial else draft(models, task or USUAL, name)
+    text = tried(models, task, name, file, minutes) if trial else draft(models, task or USUAL, name, file=file)
     try:
         with file.open("x", encoding="utf-8") as new:
             new.write(text)

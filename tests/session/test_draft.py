@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from transformers import LlamaConfig, Qwen2Config
 
 import harness.engines.embedded
 from harness.allocation.cost_model import device
+from harness.allocation.planner import Plan, Predicted, Resources
 from harness.engines.embedded.families import build_tokenizer
 from harness.errors import DataError, PluginError, UsageError
 from harness.session.policy import base_folder
@@ -32,6 +34,7 @@ from harness.session.suite.draft import (
 )
 from harness.session.suite.prepare import prepare
 from harness.session.suite.rules import preflight, undeclared
+from harness.suite.load import load
 from harness.suite.schema import Suite
 
 SIZED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
@@ -106,6 +109,26 @@ def test_the_file_prepares_and_the_check_before_a_run_has_nothing_to_remark(
     assert remark.startswith(
         "groups[0].policies[0].style: smol-instruct is asked micro questions without a word on the box"
     )
+
+
+def test_a_name_that_yaml_would_read_otherwise_is_in_quotes(tmp_path: Path) -> None:
+    (tmp_path / "a #b: c").mkdir()
+    models = tuple(folder(tmp_path / "a #b: c" / name, LlamaConfig(**SMALL)) for name in ("1000", "null"))
+    file = tmp_path / "7.yaml"
+    file.write_text(draft(models, "micro", "7", file=file))
+    suite = load(str(file))
+    assert (suite.name, [(p.name, p.model) for p in suite.groups[0].policies]) == (
+        "7",
+        [("1000", models[0]), ("null", models[1])],
+    )
+    assert f"#   harness plan {file}     what" in file.read_text()
+    assert '"' not in draft(("Qwen/Qwen3-1.7B-Base", "meta-llama/Llama-3.2-3B"), "micro", "a-b_c.2")
+
+
+def test_bf16_is_for_cards_that_have_it(pair: tuple[str, str], nvidia_smi: Callable[..., Path]) -> None:
+    for card, dtype in (("Tesla T4", "fp32"), ("NVIDIA H100 80GB HBM3", "bf16")):
+        nvidia_smi(1, card)
+        assert written(pair, "micro").engine_options["dtype"] == dtype
 
 
 def test_hub_names_by_their_config_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,6 +209,19 @@ def test_what_cannot_be_tried_is_drafted_and_says_why(pair: tuple[str, str], tmp
     text = tried(("micro/llama", "micro/qwen"), "micro", "pair", tmp_path / "pair.yaml", 30)
     assert "#   Not measured on this machine: micro/llama has no weights before its first run." in text
     assert Suite.model_validate(yaml.safe_load(text)).training.steps > SIZES[0].steps, "the time is known all the same"
+
+
+def test_what_does_not_fit_this_machine_has_the_steps_of_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planned(*_: object) -> Plan:
+        return Plan(False, "no node has 1 TB", 12, 12, Resources("8 cores", 8, 10**9, 0), Predicted())
+
+    monkeypatch.setattr("harness.session.suite.draft.plan_for", planned)
+    text = tried(("micro/llama", "micro/qwen"), "micro", "pair", tmp_path / "pair.yaml", 30)
+    assert "#   steps as by size: no node has 1 TB\n" in text
+    assert "minutes on this machine" not in text
+    assert Suite.model_validate(yaml.safe_load(text)).training.steps == SIZES[0].steps
 
 
 def found(level: str, *right: float, finished: float = 1.0, cut: float = 0.0, tokens: int = 20) -> list[Tried]:

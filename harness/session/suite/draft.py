@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import time
 from bisect import bisect_right
@@ -19,6 +20,7 @@ import yaml
 
 from harness.allocation import embedded, inventory
 from harness.allocation.cost_model import CORE, CellDemand, device
+from harness.allocation.planner import first_of
 from harness.allocation.shapes import MICRO, chosen, cpu_bf16, load_config, load_shape
 from harness.errors import DataError, EngineError, HarnessError, UsageError
 from harness.experience.answers import Prompt
@@ -144,8 +146,9 @@ class Model:
         return self.model.startswith(MICRO)
 
 
-def draft(models: Sequence[str], task: str, name: str, found: Findings = AS_BY_SIZE) -> str:
-    """The text of a suite. found: what was measured, before what sizes suggest. Raises UsageError, PluginError."""
+def draft(models: Sequence[str], task: str, name: str, found: Findings = AS_BY_SIZE, file: Path | None = None) -> str:
+    """The text of a suite. found: what was measured, before what sizes suggest. file: where it will be, by default
+    NAME.yaml. Raises UsageError, PluginError."""
     task = found.task or task
     chosen = registry.named(task)
     if isinstance(chosen, FileTask):
@@ -166,10 +169,12 @@ def draft(models: Sequence[str], task: str, name: str, found: Findings = AS_BY_S
         tokens = min(sizes.tokens["micro"], room // 2)
     tokens, steps, prompts = found.tokens or tokens, found.steps or sizes.steps, sizes.prompts // found.divided
     embedded = largest <= EMBEDDED_PARAMETERS
-    fast = bool(cpu_bf16()) or any(node.gpus for node in inventory.local().nodes)
+    kinds = [node.gpu_kind for node in inventory.local().nodes if node.gpus]
+    fast = all(map(inventory.has_bf16, kinds)) if kinds else bool(cpu_bf16())
     dtype = "bf16" if (fast or not embedded) and all(m.half for m in read if not m.micro) else "fp32"
     values = {
-        "name": name,
+        "name": _as_text(name),
+        "file": shlex.quote(str(file or f"{name}.yaml")),
         "title": " x ".join(named),
         "engine": "embedded" if embedded else "openrlhf",
         "why_engine": "one process here, on a CPU or one GPU" if embedded else "Ray, DeepSpeed and vLLM on GPUs (docs/openrlhf.md)",
@@ -224,7 +229,7 @@ def tried(models: Sequence[str], task: str | None, name: str, file: Path, minute
         found = fitted(found, lambda changed: _suite(draft(models, task, name, changed)), str(file), minutes)
     except HarnessError as error:  # one that this machine cannot plan
         found = replace(found, why=(*found.why, f"steps as by size: {' '.join(str(error).split())}"))
-    return draft(models, task, name, found)
+    return draft(models, task, name, found, file)
 
 
 def _suite(text: str) -> Suite:
@@ -264,6 +269,12 @@ def _written(task: str | FileTask) -> str:
     return f"{{file: {json.dumps(task.file)}, scorer: {task.scorer}, held_out: {task.held_out}}}"
 
 
+def _as_text(word: str) -> str:
+    """In quotes where YAML would read something else, such as a number."""
+    plain: str = yaml.safe_dump([word], width=float("inf"), allow_unicode=True)[2:-1]
+    return word if plain == word else json.dumps(word, ensure_ascii=False)
+
+
 def _policy(model: Model, name: str, evaluated: str | FileTask, found: Findings) -> str:
     if model.micro:
         return (
@@ -273,8 +284,8 @@ def _policy(model: Model, name: str, evaluated: str | FileTask, found: Findings)
     style = found.styles.get(name) or style_of(model.chat, evaluated)
     asked = f"stage0: {WARM_UP}" if name in found.warm else f"style: {style}"
     return (
-        f"      - name: {name}    # {_figure(model.parameters)} parameters, {what}\n"
-        f"        model: {model.model}\n"
+        f"      - name: {_as_text(name)}    # {_figure(model.parameters)} parameters, {what}\n"
+        f"        model: {_as_text(model.model)}\n"
         f"        chat: {str(model.chat).lower()}\n"
         f"        {asked}"
     )
@@ -287,8 +298,8 @@ def _figure(parameters: int) -> str:
 TEXT = """\
 # {title} on {task}: which way of sharing helps whom?
 #
-#   harness plan {name}.yaml     what it needs and how long it takes
-#   harness run {name}.yaml      runs what is missing; may be stopped and started again at any time
+#   harness plan {file}     what it needs and how long it takes
+#   harness run {file}      runs what is missing; may be stopped and started again at any time
 {measured}#
 # Change what you like; every key that there is, with its default, stands in docs/keys.md.
 name: {name}
@@ -553,6 +564,8 @@ def fitted(found: Findings, suite_of: Callable[[Findings], Suite], source: str, 
     def predicted(changed: Findings) -> float:
         with TemporaryDirectory() as results:
             plan = plan_for(prepare_suite(suite_of(changed), source, Path(results)), None)
+        if not plan.feasible:
+            raise HarnessError(first_of(plan.shortfall or "it does not fit"))
         return found.pace * plan.predicted.wall_seconds / 60
 
     fewest, most = STEPS
