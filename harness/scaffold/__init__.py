@@ -13,30 +13,38 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import yaml
+
 from harness.errors import UsageError
 from harness.plugins import PluginRegistry
 
 TEMPLATES = Path(__file__).parent
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 LONGEST = 40
+# Modules that tools run
+RUN = {"setup", "conftest"}
 
 
 def write_package(plugins: PluginRegistry[Any], name: str, into: Path, flavour: str = "") -> Path:
     """Returns `into`/NAME. Raises UsageError for a name that is unfit or taken, or a folder that exists or cannot be
     written."""
     module = name.replace("-", "_")
-    noun = f"{'an' if plugins.noun[0] in 'aeiou' else 'a'} {plugins.noun}"
+    noun = _with_article(plugins.noun)
     if not NAME.fullmatch(name) or len(name) > LONGEST or keyword.iskeyword(module):
         form = f"lower-case letters, digits and single hyphens, a letter first, at most {LONGEST}"
         raise UsageError(f"{name!r} cannot name {noun}: {form}")
-    if (taken := plugins.installed().get(name)) is not None:
-        raise UsageError(f"{noun} {name!r} is installed already ({taken.value})")
+    texts = rendered(plugins, name, flavour)
+    for kind in re.findall(r'^\[project\.entry-points\."harness\.(\w+)s"', texts["pyproject.toml"], re.MULTILINE):
+        if (taken := PluginRegistry(f"harness.{kind}s", kind, object).installed().get(name)) is not None:
+            raise UsageError(f"{_with_article(kind)} {name!r} is installed already ({taken.value})")
+    if yaml.safe_load(name) != name or module in RUN or any(_clashes(text, name) for text in texts.values()):
+        raise UsageError(f"{name!r} cannot name {noun}: it means something else in Python, in YAML or in the package")
     if module in sys.stdlib_module_names or importlib.util.find_spec(module) is not None:
         raise UsageError(f"{name!r}: a Python module {module!r} exists already; its name would be ambiguous")
     folder = into / name
     try:
         folder.mkdir(parents=True)
-        for path, text in rendered(plugins, name, flavour).items():
+        for path, text in texts.items():
             file = folder / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
@@ -47,6 +55,22 @@ def write_package(plugins: PluginRegistry[Any], name: str, into: Path, flavour: 
     return folder
 
 
+def _with_article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+def _title(name: str) -> str:
+    """Of its class."""
+    return "".join(part.capitalize() for part in name.split("-"))
+
+
+def _clashes(text: str, name: str) -> bool:
+    """Whether the class has a keyword's name, or that of another that the text defines or imports."""
+    title, module = _title(name), name.replace("-", "_")
+    named = re.findall(rf"^(?:class|from (?!{module}\b)\S+ import\b.*) {title}\b", text, re.MULTILINE)
+    return keyword.iskeyword(title) or len(named) > 1
+
+
 def flavours(plugins: PluginRegistry[Any]) -> list[str]:
     """Possible values of `flavour`."""
     kind = plugins.group.removeprefix("harness.").removesuffix("s")
@@ -55,8 +79,7 @@ def flavours(plugins: PluginRegistry[Any]) -> list[str]:
 
 def rendered(plugins: PluginRegistry[Any], name: str, flavour: str = "") -> dict[str, str]:
     """Texts by path."""
-    kind, module = plugins.group.removeprefix("harness.").removesuffix("s"), name.replace("-", "_")
-    title = "".join(part.capitalize() for part in name.split("-"))
+    kind, module, title = plugins.group.removeprefix("harness.").removesuffix("s"), name.replace("-", "_"), _title(name)
     words = {"name": name, "module": module, "title": title, "group": plugins.group, "kind": kind, "noun": plugins.noun}
     return {
         file.relative_to(root).as_posix().removesuffix(".tmpl").replace("NAME", module): Template(

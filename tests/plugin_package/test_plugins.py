@@ -234,6 +234,25 @@ def test_bad_names_are_refused_and_nothing_is_written(tmp_path, name, words):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("registry", "flavour", "names", "words"),
+    [
+        (REGIMES, "", ("none", "true", "null", "yes", "off", "setup", "conftest", "term", "group"), "cannot name a regime"),
+        (REGIMES, "hints", ("hint",), "cannot name a regime"),
+        (ENGINES, "", ("options", "mapping", "policy"), "cannot name an engine"),
+        (TASKS, "", ("task", "scorer", "score"), "cannot name a task"),
+        (TASKS, "", ("exact", "choice", "python"), "a scorer '.*' is installed already"),
+    ],
+)  # fmt: skip
+def test_names_with_a_meaning_of_their_own_are_refused(tmp_path, registry, flavour, names, words):
+    for name in names:
+        with pytest.raises(UsageError, match=words):
+            write_package(registry, name, tmp_path, flavour)
+    assert not list(tmp_path.iterdir())
+    for name in ("hint", "nones", "on-off"):
+        assert write_package(registry, f"{name}s", tmp_path, flavour)
+
+
 def test_the_command_writes_or_refuses_in_one_line(site, tmp_path):
     ok(site, "new-regime", "scored", "--kind", "scores", "--into", tmp_path)
     assert "Need.SCORES" in (tmp_path / "scored" / "scored.py").read_text()
