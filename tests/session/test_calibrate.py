@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,6 +60,26 @@ def test_questions_are_of_the_training_side_and_the_same_every_time() -> None:
     assert small == questions_of("ladder", "mul1x1", 64)
     assert not {p.id for p in small} & held_out
     assert len(questions_of("micro", "word", 30)) == 30
+
+
+def test_no_question_is_asked_whose_solution_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+
+    def sampled(engine: object, level: str, prompts: list[Prompt], *_: object) -> list[list[Sample]]:
+        asked.extend(p.text for p in prompts)
+        return [[sample("")] for _ in prompts]
+
+    place = "harness.session.single.calibrate"
+    monkeypatch.setattr(f"{place}.base_folder", lambda policy, seed: Path())
+    monkeypatch.setattr(f"{place}.EmbeddedEngine", lambda *_, **__: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(f"{place}.sampled", sampled)
+    how: dict[str, Any] = {"task": "ladder", "levels": ["add1", "mul1x1"], "answers": 1, "plain": True}
+    calibrate(["any"], prompts=50, few_shot=4, **how)
+    assert 85 < len(asked) < 100
+    assert {text.count(text[text.rindex("Q:") :]) for text in asked} == {1}
+    most = len(questions_of("ladder", "mul1x1", 64))
+    with pytest.raises(UsageError, match="shows the solution of every question of mul1x1"):
+        calibrate(["any"], prompts=4, few_shot=most, **how | {"levels": ["mul1x1"]})
 
 
 @pytest.mark.parametrize(

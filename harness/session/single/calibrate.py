@@ -90,6 +90,11 @@ def calibrate(
     if few_shot and task == "micro":
         raise UsageError("--few-shot: works only with the ladder")
     shots = {name: ladder.worked(name, few_shot) if few_shot else "" for name in asked}
+    asked = {name: [p for p in own if p.text not in shots[name]] for name, own in asked.items()}
+    if bare := [name for name, own in asked.items() if not own]:
+        raise UsageError(
+            f"--few-shot {few_shot}: shows the solution of every question of {bare[0]} that would be asked"
+        )
     folders: dict[str, Path] = {}
     for model in models:
         name = model.rstrip("/").rsplit("/", 1)[-1]
