@@ -57,6 +57,7 @@ def show(
     ] = False,
     set_: Set = None,
     results: Results = RESULTS,
+    models: Models = None,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """A suite's answer in a sentence, and its table: gain of each regime over the baseline at the same rollout budget, in each

@@ -179,6 +179,8 @@ def _end(outcome: RunSummary | None, prepared: Prepared, results: Path, json: bo
                 "`harness leaderboard`, or a suite of your own (docs/suites.md).",
                 file=sys.stderr,
             )
+    elif json:
+        print_json({"suite": prepared.suite.name, "rows": []})
     raise typer.Exit(outcome.exit_code if outcome else 0)
 
 
@@ -231,6 +233,7 @@ def submit(
     only: Only = None,
     set_: Set = None,
     data_dir: DataDir = None,
+    models: Models = None,
 ) -> None:
     """Write a suite's batch script and submit it; the job requeues itself until the suite is done."""
     if not slurm:
@@ -243,8 +246,10 @@ def submit(
     asked = jobs.SlurmOptions(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
     for remark in rules.preflight(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
-    given = {"--only": only, "--engine": engine, "--data-dir": data_dir and str(data_dir.resolve())}
-    options = [word for option, value in given.items() if value for word in (option, value)]
+    given = [("--only", only), ("--engine", engine)]
+    folders = [("--data-dir", data_dir), *(("--models", folder) for folder in models or ())]
+    given += [(option, str(folder.expanduser().resolve())) for option, folder in folders if folder]
+    options = [word for option, value in given if value for word in (option, value)]
     text = jobs.read_template(template, prepared.suite.engine)
     job = jobs.job(prepared, results, options, set_ or (), asked, text)
     if dry_run:
@@ -331,7 +336,10 @@ def rehearse(
             _say_rehearsed(found)
             print(f"\nThe full run needs\n{describe(plan)}")
             if results:
-                print(f"the table: harness show {way.PREFIX}{found.suite} --results {found.results}", file=sys.stderr)
+                print(
+                    f"the table: harness show {way.name_of(found.suite)} --results {shlex.quote(found.results)}",
+                    file=sys.stderr,
+                )
     raise typer.Exit(1 if found.findings else 0)
 
 

@@ -132,9 +132,10 @@ def job(
 
 
 def read_template(file: Path | None, engine: str) -> str:
-    """One's own, or the engine's. Raises UsageError."""
+    """One's own, or the one of engines of its kind. Raises UsageError."""
     if file is None:
-        return (resources.files("harness.clusters") / f"{engine}.sh").read_text("utf-8")
+        kind = "openrlhf" if backend_of(engine).clustered else "embedded"
+        return (resources.files("harness.clusters") / f"{kind}.sh").read_text("utf-8")
     try:
         text = read_text(file, 1 << 20)
     except OSError as error:

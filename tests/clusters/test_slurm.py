@@ -9,10 +9,12 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from running import harness
 
+from harness.clusters import slurm
 from harness.clusters.slurm import SlurmOptions, job, read_template
 from harness.errors import UsageError
 from harness.session.suite import rules
@@ -181,6 +183,24 @@ def test_templates_of_ones_own(tmp_path):
     for name, words in (("mine.sh", "#!"), ("none", "no such file"), ("pipe", "not a regular file")):
         with pytest.raises(UsageError, match=words):
             read_template(tmp_path / name, "openrlhf")
+
+
+def test_an_engine_of_ones_own_has_the_script_of_its_kind(monkeypatch):
+    for clustered, engine in ((False, "embedded"), (True, "openrlhf")):
+        own = read_template(None, engine)
+        with monkeypatch.context() as patch:
+            patch.setattr(slurm, "backend_of", lambda name, kind=clustered: SimpleNamespace(clustered=kind))
+            assert read_template(None, "plain-torch") == own
+
+
+def test_folders_of_the_command_line_reach_the_job(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("data", "models"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv(f"HARNESS_{name.upper()}", "")  # options set them for this process
+    folders = ("--data-dir", "~/data", "--models", "~/models")
+    code, out, err = harness("submit", "quickstart", "--slurm", "--dry-run", *folders)
+    assert (code, f"--data-dir {tmp_path}/data --models {tmp_path}/models" in out) == (0, True), err
 
 
 def test_the_command_prints_and_writes_nothing_or_says_what_is_missing(tmp_path, monkeypatch):

@@ -101,6 +101,11 @@ def test_two_shards_at_once_give_the_table_of_one_run(suite_file, tmp_path):
     assert (code, "this part has no cells" in err) == (0, True), err
 
 
+def test_a_part_without_cells_has_a_document_too(tmp_path):
+    code, out, err = here("run", "quickstart", "--results", tmp_path / "results", "--shard", "9/9", "--json")
+    assert (code, json.loads(out)) == (0, {"suite": "quickstart", "rows": []}), err
+
+
 @contextmanager
 def mounts(source: Path, *places: Path):
     """The same folder at several places, as on several machines: a FUSE file system each, none of which sees the others' locks."""
