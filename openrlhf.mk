@@ -7,7 +7,7 @@ OPENRLHF_ENV = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=0
 
 install-openrlhf: $(OPENRLHF_VENV)/installed
 
-$(OPENRLHF_VENV)/installed: constraints-openrlhf.txt tools/install_openrlhf.sh
+$(OPENRLHF_VENV)/installed: constraints-openrlhf.txt constraints-openrlhf-gpu.txt pyproject.toml tools/install_openrlhf.sh
 	PYTHON=$(PYTHON) tools/install_openrlhf.sh $(OPENRLHF_VENV)
 	touch $@
 

@@ -17,7 +17,7 @@ import typer
 from harness.allocation.inventory import VISIBLE, visible
 from harness.allocation.shapes import EMULATED, cpu_bf16
 from harness.cache import cache_folder
-from harness.cli.arguments import RESULTS, Address, DataDir, Json, Results, fold, print_json, print_table
+from harness.cli.arguments import RESULTS, DataDir, Json, Results, fold, print_json, print_table
 from harness.cli.tables import print_findings
 from harness.clusters.nodes import Check, check, examine_nodes
 from harness.engines import catalogue
@@ -171,10 +171,13 @@ def engines(json: Json = False) -> None:
 
 
 def doctor(
+    context: typer.Context,
     run: Annotated[
         str | None, typer.Argument(metavar="[RUN]", help="A suite, or a cell's folder: what is wrong with that run.")
     ] = None,
-    address: Address = None,
+    address: Annotated[
+        str | None, typer.Option("--address", metavar="HOST:PORT", help="Check the nodes of this Ray cluster instead.")
+    ] = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="With --address: so many nodes are expected.")] = 1,
     within: Annotated[
         float, typer.Option("--within", min=1, metavar="SECONDS", help="With --address: how long to wait for them.")
@@ -188,6 +191,14 @@ def doctor(
 ) -> None:
     """What this machine, or each node of a Ray cluster, can run, what is missing, and how to get it; with RUN, what is wrong
     with a run and what to do."""
+    if address and run is not None:
+        raise UsageError("--address: works only without RUN")
+    for name in ("nodes", "within", "models") if not address else ():
+        if "COMMANDLINE" in str(context.get_parameter_source(name)):
+            raise UsageError(f"--{name}: works only with --address")
+    for folder in models or ():
+        if not folder.expanduser().is_dir():
+            raise UsageError(f"--models {folder}: no such folder")
     if run is not None:
         raise typer.Exit(print_findings(run, results, json))
     found = examine_nodes(address, nodes, within, results, models or []) if address else list(examine(results))

@@ -84,6 +84,12 @@ REFUSED = [
         (f"tasks {option}", f"{option.partition('=')[0]}: works only with --calibrate")
         for option in ("--levels=foo", "--prompts=200", "--plain")
     ),
+    ("doctor --nodes 3", "--nodes: works only with --address"),
+    ("doctor pair --models ck", "--models: works only with --address"),
+    ("doctor pair --address a:1", "--address: works only without RUN"),
+    ("doctor --address a:1 --models nowhere", "--models nowhere: no such folder"),
+    ("show pair --models nowhere", "nowhere: no such folder"),
+    ("new-suite --models ck ck --out nowhere/a.yaml", "--out nowhere/a.yaml: there is no folder nowhere"),
     ("bandit nope", "no such file of bandits (shipped: bandit)"),
     ("bandit quickstart", "a suite, for `harness run`"),
     ("convert results folder", "results: is a directory"),
