@@ -149,7 +149,8 @@ def trainer_states(policy: PolicyDemand, zero: int = 0, ranks: int = 1) -> Memor
     """Weights, gradients and Adam states of one rank under ZeRO (Rajbhandari et al., arXiv 1910.02054, section 3.1 and figure
     1).
 
-    bf16: 2 Psi weights, 12 Psi optimiser (fp32 master, momentum, variance); fp32: 4 and 8 Psi, under stages 1 and 2 12. Gradients add up in fp32: 4 Psi.
+    bf16: 2 Psi weights, 12 Psi optimiser (fp32 master, momentum, variance); fp32: 4 and 8 Psi, under
+    stages 1 and 2 12. Gradients add up in fp32: 4 Psi.
     Of adapters Psi is theirs. Stage 1 divides the optimiser's part by the ranks, 2 the gradients' too, 3 the weights' too.
     """
     weights = policy.value_bytes * (policy.model.parameters + policy.adapters)
