@@ -209,7 +209,7 @@ def _sentencepiece(header: dict[str, Any], vocab: dict[str, int]) -> Tokenizer:
     if not scores:
         raise UsageError(f"{header['name']}: a SentencePiece tokenizer without scores")
     normal = {token for token, kind in zip(vocab, header[_OF + "token_type"], strict=True) if kind == NORMAL}
-    # Splits of normal tokens into two; best score of the whole first, then of the left part.
+    # Splits of normal tokens into two, best score first
     merges = sorted(
         (
             (-scores[vocab[token]], -scores[vocab[token[:cut]]], token[:cut], token[cut:])

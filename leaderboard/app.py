@@ -32,17 +32,17 @@ _STYLE = """<style>[data-testid=stCaptionContainer], [data-testid=stCaptionConta
 [data-testid=stMainBlockContainer] {padding-top: 3.5rem}
 [data-testid=stButtonGroup] button[aria-checked=true] p, [data-testid=stTab] p {color: INK !important}</style>"""
 
-# Streamlit's own icons for a browser's tab come from a server of the web
+# Streamlit's own icons come from a server of the web
 _ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24"><path fill="#0f8a83" d="M2 11h6v10H2z"/>'
     '<path fill="#3b6fd4" d="M9 4h6v17H9z"/><path fill="#c2502d" d="M16 14h6v7h-6z"/></svg>'
 )
 
-# Keys of the session: the suite chosen, and an unknown one of the address. (A bare string would be printed.)
+# Keys of the session: the suite chosen, and an unknown one of the address
 SUITE, UNKNOWN, OPENED, ENGINE = "suite", "unknown suite", "opened", "engine"
 _LOOK_EVERY = 5.0  # seconds between two looks of an open page
 _PAINTED_AFTER = 1.5  # seconds for which a new page has the processor for itself
-_ALONE = 0.05  # seconds in which the browser loads what draws HTML; to wait for a part costs it 0.3 s
+_ALONE = 0.05  # seconds in which the browser loads what draws HTML
 _SHARE = 0.05  # of the time at most goes to refreshing the store
 _LEAVE_SECONDS = 5.0  # seconds that an ending process waits for DuckDB
 
@@ -142,7 +142,7 @@ def main() -> None:
 
     first = PAGES[0]
     entries = [entry(first, "home", default=True), *(entry(page, page.slug) for page in PAGES[1:])]
-    # Streamlit knows its default page by the root alone; a link to the page's own address leads there too.
+    # Streamlit knows its default page by the root alone
     chosen = st.navigation([*entries, entry(first, first.slug, visibility="hidden")])
     titles, engines = dict[str, str](), list[str]()
     if store:

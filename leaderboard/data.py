@@ -24,7 +24,7 @@ from harness.store.tuning import Tuning, read_tuning
 from leaderboard.charts import Forest
 from leaderboard.frames import Choice, Outcome, answer, opening, panels, show_frame
 
-# Of a suite's cells `c` the finished ones, or all where none is: means over unequal progress would mislead
+# A suite's finished cells `c`, or all where none is finished
 COUNTED = (
     "c.kind = 'cell' AND (c.state = 'done' OR c.suite NOT IN "
     "(SELECT suite FROM current_cells WHERE kind = 'cell' AND state = 'done'))"

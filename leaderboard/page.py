@@ -93,7 +93,7 @@ def choose_margin() -> float:
 
 # Text, tables, figures ------------------------------------------------------------------------------------------------
 
-# Streamlit makes links of addresses, escaped or not; a space of no width breaks them
+# Streamlit links addresses, escaped or not; a space of no width breaks them
 _ADDRESS = re.compile(r"(?i)https?:(?=//)|www(?=\.)|@(?=[-\w]+\.)")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~$:&-])")
 

@@ -195,7 +195,7 @@ def checkpoint_bytes(
 
 # Seconds --------------------------------------------------------------------------------------------------------------
 
-# Priors: shares of the peak in training (MFU of dense models of 1 to 8 B) and scoring, of the bandwidth in decoding.
+# Priors: shares of the peak in training and scoring, of the bandwidth in decoding.
 TRAIN_EFFICIENCY, SCORE_EFFICIENCY, BANDWIDTH_EFFICIENCY = 0.35, 0.45, 0.6
 DISK = 1e9  # bytes per second of writing a checkpoint: a prior
 
@@ -223,7 +223,7 @@ class Sheet(NamedTuple):
 
 
 CORE = "CORE"
-# Makers' data sheets (SXM, no sparsity); LOGICAL is one core of a CPU under Ray, CORE one of its own.
+# Makers' data sheets (SXM, no sparsity); LOGICAL: a core under Ray, CORE: one of its own
 SHEETS: Mapping[str, Sheet] = {
     "B200": Sheet(2250e12, 8.0e12),
     "GH200": Sheet(989e12, 4.0e12),

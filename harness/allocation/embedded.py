@@ -25,7 +25,7 @@ from harness.allocation.shapes import BLOCK, CACHE_BYTES, GPU_LOGITS, LOGITS, LO
 FEWER_TOKENS = (4096, 2048, 1024, 512)  # where the default does not fit
 LOGITS_BYTES = 12  # per token and entry of the vocabulary: logits, masked logits, log-probabilities
 COMPARED_BYTES = 16  # per entry of the largest matrix: two gradients compared in float64
-# Per answer and entry of the vocabulary while a token is drawn: logits, log-probabilities, sums in float64 (or of blocks).
+# Per answer and entry of the vocabulary while a token is drawn
 CHOICE_BYTES, PARTED_CHOICE_BYTES = 32, 16
 EVALUATED = 1024  # answers sampled at once in evaluation at most: `EngineBackend`
 SCORES_BYTES = 6  # per query, head and key: the engine's own attention in bf16 keeps them
@@ -77,7 +77,7 @@ def _training(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu: bool
     logits, most = taken * work.answer_tokens * model.vocab, GPU_LOGITS if gpu else LOGITS
     head = LOGITS_BYTES * min(logits, most)
     if logits > most and not policy.lora:
-        # A vocabulary in parts gives its gradient at the end, beside that of the embedding where they are one matrix.
+        # A vocabulary in parts gives its gradient at the end, beside a tied embedding's.
         head += 2 * size * model.largest
     compared = COMPARED_BYTES * model.largest if policy.measured and not policy.lora else 0
     return max(int(inside + taken * each * through.head + head), compared)
@@ -130,7 +130,7 @@ def _phases(policy: PolicyDemand, work: Workload, on: Device) -> Phases:
             return 0.0
         each = _cache_bytes(policy, work.prompt_tokens + longest)
         batch = min(answers, max(1, CACHE_BYTES // each))
-        # Ended answers leave the batch, so each position is read as often as an answer is long on average.
+        # Ended answers leave the batch: positions count by the mean length.
         positions, tokens = answers / batch * longest, answers * longest * work.mean
         bytes_read = positions * policy.value_bytes * model.read(batch) + tokens * each / 2
         flops = 2 * model.matmul * tokens

@@ -336,8 +336,8 @@ def _in_turns(layout: PolicyLayout | None, gpu: Gpu) -> PolicyLayout | None:
 def _shares(policies: tuple[PolicyDemand, ...], gpus: int, layout: Place) -> list[int]:
     """GPUs of each policy that minimise the slowest policy's step; none if even the least does not fit.
 
-    The slowest takes one GPU after the other, or as many as its next faster size wants. Optimal for seconds that never rise
-    with GPUs: a better division would give the slowest more, so another fewer than when it was the slowest.
+    The slowest takes one GPU after the other, or as many as its next faster size wants: optimal for seconds that never
+    rise with GPUs.
     """
 
     def seconds(index: int, number: int) -> float:

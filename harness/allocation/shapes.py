@@ -25,7 +25,7 @@ MICRO = "micro/"
 # Padded, of one forward and backward pass, unless a suite says (`engine_options.micro_tokens`).
 MICRO_TOKENS = 8192
 CACHE_BYTES = 2 << 30  # keys and values of one sampling batch
-# Logits at once, on a CPU and on a GPU, where each part of the vocabulary costs the start of its kernels.
+# Logits at once, on a CPU and on a GPU, where each part costs kernel starts.
 LOGITS, GPU_LOGITS = 1 << 23, 1 << 26
 BLOCK = 2048  # ids whose probabilities are summed before one among them is sought
 LONGEST = 512  # most keys for the engine's own attention in bf16, which keeps scores

@@ -26,7 +26,7 @@ from harness.session.suite import rules
 from harness.session.suite.prepare import Prepared, blocks
 from harness.suite.load import load
 
-# Before the time limit. SLURM may send the signal a minute early; the rest is for the checkpoint
+# Before the time limit: SLURM may be a minute early, the rest is for the checkpoint
 SIGNAL_SECONDS = 180
 SUBMIT_SECONDS = 60.0
 MOST_SHARDS = 10

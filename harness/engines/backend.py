@@ -59,11 +59,11 @@ class Backend(ABC):
     advice: ClassVar[str] = "pip install -e . -c constraints.txt"
     # A suite's `engine_options`.
     Options: ClassVar[type[msgspec.Struct]] = NoOptions
-    # Precision of half-precision models unless `dtype` is set; in all cells' keys but micro ones'.
+    # Of half-precision models unless `dtype` is set; in all keys but micro ones'
     half_precision: ClassVar[str] = ""
-    # Raised by the author when results change, so that cells get new keys; None takes the code's digest.
+    # Raised by the author when results change; None takes the code's digest.
     results_version: ClassVar[int | None] = None
-    # Whether each policy spreads over a cluster's devices. Else a cell is one process, and `account` says what it takes.
+    # Whether each policy spreads over a cluster's devices; else a cell is one process
     clustered: ClassVar[bool] = False
     account: ClassVar[Any] = embedded
     # Whether policies have devices of their own, so that `each` runs them concurrently.

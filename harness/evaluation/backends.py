@@ -162,7 +162,7 @@ def open_backend(
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = "auto" if device.startswith("cuda") else "float32"
         lm = HFLM(pretrained=str(checkpoint), device=device, batch_size=batch_size, dtype=dtype)
-        # Plain sampling: without the folder's settings but for its tokens, and without the library's top_k of 50
+        # Without the folder's settings but for its tokens, and without the library's top_k of 50
         names = [f"{role}_token_id" for role in ("bos", "eos", "pad", "decoder_start")]
         ids = {name: getattr(lm.model.generation_config, name) for name in names}
         lm.model.generation_config = GenerationConfig(top_k=0, **ids)  # type: ignore[no-untyped-call]

@@ -17,7 +17,7 @@ Ratio = Literal["token", "sequence", "cross"]
 Form = Literal["ppo", "hard", "truncated", "nll", "kl"]
 Aggregation = Literal["token", "answer", "prompt", "constant"]
 TokenWeight = Literal["one", "shaped", "slope", "unsure"]
-# Whose log-probabilities OLD stands for. Sampler and trainer may differ in half precision by more than GSPO's window is wide.
+# Whose log-probabilities OLD stands for. In half precision they may differ by more than GSPO's window.
 OldLogprobs = Literal["sampler", "trainer"]
 
 

@@ -40,7 +40,7 @@ WIDTH = {
     "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
 }  # fmt: skip
 LAYERS, MOST_LAYERS = 2, 4
-# Rows of Llama 3's vocabulary, whose tokenizer joins up to three digits; others have single digits
+# Rows of Llama 3's vocabulary, whose tokenizer joins up to three digits
 LLAMA3 = 128_256
 SPECIAL = {
     False: ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
@@ -53,7 +53,7 @@ TEMPLATE = {
     True: "{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content }}<|eot_id|>{% endfor %}"
     "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
 }
-# Passes at most, and the surprise (nats) of a whole answer at which they end: every other is right
+# Passes at most, and the surprise (nats) of an answer at which they end
 ROUNDS, LEARNING_RATE, SURPRISE = 80, 3e-3, 0.7
 # Of first weights: smaller ones learn slowly at this width
 DEVIATION = 0.1

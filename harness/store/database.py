@@ -81,7 +81,7 @@ CREATE TABLE about (version VARCHAR);
 # A cell's key where its manifest cannot be read
 LABEL = "CASE group_name || regime WHEN '' THEN cell ELSE group_name || '/' || regime || coalesce('/' || seed, '') END"
 
-# Each question's value under each metric, at the newest checkpoint, without invalid verdicts, as in `evaluation.metrics`
+# Each question's value under each metric, at the newest checkpoint, as in `evaluation.metrics`
 _QUESTIONS = """
 WITH ballots AS (
     SELECT suite, cell, policy, task, metric, checkpoint_step, doc_id, vote, any_value(prompt) AS prompt, count(*) AS repeats,
@@ -104,7 +104,7 @@ SELECT suite, cell, policy, task, CASE way WHEN 'mean' THEN metric ELSE way || '
 FROM newest, (VALUES ('mean'), ('best'), ('maj')) AS ways(way)
 WHERE way = 'mean' OR metric = 'sampled' AND k > 1 AND (way = 'best' OR voted)
 """
-# Of a relation `{samples}`; rounded, for a parallel sum has no order. No view: it would read all answers
+# Rounded, for a parallel sum has no order. No view: it would read all answers
 SCORES = f"""
 SELECT suite, cell, policy, task, metric, checkpoint_step, max(repeats) AS repeats, count(value) AS questions,
     sum(answers)::BIGINT AS answers, sum(hits)::BIGINT AS right_answers, sum(invalid)::BIGINT AS invalid,

@@ -47,7 +47,7 @@ _LOCK = ".harness.lock"
 # Rows held before they are inserted: few large commits are fast
 _BATCH_BYTES = 256 << 20
 _THREADS = min(4, os.cpu_count() or 1)
-# A folder changed more recently is read again: its time stamp may not show the next change
+# Changed more recently: the time stamp may not show the next change
 _SETTLED_NS = 2_000_000_000
 
 

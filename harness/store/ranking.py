@@ -127,7 +127,7 @@ def rank(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRo
     withheld = {(r.group, r.task): r.withheld for r in rows if r.withheld}
     used = [p for p in panels if any(v not in (*WITHHELD, BASELINE, ALONE) for v in found[p].verdicts)] or panels
     whole = found[None if several else panels[0]]
-    if len(used) < len(panels):  # what has no verdict, or no second regime yet, is not in the mean
+    if len(used) < len(panels):  # what has no verdict is not in the mean
         whole = compared(rows if among is None else among, margin, used)[1][None]
     by_group, by_task = (len({place[k] for place in panels}) > 1 for k in (0, 1))
 

@@ -48,7 +48,7 @@ CLOCKS = timedelta(days=1)
 ROUNDING = 1e-9
 # How often an honest A/A control may be refused, over a suite's comparisons (Bonferroni)
 ERROR = 0.01
-# Of a policy's first step: what its own samples were, without a second round's
+# Of a policy's first step, without a second round
 _SAMPLED = ("policy", "right", "wrong", "invalid", "truncated", "answers", "answer_tokens_mean")
 _ASKED = ("task", "metric", "repeat", "doc_id", "checkpoint_step")
 _COMMIT = re.compile(r"([0-9a-f]{40})?")

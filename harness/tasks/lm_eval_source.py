@@ -28,7 +28,7 @@ VARIABLE = "HARNESS_LM_EVAL_TASKS"
 LENGTH = 256
 VERSION = 2
 """Of this module, in the keys of its tasks' cells."""
-# A task has one generator for its examples, and policies ask from several threads
+# A task has one generator for its examples; policies ask from threads
 _LOCK = Lock()
 
 

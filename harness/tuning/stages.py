@@ -34,7 +34,7 @@ from harness.tuning.derived import (
     tuned_name,
 )
 
-# Such a trial has lost, as its setting would fail again; any other failure holds tuning up until mended
+# Such a trial has lost; any other failure holds tuning up until mended
 OWN_FAULTS = (Fault.NOT_FINITE, Fault.EXPLODED, Fault.COLLAPSED, Fault.TRUNCATED)
 
 _SEEDS = 2**32

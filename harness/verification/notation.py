@@ -2,7 +2,7 @@
 exactly.
 
 The answer is the last box, else what follows an answer phrase, else the last number; scans are linear. Words that change values
-are listed; others are not compared. If the gold is a numeral, the answer must be one too, not `40+2`."""
+are listed; others are not compared."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def between(first: Mixture, second: Mixture, share: float) -> Mixture:
 
 # The positive control: independent RL is caught in the weak group's direct answers.
 _TRAP = Mixture(weak_cot=0.0)
-# Both reason everywhere, more carelessly in their weak group, and seldom finish two hard skills.
+# Both reason everywhere, more carelessly in their weak group
 _MATCHED = Mixture(
     weak_cot=1.0, strong_cot=1.0, hinted=0.4, strong_slip=0.05, weak_slip=0.5, short=0.94, hard=("word", "muladd")
 )

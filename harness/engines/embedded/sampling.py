@@ -16,7 +16,7 @@ from harness.allocation.shapes import BLOCK
 from harness.engines.embedded.kernels import by_layer, causal, kinds_of_layers, left_pad, positions
 from harness.phases import inside
 
-COMPACTION = 0.125  # share of finished rows at which they are dropped, as a finished row costs as much as another
+COMPACTION = 0.125  # share of finished rows at which they are dropped
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -168,7 +168,7 @@ class DeviceLease:
 
     def hold(self, *wanted: MemoryState) -> None:
         if wanted[0] and wanted[1] < self._held[1] < MemoryState.ALL:
-            # vLLM wakes up whole before it sleeps again, and beside a trainer its KV cache has no space
+            # vLLM wakes up whole before it sleeps again
             self.hold(MemoryState.NOTHING, self._held[1])
         for index in sorted((0, 1), key=lambda i: wanted[i] - self._held[i]):
             if wanted[index] != self._held[index]:

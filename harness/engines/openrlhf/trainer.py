@@ -218,7 +218,7 @@ def report(
             for group, statistics in zip(groups, updates[index].statistics, strict=True):
                 chosen = [live[i] for i in group]
                 tally.add(chosen, pack(batch, chosen), statistics, sum(rows[index][i].length for i in group))
-    # An idle pass alone, of an update without answers, has measured no own gradient
+    # An idle pass alone has measured no own gradient
     apart = [u.apart if any(own.places) else (nan, *u.apart[1:]) for u, (own, _) in zip(learnt[0], splits, strict=True)]
     return tally.report(mean(u.gradient_norm for u in learnt[0]), *map(mean, zip(*apart, strict=True)))
 
@@ -265,7 +265,7 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
         hook = actor.model.module.base_model.register_forward_hook(
             lambda _, __, out: hidden.append(out.last_hidden_state)
         )
-        # OpenRLHF's forward divides by its temperature; only the positions asked for go through the softmax.
+        # OpenRLHF's forward divides by its temperature
         output: dict[str, Tensor] = actor(
             sequences,
             attention_mask=inside.long().to(device),

@@ -40,7 +40,7 @@ from harness.suite.cells import Cell, Identity, digest, keyed, placeless
 from harness.suite.schema import ModelGroup, Policy, Suite, Variant
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "lm-eval", "math-verify", "sympy", "datasets", "duckdb")
-# What decides threads and devices. No other variables are written: tokens and passwords stand there.
+# What decides threads and devices; others hold tokens and passwords.
 ENVIRONMENT = (
     "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS",
     "PYTHONHASHSEED", "TOKENIZERS_PARALLELISM", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", *numerics.ENVIRONMENT,

@@ -52,9 +52,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("harness")
 GRACE_SECONDS = 30.0
-# Between two looks at the work; a tenth of the limit on silence where that is shorter
+# Between two looks at the work; at most a tenth of the limit on silence
 PULSE_SECONDS = 5.0
-# A main thread that uses so much of the time works, though no count moves: inside native code
+# Of the time: a main thread that uses it works, though no count moves
 LEAST_CPU_SHARE = 0.01
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 # Of CUDA, PyTorch's allocators, the C library and C++

@@ -48,15 +48,15 @@ from harness.suite.cells import Cell
 # Without progress, until a worker is killed as hung (docs/recovery.md)
 SILENCE_SECONDS = 1800.0
 LOOK_SECONDS = 1.0
-# A driver stopped for so long counts silence anew: its workers probably were stopped too
+# A driver stopped for so long counts silence anew
 ASLEEP_SECONDS = 30.0
-# For running steps to end and be saved; a scheduler such as SLURM gives 30 s in all
+# For running steps to end and be saved; SLURM gives 30 s
 STOP_SECONDS = 18.0
 CLOSE_SECONDS = 5.0
-# Faults that depend on what else the machine did; all others would come again
+# Faults that depend on what else the machine did
 ONCE_MORE = frozenset({Fault.MEMORY, Fault.KILLED})
 STACKS_SECONDS = 1.0
-# A new process may be silent for so much longer: it imports its libraries
+# So much longer for a new process, which imports its libraries
 START_SECONDS = 300.0
 
 

@@ -53,7 +53,7 @@ CURVED_STEPS = 20
 USUAL = "gsm8k"
 # Shares of right answers, between which most questions have right and wrong ones
 LEAST, MOST = 0.2, 0.7
-# Questions of a level, and answers to each: of every level, and of one that has right and wrong ones
+# Questions of a level; answers to each, and of a level with right and wrong ones
 PROMPTS, ANSWERS, MORE = 8, 1, 3
 # Answers to each of 2 PROMPTS mixed questions, in every style
 OF_STYLE = 2
@@ -61,7 +61,7 @@ OF_STYLE = 2
 TIMED = 2
 # The fewest and the most of a suite
 STEPS = (8, 200)
-# Regimes, seeds and by what the questions of a step are divided; the next ones where the fewest steps take too long
+# Regimes, seeds, divisor of a step's questions; the next where the fewest steps take too long
 EXTENTS = (
     (("independent", "naive", "sgt", "hacpo"), (1, 2, 3), 1),
     (("independent", "sgt", "hacpo"), (1, 2, 3), 1),

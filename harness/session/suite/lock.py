@@ -1,8 +1,7 @@
 """One run a cell, also over file systems without locks. A run lays a claim, `.runs/<name>.json`, with its cells' keys.
 Its holder lives if the system says so, on another machine while it renews the file time; after LEASE_SECONDS its claim
 is removed. A cell changes under a shared lock on the claim's file, and a claim is removed only under an exclusive one:
-a stopped worker changes nothing once its cell has gone to another. Without locks one case remains: stopped between look
-and change."""
+a stopped worker changes nothing once its cell has gone to another."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from harness.files import disk_errors, lock, write_atomic
 RUNS = ".runs"
 # For a run that is just ending or steps back
 PATIENCE_SECONDS = 2.0
-# For a change being made; one takes longer only if its process was stopped
+# For a change being made
 CHANGE_SECONDS = 30.0
 BEAT_SECONDS = 10.0
 LEASE_SECONDS = 90.0

@@ -59,10 +59,10 @@ LADDER_PROMPT_TOKENS = 96
 HINTED = 0.25
 # Training and evaluating a micro base checkpoint, on one core
 BASE_SECONDS = 75.0
-# An engine's call may take so many times the longest predicted phase, and no less than half an hour
+# Of the longest predicted phase, at least half an hour: an engine's deadline
 LEAST_CALL_SECONDS, CALL_FACTOR = 1800.0, 4.0
 _WEIGHTS = {".safetensors", ".bin", ".gguf", ".pt", ".pth"}
-# Bytes of a finished journal's tables under lz4: schemas, and per row without texts and lists; measured on micro cells
+# Bytes of a finished journal: schemas, and per row without texts and lists; measured on micro cells
 _TABLES = {
     "samples": (4200, 72),
     "steps": (9600, 140),

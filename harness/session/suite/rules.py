@@ -1,6 +1,5 @@
 """What makes a suite sound beyond its types, and whether what it names is there and fits its engine. Torch is imported only for
-models other than micro. A suite names no folders but its own, the working, data and cache folders, and those of `--models` or
-HARNESS_MODELS; a command line's setting is the user's own word."""
+models other than micro."""
 
 from __future__ import annotations
 
