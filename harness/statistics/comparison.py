@@ -126,8 +126,8 @@ def family(
     judged. chosen: panels of the mean, which has the seeds that all have.
 
     Weights: one each for a regime's comparison with its reference on the mean, for those on all panels together, and
-    for whether panels differ; all other pairs together one on the mean and one on the panels. Panels differ where the gain on one is not the mean
-    gain: a paired t test each, smallest p-value times their number (Bonferroni).
+    for whether panels differ; all other pairs together one on the mean and one on the panels. Panels differ where the
+    gain on one is not the mean gain: a paired t test each, smallest p-value times their number (Bonferroni).
     """
     size = scores.shape[-2]
     ours = np.array([i for i, r in enumerate(references) if r is not None], dtype=np.intp)

@@ -1,6 +1,7 @@
 """A bundle: a finished suite's results as one uncompressed zip, without weights or paths of this machine: bundle.json
 (SHA-256 of every other member), scores.json (accuracies and table), <suite>/ (its results folder, cut to what tables
-need). On one kind of CPU equal results are equal bytes. Its name, `<suite>-<digest>.zip`, has 16 digits of bundle.json's SHA-256."""
+need). On one kind of CPU equal results are equal bytes. Its name, `<suite>-<digest>.zip`, has 16 digits of
+bundle.json's SHA-256."""
 
 from __future__ import annotations
 
