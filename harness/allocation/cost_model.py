@@ -154,9 +154,8 @@ def trainer_states(policy: PolicyDemand, zero: int = 0, ranks: int = 1) -> Memor
     Of adapters Psi is theirs. Stage 1 divides the optimiser's part by the ranks, 2 the gradients' too, 3 the weights' too.
     """
     weights = policy.value_bytes * (policy.model.parameters + policy.adapters)
-    optimiser = (
-        12 if policy.precision == "bf16" or zero in (1, 2) else 8
-    ) * policy.trained  # these copy fp32 weights too
+    masters = policy.precision == "bf16" or zero in (1, 2)  # these stages copy fp32 weights too
+    optimiser = (12 if masters else 8) * policy.trained
     return Memory(
         weights=weights // (ranks if zero >= 3 else 1),
         gradients=4 * policy.trained // (ranks if zero >= 2 else 1),

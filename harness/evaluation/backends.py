@@ -165,7 +165,7 @@ def open_backend(
         # Without the folder's settings but for its tokens, and without the library's top_k of 50
         names = [f"{role}_token_id" for role in ("bos", "eos", "pad", "decoder_start")]
         ids = {name: getattr(lm.model.generation_config, name) for name in names}
-        lm.model.generation_config = GenerationConfig(top_k=0, **ids)  # type: ignore[no-untyped-call]
+        lm.model.generation_config = GenerationConfig(top_k=0, **ids)  # type: ignore[no-untyped-call]  # its __init__ has no types
         return LmEvalBackend(lm, chat)
     if find_spec("vllm") is None:
         raise InfeasibleError(

@@ -147,7 +147,7 @@ def test_every_back_end_goes_through_the_chat_template_in_every_style(
 
 def test_transformers_samples_from_the_model_alone_and_an_answer_has_room(talking: Path, verifier: Verifier) -> None:
     lm, task = open_backend("hf", talking), get_task("micro", per_skill=1)
-    settings = lm.lm.model.generation_config  # type: ignore[attr-defined]
+    settings = lm.lm.model.generation_config  # type: ignore[attr-defined]  # of this back end alone
     assert (settings.top_k, settings.eos_token_id) == (0, 1)
     found = evaluate(lm, [task], verifier=verifier, metrics=["avg@2"], max_new_tokens=8).samples
     assert len({s.text for s in found}) > len(found) / 2

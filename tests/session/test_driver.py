@@ -130,7 +130,7 @@ def test_a_folder_that_cannot_be_written_ends_no_other_cell(
 def test_a_line_that_a_killed_worker_cut_off_is_its_last() -> None:
     worker, inbox = object.__new__(WorkerProcess), matrix.Inbox()
     line = encoder.encode(Alive("training")) + b"\n"
-    worker.process = SimpleNamespace(stdout=[line, line[:9]], wait=lambda: -9)  # type: ignore[assignment]
+    worker.process = SimpleNamespace(stdout=[line, line[:9]], wait=lambda: -9)  # type: ignore[assignment]  # a killed process's pipe
     worker.begun = False
     worker._listen(inbox)
     assert [inbox.get_nowait()[1] for _ in range(2)] == [Alive("training"), None]

@@ -283,8 +283,8 @@ def resumed(
     monkeypatch.setattr(training, "CellExchange", lambda *_: nothing)
     one = prepare("quickstart", folder, overrides=["training.steps=2", *changes]).cells[0]
     backend = SimpleNamespace(side_by_side=False)
-    run = Run(one, folder, backend, [], Journal(folder), None, 2, lambda *_: None, lambda: False)  # type: ignore[arg-type]
-    run._train(SimpleNamespace(count=lambda _: None))  # type: ignore[arg-type]
+    run = Run(one, folder, backend, [], Journal(folder), None, 2, lambda *_: None, lambda: False)  # type: ignore[arg-type]  # nobody learns here
+    run._train(SimpleNamespace(count=lambda _: None))  # type: ignore[arg-type]  # nobody looks at its progress
     return run
 
 
@@ -292,7 +292,7 @@ def test_invalid_verdicts_before_a_checkpoint_count_after_it(tmp_path: Path, mon
     """Those of a second round too, which no row counts."""
     run = resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0.05", answers=98, invalid=3)
     nobody = SimpleNamespace(save=lambda _: None, state=dict)
-    run.learners = [SimpleNamespace(name="a", clock=Clock(), engine=nobody, regime=nobody)]  # type: ignore[list-item]
+    run.learners = [SimpleNamespace(name="a", clock=Clock(), engine=nobody, regime=nobody)]  # type: ignore[list-item]  # no weights
     said = [Answer(np.zeros(1, np.int32), np.zeros(1), "", True, Verdict(value)) for value in ("invalid", "wrong")]
     run._count_invalid([Group(Prompt("x/hinted", "", ""), "a", 1, 1, tuple(said))])
     run._checkpoint(2)
