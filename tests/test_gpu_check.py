@@ -74,6 +74,7 @@ def test_a_part_that_crashes_or_is_late_fails_and_the_next_goes_on(tmp_path: Pat
     assert "failed   lora" in out
     assert "half of a library" in out
     assert "environment" in out.splitlines()[2]
+    assert "half of a library" in (tmp_path / "lora.log").read_text()
     part, measured, _ = gpu_check.run_part("speed", Room("cpu", tmp_path / "late"), patience=0.001)
     assert (part.state, part.words, measured) == ("failed", "not done within 0.24 s", Measured())
 
@@ -162,9 +163,8 @@ def test_a_killed_cell_and_the_phases_of_a_cell(room: Room) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not WITH_OPENRLHF, reason="needs the OpenRLHF engine")
-@pytest.mark.parametrize("part", ["turns", "sleep"])
-def test_two_policies_of_the_openrlhf_engine(room: Room, part: str) -> None:
-    found = gpu_check.PARTS[part][0](room)
+def test_two_policies_of_the_openrlhf_engine(room: Room) -> None:
+    found = gpu_check.turns(room)
     assert not found.faults
     assert not found.lacks
     assert found.words.endswith("each followed by a weight sync whose tensors arrived as sent")

