@@ -17,7 +17,7 @@ import streamlit as st
 
 from harness.errors import HarnessError, StoreError
 from harness.store.ingest import ingest
-from harness.store.manifest import read_submission
+from harness.store.manifest import MARK, read_submission
 from harness.store.reference_results import suite_folder
 from leaderboard import RESULTS_VARIABLE
 from leaderboard.data import Store, open_store
@@ -101,10 +101,11 @@ def newest(results: Path) -> Store | None:
 
 
 def suite_of(titles: Mapping[str, str], known: Collection[str]) -> str:
-    """The suite chosen, else that of the address, else the first. known: of every engine."""
+    """The suite chosen, else that of the address, own or reference results, else the first. known: of every engine."""
     asked, state = st.query_params.get("suite"), st.session_state
     if SUITE not in state and asked:
-        state[SUITE if asked in known else UNKNOWN] = asked
+        found = next((name for name in (asked, asked + MARK) if name in known), "")
+        state[SUITE if found else UNKNOWN] = found or asked
     if state.get(SUITE) not in titles:
         state[SUITE] = next(iter(titles))
     return str(state[SUITE])

@@ -22,9 +22,11 @@ from synthetic_results import REGIMES, write_results, write_rows, write_trials
 from harness.statistics import mean_interval
 from harness.statistics.comparison import EQUIVALENT, INCONCLUSIVE
 from harness.store.ingest import ingest
+from harness.store.journal import read_journal
 from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
+from harness.store.reference_results import write_reference
 from harness.store.rows import SampleRow, StepRow
 from harness.store.sentences import verdict_mark
 from harness.store.standing import Board, Standing
@@ -200,6 +202,20 @@ def test_the_app_starts_and_its_address_says_what_is_shown(
     app = app_on(several, monkeypatch, suite="ninth <b>")
     assert "There is no suite “ninth \\<b\\>” here. Shown is" in said(app)
     app.selectbox(key="suite").set_value("second").run()
+    assert "There is no suite" not in said(app)
+
+
+def test_an_address_without_the_mark_finds_reference_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for suite in ("mine", "theirs"):
+        write_results(tmp_path, suite, DUO, REGIMES[:2], (1,), steps=1, questions=4)
+    cells = [file.parent for file in tmp_path.glob("theirs/*/manifest.json")]
+    manifests = {cell.name: read_manifest(cell) for cell in cells}
+    tables = {cell.name: read_journal(cell).tables for cell in cells}
+    write_reference(tmp_path / "reference" / "theirs", read_suite(tmp_path / "theirs"), "a test", manifests, tables)
+    shutil.rmtree(tmp_path / "theirs")
+    ingest(tmp_path)
+    app = app_on(tmp_path, monkeypatch, suite="theirs")
+    assert app.selectbox(key="suite").value == "theirs@reference"
     assert "There is no suite" not in said(app)
 
 
