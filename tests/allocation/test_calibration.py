@@ -142,3 +142,10 @@ def test_a_gpu_and_a_core_differ_by_their_priors() -> None:
     assert device("A10G") == device("A10") != device("L4")
     assert device("A1000") == device("L40") == device("T400") == device("no such card")
     assert device("logical").context == 0 < device("no such card").context
+
+
+def test_contributed_records_are_of_the_cards_that_name_them() -> None:
+    files = sorted((Path(__file__).parents[2] / "results" / "hardware").glob("*.json"))
+    assert files
+    for file in files:
+        measured_device(file, parse(f"1x{file.stem}G"), "CORE")
