@@ -163,8 +163,9 @@ def test_a_killed_cell_and_the_phases_of_a_cell(room: Room) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not WITH_OPENRLHF, reason="needs the OpenRLHF engine")
-def test_two_policies_of_the_openrlhf_engine(room: Room) -> None:
-    found = gpu_check.turns(room)
+@pytest.mark.parametrize("overrides", [("dtype=fp32", "sleep=false"), ()], ids=["turns", "sleep"])
+def test_two_policies_of_the_openrlhf_engine(room: Room, overrides: tuple[str, ...]) -> None:
+    found = gpu_check.turns(room, *(f"engine_options.{one}" for one in overrides))
     assert not found.faults
     assert not found.lacks
     assert found.words.endswith("each followed by a weight sync whose tensors arrived as sent")
