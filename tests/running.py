@@ -85,11 +85,11 @@ def ingested(results: Path) -> Iterator[Snapshot]:
         yield snapshot
 
 
-def wait_until(holds: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 180) -> None:
+def wait_until(holds: Callable[[], bool], process: subprocess.Popen[str] | None = None, seconds: float = 180) -> None:
     """Fails when the process ends or the time is over before `holds` does."""
     deadline = time.monotonic() + seconds
     while not holds():
-        assert process.poll() is None, process.communicate()
+        assert process is None or process.poll() is None, process and process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.05)
 

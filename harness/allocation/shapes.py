@@ -18,6 +18,7 @@ import yaml
 
 from harness.cache import PRETRAINED, hub_cache, model_folder
 from harness.errors import UsageError
+from harness.limits import UNUSED, loading
 from harness.reading import in_words, read_text
 
 MICRO = "micro/"
@@ -193,7 +194,8 @@ def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
 def _shape(name: str, config: str) -> ModelShape:
     if (known := _table()[1].get(config)) is not None:
         return msgspec.structs.replace(known, name=name)
-    from harness.allocation.meta import measure  # torch
+    with loading(*UNUSED):
+        from harness.allocation.meta import measure
 
     return measure(name, json.loads(config))
 

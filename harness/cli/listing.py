@@ -23,7 +23,7 @@ from harness.clusters.nodes import Check, check, examine_nodes
 from harness.engines import catalogue
 from harness.errors import StoreError, UsageError
 from harness.learning import registry
-from harness.limits import cores
+from harness.limits import UNUSED, cores, loading
 from harness.scoring.catalogue import listing as scorers
 from harness.store.database import kind_of_mount, store_path
 from harness.store.text import visible as shown
@@ -119,7 +119,8 @@ def tasks(
 def _calibrate(
     policies: list[str], task: str, levels: str, prompts: int, answers: int, few_shot: int, plain: bool, json: bool
 ) -> None:  # fmt: skip
-    from harness.session.single.calibrate import LEAST, MOST, calibrate
+    with loading(*UNUSED):
+        from harness.session.single.calibrate import LEAST, MOST, calibrate
 
     chosen = [name for name in levels.split(",") if name]
     found = calibrate(policies, task, chosen, prompts=prompts, answers=answers, few_shot=few_shot, plain=plain)

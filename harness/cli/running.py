@@ -36,6 +36,7 @@ from harness.cli.tables import show_suite
 from harness.clusters import slurm as jobs
 from harness.errors import EngineError, HarnessError, UsageError
 from harness.evaluation import Backend
+from harness.limits import UNUSED, loading
 from harness.session.driver.matrix import SILENCE_SECONDS, RunSummary, run_matrix
 from harness.session.driver.progress import Reporter, watched
 from harness.session.suite import rules
@@ -322,7 +323,8 @@ def rehearse(
     json: Json = False,
 ) -> None:
     """Run one tiny cell of every kind from start to table, and list the faults of a full run; exit code 1 if there are any."""
-    from harness.rehearsal import rehearse as way
+    with loading(*UNUSED):
+        from harness.rehearsal import rehearse as way
 
     settings = [*(set_ or ()), *([f"engine={engine}"] if engine else [])]
     with ExitStack() as stack:
@@ -389,7 +391,8 @@ def evaluate(
     read_config(checkpoint / "config.json")  # before slow imports
     _check_evaluation(checkpoint, names := tasks.split(","), backend, data_dir)
     with watched("importing torch and lm-eval"):
-        from harness.session.single.standalone import evaluate_checkpoint
+        with loading(*UNUSED):
+            from harness.session.single.standalone import evaluate_checkpoint
 
         found = evaluate_checkpoint(
             checkpoint, names, limit=limit, k=k, seed=seed, backend=backend, max_new_tokens=max_new_tokens,

@@ -21,6 +21,7 @@ from harness.engines.catalogue import backend_of
 from harness.errors import DataError, StoreError, SuiteError, UsageError
 from harness.experience.answers import Prompt
 from harness.learning import registry
+from harness.rehearsal import standins
 from harness.session.cell.manifests import label_of
 from harness.session.cell.questions import as_asked, training_prompts
 from harness.session.driver.matrix import run_matrix
@@ -152,8 +153,6 @@ def rehearse(
 
 def _with_tokenizer(policy: Policy, place: str, root: Path, report: Rehearsal) -> Policy:
     """With another tokenizer where its own would fail."""
-    from harness.rehearsal import standins
-
     own = at_hand(policy)
     if own is None:
         return policy
@@ -167,8 +166,6 @@ def _with_tokenizer(policy: Policy, place: str, root: Path, report: Rehearsal) -
 
 
 def _replaced(policy: Policy, folder: Path) -> Policy:
-    from harness.rehearsal import standins
-
     standins.write_tokenizer(folder, load_config(policy.model, policy.revision), None)
     return policy.model_copy(update={"model": str(folder), "revision": None})
 
@@ -338,8 +335,6 @@ def _scaled(suite: Suite, report: Rehearsal) -> Suite:
 
 def _with_standins(suite: Suite, kinds: set[str], root: Path, report: Rehearsal) -> Prepared:
     """Every model is a tiny one that is taught a question of each step."""
-    from harness.rehearsal import standins
-
     made: dict[str, Path] = {}
 
     def tiny(policy: Policy, _: str) -> Policy:

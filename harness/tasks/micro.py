@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 from types import MappingProxyType
 from typing import ClassVar, Literal, get_args
@@ -221,10 +222,12 @@ def training_prompts(
 
 def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False, part: str = "held out") -> list[Prompt]:
     """Of each skill, levels alternating. Raises DataError."""
-    return as_prompts(
-        (problem for skill in SKILLS for problem in _distinct(Random(_EVALUATION_SEED), [skill] * per_skill, part)),
-        hinted=hinted,
-    )
+    return as_prompts(_evaluated(per_skill, part), hinted=hinted)
+
+
+@cache
+def _evaluated(per_skill: int, part: str) -> tuple[Problem, ...]:
+    return tuple(p for skill in SKILLS for p in _distinct(Random(_EVALUATION_SEED), [skill] * per_skill, part))
 
 
 def worked_examples() -> list[Problem]:

@@ -21,7 +21,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from harness.engines.embedded.numerics import ENVIRONMENT
+from harness.engines.embedded.numerics import ENVIRONMENT, require
+from harness.limits import UNUSED, loading
 
 FAMILIES = ("llama", "qwen", "neox", "gpt2")
 REGIMES = (
@@ -132,8 +133,8 @@ def _bytes(tensor: Any) -> bytes:
 
 def main() -> None:
     os.environ.update(ENVIRONMENT | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
-    from harness.engines.embedded.numerics import require
-
+    with loading(*UNUSED):
+        import harness.session.cell.cell  # noqa: F401  what the cells need
     require()
     verb, *folder = sys.argv[1:] or ["all"]
     with tempfile.TemporaryDirectory() as root:

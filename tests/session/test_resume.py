@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -35,7 +36,7 @@ FAST = ["evaluation.curve_every=0", "regimes=[independent]"]
 LONG = ["--jobs", 1, "--set", "training.checkpoint_every=1000", *(x for o in FAST for x in ("--set", o))]
 
 
-def worker_of(results: Path, words: str, process: subprocess.Popen[str]) -> tuple[psutil.Process, Path]:
+def worker_of(results: Path, words: str, process: subprocess.Popen[str] | None = None) -> tuple[psutil.Process, Path]:
     """The process that writes the one log which says these words, once it does; and the cell's folder."""
     wait_until(lambda: bool(said(results, words)), process, 300)
     (log,) = said(results, words)
@@ -115,10 +116,10 @@ def test_no_steps_and_killed_in_or_after_its_evaluation_is_finished(
 @pytest.mark.timeout(600)
 def test_a_killed_worker_is_tried_once_more(finished: Prepared, suite_file: Path, tmp_path: Path) -> None:
     results, short = tmp_path / "results", ["--set", "regimes=[independent]", "--jobs", 1]
-    process = start("run", suite_file, "--results", results, *short)
-    worker_of(results, "step 2/4", process)[0].kill()
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
+    killer = threading.Thread(target=lambda: worker_of(results, "step 2/4")[0].kill(), daemon=True)
+    killer.start()
+    code, _, err = here("run", suite_file, "--results", results, *short)
+    assert code == 0, err
     assert "pair/independent/3: once more, after the others and alone, the worker process was killed by signal 9" in err
     states = {
         (m.kind, m.state, m.fault, m.attempts)

@@ -39,7 +39,7 @@ from harness.errors import (
 )
 from harness.files import TEMPORARY, guarded, is_full, remove
 from harness.learning import registry
-from harness.limits import loading
+from harness.limits import UNUSED, loading
 from harness.session.cell.log import log_of, logged, trim
 from harness.session.cell.manifests import Base, label_of, manifest_of, mark, state_of
 from harness.session.suite.lock import held
@@ -231,8 +231,8 @@ class Worker(logging.Handler):
         from harness.verification.verifier import Verifier
 
         verifier = Verifier(workers=1)
-        with contextlib.suppress(Exception):  # the job says it
-            _load()
+        with contextlib.suppress(Exception), loading(*UNUSED):  # the job says it
+            import harness.session.cell.cell  # noqa: F401  for those who import it later
         while not self._stopped.is_set() and (job := self._jobs.get()) is not None:
             self._job = job
             try:
@@ -280,18 +280,6 @@ class Worker(logging.Handler):
         self._jobs.put(None)
         time.sleep(GRACE_SECONDS)
         os._exit(1)
-
-
-def _load() -> None:
-    """Import what cells need, without what transformers takes along where it is installed, and no model uses."""
-    unused = [name for name in ("pandas", "scipy", "sklearn") if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(unused))  # type: ignore[arg-type]  # None: not to be found
-    try:
-        with loading():
-            import harness.session.cell.cell  # noqa: F401  for those who import it later
-    finally:
-        for name in unused:
-            del sys.modules[name]
 
 
 def _ended(error: Exception, job: Job) -> Finished:
