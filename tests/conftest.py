@@ -16,7 +16,13 @@ import pytest
 
 from harness.limits import UNUSED, loading
 
-LONGEST = ("cli/test_commands", "session/test_cells", "portable/test_digests", "session/test_resume", "test_leaderboard")
+LONGEST = (
+    "cli/test_commands",
+    "session/test_cells",
+    "portable/test_digests",
+    "session/test_resume",
+    "test_leaderboard",
+)
 """Files that begin first: those after them find what two of these train for all, and no worker ends long after the others."""
 
 for name, value in (

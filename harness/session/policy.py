@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,7 @@ def base_folder(
     if policy.is_micro:
         from harness.engines.embedded.warmup import base_checkpoint
 
-        return base_checkpoint(micro_spec(policy, seed, options.get("numerics", "fast")), progress)
+        return base_checkpoint(micro_spec(policy, seed, options.get("numerics")), progress)
     folder, stage0 = raw_folder(policy), policy.stage0
     if stage0 is None:
         return folder
@@ -109,13 +110,16 @@ def base_folder(
     return warmup_checkpoint(warmup, folder, progress, **device)
 
 
-def micro_spec(policy: Policy, seed: int, numerics: Numerics = "fast") -> MicroSpec:
-    """`per_seed` bases derive from the suite's seed."""
-    from harness.engines.embedded.warmup import MicroSpec
+def micro_spec(policy: Policy, seed: int, numerics: Numerics | None = None) -> MicroSpec:
+    """`per_seed` bases derive from the suite's seed. numerics: None is the package's own base where it has one, else fast."""
+    from harness.engines.embedded.warmup import MicroSpec, is_shipped
 
     stage0, family = policy.stage0 or Stage0(), policy.model.removeprefix(MICRO)
     own = _base_seed(stage0, seed)
-    return MicroSpec(family=family, preset=stage0.preset, strong=stage0.strong, seed=own, numerics=numerics)
+    spec = MicroSpec(
+        family=family, preset=stage0.preset, strong=stage0.strong, seed=own, numerics=numerics or "portable"
+    )
+    return spec if numerics or is_shipped(spec) else replace(spec, numerics="fast")
 
 
 def _base_seed(stage0: Stage0, seed: int) -> int:

@@ -28,6 +28,8 @@ from harness.engines.embedded.warmup import (
 )
 from harness.errors import CellError
 from harness.files import lock
+from harness.session.policy import base_folder, micro_spec
+from harness.suite.schema import Policy, Stage0
 
 TINY = MicroSpec("qwen", "mul", steps=3, rounds=0, gate=0.0, probes=1)
 
@@ -100,6 +102,15 @@ def test_every_build_of_torch_takes_the_bases_of_the_package(monkeypatch: pytest
         assert [base_checkpoint(spec).parent for spec in specs] == [SHIPPED, SHIPPED], build
         fast.add(TINY.key)
     assert len(fast) == 3
+
+
+def test_where_no_numerics_are_asked_for_the_bases_of_the_package_serve() -> None:
+    """Engines other than the embedded one; what the package lacks is trained in fast numerics."""
+    llama = Policy(name="a", model="micro/llama", stage0=Stage0(preset="trap", strong="add"))
+    assert base_folder(llama, 1).parent == SHIPPED
+    own = llama.model_copy(update={"stage0": Stage0(preset="trap", strong="add", per_seed=True)})
+    said = [micro_spec(policy, 1, asked).numerics for policy in (llama, own) for asked in (None, "fast")]
+    assert said == ["portable", "fast", "fast", "fast"]
 
 
 def test_a_killed_training_is_done_again_to_the_same_weights(cache: Path) -> None:

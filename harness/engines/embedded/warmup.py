@@ -202,6 +202,11 @@ def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadli
     return _cached(spec.key, lambda folder: train_base(spec, folder, progress), deadline)
 
 
+def is_shipped(spec: MicroSpec) -> bool:
+    """Whether the package brings it."""
+    return (SHIPPED / spec.key).is_dir()
+
+
 def train_base(spec: MicroSpec, folder: Path, progress: Progress | None = None) -> None:
     """Raises CellError where the gate does not hold."""
     tokenizer = build_tokenizer(spec.family)
