@@ -25,7 +25,7 @@ LARGE_BLOCKS = {
 }
 """For worker processes: glibc keeps freed tensors instead of returning their pages, 13 to 29 % fewer CPU-seconds in stage 0."""
 UNUSED = ("pandas", "scipy", "sklearn")
-"""What transformers takes along where it is installed, and no model uses: half of its loading time."""
+"""What transformers takes along where it is installed, and no model uses."""
 
 
 def cores() -> int:
