@@ -13,7 +13,7 @@ import tempfile
 from functools import cache
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 from harness.verification.processes import hear, say
 from harness.verification.scorer import Score, Scorer, Undecided
@@ -23,6 +23,7 @@ CPU_SECONDS = 4
 WALL_SECONDS = 12.0
 START_SECONDS = 20.0
 MEMORY = 512 << 20
+KILLED = "over-limit: killed"
 _FENCE = re.compile(r"^[ \t]*```[ \t]*(\w*)[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 
@@ -57,18 +58,10 @@ class Python(Scorer):
         program = program_in(text)
         if not program:
             return Score(False, reason="missing")
-        outcome = run(program, gold)
-        if outcome.killed:  # if it happens again, not by the machine's lack of memory
-            outcome = run(program, gold)
-        return Score(outcome.passed, program, "" if outcome.passed else outcome.why)
-
-
-class Outcome(NamedTuple):
-    """killed: by a signal, perhaps from outside."""
-
-    passed: bool
-    why: str = ""
-    killed: bool = False
+        why = run(program, gold)
+        if why == KILLED:  # if it happens again, not by the machine's lack of memory
+            why = run(program, gold)
+        return Score(not why, program, why)
 
 
 def program_in(text: str) -> str:
@@ -78,8 +71,8 @@ def program_in(text: str) -> str:
     return (own[-1] if own else text).strip("\n").rstrip()
 
 
-def run(program: str, tests: str) -> Outcome:
-    """Raises Undecided where the sandbox fails before the program."""
+def run(program: str, tests: str) -> str:
+    """Why it fails, else empty. Raises Undecided where the sandbox fails before the program."""
     with tempfile.TemporaryDirectory(prefix="harness-python-", ignore_cleanup_errors=True) as folder:
         try:
             process = subprocess.Popen(
@@ -95,7 +88,7 @@ def run(program: str, tests: str) -> Outcome:
             _end(process)
 
 
-def _watched(process: subprocess.Popen[bytes], heard: FileIO, asking: FileIO, program: str, tests: str) -> Outcome:
+def _watched(process: subprocess.Popen[bytes], heard: FileIO, asking: FileIO, program: str, tests: str) -> str:
     if hear(heard, START_SECONDS) != b"ready":
         raise Undecided("the sandbox does not start")
     try:
@@ -108,23 +101,20 @@ def _watched(process: subprocess.Popen[bytes], heard: FileIO, asking: FileIO, pr
     except BrokenPipeError:
         return _ended(process, b"")
     reply = hear(heard, WALL_SECONDS)
-    return Outcome(True) if reply == token else _ended(process, reply)
+    return "" if reply == token else _ended(process, reply)
 
 
-def _ended(process: subprocess.Popen[bytes], reply: bytes | None) -> Outcome:
+def _ended(process: subprocess.Popen[bytes], reply: bytes | None) -> str:
     if reply is None:
-        return Outcome(False, "over-limit: time")
+        return "over-limit: time"
     if reply.startswith(b"failed "):
-        return Outcome(False, reply[:80].decode("ascii", "replace"))
+        return reply[:80].decode("ascii", "replace")
     try:
         status = process.wait(timeout=5.0)
     except subprocess.TimeoutExpired:
-        return Outcome(False, "failed: gave up its pipe")
-    known = {
-        -signal.SIGXCPU: Outcome(False, "over-limit: time"),
-        -signal.SIGKILL: Outcome(False, "over-limit: killed", killed=True),
-    }
-    return known.get(status, Outcome(False, f"failed: exit status {status}"))
+        return "failed: gave up its pipe"
+    known = {-signal.SIGXCPU: "over-limit: time", -signal.SIGKILL: KILLED}
+    return known.get(status, f"failed: exit status {status}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
