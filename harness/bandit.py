@@ -28,7 +28,7 @@ from harness.learning.minibatches import Packed, from_sampler, minibatches, pack
 from harness.learning.regime import Context, Need, Regime
 from harness.learning.registry import build, load
 from harness.learning.surrogate import surrogate
-from harness.learning.terms import Term, scheduled
+from harness.learning.terms import Term, TermAnswer, scheduled
 from harness.suite.load import LABORATORY, find, first_error, read_yaml
 from harness.suite.schema import Name, Variant
 from harness.verification.verdict import Verdict
@@ -115,20 +115,19 @@ def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1, share: 
     """Every outcome through a fresh instance, at a run's first step; all updates at the weights of its start. share: of each
     peer's answers that arrive (`Replay.share`)."""
     delivery = Delivery(bandit, regime, share)
-    place: dict[Hashable, int] = {}
-    learnt: list[list[tuple[float, tuple[Term, ...]]]] = []
+    learnt: dict[Hashable, list[tuple[float, tuple[Term, ...]]]] = {}
     learnt_as = []
     for _, draws in bandit.outcomes:
         own, inbox, same = delivery.experience(draws)
-        learnt_as.append(place.setdefault(same, len(place)))
-        if len(place) > len(learnt):
-            learnt.append(list(_learn(delivery, own, inbox, updates)))
-    steps = _gradients(bandit, [terms for group in learnt for _, terms in group], updates)
-    branches = [[(share, terms, *next(steps)) for share, terms in group] for group in learnt]
+        learnt_as.append(same)
+        if same not in learnt:
+            learnt[same] = list(_learn(delivery, own, inbox, updates))
+    steps = _gradients(bandit, [terms for group in learnt.values() for _, terms in group], updates)
+    branches = {same: [(share, terms, *next(steps)) for share, terms in group] for same, group in learnt.items()}
     return [
         JointDraw(p * share, draws, terms, gradient, weights, raised)
-        for (p, draws), i in zip(bandit.outcomes, learnt_as, strict=True)
-        for share, terms, gradient, weights, raised in branches[i]
+        for (p, draws), same in zip(bandit.outcomes, learnt_as, strict=True)
+        for share, terms, gradient, weights, raised in branches[same]
     ]
 
 
@@ -137,37 +136,31 @@ def _gradients(
 ) -> Iterator[tuple[Vector, tuple[float, ...], frozenset[int]]]:
     """By what was learnt: gradient, weights and raised answers of its `JointDraw`."""
     packs: list[Packed] = []
-    hinted: list[bool] = []
-    owner: list[int] = []
-    chosen: list[int] = []
-    peer: list[bool] = []
-    theirs: list[bool] = []
+    rows: list[tuple[int, Term, TermAnswer]] = []
     for i, terms in enumerate(learnt):
         for batch in from_sampler(minibatches(terms, updates, 1)):
-            live = list(batch.live())
-            if live:
+            if live := list(batch.live()):
                 packs.append(pack(batch, live))
-                owner += [i] * len(live)
-                chosen += [int(a.tokens[0]) for _, a in live]
-                hinted += [a.prompt_id == HINTED.id for _, a in live]
-                peer += [terms[t].source == "peer" for t, _ in live]
-                theirs += [_from_peers(terms[t]) for t, _ in live]
+                rows += [(i, terms[t], answer) for t, answer in live]
     gradients = np.zeros((len(learnt), bandit.logits.shape[1]))
     weights: list[list[float]] = [[] for _ in learnt]
     raised: list[set[int]] = [set() for _ in learnt]
-    if packs:
-        pi = np.where(np.array(hinted)[:, None], bandit.hinted, bandit.policies[0])
+    if rows:
+        owner, chosen = [i for i, _, _ in rows], [int(answer.tokens[0]) for _, _, answer in rows]
+        hinted = np.array([answer.prompt_id == HINTED.id for _, _, answer in rows])
+        pi = np.where(hinted[:, None], bandit.hinted, bandit.policies[0])
         logp = torch.tensor(np.log(pi[np.arange(len(pi)), chosen]), requires_grad=True)
         joined = Packed(*(np.concatenate([getattr(p, f.name) for p in packs]) for f in fields(Packed)))
         loss, statistics = surrogate(logp, joined)
         slope = -torch.autograd.grad(loss, logp)[0].numpy()
         np.add.at(gradients, (owner, chosen), slope)
         np.add.at(gradients, owner, -slope[:, None] * pi)
-        for i, is_peer, count, ratio in zip(owner, peer, statistics.ratio_count, statistics.ratio_sum, strict=True):
-            if is_peer and count:
+        ratios = zip(statistics.ratio_count, statistics.ratio_sum, strict=True)
+        for (i, term, _), answer, rise, (count, ratio) in zip(rows, chosen, slope, ratios, strict=True):
+            if term.source == "peer" and count:
                 weights[i].append(float(ratio))
-        for place in np.flatnonzero(theirs & (slope > 0)):
-            raised[owner[place]].add(chosen[place])
+            if _from_peers(term) and rise > 0:
+                raised[i].add(answer)
     return iter(zip(gradients, map(tuple, weights), map(frozenset, raised), strict=True))
 
 
