@@ -118,15 +118,9 @@ class TokenBytes:
             if self._kept[i]:
                 pieces[place] = self._first[i]
                 break
-        if (
-            self._strip_left
-            and (full := next((place for place, piece in enumerate(pieces) if piece), None)) is not None
-        ):
-            pieces[full] = pieces[full].removeprefix(self._strip_left)
-        if self._strip_right:
-            full = next((place for place in reversed(range(len(pieces))) if pieces[place]), None)
-            if full is not None:
-                pieces[full] = pieces[full].removesuffix(self._strip_right)
+        if (self._strip_left or self._strip_right) and (full := [i for i, piece in enumerate(pieces) if piece]):
+            pieces[full[0]] = pieces[full[0]].removeprefix(self._strip_left)
+            pieces[full[-1]] = pieces[full[-1]].removesuffix(self._strip_right)
         return pieces
 
     def decoded(self, ids: Sequence[int]) -> tuple[list[int], bytes]:
