@@ -190,10 +190,6 @@ class TokenCodec:
         """Text of sampled ids."""
         return self.read([ids])[0].text
 
-    def pieces(self, ids: Sequence[int] | Int32[np.ndarray, "T"]) -> Int32[np.ndarray, "T"]:
-        """Byte lengths."""
-        return self.read([ids])[0].pieces
-
     def read(self, answers: Sequence[Sequence[int] | Int32[np.ndarray, "T"]]) -> list[Decoded]:
         """Special and unknown ids have no bytes; ill-formed UTF-8 is U+FFFD. Raises TokenizationError (`decoder`, `panic`,
         `ids`: negative)."""

@@ -100,7 +100,7 @@ def truncate_at_stop(codec: TokenCodec, sample: Sample, strings: Sequence[str]) 
         return sample, False
     content = sample.tokens[: sample.tokens.size - sample.finished]
     size = len(sample.text[: min(starts)].encode())
-    kept = int(np.searchsorted(np.cumsum(codec.pieces(content)), size)) + 1 if size else 0
+    kept = int(np.searchsorted(np.cumsum(codec.read([content])[0].pieces), size)) + 1 if size else 0
     tokens = np.append(content[:kept], np.int32(codec.eos_id)).astype(np.int32)
     text = codec.decode(content[:kept])
     return replace(sample, tokens=tokens, logprobs=sample.logprobs[:kept], text=text, finished=True), True
