@@ -106,19 +106,15 @@ class Admission:
         admitted: list[Admitted] = []
         refused: list[ExchangeRow] = []
         unread: dict[str, ExchangeRow] = {}
-
-        def sum_up(reason: str, messages: int, size: int) -> None:
-            alike = unread.setdefault(reason, entry_of(self.step, sender, self.receiver, 0, reason))
-            alike.messages += messages
-            alike.bytes += size
-
         for message in delivery.messages:
             size = len(message)
             try:
                 self._spend(sender, size)
                 record = decode(message, limit, self.kinds)
             except ExchangeError as error:
-                sum_up(error.reason, 1, size)
+                alike = unread.setdefault(error.reason, entry_of(self.step, sender, self.receiver, 0, error.reason))
+                alike.messages += 1
+                alike.bytes += size
                 continue
             reason = self._unfit(sender, record)
             entry = entry_of(self.step, sender, self.receiver, size, reason, record)
