@@ -84,36 +84,6 @@ class Received:
         """Records with an answer, as their authors sent them."""
         return {(r.author, r.prompt_id, r.index): r for r, _ in self.admitted if isinstance(r, AnswerRecord)}
 
-    @property
-    def prompts(self) -> frozenset[str]:
-        """Ids of prompts with a record."""
-        return frozenset(r.prompt_id for r, _ in self.admitted)
-
-    @property
-    def answers(self) -> int:
-        """Answers and scores let in."""
-        return sum(isinstance(r, AnswerRecord | Scores) for r, _ in self.admitted)
-
-    @property
-    def tokens(self) -> int:
-        """The learner's, of learnable answers, EOS included."""
-        return sum(a.tokens.size for a, _ in self.learnable)
-
-    @property
-    def bytes(self) -> int:
-        """On the wire, of records let in."""
-        return sum(e.bytes for _, e in self.admitted)
-
-    @property
-    def records(self) -> int:
-        """That were sent."""
-        return len(self.admitted) + self.kept_out
-
-    @property
-    def refused(self) -> int:
-        """By whomever."""
-        return sum(not e.accepted for _, e in self.admitted) + self.kept_out
-
 
 @dataclass(frozen=True, slots=True)
 class Receiver:

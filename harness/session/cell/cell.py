@@ -312,9 +312,8 @@ class Run:
             updates=training.updates,
         )
         with learner.clock.phase("exchange"):
-            late = [
-                Group(p, learner.name, learner.engine.version, step, ()) for p in earlier if p.id in received.prompts
-            ]
+            heard_of = {r.prompt_id for r, _ in received.admitted}
+            late = [Group(p, learner.name, learner.engine.version, step, ()) for p in earlier if p.id in heard_of]
             hints = learner.regime.hints([*own, *late], received.inbox, context) if learner.regime.hint_tokens else []
         again = second_round(learner, self.cell, step, own, hints, self.verifier)
         self._count_invalid(again)

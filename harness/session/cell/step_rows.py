@@ -10,7 +10,7 @@ import numpy as np
 from harness.engines.protocol import TermReport, UpdateReport
 from harness.exchange.receiving import Received
 from harness.experience.answers import Group, PeerAnswer
-from harness.experience.records import Rollout
+from harness.experience.records import AnswerRecord, Rollout, Scores
 from harness.learning.terms import Term
 from harness.session.cell.learners import Learner
 from harness.store.rows import ExchangeRow, StepRow, TermRow, TraceRow
@@ -38,6 +38,8 @@ def step_row(
     failed = _failed(own)
     peer = [t for t in report.terms if t.source == "peer"]
     mean, second = _moments(peer)
+    sent = len(received.admitted) + received.kept_out
+    refused = sum(not e.accepted for _, e in received.admitted) + received.kept_out
     return StepRow(
         policy=learner.name,
         step=step,
@@ -66,8 +68,8 @@ def step_row(
         weight_second_moment=second,
         effective_sample_size=mean**2 / second if second > 0 else NAN,
         clipped_share=_clipped(peer),
-        refused_share=received.refused / received.records if received.records else NAN,
-        peer_received=received.answers,
+        refused_share=refused / sent if sent else NAN,
+        peer_received=sum(isinstance(r, AnswerRecord | Scores) for r, _ in received.admitted),
         peer_used=sum(entry.used for _, entry in (*received.learnable, *received.scored)),
         prompts=len(own),
         prompts_all_wrong=len(failed),
@@ -79,8 +81,8 @@ def step_row(
         rollouts=len(answers) + len(hinted),
         generated_tokens=tokens + sum(a.tokens.size for a in hinted),
         trained_tokens=report.trained_tokens,
-        exchanged_tokens=received.tokens,
-        exchanged_bytes=received.bytes,
+        exchanged_tokens=sum(a.tokens.size for a, _ in received.learnable),
+        exchanged_bytes=sum(e.bytes for _, e in received.admitted),
         generate_seconds=learner.clock.cpu("generate"),
         verify_seconds=learner.clock.cpu("verify"),
         exchange_seconds=learner.clock.cpu("exchange"),
