@@ -24,7 +24,7 @@ from harness.errors import DataError
 from harness.experience.answers import Prompt
 from harness.files import write_atomic
 from harness.reading import read_bytes
-from harness.verification.notation import closing_brace, extract
+from harness.verification.notation import boxed, extract
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ def math_row(raw: Mapping[str, Any], file: str, place: int) -> Problem | None:
     if not answer:
         return None
     level = re.search(r"\d", raw["level"])
-    boxes = [_boxed(raw["solution"], found.end()) for found in re.finditer(r"\\boxed\s*", raw["solution"])]
+    boxes = [boxed(raw["solution"], found.end()) for found in re.finditer(r"\\boxed\s*", raw["solution"])]
     return Problem(
         id=f"{'train' if 'train' in file else 'test'}/{file.split('/')[0]}/{place}",
         problem=raw["problem"],
@@ -76,12 +76,6 @@ def math_row(raw: Mapping[str, Any], file: str, place: int) -> Problem | None:
         subject=raw["type"],
         multi_boxed=len(set(boxes)) > 1,
     )
-
-
-def _boxed(solution: str, start: int) -> str:
-    if solution[start : start + 1] == "{":
-        return solution[start : closing_brace(solution, start)]
-    return solution[start : start + 1]
 
 
 def named_by_text(rows: Sequence[Problem]) -> list[Problem]:

@@ -57,13 +57,14 @@ def last_box(text: str) -> str | None:
     end = len(text)
     while (end := text.rfind("box", 0, end)) >= 0:
         if command := _BOX.match(text, end):
-            content = _boxed(text, command.end())
+            content = boxed(text, command.end())
             if content is None or content.strip():
                 return (content or "").strip()
     return None
 
 
-def _boxed(text: str, start: int) -> str | None:
+def boxed(text: str, start: int) -> str | None:
+    """What a box that opens at `start` holds; None where unbalanced."""
     if text[start : start + 1] != "{":
         number = _BARE_NUMBER.match(text, start)
         return number.group().rstrip(",") if number else ""
