@@ -415,7 +415,7 @@ def _info(data: DataSet, folder: Path | None) -> DataInfo:
         path = folder / data.file
         origin = str(path)
         if path.is_file():
-            state = "present" if _content(path)[1] == data.sha256 else "altered"
+            state = "present" if content_of(path)[1] == data.sha256 else "altered"
     elif all(cached_path(remote, file).is_file() for file in remote.files):
         state, origin = "present", str(cached_path(remote, remote.files[0]).parent)
     else:
@@ -424,9 +424,10 @@ def _info(data: DataSet, folder: Path | None) -> DataInfo:
     return DataInfo(data.name, data.title, data.rows, cast(State, state), origin, source, data.licence)
 
 
-def _content(path: Path) -> tuple[bytes, str]:
+def content_of(path: Path, limit: int = MAX_BYTES) -> tuple[bytes, str]:
+    """And its SHA-256. Raises DataError."""
     try:
-        data = read_bytes(path, MAX_BYTES)
+        data = read_bytes(path, limit)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from error
     return data, hashlib.sha256(data).hexdigest()
@@ -450,7 +451,7 @@ def _from_folder(data: DataSet, folder: Path) -> list[Problem]:
             f"{data.name}: there is no {data.file} in {folder}; put it there, or leave the data folder out "
             f"(no --data-dir, no HARNESS_DATA) to fetch {data.remote.repository}."
         )
-    content, found = _content(path)
+    content, found = content_of(path)
     if found != data.sha256:
         raise DataError(
             f"{data.name}: {path} has SHA-256 {found[:12]}..., expected {data.sha256[:12]}...; its content was altered"
@@ -495,7 +496,7 @@ def _ensured(data: DataSet, file: str, path: Path) -> Path:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, _download(data, file))
-    if data.remote.sha256.get(file, found := _content(path)[1]) != found:
+    if data.remote.sha256.get(file, found := content_of(path)[1]) != found:
         path.unlink()
         raise DataError(
             f"{data.name}: {file} of {data.remote.repository} is not what its checksum says; fetch it again"

@@ -15,9 +15,9 @@ import msgspec
 
 from harness.errors import DataError
 from harness.experience.answers import Prompt
-from harness.reading import read_bytes
 from harness.scoring.catalogue import scorer_of
 from harness.suite.schema import FileTask
+from harness.tasks.data import content_of
 from harness.tasks.overlap import Overlap, find_overlaps, tokens
 from harness.tasks.source import TaskSource, TrainingPool
 from harness.tasks.task import STEP_BY_STEP, Task
@@ -68,7 +68,7 @@ def pinned(task: FileTask, folder: Path | None = None) -> FileTask:
     scorer_of(task.scorer)
     if task.sha256 is not None and not path.is_file():
         return task  # of results that were made elsewhere
-    digest = task.sha256 or hashlib.sha256(_content(path)).hexdigest()
+    digest = task.sha256 or content_of(path, MAX_BYTES)[1]
     questions(path, digest, task.scorer)
     return task.model_copy(update={"file": str(path), "sha256": digest})
 
@@ -76,8 +76,8 @@ def pinned(task: FileTask, folder: Path | None = None) -> FileTask:
 @lru_cache(maxsize=8)
 def questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]:
     """In order. Raises DataError naming the line, also for other content."""
-    data = _content(path)
-    if (found := hashlib.sha256(data).hexdigest()) != sha256:
+    data, found = content_of(path, MAX_BYTES)
+    if found != sha256:
         raise DataError(f"{path}: has SHA-256 {found[:12]}..., expected {sha256[:12]}...; its content was altered")
     judge = scorer_of(scorer)
     rows: dict[str, tuple[int, Question]] = {}
@@ -101,13 +101,6 @@ def questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]:
     if not rows:
         raise DataError(f"{path}: holds no question")
     return tuple(question for _, question in rows.values())
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return read_bytes(path, MAX_BYTES)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
 
 
 def _question(line: Line, number: int, scorer: str) -> Question:
