@@ -133,15 +133,7 @@ class LmEvalBackend:
         return [answers[start : start + repeats] for start in range(0, len(answers), repeats)]
 
 
-def open_backend(
-    backend: str,
-    checkpoint: Path,
-    *,
-    seed: int = 0,
-    chat: bool | None = None,
-    device: str | None = None,
-    batch_size: int = 16,
-) -> Answerer:
+def open_backend(backend: str, checkpoint: Path, *, seed: int = 0, chat: bool | None = None) -> Answerer:
     """Open a checkpoint folder. chat: None where the tokenizer has a template. Raises UsageError, InfeasibleError,
     EngineError."""
     if backend not in get_args(Backend):
@@ -152,16 +144,15 @@ def open_backend(
         from harness.engines.embedded.engine import EmbeddedEngine
 
         chat = has_template(checkpoint) if chat is None else chat
-        return EngineBackend(EmbeddedEngine(checkpoint.name, checkpoint, device=device, chat=chat), seed)
+        return EngineBackend(EmbeddedEngine(checkpoint.name, checkpoint, chat=chat), seed)
     if backend == "hf":
         import torch
         from lm_eval.models.huggingface import HFLM
         from transformers import GenerationConfig
 
         torch.manual_seed(seed)
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        dtype = "auto" if device.startswith("cuda") else "float32"
-        lm = HFLM(pretrained=str(checkpoint), device=device, batch_size=batch_size, dtype=dtype)
+        device, dtype = ("cuda", "auto") if torch.cuda.is_available() else ("cpu", "float32")
+        lm = HFLM(pretrained=str(checkpoint), device=device, batch_size=16, dtype=dtype)
         # Without the folder's settings but for its tokens, and without the library's top_k of 50
         names = [f"{role}_token_id" for role in ("bos", "eos", "pad", "decoder_start")]
         ids = {name: getattr(lm.model.generation_config, name) for name in names}

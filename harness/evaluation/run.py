@@ -26,7 +26,6 @@ def evaluate(
     verifier: Verifier,
     metrics: Sequence[str] | None = None,
     limit: int | None = None,
-    temperature: float = 1.0,
     max_new_tokens: int | None = None,
     style: Style | None = None,
     data_dir: Path | None = None,
@@ -57,7 +56,7 @@ def evaluate(
         own: list[EvaluationSample] = []
         for mode, repeats in modes.items():
             sampling = Sampling(
-                temperature=0.0 if mode == "greedy" else temperature,
+                temperature=0.0 if mode == "greedy" else 1.0,
                 max_new_tokens=max_new_tokens if max_new_tokens is not None else task.max_new_tokens,
             )
             answers = model.answer(f"{task.name}:{mode}", prompts, repeats, sampling, task.stop(asked))
