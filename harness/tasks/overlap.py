@@ -53,34 +53,31 @@ def shingles(words: Sequence[str]) -> frozenset[tuple[str, ...]]:
     return frozenset(tuple(words[start : start + SHINGLE]) for start in range(last))
 
 
-def find_overlaps(
-    training: Iterable[tuple[str, str]], evaluation: Iterable[tuple[str, str, str]], near: float = NEAR
-) -> list[Overlap]:
+def find_overlaps(training: Iterable[tuple[str, str]], evaluation: Iterable[tuple[str, str, str]]) -> list[Overlap]:
     """Training problems (id, text) that repeat an evaluation problem (set, id, text): the same tokens, or Jaccard
-    similarity of token 4-grams of at least `near`; the most similar one of each."""
-    names: list[tuple[str, str]] = []
-    sizes: list[int] = []
+    similarity of token 4-grams of at least `NEAR`; the most similar one of each."""
+    known: list[tuple[str, str, int]] = []  # set, id, number of 4-grams
     exact: dict[str, int] = {}
     index: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for name, identifier, text in evaluation:
         words = tokens(text)
-        exact.setdefault("".join(words), len(names))
+        exact.setdefault("".join(words), len(known))
         grams = shingles(words)
         for gram in grams:
-            index[gram].append(len(names))
-        names.append((name, identifier))
-        sizes.append(len(grams))
+            index[gram].append(len(known))
+        known.append((name, identifier, len(grams)))
     found = []
     for identifier, text in training:
         words = tokens(text)
         if (place := exact.get("".join(words))) is not None:
-            found.append(Overlap(identifier, *names[place], "exact", 1.0))
+            found.append(Overlap(identifier, *known[place][:2], "exact", 1.0))
             continue
         grams = shingles(words)
         shared = Counter(place for gram in grams for place in index.get(gram, ()))
         best, place = max(
-            ((count / (len(grams) + sizes[place] - count), -place) for place, count in shared.items()), default=(0.0, 1)
+            ((count / (len(grams) + known[place][2] - count), -place) for place, count in shared.items()),
+            default=(0.0, 1),
         )
-        if best >= near:
-            found.append(Overlap(identifier, *names[-place], "near", round(best, 4)))
+        if best >= NEAR:
+            found.append(Overlap(identifier, *known[-place][:2], "near", round(best, 4)))
     return found
