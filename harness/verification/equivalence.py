@@ -299,7 +299,7 @@ def _compare_relations(gold: str, answer: str, algebra: Algebra | None) -> bool 
     sides, signs = relation(gold)
     if not signs:
         return None
-    if signs == ["="] and len(stated(answer)) and relation(answer)[1] == ["="]:
+    if signs == ["="] and relation(answer)[1] == ["="]:
         ours, theirs = ([read(side) for side in relation(text)[0]] for text in (gold, answer))
         if None in ours or None in theirs or (compact(stated(gold)[0]) != compact(gold) and not _symbols(ours[1])):
             return None  # `x = 5` wants a value

@@ -202,10 +202,10 @@ def _without_wrapper(text: str) -> str:
     return _without_wrapper(text[match.end() : -1].strip())
 
 
-def closing_brace(text: str, start: int, longest: int = 1 << 16) -> int | None:
-    """Where the brace at `start` closes; None beyond `longest` characters."""
+def closing_brace(text: str, start: int) -> int | None:
+    """Where the brace at `start` closes; None beyond 65,536 characters."""
     depth = 0
-    for brace in _BRACE.finditer(text, start, start + longest):
+    for brace in _BRACE.finditer(text, start, start + (1 << 16)):
         depth += {"{": 1, "}": -1}.get(brace.group(), 0)
         if depth == 0:
             return brace.start()
@@ -374,14 +374,11 @@ class Phrase:
     unit: frozenset[tuple[str, int]] = frozenset()
 
 
-NOTHING = Phrase()
-
-
 def read_phrase(text: str) -> Phrase | None:
     r"""None for others. A lone letter is a unit inside `\text` or behind a unit, else a variable."""
     text = text.strip()
     if not text:
-        return NOTHING
+        return Phrase()
     if text in ("%", r"\%", r"\text{%}") or re.fullmatch(r"(?:\\text\s*\{\s*)?(?:percent|per cent|pct)\s*\}?\.?", text):
         return Phrase(percent=True)
     factor, units = Fraction(1), dict[str, int]()
@@ -592,4 +589,4 @@ def split_unit(text: str) -> tuple[str, Phrase]:
         phrase = read_phrase(text[start.start() :])
         if phrase is not None and ("\\text" in start.group() or phrase.unit or phrase.factor != 1):
             return text[: start.start()].strip(), phrase
-    return text, NOTHING
+    return text, Phrase()
