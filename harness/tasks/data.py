@@ -151,7 +151,6 @@ def olympiad_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
     )
 
 
-Host = Literal["hub", "github"]
 _QWEN = "a45202bd16f1ec06f433442dc1152d0074773465"
 _MATH_SUBJECTS = (
     "algebra",
@@ -168,7 +167,7 @@ _MATH_SUBJECTS = (
 class Remote:
     """sha256: where known; the revision pins the rest."""
 
-    host: Host
+    host: Literal["hub", "github"]
     repository: str
     revision: str
     files: tuple[str, ...]

@@ -85,10 +85,6 @@ def training_source(task: str | FileTask) -> TaskSource:
     raise PluginError(f"unknown training task {str(task)!r}; there are {', '.join(there)}")
 
 
-def is_generated(name: str | FileTask) -> bool:
-    return source_of(name).generated
-
-
 def has_examples(task: str) -> bool:
     """Whether a supervised start can be taught it."""
     return task == "micro" or ladder.is_ladder(task)

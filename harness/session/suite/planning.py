@@ -47,7 +47,7 @@ from harness.session.suite.rules import asked, at
 from harness.store.journal import read_journal
 from harness.suite.cells import Cell
 from harness.suite.schema import FileTask, Suite
-from harness.tasks.registry import is_generated
+from harness.tasks.registry import source_of
 
 # Longest prompt where no tokenizer is at hand: a prior for the plan, never a limit
 PROMPT_TOKENS = 1024
@@ -334,7 +334,7 @@ def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
 
 def _text(task: str | FileTask) -> tuple[float, float]:
     """Bytes under lz4 per token of an answer's text, and of a trace's lists: measured on micro, a prior of prose."""
-    return (0.3, 4.0) if is_generated(task) else (2.2, 32.0)
+    return (0.3, 4.0) if source_of(task).generated else (2.2, 32.0)
 
 
 def disk_of(prepared: Prepared, workers: int) -> Disk:
