@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -381,14 +382,12 @@ def read_phrase(text: str) -> Phrase | None:
         return Phrase()
     if text in ("%", r"\%", r"\text{%}") or re.fullmatch(r"(?:\\text\s*\{\s*)?(?:percent|per cent|pct)\s*\}?\.?", text):
         return Phrase(percent=True)
-    factor, units = Fraction(1), dict[str, int]()
+    factor, units = Fraction(1), Counter[str]()
     position, inside, sign, power, last, circumstance = 0, False, 1, 1, "", False
     wanting = False  # `per` and `/` want a noun behind them
     while position < len(text):
         match = _TOKEN.match(text, position)
-        if match is None:
-            return None
-        if match["skip"] and not position:
+        if match is None or (match["skip"] and not position):
             return None
         position = match.end()
         if match["text"] or match["close"]:
@@ -421,13 +420,13 @@ def read_phrase(text: str) -> Phrase | None:
                 if word not in _LETTERS or not (inside or units):
                     return None
                 last = lower
-                units[last] = units.get(last, 0) + sign
+                units[last] += sign
             elif lower in _COMPOUND:
                 for name, exponent in _COMPOUND[lower].items():
-                    units[name] = units.get(name, 0) + exponent * sign
+                    units[name] += exponent * sign
             elif singular in _UNITS and not circumstance:
                 last = _UNITS[singular]
-                units[last] = units.get(last, 0) + power * sign
+                units[last] += power * sign
                 power = 1
             elif lower in _OTHER_VALUE or not re.search("[aeiou]|.y.|y..", lower) or len(word) < (2 if inside else 3):
                 return None

@@ -10,8 +10,6 @@ __all__ = ["Verdict"]
 
 KEPT = 512  # characters
 
-Decision = Literal["right", "wrong", "invalid"]
-
 
 class Verdict(msgspec.Struct, frozen=True):
     """A decision on one answer.
@@ -19,7 +17,7 @@ class Verdict(msgspec.Struct, frozen=True):
     Missing, unreadable and over-limit answers are wrong. `invalid`: the verifier failed; left out of statistics and losses.
     """
 
-    value: Decision
+    value: Literal["right", "wrong", "invalid"]
     reason: str = ""
     extracted: str = ""
 
