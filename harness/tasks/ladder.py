@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from random import Random
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Literal
 
 from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
 from harness.tasks import micro
 from harness.tasks.micro import NAMES, THINGS
-
-GroupName = Literal["add", "mul", "text"]
-GROUPS: tuple[GroupName, ...] = get_args(GroupName)
 
 _LEGS = MappingProxyType(
     {"cow": 4, "duck": 2, "spider": 8, "ant": 6, "horse": 4, "bee": 6, "dog": 4, "cat": 4, "owl": 2, "hen": 2, "sheep": 4, "fly": 6}
@@ -48,18 +45,10 @@ Drawn = tuple[str, str, tuple[str, ...], int | str]
 """Content, question, steps, answer."""
 
 
-def _binary(a: int, sign: str, b: int, result: int) -> Drawn:
-    return f"{a} {sign} {b}", f"What is {a} {sign} {b}?", (f"{a} {sign} {b} = {result}",), result
-
-
-def _add(rng: Random, low: int, high: int, least: int) -> Drawn:
+def _binary(rng: Random, sign: str, low: int, high: int, least: int = 2) -> Drawn:
     a, b = rng.randint(low, high), rng.randint(least, 9)
-    return _binary(a, "+", b, a + b)
-
-
-def _sub2(rng: Random) -> Drawn:
-    a, b = rng.randint(11, 99), rng.randint(2, 9)
-    return _binary(a, "-", b, a - b)
+    result = {"+": a + b, "-": a - b, "*": a * b}[sign]
+    return f"{a} {sign} {b}", f"What is {a} {sign} {b}?", (f"{a} {sign} {b} = {result}",), result
 
 
 def _chain3(rng: Random) -> Drawn:
@@ -67,11 +56,6 @@ def _chain3(rng: Random) -> Drawn:
     c = rng.randint(2, min(19, a + b - 1))
     content = f"{a} + {b} - {c}"
     return content, f"What is {content}?", (f"{a} + {b} = {a + b}", f"{a + b} - {c} = {a + b - c}"), a + b - c
-
-
-def _mul1x1(rng: Random) -> Drawn:
-    a, b = rng.randint(2, 9), rng.randint(2, 9)
-    return _binary(a, "*", b, a * b)
 
 
 def _mul1x2(rng: Random) -> Drawn:
@@ -122,7 +106,7 @@ def _spell(rng: Random) -> Drawn:
 @dataclass(frozen=True, slots=True)
 class Level:
     name: str
-    group: GroupName
+    group: Literal["add", "mul", "text"]
     _draw: Callable[[Random], Drawn]
 
     def draw(self, rng: Random, *, held_out: bool) -> Problem:
@@ -137,11 +121,11 @@ LEVELS: Mapping[str, Level] = MappingProxyType(
     {
         level.name: level
         for level in (
-            Level("add1", "add", partial(_add, low=1, high=9, least=1)),
-            Level("add2", "add", partial(_add, low=10, high=99, least=2)),
-            Level("sub2", "add", _sub2),
+            Level("add1", "add", partial(_binary, sign="+", low=1, high=9, least=1)),
+            Level("add2", "add", partial(_binary, sign="+", low=10, high=99)),
+            Level("sub2", "add", partial(_binary, sign="-", low=11, high=99)),
             Level("chain3", "add", _chain3),
-            Level("mul1x1", "mul", _mul1x1),
+            Level("mul1x1", "mul", partial(_binary, sign="*", low=2, high=9)),
             Level("mul1x2", "mul", _mul1x2),
             Level("solve", "add", _solve),
             Level("word1", "add", _word1),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from random import Random
 from types import MappingProxyType
 from typing import ClassVar, Literal, get_args
@@ -79,25 +79,17 @@ class Problem:
 Drawn = tuple[str, tuple[str, ...], int]
 
 
-def _operands(rng: Random, level: Level, count: int) -> list[int]:
+def _chain(rng: Random, level: Level, sign: str) -> Drawn:
     low, high = ((2, 9), (3, 15))[level - 1]
-    return [rng.randint(low, high) for _ in range(count)]
-
-
-def _add(rng: Random, level: Level) -> Drawn:
-    a, b, c = _operands(rng, level, 3)
-    return f"{a}+{b}+{c}", (f"{a}+{b}={a + b}", f"{a + b}+{c}={a + b + c}"), a + b + c
-
-
-def _sub3(rng: Random, level: Level) -> Drawn:
-    a, b, c = _operands(rng, level, 3)
-    while a + b - c < 1:
-        a, b, c = _operands(rng, level, 3)
-    return f"{a}+{b}-{c}", (f"{a}+{b}={a + b}", f"{a + b}-{c}={a + b - c}"), a + b - c
+    answer = 0
+    while answer < 1:
+        a, b, c = (rng.randint(low, high) for _ in range(3))
+        answer = a + b + c if sign == "+" else a + b - c
+    return f"{a}+{b}{sign}{c}", (f"{a}+{b}={a + b}", f"{a + b}{sign}{c}={answer}"), answer
 
 
 def _word(rng: Random, level: Level) -> Drawn:
-    question, steps, answer = _add(rng, level)
+    question, steps, answer = _chain(rng, level, "+")
     a, b, c = question.split("+")
     name, thing = rng.choice(NAMES), rng.choice(THINGS)
     return f"{name} has {a} {thing}, buys {b}, then {c} more. How many {thing}?", steps, answer
@@ -144,8 +136,8 @@ SKILLS: Mapping[str, Skill] = MappingProxyType(
     {
         skill.name: skill
         for skill in (
-            Skill("add", "add", _add),
-            Skill("sub3", "add", _sub3),
+            Skill("add", "add", partial(_chain, sign="+")),
+            Skill("sub3", "add", partial(_chain, sign="-")),
             Skill("word", "add", _word),
             Skill("mul", "mul", _mul),
             Skill("muladd", "mul", _muladd),
