@@ -24,15 +24,17 @@ def main() -> None:
         libc.prctl(38, 1, 0, 0, 0)  # no new privileges
     if hasattr(libc, "unshare"):
         libc.unshare(0x10000000 | 0x40000000)
-    for limit, value in (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, 1 << 20),
-        (resource.RLIMIT_NOFILE, 32),
-        (resource.RLIMIT_NPROC, 0),
-        (resource.RLIMIT_AS, memory),
+    for limit, soft, hard in (
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_FSIZE, 1 << 20, 1 << 20),
+        (resource.RLIMIT_NOFILE, 32, 32),
+        (resource.RLIMIT_NPROC, 0, 0),
+        (resource.RLIMIT_AS, memory, memory),
+        (resource.RLIMIT_CPU, seconds, seconds + 1),
     ):
-        _limit(limit, value, value)
-    _limit(resource.RLIMIT_CPU, seconds, seconds + 1)
+        allowed = resource.getrlimit(limit)[1]
+        most = hard if allowed == resource.RLIM_INFINITY else min(hard, allowed)
+        resource.setrlimit(limit, (min(soft, most), most))
     del sys.argv[1:]
     _say(says, b"ready")
     space: dict[str, object] = {"__name__": "__main__"}
@@ -42,13 +44,6 @@ def main() -> None:
     _run(says, tests, "tests", space)
     _say(says, token)
     os._exit(0)
-
-
-def _limit(which: int, soft: int, hard: int) -> None:
-    most = resource.getrlimit(which)[1]
-    if most != resource.RLIM_INFINITY:
-        soft, hard = min(soft, most), min(hard, most)
-    resource.setrlimit(which, (soft, hard))
 
 
 def _run(says: int, source: bytes, name: str, space: dict[str, object]) -> None:
