@@ -3,7 +3,6 @@ of the question."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -191,11 +190,10 @@ def even(task: str, rng: Random, names: Sequence[str], count: int) -> list[str]:
 def distinct(order: Sequence[str], draw: Callable[[str, int], Problem], part: str) -> list[Problem]:
     """A problem for each name; fewer where many draws find none. draw: of a name and the draw's number."""
     found: dict[str, Problem] = {}
-    missed = 0
-    for number in itertools.count():
-        if len(found) == len(order) or missed == _MOST_MISSES:
-            break
+    missed = number = 0
+    while len(found) < len(order) and missed < _MOST_MISSES:
         problem = draw(order[len(found)], number)
+        number += 1
         new = problem.part in PARTS[part] and problem.key not in found
         missed = 0 if new else missed + 1
         if new:
