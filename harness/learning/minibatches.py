@@ -6,6 +6,7 @@ mini-batches of nearly equal numbers of answers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -75,11 +76,7 @@ def minibatches(terms: Sequence[Term], updates: int, max_tokens: int) -> list[Mi
     if waiting := [term.name for term in terms if term.schedule is not None]:
         raise ValueError(f"term {waiting[0]!r}: its schedule is not settled")
     rank: dict[str, int] = {}
-    sizes: dict[tuple[int, int], int] = {}
-    for term in terms:
-        for answer in term.answers:
-            unit = (term.order, rank.setdefault(answer.prompt_id, len(rank)))
-            sizes[unit] = sizes.get(unit, 0) + 1
+    sizes = Counter((t.order, rank.setdefault(a.prompt_id, len(rank))) for t in terms for a in t.answers)
     units = sorted(sizes)
     place = dict(zip(units, _cut([sizes[unit] for unit in units], updates), strict=True))
     return [
