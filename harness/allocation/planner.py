@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -231,9 +232,8 @@ def plan_cells(
         return _infeasible(_without_bf16(cluster) if kinds else None, cells, pending, inventory)
     gpu, cluster = _uniform(able, on)
     total = cluster.gpus
-    turns = replace(gpu, stacks=True)
     if any(cell.shared or not cell_layout(cell, total, gpu) for cell, _ in kinds.values()):
-        gpu = turns  # makes cells whose policies have their own GPUs no smaller
+        gpu = replace(gpu, stacks=True)  # makes cells whose policies have their own GPUs no smaller
     short: dict[str, list[str]] = {}
     for kind, (cell, _) in kinds.items():
         if cell_layout(cell, total, gpu) is None:
@@ -365,10 +365,9 @@ def _named(kinds: Sequence[str]) -> str:
 
 def _uniform(nodes: Sequence[Node], on: Device | None) -> tuple[Gpu, Inventory]:
     """The kind with most memory, and its nodes: a cell's ranks should be equally fast."""
-    memory: dict[tuple[str, int], int] = {}
+    memory = Counter[tuple[str, int]]()
     for node in nodes:
-        kind = (node.gpu_kind, node.gpu_memory)
-        memory[kind] = memory.get(kind, 0) + node.gpus * node.gpu_memory
+        memory[node.gpu_kind, node.gpu_memory] += node.gpus * node.gpu_memory
     chosen = max(memory, key=lambda kind: (memory[kind], kind))
     alike = tuple(n for n in nodes if (n.gpu_kind, n.gpu_memory) == chosen)
     return Gpu(*chosen, max(n.gpus for n in alike), measured=on), Inventory(alike)
