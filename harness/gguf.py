@@ -87,7 +87,6 @@ def convert(file: Path, folder: Path, dtype: Literal["bf16", "fp32"] = "bf16") -
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
     replace_atomic(folder, fill)
     return Converted(
         folder=str(folder),

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from harness.errors import CheckpointError, EngineError
-from harness.files import TEMPORARY, write_atomic
+from harness.files import TEMPORARY, sync, write_atomic
 from harness.reading import open_regular, read_bytes
 
 __all__ = ["OPTIMISER", "Seal", "check", "drop_optimiser", "weight_files", "write"]
@@ -50,8 +50,7 @@ def write(folder: Path, policy: str, version: int, fill: Callable[[Path], None])
         seal = Seal(1, policy, version, {path.name: _digest(path) for path in sorted(new.iterdir())})
         (new / SEAL).write_bytes(_sealed(seal))
         for path in new.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            sync(path)
         if folder.exists():
             folder.rename(old)
         new.rename(folder)
