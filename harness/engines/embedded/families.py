@@ -32,7 +32,6 @@ from transformers import (
     Qwen3Config,
 )
 
-from harness.errors import UsageError
 from harness.tasks.micro import LEVELS, SKILLS, draw_fact
 
 WIDTH, LAYERS, HEADS, POSITIONS = 96, 3, 3, 256
@@ -66,7 +65,7 @@ def build_model(family: str, seed: int, tokenizer: PreTrainedTokenizerFast) -> P
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            _family(family).configure(len(tokenizer)), attn_implementation="sdpa", dtype=torch.float32
+            FAMILIES[family].configure(len(tokenizer)), attn_implementation="sdpa", dtype=torch.float32
         )
     model.generation_config.max_length = POSITIONS
     return model
@@ -87,13 +86,7 @@ def corpus(seed: int, texts: int) -> list[str]:
 
 @cache
 def _trained(family: str) -> str:
-    return str(_family(family).train_tokenizer(corpus(seed=0, texts=_CORPUS_TEXTS)).to_str())
-
-
-def _family(name: str) -> Family:
-    if name not in FAMILIES:
-        raise UsageError(f"unknown micro family {name!r}; there are {', '.join(FAMILIES)}")
-    return FAMILIES[name]
+    return str(FAMILIES[family].train_tokenizer(corpus(seed=0, texts=_CORPUS_TEXTS)).to_str())
 
 
 def _byte_level_bpe(texts: list[str]) -> Tokenizer:
