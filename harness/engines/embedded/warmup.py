@@ -191,10 +191,6 @@ class Accuracy(msgspec.Struct, frozen=True):
     groups: dict[str, float]
     mean: float
 
-    @property
-    def least(self) -> float:
-        return min(self.groups.values())
-
 
 def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadline: float = 3600.0) -> Path:
     """From the package or the cache, or trained now. Raises CellError where the gate does not hold or another process takes too
@@ -324,7 +320,7 @@ def _train(
         engine = opened()
         measured = partial(_share, engine, partial(_is_right, spec.boxed))
         given_cot = measured(spec.questions(hinted=True))
-        if given_cot.least >= spec.gate:
+        if min(given_cot.groups.values()) >= spec.gate:
             break
     else:
         raise CellError(
