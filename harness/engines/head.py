@@ -15,6 +15,9 @@ from transformers import PreTrainedModel
 from harness.allocation.shapes import GPU_LOGITS, LOGITS
 from harness.errors import EngineError
 
+# Added to logits of ids that are no content; finite, so that p log p is not NaN.
+NEVER = -1e9
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Head:

@@ -22,14 +22,11 @@ from harness.allocation.shapes import Precision, chosen
 from harness.engines import lora as adapters
 from harness.engines.backend import Lora
 from harness.engines.embedded.kernels import GROUPED, kinds_of_layers, recompute
-from harness.engines.head import Head
+from harness.engines.head import NEVER, Head
 from harness.engines.vocabulary import Vocabulary, check_small_files, check_weights, in_one_line, open_vocabulary
 from harness.errors import EngineError
 
 transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-
-# Added to logits of ids that are no content; finite, so that p log p is not NaN.
-NEVER = -1e9
 
 
 @dataclass(frozen=True, slots=True, eq=False)

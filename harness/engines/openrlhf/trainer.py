@@ -24,7 +24,7 @@ from torch import Tensor, distributed
 from torch.nn.utils.rnn import pad_sequence
 
 from harness.engines import lora
-from harness.engines.head import Head
+from harness.engines.head import NEVER, Head
 from harness.engines.head import logprobs as in_parts
 from harness.engines.learner import Tally, mean
 from harness.engines.openrlhf import seams
@@ -48,8 +48,6 @@ from harness.limits import loading
 
 with loading():
     from deepspeed.runtime.zero import GatheredParameters
-
-NEVER = -1e9  # as in the embedded engine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
