@@ -137,33 +137,30 @@ class OpenRLHFEngine:
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
         with self._lease.whole_turn():
-            return self._update(prompts, terms, optimisation)
-
-    def _update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
-        ids = {prompt.id: self._vocabulary.encode(prompt) for prompt in prompts}
-        batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
-        batches = settle(batches, prompts, self.score, optimisation.old_logprobs, optimisation.sampler_correction)
-        rows = [
-            [AnswerRow(ids[a.prompt_id], self._vocabulary.checked(a.tokens), a.mask) for _, a in batch.live()]
-            for batch in batches
-        ]
-        answers = [row for own in rows for row in own]
-        if self._before is None and answers:
-            _, self._before = self._difference(answers)
-        ranks, budget = len(self._trainers), self._settings.micro_batch_tokens
-        splits = [learning_splits(batch, own, ranks, budget) for batch, own in zip(batches, rows, strict=True)]
-        with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
-            calls = [
-                member.call("learn", [tuple(s.batches[rank] for s in own) for own in splits], optimisation)
-                for rank, member in enumerate(self._trainers)
+            ids = {prompt.id: self._vocabulary.encode(prompt) for prompt in prompts}
+            batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
+            batches = settle(batches, prompts, self.score, optimisation.old_logprobs, optimisation.sampler_correction)
+            rows = [
+                [AnswerRow(ids[a.prompt_id], self._vocabulary.checked(a.tokens), a.mask) for _, a in batch.live()]
+                for batch in batches
             ]
-            learnt: list[list[Learnt]] = self._gather(calls, "updating")
-        for index, one in enumerate(learnt[0]):
-            check_norm(self.name, self.version + index, one.gradient_norm)
-        self.version += optimisation.updates
-        self.sync()
-        self.check_sync(answers)
-        return report(terms, batches, rows, splits, learnt)
+            answers = [row for own in rows for row in own]
+            if self._before is None and answers:
+                _, self._before = self._difference(answers)
+            ranks, budget = len(self._trainers), self._settings.micro_batch_tokens
+            splits = [learning_splits(batch, own, ranks, budget) for batch, own in zip(batches, rows, strict=True)]
+            with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
+                calls = [
+                    member.call("learn", [tuple(s.batches[rank] for s in own) for own in splits], optimisation)
+                    for rank, member in enumerate(self._trainers)
+                ]
+                learnt: list[list[Learnt]] = self._gather(calls, "updating")
+            for index, one in enumerate(learnt[0]):
+                check_norm(self.name, self.version + index, one.gradient_norm)
+            self.version += optimisation.updates
+            self.sync()
+            self.check_sync(answers)
+            return report(terms, batches, rows, splits, learnt)
 
     def sync(self) -> None:
         """Raises EngineError where a tensor did not arrive as the trainer has it."""
