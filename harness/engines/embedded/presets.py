@@ -77,12 +77,9 @@ class Example:
 def draw_examples(mixture: Mixture, strong: str, rng: Random) -> Iterator[Example]:
     while True:
         skill = rng.choice(_DRAWN)
-        if rng.random() < mixture.drill:
-            fact = draw_fact(rng, skill)
-            yield Example(fact.hinted_prompt, fact.chain_of_thought)
-            continue
-        problem = skill.draw(rng, rng.choice(LEVELS), held_out=False)
-        yield _example(problem, mixture, problem.group == strong, rng)
+        drill = rng.random() < mixture.drill
+        problem = draw_fact(rng, skill) if drill else skill.draw(rng, rng.choice(LEVELS), held_out=False)
+        yield _example(problem, mixture, drill, problem.group == strong, rng)
 
 
 def draw_ladder_examples(mixture: Mixture, strong: str, levels: Sequence[str], rng: Random) -> Iterator[Example]:
@@ -91,14 +88,11 @@ def draw_ladder_examples(mixture: Mixture, strong: str, levels: Sequence[str], r
         level = ladder.LEVELS[rng.choice(levels)]
         drill = rng.random() < mixture.drill
         problem = level.draw(rng, held_out=False)
-        if drill:
-            yield Example(problem.hinted_prompt, problem.chain_of_thought)
-        else:
-            yield _example(problem, mixture, problem.group == strong or problem.group not in GROUPS, rng)
+        yield _example(problem, mixture, drill, problem.group == strong or problem.group not in GROUPS, rng)
 
 
-def _example(problem: AnyProblem, mixture: Mixture, strong_group: bool, rng: Random) -> Example:
-    if rng.random() < mixture.hinted:
+def _example(problem: AnyProblem, mixture: Mixture, drill: bool, strong_group: bool, rng: Random) -> Example:
+    if drill or rng.random() < mixture.hinted:
         return Example(problem.hinted_prompt, problem.chain_of_thought)
     if rng.random() >= (mixture.strong_cot if strong_group else mixture.weak_cot):
         return Example(problem.prompt, problem.direct)
