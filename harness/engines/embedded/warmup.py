@@ -154,10 +154,6 @@ class Warmup:
         return f"start of {self.name} ({self.preset}, {self.task})"
 
     @property
-    def budget(self) -> int:
-        return self.steps
-
-    @property
     def mixture(self) -> Mixture:
         return PRESETS[self.preset]
 
@@ -220,7 +216,7 @@ def train_base(spec: MicroSpec, folder: Path, progress: Progress | None = None) 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # weights must not depend on cores
     try:
-        _train(spec, pretrainer.run, opened, folder, progress)
+        _train(spec, spec.budget, pretrainer.run, opened, folder, progress)
     finally:
         torch.set_num_threads(threads)
 
@@ -251,7 +247,7 @@ def warmup_checkpoint(
                 _learn(engine, list(islice(examples, warmup.batch)), warmup, step, steps)
                 done(step + 1)
 
-        _train(warmup, train, lambda: engine, new, progress)
+        _train(warmup, warmup.steps, train, lambda: engine, new, progress)
         engine.model.save_pretrained(new)
         engine.tokenizer.save_pretrained(new)
         engine.close()
@@ -305,15 +301,16 @@ def _whole(folder: Path, key: str) -> bool:
 
 def _train(
     spec: MicroSpec | Warmup,
+    budget: int,
     train: Callable[[int, Callable[[int], None]], None],
     opened: Callable[[], EmbeddedEngine],
     folder: Path,
     progress: Progress | None,
 ) -> None:
-    """Until the gate holds; leaves a report. opened: the engine of what was made."""
+    """Until the gate holds; leaves a report. budget: steps of the first round. opened: the engine of what was made."""
     began, steps = time.process_time(), 0
     for extra in range(spec.rounds + 1):
-        planned = max(1, spec.budget // 4) if extra else spec.budget
+        planned = max(1, budget // 4) if extra else budget
         words = f"{spec.title}: training" + f", extra round {extra} of {spec.rounds}" * bool(extra)
         train(planned, partial(_tell, progress, words, planned))
         steps += planned
