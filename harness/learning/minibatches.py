@@ -57,10 +57,7 @@ class MiniBatch:
 
     def live(self) -> Iterator[tuple[int, TermAnswer]]:
         """(index of the term, answer) of every answer that can have a gradient."""
-        for index, term in enumerate(self.terms):
-            for answer in term.answers:
-                if can_move(term, answer):
-                    yield index, answer
+        return ((i, answer) for i, term in enumerate(self.terms) for answer in term.answers if can_move(term, answer))
 
 
 def can_move(term: Term, answer: TermAnswer) -> bool:
