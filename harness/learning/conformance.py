@@ -142,10 +142,7 @@ def check_regime(regime: str | type[Regime], options: Mapping[str, Any] | None =
     """Every check below, by an installed name or a class. Raises AssertionError with the clause, PluginError where it does
     not load."""
     kind = load(regime) if isinstance(regime, str) else regime
-
-    def make() -> Regime:
-        return kind(check_options(kind, options or {}))
-
+    make = partial(kind, check_options(kind, options or {}))
     for check in CHECKS:
         check(make)
 
