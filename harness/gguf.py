@@ -80,8 +80,9 @@ def convert(file: Path, folder: Path, dtype: Literal["bf16", "fp32"] = "bf16") -
     with torch.inference_mode():
         perplexity = math.exp(min(float(model(ids, labels=ids).loss), 50.0))
     if not perplexity <= MOST_PERPLEXITY:
-        limit = f"at most {MOST_PERPLEXITY:.0f}: not converted"
-        raise UsageError(f"{file}: perplexity {perplexity:.0f} on plain English, {limit}")
+        raise UsageError(
+            f"{file}: perplexity {perplexity:.0f} on plain English, at most {MOST_PERPLEXITY:.0f}: not converted"
+        )
 
     def fill(temporary: Path) -> None:
         model.save_pretrained(temporary)

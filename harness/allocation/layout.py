@@ -275,8 +275,6 @@ def least_gpus(policy: PolicyDemand, work: Workload, gpu: Gpu) -> int | None:
 
 # One cell -------------------------------------------------------------------------------------------------------------
 
-Place = Callable[[PolicyDemand, int], PolicyLayout | None]
-
 
 class CellLayout(msgspec.Struct, frozen=True):
     """memory_bytes: of GPUs and hosts. phases: of the whole cell."""
@@ -333,7 +331,9 @@ def _in_turns(layout: PolicyLayout | None, gpu: Gpu) -> PolicyLayout | None:
     return msgspec.structs.replace(layout, host=layout.host + gpu.pinned * moved * layout.gpus, seconds=seconds)
 
 
-def _shares(policies: tuple[PolicyDemand, ...], gpus: int, layout: Place) -> list[int]:
+def _shares(
+    policies: tuple[PolicyDemand, ...], gpus: int, layout: Callable[[PolicyDemand, int], PolicyLayout | None]
+) -> list[int]:
     """GPUs of each policy that minimise the slowest policy's step; none if even the least does not fit.
 
     The slowest takes one GPU after the other, or as many as its next faster size wants: optimal for seconds that never

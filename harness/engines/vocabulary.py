@@ -70,8 +70,7 @@ class Vocabulary:
     def text(self, tokens: Int32[np.ndarray, "T"], finished: bool) -> str:
         """Without EOS."""
         ids = tokens[:-1] if finished else tokens
-        text = self.tokenizer.decode(ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return str(text)
+        return str(self.tokenizer.decode(ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def open_vocabulary(folder: Path, chat: bool, policy: str = "") -> Vocabulary:
