@@ -158,12 +158,11 @@ def listing() -> list[RegimeInfo]:
         except PluginError as error:
             found.append(RegimeInfo(name, origin, error=str(error)))
             continue
-        summary = (regime.__doc__ or "").strip().splitlines()
         found.append(
             RegimeInfo(
                 name,
                 origin,
-                summary[0] if summary else "",
+                (regime.__doc__ or "").strip().partition("\n")[0],
                 (sys.modules[regime.__module__].__doc__ or "").strip().partition("\n")[0],
                 "formula and defaults are published"
                 if regime.published
