@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -48,10 +48,6 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 def diagnose(snapshot: Snapshot, suite: str, key: str | None = None) -> list[Finding]:
-    return _findings(snapshot, suite, key, _late(snapshot, suite, key))
-
-
-def _findings(snapshot: Snapshot, suite: str, key: str | None, late: Mapping[str, Sequence[Sums]]) -> list[Finding]:
     cells = snapshot.query(
         f"SELECT cell AS key, {LABEL} AS cell, state, fault, reason FROM cells WHERE {_MINE} ORDER BY 2",
         [suite, key],
@@ -64,7 +60,7 @@ def _findings(snapshot: Snapshot, suite: str, key: str | None, late: Mapping[str
         label = labels.get(name, name) or suite
         found.append(Finding(label, name, "", Trouble.DAMAGED, damage.problem, damage.remedy))
     unread = {name for damage in damaged for name in damage.cells}
-    exchanges = _by_cell(snapshot, _EXCHANGES, suite, key)
+    late, exchanges = _late(snapshot, suite, key), _by_cell(snapshot, _EXCHANGES, suite, key)
     for cell in cells:
         name = cell["key"]
         told = [(sums.policy, trouble, words) for sums in late.get(name, ()) for trouble, words in judge(sums)]
@@ -112,7 +108,7 @@ def summary(snapshot: Snapshot, suite: str) -> list[str]:
         for sums in late.get(cell, ()):
             found.setdefault((group, sums.policy), []).append(sums)
     findings: dict[tuple[str, str], dict[Trouble, list[Finding]]] = {}
-    for f in _findings(snapshot, suite, None, late):
+    for f in diagnose(snapshot, suite):
         by_trouble = findings.setdefault((f.cell.partition("/")[0], f.policy), {})
         by_trouble.setdefault(f.trouble, []).append(f)
     lines = []
