@@ -54,14 +54,12 @@ def on_network(path: Path) -> bool:
 def kind_of_mount(path: Path) -> str:
     import psutil
 
-    whole, best, found = path.resolve(), -1, ""
+    whole = path.resolve()
+    mounts: dict[Path, str] = {}
     with suppress(OSError):
-        for mount in psutil.disk_partitions(all=True):
-            point = Path(mount.mountpoint)
-            # the later of two hides the earlier
-            if whole.is_relative_to(point) and len(point.parts) >= best:
-                best, found = len(point.parts), mount.fstype
-    return found
+        # the later of two hides the earlier
+        mounts = {Path(mount.mountpoint): mount.fstype for mount in psutil.disk_partitions(all=True)}
+    return next((mounts[point] for point in (whole, *whole.parents) if point in mounts), "")
 
 
 _CELLS = """
