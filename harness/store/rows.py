@@ -287,8 +287,6 @@ def to_arrow(table: str, rows: Sequence[Row]) -> pa.Table:
 def conform(table: str, data: pa.Table) -> pa.Table:
     """Fit a table to today's schema: absent columns are null, unknown ones dropped. Raises pyarrow.ArrowException where
     a column has another type."""
-    if data.schema.equals(SCHEMAS[table]):
-        return data
     columns = [
         data.column(field.name).cast(field.type)
         if field.name in data.schema.names
