@@ -94,7 +94,7 @@ def import_results(source: Path, results: Path, origin: str, bundle: str = "") -
     folders = list(_cells(source, report))
     if not folders and not report.refused:
         raise UsageError(f"{source}: holds no results (expected <suite>/<cell>/manifest.json)")
-    suites = dict.fromkeys(suite for suite, _ in folders)
+    suites = {suite: folder.parent for suite, folder in folders}
     for target in (results / f"{suite}@{origin}" for suite in suites):
         before = read_submission(target)
         if before is not None and before.bundle not in ("", bundle):  # its badge is no other results'
@@ -113,8 +113,8 @@ def import_results(source: Path, results: Path, origin: str, bundle: str = "") -
         _write(target, msgspec.structs.replace(manifest, suite=f"{suite}@{origin}", origin=origin), tables)
         report.cells += 1
         report.rows += sum(table.num_rows for table in tables.values())
-    for suite in suites:
-        _take_suite(results / f"{suite}@{origin}", folders, suite, report)
+    for suite, folder in suites.items():
+        _take_suite(results / f"{suite}@{origin}", folder, report)
     return report
 
 
@@ -189,8 +189,7 @@ def _write(target: Path, manifest: Manifest, tables: Mapping[str, pa.Table]) -> 
     replace_atomic(target, fill)
 
 
-def _take_suite(target: Path, folders: list[tuple[str, Path]], suite: str, report: ImportReport) -> None:
-    source = next(folder.parent for name, folder in folders if name == suite)
+def _take_suite(target: Path, source: Path, report: ImportReport) -> None:
     file = next(iter(suite_files(source)), None)
     if not target.exists() or file is None:
         return
