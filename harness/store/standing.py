@@ -82,9 +82,8 @@ def board(snapshot: Snapshot, which: Settings = "published", margin: float = MAR
     settings: dict[Setting, dict[str, ShowRow]] = {}
     for suite in without_trials(list(suites)):
         baseline, config = suites[suite]
-        if any(
-            v["name"] == baseline and v["options"].get("objective", "grpo") != "grpo" for v in config.get("regimes", ())
-        ):
+        variants = {v["name"]: v for v in config.get("regimes", ())}
+        if variants.get(baseline, {"options": {}})["options"].get("objective", "grpo") != "grpo":
             continue
         cells = finished(snapshot, suite)
         metric = next((row.metric for row in cells.rows if row.policy == MEAN), "")
@@ -92,7 +91,6 @@ def board(snapshot: Snapshot, which: Settings = "published", margin: float = MAR
             continue
         rows = choice_rows(MEAN, metric, cells, margin)
         shapes = {group["name"]: shape for group in config.get("groups", ()) if (shape := _shape(group))}
-        variants = {v["name"]: v for v in config.get("regimes", ())}
         for (group, task), lines in groupby(rows, key=lambda row: (row.group, row.task)):
             if group in shapes and (kept := _kept(list(lines), variants, which, shapes[group].kind)):
                 seeds = max(row.seeds for row in kept.values())
@@ -140,18 +138,15 @@ def _kept(
 ) -> dict[str, ShowRow]:
     """By line: as published, or as tuned on a group of the same kind where several chose."""
     kept: dict[str, ShowRow] = {}
-    for row in rows:
-        regime, _, tuned = row.regime.partition(", tuned")
-        if row.gain is None:
-            continue
-        if which == "all":
-            kept[row.regime] = row
-        elif which == "tuned" and (row.regime != regime):
-            on = tuned.removeprefix(" on ")
-            if not on or (on == "matched") == (kind == "alike"):
-                kept[regime] = row
-        elif which == "published" and row.regime == regime == variants.get(regime, {}).get("regime"):
-            kept[regime] = row
+    for row in (row for row in rows if row.gain is not None):
+        regime, tuned, on = row.regime.partition(", tuned")
+        wanted = {
+            "all": True,
+            "published": not tuned and regime == variants.get(regime, {}).get("regime"),
+            "tuned": tuned and (not on or (on == " on matched") == (kind == "alike")),
+        }
+        if wanted[which]:
+            kept[row.regime if which == "all" else regime] = row
     return kept
 
 
