@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from harness.errors import StoreError
-from harness.statistics import MARGIN, Comparison, compare, sampling_variance
+from harness.statistics import MARGIN, Comparison, Estimate, compare, paired, sampling_variance
 from harness.statistics.comparison import CEILING, FLOOR, IDLE
 from harness.store.manifest import MARK
 from harness.store.read import Snapshot
@@ -111,6 +111,16 @@ def by_line(rows: Sequence[SeedRow]) -> dict[Key, dict[str, BySeed]]:
     for r in rows:
         found.setdefault(Key(r.group, r.policy, r.task, r.metric), {}).setdefault(r.regime, {})[r.seed] = r
     return found
+
+
+def difference(ours: BySeed, theirs: BySeed) -> Estimate:
+    """Over the seeds that both have."""
+    seeds = sorted(ours.keys() & theirs.keys())
+    return paired(
+        [ours[s].accuracy for s in seeds],
+        [theirs[s].accuracy for s in seeds],
+        noise=[ours[s].noise + theirs[s].noise for s in seeds],
+    )
 
 
 # Rows of one cell, task and metric stand together.

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from harness.statistics import paired
 from harness.store.read import Snapshot
 from harness.store.statistic import POINTS, Pair, Spent, bounds, number
-from harness.store.table import MEAN, BySeed, Finished, Key, by_line, finished
+from harness.store.table import MEAN, BySeed, Finished, Key, by_line, difference, finished
 from harness.store.tuning import Tuned, Tuning, tuned_label
 
 
@@ -118,9 +117,9 @@ def tuning_rows(snapshot: Snapshot, tuning: Tuning) -> list[TuningRow]:
         for variant in tuning.variants:
             ours, theirs = scored.get(variant.variant), scored.get(tuned_label(variant.variant, variant.on))
             if ours and theirs:
+                over = {} if variant.variant == tuning.baseline else scored
                 baselines = (tuning.baseline, tuned_label(tuning.baseline, variant.on))
-                base, tuned = (scored.get(name, {}) for name in baselines)
-                rows.append(_row(group, variant, ours, theirs, base, tuned, variant.variant == tuning.baseline))
+                rows.append(_row(group, variant, ours, theirs, *(over.get(name, {}) for name in baselines)))
     return rows
 
 
@@ -132,11 +131,12 @@ def transfer_rows(snapshot: Snapshot, tuning: Tuning) -> list[TransferRow]:
             ours, theirs = (scored.get(tuned_label(v.variant, v.on)) for v in (one, other))
             if one.variant != other.variant or not ours or not theirs:
                 continue
-            mean, interval = difference(ours, theirs)
+            apart = difference(ours, theirs)
             rows.append(
                 TransferRow(
                     group=group, variant=one.variant, first_on=one.on, first=_mean(ours), second_on=other.on,
-                    second=_mean(theirs), difference=mean or 0.0, interval=interval, same=one.final == other.final,
+                    second=_mean(theirs), difference=number(apart.mean) or 0.0, interval=bounds(apart),
+                    same=one.final == other.final,
                 )
             )  # fmt: skip
     return rows
@@ -148,19 +148,16 @@ def _first_task(snapshot: Snapshot, tuning: Tuning) -> dict[str, dict[str, BySee
     return {key.group: lines for key, lines in _panels(found, task).items()}
 
 
-def _row(
-    group: str, tuned: Tuned, ours: BySeed, theirs: BySeed, base: BySeed, tuned_base: BySeed, is_baseline: bool
-) -> TuningRow:
+def _row(group: str, tuned: Tuned, ours: BySeed, theirs: BySeed, base: BySeed, tuned_base: BySeed) -> TuningRow:
     ended = [t.score for t in tuned.trials if t.score is not None and t.steps == max(t.steps for t in tuned.trials)]
     first, best = (next(t.score for t in tuned.trials if t.number == n) for n in (0, tuned.chosen))
-    gain, gain_interval = (None, None) if is_baseline else difference(ours, base)
-    tuned_gain, tuned_interval = (None, None) if is_baseline else difference(theirs, tuned_base)
-    change, change_interval = difference(theirs, ours)
+    gain, tuned_gain, change = difference(ours, base), difference(theirs, tuned_base), difference(theirs, ours)
     checked = None not in (tuned.checked, tuned.checked_published)
     return TuningRow(
-        group=group, variant=tuned.variant, published=_mean(ours), published_gain=gain, published_interval=gain_interval,
-        tuned=_mean(theirs), tuned_gain=tuned_gain, tuned_interval=tuned_interval, change=change or 0.0,
-        change_interval=change_interval if tuned.chosen else None, trials=len(tuned.trials),
+        group=group, variant=tuned.variant, published=_mean(ours), published_gain=number(gain.mean),
+        published_interval=bounds(gain), tuned=_mean(theirs), tuned_gain=number(tuned_gain.mean),
+        tuned_interval=bounds(tuned_gain), change=number(change.mean) or 0.0,
+        change_interval=bounds(change) if tuned.chosen else None, trials=len(tuned.trials),
         failed=sum(t.score is None for t in tuned.trials), lowest=min(ended), highest=max(ended),
         deviation=float(np.std(ended, ddof=1)) if len(ended) > 1 else 0.0,
         promised=(best or 0.0) - (first if first is not None else best or 0.0),
@@ -168,16 +165,6 @@ def _row(
         rollouts=tuned.rollouts, cpu_seconds=tuned.cpu_seconds, gpu_seconds=tuned.gpu_seconds,
         settings=next(t.settings for t in tuned.trials if t.number == tuned.chosen), on=tuned.on,
     )  # fmt: skip
-
-
-def difference(ours: BySeed, theirs: BySeed) -> tuple[float | None, Pair | None]:
-    seeds = sorted(ours.keys() & theirs.keys())
-    found = paired(
-        [ours[s].accuracy for s in seeds],
-        [theirs[s].accuracy for s in seeds],
-        noise=[ours[s].noise + theirs[s].noise for s in seeds],
-    )
-    return number(found.mean), bounds(found)
 
 
 def _mean(by_seed: BySeed) -> float:

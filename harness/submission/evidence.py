@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import combinations, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from harness.scoring.catalogue import called
 from harness.session.cell.manifests import bases_of, label_of, manifest_of, suite_file
 from harness.session.single.rescoring import stored_sample
 from harness.session.suite import rules
-from harness.statistics import paired
 from harness.store.foreign import import_results
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
@@ -30,7 +30,7 @@ from harness.store.manifest import Manifest, PolicyEntry, Provenance, SuiteFile,
 from harness.store.read import Snapshot
 from harness.store.reference_results import KEPT, ResultsIndex
 from harness.store.rows import PUBLISHED
-from harness.store.table import by_line, finished
+from harness.store.table import by_line, difference, finished
 from harness.store.text import visible
 from harness.store.tuning_table import whole
 from harness.submission.bundle import SCORES, WORDLESS, installed, stated, unpack
@@ -49,8 +49,8 @@ ROUNDING = 1e-9
 # How often an honest A/A control may be refused, over a suite's comparisons (Bonferroni)
 ERROR = 0.01
 # Of a policy's first step, without a second round
-_SAMPLED = ("policy", "right", "wrong", "invalid", "truncated", "answers", "answer_tokens_mean")
-_ASKED = ("task", "metric", "repeat", "doc_id", "checkpoint_step")
+_sampled = itemgetter("policy", "right", "wrong", "invalid", "truncated", "answers", "answer_tokens_mean")
+_asked = itemgetter("task", "metric", "repeat", "doc_id", "checkpoint_step")
 _COMMIT = re.compile(r"([0-9a-f]{40})?")
 _MARKUP = re.compile(r"<[A-Za-z/!?]")
 # Columns that hold no text of models
@@ -331,7 +331,7 @@ def questions(e: Evidence) -> str:
             strange = held - {step, *([PUBLISHED] if manifest.kind == "base" else [])}
             if strange or step not in held:
                 raise e.fault(f"of step {min(strange, default=None)}; the suite evaluates step {step}", place)
-            asked = {tuple(row[name] for name in _ASKED): row["gold"] for row in own}
+            asked = {_asked(row): row["gold"] for row in own}
             for task in tasks:
                 golds.setdefault(task, {one[3]: gold for one, gold in asked.items() if one[0] == task})
             once = {(*one, question): gold for one in wanted for question, gold in golds[one[0]].items()}
@@ -374,7 +374,7 @@ def cells(e: Evidence) -> str:
         if cell.engine != "embedded" or not rows:  # other samplers do not repeat to the digit
             continue
         like = f"{_stream(cell)}/{cell.variant.factor}/{cell.training.model_dump_json()}"
-        mine = sorted(tuple(row[name] for name in _SAMPLED) for row in rows if row["step"] == 1)
+        mine = sorted(_sampled(row) for row in rows if row["step"] == 1)
         other, theirs = first.setdefault(like, (cell, mine))
         if theirs != mine:
             problem = f"{cell.label} did not begin with the samples of {other.label}, as a seed on one kind of CPU does"
@@ -426,8 +426,7 @@ def verdicts(e: Evidence) -> str:
     return f"{count:,} answers judged again, all as stated"
 
 
-def _question(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("task", "metric", "policy", "checkpoint_step", "doc_id"))
+_question = itemgetter("task", "metric", "policy", "checkpoint_step", "doc_id")
 
 
 def table(e: Evidence) -> str:
@@ -465,12 +464,9 @@ def noise_floor(e: Evidence) -> str:
     differences = []
     for (group, _, task, metric), family in families.items():
         for first, second in pairs:
-            ours, theirs = family.get(first, {}), family.get(second, {})
-            seeds = sorted(ours.keys() & theirs.keys())
-            if len(seeds) < 2:
+            test = difference(family.get(first, {}), family.get(second, {}))
+            if test.n < 2:
                 continue
-            left, right = ([side[s].accuracy for s in seeds] for side in (ours, theirs))
-            test = paired(left, right, noise=[ours[s].noise + theirs[s].noise for s in seeds])
             p, mean = float(test.p), float(test.mean)
             if p * len(pairs) * len(families) < ERROR:
                 problem = f"{second} differs from {first} by {-100 * mean:+.1f} points (p = {p:.2g})"
