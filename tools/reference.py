@@ -117,7 +117,7 @@ def check(results: Path, cells: int, seed: int | None, minutes: float) -> int:
         with tempfile.TemporaryDirectory(prefix="reference-") as scratch:
             try:
                 possible(manifest, place)
-                stored = read_reference(folder).contents(manifest.key).tables
+                stored = read_reference(folder).cells[manifest.key].tables
                 again = re_run(
                     manifest, stored, Path(scratch) / manifest.key, place, minutes, wordless=_wordless(manifest)
                 )

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -64,7 +65,7 @@ class FinishedPolicy(NamedTuple):
     def contents(self) -> Contents:
         """The cell's journal. Raises StoreError."""
         if self.manifest.origin == ORIGIN:
-            return read_reference(self.folder.parent).contents(self.folder.name)
+            return read_reference(self.folder.parent).cells[self.folder.name]
         return read_journal(self.folder)
 
     def asked(self) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
@@ -73,11 +74,8 @@ class FinishedPolicy(NamedTuple):
         steps = {s.step for s in self.scores}
         rows = [r for r in self.contents.tables["samples"].to_pylist() if r["policy"] == self.policy]
         rows = [r for r in rows if r["checkpoint_step"] in steps and r["prompt"]]
-
-        def question(row: dict[str, Any]) -> tuple[str, str, str]:
-            return row["task"], row["metric"], row["doc_id"]
-
-        for (task, way, _), answers in groupby(sorted(rows, key=lambda r: (*question(r), r["repeat"])), key=question):
+        ordered = sorted(rows, key=itemgetter("task", "metric", "doc_id", "repeat"))
+        for (task, way, _), answers in groupby(ordered, key=itemgetter("task", "metric", "doc_id")):
             yield task, way, list(answers)
 
     @property
@@ -116,10 +114,11 @@ def write_parquet(snapshot: Snapshot, results: Path, suite: str, out: Path) -> i
     """Write the tables, of cells that count; gives their number. Raises UsageError, StoreError, DiskFullError."""
     if suite not in suites(snapshot):
         raise UsageError(f"no results of a suite {suite!r}")
-    shown = {"show": show_rows(snapshot, suite), "seeds": seed_rows(snapshot, suite)}
-    schemas = {"show": _schema(ShowRow), "seeds": _schema(SeedRow)}
-    tables = {name: pa.Table.from_pylist(msgspec.to_builtins(rows), schemas[name]) for name, rows in shown.items()}
-    tables["cells"] = snapshot.query("SELECT * FROM current_cells WHERE suite = ? ORDER BY cell", [suite])
+    tables = {
+        "show": _table(ShowRow, show_rows(snapshot, suite)),
+        "seeds": _table(SeedRow, seed_rows(snapshot, suite)),
+        "cells": snapshot.query("SELECT * FROM current_cells WHERE suite = ? ORDER BY cell", [suite]),
+    }
     for name in ("scores", "totals", "spent", "steps", "curves", "samples"):
         query = f"SELECT * FROM {name} SEMI JOIN current_cells USING (suite, cell) WHERE suite = ?"
         tables[name] = snapshot.query(query, [suite])
@@ -128,7 +127,7 @@ def write_parquet(snapshot: Snapshot, results: Path, suite: str, out: Path) -> i
     return len(tables)
 
 
-def _schema(row: type[msgspec.Struct]) -> pa.Schema:
+def _table(row: type[msgspec.Struct], rows: Sequence[msgspec.Struct]) -> pa.Table:
     """By the fields' types: columns may hold no value, and tables no row."""
     types: dict[Any, pa.DataType] = {
         str: pa.string(),
@@ -138,7 +137,7 @@ def _schema(row: type[msgspec.Struct]) -> pa.Schema:
         Pair: pa.list_(pa.float64()),
     }
     found = {f.name: next(t for kind, t in types.items() if f.type in (kind, kind | None)) for f in fields(row)}
-    return pa.schema(found)
+    return pa.Table.from_pylist(msgspec.to_builtins(rows), pa.schema(found))
 
 
 # Model cards -----------------------------------------------------------------------------------------------------------

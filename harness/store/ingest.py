@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from harness.errors import DiskFullError, Fault, StoreError
+from harness.errors import Fault, StoreError
 from harness.files import TEMPORARY, disk_errors, lock, remove, replace_atomic, sync
 from harness.store.database import CELL_TABLES, SCORES, STORE, create, quoted, store_path, version
 from harness.store.journal import Contents, read_journal
@@ -93,15 +93,12 @@ def ingest(results: Path, deadline: float = 30.0, rebuild: bool = False) -> int:
         for leftover in store.parent.glob(f"{STORE}.*{TEMPORARY}*") if alone else ():  # of a writer that died
             remove(leftover)
         known = None if rebuild else _known(store)
-        sources, suites = scan(results)
-        found = {(s.suite, s.cell): s for s in sources}
+        found, suites = scan(results)
         marks = {key: s.fingerprint for key, s in found.items()} | {(name, ""): mark for name, mark in suites.items()}
         if known == marks:
             return 0
         try:
             return _build(store, known, found, suites, results)
-        except DiskFullError:
-            raise
         except StoreError:
             if known is None:
                 raise
@@ -145,10 +142,10 @@ def _build(
     return len(changed)
 
 
-def scan(results: Path) -> tuple[list[Source], dict[str, str]]:
+def scan(results: Path) -> tuple[dict[tuple[str, str], Source], dict[str, str]]:
     """Every cell's folder, and fingerprints of suite files. A rename into a folder changes its time stamp."""
     now = time.time_ns()
-    sources: list[Source] = []
+    sources: dict[tuple[str, str], Source] = {}
     suites: dict[str, str] = {}
     for suite in _folders(results):
         cells = list[os.DirEntry[str]]()
@@ -159,14 +156,14 @@ def scan(results: Path) -> tuple[list[Source], dict[str, str]]:
             if stamps[1] or _stamp(f"{cell.path}/manifest.json"):
                 settled = now - max(stamps) > _SETTLED_NS
                 mark = f"{stamps[0]}-{stamps[1]}" + ("" if settled else f"-read-at-{now}")
-                sources.append(Source(suite.name, cell.name, cell.path, mark))
+                sources[suite.name, cell.name] = Source(suite.name, cell.name, cell.path, mark)
         if files := suite_files(Path(suite.path)):
             files += [f.with_name(tuning_name(f.name)) for f in files]
             suites[suite.name] = " ".join(f"{file.name}-{_stamp(str(file))}" for file in files)
     for name, folder in references(results).items():
         mark = f"{_stamp(str(folder))}-{_stamp(str(folder / ABOUT))}"  # the first changes where a file is restored
         with suppress(StoreError):  # said where the suite's own line is read
-            sources += [Source(name, cell, str(folder), mark) for cell in read_about(folder).cells]
+            sources |= {(name, cell): Source(name, cell, str(folder), mark) for cell in read_about(folder).cells}
         suites[name] = mark
     return sources, suites
 
@@ -259,7 +256,7 @@ def _load(source: Source, problems: list[Row]) -> Loaded:
     except StoreError as error:
         found, mends = str(error), remedy(folder, removed=False)
     try:
-        contents = read_reference(folder).contents(source.cell) if stored else read_journal(folder)
+        contents = read_reference(folder).cells[source.cell] if stored else read_journal(folder)
     except StoreError as error:
         contents = Contents({}, [str(error)])
     if contents.problems:

@@ -42,13 +42,10 @@ class ResultsIndex(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 @dataclass(frozen=True)
 class Reference:
-    """cells: tables by name, by cell."""
+    """By cell."""
 
     manifests: dict[str, Manifest]
-    cells: dict[str, dict[str, pa.Table]]
-
-    def contents(self, cell: str) -> Contents:
-        return Contents(self.cells.get(cell, {}))
+    cells: dict[str, Contents]
 
 
 def references(results: Path) -> dict[str, Path]:
@@ -113,11 +110,11 @@ def _read_checked(folder: Path, about: ResultsIndex) -> Reference:
             if name.endswith(".parquet")
         }
         manifests = _manifests(folder / f"{MANIFESTS}.parquet", tables.pop(MANIFESTS), about.cells)
-        cells: dict[str, dict[str, pa.Table]] = {}
+        cells = {cell: Contents({}) for cell in manifests}
         for name, table in tables.items():
             place = folder / f"{name}.parquet"
             for cell, rows in _by_cell(place, name, table, manifests):
-                cells.setdefault(cell, {})[name] = rows
+                cells[cell].tables[name] = rows
     except (OSError, KeyError, ValueError, pa.ArrowException, msgspec.MsgspecError) as error:
         words = (str(error).splitlines() or [type(error).__name__])[0]
         raise StoreError(f"{place}: not reference results: {words}") from error

@@ -52,7 +52,7 @@ def altered(folder: Path, change: Callable[[Manifest, dict[str, pa.Table]], Mani
     found = read_reference(folder)
     manifests, tables = {}, {}
     for key, manifest in found.manifests.items():
-        tables[key] = dict(found.contents(key).tables)
+        tables[key] = dict(found.cells[key].tables)
         manifests[key] = change(msgspec.structs.replace(manifest, suite=folder.name, origin=""), tables[key])
     write_reference(folder, read_suite(folder), "test", manifests, tables)
 
