@@ -13,11 +13,19 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, UsageError
 from harness.limits import settle
 from harness.store.journal import read_journal
+from harness.store.manifest import read_manifest
 from harness.submission import rerun
-from harness.submission.rerun import run_again
+from harness.submission.rerun import train
+
+
+def run_again(stored: Path, folder: Path) -> None:
+    manifest = read_manifest(stored)
+    if manifest.kind != "cell" or manifest.state != "done":
+        raise UsageError(f"{stored}: not a finished cell (kind {manifest.kind}, {manifest.state})")
+    train(manifest, folder)
 
 
 def differences(stored: Path, again: Path) -> Iterator[str]:

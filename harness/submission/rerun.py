@@ -25,7 +25,7 @@ from harness.session.driver.jobs import Finished, Progress, job_of
 from harness.session.driver.matrix import CLOSE_SECONDS, SILENCE_SECONDS, Inbox, WorkerProcess
 from harness.session.suite.rules import check_roots
 from harness.store.journal import read_journal
-from harness.store.manifest import Manifest, read_manifest
+from harness.store.manifest import Manifest
 from harness.submission.bundle import WORDLESS, compact
 from harness.submission.evidence import Evidence, untimed
 from harness.suite.cells import cell_of
@@ -45,16 +45,9 @@ class RerunRequest:
     minutes: float = 60.0
 
 
-def run_again(stored: Path, folder: Path) -> None:
-    """Raises UsageError for what is no finished cell, and the cell's errors."""
-    manifest = read_manifest(stored)
-    if manifest.kind != "cell" or manifest.state != "done":
-        raise UsageError(f"{stored}: not a finished cell (kind {manifest.kind}, {manifest.state})")
-    _train(manifest, folder, math.inf)
-
-
-def _train(manifest: Manifest, folder: Path, deadline: float) -> None:
-    """In a worker process with the cell's environment; raises Interrupted at `deadline` (`time.monotonic`)."""
+def train(manifest: Manifest, folder: Path, deadline: float = math.inf) -> None:
+    """In a worker process with the cell's environment. Raises the cell's errors, and Interrupted at `deadline`
+    (`time.monotonic`)."""
     beside = {name: getattr(manifest, name) for name in ("suite", "key", "baseline", "identity")}
     cell, inbox = cell_of({**manifest.config, **beside}), Inbox()
     worker = WorkerProcess(inbox, environment(cell.engine_options), SILENCE_SECONDS)
@@ -98,8 +91,8 @@ def re_execute(evidence: Evidence, again: RerunRequest) -> dict[str, str]:
     """How alike random cells of a checked bundle are, by label. Raises UsageError for the first that differs, or cannot
     be trained here."""
     seed = secrets.randbelow(1 << 31) if again.seed is None else again.seed
-    stated = [manifest for _, manifest in sorted(evidence.stated.items()) if manifest.kind == "cell"]
-    cells = [manifest for manifest in stated if manifest.regime_type in registry.installed()]
+    stated = [manifest for _, manifest in sorted(evidence.stated.items())]
+    cells = [m for m in stated if m.kind == "cell" and m.regime_type in registry.installed()]
     if not cells:
         raise evidence.fault("none of its regimes is installed here", evidence.suite)
     chosen = {
@@ -153,7 +146,7 @@ def re_run(
     long."""
     print(f"training again: {place}", file=sys.stderr)
     try:
-        _train(manifest, folder, time.monotonic() + 60 * minutes)
+        train(manifest, folder, time.monotonic() + 60 * minutes)
     except Interrupted:
         raise UsageError(f"{place}: not finished in {minutes:g} minutes") from None
     now = compact(read_journal(folder).tables, wordless)
