@@ -73,6 +73,15 @@ class Board(msgspec.Struct, frozen=True):
     standings: tuple[Standing, ...]
     unlike: tuple[OneBase, ...] = ()
 
+    def of(self, kind: Kind) -> list[tuple[str, ShowRow]]:
+        """Regime and gain in each setting of that kind."""
+        return [
+            (line.regime, cell)
+            for line in self.standings
+            for setting, cell in zip(self.settings, line.cells, strict=True)
+            if setting.kind == kind and cell
+        ]
+
 
 def board(snapshot: Snapshot, which: Settings = "published", margin: float = MARGIN) -> Board:
     """Every suite's groups of well-behaved peers of different kinds, over a plain baseline. Of groups of the same
@@ -168,23 +177,14 @@ def answer(published: Board, tuned: Board) -> list[str]:
         each = joined([f"{s.regime} {POINTS.with_interval(s.gain, s.interval)} points{_at(s.cost)}" for s in ahead])
         parts.append(f"Largest mean gains as published, on pairs that were not built to gain: {each}.")
     for kind in KINDS:
-        at = [i for i, setting in enumerate(published.settings) if setting.kind == kind]
-        cells = [(s.regime, c) for s in published.standings for i in at if (c := s.cells[i])]
+        cells = published.of(kind)
         if not cells:
             continue
         gains = sorted({name for name, cell in cells if cell.verdict == GAINS})
         loses = sorted({name for name, cell in cells if cell.verdict == LOSES})
         nothing = sum(cell.verdict == EQUIVALENT for _, cell in cells)
         low, high = (POINTS.text(f(cell.gain for _, cell in cells)) for f in (min, max))
-        also = sorted(
-            {
-                s.regime
-                for s in tuned.standings
-                for setting, cell in zip(tuned.settings, s.cells, strict=True)
-                if setting.kind == kind and cell and cell.verdict == GAINS
-            }
-            - set(gains)
-        )
+        also = sorted({name for name, cell in tuned.of(kind) if cell.verdict == GAINS} - set(gains))
         said = f"{_who(gains, 'gain') or 'no regime gains'} as published"
         said += f", {joined(also)} when tuned" if also else ""
         said += f"; {_who(loses, 'lose')}" if loses else ""
