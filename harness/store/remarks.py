@@ -29,12 +29,11 @@ class Missing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def missing(snapshot: Snapshot, suite: str) -> list[Missing]:
-    about = snapshot.query("SELECT groups, seeds, variants, cells FROM suites WHERE suite = ?", [suite]).to_pylist()
-    labels, keys = list[str](), list[str]()
-    for one in about:  # in the order of `suite.cells.expand`
-        places = product(one["groups"], one["seeds"], one["variants"])
-        labels = [f"{group}/{regime}/{seed}" for group, seed, regime in places]
-        keys = one["cells"] if len(one["cells"]) == len(labels) else [""] * len(labels)
+    described = snapshot.query("SELECT groups, seeds, variants, cells FROM suites WHERE suite = ?", [suite]).to_pylist()
+    groups, seeds, variants, keys = described[0].values() if described else ([], [], [], [])
+    # in the order of `suite.cells.expand`
+    labels = [f"{group}/{regime}/{seed}" for group, seed, regime in product(groups, seeds, variants)]
+    keys = keys if len(keys) == len(labels) else [""] * len(labels)
     known = dict(zip(keys, labels, strict=True))
     rows = snapshot.query(
         f"SELECT {LABEL} AS cell, cell AS key, state, fault, reason FROM current_cells WHERE suite = ? AND kind = 'cell'",
