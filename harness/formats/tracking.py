@@ -59,9 +59,8 @@ class NewPoints(NamedTuple):
     def details(self) -> dict[str, Any]:
         m = self.manifest
         names = ("suite", "group", "regime", "regime_type", "seed", "budget", "engine", "options")
-        policies = [p.name for p in m.policies]
         return {n: getattr(m, n) for n in names} | {
-            "policies": policies,
+            "policies": [p.name for p in m.policies],
             "cell": m.key,
             "started": m.provenance.started,
         }
@@ -197,7 +196,6 @@ class Wandb(Tracker):
 
         self.folder = out / "wandb"
         self._wandb = wandb
-        self._out = out
         self._mode = os.environ.get("WANDB_MODE") or None
         if self._mode is None:
             self._mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
@@ -212,11 +210,12 @@ class Wandb(Tracker):
         if not new.since:
             for segment in self.folder.glob(f"offline-run-*-{m.key}*"):
                 shutil.rmtree(segment, ignore_errors=True)
-        self._out.mkdir(parents=True, exist_ok=True)
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
         try:
             run = self._wandb.init(
                 project=m.suite, id=f"{m.key}-{new.renewed + 1}" if new.renewed else m.key, name=run_name(m), group=m.group,
-                job_type=m.regime, config=new.details(), dir=self._out, mode=self._mode, resume="allow", settings=self._settings,
+                job_type=m.regime, config=new.details(), dir=self.folder.parent, mode=self._mode, resume="allow",
+                settings=self._settings,
             )  # fmt: skip
             run.define_metric("*", step_metric="step")
             for step, _, values in new.rows():
