@@ -132,18 +132,11 @@ def _points(folder: Path, manifest: Manifest) -> Iterator[Point]:
     """In order of steps, so that a growing journal only adds at the end."""
     at = datetime.fromisoformat(manifest.provenance.started).timestamp()
     tables = read_journal(folder).tables
-    rows: list[tuple[int, bool, dict[str, Any]]] = []
-    for name in ("steps", "curves"):
-        rows += [(r["step"], name == "steps", r) for r in tables[name].to_pylist()] if name in tables else []
-    for step, trained, row in sorted(rows, key=lambda each: (*each[:2], each[2]["policy"])):
-        numbers = (
-            {f"steps/{tag}": value for tag, value in row.items() if tag not in ("policy", "step")}
-            if trained
-            else {f"held-out/{row['metric']}": row["accuracy"]}
-        )
-        for tag, value in numbers.items():
-            if value is not None:
-                yield Point(row["policy"], tag, step, float(value), at)
+    steps, curves = (tables[name].to_pylist() if name in tables else [] for name in ("steps", "curves"))
+    measured = [(r, f"held-out/{r['metric']}", r["accuracy"]) for r in curves]
+    measured += [(r, f"steps/{tag}", value) for r in steps for tag, value in r.items() if tag not in ("policy", "step")]
+    found = [Point(r["policy"], tag, r["step"], float(value), at) for r, tag, value in measured if value is not None]
+    yield from sorted(found, key=lambda p: (p.step, p.tag.startswith("steps/"), p.policy))
     if manifest.state == "done" and "samples" in tables:
         columns = ["policy", "checkpoint_step", "task", "metric", "doc_id"]
         samples = tables["samples"].select([*columns, "verdict"]).to_pandas()
