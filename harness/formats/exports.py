@@ -72,10 +72,10 @@ class FinishedPolicy(NamedTuple):
         """Task, way and answers (rows of `samples`) of every question; none where prompts were not kept. Raises
         StoreError."""
         steps = {s.step for s in self.scores}
-        rows = [r for r in self.contents.tables["samples"].to_pylist() if r["policy"] == self.policy]
-        rows = [r for r in rows if r["checkpoint_step"] in steps and r["prompt"]]
-        ordered = sorted(rows, key=itemgetter("task", "metric", "doc_id", "repeat"))
-        for (task, way, _), answers in groupby(ordered, key=itemgetter("task", "metric", "doc_id")):
+        rows = self.contents.tables["samples"].to_pylist()
+        own = [r for r in rows if r["policy"] == self.policy and r["checkpoint_step"] in steps and r["prompt"]]
+        own.sort(key=itemgetter("task", "metric", "doc_id", "repeat"))
+        for (task, way, _), answers in groupby(own, key=itemgetter("task", "metric", "doc_id")):
             yield task, way, list(answers)
 
     @property
@@ -249,10 +249,10 @@ def write_lm_eval(snapshot: Snapshot, results: Path, suite: str, out: Path) -> i
     for cell in finished_cells(snapshot, results, suite):
         when = datetime.fromisoformat(cell.manifest.provenance.finished).replace(tzinfo=None)
         date = when.isoformat().replace(":", "-")
-        samples: dict[str, list[dict[str, Any]]] = {}
-        for task, way, answers in cell.asked():
-            lines = samples.setdefault(task, [])
-            lines.append(_line(len(lines), way, answers))
+        samples = {
+            task: [_line(i, way, answers) for i, (_, way, answers) in enumerate(asked)]
+            for task, asked in groupby(cell.asked(), key=itemgetter(0))
+        }
         folder = out / cell.name
         if folder in folders:  # names may hold "__"
             folder = out / f"{cell.name}__{cell.manifest.key}"

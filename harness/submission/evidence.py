@@ -459,8 +459,7 @@ def noise_floor(e: Evidence) -> str:
     ingest(e.root)
     with Snapshot(e.root) as snapshot:
         found = finished(snapshot, e.suite)
-    every = by_line(found.rows).items()
-    families = {key: lines for key, lines in every if key.policy == whole(found, key.group)}
+    families = {key: lines for key, lines in by_line(found.rows).items() if key.policy == whole(found, key.group)}
     differences = []
     for (group, _, task, metric), family in families.items():
         for first, second in pairs:
