@@ -36,7 +36,7 @@ from harness.store.tuning_table import whole
 from harness.submission.bundle import SCORES, WORDLESS, installed, stated, unpack
 from harness.suite.cells import NO_IDENTITY, Cell, Identity, digest, expand
 from harness.suite.load import load, resolve, shipped
-from harness.suite.schema import ModelGroup, Policy, Suite
+from harness.suite.schema import Suite
 from harness.tasks.registry import get_task
 from harness.tasks.source import fair_part
 from harness.tuning.derived import tuned_from
@@ -125,11 +125,10 @@ class Evidence:
     @cached_property
     def expected(self) -> dict[str, Manifest]:
         """What the suite gives, by label: cells, then base checkpoints."""
-
-        def identity(group: ModelGroup, policy: Policy, seed: int | None) -> Identity:
-            return self._identity(f"base {group.name}/{policy.name}" + ("" if seed is None else f"/{seed}"))
-
-        bases = bases_of(self.resolved, identity)
+        bases = bases_of(
+            self.resolved,
+            lambda g, p, seed: self._identity(f"base {g.name}/{p.name}" + ("" if seed is None else f"/{seed}")),
+        )
         return {label_of(m): m for m in (*map(manifest_of, self.derived), *map(manifest_of, bases))}
 
     def same(self, said: object, right: object, place: str, words: str) -> None:
