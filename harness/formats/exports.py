@@ -119,9 +119,12 @@ def write_parquet(snapshot: Snapshot, results: Path, suite: str, out: Path) -> i
         "seeds": _table(SeedRow, seed_rows(snapshot, suite)),
         "cells": snapshot.query("SELECT * FROM current_cells WHERE suite = ? ORDER BY cell", [suite]),
     }
-    for name in ("scores", "totals", "spent", "steps", "curves", "samples"):
-        query = f"SELECT * FROM {name} SEMI JOIN current_cells USING (suite, cell) WHERE suite = ?"
-        tables[name] = snapshot.query(query, [suite])
+    tables |= {
+        name: snapshot.query(
+            f"SELECT * FROM {name} SEMI JOIN current_cells USING (suite, cell) WHERE suite = ?", [suite]
+        )
+        for name in ("scores", "totals", "spent", "steps", "curves", "samples")
+    }
     for name, table in tables.items():
         replace_atomic(out / f"{name}.parquet", partial(pq.write_table, table, compression="zstd"))
     return len(tables)
