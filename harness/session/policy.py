@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -84,7 +83,7 @@ def unpinned(policy: Policy) -> bool:
 
 
 def base_folder(
-    policy: Policy, seed: int, progress: Progress | None = None, options: Mapping[str, Any] = MappingProxyType({})
+    policy: Policy, seed: int, progress: Progress | None = None, options: Mapping[str, Any] = {}
 ) -> Path:
     """The policy's start weights. options: the embedded engine's. Raises CellError for a base too weak for RL, DataError."""
     if policy.is_micro:
@@ -103,7 +102,7 @@ def base_folder(
         chat=policy.chat,
         preset=stage0.preset,
         strong=stage0.strong,
-        seed=_base_seed(stage0, seed),
+        seed=stage0.seed_of(seed),
         **{name: value for name, value in stated.items() if value is not None},
     )
     device = {name: options[name] for name in ("device", "dtype", "threads", "numerics") if name in options}
@@ -111,19 +110,18 @@ def base_folder(
 
 
 def micro_spec(policy: Policy, seed: int, numerics: Numerics | None = None) -> MicroSpec:
-    """`per_seed` bases derive from the suite's seed. numerics: None is the package's own base where it has one, else fast."""
+    """numerics: None is the package's own base where it has one, else fast."""
     from harness.engines.embedded.warmup import MicroSpec, is_shipped
 
     stage0, family = policy.stage0 or Stage0(), policy.model.removeprefix(MICRO)
-    own = _base_seed(stage0, seed)
     spec = MicroSpec(
-        family=family, preset=stage0.preset, strong=stage0.strong, seed=own, numerics=numerics or "portable"
+        family=family,
+        preset=stage0.preset,
+        strong=stage0.strong,
+        seed=stage0.seed_of(seed),
+        numerics=numerics or "portable",
     )
     return spec if numerics or is_shipped(spec) else replace(spec, numerics="fast")
-
-
-def _base_seed(stage0: Stage0, seed: int) -> int:
-    return stage0.seed + 1000 * (seed + 1) if stage0.per_seed else stage0.seed
 
 
 def raw_folder(policy: Policy) -> Path:

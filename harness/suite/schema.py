@@ -102,6 +102,10 @@ class Stage0(_Model):
         default=None, description="Least accuracy given chain of thought, in every skill group."
     )
 
+    def seed_of(self, seed: int) -> int:
+        """Of the base checkpoint for a suite's seed."""
+        return self.seed + 1000 * (seed + 1) if self.per_seed else self.seed
+
 
 class Policy(_Model):
     name: Name = Field(description="Unique within its group.")
@@ -540,13 +544,12 @@ class Suite(_Model):
         return variant.sharing or self.sharing
 
 
-def starts(groups: Iterable[ModelGroup], seeds: Iterable[int]) -> set[str]:
-    found, seeds = set(), [*seeds]
+def starts(groups: Iterable[ModelGroup], seeds: Sequence[int]) -> set[str]:
+    found = set()
     for policy in (p for group in groups for p in group.policies):
         start = policy.stage0 or Stage0()
-        numbers = [start.seed + 1000 * (seed + 1) for seed in seeds] if start.per_seed else [start.seed]
         if policy.is_micro:
-            found |= {f"{policy.model} ({start.preset}, {start.strong}, seed {number})" for number in numbers}
+            found |= {f"{policy.model} ({start.preset}, {start.strong}, seed {start.seed_of(seed)})" for seed in seeds}
         else:
             found.add(policy.model + (f" at {policy.revision}" if policy.revision else ""))
     return found

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ def run_cell(
     verifier: Verifier,
     observe: Observer,
     stopped: Callable[[], bool],
-    layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    layout: Mapping[str, Mapping[str, Any]] = {},
     attempt: int = 1,
 ) -> float:
     """From its newest checkpoint; returns CPU-seconds. layout: a plan's engine options, by policy, which the suite's override.
@@ -174,7 +173,8 @@ class Run:
         lockstep = not apart or scored or cell.variant.replay is not None
         self.exchange = CellExchange(cell, self.folder, self.learners, self._strengths, done, lockstep)
         if found is None:
-            self._curve(0)
+            if cell.evaluation.curve_every:
+                self._curve(0)
         else:
             state = resume_point.restore(found[1], cell.key, self.learners)
             self.exchange.restore(state.exchange)
@@ -265,10 +265,9 @@ class Run:
 
     def _keep(self, learnt: Sequence[Learnt]) -> None:
         for one in learnt:
-            self.journal.append(one.details)
+            self.journal.append([one.row, *one.details])
             for topic, line in self._watch.hear(one.row, one.details):
                 log.warning("%s", line, extra={"topic": f"{self.cell.group.name}/{topic}"})
-        self.journal.append([one.row for one in learnt])
         self.journal.append(self.exchange.ledger())
 
     def _prompts(self, step: int, learner: Learner) -> list[Prompt]:
@@ -359,8 +358,6 @@ class Run:
         )
 
     def _curve(self, step: int) -> None:
-        if not self.cell.evaluation.curve_every:
-            return
         found = self.engines.each(lambda m: self._probe(m, m.engine, f"curve at step {step}"), self.learners)
         for learner, (accuracy, answers) in zip(self.learners, found, strict=True):
             row = CurveRow(policy=learner.name, step=step, metric="sampled", accuracy=accuracy, answers=answers)

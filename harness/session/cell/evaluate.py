@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from harness.engines.catalogue import open_backend
@@ -32,8 +31,8 @@ def evaluate_base(
     folder: Path,
     verifier: Verifier,
     progress: Callable[[float, float, str], None],
-    layout: Mapping[str, Any] = MappingProxyType({}),
-    attempt: int = 1,
+    layout: Mapping[str, Any],
+    attempt: int,
 ) -> float:
     """Make the base checkpoint if need be, and measure it; returns CPU-seconds."""
     policy, suite, seed, clock = base.policy, base.suite, base.seed or 0, Clock()
@@ -70,8 +69,7 @@ def store(folder: Path, manifest: Manifest, rows: Sequence[SampleRow], costs: Se
     """A finished evaluation, in the place of an earlier one."""
     journal = Journal(folder)
     journal.rewind(-1)
-    journal.append(rows)
-    journal.append(costs)
+    journal.append([*rows, *costs])
     journal.commit(0)
     journal.compact()
     mark(folder, manifest, "done", attempts=attempt)

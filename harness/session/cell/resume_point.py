@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -50,7 +49,7 @@ def save(
     step: int,
     learners: Sequence[Learner],
     exchange: ExchangeState,
-    best: Mapping[str, Best] = MappingProxyType({}),
+    best: Mapping[str, Best] = {},
     answers: int = 0,
     invalid: int = 0,
 ) -> Path:

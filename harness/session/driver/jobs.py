@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
@@ -74,7 +73,7 @@ class Job(msgspec.Struct, frozen=True):
     folder: str
     cell: Cell | None = None
     base: Base | None = None
-    layout: dict[str, dict[str, Any]] = {}
+    layout: Mapping[str, Mapping[str, Any]] = {}
     claim: str = ""
 
     def manifest(self) -> Manifest:
@@ -122,12 +121,9 @@ to_worker = msgspec.json.Decoder(Job, dec_hook=read)
 from_worker = msgspec.json.Decoder(FromWorker)
 
 
-def job_of(
-    work: Cell | Base, folder: Path, layout: Mapping[str, Mapping[str, Any]] = MappingProxyType({}), claim: str = ""
-) -> Job:
-    options = {name: dict(own) for name, own in layout.items()}
+def job_of(work: Cell | Base, folder: Path, layout: Mapping[str, Mapping[str, Any]] = {}, claim: str = "") -> Job:
     cell, base = (work, None) if isinstance(work, Cell) else (None, work)
-    return Job(label_of(manifest_of(work)), str(folder), cell, base, options, claim)
+    return Job(label_of(manifest_of(work)), str(folder), cell, base, layout, claim)
 
 
 def run_job(
