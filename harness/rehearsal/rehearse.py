@@ -20,7 +20,6 @@ from harness.engines import catalogue
 from harness.engines.catalogue import backend_of
 from harness.errors import DataError, StoreError, SuiteError, UsageError
 from harness.experience.answers import Prompt
-from harness.learning import registry
 from harness.rehearsal import standins
 from harness.session.cell.manifests import label_of
 from harness.session.cell.questions import as_asked, training_prompts
@@ -35,7 +34,7 @@ from harness.store.journal import read_journal
 from harness.store.manifest import readable
 from harness.store.read import Snapshot
 from harness.store.table import show_rows
-from harness.suite.cells import Cell, select
+from harness.suite.cells import select
 from harness.suite.load import find, load
 from harness.suite.schema import LONGEST_NAME, FileTask, Policy, Suite, Variant
 from harness.tasks.data import SETS, SOURCES
@@ -391,7 +390,7 @@ def _look_at_cells(rehearsed: Prepared, failed: Mapping[str, str], report: Rehea
             if counts.total() and not counts[""] and edge[0] not in bad:
                 problem = f"all {counts.total()} records were refused, most often as {counts.most_common(1)[0][0]!r}"
                 report.findings.append(Finding("peers refused", f"{cell.label}: {' -> '.join(edge)}", problem))
-        if state == "done" and _shares(cell) and not received + refused:
+        if state == "done" and rules.shared(cell) and not received + refused:
             silent.append(cell.kind)
         report.cells.append(Rehearsed(cell.label, state, reason, received, refused))
     for reason, labels in reasons.items():
@@ -399,11 +398,6 @@ def _look_at_cells(rehearsed: Prepared, failed: Mapping[str, str], report: Rehea
         report.findings.append(Finding("cell", f"{labels[0]}{more}", reason))
     if silent:
         report.not_rehearsed.append(f"learning from peers in {', '.join(silent)}: none had anything to send")
-
-
-def _shares(cell: Cell) -> bool:
-    regime = registry.build(cell.variant.regime, cell.variant.options)
-    return bool(regime.shares) and len(cell.group.policies) > 1 and cell.sharing.direction != "none"
 
 
 def _heard(folder: Path) -> dict[tuple[str, str], Counter[str]]:

@@ -75,11 +75,11 @@ def with_settings(suite: Suite, variant: Variant, name: str, settings: Chosen, s
         own["prompts"] = before.prompts * before.rollouts // own["rollouts"]
     own["steps"] = steps
     plain = suite.training.model_dump()
-    training = Settings(**{key: value for key, value in own.items() if value != plain[key]})
+    changed = {key: value for key, value in own.items() if value != plain[key]}
     options = {key: value for key, value in settings.items() if not key.startswith(COMMON)}
-    differs = training.model_dump(exclude_none=True)
+    training = Settings(**changed) if changed else None
     return variant.model_copy(
-        update={"name": name, "training": training if differs else None, "options": {**variant.options, **options}}
+        update={"name": name, "training": training, "options": {**variant.options, **options}}
     )
 
 

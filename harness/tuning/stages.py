@@ -80,8 +80,9 @@ class Stages:
                 tried = propose(spaces, defaults, told[v.name], numbers, self.tune.sampler, self.tune.seed)
                 batch += [TrialRequest(v, n, settings, 0) for n, settings in zip(numbers, tried, strict=True)]
             yield from self._by_rungs(batch, asked)
+            found = self._scores("tuning", self.tune.seeds).score
             for ask in batch:
-                told[ask.variant.name].append(self._told(ask, asked))
+                told[ask.variant.name].append(self._told(ask, asked, found))
         scored = {on: self._scores("tuning", self.tune.seeds, on) for on in choosers(self.tune)}
         chosen = {v.name: self._choices(v, told[v.name], scored) for v in self.suite.regimes}
         settings = {name: {t.number: t.settings for t in each.values()} for name, each in chosen.items()}
@@ -104,10 +105,7 @@ class Stages:
                 now += [a._replace(steps=self.suite.training.steps) for a in going if a.number == 0]
                 going = [a for a in going if a.number != 0]
             asked += now
-            if now:
-                yield self._stage(
-                    trial_suite(self.suite, asked), f"trials {words} of {self.tune.trials}, {steps} steps"
-                )
+            yield self._stage(trial_suite(self.suite, asked), f"trials {words} of {self.tune.trials}, {steps} steps")
             if steps == self.suite.training.steps:
                 return
             going = self._best(going, steps)
@@ -118,7 +116,7 @@ class Stages:
         for variant in self.suite.regimes:
             own = [a for a in going if a.variant.name == variant.name]
             ranked = sorted(own, key=lambda a: (-found.get(trial_name(variant.name, a.number, steps), -1.0), a.number))
-            kept += sorted(ranked[: max(1, len(own) // self.tune.keep)] if own else [], key=lambda a: a.number)
+            kept += sorted(ranked[: max(1, len(own) // self.tune.keep)], key=lambda a: a.number)
         return kept
 
     def _stage(self, suite: Suite, words: str) -> Stage:
@@ -133,14 +131,11 @@ class Stages:
     def _has_lost(self, folder: Path) -> bool:
         return any(found.state == "failed" and found.fault in OWN_FAULTS for _, found in readable([folder]))
 
-    def _told(self, ask: TrialRequest, asked: Sequence[TrialRequest]) -> CompletedTrial:
-        found, top, name = self._scores("tuning", self.tune.seeds).score, self.suite.training.steps, ask.variant.name
-        runs = [a for a in asked if (a.variant.name, a.number) == (name, ask.number)]
-        shorter = {
-            a.steps: found[short]
-            for a in runs
-            if a.steps < top and (short := trial_name(name, a.number, a.steps)) in found
-        }
+    def _told(self, ask: TrialRequest, asked: Sequence[TrialRequest], found: Mapping[str, float]) -> CompletedTrial:
+        name, top = ask.variant.name, self.suite.training.steps
+        steps = [a.steps for a in asked if (a.variant.name, a.number) == (name, ask.number) and a.steps < top]
+        scored = {n: found.get(trial_name(name, ask.number, n)) for n in steps}
+        shorter = {n: score for n, score in scored.items() if score is not None}
         return CompletedTrial(ask.number, ask.settings, found.get(trial_name(name, ask.number)), shorter)
 
     def _choices(

@@ -206,9 +206,9 @@ class _Driver:
         self.workers: list[WorkerProcess] = []
         self.topics: set[str] = set()
         self.summary = RunSummary()
-        cells = prepared.pending()
-        self.bases = {b.key for b in prepared.missing()}
-        self.cells = {c.key for c in cells}
+        cells, bases = prepared.pending(), prepared.missing()
+        self.bases = {b.key for b in bases}
+        # By cell: the bases that it waits for
         self.waits = {c.key: {b.key for b in prepared.bases_of(c)} & self.bases for c in cells}
         self.most = max(1, plan.resources.workers)
         self.scheduler = Scheduler(Inventory(plan.resources.nodes))
@@ -216,7 +216,7 @@ class _Driver:
         self.jobs: dict[str, Job] = {}
         self.requests: dict[str, Request] = {}
         own = "" if claim is None else str(claim.file)
-        todo: list[Base | Cell] = [*prepared.missing(), *cells]
+        todo: list[Base | Cell] = [*bases, *cells]
         for work in todo:
             place = place_of(plan, work)
             self.jobs[work.key] = job_of(work, prepared.folder / work.key, place.layout, own)
@@ -227,7 +227,7 @@ class _Driver:
         self.gpus = [card.name for card in visible()] if plan.resources.gpus else []
 
     def run(self) -> RunSummary:
-        self.reporter.start(len(self.bases), len(self.cells), self.prepared.suite.training.steps)
+        self.reporter.start(len(self.bases), len(self.waits), self.prepared.suite.training.steps)
         try:
             self._loop()
         except KeyboardInterrupt:
@@ -339,7 +339,7 @@ class _Driver:
         if outcome == "done":
             for waiting in self.waits.values():
                 waiting.discard(key)
-            self.summary.done += key in self.cells
+            self.summary.done += key in self.waits
         elif outcome == "disk":
             self.summary.disk = end.reason
         elif outcome == "failed" and end.fault in ONCE_MORE and key not in self.again:
@@ -350,7 +350,7 @@ class _Driver:
         self.reporter.end(job.id, outcome, end.reason, end.cpu_seconds)
         self.granted += self.scheduler.end(key)
         self._submit()
-        if outcome in {"done", "failed"} and key in self.cells:
+        if outcome in {"done", "failed"} and key in self.waits:
             self.refresh()
 
     def _fail(self, job: Job, reason: str, fault: Fault) -> None:

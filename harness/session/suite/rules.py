@@ -19,7 +19,7 @@ from harness.engines.checkpoint import INDEX, WEIGHTS
 from harness.engines.embedded.presets import PRESETS
 from harness.errors import DataError, EngineError, PluginError, SuiteError, TokenizationError, UsageError
 from harness.exchange.misbehaviour import condition_of
-from harness.experience.records import Rollout, Success, TextRollout
+from harness.experience.records import Record, Rollout, Success, TextRollout
 from harness.learning import registry
 from harness.learning.regime import Need
 from harness.scoring.catalogue import scorer_of
@@ -390,14 +390,13 @@ def _data(prepared: Prepared, run: bool) -> Iterator[str]:
 
 
 def _replays(prepared: Prepared, run: bool) -> Iterator[str]:
-    for i, variant in enumerate(prepared.suite.regimes):
-        if variant.replay is None or variant.replay.suite == prepared.suite.name:
-            continue
-        if not suite_files(prepared.folder.parent / variant.replay.suite):
-            problem = f"there are no results of {variant.replay.suite} here; run it first, with `sharing.record`"
+    replays = {f"regimes[{i}].replay.suite": v.replay.suite for i, v in enumerate(prepared.suite.regimes) if v.replay}
+    for place, name in replays.items():
+        if name != prepared.suite.name and not suite_files(prepared.folder.parent / name):
+            problem = f"there are no results of {name} here; run it first, with `sharing.record`"
             if run:
-                raise SuiteError(prepared.source, f"regimes[{i}].replay.suite", problem)
-            yield f"regimes[{i}].replay.suite: {problem}"
+                raise SuiteError(prepared.source, place, problem)
+            yield f"{place}: {problem}"
 
 
 def _repeated(prepared: Prepared, pool: TrainingPool, tasks: Sequence[str | FileTask]) -> Iterator[str]:
@@ -456,7 +455,7 @@ def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str
             "training.max_new_tokens",
             f"{suite.training.max_new_tokens} leave no room for a prompt: {policy.model} has {positions} positions",
         )
-    if carrying := next((cell.variant.name for cell in cells if _carries(cell)), None):
+    if carrying := next((cell.variant.name for cell in cells if shared(cell) & TEXTS), None):
         from harness.tokenization.codec import TokenCodec
 
         try:
@@ -475,10 +474,11 @@ def _small(policy: Policy) -> bool:
         return True
 
 
-def _carries(cell: Cell) -> bool:
-    peers = len(cell.group.policies) > 1 or cell.variant.replay is not None
-    shares = registry.build(cell.variant.regime, cell.variant.options).shares
-    return peers and cell.sharing.direction != "none" and bool(TEXTS & shares)
+def shared(cell: Cell) -> frozenset[type[Record]]:
+    """The kinds of records that travel in it."""
+    alone = len(cell.group.policies) < 2 and cell.variant.replay is None
+    regime = registry.build(cell.variant.regime, cell.variant.options)
+    return frozenset() if alone or cell.sharing.direction == "none" else regime.shares
 
 
 def _unfit_defaults(prepared: Prepared, policy: Policy) -> Iterator[str]:
