@@ -32,11 +32,12 @@ LEAST_BUSY = 1e-3  # where nothing of a cell is foreseen
 
 
 class Request(NamedTuple):
-    """bundles: reserved all at once. seconds: predicted, for the order alone."""
+    """bundles: reserved all at once. seconds: predicted, for the order alone. layout: the plan's engine options, by policy."""
 
     key: str
     bundles: tuple[Bundle, ...]
     seconds: float
+    layout: Mapping[str, Mapping[str, int | float | bool]] = {}
 
 
 class Scheduler:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel
 
-from harness.suite.schema import Evaluation, Keep, ModelGroup, Sharing, Suite, Training, Variant
+from harness.suite.schema import Evaluation, Keep, ModelGroup, Policy, Sharing, Suite, Training, Variant
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -56,9 +56,8 @@ class Cell:
         """`group/variant`: cells of one kind take equally long and the same place."""
         return f"{self.group.name}/{self.variant.name}"
 
-    def rollouts(self, policy_index: int) -> int:
-        own = self.group.policies[policy_index].rollouts or self.training.rollouts
-        return own * self.variant.factor
+    def rollouts(self, policy: Policy) -> int:
+        return (policy.rollouts or self.training.rollouts) * self.variant.factor
 
     def config(self) -> dict[str, Any]:
         """As the key hashes it, with models' digests for names. Fast numerics leave no word, so that older cells keep their
@@ -138,6 +137,5 @@ def expand(suite: Suite, identity: Callable[[ModelGroup, Variant], Identity]) ->
 
 
 def select(cells: Sequence[Cell], only: str | None) -> list[Cell]:
-    if only is None:
-        return list(cells)
-    return [c for c in cells if fnmatch.fnmatchcase(c.label, only) or fnmatch.fnmatchcase(c.variant.name, only)]
+    pattern = "*" if only is None else only
+    return [c for c in cells if fnmatch.fnmatchcase(c.label, pattern) or fnmatch.fnmatchcase(c.variant.name, pattern)]

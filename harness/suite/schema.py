@@ -63,8 +63,7 @@ class _Model(BaseModel):
 
     @model_serializer(mode="wrap")
     def _written(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found = plain(self).items()
-        return {key: value for key, value in found if key not in self.younger or value != self.younger[key]}
+        return {k: v for k, v in plain(self).items() if k not in self.younger or v != self.younger[k]}
 
 
 def _distinct(what: str) -> AfterValidator:

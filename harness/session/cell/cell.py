@@ -42,6 +42,7 @@ from harness.session.policy import base_folder
 from harness.store.journal import Journal, read_journal
 from harness.store.rows import CurveRow, SampleRow, StepRow, TermRow, TraceRow
 from harness.suite.cells import Cell
+from harness.suite.schema import Policy
 from harness.suite.seeds import derive_many, generator
 from harness.verification.verifier import Verifier
 
@@ -62,22 +63,20 @@ def run_cell(
 ) -> float:
     """From its newest checkpoint; returns CPU-seconds. layout: a plan's engine options, by policy, which the suite's override.
     Raises CellError, DiskFullError, Interrupted."""
-    policies = cell.group.policies
     manifest = structs.replace(manifest_of(cell), pool=pool_entry(cell.training))
     mark(folder, manifest, "running", attempts=attempt)
     journal, folders, options = Journal(folder), dict[str, Path](), dict[str, dict[str, Any]]()
-    for p in policies:
+    for p in cell.group.policies:
         folders[p.name] = base_folder(p, cell.seed, options=cell.engine_options if cell.engine == "embedded" else {})
         chosen = {**layout.get(p.name, {}), **cell.engine_options}
         options[p.name] = with_length(cell.engine, chosen, p, folders[p.name], cell.evaluation, cell)
 
-    def opened(index: int) -> Learner:
-        policy = policies[index]
+    def opened(policy: Policy) -> Learner:
         with phase(f"opening {policy.name}"):
             engine = engines.open(policy, folders[policy.name])
         regime = registry.build(cell.variant.regime, cell.variant.options)
         clock = Clock(partial(engines.cpu_seconds, policy.name), engine.gpus, policy.name)
-        return Learner(policy, engine, regime, cell.rollouts(index), folders[policy.name], clock)
+        return Learner(policy, engine, regime, cell.rollouts(policy), folders[policy.name], clock)
 
     def evaluated(learner: Learner) -> list[SampleRow]:
         halt()
@@ -86,7 +85,7 @@ def run_cell(
             return sample_rows(learner.engine, cell.evaluation, learner.policy, steps, seed, verifier)
 
     with open_backend(cell.engine, options, cell.training.temperature) as engines:
-        learners = engines.each(opened, range(len(policies)))
+        learners = engines.each(opened, cell.group.policies)
         computed = {m.name: getattr(m.engine, "precision", "") for m in learners}
         manifest = with_commits(manifest, {m.name: m.base for m in learners}, computed)
         try:

@@ -191,8 +191,10 @@ def mark(
         started=started,
         finished=now if state in {"done", "failed"} else "",
     )
-    changed = {"state": state, "reason": reason, "fault": fault, "attempts": attempts}
-    write_manifest(folder, msgspec.structs.replace(manifest, **changed, provenance=provenance, pool=pool))
+    marked = msgspec.structs.replace(
+        manifest, state=state, reason=reason, fault=fault, attempts=attempts, provenance=provenance, pool=pool
+    )
+    write_manifest(folder, marked)
 
 
 def interrupted(folder: Path, states: Container[State] = ("running",)) -> None:

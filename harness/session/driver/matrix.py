@@ -95,9 +95,8 @@ def run_matrix(
             remove(leftover)
         prepared = prepared.looked()  # the run before may have ended between planning and lock
         prepared.record()
-        own = numerics.environment(prepared.suite.engine_options)
-        with backend_of(prepared.suite.engine).cluster(address) as environment:
-            environment = {**environment, **own}
+        with backend_of(prepared.suite.engine).cluster(address) as cluster:
+            environment = {**cluster, **numerics.environment(prepared.suite.engine_options)}
             return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose, claim).run()
 
 
@@ -218,9 +217,8 @@ class _Driver:
         own = "" if claim is None else str(claim.file)
         todo: list[Base | Cell] = [*bases, *cells]
         for work in todo:
-            place = place_of(plan, work)
-            self.jobs[work.key] = job_of(work, prepared.folder / work.key, place.layout, own)
-            self.requests[work.key] = Request(work.key, place.bundles, place.seconds)
+            self.requests[work.key] = request = place_of(plan, work)
+            self.jobs[work.key] = job_of(work, prepared.folder / work.key, request.layout, own)
         self.granted: deque[str] = deque()
         # Failures to be tried once more, then None
         self.again: dict[str, Job | None] = {}

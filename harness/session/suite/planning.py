@@ -8,7 +8,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -79,15 +78,6 @@ _MANIFEST = 3300
 Options = Mapping[str, int | float | bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What a job reserves, the plan's engine options by policy, and predicted seconds."""
-
-    bundles: tuple[Bundle, ...]
-    layout: Mapping[str, Options]
-    seconds: float = 0.0
-
-
 # A cell in figures ------------------------------------------------------------------------------------------------------
 
 
@@ -118,7 +108,7 @@ def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = Non
         PolicyDemand(
             policy.name,
             load_shape(policy.model, policy.revision),
-            cell.rollouts(index),
+            cell.rollouts(policy),
             backend_of(cell.engine).precision(policy, options),
             reference=bool(training.kl or training.measure_every) or directed,
             penalised=training.kl > 0,
@@ -127,7 +117,7 @@ def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = Non
             lora=int((options.get("lora") or {}).get("rank", 0)),
             checkpointing=bool(options.get("checkpointing")),
         )
-        for index, policy in enumerate(cell.group.policies)
+        for policy in cell.group.policies
     )
     curves = 1 + -(-training.steps // evaluation.curve_every) if evaluation.curve_every else 0
     work = Workload(
@@ -192,21 +182,21 @@ def plan_for(
     return replace(plan, disk=disk_of(prepared, plan.resources.workers))
 
 
-def place_of(plan: Plan, work: Cell | Base) -> Place:
+def place_of(plan: Plan, work: Cell | Base) -> Request:
     """A base is where its policy will be."""
     if isinstance(work, Cell):
         kind = next(k for k in plan.kinds if k.kind == work.kind)
-        return Place(kind.bundles, _layout(kind, work, [p.name for p in work.group.policies]), kind.seconds)
+        layout = _layout(kind, work, [p.name for p in work.group.policies])
+        return Request(work.key, kind.bundles, kind.seconds, layout)
     kind = next(k for k in plan.kinds if k.kind.startswith(f"{work.group.name}/"))
     own = [p.bundles for p in kind.layout.policies if p.policy == work.policy.name] if kind.layout else [kind.bundles]
     seconds = kind.layout.phases.start + kind.layout.phases.evaluate if kind.layout else 0.0
-    return Place(own[0], _layout(kind, work.suite, [work.policy.name]), seconds)
+    return Request(work.key, own[0], seconds, _layout(kind, work.suite, [work.policy.name]))
 
 
 def _with_bases(prepared: Prepared, plan: Plan) -> Plan:
     """Missing bases are evaluated before any cell starts."""
-    places = {base.key: place_of(plan, base) for base in prepared.missing() if plan.feasible}
-    asked = [Request(key, place.bundles, place.seconds) for key, place in places.items()]
+    asked = [place_of(plan, base) for base in prepared.missing() if plan.feasible]
     run, cells = timetable(asked, Inventory(plan.resources.nodes)), plan.predicted
     both = replace(
         cells,
