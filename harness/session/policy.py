@@ -82,9 +82,7 @@ def unpinned(policy: Policy) -> bool:
 # From a model to its folder -------------------------------------------------------------------------------------------
 
 
-def base_folder(
-    policy: Policy, seed: int, progress: Progress | None = None, options: Mapping[str, Any] = {}
-) -> Path:
+def base_folder(policy: Policy, seed: int, progress: Progress | None = None, options: Mapping[str, Any] = {}) -> Path:
     """The policy's start weights. options: the embedded engine's. Raises CellError for a base too weak for RL, DataError."""
     if policy.is_micro:
         from harness.engines.embedded.warmup import base_checkpoint
@@ -95,16 +93,9 @@ def base_folder(
         return folder
     from harness.engines.embedded.warmup import Warmup, warmup_checkpoint
 
-    stated = {name: getattr(stage0, name) for name in ("task", "steps", "learning_rate", "gate")}
-    warmup = Warmup(
-        name=policy.name,
-        content=identity_of(policy),
-        chat=policy.chat,
-        preset=stage0.preset,
-        strong=stage0.strong,
-        seed=stage0.seed_of(seed),
-        **{name: value for name, value in stated.items() if value is not None},
-    )
+    stated = stage0.model_dump(exclude_none=True, exclude={"seed", "per_seed"})
+    own = stage0.seed_of(seed)
+    warmup = Warmup(name=policy.name, content=identity_of(policy), chat=policy.chat, seed=own, **stated)
     device = {name: options[name] for name in ("device", "dtype", "threads", "numerics") if name in options}
     return warmup_checkpoint(warmup, folder, progress, **device)
 

@@ -78,9 +78,7 @@ def with_settings(suite: Suite, variant: Variant, name: str, settings: Chosen, s
     changed = {key: value for key, value in own.items() if value != plain[key]}
     options = {key: value for key, value in settings.items() if not key.startswith(COMMON)}
     training = Settings(**changed) if changed else None
-    return variant.model_copy(
-        update={"name": name, "training": training, "options": {**variant.options, **options}}
-    )
+    return variant.model_copy(update={"name": name, "training": training, "options": {**variant.options, **options}})
 
 
 def trial_name(variant: str, number: int, steps: int | None = None) -> str:

@@ -224,8 +224,8 @@ def test_what_does_not_fit_this_machine_has_the_steps_of_its_size(
     assert Suite.model_validate(yaml.safe_load(text)).training.steps == SIZES[0].steps
 
 
-def found(level: str, *right: float, finished: float = 1.0, cut: float = 0.0, tokens: int = 20) -> list[Tried]:
-    return [Tried(name, level, "few-shot", r, finished, cut, tokens) for name, r in zip("ab", right, strict=True)]
+def found(level: str, *right: float, cut: float = 0.0, tokens: int = 20) -> list[Tried]:
+    return [Tried(name, level, "few-shot", r, cut, tokens) for name, r in zip("ab", right, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_more_is_asked_only_where_some_answers_are_right_and_some_wrong(
     def tried(trial: _Trial, asked: Any, told: bool = True) -> Tried:
         answers[asked.level] = sum(map(len, asked.drawn))
         share = right if asked.level in ("ladder", "add1") else float(right > 0)
-        return Tried(trial.engine.name, asked.level, asked.style, share, 1.0, 0.0, 20)
+        return Tried(trial.engine.name, asked.level, asked.style, share, 0.0, 20)
 
     monkeypatch.setattr(_Trial, "tried", tried)
     found = try_models(written(tuple(map(str, BASES)), "ladder"))

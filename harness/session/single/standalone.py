@@ -51,8 +51,6 @@ def evaluate_checkpoint(
 ) -> Standalone:
     """Greedy and avg@k. None: each task's own `max_new_tokens`, a chat template where there is one. Raises UsageError,
     PluginError, DataError, EngineError, VerificationError."""
-    if not checkpoint.is_dir():
-        raise UsageError(f"{checkpoint}: no such folder")
     chosen = [get_task(named(name)) for name in tasks]
     for task in chosen:
         task.documents(data_dir)  # fails before a model is opened

@@ -22,9 +22,12 @@ from harness.allocation import embedded, inventory
 from harness.allocation.cost_model import CORE, CellDemand, device
 from harness.allocation.planner import first_of
 from harness.allocation.shapes import MICRO, chosen, cpu_bf16, load_config, load_shape
+from harness.engines.protocol import Optimisation, Sample, Sampling
 from harness.errors import DataError, EngineError, HarnessError, UsageError
 from harness.experience.answers import Prompt
+from harness.learning.terms import Objective, Term, TermAnswer
 from harness.limits import every_core
+from harness.session.cell.questions import as_asked, scored_as, training_prompts
 from harness.session.policy import at_hand, base_folder
 from harness.session.suite.planning import demand, plan_for
 from harness.session.suite.prepare import prepare_suite
@@ -33,11 +36,10 @@ from harness.suite.seeds import derive, derive_many
 from harness.tasks import ladder, registry
 from harness.tasks.registry import get_task, has_examples, training_source
 from harness.tasks.task import Style, Task
+from harness.verification.verifier import Verifier
 
 if TYPE_CHECKING:
     from harness.engines.embedded.engine import EmbeddedEngine
-    from harness.engines.protocol import Sample
-    from harness.verification.verifier import Verifier
 
 # By training task, where the names differ
 EVALUATED = {"math": "math500"}
@@ -75,15 +77,14 @@ WARM_UP = "{preset: format, gate: 0.2}"
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A model on a level. right, finished, cut (by the next worked example): shares of its answers. tokens: that 95 %
-    of its finished answers need, 0 where fewer than half finished; worked: that the longest worked solution needs, 0
-    without one."""
+    """A model on a level. right, cut (by the next worked example): shares of its answers. tokens: that 95 % of its
+    finished answers need, 0 where fewer than half finished; worked: that the longest worked solution needs, 0 without
+    one."""
 
     policy: str
     level: str
     style: Style
     right: float
-    finished: float
     cut: float
     tokens: int
     worked: int = 0
@@ -172,34 +173,33 @@ def draft(models: Sequence[str], task: str, name: str, found: Findings = AS_BY_S
     kinds = [node.gpu_kind for node in inventory.local().nodes if node.gpus]
     fast = all(map(inventory.has_bf16, kinds)) if kinds else bool(cpu_bf16())
     dtype = "bf16" if (fast or not embedded) and all(m.half for m in read if not m.micro) else "fp32"
-    values = {
-        "name": _as_text(name),
-        "file": shlex.quote(str(file or f"{name}.yaml")),
-        "title": " x ".join(named),
-        "engine": "embedded" if embedded else "openrlhf",
-        "why_engine": "one process here, on a CPU or one GPU" if embedded else "Ray, DeepSpeed and vLLM on GPUs (docs/openrlhf.md)",
-        "options": f"{{dtype: {dtype}}}",
-        "why_options": "bf16 where the machine multiplies it fast (`harness doctor`), else fp32",
-        "policies": "\n".join(_policy(m, n, evaluated, found) for m, n in zip(read, named, strict=True)),
-        "measured": "".join(f"#\n#   {line}\n" if i == 0 else f"#   {line}\n" for i, line in enumerate(found.why)),
-        "answer_ends": "" if found.answer_ends == "eos" else f"  answer_ends: {found.answer_ends}\n",
-        "task": task,
-        "trained": _written(chosen),
-        "tokens": tokens,
-        "rate": f"{sizes.rate:.0e}".replace("e-0", ".0e-"),
-        "prompts": prompts,
-        "rollouts": sizes.rollouts,
-        "steps": steps,
-        "sample": prompts * sizes.rollouts,
-        "largest": _figure(largest),
-        "evaluated": _written(evaluated),
-        "limit": 60 if largest <= SIZES[1].parameters else 200,
-        "curve": steps // 4 if steps >= CURVED_STEPS else 0,
-        "regimes": ", ".join(found.regimes),
-        "seeds": ", ".join(map(str, found.seeds)),
-        "curve_prompts": 30 if largest <= SIZES[1].parameters else 100,
-    }  # fmt: skip
-    return TEXT.format(**values)
+    return TEXT.format(
+        name=_as_text(name),
+        file=shlex.quote(str(file or f"{name}.yaml")),
+        title=" x ".join(named),
+        engine="embedded" if embedded else "openrlhf",
+        why_engine="one process here, on a CPU or one GPU" if embedded else "Ray, DeepSpeed and vLLM on GPUs (docs/openrlhf.md)",
+        options=f"{{dtype: {dtype}}}",
+        why_options="bf16 where the machine multiplies it fast (`harness doctor`), else fp32",
+        policies="\n".join(_policy(m, n, evaluated, found) for m, n in zip(read, named, strict=True)),
+        measured="".join(f"#\n#   {line}\n" if i == 0 else f"#   {line}\n" for i, line in enumerate(found.why)),
+        answer_ends="" if found.answer_ends == "eos" else f"  answer_ends: {found.answer_ends}\n",
+        task=task,
+        trained=_written(chosen),
+        tokens=tokens,
+        rate=f"{sizes.rate:.0e}".replace("e-0", ".0e-"),
+        prompts=prompts,
+        rollouts=sizes.rollouts,
+        steps=steps,
+        sample=prompts * sizes.rollouts,
+        largest=_figure(largest),
+        evaluated=_written(evaluated),
+        limit=60 if largest <= SIZES[1].parameters else 200,
+        curve=steps // 4 if steps >= CURVED_STEPS else 0,
+        regimes=", ".join(found.regimes),
+        seeds=", ".join(map(str, found.seeds)),
+        curve_prompts=30 if largest <= SIZES[1].parameters else 100,
+    )  # fmt: skip
 
 
 def tried(models: Sequence[str], task: str | None, name: str, file: Path, minutes: float) -> str:
@@ -386,8 +386,6 @@ def try_models(suite: Suite) -> Findings:
 def _tried(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[Tried]:
     """Each level, in the style with most right answers over all."""
     from harness.engines.embedded.engine import EmbeddedEngine
-    from harness.session.cell.questions import scored_as
-    from harness.verification.verifier import Verifier
 
     known, drafted, dtype = get_task(task), style_of(policy.chat, task), suite.engine_options.get("dtype")
     source = training_source(task)
@@ -464,7 +462,7 @@ class _Trial:
         if told:
             share = f"{standing.pass1:.0%} of {len(pairs)} answers right"
             print(f"{self.engine.name}, {asked.level}, {asked.style}: {share}", file=sys.stderr)
-        return Tried(self.engine.name, asked.level, asked.style, standing.pass1, standing.finished, cut, needed)
+        return Tried(self.engine.name, asked.level, asked.style, standing.pass1, cut, needed)
 
 
 def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Findings:
@@ -521,9 +519,6 @@ def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Finding
 def paced(suite: Suite, source: str) -> float:
     """Seconds of a first step of the suite's baseline here, without sharing, over the plan's."""
     from harness.engines.embedded.engine import EmbeddedEngine
-    from harness.engines.protocol import Optimisation, Sampling
-    from harness.learning.terms import Objective, Term, TermAnswer
-    from harness.session.cell.questions import as_asked, training_prompts
 
     with TemporaryDirectory() as results:
         cell = prepare_suite(suite, source, Path(results)).every[0]

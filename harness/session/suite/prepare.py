@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from harness.session.cell.manifests import Base, bases_of, state_of, suite_file
 from harness.session.policy import COMMIT, identity_of, local_folder, on_hub, pinned, unpinned
 from harness.session.suite import rules
 from harness.session.suite.lock import holding
+from harness.store.diagnosis import stored_damages
 from harness.store.manifest import Manifest, SuiteFile, read_suite, readable, suite_files, write_suite
 from harness.store.read import Snapshot
 from harness.store.remarks import STALE, Missing, missing, mixed
@@ -71,10 +73,7 @@ class Prepared:
 
     def looked(self) -> Prepared:
         """With states, read once. What the table cannot read has failed."""
-        from harness.store.diagnosis import stored_damages
-
-        keys = (*(cell.key for cell in self.cells), *(base.key for base in self.bases))
-        seen = {key: state_of(f"{self.folder}/{key}") for key in keys}
+        seen = {work.key: state_of(f"{self.folder}/{work.key}") for work in (*self.cells, *self.bases)}
         if all(state == "pending" for state, *_ in seen.values()):
             return replace(self, seen=seen)
         damaged = stored_damages(self.folder.parent, self.file())
@@ -189,10 +188,7 @@ class Shard:
 
 def blocks(cells: Sequence[Cell]) -> list[list[Cell]]:
     """What is compared in pairs: by group and seed."""
-    found: dict[tuple[str, int], list[Cell]] = {}
-    for cell in cells:
-        found.setdefault((cell.group.name, cell.seed), []).append(cell)
-    return list(found.values())
+    return [list(block) for _, block in groupby(cells, key=lambda cell: (cell.group.name, cell.seed))]
 
 
 def prepare(
@@ -219,8 +215,6 @@ def prepare(
 
 def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -> Prepared:
     """As written, else its newest altered run. Raises as `prepare`; StoreError."""
-    from harness.store.diagnosis import stored_damages
-
     try:
         found = read_suite(results / name)
     except StoreError as error:
