@@ -94,8 +94,9 @@ def base_folder(policy: Policy, seed: int, progress: Progress | None = None, opt
     from harness.engines.embedded.warmup import Warmup, warmup_checkpoint
 
     stated = stage0.model_dump(exclude_none=True, exclude={"seed", "per_seed"})
-    own = stage0.seed_of(seed)
-    warmup = Warmup(name=policy.name, content=identity_of(policy), chat=policy.chat, seed=own, **stated)
+    warmup = Warmup(
+        name=policy.name, content=identity_of(policy), chat=policy.chat, seed=stage0.seed_of(seed), **stated
+    )
     device = {name: options[name] for name in ("device", "dtype", "threads", "numerics") if name in options}
     return warmup_checkpoint(warmup, folder, progress, **device)
 

@@ -123,7 +123,7 @@ def expand(suite: Suite, identity: Callable[[ModelGroup, Variant], Identity]) ->
             Cell(
                 suite.name, suite.engine, suite.engine_options, group,
                 variant.model_copy(update={"training": None}),  # in the cell's `training`
-                suite.sharing_of(variant), suite.training_of(variant), suite.evaluation, seed=0, key="",
+                variant.sharing or suite.sharing, suite.training_of(variant), suite.evaluation, seed=0, key="",
                 baseline=suite.baseline, identity=identity(group, variant), keep=suite.keep,
             )
             for variant in suite.regimes

@@ -539,9 +539,6 @@ class Suite(_Model):
         own = variant.training.model_dump(exclude_none=True) if variant.training else {}
         return self.training.model_copy(update=own)
 
-    def sharing_of(self, variant: Variant) -> Sharing:
-        return variant.sharing or self.sharing
-
 
 def starts(groups: Iterable[ModelGroup], seeds: Sequence[int]) -> set[str]:
     found = set()

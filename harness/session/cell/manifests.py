@@ -138,12 +138,10 @@ def label_of(manifest: Manifest) -> str:
     return f"base {manifest.group}/{manifest.policies[0].name}{seed}"
 
 
-def with_commits(manifest: Manifest, bases: Mapping[str, Path], precision: Mapping[str, str] = {}) -> Manifest:
-    """With the hub commits that were loaded, and the precision."""
+def with_commits(manifest: Manifest, bases: Mapping[str, Path], precision: Mapping[str, str]) -> Manifest:
+    """With the hub commits that were loaded, and the precision, of each policy."""
     entries = (
-        PolicyEntry(e.name, e.model, loaded_commit(bases[e.name]) or e.revision, precision.get(e.name, ""))
-        if e.name in bases
-        else e
+        PolicyEntry(e.name, e.model, loaded_commit(bases[e.name]) or e.revision, precision[e.name])
         for e in manifest.policies
     )
     return msgspec.structs.replace(manifest, policies=tuple(entries))

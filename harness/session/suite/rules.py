@@ -72,7 +72,7 @@ def validate(suite: Suite, source: str) -> Suite:
             if colon and key in variant.options:
                 raise SuiteError(source, f"{place}.{key}", rest) from None
             raise SuiteError(source, f"{place}.regime", str(error)) from None
-        sharing = suite.sharing_of(variant)
+        sharing = variant.sharing or suite.sharing
         for g, group in enumerate(suite.groups):
             names = [p.name for p in group.policies]
             if len(names) < 2 and regime.shares and sharing.direction != "none" and variant.replay is None:
