@@ -197,8 +197,7 @@ class Stages:
 
 
 def _starts(prepared: Prepared) -> set[str]:
-    policies = [(p, c) for c in prepared.every for p in c.group.policies if not p.is_micro]
-    return {c.identity.models[p.name] for p, c in policies}
+    return {c.identity.models[p.name] for c in prepared.every for p in c.group.policies if not p.is_micro}
 
 
 def _trial(variant: str, told: CompletedTrial, top: int, scored: Mapping[str, float]) -> Trial:

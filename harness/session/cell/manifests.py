@@ -78,7 +78,6 @@ class Base:
 
 
 def bases_of(suite: Suite, identity: Callable[[ModelGroup, Policy, int | None], Identity]) -> list[Base]:
-    """Of a suite."""
     return [
         Base(suite, group, policy, seed, identity(group, policy, seed))
         for group in suite.groups

@@ -183,7 +183,6 @@ def failure_reason(error: Exception, job: Job) -> str:
 
 
 def fault_of(error: Exception) -> Fault:
-    """The word for what has happened."""
     if isinstance(error, TrainingError):
         return error.fault
     if isinstance(error, RuntimeError | EngineError | OSError) and _NO_MEMORY.search(str(error)):

@@ -47,11 +47,11 @@ class Reporter:
         base = f" and {bases} base checkpoint{'s' * (bases != 1)}" if bases else ""
         self.message(f"{cells} cell{'s' * (cells != 1)}{base} to do")
 
-    def begin(self, label: str, words: str = "starting") -> None:
+    def begin(self, label: str) -> None:
         if self._began is None and not label.startswith("base "):
             self._began = time.monotonic()
         self._heard.pop(label, None)
-        self._tasks[label] = self._bars.add_task(label, total=1.0, words=words)
+        self._tasks[label] = self._bars.add_task(label, total=1.0, words="starting")
 
     def progress(self, label: str, done: float, total: float, words: str) -> None:
         """The first report of a start says where it begins."""

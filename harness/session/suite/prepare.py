@@ -73,7 +73,8 @@ class Prepared:
 
     def looked(self) -> Prepared:
         """With states, read once. What the table cannot read has failed."""
-        seen = {work.key: state_of(f"{self.folder}/{work.key}") for work in (*self.cells, *self.bases)}
+        keys = (*(cell.key for cell in self.cells), *(base.key for base in self.bases))
+        seen = {key: state_of(f"{self.folder}/{key}") for key in keys}
         if all(state == "pending" for state, *_ in seen.values()):
             return replace(self, seen=seen)
         damaged = stored_damages(self.folder.parent, self.file())
