@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,6 +27,12 @@ class Sample:
     logprobs: Float32[np.ndarray, "T"]
     text: str
     finished: bool
+
+
+def cut_at(sample: Sample, stops: Sequence[str]) -> Sample:
+    """Up to the first of these strings, where a base model asks itself more; the same sample without one."""
+    end = min((at for stop in stops if (at := sample.text.find(stop)) >= 0), default=None)
+    return sample if end is None else replace(sample, text=sample.text[:end], finished=True)
 
 
 @dataclass(frozen=True, slots=True)

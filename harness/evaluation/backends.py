@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, get_args
 
 import numpy as np
 
-from harness.engines.protocol import PolicyEngine, Sample, Sampling
+from harness.engines.protocol import PolicyEngine, Sample, Sampling, cut_at
 from harness.engines.vocabulary import has_template
 from harness.errors import EngineError, InfeasibleError, UsageError
 from harness.evaluation import Backend
@@ -85,9 +85,8 @@ class EngineBackend:
 
 
 def _ended(sample: Sample, stops: Sequence[str], prompt: str) -> Answer:
-    ends = [position for stop in stops if (position := sample.text.find(stop)) >= 0]
-    text = sample.text[: min(ends)] if ends else sample.text
-    return Answer(text, int(sample.tokens.size), sample.finished or bool(ends), prompt)
+    ended = cut_at(sample, stops)
+    return Answer(ended.text, int(ended.tokens.size), ended.finished, prompt)
 
 
 class LmEvalBackend:

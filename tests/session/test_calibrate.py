@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli.app import app
-from harness.engines.protocol import Sample
+from harness.engines.protocol import Sample, cut_at
 from harness.errors import UsageError
 from harness.experience.answers import Prompt
-from harness.session.single.calibrate import NEXT_QUESTION, calibrate, cut_at, measured, questions_of, rescues
+from harness.session.single.calibrate import NEXT_QUESTION, calibrate, measured, questions_of, rescues
 from harness.tasks.ladder import evaluation_prompts
 from harness.verification.verifier import Verifier
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.protocol import Sample, Sampling
+from harness.engines.protocol import Sample, Sampling, cut_at
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import CellError, DataError, EngineError, UsageError
 from harness.experience.answers import Prompt
@@ -179,12 +179,6 @@ def sampled(
             drawn += engine.sample(part, seeds, Sampling(max_new_tokens=length))
             sampling.count(len(drawn))
     return drawn
-
-
-def cut_at(sample: Sample, stops: Sequence[str]) -> Sample:
-    """Up to the first of these strings, where a base model asks itself more; the same sample without one."""
-    end = min((at for stop in stops if (at := sample.text.find(stop)) >= 0), default=None)
-    return sample if end is None else replace(sample, text=sample.text[:end], finished=True)
 
 
 def measured(

@@ -22,7 +22,7 @@ from harness.allocation import embedded, inventory
 from harness.allocation.cost_model import CORE, CellDemand, device
 from harness.allocation.planner import first_of
 from harness.allocation.shapes import MICRO, chosen, cpu_bf16, load_config, load_shape
-from harness.engines.protocol import Optimisation, Sample, Sampling
+from harness.engines.protocol import Optimisation, Sample, Sampling, cut_at
 from harness.errors import DataError, EngineError, HarnessError, UsageError
 from harness.experience.answers import Prompt
 from harness.learning.terms import Objective, Term, TermAnswer
@@ -451,7 +451,7 @@ class _Trial:
             row += drawn
 
     def tried(self, asked: _Asked, told: bool = True) -> Tried:
-        from harness.session.single.calibrate import cut_at, measured
+        from harness.session.single.calibrate import measured
 
         ended = [[cut_at(sample, self.task.stop(asked.style)) for sample in row] for row in asked.drawn]
         standing, _ = measured(self.engine.name, asked.level, asked.questions, ended, self.judge)
