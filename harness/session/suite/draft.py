@@ -31,6 +31,7 @@ from harness.session.cell.questions import as_asked, scored_as, training_prompts
 from harness.session.policy import at_hand, base_folder
 from harness.session.suite.planning import demand, plan_for
 from harness.session.suite.prepare import prepare_suite
+from harness.store.sentences import joined
 from harness.suite.schema import FileTask, Policy, Suite
 from harness.suite.seeds import derive, derive_many
 from harness.tasks import ladder, registry
@@ -478,25 +479,23 @@ def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Finding
     steps = [level for level in levels if level in ladder.LEVELS]
     if fits:
         chosen = fits
-        why.append(
-            f"Trained on {_listed(chosen)}: each model has {LEAST:.0%} to {MOST:.0%} of its answers right there."
-        )
+        why.append(f"Trained on {joined(chosen)}: each model has {LEAST:.0%} to {MOST:.0%} of its answers right there.")
     else:
         possible = [level for level in steps or levels if max(right[level]) <= MOST] or steps or levels
         nearest = max(min(right[level]) for level in possible)
         chosen = [level for level in possible if min(right[level]) == nearest][:3]
-        why.append(f"No level has {LEAST:.0%} to {MOST:.0%} of both models' answers right. Nearest: {_listed(chosen)}.")
+        why.append(f"No level has {LEAST:.0%} to {MOST:.0%} of both models' answers right. Nearest: {joined(chosen)}.")
     here = [found for found in tried if found.level in chosen]
     low = tuple(dict.fromkeys(f.policy for f in here if f.right < LEAST))
     name = f"{ladder.NAME}.{'+'.join(chosen)}" if chosen[0] in ladder.LEVELS else None
     warm = low if has_examples(name or str(task)) and not fits else ()
     if warm:
         why.append(
-            f"{_listed(warm)}: a supervised start first, because RL learns nothing from groups that are all wrong."
+            f"{joined(warm)}: a supervised start first, because RL learns nothing from groups that are all wrong."
         )
     elif low:
         why.append(
-            f"{_listed(low)}: too few right answers to learn from, and the task has no worked examples to start with."
+            f"{joined(low)}: too few right answers to learn from, and the task has no worked examples to start with."
         )
     if not low and not fits:
         why.append("More than that are right: little is left to learn. A harder task would show more.")
@@ -549,10 +548,6 @@ def paced(suite: Suite, source: str) -> float:
     return taken / planned
 
 
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
 def fitted(found: Findings, suite_of: Callable[[Findings], Suite], source: str, minutes: float) -> Findings:
     """The first of EXTENTS whose fewest steps take at most `minutes` by the plan, and the most steps that do, within STEPS."""
 
@@ -580,7 +575,7 @@ def fitted(found: Findings, suite_of: Callable[[Findings], Suite], source: str, 
     if (found.regimes, found.seeds, found.divided) != every:
         fewer = ", half the questions a step" if found.divided > 1 else ""
         told.append(
-            f"{_listed(found.regimes)} on {len(found.seeds)} seeds{fewer}: with {_listed(every[0])} on {len(every[1])} seeds "
+            f"{joined(found.regimes)} on {len(found.seeds)} seeds{fewer}: with {joined(every[0])} on {len(every[1])} seeds "
             f"{fewest} steps would take longer than that. --minutes N gives more time."
         )
     return replace(found, why=(*found.why, *told))
