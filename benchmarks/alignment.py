@@ -68,28 +68,26 @@ def encoding(size: Size) -> list[Row]:
     maths = every[: len(every) // 4]
     half = len(maths) // 2
     sets = {"all scripts": every, "maths": maths, "maths, 4,096": [" ".join(maths[:half]), " ".join(maths[half:])]}
-    rows = []
-    for name, texts in sets.items():
-        found = []
-        for build in zoo.KINDS.values():
-            tokenizer = zoo.fast(build())
-            codec, core = TokenCodec(tokenizer), tokenizer.backend_tokenizer
+    tokenizers = [zoo.fast(build()) for build in zoo.KINDS.values()]
+    return [
+        max((encoded(name, texts, one, size.rounds) for one in tokenizers), key=lambda row: row.value)
+        for name, texts in sets.items()
+    ]
 
-            sides = {
-                "ours": lambda codec=codec, texts=texts: codec.try_encode(texts),
-                "core": lambda core=core, texts=texts: core.encode_batch(texts, add_special_tokens=False),
-            }
 
-            def equal(results: dict[str, Any]) -> None:
-                for own, bare in zip(results["ours"], results["core"], strict=True):
-                    assert getattr(own, "ids", None) is None or own.ids.tolist() == bare.ids
+def encoded(name: str, texts: list[str], tokenizer: Any, rounds: int) -> Row:
+    codec, core = TokenCodec(tokenizer), tokenizer.backend_tokenizer
 
-            spent = turns(sides, size.rounds, equal)
-            found.append(
-                costs(f"text -> ids and spans, {name}", "bare encode_batch", spent["ours"], spent["core"], 1.2)
-            )
-        rows.append(max(found, key=lambda row: row.value))
-    return rows
+    def equal(results: dict[str, Any]) -> None:
+        for own, bare in zip(results["ours"], results["core"], strict=True):
+            assert getattr(own, "ids", None) is None or own.ids.tolist() == bare.ids
+
+    sides = {
+        "ours": lambda: codec.try_encode(texts),
+        "core": lambda: core.encode_batch(texts, add_special_tokens=False),
+    }
+    spent = turns(sides, rounds, equal)
+    return costs(f"text -> ids and spans, {name}", "bare encode_batch", spent["ours"], spent["core"], 1.2)
 
 
 def bench(size: Size) -> list[Row]:

@@ -130,15 +130,23 @@ def _row(
 
 
 def run_entry(name: str, size: Size) -> tuple[list[Row], str]:
-    command = [sys.executable, str(HERE / "bench.py"), "--entry", name, "--rounds", str(size.rounds)]
+    """In a process of its own: its rows, and why there are none."""
+    code = f"import bench; bench.print_entry({name!r}, bench.Size({size.rounds}, {size.smoke}))"
     environment = os.environ | LARGE_BLOCKS | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
-    done = subprocess.run(
-        [*command, *(["--smoke"] if size.smoke else [])], stdout=subprocess.PIPE, env=environment, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment, text=True)
     if done.returncode:
         return [], f"exit code {done.returncode}"
-    found = json.loads(done.stdout.splitlines()[-1])
-    return ([], found) if isinstance(found, str) else ([Row(**row) for row in found], "")
+    rows, absent = json.loads(done.stdout.splitlines()[-1])
+    return [Row(**row) for row in rows], absent
+
+
+def print_entry(name: str, size: Size) -> None:
+    module, _, function = ENTRIES[name].partition(".")
+    try:
+        rows = getattr(importlib.import_module(module), function or "bench")(size)
+        print(json.dumps([[asdict(row) for row in rows], ""]))
+    except NotHere as why:
+        print(json.dumps([[], str(why)]))
 
 
 def machine() -> dict[str, Any]:
@@ -186,18 +194,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=list(ENTRIES), default=list(ENTRIES))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--entry", choices=list(ENTRIES), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     size = Size(1 if asked.smoke else asked.rounds, asked.smoke)
-    if asked.entry:
-        missing = importlib.import_module("bench").NotHere  # here this module is __main__
-        module, _, function = ENTRIES[asked.entry].partition(".")
-        try:
-            made = getattr(importlib.import_module(module), function or "bench")(size)
-            print(json.dumps([asdict(row) for row in made]))
-        except missing as why:
-            print(json.dumps(str(why)))
-        return 0
     facts, rows, absent = about(), list[Row](), dict[str, str]()
     for name in asked.only:
         print(f"{name} ...", file=sys.stderr, flush=True)
@@ -208,8 +206,9 @@ def main() -> int:
     print(table(rows, size.smoke))
     for name, why in absent.items():
         print(f"{name}: not measured: {why}")
+    failed = any(why.startswith("exit code") for why in absent.values())
     if size.smoke:
-        return 1 if any(why.startswith("exit code") for why in absent.values()) else 0
+        return int(failed)
     (HERE / "results").mkdir(exist_ok=True)
     file = HERE / "results" / f"{facts['made'].replace(':', '')}.json"
     file.write_text(json.dumps(facts | {"load_after": os.getloadavg(), "absent": absent,
@@ -218,7 +217,7 @@ def main() -> int:
     worse = slower(rows, facts["machine"]["cpu"])
     for line in worse:
         print(f"slower than before: {line}")
-    return 1 if worse or any(why.startswith("exit code") for why in absent.values()) else 0
+    return int(failed or bool(worse))
 
 
 if __name__ == "__main__":

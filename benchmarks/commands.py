@@ -62,31 +62,28 @@ def starts(size: Size, commands: dict[str, tuple[list[str], str, float]] = START
     return [takes(name, [r[name] for r in rounds[1:]], bar) for name, (*_, bar) in commands.items()]
 
 
-def write(folder: Path, cells: int) -> None:
+def write(folder: Path, count: int) -> None:
     groups = "\n".join(
         f"  - name: g{i}\n    policies:\n"
         f"      - {{name: a, model: micro/llama, stage0: {{preset: trap, strong: add, seed: {i}}}}}\n"
         f"      - {{name: b, model: micro/qwen, stage0: {{preset: trap, strong: mul, seed: {i}}}}}"
         for i in range(GROUPS)
     )
-    seeds = ", ".join(map(str, range(1, 1 + max(2, cells // GROUPS // len(REGIMES)))))
+    seeds = ", ".join(map(str, range(1, 1 + max(2, count // GROUPS // len(REGIMES)))))
     file = folder / "many.yaml"
     file.write_text(f"groups:\n{groups}\nregimes: [{', '.join(REGIMES)}]\nseeds: [{seeds}]\n")
-    prepared = prepare(str(file), folder / "results")
+    results = folder / "results"
+    prepared = prepare(str(file), results)
     prepared.record()
-    for cell in prepared.cells:
-        regime = Regime(cell.variant.name, cell.variant.regime, 0.01, shares="")
-        found = write_cell(
-            folder / "results", "many", cell.group.name, ("a", "b"), regime, cell.seed, 3, 4, 1, ("micro",), 0
-        )
-        (prepared.folder / found).rename(prepared.folder / cell.key)
-        mark(prepared.folder / cell.key, manifest_of(cell), "done", attempts=1)
-    for base in prepared.bases:
-        before = set(prepared.folder.glob("base-*"))
-        write_base(folder / "results", "many", base.group.name, base.policy.name, ("micro",), 4, 1)
-        (made,) = set(prepared.folder.glob("base-*")) - before
-        made.rename(prepared.folder / base.key)
-        mark(prepared.folder / base.key, manifest_of(base), "done", attempts=1)
+    regimes = {v.name: Regime(v.name, v.regime, 0.01, shares="") for v in prepared.suite.regimes}
+    cells = [
+        write_cell(results, "many", c.group.name, ("a", "b"), regimes[c.variant.name], c.seed, 3, 4, 1, ("micro",), 0)
+        for c in prepared.cells
+    ]
+    bases = [write_base(results, "many", b.group.name, b.policy.name, ("micro",), 4, 1) for b in prepared.bases]
+    for work, written in zip([*prepared.cells, *prepared.bases], [*cells, *bases], strict=True):
+        (prepared.folder / written).rename(prepared.folder / work.key)
+        mark(prepared.folder / work.key, manifest_of(work), "done", attempts=1)
 
 
 def many(size: Size) -> list[Row]:

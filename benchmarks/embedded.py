@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from random import Random
 from statistics import mean, median
 from typing import Any
 
@@ -32,7 +31,7 @@ from harness.engines.protocol import Optimisation, Sampling
 from harness.experience.answers import Prompt
 from harness.learning.advantages import GRPO, standardise
 from harness.learning.terms import OLD, Term, TermAnswer
-from harness.tasks.micro import LEVELS, SKILLS, training_prompts
+from harness.tasks.micro import training_prompts
 
 GROUP, MAX_NEW_TOKENS = 8, 44
 PAIR = (MicroSpec("llama", "add"), MicroSpec("qwen", "mul"))
@@ -43,12 +42,6 @@ def random_policy(folder: Path, family: str) -> Path:
     build_model(family, 0, tokenizer).save_pretrained(folder / family)
     tokenizer.save_pretrained(folder / family)
     return folder / family
-
-
-def micro_prompts(count: int) -> list[Prompt]:
-    rng, skills = Random(0), list(SKILLS.values())
-    drawn = [skills[i % len(skills)].draw(rng, rng.choice(LEVELS), held_out=False) for i in range(count)]
-    return [Prompt(f"p{i}", problem.prompt, "") for i, problem in enumerate(drawn)]
 
 
 def own(
@@ -102,7 +95,7 @@ class Counted:
 def compare(folder: Path, rollouts: int, rounds: int) -> Row:
     engine = EmbeddedEngine(folder.name, folder, device="cpu")
     engine.model.generation_config.max_length = None
-    prompts = micro_prompts(rollouts // GROUP)
+    prompts = training_prompts(0, rollouts // GROUP)
     assert own(engine, prompts, 0.0, 1) == generate(engine, prompts, 0.0, 1), "greedy answers differ"
     works = {
         "own": Counted(partial(own, engine, prompts, 1.0, GROUP)),

@@ -178,7 +178,7 @@ def write_base(
     questions: int,
     repeats: int,
     text: str = "",
-) -> None:
+) -> str:
     generator = np.random.default_rng(_hash(group, policy))
     folder = results / suite / f"base-{_hash(suite, group, policy):08x}"
     manifest = Manifest(
@@ -194,6 +194,7 @@ def write_base(
     )
     samples = _samples(generator, policy, 0, 0.4, 0.02, tasks, questions, repeats, text)
     _write(folder, manifest, {"samples": samples})
+    return folder.name
 
 
 def write_cell(
