@@ -178,13 +178,12 @@ def table(rows: Iterable[Row], smoke: bool) -> str:
 
 def slower(rows: Iterable[Row], cpu: str, folder: Path = HERE / "baselines") -> list[str]:
     """Rows that are worse than in a committed run on the same CPU, in words."""
-    found = []
+    found: list[str] = []
     for file in sorted(folder.glob("*.json")):
         kept = json.loads(file.read_text())
         before = {row["name"]: Row(**row) for row in kept["rows"]} if kept["machine"]["cpu"] == cpu else {}
-        for row in rows:
-            if row.name in before and row.worse(before[row.name]):
-                found.append(f"{row.name}: {before[row.name].value:.3g} -> {row.value:.3g} ({file.name})")
+        worse = [row for row in rows if row.name in before and row.worse(before[row.name])]
+        found += [f"{row.name}: {before[row.name].value:.3g} -> {row.value:.3g} ({file.name})" for row in worse]
     return found
 
 

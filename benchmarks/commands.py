@@ -17,14 +17,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import duckdb
 from bench import NotHere, Row, Size, takes
 from synthetic_results import Regime, write_base, write_cell
 
 from harness.session.cell.manifests import manifest_of, mark
 from harness.session.suite.prepare import prepare
-from harness.store.database import store_path
 from harness.store.ingest import ingest
+from harness.store.read import Snapshot
 
 STARTS = {
     "harness --help": (["--help"], "Usage", 0.3),
@@ -98,10 +97,10 @@ def many(size: Size) -> list[Row]:
         )
 
 
-def scores(results: Path) -> list[tuple[object, ...]]:
+def scores(results: Path) -> list[dict[str, object]]:
     ingest(results)
-    with duckdb.connect(str(store_path(results)), read_only=True) as store:
-        return store.execute(SCORES).fetchall()
+    with Snapshot(results) as snapshot:
+        return snapshot.query(SCORES).to_pylist()
 
 
 def quickstart(size: Size) -> list[Row]:

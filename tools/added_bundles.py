@@ -14,6 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import typer
+
 from harness.errors import HarnessError, UsageError
 from harness.submission.bundle import MAX_BYTES, unpack
 
@@ -55,18 +57,14 @@ def added(base: str, head: str, folder: Path) -> list[Path]:
     return found
 
 
-def main() -> int:
-    if len(sys.argv) != 4:
-        print(__doc__, file=sys.stderr)
-        return 2
+def main(base: str, head: str, folder: Path) -> None:
+    """Write what a pull request adds under `submissions/` to FOLDER, and print the paths."""
     try:
-        found = added(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+        print("\n".join(map(str, added(base, head, folder))))
     except HarnessError as error:
         print(f"added_bundles: {error}", file=sys.stderr)
-        return error.exit_code
-    print("\n".join(map(str, found)))
-    return 0
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -3,7 +3,6 @@ configurations: `python tools/architectures.py`. A test says when it is not curr
 
 from __future__ import annotations
 
-import contextlib
 import re
 from pathlib import Path
 
@@ -79,8 +78,7 @@ def page(text: str) -> str:
 
 
 def main() -> None:
-    with contextlib.suppress(AttributeError):
-        logging.set_verbosity_error()
+    logging.set_verbosity_error()
     PAGE.write_text(page(PAGE.read_text("utf-8")), "utf-8")
     print(f"{PAGE.name}: written")
 

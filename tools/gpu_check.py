@@ -30,7 +30,6 @@ from importlib import metadata
 from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -38,7 +37,6 @@ import numpy as np
 import psutil
 import torch
 import transformers
-from torch.profiler import ProfilerActivity, profile
 
 import harness
 from harness.allocation import embedded
@@ -237,7 +235,7 @@ def peak(work: Callable[[], object], gpu: bool = False) -> int:
         before = torch.cuda.memory_allocated()
         work()
         return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiled:
         work()
     events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
     sizes = [e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]
@@ -253,7 +251,7 @@ def timed(work: Callable[[], object], gpu: bool) -> float:
         if gpu:
             torch.cuda.synchronize()
         spent.append((time.perf_counter() if gpu else time.process_time()) - begin)
-    return median(spent[1:])
+    return float(np.median(spent[1:]))
 
 
 def speed(room: Room) -> Found:
@@ -461,10 +459,10 @@ PARTS: dict[str, tuple[Callable[[Room], Found], float]] = {
 """With their deadlines in seconds: 25 minutes in all."""
 
 
-def in_process(name: str, room: Room) -> None:
+def in_process(name: str, device: str, folder: str) -> None:
     """A part, here; `found.json` in its folder has what it found."""
+    room = Room(device, Path(folder), used_memory() if device == "cuda" else 0)  # before this process has a context
     if room.gpu:
-        room = replace(room, taken=used_memory())  # before this process has a context
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, MEMORY / total))
     found = PARTS[name][0](room)
@@ -476,7 +474,8 @@ def run_part(name: str, room: Room, patience: float) -> tuple[Part, Measured, in
     room.folder.mkdir(parents=True)
     log, begin, limit = room.folder / "log", time.monotonic(), PARTS[name][1] * patience
     used, most, late = used_memory() if room.gpu else 0, 0, False
-    with running(log, __file__, "--part", name, "--device", room.device, "--to", str(room.folder)) as process:
+    code = f"import sys; from tools.gpu_check import in_process; in_process({name!r}, *sys.argv[1:])"
+    with running(log, "-c", code, room.device, str(room.folder)) as process:
         while process.poll() is None and not late:
             time.sleep(0.2)
             most, late = max(most, used_memory() - used) if room.gpu else 0, time.monotonic() - begin > limit
@@ -563,14 +562,10 @@ def main() -> int:
         "--only", nargs="+", choices=tuple(PARTS), default=tuple(PARTS), metavar="PART", help=", ".join(PARTS)
     )
     parser.add_argument("--patience", type=float, default=1.0, help="so many times the deadlines, on a slow machine")
-    parser.add_argument("--part", choices=tuple(PARTS), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.device == "cuda" and not visible():
         parser.error("--device cuda: nvidia-smi lists no GPU that CUDA_VISIBLE_DEVICES leaves")
     on = given.device or ("cuda" if visible() else "cpu")
-    if given.part:
-        in_process(given.part, Room(on, given.to))
-        return 0
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
         return check(Room(on, Path(scratch)), given.to, given.only, given.patience)
 

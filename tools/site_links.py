@@ -14,8 +14,7 @@ from latex2mathml.converter import convert
 from mkdocs.utils import get_relative_url
 
 log = logging.getLogger("mkdocs.hooks.site_links")
-TAG = re.compile(r"(<[^>]+>)")
-MENTION = re.compile(r"(?<![\w/.])docs/([\w/-]+\.md)\b")
+MENTION = re.compile(r"(?s)(<(a|pre)\b.*?</\2>|<[^>]+>)|(?<![\w/.])docs/([\w/-]+\.md)\b")
 OUTSIDE = re.compile(r"\[([^]]+)\]\((\.\./[^)#\s]+)(#[^)]*)?\)")
 FORMULA = re.compile(r"(?ms)(^```.*?^```|^ {4}.*?$|`[^`]*`)|\$\$(.+?)\$\$|\$([^$]+?)\$")
 ROOT = Path(__file__).parents[1]
@@ -46,18 +45,12 @@ def on_page_content(html: str, *, page: Any, files: Any, **_: Any) -> str:
     """The page with its formulas drawn and its mentions linked, but for those inside links and blocks of code."""
 
     def linked(found: re.Match[str]) -> str:
-        file = files.get_file_from_path(found[1])
+        if found[1]:
+            return found[1]
+        file = files.get_file_from_path(found[3])
         if file is None:
             log.warning("%s names %s, which is no page", page.file.src_uri, found[0])
             return found[0]
         return f'<a href="{get_relative_url(file.url, page.url)}">{found[0]}</a>'
 
-    parts, depth = TAG.split(html), 0
-    for i, part in enumerate(parts):
-        if i % 2 == 0:
-            parts[i] = part if depth else MENTION.sub(linked, part)
-        elif re.match(r"<(a|pre)\b", part):
-            depth += 1
-        elif re.match(r"</(a|pre)>", part):
-            depth -= 1
-    return re.sub("\ue000(\\d+)\ue001", lambda mark: page.meta["formulas"][int(mark[1])], "".join(parts))
+    return re.sub("\ue000(\\d+)\ue001", lambda mark: page.meta["formulas"][int(mark[1])], MENTION.sub(linked, html))

@@ -68,14 +68,16 @@ def engine_keys(options: type[msgspec.Struct]) -> Keys:
     return keys
 
 
-def page() -> str:
-    parts = [HEAD]
+def chapters() -> Iterator[tuple[str, str, Keys]]:
+    """Title, what stands before each key, and keys."""
     for model, prefix in sections().items():
-        title = f"`{prefix.rstrip('.')}`" if prefix else "The file"
-        parts.append(f"\n## {title}\n\n{_list(prefix, models()[model])}")
+        yield f"`{prefix.rstrip('.')}`" if prefix else "The file", prefix, models()[model]
     for engine, options in ENGINES.items():
-        parts.append(f"\n## Options of the {engine} engine\n\n{_list('engine_options.', engine_keys(options))}")
-    return "".join(parts)
+        yield f"Options of the {engine} engine", "engine_options.", engine_keys(options)
+
+
+def page() -> str:
+    return HEAD + "".join(f"\n## {title}\n\n{_list(prefix, keys)}" for title, prefix, keys in chapters())
 
 
 def _list(prefix: str, keys: Keys) -> str:
@@ -121,9 +123,8 @@ def _plain(value: Any) -> str:
 
 def missing() -> Iterator[str]:
     """Keys of which nothing is said."""
-    every = {**models(), **{options.__name__: engine_keys(options) for options in ENGINES.values()}}
-    for model, keys in every.items():
-        yield from (f"{model}.{name}" for name, one in keys.items() if not one.get("description"))
+    for _, prefix, keys in chapters():
+        yield from (f"{prefix}{name}" for name, one in keys.items() if not one.get("description"))
 
 
 def main() -> None:
