@@ -1,7 +1,7 @@
 # ruff: noqa: E501
 """Every parser of what others made, against mutations of valid inputs and random bytes.
 
-    python benchmarks/fuzz.py --inputs 100000 --seed 1 [--parser NAME ...]
+    python benchmarks/fuzz.py --inputs 100000 --seed 1 [--parser NAME]
 
 A parser passes if nothing but its own typed errors came out, no input took more than two seconds and its process neither hung
 nor died. What fails is written to tests/fuzz/<parser>/ and is tried first from then on. Exit code 1 if any parser failed.
@@ -9,7 +9,6 @@ nor died. What fails is written to tests/fuzz/<parser>/ and is tried first from 
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import subprocess
@@ -20,11 +19,13 @@ import traceback
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import msgspec
+import typer
 
 from harness import limits
 from harness.errors import HarnessError
@@ -260,6 +261,8 @@ PARSERS: dict[str, Callable[[Path], Parser]] = {
     "suite": suite, "record": record, "journal": journal, "manifest": manifest, "import": importing, "checkpoint": checkpoint, "rows": rows,
 }  # fmt: skip
 
+Name = StrEnum("Name", list(PARSERS))
+
 
 def mutated(parser: Parser, rng: random.Random) -> bytes:
     """One input: one in ten is random bytes, the others a seed after one to four changes."""
@@ -335,16 +338,15 @@ def apart(name: str, inputs: int, seed: int) -> bool:
     return not found["failures"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inputs", type=int, default=100_000, help="per parser")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--parser", nargs="*", choices=PARSERS, default=list(PARSERS))
-    asked = parser.parse_args()
-    print(f"seed {asked.seed}, {asked.inputs:,} inputs for each parser, {MEMORY >> 20} MiB and {SECONDS:.0f} s at most")
-    failed = sum(not apart(name, asked.inputs, asked.seed) for name in asked.parser)
+def main(
+    inputs: Annotated[int, typer.Option(help="Per parser.")] = 100_000,
+    seed: int = 1,
+    parser: Annotated[list[Name] | None, typer.Option(help="One parser; may be given several times.")] = None,
+) -> None:
+    print(f"seed {seed}, {inputs:,} inputs for each parser, {MEMORY >> 20} MiB and {SECONDS:.0f} s at most")
+    failed = sum(not apart(name.value, inputs, seed) for name in parser or Name)
     sys.exit(bool(failed))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

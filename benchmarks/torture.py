@@ -15,7 +15,6 @@ JSON object.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import os
@@ -29,11 +28,14 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
+import typer
 
 from harness.errors import StoreError
 from harness.store.database import CELL_TABLES, VIEWS
@@ -67,6 +69,9 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "HF_HUB_OFF
 RUN_SECONDS = 600.0
 PER_FOLDER = 6
 WORKER = "harness.session.driver.jobs"
+COUNTS = {"kills": 200, "input_errors": 6, "clock_steps": 3, "flips": 200}
+SHORT = {"kills": 5, "input_errors": 1, "clock_steps": 1, "flips": 6}
+Kind = StrEnum("Kind", list(COUNTS))
 
 
 class Violation(Exception):
@@ -358,39 +363,36 @@ def examine(results: str) -> None:
     print(json.dumps([found, words]))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    counts = {"kills": 200, "input_errors": 6, "clock_steps": 3, "flips": 200}
-    parser.add_argument("--kills", type=int, default=counts["kills"])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--short", action="store_true", help="a dozen faults")
-    parser.add_argument("--only", nargs="*", choices=list(counts), default=list(counts))
-    parser.add_argument("--work", type=Path, help="folder to work in")
-    chosen = parser.parse_args()
-    short = {"kills": 5, "input_errors": 1, "clock_steps": 1, "flips": 6}
-    counts = short if chosen.short else counts | {"kills": chosen.kills}
+def main(
+    kills: int = COUNTS["kills"],
+    seed: int = 0,
+    short: Annotated[bool, typer.Option("--short", help="A dozen faults.")] = False,
+    only: Annotated[list[Kind] | None, typer.Option(help="One kind; may be given several times.")] = None,
+    work: Annotated[Path | None, typer.Option(help="Folder to work in.")] = None,
+) -> None:
+    counts = SHORT if short else COUNTS | {"kills": kills}
     with suppress(OSError, AttributeError):  # orphans become children of this process, so that their CPU time is known
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
-    began, work = time.monotonic(), chosen.work or Path(tempfile.mkdtemp(prefix="torture-"))
-    work.mkdir(parents=True, exist_ok=True)
-    torture = Torture(work, chosen.seed, chosen.short)
+    began, place = time.monotonic(), work or Path(tempfile.mkdtemp(prefix="torture-"))
+    place.mkdir(parents=True, exist_ok=True)
+    torture = Torture(place, seed, short)
     problem = kind = ""
     try:
         torture.undisturbed()
-        for kind in chosen.only:
-            torture.rng = random.Random(f"{chosen.seed} {kind}")
+        for kind in only or Kind:
+            torture.rng = random.Random(f"{seed} {kind}")
             getattr(torture, kind)(counts[kind])
     except Violation as violation:
         problem = str(violation)
-    print(json.dumps({"seed": chosen.seed, "faults": dict(torture.faults), "comparisons": torture.compared,
+    print(json.dumps({"seed": seed, "faults": dict(torture.faults), "comparisons": torture.compared,
                       "seconds": round(time.monotonic() - began, 1), "violation": problem}))  # fmt: skip
     if problem:
-        words = f"--seed {chosen.seed} --kills {chosen.kills} --only {kind}{' --short' * chosen.short}"
+        words = f"--seed {seed} --kills {kills} --only {kind}{' --short' * short}"
         print(f"VIOLATION: {problem}\n  results: {torture.current}\n  again:   torture.py {words}", file=sys.stderr)
         sys.exit(1)
-    if chosen.work is None:
-        shutil.rmtree(work)
+    if work is None:
+        shutil.rmtree(place)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -67,14 +67,14 @@ def fetch(source: Source, target: Path) -> None:
 
 
 def main(
-    to: Annotated[Path, typer.Option(metavar="FOLDER", help="The models' folder.")] = cache_folder() / "models",
+    to: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The models' folder; default in the cache.")] = None,
     accept_gemma_terms: Annotated[
         bool, typer.Option("--accept-gemma-terms", help="You have read and accept Gemma's terms.")
     ] = False,
 ) -> None:
     """Fetch and convert SmolLM2-135M-Instruct and Gemma 3 270M."""
     for source in SOURCES:
-        target = to / source.name
+        target = (to or cache_folder() / "models") / source.name
         print(f"{source.name}: {source.licence}")
         if target.exists():
             print(f"{target}: there already")
