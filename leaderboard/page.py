@@ -91,6 +91,16 @@ def choose_margin() -> float:
     return float(points) / 100
 
 
+def draw_tabs(parts: Mapping[str, Callable[[], None]]) -> None:
+    """The open one alone is drawn."""
+    for tab, part in zip(
+        st.tabs([*parts], key="part", on_change="rerun", bind="query-params"), parts.values(), strict=True
+    ):
+        if tab.open:
+            with tab:
+                part()
+
+
 # Text, tables, figures ------------------------------------------------------------------------------------------------
 
 # Streamlit links addresses, escaped or not; a space of no width breaks them
@@ -139,8 +149,10 @@ def downloads(name: str, table: Callable[[], pd.DataFrame], figures: Sequence[Fi
         ("Table (CSV)", "csv", "text/csv", lambda: csv_text(table()))
     ]
     if figures:
-        offers.append(("Figure (SVG)", "svg", "image/svg+xml", lambda: to_svg(printable(figures)).encode()))
-        offers.append(("Figure (PNG)", "png", "image/png", lambda: to_png(printable(figures))))
+        offers += [
+            ("Figure (SVG)", "svg", "image/svg+xml", lambda: to_svg(printable(figures)).encode()),
+            ("Figure (PNG)", "png", "image/png", lambda: to_png(printable(figures))),
+        ]
     with st.popover("Download", icon=":material/download:"):
         for label, ending, mime, make in offers:
             file, key = f"{name}.{ending}", f"download-{name}.{ending}"

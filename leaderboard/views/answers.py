@@ -12,7 +12,7 @@ import streamlit as st
 from harness.store.text import visible
 from leaderboard.charts import filled
 from leaderboard.data import Store
-from leaderboard.page import Page, choose, downloads, empty, escaped
+from leaderboard.page import Page, choose, downloads, draw_tabs, empty, escaped
 
 _CELLS = """
 SELECT c.regime, c.seed, c.cell, avg(s.accuracy) AS accuracy, any_value(u.baseline) AS baseline
@@ -81,13 +81,12 @@ def draw(store: Store, suite: str) -> None:
             return
         seed = int(choose("Seed", seeds, "seed", width=90))
     pair = {name: str(found[name][seed]) for name in (ours, theirs)}
-    parts = {"Side by side": _side_by_side, "As sent and as read": _traces}
-    for tab, part in zip(
-        st.tabs([*parts], key="part", on_change="rerun", bind="query-params"), parts.values(), strict=True
-    ):
-        if tab.open:
-            with tab:
-                part(store, suite, pair, ours, theirs)
+    draw_tabs(
+        {
+            "Side by side": lambda: _side_by_side(store, suite, pair, ours, theirs),
+            "As sent and as read": lambda: _traces(store, suite, pair[ours], ours),
+        }
+    )
 
 
 def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, theirs: str) -> None:
@@ -118,17 +117,17 @@ def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, 
     downloads(f"answers-{pair[ours]}", lambda: store.frame(_ANSWERS, *place, tuple(questions[:2000])))
 
 
-def _traces(store: Store, suite: str, pair: Mapping[str, str], ours: str, theirs: str) -> None:
-    traces = store.frame(_TRACES.format(columns="step, author, receiver, prompt_id", count=200), suite, pair[ours], 0)
+def _traces(store: Store, suite: str, cell: str, regime: str) -> None:
+    traces = store.frame(_TRACES.format(columns="step, author, receiver, prompt_id", count=200), suite, cell, 0)
     if traces.empty:
-        empty(f"No exchanged answer of {escaped(ours)} was kept in full: its regime exchanges no text, nothing arrived, or "
+        empty(f"No exchanged answer of {escaped(regime)} was kept in full: its regime exchanges no text, nothing arrived, or "
               "the results came without texts.")  # fmt: skip
         return
     labels = [visible(f"step {r.step}: {r.author} → {r.receiver}, {r.prompt_id}", 120) for r in traces.itertuples()]
     chosen = st.selectbox(
         "Exchanged answer", range(len(labels)), format_func=labels.__getitem__, key="trace", width=420
     )
-    row = store.frame(_TRACES.format(columns=_TRACE, count=1), suite, pair[ours], chosen).iloc[0].to_dict()
+    row = store.frame(_TRACES.format(columns=_TRACE, count=1), suite, cell, chosen).iloc[0].to_dict()
     st.html(filled("trace.html.tmpl", row=row))
     st.markdown(f"**The answer of {escaped(row['author'])}, as sent and as {escaped(row['receiver'])} read it**")
     st.html(token_view(row))

@@ -12,7 +12,7 @@ from harness.store.statistic import PERCENT
 from harness.store.text import visible
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.page import Page, choose, downloads, draw_figures, draw_table, empty, escaped
+from leaderboard.page import Page, choose, downloads, draw_figures, draw_table, draw_tabs, empty, escaped
 
 
 def draw(store: Store, suite: str) -> None:
@@ -26,12 +26,7 @@ def draw(store: Store, suite: str) -> None:
         seed = choose("Seed", list(dict.fromkeys(cells["seed"])), "seed", width=120)
     about = cells[cells["seed"] == seed].iloc[0]
     _draw_state(store, about)
-    parts = {"Training": _training, "Provenance": _provenance}
-    tabs = st.tabs([*parts], key="part", on_change="rerun", bind="query-params")
-    for tab, part in zip(tabs, parts.values(), strict=True):
-        if tab.open:
-            with tab:
-                part(store, about)
+    draw_tabs({"Training": lambda: _training(store, about), "Provenance": lambda: _provenance(about)})
 
 
 def _draw_state(store: Store, about: pd.Series[Any]) -> None:
@@ -83,7 +78,7 @@ def _training(store: Store, about: pd.Series[Any]) -> None:
     downloads(f"cell-{about['cell']}", lambda: steps, figures)
 
 
-def _provenance(store: Store, about: pd.Series[Any]) -> None:
+def _provenance(about: pd.Series[Any]) -> None:
     facts = {
         "cell": about["cell"],
         "origin": about["origin"] or "this results folder",

@@ -26,6 +26,7 @@ from leaderboard.page import (
     downloads,
     draw_forests,
     draw_table,
+    draw_tabs,
     empty,
     escaped,
     number,
@@ -78,12 +79,7 @@ def draw(store: Store, suite: str) -> None:
         parts["Across all panels"] = lambda: _draw_across(store.across(suite, choice))
     if starts:
         parts["Before and after the start"] = lambda: _draw_starts(starts)
-    for tab, part in zip(
-        st.tabs([*parts], key="part", on_change="rerun", bind="query-params"), parts.values(), strict=True
-    ):
-        if tab.open:
-            with tab:
-                part()
+    draw_tabs(parts)
     downloads(f"ranking-{suite}", lambda: rows, forests)
 
 
