@@ -81,15 +81,8 @@ def generate(
     return [row[:length] for row, length in zip(output.tolist(), lengths, strict=True)]
 
 
-class Counted:
-    def __init__(self, work: Callable[..., list[list[int]]]) -> None:
-        self._work, self.tokens = work, list[int]()
-
-    def __call__(self) -> None:
-        self.tokens.append(sum(map(len, self._work(seed=len(self.tokens)))))
-
-    def per_token(self, spent: list[float]) -> list[float]:
-        return [one / tokens for one, tokens in zip(spent, self.tokens[1:], strict=True)]
+def per_token(spent: list[float], tokens: list[int]) -> list[float]:
+    return [cpu / count for cpu, count in zip(spent, tokens, strict=True)]
 
 
 def compare(folder: Path, rollouts: int, rounds: int) -> Row:
@@ -98,12 +91,17 @@ def compare(folder: Path, rollouts: int, rounds: int) -> Row:
     prompts = training_prompts(0, rollouts // GROUP)
     assert own(engine, prompts, 0.0, 1) == generate(engine, prompts, 0.0, 1), "greedy answers differ"
     works = {
-        "own": Counted(partial(own, engine, prompts, 1.0, GROUP)),
-        "dynamic": Counted(partial(generate, engine, prompts, 1.0, GROUP)),
-        "static": Counted(partial(generate, engine, prompts, 1.0, GROUP, cache="static")),
+        "own": partial(own, engine, prompts, 1.0, GROUP),
+        "dynamic": partial(generate, engine, prompts, 1.0, GROUP),
+        "static": partial(generate, engine, prompts, 1.0, GROUP, cache="static"),
     }
-    spent = turns(works, rounds)
-    rates = {name: work.per_token(spent[name]) for name, work in works.items()}
+    tokens: dict[str, list[int]] = {name: [] for name in works}
+
+    def counted(name: str) -> None:
+        tokens[name].append(sum(map(len, works[name](seed=len(tokens[name])))))
+
+    spent = turns({name: partial(counted, name) for name in works}, rounds)
+    rates = {name: per_token(spent[name], tokens[name][1:]) for name in works}
     best = min(("dynamic", "static"), key=lambda name: median(rates[name]))
     family = str(engine.model.config.model_type)
     return faster(f"sampling, {family}, {rollouts} rollouts", f"generate, {best} cache", rates["own"], rates[best], 4.0)
@@ -152,9 +150,6 @@ class Side:
         self.tokens.append(sum(len(answer.tokens) for answer in answers))
         self.rewards.append(mean(every))
 
-    def per_token(self) -> list[float]:
-        return [cpu / count for cpu, count in zip(self.spent[1:], self.tokens[1:], strict=True)]
-
 
 class Rival(TrainerCallback):  # type: ignore[misc]
     """TRL's trainer; the others have their turn after each step."""
@@ -162,8 +157,6 @@ class Rival(TrainerCallback):  # type: ignore[misc]
     def __init__(self, others: Callable[[int], None]) -> None:
         self.spent, self.tokens, self.rewards = list[float](), list[int](), list[float]()
         self._others, self._start = others, 0.0
-
-    per_token = Side.per_token
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self._start = time.process_time()
@@ -217,7 +210,8 @@ def steps(size: Size) -> list[Row]:
     for name, side in sides.items():
         assert 0.8 < sum(side.tokens) / sum(rival.tokens) < 1.25, f"{name}: the answers are not as long as TRL's"
         assert size.smoke or abs(last[name] - last["TRL"]) < APART, f"{name}: another reward curve than TRL's"
+    rates = {one: per_token(one.spent[1:], one.tokens[1:]) for one in (rival, *sides.values())}
     return [
-        faster(f"GRPO step, {name}, per token", "TRL GRPOTrainer", side.per_token(), rival.per_token(), bar)
+        faster(f"GRPO step, {name}, per token", "TRL GRPOTrainer", rates[side], rates[rival], bar)
         for (name, side), bar in zip(sides.items(), (3.0, 4.0), strict=True)
     ]
