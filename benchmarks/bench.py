@@ -38,6 +38,7 @@ from harness.limits import LARGE_BLOCKS  # noqa: E402  # of this tree, whatever 
 
 ENTRIES = {"starts": "commands.starts", "alignment": "alignment", "sampling": "embedded.sampling",
            "steps": "embedded.steps", "sharing": "sharing", "peers": "sharing.peers", "beyond": "sharing.beyond",
+           "portable": "sharing.portable",
            "many": "commands.many", "quickstart": "commands.quickstart",
            "board": "leaderboard_speed"}  # fmt: skip
 WORSE = 0.2

@@ -4,10 +4,14 @@ bench: its part of a step (exchange, THL, verification, advantages, ledger) for 
 peers: a step of a regime that trains on peers' answers, per trained token, beside `independent`.
 beyond: a step with peers' scores of all own answers beside `independent`; one with a second round beside one without, per
     answer.
+portable: a step with portable numerics beside one with fast ones, in processes of their own.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +20,7 @@ from pathlib import Path
 from bench import Row, Size, costs
 from embedded import random_policy
 
+from harness.engines.embedded.numerics import environment
 from harness.errors import TrainingError
 from harness.session.driver.jobs import job_of, run_job
 from harness.session.suite.prepare import prepare
@@ -27,7 +32,7 @@ BASES = ("{{name: p{i}, model: micro/llama, stage0: {{preset: trap, strong: add}
 SUITE = """
 name: cost
 baseline: {baseline}
-engine_options: {{numerics: fast}}
+engine_options: {{numerics: {numerics}}}
 groups: [{{name: g, policies: [{members}]}}]
 regimes: [{regimes}]
 seeds: [1]
@@ -39,9 +44,11 @@ PEERS = ("independent", "naive", "sgt", "hacpo")
 STEPS = 8
 
 
-def measure(policies: int, regimes: Sequence[str], steps: int, smoke: bool) -> dict[str, dict[str, float]]:
+def measure(
+    policies: int, regimes: Sequence[str], steps: int, smoke: bool, numerics: str = "fast"
+) -> dict[str, dict[str, float]]:
     """By regime, CPU-seconds of each phase and trained tokens, over all steps but the first. smoke: with untrained
-    policies."""
+    policies. numerics: portable needs its environment (`portable`)."""
     found = {}
     with tempfile.TemporaryDirectory() as name, Verifier(workers=1) as verifier:
         kinds = (
@@ -52,7 +59,7 @@ def measure(policies: int, regimes: Sequence[str], steps: int, smoke: bool) -> d
         members = ", ".join(kinds[i % 2].format(i=i) for i in range(policies))
         file = Path(name) / "cost.yaml"
         said = {"baseline": regimes[0], "regimes": ", ".join(regimes), "members": members}
-        file.write_text(SUITE.format(**said, steps=steps))
+        file.write_text(SUITE.format(**said, steps=steps, numerics=numerics))
         prepared = prepare(str(file), Path(name) / "results")
         for cell in prepared.cells:
             with suppress(TrainingError):  # random weights end as they began; their steps are measured all the same
@@ -101,3 +108,18 @@ def beyond(size: Size) -> list[Row]:
         costs("step with peers' scores", "independent", step["copd"], step["independent"], 1.35),
         costs("step with hints, per answer of both rounds", "without hints", each["core"], each["never"], 1.35),
     ]
+
+
+def portable(size: Size) -> list[Row]:
+    steps = 2 if size.smoke else STEPS + 1
+    spent: dict[str, list[float]] = {"portable": [], "fast": []}
+    for number in range(size.rounds):
+        for numerics in list(spent)[:: 1 - 2 * (number % 2)]:
+            asked = f"2, ['hacpo'], {steps}, {size.smoke}, {numerics!r}"
+            words = f"import sharing; print(sharing.measure({asked})['hacpo']['step'])"
+            own = environment({"numerics": numerics})
+            done = subprocess.run(
+                [sys.executable, "-c", words], env=os.environ | own, capture_output=True, text=True, check=True
+            )
+            spent[numerics].append(float(done.stdout.split()[-1]))
+    return [costs("a step with portable numerics", "fast numerics", spent["portable"], spent["fast"], 1.6)]
