@@ -201,7 +201,11 @@ def parse_yaml(text: str, source: str) -> Any:
     if len(text.splitlines()) > MAX_LINES:  # even empty ones take the parser long
         raise SuiteError(source, "", f"more than {MAX_LINES:,} lines")
     try:
-        return yaml.load(text, _PlainLoader)
+        loader = _PlainLoader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
