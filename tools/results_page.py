@@ -29,10 +29,10 @@ from harness.store.manifest import MARK, ORIGIN
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
 from harness.store.reference_results import references
-from harness.store.statistic import PERCENT, POINTS, SHARE
-from harness.store.table import MEAN, ShowRow, by_line, finished, show_rows
+from harness.store.statistic import PERCENT, POINTS, SHARE, bounds, number
+from harness.store.table import MEAN, BySeed, ShowRow, by_line, difference, finished, show_rows
 from harness.store.tuning import read_tuning
-from harness.store.tuning_table import difference, tuning_rows, whole
+from harness.store.tuning_table import tuning_rows, whole
 
 ROOT = Path(__file__).parents[1]
 TEMPLATE = Path(__file__).with_suffix(".md")
@@ -147,7 +147,7 @@ def over(store: Store, suite: str, baseline: str, metric: str) -> str:
         k.group: v for k, v in by_line(found.rows).items() if (k.policy, k.metric) == (whole(found, k.group), metric)
     }
     lines = [
-        [name, *(POINTS.with_interval(*difference(scores[g].get(name, {}), scores[g][baseline])) for g in where)]
+        [name, *(_apart(scores[g].get(name, {}), scores[g][baseline]) for g in where)]
         for name in names
         if name != baseline
     ]
@@ -241,6 +241,11 @@ def _model(processor: str) -> str:
 _KINDS = (gain, best, accuracy, rise, used, regimes, gains, peers, over, sentence, harmed, alike, optimism, provenance)
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}
 OVER_ALL = ("harmed", "provenance")
+
+
+def _apart(ours: BySeed, theirs: BySeed) -> str:
+    found = difference(ours, theirs)
+    return POINTS.with_interval(number(found.mean), bounds(found))
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
