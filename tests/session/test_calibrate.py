@@ -89,6 +89,7 @@ def test_no_question_is_asked_whose_solution_is_shown(monkeypatch: pytest.Monkey
         (["micro/llama"], {"levels": ["add9"]}, "unknown level 'add9'"),
         (["./nowhere"], {}, "no such folder"),
         (["pretrained/nothing"], {}, "make pretrained"),
+        (["micro/zzz"], {}, "unknown micro family"),
     ],
 )
 def test_faults_are_one_line(models: list[str], settings: dict[str, object], words: str, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]

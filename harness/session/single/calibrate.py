@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from jaxtyping import Bool
 
+from harness.allocation.shapes import MICRO, load_shape
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.protocol import Sample, Sampling, cut_at
 from harness.engines.vocabulary import open_vocabulary
@@ -100,6 +101,8 @@ def calibrate(
         name = model.rstrip("/").rsplit("/", 1)[-1]
         if name in folders:
             raise UsageError(f"{model}: another policy has the name {name!r}")
+        if model.startswith(MICRO):
+            load_shape(model)  # refuses an unknown family
         try:
             folders[name] = base_folder(Policy(name="policy", model=model), seed=0)
         except (DataError, CellError) as error:
