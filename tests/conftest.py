@@ -40,9 +40,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
-    with loading(*UNUSED):
-        import harness.session.cell.cell  # noqa: F401  so that no test file loads it slowly
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    if "PYTEST_XDIST_WORKER" in os.environ or not session.config.getoption("numprocesses"):  # else workers collect
+        with loading(*UNUSED):
+            import harness.session.cell.cell  # noqa: F401  so that no test file loads it slowly
     with loading():
         return (yield)
 
