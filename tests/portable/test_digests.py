@@ -42,7 +42,6 @@ def said(*command: object, before: Sequence[str] = ()) -> dict[str, str]:
 
 
 def test_this_machine_computes_the_reference_digests() -> None:
-    """Issue: the same digits on every machine."""
     assert said() == WANTED
 
 
