@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -66,7 +67,17 @@ def running(suite, results):
 
 
 def ended(process, limit):
-    _, errors = process.communicate(timeout=limit)
+    """Exit code and stderr. Fails after `limit` seconds, with where each process of the run stands."""
+    try:
+        _, errors = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        spy = Path(sys.executable).with_name("py-spy")  # comes with Ray
+        for one in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess, subprocess.TimeoutExpired):
+                print(one.pid, one.status(), " ".join(one.cmdline())[:200], flush=True)
+                if "harness" in " ".join(one.cmdline()):
+                    subprocess.run([spy, "dump", "--nonblocking", "--pid", str(one.pid)], timeout=30, check=False)
+        raise
     return int(errors.rpartition("exit code ")[2]), errors
 
 
