@@ -109,7 +109,7 @@ def job(
     parts = 0 if backend_of(suite.engine).clustered else min(slurm.shards or MOST_SHARDS, len(blocks(prepared.cells)))
     with suppress(SuiteError):  # without --set, where it is valid without
         suite = rules.validate(load(prepared.source), prepared.source)
-        suite = pinned(rules.with_files(suite, prepared.source, overrides), online=True)
+        suite = pinned(rules.with_files(suite, prepared.source), online=True)
     text = yaml.safe_dump(suite.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     sets = [word for override in overrides for word in ("--set", override)]
     results = results.resolve()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +19,9 @@ from harness.allocation import inventory
 from harness.engines.catalogue import MICRO_FAMILIES
 from harness.engines.embedded.families import FAMILIES
 from harness.errors import SuiteError
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare, prepare_suite
 from harness.session.suite.rules import preflight
+from harness.tuning.derived import foreseen
 
 SUITE = """
 groups:
@@ -278,7 +280,7 @@ tune:
 """
 
 
-def test_models_of_a_search_lie_in_declared_folders_too(suite, tmp_path, monkeypatch):
+def test_models_and_files_of_a_search_lie_in_declared_folders_too(suite, tmp_path, monkeypatch):
     monkeypatch.delenv("HARNESS_MODELS", raising=False)
     outside, file = tmp_path / "outside", tmp_path / "own" / "x.yaml"
     outside.mkdir()
@@ -288,6 +290,10 @@ def test_models_of_a_search_lie_in_declared_folders_too(suite, tmp_path, monkeyp
         prepare(str(file), tmp_path / "results")
     said = f"tune.groups[0].policies[0].model={outside}"
     assert prepare(str(file), tmp_path / "results", overrides=[said]).cells  # the user's own word
+    (outside / "own.jsonl").write_text('{"question": "1 + 1", "answer": 2}')
+    given = [said, f"training.task={{file: {os.path.relpath(outside)}/own.jsonl}}"]
+    tuned = prepare(str(file), tmp_path / "results", overrides=given)
+    assert all(prepare_suite(stage, str(file), tmp_path, given).cells for stage in foreseen(tuned.suite))
 
 
 def test_a_model_of_the_cache_that_is_not_there(suite, model, tmp_path, monkeypatch):

@@ -240,7 +240,7 @@ def prepare_suite(
     """Of `source`, or derived from it. altered: the settings that made it of the suite `written`. Raises as `prepare`."""
     suite = rules.validate(suite, source)
     settings = tuple(altered) if suite != written else ()
-    suite = pinned(rules.resolved(suite, source, altered), online)
+    suite = pinned(rules.resolved(suite, source), online)
     identity = identities(suite)
     every = suite_cells.expand(suite, lambda group, variant: identity(group.policies, variant))
     chosen = suite_cells.select(every, only)

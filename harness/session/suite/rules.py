@@ -115,7 +115,7 @@ def remarks(suite: Suite) -> list[str]:
     return [*(f"{name}: {remark}" for name, remarks in said for remark in remarks), *filter(None, [own])]
 
 
-def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
+def resolved(suite: Suite, source: str) -> Suite:
     """With files in their places and each start's task. Raises SuiteError."""
     with at(source, "engine"):
         engine = backend_of(suite.engine)
@@ -123,7 +123,7 @@ def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
     for place, policy in _policies(suite):
         if policy.is_micro:
             _check_micro(policy, source, place)
-    suite = _with_starts(with_files(suite, source, overrides), source)
+    suite = _with_starts(with_files(suite, source), source)
     tasks = {f"evaluation.tasks[{i}]": name for i, name in enumerate(suite.evaluation.tasks)}
     tasks["training.task"] = suite.training.task
     with at(source, "training.task"):
@@ -160,7 +160,17 @@ def resolved(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
 
 
 def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> None:
-    """Raises SuiteError for a folder, or a link in one, outside the declared ones."""
+    """Raises SuiteError for a folder or file, or a link in one, outside the declared ones."""
+    said = [setting.partition("=")[2] for setting in overrides]
+    tasks = {"training.task": suite.training.task}
+    for within, each in (("", suite), ("tune.", suite.tune)):
+        tasks |= {f"{within}evaluation.tasks[{i}]": t for i, t in enumerate(each.evaluation.tasks if each else ())}
+    for place, task in tasks.items() if source.is_file() else ():
+        if isinstance(task, FileTask) and not any(task.file in word for word in said):
+            path = Path(task.file).expanduser()
+            beside = source.parent / path
+            found = path if path.is_absolute() or not beside.exists() else beside
+            _refuse(_outside(found, source), source, f"{place}.file")
     settings = [setting.partition("=")[2] for setting in overrides if setting.startswith(("groups", "tune"))]
     for place, policy in (*_policies(suite), *_policies(suite.tune, "tune.")):
         folder = local_folder(policy.model)
@@ -212,17 +222,11 @@ def with_policies(suite: Suite, change: Callable[[Policy, str], Policy]) -> Suit
     return suite.model_copy(update={"groups": groups})
 
 
-def with_files(suite: Suite, source: str, overrides: Sequence[str]) -> Suite:
+def with_files(suite: Suite, source: str) -> Suite:
     """With the places and digests of its files. Raises SuiteError."""
 
     def pin(task: str | FileTask, place: str) -> str | FileTask:
         if isinstance(task, FileTask):
-            stated = any(task.file in setting.partition("=")[2] for setting in overrides)
-            if not stated and Path(source).is_file():
-                path = Path(task.file).expanduser()
-                beside = Path(source).parent / path
-                found = path if path.is_absolute() or not beside.exists() else beside
-                _refuse(_outside(found, Path(source)), Path(source), f"{place}.file")
             with at(source, f"{place}.scorer"), at(source, f"{place}.file", DataError):
                 task = pinned_file(task, Path(source).parent)
         return task
