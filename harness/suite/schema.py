@@ -134,6 +134,13 @@ class Policy(_Model):
     def is_micro(self) -> bool:
         return self.model.startswith("micro/")
 
+    @field_validator("name")
+    @classmethod
+    def _folder(cls, value: str) -> str:
+        if value.lower() == "session.json":
+            raise ValueError("checkpoints have a file of this name; choose another")
+        return value
+
     @model_validator(mode="after")
     def _micro(self) -> Policy:
         if self.is_micro:
