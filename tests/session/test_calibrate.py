@@ -89,6 +89,8 @@ def test_no_question_is_asked_whose_solution_is_shown(monkeypatch: pytest.Monkey
         (["micro/llama"], {"levels": ["add9"]}, "unknown level 'add9'"),
         (["./nowhere"], {}, "no such folder"),
         (["pretrained/nothing"], {}, "make pretrained"),
+        ([""], {}, "--calibrate: model: String should have at least 1 character"),
+        (["x" * 257], {}, "--calibrate: model: String should have at most 256 characters"),
         (["micro/zzz"], {}, "unknown micro family"),
     ],
 )

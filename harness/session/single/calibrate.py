@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 from jaxtyping import Bool
+from pydantic import ValidationError
 
 from harness.allocation.shapes import MICRO, load_shape
 from harness.engines.embedded.engine import EmbeddedEngine
@@ -22,6 +23,7 @@ from harness.experience.answers import Prompt
 from harness.phases import phase
 from harness.session.cell.learners import verdicts
 from harness.session.policy import base_folder
+from harness.suite.load import first_error
 from harness.suite.schema import Policy
 from harness.suite.seeds import derive, derive_many
 from harness.tasks import ladder, micro
@@ -105,6 +107,8 @@ def calibrate(
             load_shape(model)  # refuses an unknown family
         try:
             folders[name] = base_folder(Policy(name="policy", model=model), seed=0)
+        except ValidationError as error:
+            raise first_error(error, "--calibrate") from None
         except (DataError, CellError) as error:
             raise UsageError(str(error)) from None
     solved: dict[str, dict[str, Solved]] = {name: {} for name in folders}
