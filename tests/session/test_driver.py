@@ -206,6 +206,18 @@ def test_cells_wait_for_their_bases_and_no_more_is_granted_than_the_plan_holds(
     assert first not in driver.granted
 
 
+def test_time_left_counts_own_steps_of_cells_and_none_of_a_failed_base_s(suite_file, tmp_path, monkeypatch):
+    overrides = ["regimes=[independent, {regime: sgt, training: {steps: 4}}]", "training.steps=2"]
+    prepared = prepare(str(suite_file), tmp_path, overrides=overrides)
+    driver = driver_of(prepared, 2)
+    monkeypatch.setattr(driver, "_loop", lambda: None)
+    driver.run()
+    assert driver.reporter._total == sum(c.training.steps for c in prepared.cells) + 3 * 2.5 * len(driver.bases)
+    driver._fail(next(job for job in driver.jobs.values() if job.base), "no room", Fault.MEMORY)
+    assert {c.label for c in prepared.cells} == driver.summary.failed.keys() - {"base pair/a"}
+    assert {c.label for c in prepared.cells} == driver.reporter._at.keys()
+
+
 def test_a_planned_layout_reaches_the_policies_unless_the_suite_has_its_own(suite_file, tmp_path):
     prepared = prepare(str(suite_file), tmp_path, engine="openrlhf")
     place = place_of(plan_for(prepared, "8xH100-80G"), prepared.cells[0])

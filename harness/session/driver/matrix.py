@@ -225,7 +225,8 @@ class _Driver:
         self.gpus = [card.name for card in visible()] if plan.resources.gpus else []
 
     def run(self) -> RunSummary:
-        self.reporter.start(len(self.bases), len(self.waits), self.prepared.suite.training.steps)
+        steps = [job.cell.training.steps for job in self.jobs.values() if job.cell is not None]
+        self.reporter.start(len(self.bases), len(self.waits), sum(steps) / max(1, len(steps)))
         try:
             self._loop()
         except KeyboardInterrupt:
@@ -366,7 +367,9 @@ class _Driver:
         for key, waiting in self.waits.items():
             if folder.name in waiting and key in self.requests:
                 del self.requests[key]
-                self._fail(self.jobs.pop(key), f"{job.id} failed: {reason}", Fault.BASE)
+                waiter, why = self.jobs.pop(key), f"{job.id} failed: {reason}"
+                self._fail(waiter, why, Fault.BASE)
+                self.reporter.end(waiter.id, "failed", why, 0.0)
 
     def _interrupt(self) -> None:
         self.reporter.message("stopping: each running cell writes a checkpoint (Ctrl-C again to leave at once)")

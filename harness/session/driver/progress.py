@@ -31,7 +31,7 @@ class Reporter:
         )  # fmt: skip
         self._all = self._bars.add_task("all", words="")
         self._tasks: dict[str, TaskID] = {}
-        self._steps, self._total = 1, 0.0
+        self._steps, self._total = 1.0, 0.0
         self._cells = self._cells_done = 0
         self._at: dict[str, float] = {}
         self._heard: dict[str, float] = {}
@@ -39,8 +39,9 @@ class Reporter:
         self._began: float | None = None
         self._said = time.monotonic()
 
-    def start(self, bases: int, cells: int, steps: int) -> None:
-        self._steps, self._cells = max(1, steps), cells
+    def start(self, bases: int, cells: int, steps: float) -> None:
+        """steps: of a cell, on average."""
+        self._steps, self._cells = max(1.0, steps), cells
         self._total = (cells + bases * BASE_CELLS) * self._steps
         self._bars.start()
         self._bars.update(self._all, total=self._total)
