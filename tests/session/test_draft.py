@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from running import here
 from transformers import LlamaConfig, Qwen2Config
 
 import harness.engines.embedded
@@ -85,6 +86,13 @@ def test_the_largest_model_decides(tmp_path: Path, config: dict[str, int], engin
     assert (suite.training.prompts, suite.training.rollouts) == (SIZES[size].prompts, SIZES[size].rollouts)
     assert suite.evaluation.tasks == ["gsm8k"]
     assert suite.training.max_new_tokens == suite.evaluation.max_new_tokens
+
+
+def test_a_model_s_path_that_no_suite_takes_is_refused_in_one_line(pair: tuple[str, str], tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 130) / ("y" * 130)
+    deep.mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"--models: groups\[0\].policies\[1\].model: .* at most 256 characters"):
+        tried((pair[0], str(Path(pair[1]).rename(deep / "base"))), "micro", "pair", tmp_path / "pair.yaml", 30)
 
 
 def test_the_file_prepares_and_the_check_before_a_run_has_nothing_to_remark(

@@ -32,6 +32,7 @@ from harness.session.policy import at_hand, base_folder
 from harness.session.suite.planning import demand, plan_for
 from harness.session.suite.prepare import prepare_suite
 from harness.store.sentences import joined
+from harness.suite.load import resolve
 from harness.suite.schema import FileTask, Policy, Suite
 from harness.suite.seeds import derive, derive_many
 from harness.tasks import ladder, registry
@@ -234,7 +235,7 @@ def tried(models: Sequence[str], task: str | None, name: str, file: Path, minute
 
 
 def _suite(text: str) -> Suite:
-    return Suite.model_validate(yaml.safe_load(text))
+    return resolve(yaml.safe_load(text), (), "--models")
 
 
 def _read(given: str) -> Model:
