@@ -63,7 +63,9 @@ def new_suite(
         raise UsageError(f"{file}: cannot be written: {error.strerror}") from error
     suite = rules.validate(load(str(file)), str(file))
     cells = len(suite.groups) * len(suite.regimes) * len(suite.seeds)
-    where = "".join(f" --models {shlex.quote(str(folder))}" for folder in rules.undeclared(models, file))
+    trained = suite.training.task
+    paths = [*models, *([] if isinstance(trained, str) else [trained.file])]
+    where = "".join(f" --models {shlex.quote(str(folder))}" for folder in rules.undeclared(paths, file))
     named = shlex.quote(str(file))
     first = "--set training.steps=2 --set 'seeds=[1]' --set evaluation.limit=6"
     print(

@@ -104,6 +104,10 @@ def test_the_file_prepares_and_the_check_before_a_run_has_nothing_to_remark(
     file = tmp_path / "here" / "pair.yaml"
     file.write_text(draft(pair, "micro", "pair"))
     assert undeclared(pair, file) == [tmp_path]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/sums.jsonl").write_text('{"question": "1 + 1", "answer": 2}')
+    words = ("--models", *pair, "--task", "../data/sums.jsonl:exact", "--no-trial", "--out", "file.yaml")
+    assert f"  harness run file.yaml --models {tmp_path} --models {tmp_path}/data\n" in here("new-suite", *words)[1]
     monkeypatch.setenv("HARNESS_MODELS", str(tmp_path))
     assert undeclared(pair, file) == []
     prepared = prepare(str(file), tmp_path / "results", overrides=["regimes=[independent]"])

@@ -178,10 +178,10 @@ def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> No
             _refuse(_outside(folder, source), source, f"{place}.model")
 
 
-def undeclared(models: Sequence[str], source: Path) -> list[Path]:
-    """Parents of `models`' folders that need `--models`."""
-    folders = [folder for folder in map(Path.expanduser, map(Path, models)) if folder.is_dir()]
-    return list(dict.fromkeys(folder.resolve().parent for folder in folders if _outside(folder, source) is not None))
+def undeclared(named: Sequence[str], source: Path) -> list[Path]:
+    """Parents of files and models' folders that need `--models`."""
+    paths = [path for path in map(Path.expanduser, map(Path, named)) if path.exists()]
+    return list(dict.fromkeys(path.resolve().parent for path in paths if _outside(path, source) is not None))
 
 
 def _outside(path: Path, source: Path) -> Path | None:
