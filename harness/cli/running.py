@@ -46,7 +46,7 @@ from harness.store.diagnosis import summary
 from harness.store.ingest import ingest
 from harness.store.read import Snapshot
 from harness.tasks.registry import get_task, named
-from harness.tuning.derived import foreseen, runs
+from harness.tuning.derived import check_variants, foreseen, placed, runs
 from harness.tuning.stages import Stages
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ def run(
             parts.append(prepare_suite(trials, prepared.source, results, prepared.altered))
         with watched("checking models, tokenizers and data"):
             for each in parts:
-                rules.preflight(each.looked(), run=True)
+                with placed(each.suite):
+                    rules.preflight(each.looked(), run=True)
         prepared = again()
 
     def go(prepared: Prepared) -> RunSummary:
@@ -148,7 +149,8 @@ def _tune(
         if not stage.prepared.looked().left():
             continue
         print(f"{prepared.suite.name}: {stage.words}", file=sys.stderr)
-        outcome = go(stage.prepared.looked())
+        with placed(stage.prepared.suite):
+            outcome = go(stage.prepared.looked())
         if outcome.interrupted or outcome.disk or not stages.over(stage):
             return stage.prepared, outcome
         for label, reason in outcome.failed.items():
@@ -243,6 +245,7 @@ def submit(
     if prepared.suite.tune is not None:
         if only or (shards or 1) > 1:
             raise UsageError("submit: a suite with `tune` cannot run in parts (--only, --shards)")
+        check_variants(prepared.suite, prepared.source)
         shards = 1
     asked = jobs.SlurmOptions(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
     for remark in rules.preflight(prepared, run=False):
@@ -293,9 +296,11 @@ def plan(
 
 
 def _say_tuning(prepared: Prepared, results: Path, planned: Callable[[Prepared], Plan]) -> None:
-    plans = [
-        planned(prepare_suite(suite, prepared.source, results, prepared.altered)) for suite in foreseen(prepared.suite)
-    ]
+    check_variants(prepared.suite, prepared.source)
+    plans = []
+    for suite in foreseen(prepared.suite):
+        with placed(suite):
+            plans.append(planned(prepare_suite(suite, prepared.source, results, prepared.altered)))
     wall, cpu = (sum(getattr(p.predicted, of) for p in plans) for of in ("wall_seconds", "cpu_seconds"))
     takes = f"; from nothing to the table at most {duration(wall)}, {duration(cpu)} of CPU" if wall else ""
     print(

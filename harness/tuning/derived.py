@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from harness.errors import SuiteError
@@ -24,6 +25,17 @@ class TrialRequest(NamedTuple):
     number: int
     settings: Chosen
     steps: int
+
+
+@contextmanager
+def placed(suite: Suite) -> Iterator[None]:
+    """A fault of the trials' groups or evaluation has its place in `tune`."""
+    try:
+        yield
+    except SuiteError as error:
+        if suite.tune is not None or not error.path.startswith(("groups", "evaluation")):
+            raise
+        raise SuiteError(error.source, f"tune.{error.path}", error.problem) from None
 
 
 def tune_of(suite: Suite) -> Tune:
@@ -175,7 +187,7 @@ def check_variants(suite: Suite, source: str) -> None:
             )
         if len(trial_name(name, 999, 999_999)) > LONGEST:
             raise SuiteError(
-                source, f"regimes[{i}].name", "too long for the names of its trials (51 characters at most)"
+                source, f"regimes[{i}].name", "too long for the names of its trials (52 characters at most)"
             )
         try:
             search_space(suite, variant)

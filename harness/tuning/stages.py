@@ -26,6 +26,7 @@ from harness.tuning.derived import (
     check_variants,
     choosers,
     final_suite,
+    placed,
     published,
     search_space,
     trial_name,
@@ -120,7 +121,8 @@ class Stages:
         return kept
 
     def _stage(self, suite: Suite, words: str) -> Stage:
-        found = prepare_suite(suite, self._whole.source, self._results, self._whole.altered)
+        with placed(suite):
+            found = prepare_suite(suite, self._whole.source, self._results, self._whole.altered)
         self._files[suite.name] = found.file()
         if shared := self._starts & _starts(found):
             problem = f"the model with {min(shared)} is in the table too; tuning must not see it"

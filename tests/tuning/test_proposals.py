@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("optuna", reason="the tune extra is not installed")
+
+from running import here
 
 from harness.errors import SuiteError
 from harness.session.suite import rules
@@ -173,7 +176,26 @@ def test_whose_tuned_copy_a_name_is(name, of):
 
 def test_names_that_are_taken_or_too_long_and_options_that_no_range_holds():
     for regime, says in (("{regime: sgt, name: independent-tuned}", "is the name of its tuned copy"),
-                         ("{regime: sgt, name: " + "x" * 60 + "}", "too long"),
+                         ("{regime: sgt, name: " + "x" * 60 + "}", "too long .*52 characters at most"),
                          ("{regime: sgt, lambda: 0}", "regimes\\[2\\]: cannot be tuned: a range on a log scale")):  # fmt: skip
         with pytest.raises(SuiteError, match=says):
             check_variants(load("tuned_small", [f"regimes[2]={regime}"]), str(Path("x.yaml")))
+        for command in (("plan",), ("submit", "--slurm", "--dry-run")):
+            code, _, err = here(*command, "tuned_small", "--set", f"regimes[2]={regime}")
+            assert (code, bool(re.search(says, err))) == (2, True)
+    longest = load("tuned_small", ["regimes[2]={regime: sgt, name: " + "x" * 52 + "}"])
+    check_variants(longest, "x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("command", "setting", "says"),
+    [
+        ("plan", "groups[0].policies[0].model=micro/none", "unknown micro model"),
+        ("run", "evaluation.tasks=[none]", "unknown task"),
+        ("run", "groups[0].policies[0]={name: a, model: ./none}", "no such folder"),
+    ],
+)
+def test_a_fault_of_trials_has_its_place_in_the_search(command, setting, says, tmp_path):
+    code, _, err = here(command, "tuned_small", "--set", f"tune.{setting}", "--results", tmp_path)
+    place = re.escape(setting.partition("=")[0])
+    assert (code, bool(re.search(rf"yaml: tune\.{place}(\[0\]|\.model)?: {says}", err))) == (2, True), err
