@@ -36,6 +36,7 @@ Pieces = Callable[[Answer], list[int]]
 """Byte length of each of an answer's tokens, final EOS left out; they sum to the text's length in bytes."""
 MAX_TEXT_BYTES = 1 << 20  # of a record's text, in UTF-8
 MAX_TOKENS = 1 << 17  # of one answer
+MAX_ANSWERS = 1 << 22  # of one group, more than a suite can ask for
 LOGPROB_SLACK = 1e-6  # rounding may lift a sure token's log-probability above 0
 LOGPROB_FLOOR = -1e4  # a lower claim attacks the ratio's denominator
 
@@ -186,7 +187,7 @@ class GroupValue(Record, frozen=True, kw_only=True, tag="value"):
     """Two counts of one group: valid answers, and the right ones (XGRPO)."""
 
     inbox: ClassVar[Literal["values"]] = "values"
-    count: Count
+    count: Annotated[int, Meta(ge=0, le=MAX_ANSWERS)]
     right: Count
 
     @classmethod

@@ -108,6 +108,7 @@ REFUSED: list[tuple[Refusal, bytes]] = [
     (Refusal.INCONSISTENT, raw(ROLLOUT, pieces=[1] * (COUNT - 1) + [0])),
     (Refusal.INCONSISTENT, raw(ROLLOUT, pieces=[1] * COUNT + [0])),
     (Refusal.INCONSISTENT, raw(ROLLOUT, pieces=[2**31 - 1] * COUNT)),
+    (Refusal.WRONG_TYPE, raw(value(), count=2**31 - 1)),
     (Refusal.INCONSISTENT, raw(value(), right=5)),
     (Refusal.EMPTY, raw(value(), count=0, right=0)),
     (Refusal.EMPTY, raw(ROLLOUT, tokens=[], logprobs=[], pieces=[])),
