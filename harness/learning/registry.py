@@ -76,6 +76,8 @@ def build(name: str, options: Mapping[str, Any]) -> Regime:
 def check_declaration(regime: Regime) -> None:
     """Raises PluginError."""
     name, shares = type(regime).__name__, regime.shares
+    if not isinstance(getattr(regime, "options", None), regime.Options):
+        raise PluginError(f"{name} must keep its Options as `options`: call super().__init__(options)")
     if not isinstance(shares, frozenset) or not all(isinstance(k, type) and issubclass(k, Record) for k in shares):
         known = ", ".join(sorted(kind.__name__ for kind in SHIPPED))
         raise PluginError(f"{name} must declare `shares` as a frozenset of {known}, or of record types of its own")

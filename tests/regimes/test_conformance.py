@@ -163,6 +163,7 @@ def learn_invalid(self, own, inbox, context):
 
 BAD = [
     ({"shares": frozenset({Success}), "needs": frozenset({Need.ALIGNED})}, "does not share Rollout"),
+    ({"__init__": lambda self, options=None: None}, "must keep its Options"),
     ({"needs": frozenset({Need.SCORES})}, "belong together"),
     ({"shares": frozenset({Draft}), "learn": Regime.learn}, "belong together"),
     ({"hints": lambda self, own, inbox, context: []}, "how long they may be"),
