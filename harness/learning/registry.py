@@ -145,7 +145,8 @@ def option_name(field: dataclasses.Field[Any]) -> str:
 
 def resolved(options: Any) -> dict[str, Any]:
     """All options, as a suite would write them."""
-    return {option_name(f): getattr(options, f.name) for f in dataclasses.fields(options)}
+    found = {option_name(f): getattr(options, f.name) for f in dataclasses.fields(options)}
+    return {k: sorted(v, key=repr) if isinstance(v, set | frozenset) else v for k, v in found.items()}
 
 
 def listing() -> list[RegimeInfo]:

@@ -16,7 +16,7 @@ from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_an
 from harness.learning.conformance import check_regime
 from harness.learning.hints import Hint
 from harness.learning.regime import Need, Regime
-from harness.learning.registry import build, installed
+from harness.learning.registry import build, installed, resolved
 from harness.learning.terms import Term
 
 SHARES = {
@@ -215,3 +215,12 @@ def test_torch_is_noticed(tmp_path, monkeypatch):
 
     with pytest.raises(AssertionError, match="imports torch"):
         check_regime(heavy_regime.Heavy)
+
+
+@dataclass(frozen=True)
+class TaggedOptions:
+    tags: frozenset[str] = frozenset("abcdefgh")
+
+
+def test_an_option_that_is_a_set_has_one_order_in_keys():
+    assert resolved(TaggedOptions()) == {"tags": list("abcdefgh")}
