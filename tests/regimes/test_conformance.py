@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from harness.errors import PluginError
 from harness.experience.answers import Answer
-from harness.experience.records import Draft, GroupValue, Rollout, Success, TextRollout
+from harness.experience.records import Draft, GroupValue, Record, Rollout, Success, TextRollout
 from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_answer
 from harness.learning.conformance import check_regime
 from harness.learning.hints import Hint
@@ -161,9 +162,14 @@ def learn_invalid(self, own, inbox, context):
     return [own_term(decided, grpo_advantages, GRPO)]
 
 
+class Named(Record, frozen=True, kw_only=True, tag="named"):
+    index: Annotated[str, msgspec.Meta(max_length=9)]
+
+
 BAD = [
     ({"shares": frozenset({Success}), "needs": frozenset({Need.ALIGNED})}, "does not share Rollout"),
     ({"__init__": lambda self, options=None: None}, "must keep its Options"),
+    ({"shares": frozenset({Named})}, "Named.index"),
     ({"needs": frozenset({Need.SCORES})}, "belong together"),
     ({"shares": frozenset({Draft}), "learn": Regime.learn}, "belong together"),
     ({"hints": lambda self, own, inbox, context: []}, "how long they may be"),
