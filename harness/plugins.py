@@ -104,6 +104,10 @@ def _load(plugins: PluginRegistry[T], name: str) -> type[T]:
         near = difflib.get_close_matches(name, known, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
         raise PluginError(f"unknown {plugins.noun} {name!r}{meant} (installed: {', '.join(known)})")
+    rivals = {e.value: e.dist.name if e.dist else "?" for e in _selection(_places())(group=plugins.group, name=name)}
+    if len(rivals) > 1:
+        packages = ", ".join(f"{package} ({value})" for value, package in sorted(rivals.items()))
+        raise PluginError(f"{plugins.noun} {name!r} is of several packages: {packages}; uninstall all but one")
     called = f"{plugins.noun} {name!r} ({known[name].value})"
     try:
         with _without_folder(known[name].module.partition(".")[0]):

@@ -17,8 +17,9 @@ from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_an
 from harness.learning.conformance import check_regime
 from harness.learning.hints import Hint
 from harness.learning.regime import Need, Regime
-from harness.learning.registry import build, installed, resolved
+from harness.learning.registry import PLUGINS, build, installed, resolved
 from harness.learning.terms import Term
+from harness.plugins import _load
 
 SHARES = {
     "independent": set(), "naive": {TextRollout}, "prp": {Rollout}, "xgrpo": {GroupValue}, "sgt": {Success},
@@ -230,3 +231,13 @@ class TaggedOptions:
 
 def test_an_option_that_is_a_set_has_one_order_in_keys():
     assert resolved(TaggedOptions()) == {"tags": list("abcdefgh")}
+
+
+def test_a_name_that_two_packages_claim_is_refused(tmp_path, monkeypatch):
+    (about := tmp_path / "rival-1.0.dist-info").mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: rival\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[harness.regimes]\nsgt = rival:SGT\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("harness.plugins._load", _load.__wrapped__)
+    with pytest.raises(PluginError, match=r"\(regimes.sgt:SGT\), rival \(rival:SGT\)"):
+        PLUGINS.load("sgt")
