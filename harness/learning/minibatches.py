@@ -66,6 +66,11 @@ def can_move(term: Term, answer: TermAnswer) -> bool:
     return pushes and term.weight * answer.weight != 0.0 and answer.counted > 0
 
 
+def stated(objective: Objective) -> bool:
+    """Whether None is no denominator."""
+    return objective.form == "kl" or (objective.ratio == "cross" and objective.form != "nll")
+
+
 def minibatches(terms: Sequence[Term], updates: int, max_tokens: int) -> list[MiniBatch]:
     """Exactly `updates` mini-batches, some empty where units lack."""
     if updates < 1:
@@ -110,9 +115,14 @@ def settle(
     correction: float = 0.0,
 ) -> list[MiniBatch]:
     """Every OLD filled in, before the step's first update; in the first mini-batch the trainer's is its own forward pass.
-    score: asked at most once, for later ones. Raises ValueError where an own answer lacks `sampled`."""
+    score: asked at most once, for later ones and `stated`. Raises ValueError where an own answer lacks `sampled`."""
     waiting = [
-        a for b in batches if b.update for t in b.terms for a in t.answers if a.denominator is OLD and can_move(t, a)
+        a
+        for b in batches
+        for t in b.terms
+        if b.update or stated(t.objective)
+        for a in t.answers
+        if a.denominator is OLD and can_move(t, a)
     ]
     scored = {}
     if waiting and old == "trainer":
@@ -214,7 +224,7 @@ def pack(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) -> Packed:
 def _denominator(batch: MiniBatch, index: int, answer: TermAnswer) -> Float64[np.ndarray, "T"]:
     term = batch.terms[index]
     if answer.denominator is None:
-        if term.objective.form == "kl" or (term.objective.ratio == "cross" and term.objective.form != "nll"):
+        if stated(term.objective):
             raise ValueError(f"term {term.name!r}: an answer to {answer.prompt_id!r} lacks its denominator")
     elif isinstance(answer.denominator, Denominator):
         raise ValueError(f"term {term.name!r}: denominators are not settled ({answer.prompt_id!r})")

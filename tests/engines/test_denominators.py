@@ -46,6 +46,13 @@ def test_the_first_mini_batch_needs_no_score_and_the_others_only_what_can_move()
     assert all((a.denominator == -7.0).all() for b in later for _, a in b.live())
 
 
+@pytest.mark.parametrize("objective", [Objective(form="kl"), Objective("cross")])
+def test_what_cannot_do_without_a_denominator_gets_the_trainers_in_the_first_mini_batch_too(objective):
+    batches = minibatches([own(objective)], 1, 9)
+    (batch,) = settle(batches, PROMPTS, lambda prompts, answers: [np.full(a.size, -7.0, np.float32) for a in answers])
+    assert (pack(batch, list(batch.live())).denominator == -7.0).all()
+
+
 def test_the_samplers_are_taken_as_they_are():
     for batch in from_sampler(minibatches([own()], 2, 9)):
         assert all(a.denominator is a.sampled for a in batch.terms[0].answers)
