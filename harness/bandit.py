@@ -388,7 +388,9 @@ def facts(bandit: Bandit) -> list[Fact]:
         return total
 
     slope = far(mean_gradient(run("luffy")), shaped(lambda p: 0.1 * p / (p + 0.1) ** 2))
-    small, large = (mean_gradient(run("luffy", gamma=gamma, gradient="weight")) for gamma in (1e-9, 1e6))
+    small, large = (
+        mean_gradient(run("luffy", gamma=gamma, gradient="weight")) for gamma in (1e-9 * float(pi[0].min()), 1e6)
+    )
     own_part = shaped(lambda p: 0.0)
     proportional = far((large - own_part) * 1e6, shaped(lambda p: p) - own_part)
     apart = far(mean_gradient(run("chord", mu_first=0.0)), mean_gradient(run("independent")))

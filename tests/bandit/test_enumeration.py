@@ -159,6 +159,11 @@ def test_every_fact_holds_and_a_false_one_would_not(bandit):
     assert apart[0].measured > 0.001, "naive is biased where PRP is not"
 
 
+def test_every_fact_holds_of_policies_far_apart():
+    far = Bandit(np.array([[0.0, 8.0], [8.0, 0.0]]), np.array([1.0, 0.0]), 2)
+    assert all(f.holds is not False for f in facts(far))
+
+
 def test_later_updates_see_the_same_outcomes_cut_into_mini_batches():
     bandit = BANDITS["pair"]
     one, two = (enumerate_outcomes(bandit, build("hacpo", {"delta": 0.9}), updates) for updates in (1, 2))
