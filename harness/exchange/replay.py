@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -94,11 +95,15 @@ class ReplaySource:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._spans: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        sizes = Counter[tuple[int, str]]()
         with disk_errors(path, READ), open_regular(path) as file:
             begin = 0
             for frame, end, _ in _frames(file, path):
                 self._spans.setdefault((frame.step, frame.author), []).append((begin, end))
+                sizes[frame.step, frame.author] += len(frame.messages)
                 begin = end
+        self.most = max(sizes.values(), default=0)
+        """Messages of one author at one step."""
 
     @property
     def authors(self) -> tuple[str, ...]:

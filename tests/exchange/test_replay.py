@@ -6,17 +6,20 @@ import resource
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
-from exchange_records import PROMPTS, rollout, step_records
+from exchange_records import PROMPTS, rollout, step_records, success
 
 from harness.errors import DiskFullError, StoreError
 from harness.exchange.exchange import Collected, Exchange
 from harness.exchange.replay import Frame, ReplaySource, ReplayWriter
 from harness.exchange.wire import encode
-from harness.experience.records import Record, Refusal
-from harness.suite.schema import edges_of
+from harness.experience.records import Record, Refusal, Success
+from harness.session.cell import exchanges
+from harness.suite.schema import Replay, Sharing, edges_of
 
 POLICIES = ("a", "b", "c")
 STEPS = range(1, 6)
@@ -73,6 +76,27 @@ def test_a_share_of_each_authors_messages_is_drawn_by_seed_and_step(tmp_path: Pa
         assert got == replayed(source, 2, share=share).records, "a resumed run draws the same"
     drawn = {str(replayed(source, 2, share=0.5, seed=seed).records) for seed in range(6)}
     assert len(drawn) > 1
+
+
+def test_a_recording_of_more_rollouts_is_served_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (writer := ReplayWriter(tmp_path / "log")).record(1, "b", [encode(success("b", 1, index=i)) for i in range(40)])
+    writer.close()
+    monkeypatch.setattr(exchanges, "_replay_source", lambda *place: ReplaySource(tmp_path / "log"))
+    learner: Any = SimpleNamespace(
+        name="a",
+        rollouts=1,
+        regime=SimpleNamespace(shares=frozenset({Success})),
+        policy=SimpleNamespace(condition=None),
+    )
+    cell: Any = SimpleNamespace(
+        sharing=Sharing(),
+        variant=SimpleNamespace(replay=Replay(suite="x", regime="sgt")),
+        training=SimpleNamespace(steps=2, prompts=1, max_new_tokens=9),
+        seed=1,
+    )
+    line = exchanges.CellExchange(cell, tmp_path, [learner], dict, 0)
+    line.begin(1)
+    assert len(line.exchange.collect("a", 1, PROMPTS).records) == 40
 
 
 def test_resuming_drops_what_is_run_again(tmp_path: Path) -> None:

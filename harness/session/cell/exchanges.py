@@ -73,7 +73,9 @@ class CellExchange:
             max_staleness=s.max_staleness,
             quotas=Quotas.fitting(
                 cell.training.prompts,
-                max(m.rollouts for m in learners),
+                max(
+                    *(m.rollouts for m in learners), (self._source.most if self._source else 0) // cell.training.prompts
+                ),
                 cell.training.max_new_tokens,
                 s.max_staleness + 1,
             ),
