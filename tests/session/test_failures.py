@@ -23,6 +23,7 @@ from harness.session.cell.exchanges import ExchangeState
 from harness.session.cell.health import Watch, check_loss, check_trained
 from harness.session.cell.learners import Clock
 from harness.session.cell.resume_point import Best
+from harness.session.driver.jobs import failure_reason
 from harness.session.suite.prepare import prepare
 from harness.store.diagnosis import diagnose, summary
 from harness.store.journal import Journal, read_journal
@@ -124,6 +125,12 @@ def test_a_main_thread_that_waits_for_ever_is_found(tmp_path, folders, misfits):
     assert reason.startswith(f"no progress for {SILENCE} s while training 0/400")
     assert reason in log
     assert re.search(r'misfits\.py", line \d+ in learn', log), "where it hung"
+
+
+def test_a_reason_is_one_line():
+    with pytest.raises(RuntimeError) as caught:
+        raise RuntimeError("boom\nand more")
+    assert failure_reason(caught.value, SimpleNamespace(cell=None)).startswith("RuntimeError: boom and more (")
 
 
 def test_a_log_is_bounded_and_keeps_its_ends(tmp_path, monkeypatch):

@@ -179,7 +179,8 @@ def failure_reason(error: Exception, job: Job) -> str:
     theirs = [f for f in frames if package and str(f[0].f_globals.get("__name__", "")).partition(".")[0] == package]
     frame, line = (theirs or frames)[-1]
     file = "/".join(Path(frame.f_code.co_filename).parts[-2:])
-    return f"{type(error).__name__}: {error} ({file}:{line}, in {frame.f_code.co_name})"
+    words = " ".join(str(error).splitlines())
+    return f"{type(error).__name__}: {words} ({file}:{line}, in {frame.f_code.co_name})"
 
 
 def fault_of(error: Exception) -> Fault:
