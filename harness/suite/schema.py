@@ -78,6 +78,15 @@ def _distinct(what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _not_of_a_file(*taken: str) -> AfterValidator:
+    def check(name: str) -> str:
+        if name.lower() in taken:
+            raise ValueError(f"{name!r} is the name of a file or folder of the harness; choose another")
+        return name
+
+    return AfterValidator(check)
+
+
 class Stage0(_Model):
     """Supervised stage 0: which habits a policy's base checkpoint has (`harness.engines.embedded.warmup`; the last four are
     pretrained models' own)."""
@@ -107,7 +116,7 @@ class Stage0(_Model):
 
 
 class Policy(_Model):
-    name: Name = Field(description="Unique within its group.")
+    name: Annotated[Name, _not_of_a_file("session.json")] = Field(description="Unique within its group.")
     model: Annotated[str, Field(min_length=1, max_length=256)] = Field(
         description="`micro/<family>`, `pretrained/<name>`, a local Hugging Face folder, or a hub name."
     )
@@ -133,13 +142,6 @@ class Policy(_Model):
     @property
     def is_micro(self) -> bool:
         return self.model.startswith("micro/")
-
-    @field_validator("name")
-    @classmethod
-    def _folder(cls, value: str) -> str:
-        if value.lower() == "session.json":
-            raise ValueError("checkpoints have a file of this name; choose another")
-        return value
 
     @model_validator(mode="after")
     def _micro(self) -> Policy:
@@ -476,7 +478,9 @@ class Tune(_Model):
 class Suite(_Model):
     younger: ClassVar[dict[str, Any]] = {"tune": None}
 
-    name: Name = Field(description="Of the results folder; by default the file's.")
+    name: Annotated[Name, _not_of_a_file("evaluations", "harness.duckdb")] = Field(
+        description="Of the results folder; by default the file's."
+    )
     title: Annotated[str, Field(max_length=300)] = Field(default="", description="For headings.")
     engine: Name = Field(
         default="embedded", description="`embedded` (one process) or `openrlhf` (Ray; docs/openrlhf.md)."

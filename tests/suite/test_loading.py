@@ -35,6 +35,7 @@ BAD = {
     "model missing": (GOOD.replace("model: micro/qwen, ", ""), "groups[0].policies[1].model", "required"),
     "model wrong type": (GOOD.replace("micro/qwen", "[1]"), "groups[0].policies[1].model", "string"),
     "a checkpoint's file": (GOOD.replace("name: a,", "name: session.json,"), "groups[0].policies[0].name", "choose another"),
+    "the folder of evaluations": (GOOD.replace("name: x", "name: evaluations"), "name", "choose another"),
     "unknown regime": (GOOD.replace("sgt", "sgtt"), "regimes[1].regime", "did you mean 'sgt'"),
     "unknown option": (GOOD.replace("sgt", "{regime: sgt, lamda: 1}"), "regimes[1].lamda", "did you mean 'lambda'"),
     "option out of range": (GOOD.replace("sgt", "{regime: sgt, lambda: -1}"), "regimes[1].lambda", ">= 0.0"),
