@@ -26,6 +26,8 @@ with loading():
         safe_get_full_optimizer_state,
         safe_set_full_fp32_param,
         safe_set_full_optimizer_state,
+        safe_set_local_fp32_param,
+        safe_set_local_optimizer_state,
     )
 
 KEYS = ("exp_avg", "exp_avg_sq")
@@ -149,7 +151,9 @@ def load_moments(file: Path, engine: Any) -> None:
                 key != "step" and value.shape != getattr(parameters[name], "ds_shape", parameters[name].shape)
             ):
                 raise CheckpointError(f"{file}: {entry} does not belong to this model")
-            if key == MASTER:
+            if key != "step" and hasattr(parameters[name], "ds_id"):
+                _set_share(parameters[name], value, key)
+            elif key == MASTER:
                 safe_set_full_fp32_param(parameters[name], value)
             elif key in KEYS and parameters[name] in engine.basic_optimizer.state:
                 engine.basic_optimizer.state[parameters[name]][key].copy_(value)
@@ -158,6 +162,18 @@ def load_moments(file: Path, engine: Any) -> None:
     for known in engine.basic_optimizer.state.values():
         if steps and "step" in known:
             known["step"].fill_(float(max(steps)))
+
+
+def _set_share(parameter: Any, value: Tensor, key: str) -> None:
+    """Under ZeRO 3, where DeepSpeed's own setters of whole values have no room for the last rank's padding."""
+    size = parameter.ds_tensor.numel()
+    whole = value.new_zeros(size * torch.distributed.get_world_size())
+    whole[: value.numel()] = value.flatten()
+    share = whole.narrow(0, size * torch.distributed.get_rank(), size)
+    if key == MASTER:
+        safe_set_local_fp32_param(parameter, share)
+    else:
+        safe_set_local_optimizer_state(parameter, share, key)
 
 
 def _create(engine: Any) -> None:
