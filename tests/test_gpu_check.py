@@ -132,6 +132,27 @@ def test_rates_are_those_that_would_give_the_measured_seconds(kind: str) -> None
     assert found == {name: pytest.approx(getattr(on, name), rel=1e-6) for name in ("layer", "train", "score", "read")}
 
 
+def test_rates_are_of_the_tokens_that_there_were(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts as long as the plan's, and answers that end early."""
+    prompts, means, rates = set[int](), [], gpu_check.rates
+
+    class Counted(EmbeddedEngine):
+        def sample(self, asked, *rest):  # type: ignore[no-untyped-def]
+            prompts.update(len(self._vocabulary.encode(prompt)) for prompt in asked)
+            return super().sample(asked, *rest)
+
+    monkeypatch.setattr(gpu_check, "EmbeddedEngine", Counted)
+    monkeypatch.setattr(gpu_check, "timed", lambda *_: 1.0)
+    monkeypatch.setattr(gpu_check, "states", lambda *_: {})
+    monkeypatch.setattr(gpu_check, "peak", lambda *_: 0)
+    monkeypatch.setattr(gpu_check, "rates", lambda cell, *rest: means.append(cell.workload.mean) or rates(cell, *rest))
+    sampled = gpu_check.speed(room).figures["generate, tokens/s"]
+    answers = gpu_check.PROMPTS * gpu_check.ROLLOUTS
+    assert prompts == {gpu_check.PROMPT}
+    assert means == [pytest.approx(sampled / answers / 64)]
+    assert sampled < answers * 64, "no answer ended early: nothing was tested"
+
+
 def test_the_model_fits_the_memory_that_is_there() -> None:
     on = device("RTX4090")
     names = {room: gpu_check.largest(True, on, 192, room * 10**9)[0] for room in (20, 12)}

@@ -263,10 +263,12 @@ def speed(room: Room) -> Found:
     folder = build(config, room.folder / "model", torch.bfloat16 if room.gpu else torch.float32)
     torch.set_num_threads(1)
     opened = EmbeddedEngine("a", folder, device=room.device, dtype=policy.precision, micro_tokens=tokens)
-    prompts = [Prompt(f"p{i}", opened.tokenizer.decode([20 + i] * PROMPT), "") for i in range(PROMPTS)]
+    prompts = [Prompt(f"p{i}", opened.tokenizer.decode([35 + i] * PROMPT), "") for i in range(PROMPTS)]
     seeds = np.arange(PROMPTS * ROLLOUTS, dtype=np.uint64).reshape(PROMPTS, ROLLOUTS)
     samples = opened.sample(prompts, seeds, Sampling(1.0, answer))
     flat = [(p, s) for p, group in zip(prompts, samples, strict=True) for s in group]
+    sampled = sum(len(s.tokens) for _, s in flat)
+    cell = replace(cell, workload=replace(cell.workload, mean=sampled / len(flat) / answer))  # some answers end early
     answers = tuple(TermAnswer(p.id, s.tokens, 1.0 - 2 * (i % 2), s.logprobs) for i, (p, s) in enumerate(flat))
     work = {
         "generate": lambda: opened.sample(prompts, seeds, Sampling(1.0, answer)),
@@ -276,11 +278,8 @@ def speed(room: Room) -> Found:
         ),
     }
     seconds = {phase: timed(call, room.gpu) for phase, call in work.items()}
-    layer = (
-        timed(lambda: opened.sample(prompts[:1], seeds[:1, :1], Sampling(1.0, FEW)), room.gpu)
-        / FEW
-        / policy.model.layers
-    )
+    few = partial(opened.sample, prompts[:1], seeds[:1, :1], Sampling(1.0, FEW))
+    layer = timed(few, room.gpu) / len(few()[0][0].tokens) / policy.model.layers
     memory = {**states(opened), "activations": peak(work["train"], room.gpu)}
     found = Found(measured=rates(cell, on.gpu, seconds, layer))
     if room.gpu:
@@ -288,7 +287,6 @@ def speed(room: Room) -> Found:
         own = whole - left - room.taken
         found.measured |= {"context": max(0, own - sum(memory.values())), "link": link()}
     planned, counted = embedded.phases(cell, on), embedded.process_memory(cell, tokens, on)
-    sampled = sum(len(s.tokens) for _, s in flat)
     found.figures = {"model": name, "precision": policy.precision, "micro_tokens": tokens}
     for phase, taken in seconds.items():
         number = sampled + (0 if phase == "generate" else PROMPTS * PROMPT)
