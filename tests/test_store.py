@@ -303,16 +303,29 @@ def test_several_suites_are_told_in_a_sentence_each_and_one_with_its_table(
     assert "accuracy in %" in capsys.readouterr().out
 
 
+def test_groups_of_one_policy_have_lines_with_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """12: they have no mean, so a line lacked its regime, and beside a pair they were not in the short table."""
+    write_results(tmp_path, "solo", {"solo": ("llama",)}, REGIMES[:3], (1, 2), steps=2, questions=6)
+    write_results(tmp_path, "both", {"pair": ("llama", "qwen"), "solo": ("qwen",)}, REGIMES[:3], (1, 2), 2, 6)
+    ingest(tmp_path)
+    for suite, full in (("solo", False), ("solo", True), ("both", True)):
+        show_suite(suite, tmp_path, "table", full=full)
+        metrics = 4 if full else 1
+        assert capsys.readouterr().out.count("\n prp ") == metrics * (1 + (suite == "both")), (suite, full)
+    show_suite("both", tmp_path, "table")
+    assert re.search(r"regime +pair +solo\n", capsys.readouterr().out)
+
+
 def test_names_are_escaped_in_every_form_and_latex_bolds_the_best(results: Path) -> None:
     with Snapshot(results) as snapshot:
         row = show_rows(snapshot, "synthetic-small")[0]
     evil = msgspec.structs.replace(
-        row, regime="\x1b[31m50%_&\x07", group="a\u202eb [bold]x[/bold]", best=True, accuracy=0.615
+        row, regime="\x1b[31m50%_&\x07", group="a\u202eb [bold]x[/bold]", best=True, accuracy=0.615, interval=(-1e-4, 0)
     )
     texts = {form: render("s_1", [evil, row], form) for form in ("table", "markdown", "latex")}
     assert not [form for form, text in texts.items() if {"\x1b", "\x07", "\u202e"} & set(text)]
     assert "[bold]x[/bold]" in texts["table"]
-    assert all(part in texts["latex"] for part in ("50\\%\\_\\&", "\\textbf{61.5}", "s\\_1"))
+    assert all(part in texts["latex"] for part in ("50\\%\\_\\&", "\\textbf{61.5} $[0.0, 0.0]$", "s\\_1"))
 
 
 def test_a_damaged_store_is_built_again_from_the_journals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

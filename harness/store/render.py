@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from operator import attrgetter
@@ -153,8 +154,8 @@ class _Page:
 
     def brief(self, suite: str, rows: Rows, head: Head) -> None:
         """The first sentence, and its metric's means."""
-        first = head.sentences[0]
-        means = [row for row in rows if (row.policy, row.metric) == (first.policy, first.metric)]
+        first, policies = head.sentences[0], Counter(group for group, _ in {(r.group, r.policy) for r in rows})
+        means = [r for r in rows if r.metric == first.metric and (r.policy == first.policy or policies[r.group] == 1)]
         panels = list(dict.fromkeys((row.group, row.task) for row in means))
         tasks = {task for _, task in panels}
         self._open(suite, head, [first])
@@ -172,7 +173,9 @@ class _Page:
     def _panels(self, rows: Rows, margin: float, named: bool = True) -> None:
         """With the columns that fit. named: with the policies' names."""
         first, columns = ["regime", "policy"][: 1 + named], shown("terminal")
-        lines = [[text for i, text in enumerate(_cells(row, columns, margin)) if named or i != 1] for row in rows]
+        own = (enumerate(part) for _, part in groupby(rows, key=attrgetter("group", "task", "metric", "regime")))
+        cells = [_cells(row, columns, margin, i == 0) for part in own for i, row in part]
+        lines = [[text for i, text in enumerate(line) if named or i != 1] for line in cells]
         heads = [*first, *(s.head for s in columns)]
         texts: list[list[str]] = [heads, *([str(cell) for cell in line] for line in lines)]
         ends = accumulate(2 + max(map(cell_len, column)) for column in zip(*texts, strict=True))
@@ -240,10 +243,10 @@ def _short(row: ShowRow) -> str:
     return PERCENT.text(row.accuracy) if row.gain is None else f"{POINTS.text(row.gain)} {SIGNS.get(row.verdict, '')}"
 
 
-def _cells(row: ShowRow, columns: Sequence[Statistic], margin: float) -> list[Cell]:
+def _cells(row: ShowRow, columns: Sequence[Statistic], margin: float, first: bool) -> list[Cell]:
     style = _COLOURS.get(row.verdict, "")
     return [
-        Text(visible(row.regime) if row.policy == MEAN else "", "bold" if row.best else ""),
+        Text(visible(row.regime) if first else "", "bold" if row.best else ""),
         "mean" if row.policy == MEAN else visible(row.policy),
         *(Text(_text(row, s, margin), style if s.tinted else "") for s in columns),
     ]
