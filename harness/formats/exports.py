@@ -21,7 +21,7 @@ import yaml
 from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 from msgspec.structs import fields
 
-from harness.errors import UsageError
+from harness.errors import StoreError, UsageError
 from harness.files import replace_atomic, write_atomic
 from harness.store.foreign import check_parts
 from harness.store.journal import Contents, read_journal
@@ -47,6 +47,24 @@ class Scored(NamedTuple):
     step: int
     repeats: int
     invalid: int
+
+
+class _Training(msgspec.Struct):
+    task: str | dict[str, Any]
+    steps: int
+
+
+class _Evaluation(msgspec.Struct):
+    limit: int | None
+    max_new_tokens: int | None
+    k: int
+
+
+class _Config(msgspec.Struct):
+    """What is read of a manifest's `config`, which an import takes as it is."""
+
+    training: _Training
+    evaluation: _Evaluation
 
 
 class FinishedPolicy(NamedTuple):
@@ -107,6 +125,10 @@ def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[Fi
         folder = suite_folder(results, suite) / cell
         manifest = read_reference(folder.parent).manifests[cell] if suite.endswith(MARK) else read_manifest(folder)
         check_parts(folder, manifest, policy, *(score.task for score in scores))
+        try:
+            msgspec.convert(manifest.config, _Config)
+        except msgspec.ValidationError as error:
+            raise StoreError(f"{folder}/manifest.json: config: {error}") from error
         yield FinishedPolicy(folder, manifest, policy, scores)
 
 

@@ -172,6 +172,14 @@ def test_nothing_is_written_outside_whatever_our_own_manifests_are_called(
     assert contents(tmp_path).keys() - before.keys() <= {"results/.harness.lock"}
 
 
+@pytest.mark.parametrize("write_", [write_lm_eval, write_every_eval_ever, write_cards], ids=lambda f: f.__name__)
+def test_a_config_that_no_cell_has_is_refused_in_a_line(write_: Callable[..., int], tmp_path: Path) -> None:
+    """13: an import takes a manifest's config as it is; a KeyError ended the export."""
+    write_results(tmp_path, groups={"solo": ("llama",)}, regimes=REGIMES[:1], seeds=(1,), steps=2, questions=2)
+    with ingested(tmp_path) as snapshot, pytest.raises(StoreError, match=r"manifest\.json: config: Object missing"):
+        write_(snapshot, tmp_path, SUITE, tmp_path / "out")
+
+
 @pytest.mark.slow
 def test_the_pages_commands_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "results", "quickstart")
