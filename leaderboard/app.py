@@ -17,8 +17,7 @@ import streamlit as st
 
 from harness.errors import HarnessError, StoreError
 from harness.store.ingest import ingest
-from harness.store.manifest import MARK, read_submission
-from harness.store.reference_results import suite_folder
+from harness.store.manifest import MARK, read_submission, suite_folder
 from leaderboard import RESULTS_VARIABLE
 from leaderboard.data import Store, open_store
 from leaderboard.page import INK, Page, draw_page, escaped, theme

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from running import ingested
-from synthetic_results import REGIMES, write_cell, write_results
+from synthetic_results import REGIMES, write_cell, write_results, write_trials
 
 from harness.errors import UsageError
 from harness.store.foreign import import_results
@@ -33,7 +33,7 @@ from harness.store.remarks import missing
 from harness.store.rows import SCHEMAS, CostRow, ExchangeRow, SampleRow, StepRow, TraceRow, to_arrow
 from harness.store.standing import board
 from harness.store.table import show_rows, suites
-from harness.store.tuning import without_trials
+from harness.store.tuning import Tuning, read_tuning, tuning_path, without_trials, write_tuning
 
 
 @pytest.fixture
@@ -262,6 +262,64 @@ def test_a_suite_file_that_no_suite_gives_is_not_taken(theirs: Path, ours: Path,
     with ingested(ours) as snapshot:
         assert board(snapshot).settings == ()
         assert len(missing(snapshot, "synthetic-small@b")) < 100
+
+
+@pytest.fixture
+def searched(tmp_path: Path) -> Path:
+    write_results(tmp_path / "searched", steps=4, questions=8, regimes=REGIMES[:3], seeds=(1, 2))
+    return tmp_path / "searched"
+
+
+def test_what_a_tuned_regime_is_compared_with_comes_along(searched: Path, ours: Path) -> None:
+    write_trials(searched, "synthetic-small")
+
+    def shown(results: Path, suite: str) -> list[tuple[object, ...]]:
+        with ingested(results) as snapshot:
+            return [(row.regime, row.policy, row.gain, row.verdict) for row in show_rows(snapshot, suite)]
+
+    import_results(searched, ours, "b")
+    found = read_tuning(ours, "synthetic-small@b")
+    assert found is not None
+    assert msgspec.structs.replace(found, suite="synthetic-small") == read_tuning(searched, "synthetic-small")
+    assert shown(ours, "synthetic-small@b") == shown(searched, "synthetic-small")
+    tuned = [regime for regime, *_ in shown(ours, "synthetic-small@b") if regime.endswith(", tuned")]
+    assert tuned
+
+
+def _trial(n: int, **changed: object) -> Callable[[Tuning], Tuning]:
+    """Of the second variant, where the last but one is chosen."""
+
+    def change(tuning: Tuning) -> Tuning:
+        first, second = tuning.variants
+        trials = [msgspec.structs.replace(t, **changed) if t.number == n else t for t in second.trials]
+        return msgspec.structs.replace(tuning, variants=(first, msgspec.structs.replace(second, trials=tuple(trials))))
+
+    return change
+
+
+TUNINGS: dict[str, tuple[Callable[[Tuning], Tuning], str]] = {
+    "no baseline": (lambda t: msgspec.structs.replace(t, variants=t.variants[1:]), "the baseline is absent"),
+    "another suite's": (lambda t: msgspec.structs.replace(t, baseline="x"), "the baseline is absent"),
+    "doubled": (lambda t: msgspec.structs.replace(t, variants=t.variants * 2), "variants: doubled"),
+    "no trials": (
+        lambda t: msgspec.structs.replace(t, variants=tuple(msgspec.structs.replace(v, trials=()) for v in t.variants)),
+        "trials: the variant as published is absent",
+    ),
+    "other settings": (_trial(0, settings={"x": 1}), "trials: unlike settings"),
+    "a share": (_trial(0, score=1.5), "out of range"),
+    "hidden text": (_trial(0, fault="a\u202eb"), "not text as a suite has it"),
+    "doubled trials": (_trial(0, number=1), "trials: doubled"),
+}
+
+
+@pytest.mark.parametrize("kind", TUNINGS)
+def test_a_choice_that_no_search_made_is_not_taken(searched: Path, ours: Path, kind: str) -> None:
+    change, words = TUNINGS[kind]
+    tuning = change(write_trials(searched, "synthetic-small"))
+    write_tuning(searched, read_suite(searched / "synthetic-small"), tuning)
+    refused = [line for line in import_results(searched, ours, "b").refused if "tuning.json" in line]
+    assert [words in line for line in refused] == [True], refused
+    assert not tuning_path(ours, read_suite(ours / "synthetic-small@b")).exists()
 
 
 def test_a_checked_bundle_stays_alone(theirs: Path, ours: Path) -> None:

@@ -24,10 +24,10 @@ from harness.statistics import MARGIN
 from harness.store.database import store_path
 from harness.store.diagnosis import damages, diagnose
 from harness.store.ingest import ingest
-from harness.store.manifest import MARK, read_submission, read_suite, readable, suite_files
+from harness.store.manifest import MARK, read_submission, read_suite, readable, suite_files, suite_folder
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
-from harness.store.reference_results import meant, own, references, suite_folder
+from harness.store.reference_results import meant, own, references
 from harness.store.remarks import Missing, noted
 from harness.store.render import overview, render
 from harness.store.table import MEAN, show_rows, status_rows, suites

@@ -25,9 +25,9 @@ from harness.errors import StoreError, UsageError
 from harness.files import replace_atomic, write_atomic
 from harness.store.foreign import check_parts
 from harness.store.journal import Contents, read_journal
-from harness.store.manifest import MARK, ORIGIN, Manifest, read_manifest
+from harness.store.manifest import MARK, ORIGIN, Manifest, read_manifest, suite_folder
 from harness.store.read import Snapshot
-from harness.store.reference_results import read_reference, suite_folder
+from harness.store.reference_results import read_reference
 from harness.store.statistic import Pair
 from harness.store.table import SeedRow, ShowRow, seed_rows, show_rows, suites
 from harness.suite.cells import placeless

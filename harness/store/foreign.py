@@ -4,7 +4,7 @@ that fail a check are refused, the rest of their cell is taken."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,7 +25,9 @@ from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import (
     ORIGIN,
     Manifest,
+    SuiteFile,
     read_manifest,
+    read_sealed,
     read_submission,
     read_suite,
     suite_files,
@@ -34,6 +36,7 @@ from harness.store.manifest import (
 )  # fmt: skip
 from harness.store.rows import LATER, SCHEMAS, SHARE, marked, without_nan
 from harness.store.text import visible
+from harness.store.tuning import Tuned, Tuning, tuning_path, write_tuning
 from harness.suite.load import resolve
 from harness.suite.schema import LONGEST_NAME, LONGEST_TASK, NAME_PATTERN, TASK_PATTERN
 
@@ -115,6 +118,7 @@ def import_results(source: Path, results: Path, origin: str, bundle: str = "") -
         report.rows += sum(table.num_rows for table in tables.values())
     for suite, folder in suites.items():
         _take_suite(results / f"{suite}@{origin}", folder, report)
+        _take_tuning(results, SuiteFile(name=f"{suite}@{origin}"), folder / "tuning.json", report)
     return report
 
 
@@ -217,6 +221,23 @@ def _take_suite(target: Path, source: Path, report: ImportReport) -> None:
     write_suite(target, msgspec.structs.replace(ours, cells=cells, bases=bases))
 
 
+def _take_tuning(results: Path, file: SuiteFile, source: Path, report: ImportReport) -> None:
+    """Which trial was chosen; it decides what a tuned regime is compared with."""
+    target = tuning_path(results, file)
+    if not (target.parent / "suite.json").exists() or target.exists() or not (source.exists() or source.is_symlink()):
+        return
+    try:
+        if source.is_symlink():
+            raise StoreError(f"{source}: a link")
+        tuning = read_sealed(source, Tuning)
+        if problem := tuning_fault(tuning, {v.name for v in read_suite(target.parent).variants}):
+            raise StoreError(f"{source}: {problem}")
+    except StoreError as error:
+        report.refused.append(str(error))
+        return
+    write_tuning(results, file, msgspec.structs.replace(tuning, suite=file.name))
+
+
 def _united(ours: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[str, ...]:
     """Keys that belong to the suite; with none all do."""
     return tuple(dict.fromkeys((*ours, *theirs))) if ours and theirs else ()
@@ -243,6 +264,43 @@ def fault(manifest: Manifest, key: str) -> str:
         "provenance.finished: not a time": _is_time(manifest.provenance.finished),
     }
     return next((problem for problem, kept in checks.items() if not kept), "")
+
+
+def tuning_fault(tuning: Tuning, variants: Collection[str]) -> str:
+    """What is wrong with a suite's choice among its `variants`, or empty."""
+    places = [(v.variant, v.on) for v in tuning.variants]
+    words = [tuning.trials_in, tuning.task, tuning.metric, *(v.on for v in tuning.variants if v.on)]
+    checks = {
+        "not text as a suite has it": all(map(_printable, words)),
+        "variants: doubled": len(set(places)) == len(places),
+        "variants: the baseline is absent": all((tuning.baseline, on) in places for _, on in places),
+        "variants: not of the suite": all({v.variant, v.final} <= {*variants} for v in tuning.variants),
+    }
+    found = next((problem for problem, kept in checks.items() if not kept), "")
+    return found or next(filter(None, map(_trials_fault, tuning.variants)), "")
+
+
+def _trials_fault(tuned: Tuned) -> str:
+    trials = {trial.number: trial for trial in tuned.trials}
+    best, steps = trials.get(tuned.chosen), [trial.steps for trial in tuned.trials]
+    texts = [
+        text for t in tuned.trials for text in (t.variant, t.fault, *t.settings, *map(str, t.settings.values())) if text
+    ]
+    scores = [tuned.checked, tuned.checked_published, *(t.score for t in tuned.trials)]
+    costs = (tuned.rollouts, tuned.cpu_seconds, tuned.gpu_seconds)
+    checks = {
+        "trials: doubled": len(trials) == len(tuned.trials),
+        "trials: the variant as published is absent": 0 in trials,
+        "trials: the chosen one did not run to its end": best is not None
+        and best.score is not None
+        and best.steps == max(steps),
+        "trials: unlike settings": len({tuple(t.settings) for t in tuned.trials}) == 1,
+        "trials: not text as a suite has it": all(map(_printable, texts)),
+        "out of range": all(score is None or 0 <= score <= 1 for score in scores)
+        and all(0 <= cost <= 1e300 for cost in costs)
+        and all(0 <= count <= _MAX_COUNT for count in steps),
+    }
+    return next((f"{tuned.variant[:99]!a}: {problem}" for problem, kept in checks.items() if not kept), "")
 
 
 def _is_time(text: str) -> bool:

@@ -30,6 +30,7 @@ from harness.store.manifest import (
     remedy,
     suite_file_name,
     suite_files,
+    suite_folder,
 )
 from harness.store.reference_results import (
     ABOUT,
@@ -38,7 +39,6 @@ from harness.store.reference_results import (
     read_reference,
     references,
     restored,
-    suite_folder,
 )
 from harness.store.rows import SCHEMAS
 from harness.store.tuning import chosen, read_tuning, tuning_name

@@ -142,6 +142,10 @@ def readable(folders: Iterable[Path]) -> Iterator[tuple[Path, Manifest]]:
             yield folder, read_manifest(folder)
 
 
+def suite_folder(results: Path, suite: str) -> Path:
+    return results / ORIGIN / suite.removesuffix(MARK) if suite.endswith(MARK) else results / suite
+
+
 def remedy(path: Path, removed: bool = True) -> str:
     """What mends a damaged cell's folder or suite's file. removed: whether it must go first."""
     first, suite = f"remove {path} and " if removed else "", path.parent

@@ -53,10 +53,6 @@ def references(results: Path) -> dict[str, Path]:
     return {f"{folder.name}{MARK}": folder for folder in folders if not folder.name.endswith(TEMPORARY)}
 
 
-def suite_folder(results: Path, suite: str) -> Path:
-    return results / ORIGIN / suite.removesuffix(MARK) if suite.endswith(MARK) else results / suite
-
-
 def meant(suite: str, known: list[str]) -> str:
     """Our own results where there are some, else the reference results."""
     return f"{suite}{MARK}" if suite not in known and f"{suite}{MARK}" in known else suite

@@ -10,8 +10,7 @@ import msgspec
 
 from harness.errors import StoreError
 from harness.files import write_atomic
-from harness.store.manifest import MARK, SuiteFile, read_sealed, read_suite, suite_file_name
-from harness.store.reference_results import suite_folder
+from harness.store.manifest import MARK, SuiteFile, read_sealed, read_suite, suite_file_name, suite_folder
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):

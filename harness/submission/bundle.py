@@ -32,6 +32,7 @@ from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suit
 from harness.store.read import Snapshot
 from harness.store.reference_results import KEPT, PART, ResultsIndex
 from harness.store.table import show_rows
+from harness.store.tuning import read_tuning, write_tuning
 from harness.suite.load import resolve
 from harness.suite.schema import Suite
 
@@ -62,6 +63,8 @@ def make_bundle(suite: str, results: Path, out: Path | None = None) -> Path:
                 write_columns(journal, name, table)
             write_manifest(scratch / suite / key, manifest)
         write_suite(scratch / suite, file)
+        if (tuning := read_tuning(results, suite, file)) is not None:
+            write_tuning(scratch, file, tuning)
         members = [path for path in (scratch / suite).rglob("*") if path.is_file()]
         files = {path.relative_to(scratch).as_posix(): path.read_bytes() for path in members}
         files[SCORES] = _json(stated(scratch, suite))

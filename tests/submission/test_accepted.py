@@ -6,13 +6,16 @@ import json
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 from forging import Forgery, column
 from running import harness, ok
 
 from harness.errors import UsageError
+from harness.store.manifest import read_suite
 from harness.store.read import Snapshot
 from harness.store.table import show_rows
+from harness.store.tuning import Trial, Tuned, Tuning, read_tuning, write_tuning
 from harness.submission.bundle import make_bundle
 from harness.submission.check import checked, take_bundle
 from harness.submission.rerun import RerunRequest
@@ -110,3 +113,18 @@ def test_only_a_finished_suite_becomes_a_bundle(results: Path, tmp_path: Path) -
     shutil.rmtree(cell)
     code, _, err = harness("bundle", "labs", "--results", tmp_path / "results", "-o", tmp_path)
     assert (code, f"{cell}: absent" in err) == (2, True)
+
+
+def test_a_tuned_suite_takes_its_choice_along(results: Path, tmp_path: Path) -> None:
+    mine = shutil.copytree(results, tmp_path / "mine")
+    trial = Trial(number=0, variant="x.0", settings={"lambda": 1}, steps=2, score=0.5)
+    tuned = [Tuned(variant=name, final=name, chosen=0, trials=(trial,)) for name in ("independent", "sgt")]
+    tuning = Tuning(
+        suite="labs", trials_in="labs-tuning", task="micro", metric="avg@2", steps=2, baseline="independent",
+        variants=tuple(tuned),
+    )  # fmt: skip
+    write_tuning(mine, read_suite(mine / "labs"), tuning)
+    bundle = ok("bundle", "labs", "--results", mine, "-o", tmp_path).strip()
+    ok("import", bundle, "--origin", "lab-b", "--results", tmp_path / "theirs")
+    taken = read_tuning(tmp_path / "theirs", "labs@lab-b")
+    assert taken == msgspec.structs.replace(tuning, suite="labs@lab-b")
