@@ -158,7 +158,7 @@ class Jsonl(TaskSource):
     def evaluation(self) -> Task:
         task, size = self.task, None
         with suppress(DataError):  # of results that were made elsewhere
-            size = len(self._sides()[1])
+            size = len(_sides(task)[1])
         return Task(
             name=self.name,
             title=Path(task.file).name,
@@ -173,23 +173,20 @@ class Jsonl(TaskSource):
         )
 
     def _documents(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
-        if not (found := self._sides()[1]):
+        if not (found := list(_sides(self.task)[1])):
             raise DataError(f"{self.task.file}: holds no question for evaluation (`split: test`, or `held_out`)")
         return found
 
     def pool(self, min_level: int | None = None, data_dir: Path | None = None) -> TrainingPool:
         if min_level is not None:
             raise DataError(f"{self.name} has no levels; leave min_level out")
-        train, overlaps, task = self._sides()[0], self._repeated()["exact"], self.evaluation()
-        dropped = {overlap.training for overlap in overlaps}
-        kept = tuple(replace(p, text=task.render(p, task.styles[0])) for p in train if p.id not in dropped)
-        return TrainingPool(self.name, kept, tuple(overlaps))
+        return _pool(self.task)
 
     def pool_digest(self) -> str:
         return self.task.sha256 or ""
 
     def remarks(self) -> list[str]:
-        (train, test), found = self._sides(), self._repeated()
+        (train, test), found = _sides(self.task), _repeated(self.task)
         if len({prompt.id for prompt in (*train, *test)}) < len(train) + len(test):
             return [f"{self.task.file}: {len(train):,} questions"]
         said = f"{self.task.file}: {len(train):,} questions for training, {len(test):,} held out"
@@ -197,21 +194,32 @@ class Jsonl(TaskSource):
             said += f"; {exact:,} of the former are left out, since they repeat one of the latter"
         return [said + (f"; {len(found['near']):,} nearly do (a few words differ)" if found["near"] else "")]
 
-    def _sides(self) -> tuple[list[Prompt], list[Prompt]]:
-        """Training, held out: by the line's word, else the text's share; without either all are both."""
-        train, test = list[Prompt](), list[Prompt]()
-        for prompt, split in questions(Path(self.task.file), str(self.task.sha256), self.task.scorer):
-            drawn = hashlib.blake2b("".join(tokens(prompt.text)).encode(), digest_size=8).digest()
-            held_out = int.from_bytes(drawn) / 2**64 < self.task.held_out if self.task.held_out else None
-            if split == "train" or (split is None and not held_out):
-                train.append(prompt)
-            if split == "test" or (split is None and held_out in (True, None)):
-                test.append(prompt)
-        return train, test
 
-    def _repeated(self) -> dict[str, list[Overlap]]:
-        train, test = self._sides()
-        both = {prompt.id for prompt in train} & {prompt.id for prompt in test}
-        evaluated = [(self.name, prompt.id, prompt.text) for prompt in ([] if both else test)]
-        found = find_overlaps([(prompt.id, prompt.text) for prompt in train], evaluated)
-        return {kind: [overlap for overlap in found if overlap.kind == kind] for kind in ("exact", "near")}
+@lru_cache(maxsize=8)
+def _pool(file: FileTask) -> TrainingPool:
+    train, overlaps, task = _sides(file)[0], _repeated(file)["exact"], Jsonl(file).evaluation()
+    dropped = {overlap.training for overlap in overlaps}
+    kept = tuple(replace(p, text=task.render(p, task.styles[0])) for p in train if p.id not in dropped)
+    return TrainingPool(file.name, kept, tuple(overlaps))
+
+
+def _sides(task: FileTask) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
+    """Training, held out: by the line's word, else the text's share; without either all are both."""
+    train, test = list[Prompt](), list[Prompt]()
+    for prompt, split in questions(Path(task.file), str(task.sha256), task.scorer):
+        drawn = hashlib.blake2b("".join(tokens(prompt.text)).encode(), digest_size=8).digest()
+        held_out = int.from_bytes(drawn) / 2**64 < task.held_out if task.held_out else None
+        if split == "train" or (split is None and not held_out):
+            train.append(prompt)
+        if split == "test" or (split is None and held_out in (True, None)):
+            test.append(prompt)
+    return tuple(train), tuple(test)
+
+
+@lru_cache(maxsize=8)
+def _repeated(task: FileTask) -> dict[str, list[Overlap]]:
+    train, test = _sides(task)
+    both = {prompt.id for prompt in train} & {prompt.id for prompt in test}
+    evaluated = [(task.name, prompt.id, prompt.text) for prompt in (() if both else test)]
+    found = find_overlaps([(prompt.id, prompt.text) for prompt in train], evaluated)
+    return {kind: [overlap for overlap in found if overlap.kind == kind] for kind in ("exact", "near")}

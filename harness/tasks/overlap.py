@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import Literal
 
@@ -56,7 +57,7 @@ def shingles(words: Sequence[str]) -> frozenset[tuple[str, ...]]:
 def find_overlaps(training: Iterable[tuple[str, str]], evaluation: Iterable[tuple[str, str, str]]) -> list[Overlap]:
     """Training problems (id, text) that repeat an evaluation problem (set, id, text): the same tokens, or Jaccard
     similarity of token 4-grams of at least `NEAR`; the most similar one of each."""
-    known: list[tuple[str, str, int]] = []  # set, id, number of 4-grams
+    known: list[tuple[str, str, frozenset[tuple[str, ...]]]] = []  # set, id, 4-grams
     exact: dict[str, int] = {}
     index: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for name, identifier, text in evaluation:
@@ -65,7 +66,7 @@ def find_overlaps(training: Iterable[tuple[str, str]], evaluation: Iterable[tupl
         grams = shingles(words)
         for gram in grams:
             index[gram].append(len(known))
-        known.append((name, identifier, len(grams)))
+        known.append((name, identifier, grams))
     found = []
     for identifier, text in training:
         words = tokens(text)
@@ -73,9 +74,12 @@ def find_overlaps(training: Iterable[tuple[str, str]], evaluation: Iterable[tupl
             found.append(Overlap(identifier, *known[place][:2], "exact", 1.0))
             continue
         grams = shingles(words)
-        shared = Counter(place for gram in grams for place in index.get(gram, ()))
+        # A near one shares `NEAR` of these at least, so one of the rarest; common ones have every question of a template
+        rest = len(grams) - ceil(NEAR * len(grams) - 1e-9) + 1
+        rare = sorted(grams, key=lambda gram: len(index.get(gram, ())))[:rest]
+        shared = {place: len(grams & known[place][2]) for gram in rare for place in index.get(gram, ())}
         best, place = max(
-            ((count / (len(grams) + known[place][2] - count), -place) for place, count in shared.items()),
+            ((count / (len(grams) + len(known[place][2]) - count), -place) for place, count in shared.items()),
             default=(0.0, 1),
         )
         if best >= NEAR:

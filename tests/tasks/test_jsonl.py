@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from harness.session.suite.prepare import prepare
 from harness.session.suite.rules import preflight
 from harness.suite.schema import FileTask, Training
 from harness.tasks import jsonl
+from harness.tasks.overlap import find_overlaps
 from harness.tasks.registry import get_task, named, source_of, training_source
 from harness.tasks.source import part_of
 from harness.versions import recorded
@@ -148,6 +150,21 @@ def test_a_split_that_repeats_itself_is_left_out_of_training(tmp_path: Path) -> 
     assert [p.id for p in source.pool().prompts] == ["3"]
     assert [o.training for o in source.pool().overlaps] == ["2"]
     assert "2 questions for training, 1 held out; 1 of the former are left out" in source.remarks()[0]
+
+
+def test_every_step_draws_without_a_comparison_of_all_questions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {"question": f"What is the sum of {i} and {i + 9}?", "answer": 2 * i + 9, "split": ("train", "test")[i % 2]}
+        for i in range(4_000)
+    ]
+    task, begin, compared = task_of(write(tmp_path, rows)), time.process_time(), []
+    found = find_overlaps
+    monkeypatch.setattr(jsonl, "find_overlaps", lambda *sides: compared.append(1) or found(*sides))
+    assert [len(source_of(task).draw(step, 8)) for step in range(3)] == [8] * 3
+    assert len(compared) == 1
+    assert time.process_time() - begin < 5.0, "not every question of a template with every other one"
 
 
 def test_the_key_follows_content_and_scorer_and_not_the_place(tmp_path: Path) -> None:
