@@ -7,7 +7,8 @@ import hashlib
 import logging
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -41,15 +42,18 @@ class LmEvalTask(TaskSource):
         self._config = _config_of(self._bare)
 
     def evaluation(self) -> Task:
-        settings = self._config.get("generation_kwargs") or {}
-        until = settings.get("until", self._config.get("fewshot_delimiter", "\n\n"))
-        until = (until,) if isinstance(until, str) else tuple(map(str, until or ()))  # none: its end token alone
+        with _reading(self._bare):
+            settings = self._config.get("generation_kwargs") or {}
+            until = settings.get("until", self._config.get("fewshot_delimiter", "\n\n"))
+            until = (until,) if isinstance(until, str) else tuple(map(str, until or ()))  # none: its end token alone
+            if (length := int(settings.get("max_gen_toks") or settings.get("max_tokens") or LENGTH)) < 1:
+                raise ValueError(f"answers of {length} tokens")
         return Task(
             name=self.name,
             title=f"{self._bare} of lm-eval",
             documents=self._documents,
             styles=("raw",),
-            max_new_tokens=int(settings.get("max_gen_toks") or settings.get("max_tokens") or LENGTH),
+            max_new_tokens=length,
             source=str(self._config.get("dataset_path") or "lm-eval"),
             scorer="lm_eval",
             until=tuple(filter(None, until)),
@@ -60,7 +64,7 @@ class LmEvalTask(TaskSource):
         if not fetch:
             raise DataError(f"{self.name}: lm-eval loads it when it is run")
         found = []
-        with _LOCK:
+        with _LOCK, _reading(self._bare):
             task, docs = _built(self._bare, _folders())
             task.set_fewshot_seed(1234)  # every time: equal examples, however often it is asked
             for place, doc in enumerate(docs):
@@ -120,18 +124,27 @@ def _config_of(name: str) -> dict[str, Any]:
     return config
 
 
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Raises DataError."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (Exception, SystemExit) as error:  # of lm-eval, of datasets, of a YAML's own Python
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise DataError(f"{PREFIX}{name} does not load: {said:.200}") from error
+
+
 @lru_cache(maxsize=8)
 def _built(name: str, folders: tuple[str, ...]) -> tuple[Any, list[Any]]:
     """The task and its documents: some tasks shuffle choices each time they are asked for these."""
     before = random.getstate()
     random.seed(0)  # lm-eval's
     try:
-        (task,) = _manager_of(name).load([name])["tasks"].values()
-        docs = list(task.eval_docs)
-    except Exception as error:  # of lm-eval, of datasets, of a YAML's own Python
-        raise DataError(
-            f"{PREFIX}{name} does not load: {type(error).__name__}: {str(error).splitlines()[0]:.200}"
-        ) from error
+        with _reading(name):
+            (task,) = _manager_of(name).load([name])["tasks"].values()
+            docs = list(task.eval_docs)
     finally:
         random.setstate(before)
     metrics = dict(task.higher_is_better())

@@ -149,6 +149,27 @@ def test_a_metric_that_says_no_right_and_data_that_is_not_there(folder: Path) ->
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("max_gen_toks: many", "ValueError: invalid literal"),
+        ("max_gen_toks: -3", "answers of -3 tokens"),
+        ("max_gen_toks: 12}\nprocess_docs: !function faulty.fails\nmetadata: {", "AssertionError"),
+        ("max_gen_toks: 12}\nprocess_docs: !function faulty.leaves\nmetadata: {", "SystemExit: 3"),
+        ("max_gen_toks: 12}\nnum_fewshot: 9\nfewshot_split: test\nmetadata: {", "ValueError: Sample larger"),
+    ],
+)
+def test_a_task_that_is_at_fault_is_one_line(folder: Path, said: str, words: str) -> None:
+    (folder / "faulty.py").write_text(
+        "def fails(docs):\n    assert False\n\ndef leaves(docs):\n    raise SystemExit(3)\n"
+    )
+    yaml = (folder / "tiny_sums.yaml").read_text().replace("_sums", "_fault").replace("metadata: {version: 1.0}", "")
+    (folder / "tiny_fault.yaml").write_text(yaml.replace('until: ["\\n"], max_gen_toks: 12, do_sample: false', said))
+    with pytest.raises(DataError, match=rf"^lm_eval:tiny_fault does not load: .*{words}") as caught:
+        get_task("lm_eval:tiny_fault").documents(None)
+    assert "\n" not in str(caught.value)
+
+
 SUITE = """
 groups: [{name: one, policies: [{name: a, model: micro/llama}]}]
 regimes: [independent]
