@@ -73,12 +73,18 @@ def convert(file: Path, folder: Path, dtype: Literal["bf16", "fp32"] = "bf16") -
     if folder.exists():
         raise UsageError(f"{folder}: exists already")
     header = read_header(file)
-    tokenizer = rebuild(header)
-    known = check_tokenizer(tokenizer, header)
-    model = _model(file, dtype, header)
-    ids = torch.tensor([tokenizer.encode(PARAGRAPH)])  # after any BOS
-    with torch.inference_mode():
-        perplexity = math.exp(min(float(model(ids, labels=ids).loss), 50.0))
+    try:
+        tokenizer = rebuild(header)
+        known = check_tokenizer(tokenizer, header)
+        model = _model(file, dtype, header)
+        ids = torch.tensor([tokenizer.encode(PARAGRAPH)])  # after any BOS
+        with torch.inference_mode():
+            perplexity = math.exp(min(float(model(ids, labels=ids).loss), 50.0))
+    except UsageError:
+        raise
+    except Exception as error:  # the libraries raise anything where tensors, tokens and header do not agree
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UsageError(f"{file}: the model does not open: {said}") from error
     if not perplexity <= MOST_PERPLEXITY:
         raise UsageError(
             f"{file}: perplexity {perplexity:.0f} on plain English, at most {MOST_PERPLEXITY:.0f}: not converted"
@@ -257,15 +263,12 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerFast, header: dict[str, Any]) 
 
 def _model(file: Path, dtype: str, header: dict[str, Any]) -> PreTrainedModel:
     """Configurations name the header's tokens."""
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            file.parent,
-            gguf_file=file.name,
-            dtype=torch.float32 if dtype == "fp32" else torch.bfloat16,
-            local_files_only=True,
-        )
-    except (OSError, ValueError, KeyError, NotImplementedError) as error:
-        raise UsageError(f"{file}: the model does not open: {str(error).splitlines()[0]}") from error
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        file.parent,
+        gguf_file=file.name,
+        dtype=torch.float32 if dtype == "fp32" else torch.bfloat16,
+        local_files_only=True,
+    )
     ids = {f"{role}_token_id": header.get(f"{_OF}{full}_token_id") for role, full in _ROLES.items()}
     model.config.update(ids)
     model.generation_config = GenerationConfig(**ids, do_sample=True)  # type: ignore[no-untyped-call]

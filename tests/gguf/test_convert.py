@@ -240,6 +240,19 @@ def test_broken_files_are_one_line(made, tmp_path, cut):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("field", "changed"),
+    [("head_count", lambda n: 0), ("feed_forward_length", lambda n: 65), ("token_merges", lambda m: [*m, "zzz yyy"])],
+)
+def test_files_that_contradict_themselves_are_one_line(made, tmp_path, monkeypatch, field, changed):
+    core, model, _ = made["smollm"]
+    add = getattr(gguf.GGUFWriter, f"add_{field}")
+    monkeypatch.setattr(gguf.GGUFWriter, f"add_{field}", lambda writer, value: add(writer, changed(value)))
+    with pytest.raises(UsageError, match=r"f\.gguf: the model does not open: ") as caught:
+        convert(written(tmp_path / "f.gguf", "smollm", core, model), tmp_path / "folder")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.slow
 def test_command(made, tmp_path):
     command = ("convert", made["gemma"][2], tmp_path / "out")
