@@ -16,6 +16,7 @@ from harness.engines.protocol import Sample, cut_at
 from harness.errors import UsageError
 from harness.experience.answers import Prompt
 from harness.session.single.calibrate import NEXT_QUESTION, calibrate, measured, questions_of, rescues
+from harness.tasks import ladder
 from harness.tasks.ladder import evaluation_prompts
 from harness.verification.verifier import Verifier
 
@@ -53,13 +54,17 @@ def test_a_base_model_ends_where_it_asks_itself_the_next_question() -> None:
     assert (cut.text, cut.finished) == ("4 + 7 = 11. \\boxed{11}", True)
 
 
-def test_questions_are_of_the_training_side_and_the_same_every_time() -> None:
+def test_questions_are_of_the_training_side_and_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     held_out = {p.id for p in evaluation_prompts()}
     small = questions_of("ladder", "mul1x1", 64)
     assert 40 < len(small) < 64
     assert small == questions_of("ladder", "mul1x1", 64)
     assert not {p.id for p in small} & held_out
     assert len(questions_of("micro", "word", 30)) == 30
+    tried, drawn = list[int](), ladder.training_prompts
+    monkeypatch.setattr(ladder, "training_prompts", lambda seed, n, levels: tried.append(n) or drawn(seed, n, levels))
+    assert len(questions_of("ladder", "mul1x1", 1_000)) == len(small)
+    assert len(tried) < 12
 
 
 def test_no_question_is_asked_whose_solution_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -166,10 +165,15 @@ def _levels(task: str, levels: Sequence[str]) -> list[str]:
 def questions_of(task: str, level: str, count: int) -> list[Prompt]:
     """Of the training side; fewer where the level is small."""
     seed, source = derive(SEED, level), micro if task == "micro" else ladder
-    for fewer in range(count, 0, -1):
-        with suppress(DataError):
-            found: list[Prompt] = source.training_prompts(seed, fewer, [level])
-            return found
+    found, few, asked, many = list[Prompt](), 0, count, count
+    while few < many:  # by halves: a search that fails is slow
+        try:
+            found, few = source.training_prompts(seed, asked, [level]), asked
+        except DataError:
+            many = asked - 1
+        asked = (few + many + 1) // 2
+    if found:
+        return found
     raise UsageError(f"--prompts {count}: at least 1")
 
 
