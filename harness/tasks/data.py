@@ -416,7 +416,9 @@ def _info(data: DataSet, folder: Path | None) -> DataInfo:
         if path.is_file():
             state = "present" if content_of(path)[1] == data.sha256 else "altered"
     elif all(cached_path(remote, file).is_file() for file in remote.files):
-        state, origin = "present", str(cached_path(remote, remote.files[0]).parent)
+        origin = str(cached_path(remote, remote.files[0]).parent)
+        same = all(content_of(cached_path(remote, file))[1] == said for file, said in remote.sha256.items())
+        state = "present" if same else "altered"
     else:
         origin = f"to be fetched from {remote.host}"
     source = f"{remote.repository}@{remote.revision[:12]}"

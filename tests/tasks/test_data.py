@@ -84,6 +84,10 @@ def test_a_fetched_file_that_is_not_what_its_checksum_says_and_one_without_an_en
         monkeypatch.setattr(data, "_MAX_FETCHED", 10)
         refused(monkeypatch, address, "larger than expected")
     assert not list((tmp_path / "cache").rglob("test.jsonl"))
+    kept = data.cached_path(SETS["math500"].remote, "test.jsonl")
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text("altered")
+    assert next(info.state for info in data.inventory() if info.name == "math500") == "altered"
 
 
 def fetched(host: Literal["hub", "github"] = "hub") -> bytes:
