@@ -39,7 +39,8 @@ def named(text: str) -> str | FileTask:
     file, mark, scorer = text.rpartition(".jsonl")
     if not mark or (scorer and scorer[0] != ":"):
         return text
-    return pinned(FileTask(file=file + mark, scorer=scorer[1:] or "math"))
+    scorers.called(chosen := scorer[1:] or "math")
+    return pinned(FileTask(file=file + mark, scorer=chosen))
 
 
 def source_of(task: str | FileTask) -> TaskSource:

@@ -78,4 +78,4 @@ class Task:
         """A prompt without frame or instruction."""
         head, _, tail = self.frame.partition("{}")
         text = text.removesuffix(f"\n\n{self.instruction}")
-        return text[len(head) : -len(tail)] if text.startswith(head) and text.endswith(tail) else text
+        return text[len(head) : len(text) - len(tail)] if text.startswith(head) and text.endswith(tail) else text

@@ -16,6 +16,7 @@ from harness.tasks import jsonl
 from harness.tasks.overlap import find_overlaps
 from harness.tasks.registry import get_task, named, source_of, training_source
 from harness.tasks.source import part_of
+from harness.tasks.task import Task
 from harness.versions import recorded
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -228,3 +229,11 @@ def test_on_a_command_line(tmp_path: Path) -> None:
     task = named(f"{write(tmp_path)}:exact")
     assert isinstance(task, FileTask)
     assert (task.name, task.scorer, named("math500")) == ("my", "exact", "math500")
+    with pytest.raises(PluginError, match="unknown scorer 'no name'"):
+        named(f"{tmp_path / 'my.jsonl'}:no name")
+
+
+@pytest.mark.parametrize("frame", ["{}", "Q: {}", "Q: {}\nA:"])
+def test_a_frame_may_end_with_the_question(frame: str) -> None:
+    task = Task("t", "T", lambda data_dir, fetch=True: [], frame=frame)
+    assert task.bare(frame.format("why?")) == "why?"
