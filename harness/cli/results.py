@@ -67,6 +67,8 @@ def show(
     format_ = "json" if json else format_ or "table"
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_}: one of {', '.join(FORMATS)}")
+    if against is not None and format_ != "table":
+        raise UsageError(f"--format {format_}: not with --against, which prints a table")
     tables.refresh(results)
     if set_ and suite is None:
         raise UsageError("--set: name the suite too")

@@ -89,6 +89,7 @@ REFUSED = [
     ("doctor pair --address a:1", "--address: works only without RUN"),
     ("doctor --address a:1 --models nowhere", "--models nowhere: no such folder"),
     ("show pair --models nowhere", "nowhere: no such folder"),
+    ("show pair --against hacpo2026 --format csv", "--format csv: not with --against"),
     ("new-suite --models ck ck --out nowhere/a.yaml", "--out nowhere/a.yaml: there is no folder nowhere"),
     ("bandit nope", "no such file of bandits (shipped: bandit)"),
     ("bandit quickstart", "a suite, for `harness run`"),
