@@ -55,7 +55,7 @@ def submit_check(
     json: Json = False,
 ) -> None:
     """Check a bundle, one line per check; exit code 2 with the reason if it is refused."""
-    with checked(bundle, results, RerunRequest(re_execute, seed, minutes) if re_execute else None) as (_, report):
+    with checked(bundle, results, _again(re_execute, seed, minutes)) as (_, report):
         pass
     _end(report, json)
 
@@ -70,10 +70,9 @@ def import_(
     json: Json = False,
 ) -> None:
     """Merge another lab's results after validating every record; a bundle is imported completely or refused."""
+    again = _again(re_execute, seed, minutes)
     if source.is_file():
-        report, folder = take_bundle(
-            source, results, origin, RerunRequest(re_execute, seed, minutes) if re_execute else None
-        )
+        report, folder = take_bundle(source, results, origin, again)
         if folder is not None:
             print(f"imported into {folder}; next: harness show {shlex.quote(folder.name)}", file=sys.stderr)
         if report.refused and not json:
@@ -108,6 +107,14 @@ def track(
         time.sleep(every)
         if count := follow(results, name, tracker):
             print(f"{count:,} new points in {tracker.folder}", file=sys.stderr)
+
+
+def _again(cells: int, seed: int | None, minutes: float) -> RerunRequest | None:
+    if cells:
+        return RerunRequest(cells, seed, minutes)
+    if seed is not None or minutes != RerunRequest(0).minutes:
+        raise UsageError(f"--{'minutes' if seed is None else 'seed'}: works only with --re-execute")
+    return None
 
 
 def _end(report: BundleReport, json: bool) -> None:

@@ -90,6 +90,8 @@ REFUSED = [
     ("doctor --address a:1 --models nowhere", "--models nowhere: no such folder"),
     ("show pair --models nowhere", "nowhere: no such folder"),
     ("show pair --against hacpo2026 --format csv", "--format csv: not with --against"),
+    ("submit-check pair.txt --seed 3", "--seed: works only with --re-execute"),
+    ("import results --minutes 1", "--minutes: works only with --re-execute"),
     ("new-suite --models ck ck --out nowhere/a.yaml", "--out nowhere/a.yaml: there is no folder nowhere"),
     ("bandit nope", "no such file of bandits (shipped: bandit)"),
     ("bandit quickstart", "a suite, for `harness run`"),
