@@ -22,6 +22,7 @@ Into = Annotated[Path, typer.Option("--into", help="Parent folder of the new pac
 
 
 def new_suite(
+    context: typer.Context,
     models: Annotated[
         tuple[str, str], typer.Option("--models", metavar="A B", help="Two model folders or hub names, e.g. org/name.")
     ],
@@ -47,6 +48,8 @@ def new_suite(
     from harness.session.suite.draft import USUAL, draft, tried
     from harness.suite.load import load
 
+    if not trial and "COMMANDLINE" in str(context.get_parameter_source("minutes")):
+        raise UsageError("--minutes: works only with a trial")
     file = out or Path("-".join(re.sub(r"[^\w.+-]+", "-", Path(m).name.lower()) for m in models) + ".yaml")
     if file.suffix not in {".yaml", ".yml"}:
         raise UsageError(f"--out {file}: a suite's name ends in .yaml")

@@ -92,6 +92,7 @@ REFUSED = [
     ("show pair --against hacpo2026 --format csv", "--format csv: not with --against"),
     ("submit-check pair.txt --seed 3", "--seed: works only with --re-execute"),
     ("import results --minutes 1", "--minutes: works only with --re-execute"),
+    ("new-suite --models ck ck --no-trial --minutes 5", "--minutes: works only with a trial"),
     ("new-suite --models ck ck --out nowhere/a.yaml", "--out nowhere/a.yaml: there is no folder nowhere"),
     ("bandit nope", "no such file of bandits (shipped: bandit)"),
     ("bandit quickstart", "a suite, for `harness run`"),
