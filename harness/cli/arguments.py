@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import textwrap
@@ -47,6 +48,11 @@ def _use_results(folder: Path) -> Path:
 Results = Annotated[
     Path, typer.Option("--results", metavar="DIR", callback=_use_results, help="Where results are kept.")
 ]
+
+
+def at(results: Path) -> str:
+    """The option, for a command that is printed."""
+    return "" if results == RESULTS else f" --results {shlex.quote(str(results))}"
 
 
 def _use_data(folder: Path | None) -> Path | None:

@@ -27,6 +27,7 @@ from harness.cli.arguments import (
     Results,
     Set,
     SuiteName,
+    at,
     fold,
     print_json,
     print_report,
@@ -177,9 +178,10 @@ def _end(outcome: RunSummary | None, prepared: Prepared, results: Path, json: bo
             head = "\nHealth, over the last quarter of the steps (`harness doctor` says it per cell):"
             print("\n".join([head, *map(fold, lines)]), file=sys.stderr)
         if not json:
+            here = at(results)
             print(
-                f"\nNext: `harness show {suite} --format markdown`, `harness status {suite}`, "
-                "`harness leaderboard`, or a suite of your own (docs/suites.md).",
+                f"\nNext: `harness show {suite}{here} --format markdown`, `harness status {suite}{here}`, "
+                f"`harness leaderboard{here}`, or a suite of your own (docs/suites.md).",
                 file=sys.stderr,
             )
     elif json:

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from harness.cli.arguments import RESULTS, Finished, Json, Results, print_report, suite_name
+from harness.cli.arguments import RESULTS, Finished, Json, Results, at, print_report, suite_name
 from harness.errors import UsageError
 from harness.formats.tracking import follow, manifests, open_tracker
 from harness.store.foreign import bounded, import_results
@@ -74,7 +74,7 @@ def import_(
     if source.is_file():
         report, folder = take_bundle(source, results, origin, again)
         if folder is not None:
-            print(f"imported into {folder}; next: harness show {shlex.quote(folder.name)}", file=sys.stderr)
+            print(f"imported into {folder}; next: harness show {folder.name}{at(results)}", file=sys.stderr)
         if report.refused and not json:
             raise UsageError(visible(report.refused, 2000))
         _end(report, json)

@@ -36,7 +36,8 @@ def test_a_real_bundle_is_accepted_and_shown_with_its_badge(results: Path, bundl
     report = json.loads(out)
     assert (code, report["refused"], err) == (0, "", "")
     assert [line["good"] for line in report["lines"]] == [True] * 14
-    ok("import", bundle, "--origin", "lab-b", "--results", tmp_path)
+    code, _, err = harness("import", bundle, "--origin", "lab-b", "--results", tmp_path)
+    assert (code, err.endswith(f"; next: harness show labs@lab-b --results {tmp_path}\n")) == (0, True)
     out = ok("show", "labs@lab-b", "--results", tmp_path)
     assert out.splitlines()[0] == "labs@lab-b: re-scored; published defaults: sgt"
     with Snapshot(results) as mine, Snapshot(tmp_path) as theirs:
