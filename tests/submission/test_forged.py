@@ -208,6 +208,7 @@ FORGERIES: dict[str, tuple[Forge, str, str]] = {
     "a table more": (more_tables, "schema", "exchanges: no table that a bundle has"),
     "prompts": (_rows("samples", "prompt", lambda r: "![x](https://x)"), "schema", "samples.prompt: not empty"),
     "nested": (nested, "schema", "suite.json: config: nested too deeply"),
+    "negative costs": (_rows("costs", "cpu_seconds", lambda r: -1.0), "schema", r"cpu_seconds: not in \[0, "),
     "out of bounds": (_rows("steps", "reward_mean", lambda r: 1.5), "schema", "reward_mean: not in"),
 }  # fmt: skip
 
