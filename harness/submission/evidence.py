@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from itertools import combinations, groupby
+from itertools import chain, combinations, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -298,6 +298,8 @@ def _names(e: Evidence) -> Iterator[tuple[str, str]]:
             for column in _NAMES.get(table, ()):
                 for word in data[column].unique().to_pylist():
                     yield f"{e.suite}/{key}: {table}.{column}", word
+        for word in {str(w) for pairs in e.tables(key)["samples"]["labels"].to_pylist() for w in chain(*pairs or ())}:
+            yield f"{e.suite}/{key}: samples.labels", word
 
 
 def foreign(e: Evidence) -> str:
@@ -310,11 +312,13 @@ def questions(e: Evidence) -> str:
     """Asked once or k times, with our reference answers, or the first cell's where we lack the set."""
     evaluation, tasks = e.resolved.evaluation, installed(e.resolved)
     golds: dict[str, dict[str, str]] = {}
+    labels: dict[tuple[str, str], dict[str, str]] = {}
     wanted: set[tuple[str, str, int]] = set()
     for task in tasks:
         with suppress(DataError, PluginError):
             prompts = fair_part(get_task(task).documents(None, fetch=False), evaluation.limit)
             golds[task] = {prompt.id: prompt.gold for prompt in prompts}
+            labels |= {(task, prompt.id): dict(prompt.labels) for prompt in prompts}
         k = get_task(task).k if evaluation.k is None else evaluation.k
         wanted |= {(task, "greedy", 0)} if evaluation.greedy or evaluation.k is None else set()
         wanted |= {(task, "sampled", repeat) for repeat in range(k)}
@@ -340,6 +344,9 @@ def questions(e: Evidence) -> str:
                 if one in asked and one in whole:
                     what = f"has {asked[one][:40]!a}, whose answer is {whole[one][:40]!a}"
                 raise e.fault(f"{one[0]}, {one[1]}: answer {one[2]} to {one[3][:80]!a} {what}", place)
+            for row in own:
+                if (said := dict(row["labels"] or ())) != labels.get((row["task"], row["doc_id"]), said):
+                    raise e.fault(f"{row['task']}: other labels than ours of {row['doc_id'][:80]!a}", place)
     return f"{count:,} answers, none left out" + (f"; not here to compare with: {unknown}" if unknown else "")
 
 

@@ -205,6 +205,8 @@ FORGERIES: dict[str, tuple[Forge, str, str]] = {
     ),
     "html in reason": (_rows("samples", "reason", lambda r: "<img src=x onerror=alert(1)>"), "text", "samples.reason: markup"),
     "lying controls": (lying_controls, "a/a", "independent-aa differs from independent by"),
+    "other labels": (_rows("samples", "labels", lambda r: {"skill": "x"}), "questions", "micro: other labels than ours"),
+    "html in labels": (_rows("samples", "labels", lambda r: {"<b>": ""}), "text", "samples.labels: markup"),
     "a table more": (more_tables, "schema", "exchanges: no table that a bundle has"),
     "prompts": (_rows("samples", "prompt", lambda r: "![x](https://x)"), "schema", "samples.prompt: not empty"),
     "nested": (nested, "schema", "suite.json: config: nested too deeply"),
