@@ -363,3 +363,9 @@ def test_a_damaged_store_is_built_again_from_the_journals(tmp_path: Path, monkey
 def test_sql_has_a_deadline(results: Path) -> None:
     with Snapshot(results) as snapshot, pytest.raises(UsageError, match="longer than"):
         snapshot.sql("SELECT count(*) FROM range(100000000) a, range(100000000) b", Limits(seconds=0.3))
+
+
+def test_duckdb_tells_of_no_leak_where_what_it_made_is_frozen():
+    read = "import duckdb; duckdb.sql('SELECT 1').fetchall()\nfrom harness.limits import loading\nwith loading(): pass"
+    done = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr == ""
