@@ -311,6 +311,8 @@ def print_findings(run: str, results: Path, json: bool) -> int:
         key, suite, results = folder.resolve().name, folder.resolve().parent.name, folder.resolve().parents[1]
     else:
         suite = suite_name(run)
+        if not any(suite_files(results / suite)) and suite_folder(results, f"{suite}{MARK}").is_dir():
+            suite += MARK
     if not suite_folder(results, suite).is_dir():
         raise UsageError(f"{results}: no results of a suite {suite!r}, and no cell's folder {run!r}")
     ingest(results)

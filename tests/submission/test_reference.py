@@ -124,11 +124,13 @@ def test_everything_opens_on_them_where_there_is_nothing_else(clone: Path, tmp_p
 
 
 def test_own_results_come_first_and_these_are_marked(results: Path, copy: Path, tmp_path: Path) -> None:
+    assert harness("doctor", "labs", "--results", copy)[1].startswith("labs@reference")
     shutil.copytree(results / "labs", copy / "labs")
     code, out, err = harness("show", "labs", "--results", copy)
     beside = "reference results beside these: harness show labs@reference"
     assert (code, "@reference" in out, beside in err) == (0, False, True)
     assert harness("show", "--results", copy)[1] == out
+    assert not harness("doctor", "labs", "--results", copy)[1].startswith("labs@reference")
     assert harness("show", "labs@reference", "--results", copy)[1].startswith("labs@reference: reference;")
     assert {c["suite"] for c in json.loads(harness("status", "--results", copy, "--json")[1])["cells"]} == {"labs"}
     with Snapshot(copy) as snapshot:
