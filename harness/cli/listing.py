@@ -88,6 +88,8 @@ def tasks(
     """Evaluation tasks: size, source, licence, score of perfect and of empty answers; with --calibrate,
     the policies' accuracy on each level."""
     if calibrate and policies:
+        if scorers_too:
+            raise UsageError("--scorers: works only without --calibrate")
         _calibrate(policies, task, levels, prompts, answers, few_shot, plain, json)
         return
     if calibrate or policies:

@@ -90,6 +90,7 @@ REFUSED = [
     ("doctor --address a:1 --models nowhere", "--models nowhere: no such folder"),
     ("show pair --models nowhere", "nowhere: no such folder"),
     ("show pair --against hacpo2026 --format csv", "--format csv: not with --against"),
+    ("tasks --scorers --calibrate micro/llama", "--scorers: works only without --calibrate"),
     ("submit-check pair.txt --seed 3", "--seed: works only with --re-execute"),
     ("import results --minutes 1", "--minutes: works only with --re-execute"),
     ("new-suite --models ck ck --no-trial --minutes 5", "--minutes: works only with a trial"),
