@@ -308,6 +308,14 @@ TUNINGS: dict[str, tuple[Callable[[Tuning], Tuning], str]] = {
     "other settings": (_trial(0, settings={"x": 1}), "trials: unlike settings"),
     "a share": (_trial(0, score=1.5), "out of range"),
     "hidden text": (_trial(0, fault="a\u202eb"), "not text as a suite has it"),
+    "a failed choice": (_trial(1, score=None), "the chosen one did not run to its end"),
+    "no variant": (
+        lambda t: msgspec.structs.replace(
+            t, variants=(t.variants[0], msgspec.structs.replace(t.variants[1], final="x"))
+        ),
+        "variants: not of the suite",
+    ),
+    "a direction mark": (lambda t: msgspec.structs.replace(t, task="a\u202eb"), "not text as a suite has it"),
     "doubled trials": (_trial(0, number=1), "trials: doubled"),
 }
 

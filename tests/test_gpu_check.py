@@ -137,7 +137,7 @@ def test_rates_are_of_the_tokens_that_there_were(room: Room, monkeypatch: pytest
     prompts, means, rates = set[int](), [], gpu_check.rates
 
     class Counted(EmbeddedEngine):
-        def sample(self, asked, *rest):  # type: ignore[no-untyped-def]
+        def sample(self, asked, *rest):
             prompts.update(len(self._vocabulary.encode(prompt)) for prompt in asked)
             return super().sample(asked, *rest)
 

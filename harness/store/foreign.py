@@ -364,7 +364,8 @@ def _rules(name: str, policies: list[str], table: pa.Table, replays: bool) -> di
             inside = (value >= (-1 if label in _NEGATIVE else 0)) & (value <= _MAX_COUNT)
             rules[f"{label}: absent or out of range"] = value.is_null() | inside if label in _LATER else inside
         elif pa.types.is_floating(kind):
-            low, high = (0.0, 1.0) if label in _SHARES else (0.0 if label.endswith("_seconds") else -1e300, 1e300)
+            low = 0.0 if label in _SHARES or label.endswith("_seconds") else -1e300
+            high = 1.0 if label in _SHARES else 1e300
             inside = (value >= low - 1e-9) & (value <= high + 1e-9)
             rules[f"{label}: not in [{low:g}, {high:g}]"] = value.is_null(nan_is_null=True) | inside
         elif pa.types.is_boolean(kind) or pa.types.is_list(kind):

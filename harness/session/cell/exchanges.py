@@ -67,15 +67,16 @@ class CellExchange:
             for line in ("", *((ASKS,) if Draft in shares else ()))
         }
         joined = [*s.among(names, strengths), *((a, r) for a in self._replayed for r in names)]
+        rollouts = max(m.rollouts for m in learners)
+        if self._source:  # another run's authors may have more
+            rollouts = max(rollouts, self._source.most // cell.training.prompts)
         line = partial(
             Exchange,
             [*names, *self._replayed],
             max_staleness=s.max_staleness,
             quotas=Quotas.fitting(
                 cell.training.prompts,
-                max(
-                    *(m.rollouts for m in learners), (self._source.most if self._source else 0) // cell.training.prompts
-                ),
+                rollouts,
                 cell.training.max_new_tokens,
                 s.max_staleness + 1,
             ),
