@@ -64,17 +64,14 @@ class Bandit:
 
     @cached_property
     def policies(self) -> Float64[np.ndarray, "n K"]:
-        """Probabilities of the answers."""
         return _softmax(self.logits)
 
     @cached_property
     def hinted(self) -> Vector:
-        """The learner's, with a hint."""
         return np.asarray(_softmax(self.logits[:1] + (0.0 if self.hint is None else self.hint))[0])
 
     @property
     def success(self) -> Float64[np.ndarray, "n"]:
-        """p_k = E over pi_k of R."""
         return np.asarray(self.policies @ self.rewards)
 
     def policy_gradient(self) -> Vector:
@@ -89,7 +86,6 @@ class Bandit:
 
     @cached_property
     def outcomes(self) -> tuple[tuple[float, Draws], ...]:
-        """(probability, draws) of every joint draw."""
         groups = list(itertools.product(range(self.logits.shape[1]), repeat=self.rollouts))
         weights = [np.prod(pi[np.array(groups)], axis=1).tolist() for pi in self.policies]
         return tuple(
@@ -165,12 +161,10 @@ def _gradients(
 
 
 def mean_gradient(outcomes: Sequence[JointDraw]) -> Vector:
-    """E[g]."""
     return np.asarray(sum(o.probability * o.gradient for o in outcomes))
 
 
 def gradient_variance(outcomes: Sequence[JointDraw]) -> float:
-    """Trace of Cov[g]."""
     mean = mean_gradient(outcomes)
     return float(sum(o.probability * ((o.gradient - mean) ** 2).sum() for o in outcomes))
 
@@ -325,14 +319,12 @@ class Fact:
 
     @property
     def holds(self) -> bool | None:
-        """None for an observation."""
         if self.predicted is None:
             return None
         return bool(abs(self.predicted - self.measured) <= 1e-6 * max(1.0, abs(self.predicted)))
 
 
 def facts(bandit: Bandit) -> list[Fact]:
-    """Facts that concern expectations."""
     pi, success, g = bandit.policies, bandit.success, bandit.rollouts
     policies, gradient = len(pi), bandit.policy_gradient()
 
@@ -472,8 +464,6 @@ class BanditCase(BaseModel):
 
 
 class BanditSuite(BaseModel):
-    """The file."""
-
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: Name
     title: str = ""
@@ -499,8 +489,6 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class BanditReport:
-    """What `harness bandit` says."""
-
     suite: str
     points: tuple[Point, ...]
     facts: tuple[tuple[str, Fact], ...]
@@ -514,7 +502,6 @@ class BanditReport:
         }
 
     def describe(self) -> str:
-        """As text."""
         lines = [
             f"{self.suite}: exact expectations of one step, by enumeration\n",
             f"{'bandit':<12} {'regime':<16} {'scale':>7} {'bias':>7} {'noise':>8} {'support':>8} {'fires':>6} {'E[w^2]':>8}",

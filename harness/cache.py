@@ -9,7 +9,6 @@ import platformdirs
 
 
 def cache_folder() -> Path:
-    """`HARNESS_CACHE`, or the user's cache folder."""
     configured = os.environ.get("HARNESS_CACHE")
     return Path(configured or platformdirs.user_cache_dir("experience-sharing-harness")).expanduser()
 
@@ -19,7 +18,6 @@ PRETRAINED = "pretrained/"
 
 
 def model_folder(model: str) -> Path:
-    """The folder of a suite's `model`."""
     if model.startswith(PRETRAINED):
         return cache_folder() / "models" / model.removeprefix(PRETRAINED)
     return Path(model).expanduser()

@@ -22,13 +22,11 @@ _guards: dict[Path, Callable[[], AbstractContextManager[None]]] = {}
 
 
 def is_full(error: OSError) -> bool:
-    """A full disk, quota, or file-size limit."""
     return error.errno in _FULL
 
 
 @contextmanager
 def disk_errors(path: Path, failed: str = "cannot be written") -> Iterator[None]:
-    """An OSError as DiskFullError or StoreError."""
     try:
         yield
     except OSError as error:

@@ -262,7 +262,6 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerFast, header: dict[str, Any]) 
 
 
 def _model(file: Path, dtype: str, header: dict[str, Any]) -> PreTrainedModel:
-    """Configurations name the header's tokens."""
     model: Any = AutoModelForCausalLM.from_pretrained(
         file.parent,
         gguf_file=file.name,

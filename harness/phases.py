@@ -82,7 +82,6 @@ def beat() -> None:
 
 
 def beats() -> int:
-    """Signs of life so far."""
     return _board.beats
 
 

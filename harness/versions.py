@@ -69,7 +69,6 @@ def recorded() -> dict[str, Recorded]:
 
 
 def parse(text: str) -> dict[str, Recorded]:
-    """The table from its text."""
     found: dict[str, Recorded] = {}
     package = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -92,7 +91,6 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def files_of(package: str) -> list[Path]:
-    """The package's Python files."""
     places = [ROOT / place for place in PACKAGES[package]]
     files = (file for place in places for file in ([place] if place.is_file() else place.rglob("*.py")))
     return sorted(file for file in files if owner(file) == package)

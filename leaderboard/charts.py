@@ -64,12 +64,10 @@ class Forest:
         return [step * i for i in range(math.floor(low / step), math.ceil(high / step) + 1)]
 
     def place(self, value: float) -> float:
-        """Percent of the axis."""
         first, *_, last = self.ticks
         return round(100 * (value - first) / (last - first), 1)
 
     def figure(self) -> Figure:
-        """For a file."""
         x = _numbers("value", self.unit, self.ends)
         every = {
             "y": _rows("name", [row["name"] for row in self.rows], 140),
@@ -385,7 +383,6 @@ def printable(figures: Sequence[Figure | Forest]) -> Figure:
 
 
 def to_svg(figure: Figure, width: int = 520) -> str:
-    """`width` pixels for the plot."""
     import vl_convert
 
     return str(vl_convert.vegalite_to_svg(_printed(figure, width)))
@@ -420,5 +417,4 @@ _templates = Environment(
 
 
 def filled(template: str, **values: Any) -> str:
-    """A template of `leaderboard/templates`."""
     return _templates.get_template(template).render(values)

@@ -65,22 +65,18 @@ class Store:
         return self.frame(_SUITES)
 
     def regimes(self, suite: str) -> list[str]:
-        """In suite order."""
         return list(self.frame(_IN_ORDER.format(what="regime", order="variants"), suite)["name"])
 
     def groups(self, suite: str) -> list[str]:
-        """In suite order."""
         return list(self.frame(_IN_ORDER.format(what="group_name", order="groups"), suite)["name"])
 
     def show(self, suite: str, margin: float = MARGIN) -> pd.DataFrame:
         return show_frame(show_rows(self.snapshot, suite, margin))
 
     def board(self, which: Settings = "published", margin: float = MARGIN) -> Board:
-        """Every regime over all suites."""
         return board(self.snapshot, which, margin)
 
     def summaries(self) -> dict[str, str]:
-        """By regime, its docstring's first line."""
         return {info.name: info.summary for info in listing()}
 
     def seeds(self, suite: str) -> list[SeedRow]:

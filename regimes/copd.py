@@ -45,7 +45,6 @@ class CoPD(Regime):
         return super().publish([g for g in groups if self._distils(g.step)], pieces)
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """On own answers."""
         if not (self._distils(context.step) and any(inbox.scores.values())):
             return [own_term(own, grpo_advantages, GRPO)]
         answers = []

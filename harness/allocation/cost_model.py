@@ -47,7 +47,6 @@ class PolicyDemand:
 
     @property
     def trained(self) -> int:
-        """Parameters that an optimiser moves."""
         return self.adapters or self.model.parameters
 
 
@@ -128,7 +127,6 @@ class Memory(msgspec.Struct, frozen=True):
 
     @property
     def states(self) -> int:
-        """What lives as long as the trainer."""
         return self.weights + self.gradients + self.optimiser
 
     @property
@@ -176,7 +174,6 @@ class Checkpoint(NamedTuple):
 
     @property
     def whole(self) -> int:
-        """To go on from."""
         return self.kept + self.optimiser
 
 
@@ -251,7 +248,6 @@ def sheet(kind: str) -> Sheet:
 
 @cache
 def device(kind: str) -> Device:
-    """By its data sheet and the priors."""
     peak, bandwidth = sheet(kind)
     rates = peak * TRAIN_EFFICIENCY, peak * SCORE_EFFICIENCY, bandwidth * BANDWIDTH_EFFICIENCY
     return Device(*rates, 1.5e-4, 0, gpu=False) if kind.upper() in {"LOGICAL", CORE} else Device(*rates)

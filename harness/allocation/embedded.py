@@ -84,7 +84,6 @@ def _training(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu: bool
 
 
 def _sampling(policy: PolicyDemand, work: Workload) -> int:
-    """In training, or in evaluation."""
     vocab = policy.model.vocab
 
     def most(answers: int, longest: int) -> int:

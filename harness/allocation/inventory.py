@@ -24,7 +24,6 @@ ACCELERATOR = "accelerator_type:"
 
 
 def gigabytes(size: float) -> str:
-    """Bytes as decimal GB."""
     return f"{size / 1e9:.1f} GB"
 
 
@@ -150,7 +149,6 @@ class Inventory:
         return Inventory(tuple(replace(n, gpus=0, gpu_memory=0, gpu_kind="") for n in self.nodes))
 
     def describe(self) -> str:
-        """In one line."""
         parts = []
         for node in self.nodes:
             gpus = f"{node.gpus} x {node.gpu_kind or 'GPU'} of {node.gpu_memory / 1e9:.0f} GB, " if node.gpus else ""

@@ -123,7 +123,6 @@ class PolicyLayout(msgspec.Struct, frozen=True):
         return (Bundle(size, size, self.host // self.gpus * size, self.capacity),) * self.engines
 
     def engine_options(self) -> dict[str, int | float | bool]:
-        """Of the openrlhf engine."""
         return {
             "zero_stage": self.zero,
             "trainers": self.gpus,

@@ -399,7 +399,6 @@ def _at_most(inventory: Inventory, cores: int) -> Inventory:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that reads best."""
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

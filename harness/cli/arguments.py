@@ -56,7 +56,6 @@ def at(results: Path) -> str:
 
 
 def _use_data(folder: Path | None) -> Path | None:
-    """Also for workers."""
     if folder is not None:
         os.environ["HARNESS_DATA"] = _resolved(folder)
     return folder
@@ -140,7 +139,6 @@ def print_table(
 
 
 def print_report(words: str, document: object, json: bool) -> None:
-    """One of the two."""
     if json:
         print_json(document)
     else:

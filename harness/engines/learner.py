@@ -119,7 +119,6 @@ class Gradients:
             self.cosines.append(product / scale if scale else 0.0)
 
     def clip(self, norm: float) -> float:
-        """Returns the norm before clipping."""
         self.totals.append(float(nn.utils.clip_grad_norm_(self._parameters, norm)))
         return self.totals[-1]
 

@@ -91,7 +91,6 @@ class Admission:
         self.absent: set[str] = set()
 
     def open(self, step: int, prompts: Sequence[str]) -> None:
-        """Begin or continue a step."""
         if step != self.step:
             self._spent = {}
         self.step = step
@@ -176,7 +175,6 @@ class Admission:
         return AdmissionState([(at, memory) for at, memory in sorted(self._steps.items()) if at >= oldest], self.absent)
 
     def restore(self, state: AdmissionState) -> None:
-        """Take up `state` again."""
         self._steps, self.absent = defaultdict(StepMemory, state.steps), set(state.absent)
         self.step = max(self._steps, default=-1)
 

@@ -24,8 +24,6 @@ Flood = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
-    """What is wrong with a peer."""
-
     def claim(self, right: Bool[np.ndarray, "A"], rng: np.random.Generator) -> Bool[np.ndarray, "A"]:
         """The verdicts it claims, given the true ones."""
         return right
@@ -140,7 +138,6 @@ class Sender:
         return self.condition.transmit(step, due, np.random.default_rng([self.seed, step, 1]))
 
     def state(self) -> bytes:
-        """Messages still to be sent."""
         return msgspec.msgpack.encode(list(self._waiting))
 
     def restore(self, state: bytes) -> None:

@@ -28,8 +28,6 @@ Verify = Callable[[Sequence[str], Sequence[str], Sequence[bool]], Sequence[Verdi
 
 
 class Scorer(Protocol):
-    """What receiving needs of an engine."""
-
     @property
     def version(self) -> int:
         """Optimiser updates made."""
@@ -41,15 +39,11 @@ class Scorer(Protocol):
 
 
 class Phases(Protocol):
-    """Where time is accounted."""
-
     def phase(self, name: str, /) -> AbstractContextManager[object]:
         """The context of one phase."""
 
 
 class Learner(Protocol):
-    """Who receives."""
-
     @property
     def name(self) -> str: ...
 
@@ -76,7 +70,6 @@ class Received:
 
     @cached_property
     def entries(self) -> Mapping[Key, ExchangeRow]:
-        """Rows of the learnable answers."""
         return {(a.author, a.prompt_id, a.index): e for a, e in self.learnable}
 
     @cached_property

@@ -78,13 +78,11 @@ class ReplayWriter:
                 self._file.write(len(payload).to_bytes(4, "big") + self._digest + payload)
 
     def flush(self) -> None:
-        """Bring everything to the disk."""
         with disk_errors(self.path):
             self._file.flush()
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Flush and close."""
         self.flush()
         self._file.close()
 
@@ -107,11 +105,9 @@ class ReplaySource:
 
     @property
     def authors(self) -> tuple[str, ...]:
-        """Whose messages are stored."""
         return tuple(sorted({author for _, author in self._spans}))
 
     def messages(self, step: int, author: str) -> list[bytes]:
-        """What was accepted of `author` at `step`."""
         found: list[bytes] = []
         with disk_errors(self.path, READ), open_regular(self.path) as file:
             for begin, end in self._spans.get((step, author), []):

@@ -81,7 +81,6 @@ class FinishedPolicy(NamedTuple):
 
     @property
     def contents(self) -> Contents:
-        """The cell's journal. Raises StoreError."""
         if self.manifest.origin == ORIGIN:
             return read_reference(self.folder.parent).cells[self.folder.name]
         return read_journal(self.folder)

@@ -148,8 +148,6 @@ def _points(folder: Path, manifest: Manifest) -> Iterator[Point]:
 
 
 class TensorBoard(Tracker):
-    """A run per policy, `<out>/<suite>/<group>/<regime>/<seed>-<cell key>/<policy>`."""
-
     def __init__(self, out: Path) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary

@@ -82,7 +82,6 @@ def _short(model: str) -> str:
 
 
 def names() -> tuple[str, ...]:
-    """Sorted."""
     files = resources.files(__name__).iterdir()
     return tuple(sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml")))
 

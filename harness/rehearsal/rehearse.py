@@ -64,8 +64,6 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Rehearsed(msgspec.Struct, frozen=True):
-    """received, refused: peers' records."""
-
     cell: str
     state: str
     reason: str = ""
@@ -74,8 +72,6 @@ class Rehearsed(msgspec.Struct, frozen=True):
 
 
 class Rehearsal(msgspec.Struct, kw_only=True):
-    """needs: the full run's plan."""
-
     suite: str
     engine: str
     results: str
@@ -89,7 +85,6 @@ class Rehearsal(msgspec.Struct, kw_only=True):
 
 
 def name_of(suite: str) -> str:
-    """In the rehearsal's results."""
     return f"{PREFIX}{suite}"[:LONGEST_NAME]
 
 
@@ -219,7 +214,6 @@ def _place(given: Suite, mended: Suite, path: str) -> str:
 
 
 def _check_data(suite: Suite, source: str) -> None:
-    """Fetched as a run would."""
     names = {f"evaluation.tasks[{i}]": task for i, task in enumerate(suite.evaluation.tasks)}
     for place, task in {"training.task": suite.training.task, **names}.items():
         wanted = SOURCES.get(str(task), str(task)) if place == "training.task" else str(task)

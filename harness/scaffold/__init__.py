@@ -60,7 +60,6 @@ def _with_article(noun: str) -> str:
 
 
 def _title(name: str) -> str:
-    """Of its class."""
     return "".join(part.capitalize() for part in name.split("-"))
 
 
@@ -72,13 +71,11 @@ def _clashes(text: str, name: str) -> bool:
 
 
 def flavours(plugins: PluginRegistry[Any]) -> list[str]:
-    """Possible values of `flavour`."""
     kind = plugins.group.removeprefix("harness.").removesuffix("s")
     return sorted(folder.name.removeprefix(f"{kind}-") for folder in TEMPLATES.glob(f"{kind}-*"))
 
 
 def rendered(plugins: PluginRegistry[Any], name: str, flavour: str = "") -> dict[str, str]:
-    """Texts by path."""
     kind, module, title = plugins.group.removeprefix("harness.").removesuffix("s"), name.replace("-", "_"), _title(name)
     words = {"name": name, "module": module, "title": title, "group": plugins.group, "kind": kind, "noun": plugins.noun}
     return {

@@ -34,7 +34,6 @@ def scorer_of(name: str) -> Scorer:
 
 
 def listing() -> list[ScorerInfo]:
-    """A broken plugin with its error."""
     return [_info(name) for name in PLUGINS.installed()]
 
 

@@ -146,8 +146,6 @@ def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) ->
     from huggingface_hub.utils.tqdm import tqdm
 
     class HeartbeatTqdm(tqdm):
-        """A download counts as progress."""
-
         def update(self, n: float | None = 1) -> Any:
             phases.beat()
             return super().update(n)

@@ -42,8 +42,6 @@ class ResultsIndex(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 @dataclass(frozen=True)
 class Reference:
-    """By cell."""
-
     manifests: dict[str, Manifest]
     cells: dict[str, Contents]
 

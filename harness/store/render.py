@@ -89,7 +89,6 @@ class _Page:
         )  # fmt: skip
 
     def say(self, text: str, style: str = "", indent: int = 0) -> None:
-        """A paragraph, folded between words."""
         words = " ".join((_cell if self._markdown else visible)(text).split())
         self._console.print(Padding(Text(words, style), (0, 0, 0, indent), expand=False) if words else "")
 
@@ -186,7 +185,6 @@ class _Page:
             self.table(title, heads[:fit], [line[:fit] for _, line in members], names=len(first))
 
     def lines(self, suite: str, rows: Rows, head: Head) -> None:
-        """One table of all panels."""
         columns = shown("markdown")
         lines = []
         for row in rows:

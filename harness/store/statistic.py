@@ -43,7 +43,6 @@ class Unit:
         return form.format(*(replace(self, signed=False).text(end, mark=False) for end in pair)) if pair else ""
 
     def with_interval(self, value: float | None, pair: Pair | None) -> str:
-        """E.g. `57.5 [55.0, 60.0]`."""
         return f"{self.text(value)} {self.interval(pair)}".rstrip()
 
 
@@ -82,7 +81,6 @@ class TableRow:
     policies: int = 1
 
     def mean(self, what: str) -> float:
-        """Of a field of `Spent`, over seeds."""
         return float(sum(getattr(seed, what) for seed in self.spent)) / len(self.spent)
 
 
@@ -119,7 +117,6 @@ class Statistic:
 
     @property
     def numeric(self) -> bool:
-        """Whether its values are numbers."""
         return self.kind in (int, float, int | None, float | None)
 
     @property

@@ -106,7 +106,6 @@ BySeed = dict[int, SeedRow]
 
 
 def by_line(rows: Sequence[SeedRow]) -> dict[Key, dict[str, BySeed]]:
-    """By panel, regime and seed."""
     found: dict[Key, dict[str, BySeed]] = {}
     for r in rows:
         found.setdefault(Key(r.group, r.policy, r.task, r.metric), {}).setdefault(r.regime, {})[r.seed] = r

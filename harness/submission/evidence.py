@@ -106,7 +106,6 @@ class Evidence:
 
     @cached_property
     def stated(self) -> dict[str, Manifest]:
-        """By label."""
         stated: dict[str, Manifest] = {}
         for key, manifest in self.manifests.items():
             if stated.setdefault(label_of(manifest), manifest) is not manifest:
@@ -235,7 +234,6 @@ def keys(e: Evidence) -> str:
 
 
 def _planned(manifest: Manifest) -> Manifest:
-    """Without what its run adds."""
     policies = tuple(PolicyEntry(policy.name, policy.model) for policy in manifest.policies)
     return msgspec.structs.replace(
         manifest,

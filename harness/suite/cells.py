@@ -80,7 +80,6 @@ def cell_of(fields: Mapping[str, Any]) -> Cell:
 
 
 def written(model: BaseModel) -> Any:
-    """For msgspec's `enc_hook`."""
     return model.model_dump(mode="json")
 
 

@@ -194,7 +194,6 @@ class DataSet:
 
     @property
     def checksum(self) -> str:
-        """For keys."""
         return f"{self.sha256}.{self.form}" if self.form else self.sha256
 
 
@@ -375,8 +374,6 @@ State = Literal["present", "altered", "absent"]
 
 
 class DataInfo(msgspec.Struct, frozen=True):
-    """origin: where it would be loaded from."""
-
     name: str
     title: str
     rows: int
@@ -488,7 +485,6 @@ def _read(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def cached_path(remote: Remote, file: str) -> Path:
-    """It may be absent."""
     kept = cache_folder() / "data"
     return kept / remote.repository.replace("/", "--") / remote.revision[:12] / file.replace("/", "--")
 

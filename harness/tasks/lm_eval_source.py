@@ -126,7 +126,6 @@ def _config_of(name: str) -> dict[str, Any]:
 
 @contextmanager
 def _reading(name: str) -> Iterator[None]:
-    """Raises DataError."""
     try:
         yield
     except DataError:

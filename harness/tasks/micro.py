@@ -163,7 +163,6 @@ _MOST_MISSES = 2_000  # draws in a row
 
 
 def as_prompts(problems: Iterable[Problem], *, hinted: bool = False) -> list[Prompt]:
-    """hinted: ask for steps."""
     return [
         Prompt(
             id=f"{problem.skill}{'-hinted' if hinted else ''}:{problem.content}",

@@ -27,7 +27,6 @@ _FIRST = ("micro", "micro_dev", ladder.NAME, *EVALUATION_SETS)
 
 
 def names() -> list[str]:
-    """The shipped ones first."""
     known = PLUGINS.installed()
     return [*(name for name in _FIRST if name in known), *(name for name in known if name not in _FIRST)]
 

@@ -108,7 +108,6 @@ class TaskSource(ABC):
         return {}
 
     def remarks(self) -> list[str]:
-        """For a plan, a line each."""
         return []
 
 

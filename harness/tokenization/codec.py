@@ -103,7 +103,6 @@ class Translated:
     spelled: int = 0
 
     def restore(self, ends: Int32[np.ndarray, "T"]) -> Int32[np.ndarray, "T"]:
-        """Byte ends in the original."""
         restored = ends.copy()
         for original, start, end in self.cuts:
             restored[ends > end] = ends[ends > end] + original - end
@@ -187,7 +186,6 @@ class TokenCodec:
         self._control = {i for name, i in control.items() if name != unknown} | reserved
 
     def decode(self, ids: Sequence[int] | Int32[np.ndarray, "T"]) -> str:
-        """Text of sampled ids."""
         return self.read([ids])[0].text
 
     def read(self, answers: Sequence[Sequence[int] | Int32[np.ndarray, "T"]]) -> list[Decoded]:

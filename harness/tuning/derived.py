@@ -160,7 +160,6 @@ def lengths(suite: Suite) -> list[int]:
 
 
 def runs(suite: Suite) -> int:
-    """Cells before the table, at most."""
     return sum(len(s.groups) * len(s.seeds) * len(s.regimes) for s in foreseen(suite)[:-1])
 
 

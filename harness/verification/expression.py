@@ -509,7 +509,6 @@ Places = list[dict[str, Fraction]]
 
 @lru_cache(maxsize=512)
 def places(symbols: frozenset[str]) -> tuple[Places, Places]:
-    """Near and far ones."""
     if not symbols:
         return [{}], []
     draw, names = random.Random(20_250_101), sorted(symbols)
@@ -612,7 +611,6 @@ def number(expression: Expression) -> Value | None:
 
 
 def near(left: Value, right: Value, slack: Fraction | None = None) -> bool:
-    """Equal, or within `slack`."""
     if slack is None and isinstance(left, Fraction) and isinstance(right, Fraction):
         return left == right
     evaluation = _Evaluation({})

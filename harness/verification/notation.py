@@ -214,7 +214,6 @@ def closing_brace(text: str, start: int) -> int | None:
 
 
 def unwrap(text: str) -> str:
-    """Without maths delimiters around it."""
     for opening, closing in _WRAPPERS:
         inner = text[len(opening) : -len(closing)]
         if (
@@ -258,7 +257,6 @@ class Items:
 
 
 def split_items(text: str) -> Items:
-    """At the outermost level."""
     brackets, body = "", text
     for opener in _OPENERS:
         if text.startswith(opener):

@@ -95,8 +95,6 @@ def asked_seconds() -> float:
 
 
 class _Worker:
-    """used: CPU-seconds counted."""
-
     def __init__(self) -> None:
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", ""))))
         single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -214,7 +212,6 @@ _MEMORY = 1 << 30  # bytes of an answer
 
 
 def serve() -> None:
-    """Answer questions until stdin closes."""
     for ignored in (signal.SIGINT, signal.SIGTERM):  # the parent gets them too; it closes stdin or kills
         signal.signal(ignored, signal.SIG_IGN)
     requests, replies = FileIO(os.dup(0)), FileIO(os.dup(1), "wb")

@@ -94,7 +94,6 @@ def _sorted(board: Board, by: str) -> list[Standing]:
 
 
 def _place(gain: float) -> float:
-    """Percent of the axis' width."""
     return 50 + 50 * max(-1.0, min(1.0, gain / _AXIS))
 
 

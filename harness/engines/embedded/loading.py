@@ -31,8 +31,6 @@ transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-cal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Policy:
-    """forbidden: added to the logits."""
-
     model: PreTrainedModel
     head: Head
     vocabulary: Vocabulary

@@ -195,7 +195,6 @@ def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadli
 
 
 def is_shipped(spec: MicroSpec) -> bool:
-    """Whether the package brings it."""
     return (SHIPPED / spec.key).is_dir()
 
 

@@ -64,8 +64,6 @@ class AnswerRow:
 
 
 class MicroBatch(NamedTuple):
-    """packed: None where nothing is learnt."""
-
     rows: Sequence[AnswerRow]
     packed: Packed | None = None
 
@@ -283,7 +281,6 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
         return scores if len(scores) else output["logits"][:1, 0].sum(dim=1) * 0.0
 
     def broadcast_to_vllm(self) -> None:
-        """By a checkpoint's names, without adapters."""
         module = self.actor.model.module
         with synced_weights(self.actor.model) as weights:
             module.named_parameters = weights.items

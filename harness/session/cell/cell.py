@@ -117,16 +117,12 @@ def due(every: int, step: int, last: int = -1) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """One update in the journal."""
-
     row: StepRow
     details: list[TraceRow | TermRow]
 
 
 @dataclass(slots=True)
 class Run:
-    """references: each policy's base weights."""
-
     cell: Cell
     folder: Path
     engines: Backend
@@ -207,7 +203,6 @@ class Run:
         self.exchange.close()
 
     def _meeting(self, step: int) -> int:
-        """Where all learners wait for one another."""
         training, every = self.cell.training, self.cell.evaluation.curve_every
         while not any(due(n, step, training.steps) for n in (every, training.checkpoint_every, COMMIT_EVERY)):
             step += 1
@@ -295,7 +290,6 @@ class Run:
     def _learn(
         self, learner: Learner, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int
     ) -> Learnt:
-        """Earlier prompts have stale peer answers only."""
         prompts, earlier = self._prompts(step, learner), self._earlier(step, learner)
         training = self.cell.training
         received = self._receiver().collect(learner, step, prompts, earlier, behind, own)

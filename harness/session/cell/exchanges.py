@@ -94,7 +94,6 @@ class CellExchange:
         self.memory = s.max_staleness if s.defences.staleness else max(s.max_staleness, _MEMORY_WITHOUT_LIMIT)
 
     def begin(self, step: int) -> None:
-        """Replayed peers speak."""
         if self._source is not None:
             self._source.serve(self.exchange, step, self._replayed, self._share.at(step, self._steps), self._seed)
 
@@ -111,7 +110,6 @@ class CellExchange:
             return _with_canonical(records, learner) if measure else records
 
     def publish(self, learner: Learner, records: Sequence[Record], step: int, drafts: bool = False) -> None:
-        """Send records, or the drafts among them."""
         line, name = (self.asks, learner.name + ASKS) if drafts else (self.exchange, learner.name)
         if line is None or not line.receivers(learner.name):
             return

@@ -38,8 +38,6 @@ _WITHOUT_ENGINE = frozenset({"verify", "exchange"})
 
 @dataclass(slots=True)
 class Spent:
-    """Seconds of one phase."""
-
     cpu: float = 0.0
     wall: float = 0.0
     gpu: float = 0.0
@@ -76,14 +74,12 @@ class Clock:
                 spent.gpu += wall * self.gpus * engine
 
     def cpu(self, name: str) -> float:
-        """Of this step, or NaN."""
         return self.step[name].cpu if name in self.step else float("nan")
 
     def next_step(self) -> None:
         self.step = {}
 
     def take(self) -> dict[str, Spent]:
-        """Totals since the last `take`."""
         total, self.total = self.total, {}
         return total
 
@@ -93,8 +89,6 @@ TRUNCATED = Verdict("wrong", "truncated")
 
 @dataclass
 class Learner:
-    """One policy of a running cell."""
-
     policy: Policy
     engine: PolicyEngine
     regime: Regime

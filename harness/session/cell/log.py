@@ -59,7 +59,6 @@ def trim(log: Path) -> None:
 
 
 def note(folder: Path, text: str) -> None:
-    """The driver's word."""
     with suppress(OSError), log_of(folder).open("a", encoding="utf-8") as file:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} DRIVER  {text}\n")
 

@@ -130,7 +130,6 @@ def manifest_of(work: Cell | Base) -> Manifest:
 
 
 def label_of(manifest: Manifest) -> str:
-    """As `--only` matches it."""
     seed = "" if manifest.seed is None else f"/{manifest.seed}"
     if manifest.kind == "cell":
         return f"{manifest.group}/{manifest.regime}{seed}"

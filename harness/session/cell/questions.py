@@ -68,7 +68,6 @@ def scored_as(task: str | FileTask, verifier: Verifier) -> Verifier:
 
 
 def stop_strings(cell: Cell, policy: Policy) -> tuple[str, ...]:
-    """Of `training.answer_ends`."""
     if cell.training.answer_ends == "eos" or policy.style is None:
         return ()
     return get_task(cell.training.task).stop(policy.style)

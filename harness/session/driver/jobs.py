@@ -83,8 +83,6 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """`words` on the last step."""
-
     id: str
     done: float
     total: float
@@ -92,8 +90,6 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):
-    """The work went on."""
-
     phase: str
 
 
@@ -223,7 +219,6 @@ class Worker(logging.Handler):
         threading.Thread(target=self._pulse, args=(min(PULSE_SECONDS, silence / 10),), daemon=True).start()
 
     def serve(self) -> None:
-        """Until told to stop."""
         from harness.verification.verifier import Verifier
 
         verifier = Verifier(workers=1)

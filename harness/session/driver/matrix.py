@@ -122,7 +122,6 @@ class WorkerProcess:
         threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
 
     def take(self, job: Job) -> None:
-        """Also before its process is up."""
         self.job, self.heard, self.begun, self.phase = job, max(self.heard, time.monotonic()), False, ""
         assert self.process.stdin is not None
         with suppress(OSError):  # it died; the listener reports that
@@ -171,7 +170,6 @@ class WorkerProcess:
         return f"the worker process was {how}" + (f" ({said[-1][:200]})" if said else "")
 
     def dismiss(self) -> None:
-        """A job is given up."""
         if self.job is not None:
             self.process.kill()
         self.leave()

@@ -40,7 +40,6 @@ class Reporter:
         self._said = time.monotonic()
 
     def start(self, bases: int, cells: int, steps: float) -> None:
-        """steps: of a cell, on average."""
         self._steps, self._cells = max(1.0, steps), cells
         self._total = (cells + bases * BASE_CELLS) * self._steps
         self._bars.start()

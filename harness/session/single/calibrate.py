@@ -134,7 +134,6 @@ def calibrate(
 
 
 def rescues(solved_by: Mapping[str, Mapping[str, Solved]], answers: int) -> list[Rescue]:
-    """Both ways for each pair."""
     return [
         Rescue(
             level=level,
@@ -195,7 +194,6 @@ def sampled(
 def measured(
     policy: str, level: str, questions: Sequence[Prompt], drawn: Sequence[Sequence[Sample]], verifier: Verifier
 ) -> tuple[Level, Solved]:
-    """Right: finished, and right by the verifier."""
     flat = [(prompt, sample) for prompt, row in zip(questions, drawn, strict=True) for sample in row]
     said = verdicts(verifier, [p.gold for p, _ in flat], [s.text for _, s in flat], [s.finished for _, s in flat])
     solved = np.array([verdict.value == "right" for verdict in said]).reshape(len(drawn), -1)

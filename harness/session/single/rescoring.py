@@ -22,8 +22,6 @@ from harness.verification.verifier import Verifier
 
 
 class CellChange(msgspec.Struct, frozen=True):
-    """A verdict that is another now."""
-
     suite: str
     cell: str
     change: Change

@@ -53,7 +53,6 @@ class Claim:
         threading.Thread(target=self._renew, daemon=True).start()
 
     def lost(self) -> bool:
-        """Others took us for dead."""
         return not self.file.exists()
 
     def _renew(self) -> None:

@@ -284,7 +284,6 @@ def _cores(cell: Cell, asks: CellDemand, machine: Inventory) -> tuple[int, float
 
 
 def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device) -> float:
-    """A supervised start is measured before, too."""
     if base.policy.is_micro:
         return BASE_SECONDS
     cell = next(c for c in prepared.every if base.needed_by(c))

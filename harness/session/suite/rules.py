@@ -471,7 +471,6 @@ def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str
 
 
 def _small(policy: Policy) -> bool:
-    """Probably taught the micro task."""
     try:
         return load_shape(policy.model, policy.revision).parameters < SMALL
     except UsageError:
@@ -486,7 +485,6 @@ def shared(cell: Cell) -> frozenset[type[Record]]:
 
 
 def _unfit_defaults(prepared: Prepared, policy: Policy) -> Iterator[str]:
-    """Of micro models, for a full-size one."""
     training = prepared.suite.training
     short = training.task == "micro" and not policy.stage0
     tokens = TOKENS if short else get_task(training.task).max_new_tokens
