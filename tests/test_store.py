@@ -301,6 +301,11 @@ def test_several_suites_are_told_in_a_sentence_each_and_one_with_its_table(
     assert (out.count("and 2 seeds"), "accuracy in %" in out, "harness show SUITE" in err) == (2, False, True)
     show_suite("first", tmp_path, "table")
     assert "accuracy in %" in capsys.readouterr().out
+    show_suite(None, tmp_path, "csv")
+    read = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert dict.fromkeys(row["suite"] for row in read) == {"first": None, "second": None}, "one head"
+    show_suite(None, tmp_path, "markdown")
+    assert re.findall("(?m)^## .*", capsys.readouterr().out) == ["## first", "## second"]
 
 
 def test_groups_of_one_policy_have_lines_with_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,7 +116,12 @@ def show_suite(
                 tuned = None
                 if (tuning := read_tuning(results, one, file)) is not None:
                     tuned = TuningResults(tuning, tuning_rows(snapshot, tuning), transfer_rows(snapshot, tuning))
-                sys.stdout.write(render(one, rows, format_, width, colour, head, tuned, brief=not full))
+                text = render(one, rows, format_, width, colour, head, tuned, brief=not full)
+                if format_ == "markdown" and len(heads) > 1:
+                    text = f"## {one}\n\n{text}\n"
+                elif format_ == "csv" and one != next(iter(heads)):
+                    text = text.partition("\n")[2]  # one head for all
+                sys.stdout.write(text)
                 if rows and not full and format_ == "table":
                     more = "policies, other metrics, how the numbers are made"
                     print(f"harness show {_quoted(one)} --full: {more}", file=sys.stderr)
