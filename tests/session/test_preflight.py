@@ -19,6 +19,7 @@ from harness.allocation import inventory
 from harness.engines.catalogue import MICRO_FAMILIES
 from harness.engines.embedded.families import FAMILIES
 from harness.errors import SuiteError
+from harness.session.suite import rules
 from harness.session.suite.prepare import prepare, prepare_suite
 from harness.session.suite.rules import preflight
 from harness.tuning.derived import foreseen
@@ -357,3 +358,10 @@ def test_a_run_on_a_cpu_that_emulates_bf16_is_remarked(suite, broken, monkeypatc
     (said,) = remarks(suite(broken))
     assert said.startswith(f"{broken}: on this CPU bf16 takes 2.5 to 5 times as long as fp32")
     assert remarks(suite(broken), "engine_options.dtype=fp32") == remarks(suite(broken), run=False) == []
+
+
+@pytest.mark.parametrize(("all_of_them", "own"), [(1, 4), (4, 1)])
+def test_what_is_said_of_a_variant_is_of_its_own_updates(suite, all_of_them, own):
+    file = suite("micro/llama", regime=f"{{regime: hacpo, training: {{updates: {own}}}}}")
+    found = rules.remarks(prepare(file, Path("nowhere"), overrides=[f"training.updates={all_of_them}"]).suite)
+    assert [remark.startswith("hacpo: one update a step") for remark in found] == [True] * (own == 1)

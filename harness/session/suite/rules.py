@@ -111,7 +111,8 @@ def validate(suite: Suite, source: str) -> Suite:
 
 def remarks(suite: Suite) -> list[str]:
     own = backend_of(suite.engine).remark(suite.engine_options, [policy.model for _, policy in _policies(suite)])
-    said = ((v.name, registry.build(v.regime, v.options).remarks(suite.training.updates)) for v in suite.regimes)
+    updates = {v.name: suite.training_of(v).updates for v in suite.regimes}
+    said = ((v.name, registry.build(v.regime, v.options).remarks(updates[v.name])) for v in suite.regimes)
     return [*(f"{name}: {remark}" for name, remarks in said for remark in remarks), *filter(None, [own])]
 
 
