@@ -35,6 +35,7 @@ from harness.cli.arguments import (
 )
 from harness.cli.tables import show_suite
 from harness.clusters import slurm as jobs
+from harness.engines.catalogue import backend_of
 from harness.errors import EngineError, HarnessError, UsageError
 from harness.evaluation import Backend
 from harness.limits import UNUSED, loading
@@ -244,6 +245,9 @@ def submit(
     if not slurm:
         raise UsageError("submit: name a scheduler: --slurm")
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only, online=True)
+    for option, asked_for in (("shards", shards), ("nodes", nodes > 1)):
+        if asked_for and backend_of(prepared.suite.engine).clustered == (option == "shards"):
+            raise UsageError(f"--{option}: has no effect on the {prepared.suite.engine} engine")
     if prepared.suite.tune is not None:
         if only or (shards or 1) > 1:
             raise UsageError("submit: a suite with `tune` cannot run in parts (--only, --shards)")
@@ -285,6 +289,8 @@ def plan(
     json: Json = False,
 ) -> None:
     """Print a suite's memory, layout and time; exit code 1 if it does not fit."""
+    if inventory and address:
+        raise UsageError("--address: works only without --inventory")
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only).looked()
     for remark in rules.preflight(prepared, run=False, elsewhere=inventory is not None):
         print(f"note: {remark}", file=sys.stderr)

@@ -21,6 +21,7 @@ from harness.submission.check import BundleReport, checked, mark_reported, take_
 from harness.submission.rerun import RerunRequest
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
+EVERY = 15.0
 ReExecute = Annotated[
     int, typer.Option("--re-execute", metavar="N", min=0, max=10_000, help="Train this many random cells again here.")
 ]
@@ -95,10 +96,14 @@ def track(
     to: Annotated[str, typer.Option("--to", help=", ".join(TRACKERS))] = "tensorboard",
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the runs are kept.")] = Path("runs"),
     live: Annotated[bool, typer.Option("--live", help="Continue until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option("--every", min=0.1, max=3600, help="Seconds between two readings.")] = 15.0,
+    every: Annotated[
+        float, typer.Option("--every", min=0.1, max=3600, help="With --live: seconds between two readings.")
+    ] = EVERY,
     results: Results = RESULTS,
 ) -> None:
     """Follow a suite's journals, while it runs or afterwards; nothing is written twice."""
+    if every != EVERY and not live:
+        raise UsageError("--every: works only with --live")
     name = suite_name(suite)
     manifests(results, name)  # fails before a missing package does
     tracker = open_tracker(to, out)
