@@ -62,6 +62,8 @@ def test_a_pair_on_eight_gpus() -> None:
     text = describe(found)
     for words in ("colocated on 8 GPUs", "ZeRO", "KV cache", "optimiser", "of 80.0 GB per GPU", "GPU-hours"):
         assert words in text
+    host = "1 cell on 8 of 8 GPUs, 8 of 128 cores, {} GB, GPUs included"  # more than the inventory's main memory
+    assert host.format(f"{found.predicted.memory_bytes / 1e9:.1f}") in text
     assert plan("8xH100-80G", PAIR, measured={"kind0": 100.0}).predicted.wall_seconds == 100.0
 
 
