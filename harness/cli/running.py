@@ -391,7 +391,7 @@ def evaluate(
         typer.Option("--chat/--no-chat", help="Through the tokenizer's chat template; default where it has one."),
     ] = None,
     few_shot: Annotated[
-        bool, typer.Option("--few-shot", help="After worked examples, for a base model; default the question alone.")
+        bool, typer.Option("--few-shot", help="After worked examples, for a base model; default without.")
     ] = False,
     backend: Annotated[str, typer.Option("--backend", help="embedded, hf or vllm.")] = "embedded",
     data_dir: DataDir = None,
