@@ -33,7 +33,7 @@ from harness.cli.arguments import (
     print_report,
     print_table,
 )
-from harness.cli.tables import show_suite
+from harness.cli.tables import settings_of, show_suite
 from harness.clusters import slurm as jobs
 from harness.engines.catalogue import backend_of
 from harness.errors import EngineError, HarnessError, UsageError
@@ -179,9 +179,9 @@ def _end(outcome: RunSummary | None, prepared: Prepared, results: Path, json: bo
             head = "\nHealth, over the last quarter of the steps (`harness doctor` says it per cell):"
             print("\n".join([head, *map(fold, lines)]), file=sys.stderr)
         if not json:
-            here = at(results)
+            here, shown = at(results), f"{suite}{settings_of(prepared)}{at(results)}"
             print(
-                f"\nNext: `harness show {suite}{here} --format markdown`, `harness status {suite}{here}`, "
+                f"\nNext: `harness show {shown} --format markdown`, `harness status {shown}`, "
                 f"`harness leaderboard{here}`, or a suite of your own (docs/suites.md).",
                 file=sys.stderr,
             )

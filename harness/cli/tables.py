@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from harness import published
-from harness.cli.arguments import fold, is_file, print_report, print_table, suite_name
+from harness.cli.arguments import at, fold, is_file, print_report, print_table, suite_name
 from harness.errors import StoreError, UsageError
 from harness.published import Publication, PublishedRow
 from harness.session.cell.log import log_of
@@ -86,7 +86,7 @@ def show_suite(
         known, name = _known(suite, snapshot, results)
         names = [name] if name else own(known)
         beside = "" if paper is None else against(paper, snapshot, names)  # raises before anything is printed
-        _say_reference(suite, names, known)
+        _say_reference(suite, names, known, results)
         if format_ == "json" and len(names) > 1:
             raise UsageError(f"--format json shows one suite; name one of {', '.join(names)}")
         for one in list(names) if paper is None and file is None else ():
@@ -103,7 +103,7 @@ def show_suite(
             heads[one] = msgspec.structs.replace(head, missing=lacks)
         if len(names) > 1 and format_ == "table":
             sys.stdout.write(overview(heads, width, colour))
-            print("harness show SUITE: its table", file=sys.stderr)
+            print(f"harness show SUITE{at(results)}: its table", file=sys.stderr)
         else:
             for one, head in heads.items():
                 rows = show_rows(snapshot, one, margin)
@@ -124,7 +124,10 @@ def show_suite(
                 sys.stdout.write(text)
                 if rows and not full and format_ == "table":
                     more = "policies, other metrics, how the numbers are made"
-                    print(f"harness show {_quoted(one)} --full: {more}", file=sys.stderr)
+                    print(
+                        f"harness show {_quoted(one)}{settings_of(prepared)} --full{at(results)}: {more}",
+                        file=sys.stderr,
+                    )
         for one in heads:
             _say_damage(snapshot, one)
 
@@ -149,7 +152,7 @@ def _say_runs(one: str, names: list[str], snapshot: Snapshot, results: Path, sui
         if altered and i == 0:
             print(f"{one}: not run as written yet; shown is the run with {settings}", file=sys.stderr)
         elif altered:
-            print(f"{one}: not in this table: harness show {one} {settings}", file=sys.stderr)
+            print(f"{one}: not in this table: harness show {one} {settings}{at(results)}", file=sys.stderr)
 
 
 def _quoted(word: str) -> str:
@@ -162,7 +165,7 @@ def _say_damage(snapshot: Snapshot, suite: str) -> None:
         print(f"harness: {visible(str(damage))}", file=sys.stderr)
 
 
-def _say_reference(suite: str | None, names: list[str], known: list[str]) -> None:
+def _say_reference(suite: str | None, names: list[str], known: list[str], results: Path) -> None:
     shown = [one.removesuffix(MARK) for one in names if one.endswith(MARK)]
     others = [one for one in known if one not in names and one.endswith(MARK)]
     beside = [one for one in others if suite is None or one == f"{names[0]}{MARK}"]
@@ -172,7 +175,7 @@ def _say_reference(suite: str | None, names: list[str], known: list[str]) -> Non
     elif shown and not str(suite).endswith(MARK):
         print(f"reference results; your own: harness run {shown[0]}", file=sys.stderr)
     elif beside:
-        print(f"reference results beside these: harness show {' | '.join(beside)}", file=sys.stderr)
+        print(f"reference results beside these: harness show {' | '.join(beside)}{at(results)}", file=sys.stderr)
 
 
 def _missing(
@@ -263,6 +266,11 @@ def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours
     return found
 
 
+def settings_of(prepared: Prepared | None) -> str:
+    """An altered run's settings, for a command that is printed."""
+    return "".join(f" --set {shlex.quote(setting)}" for setting in (prepared.altered if prepared else ()))
+
+
 def altered_run(suite: str, results: Path, overrides: list[str]) -> Prepared:
     """With these settings. Raises UsageError, SuiteError."""
     stored = not is_file(suite) and suite_files(results / suite)
@@ -322,7 +330,7 @@ def print_findings(run: str, results: Path, json: bool) -> int:
         raise UsageError(f"{results}: no results of a suite {suite!r}, and no cell's folder {run!r}")
     ingest(results)
     with Snapshot(results) as snapshot:
-        found = diagnose(snapshot, suite, key)
+        found = diagnose(snapshot, suite, key, at(results))
     lines = [] if found else [f"{suite}{f'/{key}' if key else ''}: nothing is wrong that its records would show"]
     for cell in dict.fromkeys(f.cell for f in found):
         own = [
@@ -349,7 +357,8 @@ def cell_folder(cell: str, suite: str | None, results: Path) -> Path:
     labelled = [folder for folder, manifest in readable(folders) if label_of(manifest) == cell]
     suites = sorted({folder.parent.name for folder in (*named, *labelled)})
     if len(suites) > 1:
-        raise UsageError(f"{cell}: in several suites, name one of {', '.join(suites)}: harness logs {cell} SUITE")
+        words = f"name one of {', '.join(suites)}: harness logs {cell} SUITE{at(results)}"
+        raise UsageError(f"{cell}: in several suites, {words}")
     if not suites:
         where = "" if suite is None else f" in {suite}"
         raise UsageError(f"{results}: no cell {cell!r}{where} (`harness status` names them)")

@@ -47,7 +47,8 @@ class Damage(msgspec.Struct, frozen=True):
         return f"{self.problem}; {self.remedy}"
 
 
-def diagnose(snapshot: Snapshot, suite: str, key: str | None = None) -> list[Finding]:
+def diagnose(snapshot: Snapshot, suite: str, key: str | None = None, at: str = "") -> list[Finding]:
+    """at: `--results` of the commands that are advised."""
     cells = snapshot.query(
         f"SELECT cell AS key, {LABEL} AS cell, state, fault, reason FROM cells WHERE {_MINE} ORDER BY 2",
         [suite, key],
@@ -67,7 +68,7 @@ def diagnose(snapshot: Snapshot, suite: str, key: str | None = None) -> list[Fin
         told += [(row["policy"], Trouble(row["trouble"]), row["words"]) for row in exchanges.get(name, ())]
         if cell["state"] == "failed" and name not in unread:
             words = f"{cell['fault'] or 'failed'}: {cell['reason']}"
-            cure = CURES.get(cell["fault"], f"its log says more: harness logs {name}")
+            cure = CURES.get(cell["fault"], f"its log says more: harness logs {name}{at}")
             found.append(Finding(cell["cell"], name, "", Trouble.MISSING, words, cure))
         found += [
             Finding(cell["cell"], name, policy, trouble, words, ADVICE[trouble]) for policy, trouble, words in told

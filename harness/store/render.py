@@ -287,7 +287,7 @@ def _tuned(page: _Page, found: TuningResults) -> None:
             f"points promised, {POINTS.text(kept)} kept, {POINTS.text(promised - kept)} of luck."
         )
     page.say(
-        _TUNED_NOTE + ("" if tuning.suite.endswith(MARK) else f"; trials are cells: harness show {tuning.trials_in}")
+        _TUNED_NOTE + ("" if tuning.suite.endswith(MARK) else f"; trials are cells of the suite {tuning.trials_in}")
     )
     if found.transfer:
         page.say("")

@@ -202,6 +202,22 @@ def test_an_export_says_what_it_lacks(tmp_path: Path) -> None:
     assert f"{damaged.name}/manifest.json: not a manifest" in problem
 
 
+def test_printed_commands_name_the_results(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    for suite in ("pair", "other"):
+        write_results(results, suite, {"ab": ("a", "b")}, KINDS, exchanges=0)
+    failed = next(m.parent for m in sorted(results.glob("pair/[0-9a-f]*/manifest.json")))
+    write_manifest(failed, msgspec.structs.replace(read_manifest(failed), state="failed", reason="lost"))
+    found = {
+        "show pair": f"harness show 'pair' --full --results {results}: ",
+        "show": f"harness show SUITE --results {results}: ",
+        "doctor pair": f"harness logs {failed.name} --results {results}",
+        "logs ab/sgt/1": f"harness logs ab/sgt/1 SUITE --results {results}",
+    }
+    for words, command in found.items():
+        assert command in " ".join("".join(here(*words.split(), "--results", results)[1:]).split())
+
+
 def test_printed_commands_are_quoted(tmp_path: Path) -> None:
     code, out, _ = here("new-task", "near-sums", "--into", tmp_path / "my tasks")
     assert (code, f"pip install -e '{tmp_path}/my tasks/near-sums'" in out) == (0, True)

@@ -204,6 +204,10 @@ def test_parts_and_alterations_lose_nothing(tmp_path, folders):
     assert read_suite(results / "bop3") == stored
     found, err = shown()
     assert found == whole
-    assert "not in this table: harness show bop3 --set 'baseline=sgt'" in err
+    assert f"not in this table: harness show bop3 --set 'baseline=sgt' --results {results}\n" in err
+    one = f"--set baseline=sgt --results {results}"
+    err = here("run", file, "--results", results, "--set", "baseline=sgt")[2]
+    assert f"`harness show bop3 {one} --format markdown`, `harness status bop3 {one}`" in err
+    assert f"harness show 'bop3' {one.replace(' --results', ' --full --results')}: " in err
     assert shown("--set", "baseline=sgt")[0] == {"independent": (2, "sgt"), "sgt": (2, None)}
     assert shown("--set", "evaluation.limit=2")[0] == {"independent": (1, None), "sgt": (1, "independent")}

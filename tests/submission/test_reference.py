@@ -110,7 +110,7 @@ def test_what_gives_another_table_or_would_be_refused_is_not_kept(
 def test_everything_opens_on_them_where_there_is_nothing_else(clone: Path, tmp_path: Path) -> None:
     code, out, err = harness("show", "labs", "--results", clone)
     assert (code, out.splitlines()[0]) == (0, "labs@reference: reference; published defaults: sgt")
-    more = "harness show 'labs@reference' --full: policies, other metrics, how the numbers are made"
+    more = f"harness show 'labs@reference' --full --results {clone}: policies, other metrics, how the numbers are made"
     assert err == f"reference results; your own: harness run labs\n{more}\n"
     code, everything, err = harness("show", "--results", clone)
     assert (code, everything, "nothing was run here yet (harness run labs)" in err) == (0, out, True)
@@ -127,7 +127,7 @@ def test_own_results_come_first_and_these_are_marked(results: Path, copy: Path, 
     assert harness("doctor", "labs", "--results", copy)[1].startswith("labs@reference")
     shutil.copytree(results / "labs", copy / "labs")
     code, out, err = harness("show", "labs", "--results", copy)
-    beside = "reference results beside these: harness show labs@reference"
+    beside = f"reference results beside these: harness show labs@reference --results {copy}"
     assert (code, "@reference" in out, beside in err) == (0, False, True)
     assert harness("show", "--results", copy)[1] == out
     assert not harness("doctor", "labs", "--results", copy)[1].startswith("labs@reference")
