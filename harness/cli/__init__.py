@@ -33,6 +33,8 @@ def main() -> None:
         _call()
     except OSError as error:
         _told(error)
+    except KeyboardInterrupt:  # while libraries are imported; later typer ends so
+        sys.exit(130)
 
 
 def _call() -> NoReturn:

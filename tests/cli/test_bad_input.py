@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -125,6 +126,17 @@ def test_it_is_refused_in_one_line_and_nothing_is_written(folder: Path, line: st
 def test_an_address_that_is_one() -> None:
     for ours in ("localhost", "127.0.0.1", "0.0.0.0"):
         check_address(ours)
+
+
+def test_ctrl_c_while_the_program_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pressed() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.cli._call", pressed)
+    said = None
+    with suppress(KeyboardInterrupt):
+        said = here("status")
+    assert said == (130, "", "")
 
 
 EMPTY = dict.fromkeys(("run", "plan"), "no such suite")
