@@ -50,7 +50,7 @@ def new_suite(
 
     if not trial and "COMMANDLINE" in str(context.get_parameter_source("minutes")):
         raise UsageError("--minutes: works only with a trial")
-    file = out or Path("-".join(re.sub(r"[^\w.+-]+", "-", Path(m).name.lower()) for m in models) + ".yaml")
+    file = out or Path("-".join(re.sub(r"[^\w.+-]+", "-", Path(m).resolve().name.lower()) for m in models) + ".yaml")
     if file.suffix not in {".yaml", ".yml"}:
         raise UsageError(f"--out {file}: a suite's name ends in .yaml")
     if not file.parent.is_dir():

@@ -123,6 +123,12 @@ def test_the_file_prepares_and_the_check_before_a_run_has_nothing_to_remark(
     )
 
 
+def test_a_model_in_the_working_folder_gives_its_name(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(pair[0])
+    said = here("new-suite", "--models", ".", pair[1], "--task", "micro", "--no-trial")[1]
+    assert "  harness plan smol-instruct-base.yaml" in said
+
+
 def test_a_name_that_yaml_would_read_otherwise_is_in_quotes(tmp_path: Path) -> None:
     (tmp_path / "a #b: c").mkdir()
     models = tuple(folder(tmp_path / "a #b: c" / name, LlamaConfig(**SMALL)) for name in ("1000", "null"))
