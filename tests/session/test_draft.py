@@ -105,8 +105,8 @@ def test_the_file_prepares_and_the_check_before_a_run_has_nothing_to_remark(
     file.write_text(draft(pair, "micro", "pair"))
     assert undeclared(pair, file) == [tmp_path]
     (tmp_path / "data").mkdir()
-    (tmp_path / "data/sums.jsonl").write_text('{"question": "1 + 1", "answer": 2}')
-    words = ("--models", *pair, "--task", "../data/sums.jsonl:exact", "--no-trial", "--out", "file.yaml")
+    (tmp_path / "data/😀.jsonl").write_text('{"question": "1 + 1", "answer": 2}')
+    words = ("--models", *pair, "--task", "../data/😀.jsonl:exact", "--no-trial", "--out", "file.yaml")
     assert f"  harness run file.yaml --models {tmp_path} --models {tmp_path}/data\n" in here("new-suite", *words)[1]
     monkeypatch.setenv("HARNESS_MODELS", str(tmp_path))
     assert undeclared(pair, file) == []

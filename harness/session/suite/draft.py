@@ -268,7 +268,8 @@ def _chats(model: str) -> bool:
 def _written(task: str | FileTask) -> str:
     if isinstance(task, str):
         return task
-    return f"{{file: {json.dumps(task.file)}, scorer: {task.scorer}, held_out: {task.held_out}}}"
+    file = yaml.safe_dump(task.file, default_style='"', width=float("inf"), allow_unicode=True).rstrip()
+    return f"{{file: {file}, scorer: {task.scorer}, held_out: {task.held_out}}}"
 
 
 def _as_text(word: str) -> str:
