@@ -96,14 +96,13 @@ def run(
     again = partial(prepare, suite, results, overrides=set_ or (), engine=engine, only=only, shard=part)
     prepared = again(online=True)
     if unknown_commits(prepared.suite) and prepared.looked().left():  # the hub was late; what is fetched tells
-        parts = [prepared]
-        if prepared.suite.tune is not None:
-            trials = foreseen(prepared.suite)[0]
-            parts.append(prepare_suite(trials, prepared.source, results, prepared.altered))
         with watched("checking models, tokenizers and data"):
-            for each in parts:
-                with placed(each.suite):
-                    rules.preflight(each.looked(), run=True)
+            rules.preflight(prepared.looked(), run=True)
+            if prepared.suite.tune is not None:
+                trials = foreseen(prepared.suite)[0]
+                with placed(trials):
+                    found = prepare_suite(trials, prepared.source, results, prepared.altered)
+                    rules.preflight(found.looked(), run=True)
         prepared = again()
 
     def go(prepared: Prepared) -> RunSummary:

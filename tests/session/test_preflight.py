@@ -201,6 +201,7 @@ def test_hub_models_without_a_network(suite, model, tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
     file = suite("some-lab/some-model")
     assert "(not in this machine's cache, and HF_HUB_OFFLINE is set)" in refusal(file)
+    assert f": {file}: groups[0].policies[0].model: " in here("run", file, "--results", tmp_path / "r")[2]
     assert remarks(file, run=False) == [
         "not in this machine's cache: some-lab/some-model; `harness run` fetches and checks them"
     ]
