@@ -123,6 +123,12 @@ def test_it_is_refused_in_one_line_and_nothing_is_written(folder: Path, line: st
     assert (sorted(folder.iterdir()), (folder / "pair.txt").read_text()) == (before, "mine")
 
 
+def test_what_does_not_fit_names_no_suite_that_is_a_file() -> None:
+    """`harness plan` takes shipped suites' names alone."""
+    said = here("run", "quickstart", "--set", "name=mine", "--set", "engine_options.threads=1000")
+    refused(said, "`harness plan SUITE --inventory 8xH100-80G` shows", 1)
+
+
 def test_an_address_that_is_one() -> None:
     for ours in ("localhost", "127.0.0.1", "0.0.0.0"):
         check_address(ours)

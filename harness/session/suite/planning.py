@@ -254,8 +254,8 @@ def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = N
         reason = first_of(plan.shortfall or f"{engine.name} is not installed")
         raise InfeasibleError(
             f"{prepared.suite.name} cannot run here: {reason}. It needs {wants}; this machine has "
-            f"{plan.resources.inventory}. `harness run quickstart` would run here, `harness plan {prepared.suite.name} "
-            "--inventory 8xH100-80G` shows what this suite needs."
+            f"{plan.resources.inventory}. `harness run quickstart` would run here, `harness plan SUITE --inventory "
+            "8xH100-80G` shows what this suite needs."
         )
     return plan
 
