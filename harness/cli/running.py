@@ -92,7 +92,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Run what is missing of a suite, resume what was cut off, and print the table."""
-    part = Shard.parse(shard) if shard else None
+    part = None if shard is None else Shard.parse(shard)
     again = partial(prepare, suite, results, overrides=set_ or (), engine=engine, only=only, shard=part)
     prepared = again(online=True)
     if unknown_commits(prepared.suite) and prepared.looked().left():  # the hub was late; what is fetched tells

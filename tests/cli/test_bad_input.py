@@ -104,6 +104,8 @@ REFUSED = [
     ("bandit quickstart", "a suite, for `harness run`"),
     ("convert results folder", "results: is a directory"),
     ("convert /dev/zero folder", "/dev/zero: not a regular file"),
+    ("run quickstart --shard ''", "--shard '': expected i/n"),
+    ("plan quickstart --inventory ''", "inventory ``: expected for example"),
     ("convert no folder", "no: no such file"),
     ("new-engine A", "'A' cannot name an engine"),
     ("eval ck --tasks nope", "'nope'"),

@@ -152,13 +152,13 @@ def plan_for(
     """On a stated inventory, else on what there is: at `address`, a Ray cluster's. calibration: a hardware record. Raises
     UsageError."""
     engine, options = backend_of(prepared.suite.engine), prepared.suite.engine_options
-    machine = machines.parse(inventory) if inventory else engine.inventory(address)
+    machine = engine.inventory(address) if inventory is None else machines.parse(inventory)
     pending = prepared.left()
     counts = Counter(cell.kind for cell in pending)
     of_kind = {cell.kind: cell for cell in reversed(pending)}
     if not engine.clustered and str(options.get("device") or "cuda").startswith("cpu"):
         machine = machine.without_gpus()
-    measured = {} if inventory else _measured(prepared, engine.clustered)  # of this machine
+    measured = _measured(prepared, engine.clustered) if inventory is None else {}  # of this machine
     stands = LOGICAL if engine.clustered else CORE  # for a GPU, where there is none
     replaced = measured_device(calibration, machine, stands) if calibration else None
     if engine.clustered:
