@@ -46,6 +46,7 @@ from harness.session.suite.planning import check_disk, check_feasible, check_pla
 from harness.session.suite.prepare import Prepared, Shard, prepare, prepare_suite, unknown_commits
 from harness.store.diagnosis import summary
 from harness.store.ingest import ingest
+from harness.store.manifest import suite_files
 from harness.store.read import Snapshot
 from harness.tasks.registry import get_task, named
 from harness.tuning.derived import check_variants, foreseen, placed, runs
@@ -341,7 +342,8 @@ def rehearse(
     settings = [*(set_ or ()), *([f"engine={engine}"] if engine else [])]
     with ExitStack() as stack:
         root = results or Path(stack.enter_context(TemporaryDirectory(prefix="harness-rehearsal-")))
-        if next(root.glob("*/suite.json"), None):
+        places = (place for place in (*root.glob("*"), *root.glob("results/*")) if suite_files(place))
+        if any(not place.name.startswith(way.PREFIX) for place in places):
             raise UsageError(f"--results {root}: has results of real runs; give a rehearsal another folder")
         found, plan = way.rehearse(suite, RESULTS, root, settings, inventory, only)
         if json:

@@ -244,11 +244,12 @@ def test_a_paper_suite_is_rehearsed_offline(tmp_path):
 def test_what_cannot_be_rehearsed_is_refused(raw, tmp_path):
     assert here("rehearse", "quickstart")[0] == 2
     assert here("rehearse", "nosuchsuite")[0] == 2
-    (tmp_path / "real/lab").mkdir(parents=True)
-    (tmp_path / "real/lab/suite.json").write_text("{}")
-    code, _, err = here("rehearse", "one_gpu", "--results", "real")
-    assert code == 2
-    assert "results of real runs" in err
+    for place in ("real/lab/suite.json", "altered/lab/altered-0.json", "beside/results/lab/suite.json"):
+        (tmp_path / place).parent.mkdir(parents=True)
+        (tmp_path / place).write_text("{}")
+        code, _, err = here("rehearse", "one_gpu", "--results", place.partition("/")[0])
+        assert code == 2
+        assert "results of real runs" in err
     (tmp_path / "lab.yaml").write_text(yaml.safe_dump(raw))
     code, _, err = here("rehearse", "lab.yaml", "--only", "nothing/*")
     assert (code, "--only nothing/*: matches none" in err) == (2, True), err
