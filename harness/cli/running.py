@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -296,19 +297,19 @@ def plan(
         print(f"note: {remark}", file=sys.stderr)
     planned = partial(plan_for, inventory=inventory, address=address, calibration=calibration)
     if prepared.suite.tune is not None:
-        _say_tuning(prepared, results, planned)
+        _say_tuning(prepared, planned)
     found = planned(prepared)
     words = f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe(found)}"
     print_report(words, found, json)
     raise typer.Exit(0 if found.feasible else 1)
 
 
-def _say_tuning(prepared: Prepared, results: Path, planned: Callable[[Prepared], Plan]) -> None:
+def _say_tuning(prepared: Prepared, planned: Callable[[Prepared], Plan]) -> None:
     check_variants(prepared.suite, prepared.source)
-    plans = []
+    plans, nothing = [], Path(os.devnull)  # in the place of results
     for suite in foreseen(prepared.suite):
         with placed(suite):
-            plans.append(planned(prepare_suite(suite, prepared.source, results, prepared.altered)))
+            plans.append(planned(prepare_suite(suite, prepared.source, nothing, prepared.altered)))
     wall, cpu = (sum(getattr(p.predicted, of) for p in plans) for of in ("wall_seconds", "cpu_seconds"))
     takes = f"; from nothing to the table at most {duration(wall)}, {duration(cpu)} of CPU" if wall else ""
     print(

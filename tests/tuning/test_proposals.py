@@ -12,7 +12,9 @@ pytest.importorskip("optuna", reason="the tune extra is not installed")
 from running import here
 
 from harness.errors import SuiteError
+from harness.session.cell.manifests import manifest_of, mark
 from harness.session.suite import rules
+from harness.session.suite.prepare import prepare, prepare_suite
 from harness.suite.load import load
 from harness.suite.space import Choice, Range
 from harness.tuning.derived import (
@@ -116,6 +118,17 @@ def test_what_a_variant_trains_otherwise_stays_in_its_trials():
         settings = {**published(suite, variant), "training.learning_rate": rate}
         training = suite.training_of(with_settings(suite, variant, "hacpo.1", settings, 20))
         assert (training.updates, training.kl, training.learning_rate) == (4, 0.01, rate)
+
+
+def test_a_plan_from_nothing_leaves_out_what_is_done(tmp_path):
+    plan = "plan", "tuned_small", "--set", "tune.rungs=[]", "--results", tmp_path
+    before = here(*plan)[2]
+    prepared = prepare("tuned_small", tmp_path, overrides=["tune.rungs=[]"])
+    trials = prepare_suite(foreseen(prepared.suite)[0], prepared.source, tmp_path, prepared.altered)
+    for cell in trials.every:
+        mark(trials.folder / cell.key, manifest_of(cell), "done")
+    assert "from nothing to the table at most" in before
+    assert here(*plan)[2] == before
 
 
 def test_a_value_outside_its_range_widens_it():
