@@ -9,10 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import psutil
-
 from harness.errors import UsageError
-from harness.limits import cores
+from harness.limits import available, cores
 
 NODE_GPUS = 8
 CORES_PER_GPU = 16
@@ -203,8 +201,7 @@ def parse(text: str) -> Inventory:
 def local() -> Inventory:
     """This process's cores, memory available now, and the GPUs that CUDA shows."""
     cards = visible()
-    memory = int(psutil.virtual_memory().available)
-    return Inventory((Node("local", cores(), memory, len(cards), *_weakest(cards)),))
+    return Inventory((Node("local", cores(), available(), len(cards), *_weakest(cards)),))
 
 
 def _weakest(cards: Sequence[Card]) -> tuple[int, str]:

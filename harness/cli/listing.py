@@ -23,7 +23,7 @@ from harness.clusters.nodes import Check, check, examine_nodes
 from harness.engines import catalogue
 from harness.errors import StoreError, UsageError
 from harness.learning import registry
-from harness.limits import UNUSED, cores, loading
+from harness.limits import UNUSED, available, cores, loading
 from harness.scoring.catalogue import listing as scorers
 from harness.store.database import kind_of_mount, store_path
 from harness.store.text import visible as shown
@@ -218,8 +218,8 @@ def examine(results: Path) -> Iterator[Check]:
     """All checks of this machine, in seconds."""
     yield check("python", sys.version_info >= (3, 11), platform.python_version(), "3.11 or newer", needed=True)
     memory = psutil.virtual_memory()
-    found = f"{cores()} cores, {memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
-    yield check("machine", memory.available > 1.5 * GIB, found, "a micro cell needs about 1 GiB", needed=True)
+    found = f"{cores()} cores, {available() / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
+    yield check("machine", available() > 1.5 * GIB, found, "a micro cell needs about 1 GiB", needed=True)
     name = cpu_bf16()
     found = f"{name}: pretrained policies in bf16, fp32 masters" if name else "emulated here"
     yield check("bf16", name, found, f"a CPU without AMX or AVX512-BF16: {EMULATED}")

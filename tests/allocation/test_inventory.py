@@ -90,6 +90,19 @@ def test_the_variable_is_read_as_cuda_reads_it(nvidia_smi, monkeypatch, chosen, 
     assert node.cores >= 1 and 10**8 < node.memory < 10**14  # noqa: PT018
 
 
+def test_a_control_group_s_limits_are_the_machine_s(tmp_path, monkeypatch):
+    job = tmp_path / "job" / "task"
+    job.mkdir(parents=True)
+    (tmp_path / "own").write_text("0::/job/task\n")
+    for file, text in (("cpu.max", "50000 100000"), ("memory.max", "9000"), ("memory.current", "8000")):
+        (job.parent / file).write_text(f"{text}\n")
+        (job / file).write_text("max\n")
+    (job.parent / "memory.stat").write_text("anon 5000\ninactive_file 2000\n")
+    monkeypatch.setattr("harness.limits.GROUPS", tmp_path)
+    monkeypatch.setattr("harness.limits.GROUP", tmp_path / "own")
+    assert (local().nodes[0].cores, local().nodes[0].memory) == (1, 3000)
+
+
 def test_parts_of_a_gpu_are_devices(nvidia_smi, monkeypatch):
     nvidia_smi(2, "NVIDIA A100-SXM4-40GB", 40960, ("3g.20gb", "1c.2g.10gb", "1g.10gb+me"))
     assert visible()[2:4] == [Card("MIG-0a2", "A100", 10 * GB), Card("MIG-1a0", "A100", 20 * GB)]
