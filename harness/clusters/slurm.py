@@ -26,8 +26,8 @@ from harness.session.suite import rules
 from harness.session.suite.prepare import Prepared, blocks
 from harness.suite.load import load
 
-# Before the time limit: SLURM may be a minute early, the rest is for the checkpoint
-SIGNAL_SECONDS = 180
+# Before the time limit: SLURM may be so much early, the rest is for the checkpoint
+SIGNAL_SECONDS, EARLY_SECONDS = 180, 60
 SUBMIT_SECONDS = 60.0
 MOST_SHARDS = 10
 WORDS = ("DIRECTIVES", "FOLDER", "PYTHON", "RUN", "SHARDS", "DOCTOR")
@@ -60,6 +60,18 @@ class SlurmOptions:
         for option, value, form, words in given:
             if not value.isprintable() or not re.fullmatch(form, value, re.ASCII):
                 raise UsageError(f"{option} {value[:80]!r}: expected {words}")
+        if 0 < _seconds(self.time) <= SIGNAL_SECONDS + EARLY_SECONDS:
+            raise UsageError(
+                f"--time {self.time}: the signal to save, {SIGNAL_SECONDS} s before the end, leaves no time"
+            )
+
+
+def _seconds(limit: str) -> int:
+    """0 is none."""
+    days, dash, rest = limit.rpartition("-")
+    parts = [int(part or 0) for part in rest.split(":")]
+    units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
+    return 86400 * int(days or 0) + sum(n * unit for n, unit in zip(parts, units, strict=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,11 +164,14 @@ def test_a_signal_reaches_the_run_and_only_a_job_that_is_to_run_on_is_requeued(t
         {"partition": "a\n#SBATCH --uid=0"},
         {"account": "$(id)"},
         {"time": "soon"},
+        *({"time": limit} for limit in ("4", "3:59", "0:04:00", "0-0:04")),
         {"others": ("qos",)},
         {"others": ("--a\nb",)},
     ],
 )
 def test_wishes_that_are_none(wish):
+    for limit in ("0", "5", "4:01", "1:00:00", "0-1"):
+        SlurmOptions(time=limit)
     with pytest.raises(UsageError):
         SlurmOptions(**wish)
 
