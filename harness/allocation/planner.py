@@ -92,24 +92,26 @@ class Timetable(NamedTuple):
     memory: int = 0
 
 
-def timetable(jobs: Sequence[Request], inventory: Inventory) -> Timetable:
-    """Play jobs of predicted length through a run's scheduler."""
+def timetable(jobs: Sequence[Request], inventory: Inventory, parts: int = 1) -> Timetable:
+    """Play jobs of predicted length through a run's scheduler. parts: of each GPU, which are spread over all."""
     scheduler, ends = Scheduler(inventory), list[tuple[float, str]]()
     total = {"cores": inventory.cores, "gpus": inventory.gpus, "memory": inventory.memory}
     taken = {job.key: {name: sum(getattr(b, name) for b in job.bundles) for name in total} for job in jobs}
     seconds = {job.key: job.seconds for job in jobs}
-    now, together, peak = 0.0, 0, dict.fromkeys(total, 0)
+    now, together, peak, gpu_seconds = 0.0, 0, dict.fromkeys(total, 0), 0.0
     started = scheduler.submit(jobs)
     while started or ends:
         for key in started:
             heapq.heappush(ends, (now + seconds[key], key))
         together = max(together, len(ends))
         peak = {name: max(most, sum(taken[key][name] for _, key in ends)) for name, most in peak.items()}
-        now, ended = heapq.heappop(ends)
+        busy = min(inventory.gpus // parts, sum(taken[key]["gpus"] for _, key in ends))
+        before, (now, ended) = now, heapq.heappop(ends)
+        gpu_seconds += busy * (now - before)
         started = scheduler.end(ended)
     work = {name: sum(seconds[key] * own[name] for key, own in taken.items()) for name in total}
     bound = max([*seconds.values(), *(work[name] / total[name] for name in total if total[name])], default=0.0)
-    return Timetable(now, bound, work["cores"], work["gpus"], together, **peak)
+    return Timetable(now, bound, work["cores"], gpu_seconds, together, **peak)
 
 
 # The plan -------------------------------------------------------------------------------------------------------------
@@ -207,7 +209,7 @@ def plan_workers(
     without = _without_bf16(inventory) if half and device else ""
     if words := without or _refused(pending, held) or _refused(first, held):
         return _infeasible(words, cells, sum(kind.cells for kind in pending), inventory)
-    runs = [timetable(_jobs(kinds), held) for kinds in (pending, first)]
+    runs = [timetable(_jobs(kinds), held, parts) for kinds in (pending, first)]
     memory = min((node.gpu_memory for node in inventory.nodes if node.gpus), default=0)
     left = memory - parts * device
     margin = Margin(memory, left, left) if device else None
@@ -289,7 +291,7 @@ def _feasible(
     most = max(run.together for run in runs)
     predicted = Predicted(
         cpu_seconds=sum(run.core_seconds for run in runs),
-        gpu_seconds=sum(run.gpu_seconds for run in runs) / parts,
+        gpu_seconds=sum(run.gpu_seconds for run in runs),
         wall_seconds=sum(run.seconds for run in runs),
         memory_bytes=max(run.memory for run in runs) + device_bytes * most,
         wall_bound=sum(run.bound for run in runs),
