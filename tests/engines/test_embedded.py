@@ -178,6 +178,24 @@ def test_refusals_are_one_clear_line(folder, prompts, tmp_path, monkeypatch):
         EmbeddedEngine("a", folder, chat=True)
 
 
+@pytest.mark.parametrize("folder", ["gpt2"], indirect=True)
+def test_learnt_positions_are_all_of_use_and_their_end_is_one_clear_line(folder, prompts):
+    """It was an IndexError, also for the padding behind a short answer."""
+    engine = EmbeddedEngine("a", folder, device="cpu")
+    long = Prompt("long", "Q: 2+3\nA: " * 28, "5")
+    room = 257 - len(engine.tokenizer.encode(long.text))
+    assert 1 < room < 60
+    fits, longer = np.full(room, 5, np.int32), np.full(room + 1, 5, np.int32)
+    scores = engine.score([long, prompts[0]], [fits, longer])
+    assert np.allclose(scores[0], engine.score([long], [fits])[0], atol=1e-5)
+    for asked in (
+        lambda: engine.score([long], [longer]),
+        lambda: engine.sample([long], np.arange(40, dtype=np.uint64)[None], Sampling(1.0, 300)),
+    ):
+        with pytest.raises(EngineError, match=r"^a: a question and its answer take more than the 256 positions that"):
+            asked()
+
+
 @one_family
 def test_no_regime_clips_its_first_update_whatever_the_sampler_says(folder, prompts):
     check_every_regime(EmbeddedEngine("a", folder, device="cpu"), prompts[:6])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,11 @@ def open_policy(
     if loaded["missing_keys"]:
         raise EngineError(f"{where}: does not open: the weights lack {min(loaded['missing_keys'])}")
     torch.nn.Module.to(model, device).train(False)
+    most = getattr(config, "max_position_embeddings", None) or 0
+    for table in model.modules():
+        learnt = isinstance(table, torch.nn.Embedding) and table is not model.get_input_embeddings()
+        if learnt and 0 <= table.num_embeddings - most <= 2:  # OPT's has two more rows
+            table.register_forward_pre_hook(partial(_within, name, most), with_kwargs=True)
     forbidden = torch.zeros(vocabulary.size, device=device)
     forbidden[list(vocabulary.forbidden)] = NEVER
     try:
@@ -102,6 +108,12 @@ def open_policy(
     except EngineError as error:
         raise EngineError(f"{where}: {error}") from None
     return Policy(model, head, vocabulary, torch.tensor(vocabulary.stop, device=device), forbidden)
+
+
+def _within(policy: str, most: int, _: Any, given: tuple[Tensor, ...], named: dict[str, Any]) -> None:
+    """torch itself would end in an IndexError, CUDA altogether."""
+    if int(named.get("position_ids", given[0]).max()) >= most:
+        raise EngineError(f"{policy}: a question and its answer take more than the {most:,} positions that the model has")
 
 
 def check_layers(folder: Path, config: PretrainedConfig) -> None:

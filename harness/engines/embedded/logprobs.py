@@ -82,10 +82,11 @@ def answer_logprobs(
         rows = torch.tensor([place[requests[index].prompt] for index in bucket], device=device)
         hidden, logits = first[rows], None if opened is None else opened[rows]
         if width:
+            last = torch.tensor([[len(requests[index].tokens) - 2] for index in bucket], device=device)
             later = model.base_model(
                 **given,
                 attention_mask=by_layer(after(padding[rows], width), kinds),
-                position_ids=(padding[rows] == 0).sum(1, keepdim=True) + torch.arange(width, device=device),
+                position_ids=(padding[rows] == 0).sum(1, keepdim=True) + torch.arange(width, device=device).minimum(last),
                 past_key_values=Prefix(prefix.layers, rows),
                 use_cache=True,
             ).last_hidden_state

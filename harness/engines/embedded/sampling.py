@@ -147,7 +147,7 @@ def draw(
             order = _closed_up(done)
             rows, token, position, mask, done = rows[order], token[order], position[order], mask[order], done[order]
             cache.keep(order)
-        position = position + 1
+        position = position + ~done[:, None]
         logits = model(
             input_ids=token[:, None],
             attention_mask=by_layer(mask[..., : cache.length + 1], kinds),
