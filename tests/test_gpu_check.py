@@ -82,6 +82,8 @@ def test_a_part_that_crashes_or_is_late_fails_and_the_next_goes_on(tmp_path: Pat
 @pytest.mark.slow
 def test_usage() -> None:
     assert run(Path(), "--only", "frobnicate")[0] == 2
+    code, _, err = run(Path(__file__), "--device", "cpu", "--only", "bases")  # it was a traceback, after all parts
+    assert (code, err.splitlines()[-1][-12:]) == (2, " File exists")
     assert sum(deadline for _, deadline in gpu_check.PARTS.values()) <= 25 * 60
 
 

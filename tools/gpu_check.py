@@ -545,7 +545,6 @@ def check(room: Room, to: Path, names: Sequence[str], patience: float) -> int:
         Card(kind=CORE, name=processor(), memory=psutil.virtual_memory().total),
         measured=measured, parts=tuple(parts), peak_memory=most if first else None,
     )  # fmt: skip
-    to.mkdir(parents=True, exist_ok=True)
     write_atomic(to / "record.json", msgspec.json.format(msgspec.json.encode(record), indent=2))
     write_atomic(to / "page.md", page(record).encode())
     print(f"{to / 'record.json'}, {to / 'page.md'}")
@@ -563,6 +562,10 @@ def main() -> int:
     given = parser.parse_args()
     if given.device == "cuda" and not visible():
         parser.error("--device cuda: nvidia-smi lists no GPU that CUDA_VISIBLE_DEVICES leaves")
+    try:
+        given.to.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--to {given.to}: {error.strerror}")
     on = given.device or ("cuda" if visible() else "cpu")
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
         return check(Room(on, Path(scratch)), given.to, given.only, given.patience)
