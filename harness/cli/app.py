@@ -23,7 +23,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "submit": ("running:submit", "A suite as a SLURM job.", "submit mine.yaml --slurm --time 12:00:00"),
         "status": ("results:status", "How far suites are, and why cells failed.", "status quickstart"),
         "logs": ("results:logs", "The end of a cell's log.", "logs llama-qwen/sgt/11 quickstart"),
-        "eval": ("running:evaluate", "Evaluate a checkpoint through lm-eval.", "eval ./model --tasks gsm8k --limit 100 --seed 1"),
+        "eval": ("running:evaluate", "Evaluate a checkpoint on tasks.", "eval ./model --tasks gsm8k --limit 100 --seed 1"),
         "doctor": ("listing:doctor", "What this machine can do, or what went wrong in a run.", "doctor quickstart"),
     },
     "Look": {

@@ -400,12 +400,12 @@ def evaluate(
     results: Results = RESULTS,
     json: Json = False,
 ) -> None:
-    """Run a checkpoint through lm-eval; samples are stored like any other."""
+    """Have a checkpoint answer tasks; samples are stored like any other."""
     if not checkpoint.is_dir():
         raise UsageError(f"{checkpoint}: no such folder")
     read_config(checkpoint / "config.json")  # before slow imports
     _check_evaluation(checkpoint, names := tasks.split(","), backend, data_dir)
-    with watched("importing torch and lm-eval"):
+    with watched("importing torch"):
         with loading(*UNUSED):
             from harness.session.single.standalone import evaluate_checkpoint
 

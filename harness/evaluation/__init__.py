@@ -1,4 +1,4 @@
-"""lm-eval on checkpoints: every sample stored, one scoring rule."""
+"""Checkpoints on tasks: every sample stored, one scoring rule."""
 
 from typing import Literal
 
