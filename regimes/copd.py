@@ -39,6 +39,7 @@ class CoPD(Regime):
     Options = CoPDOptions
     shares = frozenset({Draft})
     needs = frozenset({Need.SCORES})
+    peer_share = 0.0
 
     def publish(self, groups: Sequence[Group], pieces: Pieces) -> list[Record]:
         """Drafts, in the steps that distil."""

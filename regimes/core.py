@@ -53,6 +53,7 @@ class CoRe(Regime):
 
     Options = CoReOptions
     shares = frozenset({TextRollout})
+    peer_share = 0.0
 
     @property
     def hint_tokens(self) -> int:

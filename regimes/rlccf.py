@@ -23,6 +23,7 @@ class RLCCF(Regime):
     """
 
     shares = frozenset({TextRollout})
+    peer_share = 0.0
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """Own answers alone, with the vote's rewards."""

@@ -12,9 +12,9 @@ import pytest
 
 from harness.errors import PluginError
 from harness.experience.answers import Answer
-from harness.experience.records import Draft, GroupValue, Record, Rollout, Success, TextRollout
+from harness.experience.records import AnswerRecord, Draft, GroupValue, Record, Rollout, Success, TextRollout
 from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_answer
-from harness.learning.conformance import check_regime
+from harness.learning.conformance import check_regime, situations
 from harness.learning.hints import Hint
 from harness.learning.regime import Need, Regime
 from harness.learning.registry import PLUGINS, build, installed, resolved
@@ -51,6 +51,14 @@ def test_what_is_shared_and_needed():
         assert (build(name, {}).shares, build(name, {}).needs) == (shares, NEEDS.get(name, set()))
     assert build("prp", {"ratio": "receiver_old"}).needs == {Need.RECEIVER_OLD}
     assert build("prp", {"ratio": "none"}).needs == set()
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_plans_count_peers_answers_where_these_are_learnt(name):
+    regime = build(name, {})
+    sources = {t.source for s in situations(regime) for t in s.learn(build(name, {})) if t.answers}
+    counted = regime.peer_share * any(issubclass(kind, AnswerRecord) for kind in regime.shares)
+    assert ("peer" in sources) == (counted > 0)
 
 
 def test_published_defaults():
