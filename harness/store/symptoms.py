@@ -55,7 +55,7 @@ ADVICE = {
     Trouble.INVALID: "the verifier's fault, not the policy's: look at `samples.reason`",
     Trouble.UNSENT: "a baseline with another name: look at `sharing.direction` and at what the regime shares",
     Trouble.REFUSED: "look at sharing.max_staleness and the residual limits, and at the tokenizers",
-    Trouble.UNUSED: "the regime's gate, or zero advantages: a baseline at a higher price",
+    Trouble.UNUSED: "the regime's gate, or zero advantages: a baseline at a higher price, unless its votes or rewards count",
 }
 
 
