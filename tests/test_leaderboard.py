@@ -534,6 +534,12 @@ def test_a_cell_is_found_beside_a_damaged_one_and_its_reason_is_text(half: Path)
     app = page(half, "cell", group="two", regime="prp", seed="2")
     assert app.selectbox(key="seed").value == "2"
     assert app.metric[0].help == escaped("![x](https://x.y)")
+    with Snapshot(half) as snapshot:
+        (nameless,) = snapshot.query("SELECT reason FROM current_cells WHERE group_name = ''")["reason"].to_pylist()
+    for slug, words in (("cell", escaped(nameless)), ("answers", "No cell of this group")):
+        app = page(half, slug).selectbox(key="group").select("").run()
+        assert not app.exception
+        assert words in said(app)
 
 
 def test_verdicts_that_are_all_invalid_end_no_page(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from leaderboard.page import Page, choose, downloads, draw_tabs, empty, escaped
 _CELLS = """
 SELECT c.regime, c.seed, c.cell, avg(s.accuracy) AS accuracy, any_value(u.baseline) AS baseline
 FROM current_cells c JOIN scores s USING (suite, cell) LEFT JOIN suites u USING (suite)
-WHERE c.suite = ? AND c.kind = 'cell' AND c.group_name = ? GROUP BY ALL ORDER BY c.seed
+WHERE c.suite = ? AND c.kind = 'cell' AND c.seed IS NOT NULL AND c.group_name = ? GROUP BY ALL ORDER BY c.seed
 """
 _LAST = """
 samples SEMI JOIN (

@@ -17,7 +17,7 @@ from leaderboard.page import Page, choose, downloads, draw_figures, draw_table, 
 
 def draw(store: Store, suite: str) -> None:
     cells = store.frame("SELECT * FROM current_cells WHERE suite = ? AND kind = 'cell' ORDER BY seed", suite)
-    cells["seed"] = cells["seed"].astype("Int64").astype(str)  # whole numbers beside one that is missing
+    cells = cells.assign(seed=cells["seed"].astype("Int64").map(str))  # whole numbers beside one that is missing
     with st.container(horizontal=True, gap="small"):
         group = choose("Group", store.groups(suite), "group", width=220)
         cells = cells[cells["group_name"] == group]
