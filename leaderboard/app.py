@@ -20,7 +20,7 @@ from harness.store.ingest import ingest
 from harness.store.manifest import MARK, read_submission, suite_folder
 from leaderboard import RESULTS_VARIABLE
 from leaderboard.data import Store, open_store
-from leaderboard.page import INK, Page, draw_page, escaped, theme
+from leaderboard.page import INK, Page, draw_page, escaped, fault_told, theme
 from leaderboard.views import PAGES
 
 # Streamlit's captions and chosen values have too little contrast for the accessibility guidelines, and
@@ -81,6 +81,7 @@ def refresher(results: Path) -> Refresher:
 
 
 @st.fragment(run_every=_LOOK_EVERY)
+@fault_told()
 def live_status(store: Store, suite: str | None) -> None:
     refresher(store.results).poke()
     if open_store(store.results).stamp != store.stamp:
@@ -118,8 +119,9 @@ def draw_sidebar(store: Store, suite: str | None, titles: Mapping[str, str], eng
         st.query_params["suite"] = suite  # a link stays where it leads
         if titles[suite]:
             st.caption(escaped(titles[suite]))
-        if (taken := read_submission(suite_folder(store.results, suite))) is not None:
-            st.caption(escaped(taken.describe()))
+        with fault_told():
+            if (taken := read_submission(suite_folder(store.results, suite))) is not None:
+                st.caption(escaped(taken.describe()))
     live_status(store, suite)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
+from harness.errors import HarnessError
 from harness.statistics import MARGIN
 from harness.store.remarks import noted
 from harness.store.text import harmless, visible
@@ -33,6 +35,16 @@ class Page:
     figures: bool = True
 
 
+@contextmanager
+def fault_told() -> Iterator[None]:
+    """In a line, not as a traceback."""
+    try:
+        yield
+    except HarnessError as error:
+        st.error(escaped(str(error), 2000), icon=":material/error:")
+
+
+@fault_told()
 def draw_page(page: Page, store: Store | None, suite: str | None) -> None:
     st.title(page.title)
     if page.lead:
@@ -42,7 +54,7 @@ def draw_page(page: Page, store: Store | None, suite: str | None) -> None:
             lacks = [f"{head}: {'; '.join(lines)}" for head, lines in noted(store.missing(suite)).items()]
             for remark in filter(None, [*lacks, store.processors(suite)]):
                 st.warning(escaped(remark, 4000), icon=":material/error:")
-        st.fragment(page.draw)(store, suite)  # filters redraw this alone
+        st.fragment(fault_told()(page.draw))(store, suite)  # filters redraw this alone
     elif page.needs_results:
         empty("There are no results yet. This trains, evaluates and stores a first suite:", "harness run quickstart")
     else:

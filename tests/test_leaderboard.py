@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 from synthetic_results import REGIMES, write_results, write_rows, write_trials
 
+from harness.errors import StoreError
 from harness.statistics import mean_interval
 from harness.statistics.comparison import EQUIVALENT, INCONCLUSIVE
 from harness.store.ingest import ingest
@@ -499,6 +500,26 @@ def test_head_to_head_opens_with_two_regimes(tmp_path: Path) -> None:
     write_results(tmp_path, SUITE, DUO, [replace(REGIMES[2], effect=-0.4), REGIMES[0]], (1,), steps=1, questions=20)
     ingest(tmp_path)
     assert page(tmp_path, "head-to-head").selectbox(key="a").value == "prp"
+
+
+def test_a_file_that_cannot_be_read_is_named_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They ended with tracebacks. The store may be deleted at any time."""
+    write_results(tmp_path, "s@lab", DUO, REGIMES[:2], (1,), steps=1, questions=2)
+    ingest(tmp_path)
+    for name in ("tuning", "submission"):
+        (tmp_path / "s@lab" / f"{name}.json").write_text("{")
+    assert "not a tuning" in page(tmp_path, "sensitivity", "s@lab").error[0].value
+    opened = [open_store(tmp_path)]
+
+    def gone(_: Path) -> object:
+        if not opened:
+            raise StoreError("no results yet")
+        return opened.pop()
+
+    monkeypatch.setattr("leaderboard.data.open_store", gone)
+    submission, store = app_on(tmp_path, monkeypatch).sidebar.error
+    assert "not a submission" in submission.value
+    assert store.value == "no results yet"
 
 
 @pytest.fixture(scope="module")
