@@ -135,17 +135,22 @@ def write_parquet(snapshot: Snapshot, results: Path, suite: str, out: Path) -> i
     """Write the tables, of cells that count; gives their number. Raises UsageError, StoreError, DiskFullError."""
     if suite not in suites(snapshot):
         raise UsageError(f"no results of a suite {suite!r}")
+    cells = snapshot.query("SELECT * EXCLUDE fingerprint FROM current_cells WHERE suite = ? ORDER BY cell", [suite])
     tables = {
         "show": _table(ShowRow, show_rows(snapshot, suite)),
         "seeds": _table(SeedRow, seed_rows(snapshot, suite)),
-        "cells": snapshot.query("SELECT * FROM current_cells WHERE suite = ? ORDER BY cell", [suite]),
+        "cells": cells,
     }
     tables |= {
         name: snapshot.query(
-            f"SELECT * FROM {name} SEMI JOIN current_cells USING (suite, cell) WHERE suite = ?", [suite]
+            f"SELECT * FROM {name} SEMI JOIN current_cells USING (suite, cell) WHERE suite = ? ORDER BY ALL", [suite]
         )
-        for name in ("scores", "totals", "spent", "steps", "curves", "samples")
+        for name in ("scores", "totals", "spent", "steps", "curves")
     }
+    each = "SELECT * FROM samples WHERE suite = ? AND cell = ?"  # in the journal's order, without a sort of all texts
+    tables["samples"] = pa.concat_tables(
+        snapshot.query(each, [suite, cell]) for cell in ["", *cells["cell"].to_pylist()]
+    )
     for name, table in tables.items():
         replace_atomic(out / f"{name}.parquet", partial(pq.write_table, table, compression="zstd"))
     return len(tables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -29,7 +30,7 @@ from synthetic_results import REGIMES, write_results
 from harness.errors import StoreError, UsageError
 from harness.formats.exports import write_cards, write_every_eval_ever, write_lm_eval, write_parquet
 from harness.store.ingest import ingest
-from harness.store.manifest import read_manifest, write_manifest
+from harness.store.manifest import read_manifest, read_suite, write_manifest
 from harness.store.read import Snapshot
 from harness.store.table import show_rows
 from harness.suite.cells import Identity
@@ -120,6 +121,18 @@ def test_parquet_has_the_rows_of_show(snapshot: Snapshot, tmp_path: Path) -> Non
     assert duckdb.sql(f"SELECT count(*) FROM '{tmp_path}/samples.parquet'").fetchall() == [(stored,)]
     with pytest.raises(UsageError, match="no results of a suite 'nothing'"):
         write_parquet(snapshot, tmp_path, "nothing", tmp_path)
+
+
+def test_parquet_of_equal_results_is_equal_whatever_was_read_first(results: Path, snapshot, tmp_path: Path) -> None:
+    there, aside = shutil.copytree(results, tmp_path / "there"), tmp_path / "aside"
+    (there / SUITE / read_suite(results / SUITE).cells[0]).rename(aside)
+    ingest(there, rebuild=True)
+    aside.rename(there / SUITE / read_suite(results / SUITE).cells[0])
+    ingest(there)
+    write_parquet(snapshot, results, SUITE, tmp_path / "one")
+    with Snapshot(there) as other:
+        write_parquet(other, there, SUITE, tmp_path / "other")
+    assert contents(tmp_path / "one") == contents(tmp_path / "other")
 
 
 def test_the_hub_reads_cards_and_results_on_its_benchmarks(results: Path, snapshot: Snapshot, tmp_path: Path) -> None:
