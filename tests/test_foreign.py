@@ -13,6 +13,7 @@ import pytest
 from running import ingested
 from synthetic_results import REGIMES, write_cell, write_results, write_trials
 
+from harness.cli.tables import show_suite
 from harness.errors import UsageError
 from harness.store.foreign import import_results
 from harness.store.ingest import ingest
@@ -270,7 +271,9 @@ def searched(tmp_path: Path) -> Path:
     return tmp_path / "searched"
 
 
-def test_what_a_tuned_regime_is_compared_with_comes_along(searched: Path, ours: Path) -> None:
+def test_what_a_tuned_regime_is_compared_with_comes_along(
+    searched: Path, ours: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_trials(searched, "synthetic-small")
 
     def shown(results: Path, suite: str) -> list[tuple[object, ...]]:
@@ -284,6 +287,10 @@ def test_what_a_tuned_regime_is_compared_with_comes_along(searched: Path, ours: 
     assert shown(ours, "synthetic-small@b") == shown(searched, "synthetic-small")
     tuned = [regime for regime, *_ in shown(ours, "synthetic-small@b") if regime.endswith(", tuned")]
     assert tuned
+    for results, suite in ((searched, "synthetic-small"), (ours, "synthetic-small@b")):
+        show_suite(suite, results, "table", full=True)
+        told = capsys.readouterr().out
+        assert ("trials are cells" in " ".join(told.split())) == (results == searched), "trials do not come along"
 
 
 def _trial(n: int, **changed: object) -> Callable[[Tuning], Tuning]:
@@ -298,6 +305,7 @@ def _trial(n: int, **changed: object) -> Callable[[Tuning], Tuning]:
 
 
 TUNINGS: dict[str, tuple[Callable[[Tuning], Tuning], str]] = {
+    "nothing": (lambda t: msgspec.structs.replace(t, variants=()), "the baseline is absent"),
     "no baseline": (lambda t: msgspec.structs.replace(t, variants=t.variants[1:]), "the baseline is absent"),
     "another suite's": (lambda t: msgspec.structs.replace(t, baseline="x"), "the baseline is absent"),
     "doubled": (lambda t: msgspec.structs.replace(t, variants=t.variants * 2), "variants: doubled"),

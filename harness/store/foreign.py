@@ -273,7 +273,7 @@ def tuning_fault(tuning: Tuning, variants: Collection[str]) -> str:
     checks = {
         "not text as a suite has it": all(map(_printable, words)),
         "variants: doubled": len(set(places)) == len(places),
-        "variants: the baseline is absent": all((tuning.baseline, on) in places for _, on in places),
+        "variants: the baseline is absent": bool(places) and all((tuning.baseline, on) in places for _, on in places),
         "variants: not of the suite": all({v.variant, v.final} <= {*variants} for v in tuning.variants),
     }
     found = next((problem for problem, kept in checks.items() if not kept), "")

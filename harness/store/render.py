@@ -21,7 +21,6 @@ from rich.text import Text
 
 from harness.errors import UsageError
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
-from harness.store.manifest import MARK
 from harness.store.ranking import MIN_RUNS, Head, Headline
 from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, noted
 from harness.store.sentences import explained, verdict_mark
@@ -286,9 +285,7 @@ def _tuned(page: _Page, found: TuningResults) -> None:
             f"Optimism of choosing the best of {trials} trials, mean of {len(leads)} choices: a lead of {POINTS.text(promised)} "
             f"points promised, {POINTS.text(kept)} kept, {POINTS.text(promised - kept)} of luck."
         )
-    page.say(
-        _TUNED_NOTE + ("" if tuning.suite.endswith(MARK) else f"; trials are cells of the suite {tuning.trials_in}")
-    )
+    page.say(_TUNED_NOTE + ("" if "@" in tuning.suite else f"; trials are cells of the suite {tuning.trials_in}"))
     if found.transfer:
         page.say("")
         page.say("Transfer: settings that different tuning groups chose, used on the same group")
