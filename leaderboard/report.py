@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ from harness.statistics import MARGIN
 from harness.store.remarks import noted
 from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import Statistic, shown
-from harness.store.table import suites
+from harness.store.table import MEAN, suites
 from leaderboard.charts import COLOURS, LEGEND, SIGNS, filled
 from leaderboard.data import Store, open_store
-from leaderboard.frames import BEST, INTERVALS, KEY, opening, overview, panels, readable, telling
+from leaderboard.frames import BEST, INTERVALS, KEY, Choice, opening, overview, panels, readable, telling
 
 _PROVENANCE = """
 SELECT count(*) AS cells, min(started) AS first, max(finished) AS last, list(DISTINCT code_version ORDER BY code_version) AS code,
@@ -56,15 +57,15 @@ def export_report(results: Path, target: Path, only: str | None = None) -> int:
 def _suite(store: Store, suite: str) -> dict[str, Any]:
     table = store.show(suite)
     metrics = []
-    for metric in dict.fromkeys(table["metric"]):
-        choice = opening(table, metric)
+    for choice in (c for metric in dict.fromkeys(table["metric"]) for c in _choices(table, metric)):
         said = store.answer(suite, choice)
         rows = choice.table(table)
         order = list(dict.fromkeys([*(r.regime for r in said.found.ranks), *rows["regime"]]))
         numbers = readable(rows, order, MARGIN)
         metrics.append(
             {
-                "metric": metric, "sentence": sentence(said.found), "lines": said.lines, "doubt": doubt(said.found),
+                "metric": choice.metric + ("" if choice.policy == MEAN else f", {choice.policy}"), "sentence": sentence(said.found),
+                "lines": said.lines, "doubt": doubt(said.found),
                 "forests": panels(choice, table, said, "gain", order, "mean of all panels"),
                 "numbers": _numbers(numbers), "best": list(numbers["best"]),
             }
@@ -74,6 +75,16 @@ def _suite(store: Store, suite: str) -> dict[str, Any]:
         "missing": noted(store.missing(suite)), "processors": store.processors(suite), "states": store.states(suite),
         "metrics": metrics, "provenance": store.snapshot.query(_PROVENANCE, [suite]).to_pylist()[0],
     }  # fmt: skip
+
+
+def _choices(table: pd.DataFrame, metric: str) -> Iterator[Choice]:
+    """The opening one, then groups that it leaves out: those of one policy have no mean."""
+    left, choice = table[table["metric"] == metric], opening(table, metric)
+    while len(left):
+        if len(own := left[left["policy"] == choice.policy]):
+            yield replace(choice, groups=tuple(dict.fromkeys(own["group"])))
+            left = left[~left["group"].isin(own["group"])]
+        choice = replace(choice, policy=next(iter(left["policy"]), ""))
 
 
 def _numbers(rows: pd.DataFrame) -> pd.DataFrame:

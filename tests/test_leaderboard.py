@@ -801,6 +801,17 @@ def test_the_report_is_one_file_without_scripts_that_follows_light_and_dark(
         assert len(colours) == len(drawn.findall("table/tbody/tr")) - 1 > 1
 
 
+def test_the_report_has_groups_of_one_policy_too(tmp_path: Path) -> None:
+    groups = {"duo": DUO["duo"], "one": ("llama",), "other": ("qwen",), "same": ("llama",)}
+    write_results(tmp_path, "s", groups, REGIMES[:3], (1, 2), steps=2, questions=6)
+    ingest(tmp_path)
+    text = reported(tmp_path, tmp_path)
+    parts = re.findall(r"<h3>greedy(.*?)</h3>(.*?)(?=<h3>|<p class=soft>)", text, re.S)
+    assert [heading for heading, _ in parts] == ["", ", llama", ", qwen"]
+    drawn = [set(re.findall("<figcaption>(.*?): micro, greedy", body)) for _, body in parts]
+    assert drawn == [{"duo"}, {"one", "same"}, {"other"}]
+
+
 def test_no_character_of_a_name_ends_the_export(tmp_path: Path) -> None:
     evil = "\x07\u202e\u2028\uffff"
     regime, groups = replace(REGIMES[0], name=f"own{evil}"), {f"pair{evil}": ("llama", "qwen")}
