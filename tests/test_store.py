@@ -35,7 +35,7 @@ from harness.store.manifest import (
     write_manifest,
     write_suite,
 )
-from harness.store.read import Limits, Snapshot
+from harness.store.read import LIMITS, Limits, Snapshot, ask
 from harness.store.render import render
 from harness.store.rows import SCHEMAS, CostRow, Row, SampleRow, StepRow
 from harness.store.table import seed_rows, show_rows
@@ -368,6 +368,12 @@ def test_a_damaged_store_is_built_again_from_the_journals(tmp_path: Path, monkey
 def test_sql_has_a_deadline(results: Path) -> None:
     with Snapshot(results) as snapshot, pytest.raises(UsageError, match="longer than"):
         snapshot.sql("SELECT count(*) FROM range(100000000) a, range(100000000) b", Limits(seconds=0.3))
+
+
+def test_sums_of_integers_are_integers(results: Path) -> None:
+    """In JSON they were text, unlike counts; what JSON's readers round stays text."""
+    found = ask(results, "SELECT sum(x), count(*), sum(x) << 60, 1.50 FROM range(4) t(x)", LIMITS).rows
+    assert found == [[6, 4, str(6 << 60), "1.50"]]
 
 
 def test_duckdb_tells_of_no_leak_where_what_it_made_is_frozen():

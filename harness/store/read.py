@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,8 @@ def _answer(relation: duckdb.DuckDBPyRelation | None, limits: Limits) -> Answer:
 
 def _in_words(value: Any) -> Any:
     """An interval as text: months and days have no fixed length."""
+    if isinstance(value, Decimal) and value.as_tuple().exponent == 0 and abs(value) < 1 << 53:
+        return int(value)  # a sum of integers
     if not isinstance(value, pa.MonthDayNano):
         return value
     units = {"months": value.months, "days": value.days, "seconds": value.nanoseconds / 1e9}
