@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_results import REGIMES, write_results, write_rows, write_trials
+from synthetic_results import REGIMES, write_cell, write_results, write_rows, write_trials
 
 from harness.errors import StoreError
 from harness.statistics import mean_interval
@@ -28,7 +28,7 @@ from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
 from harness.store.reference_results import write_reference
-from harness.store.rows import SampleRow, StepRow
+from harness.store.rows import Row, SampleRow, StepRow
 from harness.store.sentences import verdict_mark
 from harness.store.standing import Board, Standing
 from harness.store.statistic import PERCENT, POINTS
@@ -684,6 +684,33 @@ _RECEIVED = """
 SELECT sum(peer_received) AS received, sum(peer_used) AS used FROM current_cells JOIN totals USING (suite, cell)
 WHERE suite = 'kept' AND group_name = 'duo' AND policy = 'qwen'
 """
+
+
+def test_what_a_page_lacks_is_said_truly(tmp_path: Path) -> None:
+    """One of three policies receives nothing; each regime has finished on another group."""
+    policies = tuple(PolicyEntry(name, f"micro/{name}") for name in "abc")
+    for regime, received in (("independent", 0), ("prp", 10)):
+        rows: list[Row] = []
+        for policy in "abc":
+            sent = 0 if policy == "c" else received
+            rows.append(StepRow(policy=policy, step=1, entropy=0.5, peer_received=sent, peer_used=sent // 2))
+            rows.append(
+                SampleRow(policy=policy, checkpoint_step=1, task="t", metric="greedy", doc_id="1", verdict="right")
+            )
+        write_rows(tmp_path, rows, regime, regime=regime, regime_type=regime, seed=1, policies=policies)
+    for i, regime in enumerate(REGIMES[:4]):
+        write_cell(tmp_path, "apart", f"g{i}", "ab"[: 1 + (i < 3)], regime, 1, 1, 4, 0, ("t",), 0)
+    ingest(tmp_path)
+    app = page(tmp_path, "exchange", "hand")
+    (picture,) = app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart")
+    told = json.loads(picture.proto.spec)["description"]
+    assert [word in told for word in ("50% used", "\nnothing received", "nan")] == [True, True, False]
+    assert "No policy has both" in said(page(tmp_path, "stability", "hand", x="entropy", y="KL to the base policy"))
+    assert page(tmp_path, "curves", "hand").code[0].value == "harness status hand", "its cells have run"
+    assert page(tmp_path, "ranking", "apart").toggle[0].label == "Show all panels", "three, of which two are shown"
+    app = page(tmp_path, "ranking", "apart")
+    app.multiselect(key="group").select("g3").run()
+    assert "choose its policy" in said(app)
 
 
 def test_escaped_and_csv() -> None:

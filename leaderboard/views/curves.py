@@ -10,7 +10,7 @@ from harness.store.statistic import PERCENT
 from leaderboard import charts
 from leaderboard.data import Store
 from leaderboard.frames import SPREAD, over_seeds
-from leaderboard.page import Page, choose, choose_some, downloads, draw_figures, draw_table, empty, number
+from leaderboard.page import Page, choose, choose_some, downloads, draw_figures, draw_table, number, unfinished
 
 AXES = {
     "steps": "step",
@@ -60,10 +60,8 @@ def draw(store: Store, suite: str) -> None:
     if rows["done"].any():
         rows = rows[rows["done"]]  # a mean over seeds of unequal progress would mislead
     if rows.empty:
-        empty(
-            "No learning curve yet: `evaluation.curve_every` in the suite says how often one point is measured.",
-            f"harness run {suite}",
-        )
+        words = "No learning curve yet: `evaluation.curve_every` in the suite says how often one point is measured."
+        unfinished(store, suite, words)
         return
     with st.container(horizontal=True, gap="small"):
         groups = choose_some("Groups", [g for g in store.groups(suite) if g in set(rows["group"])], "group")

@@ -121,7 +121,8 @@ def _network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains: pd.D
         edges.append({"author": author, "receiver": receiver, "used": used, "label": label})
     if sent.empty and len(totals) > 2:
         shares = totals["used"] / totals["received"]
-        nodes["gain"] = [f"{gain}\n{used:.0%} used" for gain, used in zip(nodes["gain"], shares, strict=True)]
+        told = ["nothing received" if math.isnan(used) else f"{used:.0%} used" for used in shares]
+        nodes["gain"] += "\n" + pd.Series(told)
     return charts.network(nodes, pd.DataFrame(edges), f"{regime}: who helps whom")
 
 

@@ -64,7 +64,7 @@ def draw(store: Store, suite: str) -> None:
     rows = choice.table(table)
     said = None if rows.empty else store.answer(suite, choice, margin)
     if said is None:
-        empty("Nothing has finished for this choice.")
+        empty("Nothing has finished for this choice. A group of one policy has no mean: choose its policy.")
         return
     with top:
         _draw_answer(said)
@@ -85,7 +85,7 @@ def draw(store: Store, suite: str) -> None:
 
 def _draw_forests(forests: Sequence[Forest], margin: float) -> None:
     several = len(forests) > _SHOWN
-    every = several and st.toggle(f"Show all {len(forests) - 1} panels", key="all", bind="query-params")
+    every = several and st.toggle("Show all panels", key="all", bind="query-params")
     draw_forests(forests if every else forests[:_SHOWN])
     st.caption(f"Marks: means over seeds. {INTERVALS} {LEGEND} {KEY} {escaped(explained(margin), 2000)}")
 

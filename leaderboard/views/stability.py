@@ -108,9 +108,7 @@ def draw(store: Store, suite: str) -> None:
     order = [r for r in store.regimes(suite) if r in set(cells["regime"])]
     known = cells.dropna(subset=["x", "y"])
     if known.empty:
-        empty(
-            "Neither of these two was measured in this suite. Choose others, or set `training.measure_every` in the suite."
-        )
+        empty("No policy has both of these here. Choose others, or set `training.measure_every` in the suite.")
         return
     means = known.groupby("regime", as_index=False)[["x", "y"]].mean().assign(kind="mean", group="all")
     rows = pd.concat([known.assign(kind="cell"), means])
