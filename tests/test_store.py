@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from running import ingested
 from scipy import stats
-from synthetic_results import REGIMES, write_results, write_rows
+from synthetic_results import REGIMES, write_base, write_results, write_rows
 
 from harness import files
 from harness.cli.tables import show_suite
@@ -294,6 +294,7 @@ def test_several_suites_are_told_in_a_sentence_each_and_one_with_its_table(
 ) -> None:
     for name in ("first", "second", "second-tuning"):
         write_results(tmp_path, name, regimes=REGIMES[:2], seeds=(1, 2), steps=2, questions=6)
+    write_base(tmp_path, "evaluations", "/a/model", "llama", ("micro",), 4, 1)
     ingest(tmp_path)
     show_suite(None, tmp_path, "table")
     out, err = capsys.readouterr()

@@ -10,7 +10,7 @@ import msgspec
 
 from harness.errors import StoreError
 from harness.files import write_atomic
-from harness.store.manifest import MARK, SuiteFile, read_sealed, read_suite, suite_file_name, suite_folder
+from harness.store.manifest import EVALUATIONS, MARK, SuiteFile, read_sealed, read_suite, suite_file_name, suite_folder
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,9 +92,10 @@ def read_tuning(results: Path, suite: str, file: SuiteFile | None = None) -> Tun
 
 
 def without_trials(suites: Sequence[str]) -> list[str]:
-    """Those without the trials or checks of another one."""
+    """Those with a table: not the trials or checks of another one, nor checkpoints' evaluations."""
     stems = {}
     for suite in suites:
         name, mark, lab = suite.partition("@")
         stems[suite] = name.removesuffix("-tuning").removesuffix("-check") + mark + lab
-    return [suite for suite, stem in stems.items() if stem == suite or stem not in suites]
+    found = [suite for suite, stem in stems.items() if stem == suite or stem not in suites]
+    return [suite for suite in found if suite != EVALUATIONS] or found
