@@ -45,11 +45,11 @@ def alignment(size: Size) -> list[Row]:
         finally:
             gc.enable()
 
-    def equal(found: dict[str, Any]) -> None:
-        for own, (left, right) in zip(found["ours"], found["TRL"], strict=True):
+    def equal(results: dict[str, Any]) -> None:
+        for own, (left, right) in zip(results["ours"], results["TRL"], strict=True):
             assert np.diff(own.source).tolist() == [len(group) for group in left]
             assert own.receiver_sizes.tolist() == [len(group) for group in right]
-        assert found["TRL"] == found["TRL, gc off"]
+        assert results["TRL"] == results["TRL, gc off"]
 
     sides = {
         "ours": lambda: [chunks(*both) for both in ends],

@@ -179,13 +179,13 @@ def table(rows: Iterable[Row], smoke: bool) -> str:
 
 def slower(rows: Iterable[Row], cpu: str, folder: Path = HERE / "baselines") -> list[str]:
     """Rows that are worse than in a committed run on the same CPU, in words."""
-    found: list[str] = []
+    lines: list[str] = []
     for file in sorted(folder.glob("*.json")):
         kept = json.loads(file.read_text())
         before = {row["name"]: Row(**row) for row in kept["rows"]} if kept["machine"]["cpu"] == cpu else {}
         worse = [row for row in rows if row.name in before and row.worse(before[row.name])]
-        found += [f"{row.name}: {before[row.name].value:.3g} -> {row.value:.3g} ({file.name})" for row in worse]
-    return found
+        lines += [f"{row.name}: {before[row.name].value:.3g} -> {row.value:.3g} ({file.name})" for row in worse]
+    return lines
 
 
 def main() -> int:
@@ -198,8 +198,8 @@ def main() -> int:
     facts, rows, absent = about(), list[Row](), dict[str, str]()
     for name in asked.only:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        found, why = run_entry(name, size)
-        rows += found
+        made, why = run_entry(name, size)
+        rows += made
         if why:
             absent[name] = why
     print(table(rows, size.smoke))

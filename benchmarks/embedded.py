@@ -171,9 +171,9 @@ class Rival(TrainerCallback):  # type: ignore[misc]
 
         def reward(completions: list[str], completion_ids: list[list[int]], gold: list[str], **_: Any) -> list[float]:
             self.tokens.append(sum(map(len, completion_ids)))
-            found = judge(completions, gold)
-            self.rewards.append(mean(found))
-            return found
+            rewards = judge(completions, gold)
+            self.rewards.append(mean(rewards))
+            return rewards
 
         with tempfile.TemporaryDirectory() as temporary:
             settings = GRPOConfig(

@@ -65,9 +65,9 @@ def suite(place: Path) -> Parser:
             return
         raw = parse_yaml(text, "fuzz")
         if isinstance(raw, dict):
-            found = rules.validate(resolve({"name": "x", **raw}, (), "fuzz"), "fuzz")
-            read_options(EmbeddedOptions, found.engine_options, "fuzz")
-            json.dumps(found.model_dump(mode="json")).encode()
+            validated = rules.validate(resolve({"name": "x", **raw}, (), "fuzz"), "fuzz")
+            read_options(EmbeddedOptions, validated.engine_options, "fuzz")
+            json.dumps(validated.model_dump(mode="json")).encode()
 
     group = b"groups: [{name: g, policies: [{name: a, model: micro/llama}, {name: b, model: m}]}]\n"
     seeds = [
@@ -330,12 +330,12 @@ def apart(name: str, inputs: int, seed: int) -> bool:
         try:
             done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True,
                                   timeout=HANGING + inputs / 100)  # fmt: skip
-            found = json.loads(done.stdout)
+            report = json.loads(done.stdout)
         except (subprocess.TimeoutExpired, ValueError) as error:
             keep(name, last.read_bytes() if last.exists() else b"", f"hung or crashed ({type(error).__name__})")
             return False
-    print(" ".join(f"{key}={value}" for key, value in found.items()), flush=True)
-    return not found["failures"]
+    print(" ".join(f"{key}={value}" for key, value in report.items()), flush=True)
+    return not report["failures"]
 
 
 def main(

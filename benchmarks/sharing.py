@@ -49,7 +49,7 @@ def measure(
 ) -> dict[str, dict[str, float]]:
     """By regime, CPU-seconds of each phase and trained tokens, over all steps but the first. smoke: with untrained
     policies. numerics: portable needs its environment (`portable`)."""
-    found = {}
+    by_regime = {}
     with tempfile.TemporaryDirectory() as name, Verifier(workers=1) as verifier:
         kinds = (
             [f"{{{{name: p{{i}}, model: {random_policy(Path(name), f)}}}}}" for f in ("llama", "qwen")]
@@ -68,19 +68,19 @@ def measure(
             spent = {p: sum(v for row in rows if (v := row[f"{p}_seconds"] or 0.0) == v) for p in PHASES}
             trained = sum(row["trained_tokens"] for row in rows) or 1  # random weights may learn nothing
             rollouts = sum(row["rollouts"] for row in rows) or 1
-            found[cell.variant.name] = {
+            by_regime[cell.variant.name] = {
                 **spent, "step": sum(spent.values()), "trained": float(trained), "rollouts": float(rollouts)
             }  # fmt: skip
-    return found
+    return by_regime
 
 
 def bench(size: Size) -> list[Row]:
     rows = []
     for policies, bar in ((2, 0.05),) if size.smoke else ((2, 0.05), (8, 0.10)):
         steps = 2 if size.smoke else size.rounds + 1
-        found = measure(policies, ["hacpo", "sgt"], steps, size.smoke).values()
-        shares = sorted((one["verify"] + one["exchange"]) / one["step"] for one in found)
-        seconds = max(one["step"] for one in found) / (steps - 1)
+        phases = measure(policies, ["hacpo", "sgt"], steps, size.smoke).values()
+        shares = sorted((one["verify"] + one["exchange"]) / one["step"] for one in phases)
+        seconds = max(one["step"] for one in phases) / (steps - 1)
         name, ends = f"sharing's part of a step, n = {policies}", (shares[-1], shares[0], shares[-1])
         rows.append(Row(name, "the step", *ends, bar, False, shares[-1] * seconds, seconds))
     return rows

@@ -82,21 +82,21 @@ class Violation(Exception):
 
 
 def tables(results: Path) -> Tables:
-    found: Tables = {}
+    by_name: Tables = {}
     with Snapshot(results) as snapshot:
         for table in COMPARED:
             rows, skip = snapshot.query(f"FROM {table}").to_pylist(), UNCOMPARED.get(table, set())
             kept = ([v for k, v in row.items() if k not in skip] for row in rows)
-            found[table] = sorted(tuple(f"{v:.10g}" if isinstance(v, float) else str(v) for v in row) for row in kept)
-    return found
+            by_name[table] = sorted(tuple(f"{v:.10g}" if isinstance(v, float) else str(v) for v in row) for row in kept)
+    return by_name
 
 
 def differences(ours: Tables, reference: Tables) -> str:
     for table, expected in reference.items():
-        found = ours[table]
-        if found != expected:
-            there, lacking = ([r[:6] for r in a if r not in b][:2] for a, b in ((found, expected), (expected, found)))
-            return f"table {table}: {len(found)} rows instead of {len(expected)}; there: {there}; not there: {lacking}"
+        rows = ours[table]
+        if rows != expected:
+            there, lacking = ([r[:6] for r in a if r not in b][:2] for a, b in ((rows, expected), (expected, rows)))
+            return f"table {table}: {len(rows)} rows instead of {len(expected)}; there: {there}; not there: {lacking}"
     return ""
 
 
@@ -143,14 +143,14 @@ class Command:
         self.known: set[psutil.Process] = set()
 
     def workers(self) -> list[psutil.Process]:
-        found = []
+        alive = []
         with suppress(psutil.Error):
             for process in psutil.Process(self.process.pid).children(recursive=True):
                 with suppress(psutil.Error):
                     if WORKER in process.cmdline():
-                        found.append(process)
-        self.known.update(found)
-        return found
+                        alive.append(process)
+        self.known.update(alive)
+        return alive
 
     def going(self) -> bool:
         return self.process.poll() is None
@@ -225,8 +225,8 @@ class Torture:
         self.finish(results)
         for anew in (False, True):
             ingest(results, rebuild=anew)
-            if found := differences(tables(results), self.reference):
-                raise Violation(f"{'built anew: ' if anew else ''}{found}")
+            if difference := differences(tables(results), self.reference):
+                raise Violation(f"{'built anew: ' if anew else ''}{difference}")
         check_costs(results, cpu_of_children() - self.before)
         self.compared += 1
         shutil.rmtree(results)
@@ -345,22 +345,22 @@ class Torture:
                                 env={**os.environ, **ENVIRONMENT}, timeout=RUN_SECONDS)  # fmt: skip
         if reader.returncode != 0:
             raise Violation(f"{where}: the reader ended with {reader.returncode}: {reader.stderr[-1500:]}")
-        found, words = json.loads(reader.stdout)
-        same = found and not differences({k: [tuple(r) for r in v] for k, v in found.items()}, self.reference)
+        read, words = json.loads(reader.stdout)
+        same = read and not differences({k: [tuple(r) for r in v] for k, v in read.items()}, self.reference)
         if not same and not any(victim.name in said for said in words):
             raise Violation(f"{where}: another table, and no word of it: {words}")
 
 
 def examine(results: str) -> None:
     """Print, as JSON, the tables of a store (null if it cannot be read) and what was said."""
-    words, found = [], None
+    words, read = [], None
     try:
         ingest(Path(results))
-        found = tables(Path(results))
-        words += [" ".join(row) for row in found["problems"]]
+        read = tables(Path(results))
+        words += [" ".join(row) for row in read["problems"]]
     except StoreError as error:
         words.append(str(error))
-    print(json.dumps([found, words]))
+    print(json.dumps([read, words]))
 
 
 def main(

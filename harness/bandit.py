@@ -228,7 +228,7 @@ class Delivery:
             for g in groups
         )
         every = {"answers": sent, "successes": tuple(a for a in sent if a.reward > 0), "values": tuple(values)}
-        given = {box: {PROMPT.id: found} for box, found in every.items() if found and box in self._boxes}
+        given = {box: {PROMPT.id: answers} for box, answers in every.items() if answers and box in self._boxes}
         same = tuple((box, tuple(id(a) if box != "values" else a for a in given[box][PROMPT.id])) for box in given)
         scores = tuple(
             PeerScores(name, 0, PROMPT.id, i, logs[[a]], float(logs[a]), 1)
@@ -335,7 +335,7 @@ def facts(bandit: Bandit) -> list[Fact]:
         return float(np.abs(a - b).max())
 
     alone = mean_gradient(run("independent", objective="dr_grpo"))
-    found = [Fact("independent: E[g] = (1 - 1/G) policy gradient", 0.0, far(alone, (1 - 1 / g) * gradient))]
+    proven = [Fact("independent: E[g] = (1 - 1/G) policy gradient", 0.0, far(alone, (1 - 1 / g) * gradient))]
 
     direct = np.zeros(pi.shape[1])  # A as the union's statistics make it
     for probability, draws in bandit.outcomes:
@@ -345,18 +345,18 @@ def facts(bandit: Bandit) -> list[Fact]:
             direct += probability * each / pool.size * (np.eye(pi.shape[1])[a] - pi[0])
     toward = mean_gradient(run("naive"))
     beside = [far(v, (v @ gradient) / (gradient @ gradient) * gradient) for v in (direct, toward)]
-    found += [
+    proven += [
         Fact("naive: E[g] = (1/n) sum_j E_j[A grad log pi_k]", 0.0, far(toward, direct)),
         Fact("naive: distance of E[g] from the policy gradient's direction", *beside),
     ]
 
     for beta in (0.25, 1.0):
         mixed = mean_gradient(run("xgrpo", baseline="mixed", normalise="none", beta=beta))
-        found.append(Fact(f"xgrpo: unbiased with leave-one-out baselines, beta {beta}", 0.0, far(mixed, gradient)))
+        proven.append(Fact(f"xgrpo: unbiased with leave-one-out baselines, beta {beta}", 0.0, far(mixed, gradient)))
 
     outcomes = run("prp", normalise="none", clip_low=1.0, clip_high=1e8)
     distance = far(mean_gradient(outcomes), (1 - 1 / (policies * g)) * gradient)
-    found.append(Fact("prp: E[g] = (1 - 1/|U|) policy gradient, unclipped", 0.0, distance))
+    proven.append(Fact("prp: E[g] = (1 - 1/|U|) policy gradient, unclipped", 0.0, distance))
     if policies == 2:
 
         def squared_weight(o: JointDraw) -> float:
@@ -366,7 +366,7 @@ def facts(bandit: Bandit) -> list[Fact]:
             return float(np.exp(2 * (np.log(pi[0])[answer.tokens[0]] - answer.denominator[0])))
 
         moment = expectation(outcomes, squared_weight)
-        found.append(Fact("prp: second moment of the weight = 1 + chi^2", 1 + bandit.chi_squared(), moment))
+        proven.append(Fact("prp: second moment of the weight = 1 + chi^2", 1 + bandit.chi_squared(), moment))
 
     def shaped(weight: Callable[[float], float]) -> Vector:
         """LUFFY's E[g] with peers' right answers weighed by `weight`."""
@@ -386,7 +386,7 @@ def facts(bandit: Bandit) -> list[Fact]:
     own_part = shaped(lambda p: 0.0)
     proportional = far((large - own_part) * 1e6, shaped(lambda p: p) - own_part)
     apart = far(mean_gradient(run("chord", mu_first=0.0)), mean_gradient(run("independent")))
-    found += [
+    proven += [
         Fact("luffy: E[g] is the gradient of p / (p + gamma) A on peers' right answers", 0.0, slope),
         Fact("luffy, as a weight: gamma -> 0 is the score function", 0.0, far(small, shaped(lambda p: 1.0))),
         Fact("luffy, as a weight: gamma -> infinity is proportional to p", 0.0, proportional),
@@ -398,7 +398,7 @@ def facts(bandit: Bandit) -> list[Fact]:
     fires = expectation(outcomes, lambda o: float(bool(o.terms[1].answers)))
     outside = max((len(o.terms[1].answers) for o in outcomes if any(bandit.rewards[a] for a in o.draws[0])), default=0)
     return [
-        *found,
+        *proven,
         Fact("sgt: fires with (1-p_k)^G (1 - prod_j (1-p_j)^G)", float(predicted), fires),
         Fact("sgt: imitated answers outside the rescue set", 0.0, float(outside)),
         *_hacpo(bandit),

@@ -34,25 +34,25 @@ atexit.register(gc.unfreeze)  # DuckDB tells of every object that is frozen at t
 
 def cores() -> int:
     """That this process may use."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for group in _groups():
         with suppress(OSError, ValueError):  # the other: no limit
             quota, period = map(int, (group / "cpu.max").read_text("ascii").split())
-            found = max(1, min(found, -(-quota // period)))
-    return found
+            allowed = max(1, min(allowed, -(-quota // period)))
+    return allowed
 
 
 def available() -> int:
     """Bytes of memory that this process may still have."""
     import psutil
 
-    found = int(psutil.virtual_memory().available)
+    left = int(psutil.virtual_memory().available)
     for group in _groups():
         with suppress(OSError, ValueError):
             limit, used = (int((group / f"memory.{name}").read_text("ascii")) for name in ("max", "current"))
             stat = dict(line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())
-            found = max(0, min(found, limit - used + int(stat.get("inactive_file", 0))))
-    return found
+            left = max(0, min(left, limit - used + int(stat.get("inactive_file", 0))))
+    return left
 
 
 def _groups() -> list[Path]:

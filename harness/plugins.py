@@ -55,14 +55,14 @@ class PluginRegistry(Generic[T]):
 
     def results_version(self, name: str) -> tuple[str, str]:
         """Name and version in keys: ours, a plugin's own, or its syntax digest. Raises PluginError."""
-        found = self.load(name)
-        spec = importlib.util.find_spec(found.__module__)
+        plugin = self.load(name)
+        spec = importlib.util.find_spec(plugin.__module__)
         file = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
         own = owner(file) if file is not None and file.is_relative_to(ROOT) else None
         if own in recorded():
             return str(own), str(recorded()[str(own)].version)
         called = f"{self.noun} {name}"
-        if (version := getattr(found, "results_version", None)) is not None:
+        if (version := getattr(plugin, "results_version", None)) is not None:
             return called, str(version)
         if file is None:
             return called, "unknown"
@@ -111,9 +111,9 @@ def _load(plugins: PluginRegistry[T], name: str) -> type[T]:
     called = f"{plugins.noun} {name!r} ({known[name].value})"
     try:
         with _without_folder(known[name].module.partition(".")[0]):
-            found = known[name].load()
+            plugin = known[name].load()
     except (Exception, SystemExit) as error:  # whatever a plugin's import raises is this plugin's error, not ours
         raise PluginError(f"{called} does not load: {type(error).__name__}: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, plugins.kind)):
+    if not (isinstance(plugin, type) and issubclass(plugin, plugins.kind)):
         raise PluginError(f"{called} is not a subclass of {plugins.kind.__module__}.{plugins.kind.__name__}")
-    return found
+    return plugin

@@ -45,7 +45,7 @@ BESIDE = (
     *(f"harness/scoring/{name}.py" for name in ("catalogue", "conformance")),
     "harness/tasks/conformance.py",
     *(f"harness/session/cell/{name}.py" for name in ("log", "manifests")),
-    *(f"harness/session/{room}" for room in ("driver", "single", "suite")),
+    *(f"harness/session/{part}" for part in ("driver", "single", "suite")),
 )
 """What plans, watches, lists or checks: no number of a cell is made here."""
 
@@ -69,19 +69,19 @@ def recorded() -> dict[str, Recorded]:
 
 
 def parse(text: str) -> dict[str, Recorded]:
-    found: dict[str, Recorded] = {}
+    table: dict[str, Recorded] = {}
     package = ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.fullmatch(r'\["?([\w/]+)"?\]', line):
             package = header[1]
-            found.setdefault(package, Recorded(0, "", number))
+            table.setdefault(package, Recorded(0, "", number))
         elif entry := re.fullmatch(r"version = (\d+)", line):
-            before = found[package]
+            before = table[package]
             if int(entry[1]) > before.version:
-                found[package] = Recorded(int(entry[1]), before.syntax, number)
+                table[package] = Recorded(int(entry[1]), before.syntax, number)
         elif entry := re.fullmatch(r'syntax = "(\w*)"', line):
-            found[package] = found[package]._replace(syntax=entry[1])
-    return found
+            table[package] = table[package]._replace(syntax=entry[1])
+    return table
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
@@ -102,7 +102,7 @@ def owner(file: Path) -> str | None:
     if any(_within(path, place) for place in BESIDE):
         return None
     places = [(place, name) for name, own in PACKAGES.items() for place in own if _within(path, place)]
-    return max(places, key=lambda found: len(found[0]))[1] if places else None
+    return max(places, key=lambda place: len(place[0]))[1] if places else None
 
 
 def _within(path: str, place: str) -> bool:

@@ -104,8 +104,8 @@ def suite_of(titles: Mapping[str, str], known: Collection[str]) -> str:
     """The suite chosen, else that of the address, own or reference results, else the first. known: of every engine."""
     asked, state = st.query_params.get("suite"), st.session_state
     if SUITE not in state and asked:
-        found = next((name for name in (asked, asked + MARK) if name in known), "")
-        state[SUITE if found else UNKNOWN] = found or asked
+        stored = next((name for name in (asked, asked + MARK) if name in known), "")
+        state[SUITE if stored else UNKNOWN] = stored or asked
     if state.get(SUITE) not in titles:
         state[SUITE] = next(iter(titles))
     return str(state[SUITE])

@@ -55,11 +55,11 @@ class Store:
             setattr(self, name, lru_cache(_MOST)(getattr(self, name)))
 
     def frame(self, sql: str, *parameters: Any) -> pd.DataFrame:
-        found = self.snapshot.query(sql, parameters)
-        for i, column in enumerate(found.schema):
+        table = self.snapshot.query(sql, parameters)
+        for i, column in enumerate(table.schema):
             if pa.types.is_decimal(column.type):  # sums of integers
-                found = found.set_column(i, column.name, found.column(i).cast(pa.float64()))
-        return found.to_pandas()
+                table = table.set_column(i, column.name, table.column(i).cast(pa.float64()))
+        return table.to_pandas()
 
     def suites(self) -> pd.DataFrame:
         return self.frame(_SUITES)
@@ -133,10 +133,10 @@ _OPEN: dict[Path, Store] = {}
 
 def open_store(results: Path) -> Store:
     try:
-        found = os.stat(store_path(results))
+        status = os.stat(store_path(results))
     except OSError:
         raise StoreError(f"{results}: no results yet") from None
-    stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+    stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
     if results not in _OPEN or _OPEN[results].stamp != stamp:
         _OPEN[results] = Store(results, stamp)
     return _OPEN[results]

@@ -89,7 +89,7 @@ class Outcome:
     """each: rows of the policies by regime, the largest gain first."""
 
     metric: str
-    found: Ranking
+    ranking: Ranking
     costs: Mapping[str, float]
     each: Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -107,12 +107,12 @@ class Outcome:
         return {**head, "Its seeds": str(first.seeds), **every}
 
     def _compared(self) -> list[Rank]:
-        return sorted((r for r in self.found.ranks if r.gain is not None), key=lambda r: -(r.gain or 0.0))
+        return sorted((r for r in self.ranking.ranks if r.gain is not None), key=lambda r: -(r.gain or 0.0))
 
     def _of(self, r: Rank) -> dict[str, str]:
         cost = self.costs.get(r.regime, float("nan"))
         return {
-            "Is it real?": f"{SIGNS[r.verdict]} {verdict_mark(r.verdict, self.found.margin)}",
+            "Is it real?": f"{SIGNS[r.verdict]} {verdict_mark(r.verdict, self.ranking.margin)}",
             "Whom": self._whom(r.regime),
             "Cost": "–" if cost != cost else f"{cost:.1f}×",
         }
@@ -145,8 +145,10 @@ def overview(
     find: Callable[[str], Outcome | None],
     state: Callable[[str], str],
 ) -> pd.DataFrame:
-    found = {suite: find(suite) for suite in without_trials(suites)}
-    told = {s: {"Most gain, points": "no cell has finished"} if one is None else one.line() for s, one in found.items()}
+    outcomes = {suite: find(suite) for suite in without_trials(suites)}
+    told = {
+        s: {"Most gain, points": "no cell has finished"} if one is None else one.line() for s, one in outcomes.items()
+    }
     return pd.DataFrame([{"Suite": s, **line, "Cells": state(s)} for s, line in told.items()]).fillna("")
 
 
@@ -174,16 +176,16 @@ def panels(
 ) -> list[Forest]:
     """Of each group and benchmark, before them one of their mean, whose title is `mean` if it is over all. measure:
     `gain` (points) or `accuracy` (percent)."""
-    rows, margin = choice.table(table), said.found.margin
+    rows, margin = choice.table(table), said.ranking.margin
     place = {regime: i for i, regime in enumerate(order)}
     parts: dict[str, list[Any]] = defaultdict(list)
     for row in rows.to_dict("records"):
         parts[f"{row['group']}: {row['task']}, {choice.metric}"].append(row)
-    if len(parts) > 1 and said.found.ranks:
+    if len(parts) > 1 and said.ranking.ranks:
         spent = rows.groupby("regime")[["rollouts", "cpu_seconds"]].mean()
-        ranks = show_frame(said.found.ranks, Rank).join(spent, on="regime")
-        if said.found.panels < len(parts):
-            mean = f"Mean of the panels with a verdict ({said.found.panels} of {{}})"
+        ranks = show_frame(said.ranking.ranks, Rank).join(spent, on="regime")
+        if said.ranking.panels < len(parts):
+            mean = f"Mean of the panels with a verdict ({said.ranking.panels} of {{}})"
         parts = {f"{mean.format(len(parts))}, {choice.metric}": ranks.to_dict("records"), **parts}
     return [
         _panel(sorted(part, key=lambda row: place[row["regime"]]), title, measure, margin)
@@ -220,8 +222,8 @@ def over_seeds(rows: pd.DataFrame, by: Sequence[str], x: str, most: float | None
     place = [*by, "regime", "steps"]
     each = rows.groupby([*place, "seed"], as_index=False, sort=False)[sorted({"y", x} - {"steps"})].mean()
     wide = each.pivot_table(index=place, columns="seed", values="y", sort=False)
-    found = mean_interval(wide.to_numpy())
-    points = wide.index.to_frame(index=False).assign(y=found.mean, low=found.low, high=found.high)
+    means = mean_interval(wide.to_numpy())
+    points = wide.index.to_frame(index=False).assign(y=means.mean, low=means.low, high=means.high)
     points["x"] = points["steps"] if x == "steps" else each.groupby(place)[x].mean().reindex(wide.index).to_numpy()
     cut = (None, None) if most is None else (0.0, most)
     ends = {end: points[end].fillna(points["y"]).clip(*cut) for end in ("low", "high")}

@@ -60,12 +60,12 @@ def _suite(store: Store, suite: str) -> dict[str, Any]:
     for choice in (c for metric in dict.fromkeys(table["metric"]) for c in _choices(table, metric)):
         said = store.answer(suite, choice)
         rows = choice.table(table)
-        order = list(dict.fromkeys([*(r.regime for r in said.found.ranks), *rows["regime"]]))
+        order = list(dict.fromkeys([*(r.regime for r in said.ranking.ranks), *rows["regime"]]))
         numbers = readable(rows, order, MARGIN)
         metrics.append(
             {
-                "metric": choice.metric + ("" if choice.policy == MEAN else f", {choice.policy}"), "sentence": sentence(said.found),
-                "lines": said.lines, "doubt": doubt(said.found),
+                "metric": choice.metric + ("" if choice.policy == MEAN else f", {choice.policy}"),
+                "sentence": sentence(said.ranking), "lines": said.lines, "doubt": doubt(said.ranking),
                 "forests": panels(choice, table, said, "gain", order, "mean of all panels"),
                 "numbers": _numbers(numbers), "best": list(numbers["best"]),
             }

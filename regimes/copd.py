@@ -50,12 +50,12 @@ class CoPD(Regime):
             return [own_term(own, grpo_advantages, GRPO)]
         answers = []
         for group in own:
-            found: dict[int, list[PeerScores]] = {}
+            by_answer: dict[int, list[PeerScores]] = {}
             for scores in inbox.scores.get(group.prompt.id, ()):
-                found.setdefault(scores.index, []).append(scores)
-            chosen = replace(group, answers=tuple(group.answers[i] for i in found))
-            terms = own_answers(chosen, [0.0] * len(found))
-            for term, answer, peers in zip(terms, chosen.answers, found.values(), strict=True):
+                by_answer.setdefault(scores.index, []).append(scores)
+            chosen = replace(group, answers=tuple(group.answers[i] for i in by_answer))
+            terms = own_answers(chosen, [0.0] * len(by_answer))
+            for term, answer, peers in zip(terms, chosen.answers, by_answer.values(), strict=True):
                 theirs = np.mean([s.aligned for s in peers], axis=0, dtype=np.float64)
                 answers.append(replace(term, advantage=self.options.beta * (theirs - answer.logprobs)))
         return [Term("distil", "own", GRPO, tuple(answers))]

@@ -62,15 +62,15 @@ class CoRe(Regime):
 
     def hints(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Hint]:
         """For questions drawn of those that only peers solved."""
-        found, chance = [], Fraction(self.options.probability).limit_denominator(DRAWS)
+        given, chance = [], Fraction(self.options.probability).limit_denominator(DRAWS)
         for group in own:
             right = [p for p in inbox.valid(group.prompt.id) if p.reward > 0]
             if not group.valid or group.rewards.any() or not right:
                 continue
             if int(context.rng.integers(chance.denominator)) < chance.numerator:
                 best = min(right, key=lambda p: p.tokens.size)
-                found.append(Hint(group.prompt.id, best, self.options.template))
-        return found
+                given.append(Hint(group.prompt.id, best, self.options.template))
+        return given
 
     def remarks(self, updates: int) -> Sequence[str]:
         return ("the second round counts as rollouts: put the baseline at `budget: 2x` beside it",)

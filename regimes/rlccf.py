@@ -42,10 +42,10 @@ def voted(own: Sequence[Answer], peers: Sequence[Sequence[PeerAnswer]]) -> Rewar
 
     def kind(said: str) -> int:
         """Which of the different answers, -1 for none."""
-        found = next((i for i, other in enumerate(kinds) if same_answer(other, said)), len(kinds))
-        if said and found == len(kinds):
+        index = next((i for i, other in enumerate(kinds) if same_answer(other, said)), len(kinds))
+        if said and index == len(kinds):
             kinds.append(said)
-        return found if said else -1
+        return index if said else -1
 
     everyone: list[Sequence[Answer | PeerAnswer]] = [own, *peers]
     ballots = [[kind(answer.verdict.extracted) for answer in answers] for answers in everyone]

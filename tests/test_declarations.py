@@ -37,7 +37,7 @@ from harness.store.statistic import PERCENT, TableRow, number, statistic
 @statistic("Standard error", PERCENT, head="error", better="lower")
 def standard_error(row: TableRow) -> float | None:
     """Of the mean accuracy over seeds."""
-    return number(row.found.own.error[row.place])
+    return number(row.comparison.own.error[row.place])
 
 def show(form):
     import contextlib, io

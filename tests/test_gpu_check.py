@@ -13,7 +13,7 @@ from pathlib import Path
 import gpu_check
 import msgspec
 import pytest
-from gpu_check import Room
+from gpu_check import Workspace
 from running import harness
 
 from harness.allocation import embedded
@@ -26,8 +26,8 @@ WITH_OPENRLHF = importlib.util.find_spec("openrlhf") is not None
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Room:
-    return Room("cpu", tmp_path)
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace("cpu", tmp_path)
 
 
 def run(to: Path, *options: object, **environment: str) -> tuple[int, str, str]:
@@ -75,7 +75,7 @@ def test_a_part_that_crashes_or_is_late_fails_and_the_next_goes_on(tmp_path: Pat
     assert "half of a library" in out
     assert "environment" in out.splitlines()[2]
     assert "half of a library" in (tmp_path / "lora.log").read_text()
-    part, measured, _ = gpu_check.run_part("speed", Room("cpu", tmp_path / "late"), patience=0.001)
+    part, measured, _ = gpu_check.run_part("speed", Workspace("cpu", tmp_path / "late"), patience=0.001)
     assert (part.state, part.words, measured) == ("failed", "not done within 0.24 s", Measured())
 
 
@@ -88,9 +88,9 @@ def test_usage() -> None:
 
 
 @pytest.mark.slow
-def test_parity_is_checked(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parity_is_checked(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_check, "CHECKS", ())
-    found = gpu_check.engine(replace(room, folder=room.folder / "right"))
+    found = gpu_check.engine(replace(workspace, folder=workspace.folder / "right"))
     assert not found.faults
     assert found.figures["fp32 from the CPU, worst nats per token"] == 0.0
     assert 0 < found.figures["bf16 from fp32, mean nats per token"] < 0.05
@@ -100,29 +100,29 @@ def test_parity_is_checked(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
             return [scores - 2e-4 * (self.name == "fp32") for scores in super().score(*arguments)]
 
     monkeypatch.setattr(gpu_check, "EmbeddedEngine", Off)
-    found = gpu_check.engine(replace(room, folder=room.folder / "wrong"))
+    found = gpu_check.engine(replace(workspace, folder=workspace.folder / "wrong"))
     assert [fault.partition(":")[0] for fault in found.faults] == ["fp32 from the CPU, worst nats per token"]
 
 
 @pytest.mark.slow
-def test_a_failed_check_of_the_protocol_is_named(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_check_of_the_protocol_is_named(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def it_is_never_so(case):  # type: ignore[no-untyped-def]
         raise AssertionError("no")
 
     monkeypatch.setattr(gpu_check, "CHECKS", (it_is_never_so,))
-    assert gpu_check.engine(room).faults == ["it_is_never_so: no"]
+    assert gpu_check.engine(workspace).faults == ["it_is_never_so: no"]
 
 
 @pytest.mark.slow
-def test_lora(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lora(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("peft", reason="extra `lora`")
     monkeypatch.setattr(gpu_check, "CHECKS", ())
     lora = gpu_check.PARTS["lora"][0]
-    found = lora(room)
+    found = lora(workspace)
     assert not found.faults
     assert found.figures["the same after an update"] == 0.0
     monkeypatch.setattr(gpu_check, "version", lambda *names: "")
-    assert lora(room).lacks.startswith("needs peft")
+    assert lora(workspace).lacks.startswith("needs peft")
 
 
 @pytest.mark.parametrize("kind", ["H100", "CORE"])
@@ -134,7 +134,7 @@ def test_rates_are_those_that_would_give_the_measured_seconds(kind: str) -> None
     assert found == {name: pytest.approx(getattr(on, name), rel=1e-6) for name in ("layer", "train", "score", "read")}
 
 
-def test_rates_are_of_the_tokens_that_there_were(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_are_of_the_tokens_that_there_were(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts as long as the plan's, and answers that end early."""
     prompts, means, rates = set[int](), [], gpu_check.rates
 
@@ -148,7 +148,7 @@ def test_rates_are_of_the_tokens_that_there_were(room: Room, monkeypatch: pytest
     monkeypatch.setattr(gpu_check, "states", lambda *_: {})
     monkeypatch.setattr(gpu_check, "peak", lambda *_: 0)
     monkeypatch.setattr(gpu_check, "rates", lambda cell, *rest: means.append(cell.workload.mean) or rates(cell, *rest))
-    sampled = gpu_check.speed(room).figures["generate, tokens/s"]
+    sampled = gpu_check.speed(workspace).figures["generate, tokens/s"]
     answers = gpu_check.PROMPTS * gpu_check.ROLLOUTS
     assert prompts == {gpu_check.PROMPT}
     assert means == [pytest.approx(sampled / answers / 64)]
@@ -157,29 +157,29 @@ def test_rates_are_of_the_tokens_that_there_were(room: Room, monkeypatch: pytest
 
 def test_the_model_fits_the_memory_that_is_there() -> None:
     on = device("RTX4090")
-    names = {room: gpu_check.largest(True, on, 192, room * 10**9)[0] for room in (20, 12)}
+    names = {size: gpu_check.largest(True, on, 192, size * 10**9)[0] for size in (20, 12)}
     assert names == {20: "Qwen3-0.6B", 12: "SmolLM2-360M-Instruct"}
     with pytest.raises(gpu_check.HarnessError, match="no model's step fits"):
         gpu_check.largest(True, on, 192, 10**9)
 
 
 def test_an_old_driver_and_a_card_without_bf16_are_said(
-    room: Room, nvidia_smi, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, nvidia_smi, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # type: ignore[no-untyped-def]
     """Of the branch for a GPU: what nvidia-smi is asked. torch's own questions need one."""
     nvidia_smi(1, "Tesla V100-SXM2-32GB", 32768)
-    found = gpu_check.environment(replace(room, device="cuda"))
+    found = gpu_check.environment(replace(workspace, device="cuda"))
     assert "compute capability Tesla V100-SXM2-32GB, 32768, Disabled: no bf16" in found.faults
     assert "driver Tesla V100-SXM2-32GB, 32768, Disabled: 580 or newer is needed" in found.faults
 
 
 @pytest.mark.slow
-def test_a_killed_cell_and_the_phases_of_a_cell(room: Room) -> None:
-    found = gpu_check.resumed(replace(room, folder=room.folder))
+def test_a_killed_cell_and_the_phases_of_a_cell(workspace: Workspace) -> None:
+    found = gpu_check.resumed(replace(workspace, folder=workspace.folder))
     assert not found.faults
     assert found.figures["table samples"].endswith("the same")  # type: ignore[union-attr]
     sets = ["engine_options.device=cpu", "training.steps=2", "evaluation.limit=8", "evaluation.k=1"]
-    found = gpu_check.one_cell("smoke", "llama-qwen/independent/1", sets, room)
+    found = gpu_check.one_cell("smoke", "llama-qwen/independent/1", sets, workspace)
     assert found.words == "llama-qwen/independent/1: 4 updates"
     assert found.figures["whole cell, s, measured"] > 0 < found.figures["whole cell, s, planned"]  # type: ignore[operator]
 
@@ -187,8 +187,8 @@ def test_a_killed_cell_and_the_phases_of_a_cell(room: Room) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not WITH_OPENRLHF, reason="needs the OpenRLHF engine")
 @pytest.mark.parametrize("overrides", [("dtype=fp32", "sleep=false"), ()], ids=["turns", "sleep"])
-def test_two_policies_of_the_openrlhf_engine(room: Room, overrides: tuple[str, ...]) -> None:
-    found = gpu_check.turns(room, *(f"engine_options.{one}" for one in overrides))
+def test_two_policies_of_the_openrlhf_engine(workspace: Workspace, overrides: tuple[str, ...]) -> None:
+    found = gpu_check.turns(workspace, *(f"engine_options.{one}" for one in overrides))
     assert not found.faults
     assert not found.lacks
     assert found.words.endswith("each followed by a weight sync whose tensors arrived as sent")

@@ -41,7 +41,7 @@ def added(base: str, head: str, folder: Path) -> list[Path]:
             )
     if not 0 < len(changes) <= MOST:
         raise UsageError(f"{len(changes)} bundles; a pull request adds 1 to {MOST}")
-    found = []
+    targets = []
     for _, path in changes:
         mode, kind, name = git("ls-tree", head, path).decode().split()[:3]
         size = int(git("cat-file", "-s", name)) if kind == "blob" else 0
@@ -53,8 +53,8 @@ def added(base: str, head: str, folder: Path) -> list[Path]:
             right = unpack(target, Path(place))[1]
         if right != target.name:
             raise UsageError(f"{path}: its content is that of {right}")
-        found.append(target)
-    return found
+        targets.append(target)
+    return targets
 
 
 def main(base: str, head: str, folder: Path) -> None:

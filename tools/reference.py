@@ -62,7 +62,7 @@ def make(results: Annotated[Path, typer.Argument()], suites: list[str], to: Wher
         manifests = {key: manifest for key, (manifest, _) in cells.items()}
         if dirty := sum(m.provenance.dirty for m in manifests.values()):
             print(f"note: {suite}: {dirty} of {len(cells)} cells by a checkout with changes in it", file=sys.stderr)
-        tables = {key: compact(found, _wordless(manifest)) for key, (manifest, found) in cells.items()}
+        tables = {key: compact(rows, _wordless(manifest)) for key, (manifest, rows) in cells.items()}
         tuning = tuning_path(results, file)
         target = to / ORIGIN / suite
         kept = tuning.read_bytes() if tuning.is_file() else None
@@ -100,21 +100,21 @@ def _same_table(suite: str, file: SuiteFile, results: Path, to: Path) -> None:
 
 def check(results: Path, cells: int, seed: int | None, minutes: float, bases: int = 1) -> int:
     seed = secrets.randbelow(1 << 31) if seed is None else seed
-    found = [
+    stored_cells = [
         (folder, msgspec.structs.replace(manifest, suite=folder.name, origin=""))
         for folder in references(results).values()
         for manifest in read_reference(folder).manifests.values()
         if manifest.kind == "cell"
     ]
-    drawable = [(folder, m) for folder, m in found if _here(m)]
+    drawable = [(folder, m) for folder, m in stored_cells if _here(m)]
     if not drawable:
-        raise UsageError(f"{results / ORIGIN}: no cells that can be trained again here ({len(found)} in all)")
-    if len(drawable) < len(found):
+        raise UsageError(f"{results / ORIGIN}: no cells that can be trained again here ({len(stored_cells)} in all)")
+    if len(drawable) < len(stored_cells):
         print(
-            f"{len(found) - len(drawable)} of {len(found)} cells need models, engines or another kind of CPU",
+            f"{len(stored_cells) - len(drawable)} of {len(stored_cells)} cells need models, engines or another kind of CPU",
             file=sys.stderr,
         )
-    print(f"drawn from {len(drawable)} of {len(found)} cells, whose rows must be the same", file=sys.stderr)
+    print(f"drawn from {len(drawable)} of {len(stored_cells)} cells, whose rows must be the same", file=sys.stderr)
     chosen = Random(seed).sample(drawable, min(cells, len(drawable)))
     wrong = 0
     for folder, manifest in chosen:

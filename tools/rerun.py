@@ -48,9 +48,9 @@ def main(cell: Annotated[Path, typer.Argument(help="A finished cell's folder.")]
         except HarnessError as error:
             print(f"rerun: {error}", file=sys.stderr)
             sys.exit(error.exit_code)
-        found = list(differences(cell, folder))
-    print("\n".join(found) or "the stored rows")
-    sys.exit(bool(found))
+        different = list(differences(cell, folder))
+    print("\n".join(different) or "the stored rows")
+    sys.exit(bool(different))
 
 
 if __name__ == "__main__":

@@ -66,13 +66,15 @@ class Store:
         self.rows: Callable[[str], list[ShowRow]] = cache(lambda suite: show_rows(snapshot, f"{suite}{MARK}"))
 
     def row(self, suite: str, regime: str, metric: str, group: str = "", policy: str = MEAN) -> ShowRow:
-        found = [
+        matching = [
             r for r in self.rows(suite)
             if (r.regime, r.metric, r.policy) == (regime, metric, policy) and group in ("", r.group)
         ]  # fmt: skip
-        if len(found) != 1:
-            raise UsageError(f"{suite} {regime} {metric} {group} {policy}: {len(found)} rows of the reference results")
-        return found[0]
+        if len(matching) != 1:
+            raise UsageError(
+                f"{suite} {regime} {metric} {group} {policy}: {len(matching)} rows of the reference results"
+            )
+        return matching[0]
 
     def query(self, sql: str, suite: str) -> list[dict[str, Any]]:
         return self.snapshot.query(sql, [f"{suite}{MARK}"]).to_pylist()
@@ -142,9 +144,9 @@ def over(store: Store, suite: str, baseline: str, metric: str) -> str:
     names, where = (
         list(dict.fromkeys(each)) for each in zip(*((r.regime, r.group) for r in store.rows(suite)), strict=True)
     )
-    found = finished(store.snapshot, f"{suite}{MARK}")
+    done = finished(store.snapshot, f"{suite}{MARK}")
     scores = {
-        k.group: v for k, v in by_line(found.rows).items() if (k.policy, k.metric) == (whole(found, k.group), metric)
+        k.group: v for k, v in by_line(done.rows).items() if (k.policy, k.metric) == (whole(done, k.group), metric)
     }
     lines = [
         [name, *(_apart(scores[g].get(name, {}), scores[g][baseline]) for g in where)]
@@ -156,8 +158,8 @@ def over(store: Store, suite: str, baseline: str, metric: str) -> str:
 
 def sentence(store: Store, suite: str, metric: str) -> str:
     """What `harness show` opens with."""
-    found = heading(store.snapshot, f"{suite}{MARK}").sentences
-    return next(h.sentence for h in found if (h.policy, h.metric, h.task) == (MEAN, metric, MEAN))
+    sentences = heading(store.snapshot, f"{suite}{MARK}").sentences
+    return next(h.sentence for h in sentences if (h.policy, h.metric, h.task) == (MEAN, metric, MEAN))
 
 
 _ALONE = "SELECT DISTINCT regime FROM current_cells WHERE suite = ? AND regime_type = 'independent'"
@@ -169,10 +171,10 @@ def gains(store: Store, suite: str, metric: str) -> str:
     where, names = (list(dict.fromkeys(key[i] for key in rows)) for i in (0, 1))
     lines = []
     for name in names:
-        found = [rows.get((group, name)) for group in where]
-        costs = [r.cost for r in found if r and r.cost is not None]
+        by_group = [rows.get((group, name)) for group in where]
+        costs = [r.cost for r in by_group if r and r.cost is not None]
         cost = f"{np.mean(costs):.1f}" if costs else "–"
-        lines.append([name, *(_gain(r) if r else "–" for r in found), cost])
+        lines.append([name, *(_gain(r) if r else "–" for r in by_group), cost])
     return _table(["regime", *where, "cost"], lines)
 
 
@@ -208,17 +210,17 @@ def alike(store: Store, suite: str, metric: str) -> str:
 
 
 def optimism(store: Store, suite: str) -> str:
-    found = read_tuning(store.results, f"{suite}{MARK}")
-    if found is None:
+    tuning = read_tuning(store.results, f"{suite}{MARK}")
+    if tuning is None:
         raise UsageError(f"{suite}: no tuning among its reference results")
-    leads = [(r.promised, r.kept) for r in tuning_rows(store.snapshot, found) if r.kept is not None]
+    leads = [(r.promised, r.kept) for r in tuning_rows(store.snapshot, tuning) if r.kept is not None]
     promised, kept = (float(np.mean(each)) for each in zip(*leads, strict=True))
     return f"{POINTS.text(promised)} points promised, {POINTS.text(kept)} kept"
 
 
 def provenance(store: Store) -> str:
     """A line for suites of one commit, processor and day."""
-    found: dict[tuple[str, str, str], tuple[list[str], int, float]] = {}
+    by_place: dict[tuple[str, str, str], tuple[list[str], int, float]] = {}
     for suite in store.suites:
         rows = store.query(
             "SELECT kind, commit_hash, dirty, machine, substr(finished, 1, 10) AS day FROM cells WHERE suite = ?", suite
@@ -227,9 +229,9 @@ def provenance(store: Store) -> str:
         commits = {(r["commit_hash"][:12] or "unknown") + ("+" if r["dirty"] else "") for r in rows}
         processors = {_model(json.loads(r["machine"]).get("processor", "unknown")) for r in rows}
         place = "; ".join(sorted(commits)), "; ".join(sorted(processors)), max(r["day"] for r in rows)
-        suites, cells, spent = found.get(place, ([], 0, 0.0))
-        found[place] = [*suites, suite], cells + sum(r["kind"] == "cell" for r in rows), spent + hours
-    lines = [[", ".join(suites), str(n), f"{hours:.1f}", *place] for place, (suites, n, hours) in found.items()]
+        suites, cells, spent = by_place.get(place, ([], 0, 0.0))
+        by_place[place] = [*suites, suite], cells + sum(r["kind"] == "cell" for r in rows), spent + hours
+    lines = [[", ".join(suites), str(n), f"{hours:.1f}", *place] for place, (suites, n, hours) in by_place.items()]
     return _table(["suites", "cells", "CPU-hours", "commit", "processor", "finished"], lines)
 
 
@@ -244,8 +246,8 @@ OVER_ALL = ("harmed", "provenance")
 
 
 def _apart(ours: BySeed, theirs: BySeed) -> str:
-    found = difference(ours, theirs)
-    return POINTS.with_interval(number(found.mean), bounds(found))
+    apart = difference(ours, theirs)
+    return POINTS.with_interval(number(apart.mean), bounds(apart))
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -267,30 +269,30 @@ def figure(store: Store, words: str) -> str | None:
 
 
 def written(store: Store, template: str) -> str:
-    def section(found: re.Match[str]) -> str:
-        there = store.suites if found[1] == "any" else found[1].split()
-        return f"{found[2]}\n" if there and set(there) <= set(store.suites) else ""
+    def section(match: re.Match[str]) -> str:
+        there = store.suites if match[1] == "any" else match[1].split()
+        return f"{match[2]}\n" if there and set(there) <= set(store.suites) else ""
 
-    def value(found: re.Match[str]) -> str:
-        text = figure(store, found[1])
+    def value(match: re.Match[str]) -> str:
+        text = figure(store, match[1])
         if text is None:
-            raise UsageError(f"{TEMPLATE.name}: {{{found[1]}}} is not inside `with`")
+            raise UsageError(f"{TEMPLATE.name}: {{{match[1]}}} is not inside `with`")
         return text.strip("\n")
 
     return re.sub(r"\n{3,}", "\n\n", _FIGURE.sub(value, _WITH.sub(section, template)))
 
 
 def marked(store: Store, page: str) -> str:
-    def value(found: re.Match[str]) -> str:
-        text = figure(store, found[2])
-        return found[0] if text is None else f"{found[1]}{text}{found[4]}"
+    def value(match: re.Match[str]) -> str:
+        text = figure(store, match[2])
+        return match[0] if text is None else f"{match[1]}{text}{match[4]}"
 
     return _MARKS.sub(value, page)
 
 
 def pages(store: Store) -> dict[Path, str]:
-    found = {ROOT / name: marked(store, (ROOT / name).read_text("utf-8")) for name in MARKED}
-    return {ROOT / PAGE: written(store, TEMPLATE.read_text("utf-8")), **found}
+    texts = {ROOT / name: marked(store, (ROOT / name).read_text("utf-8")) for name in MARKED}
+    return {ROOT / PAGE: written(store, TEMPLATE.read_text("utf-8")), **texts}
 
 
 def main() -> None:

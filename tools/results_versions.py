@@ -27,19 +27,19 @@ HEAD = """\
 def changes() -> list[str]:
     table = parse(TABLE.read_text("utf-8"))
     name = TABLE.relative_to(ROOT)
-    found = []
+    problems = []
     for package in PACKAGES:
         if package not in table:
-            found.append(f"{name}: [{package}] is missing; record it: python tools/results_versions.py --keep")
+            problems.append(f"{name}: [{package}] is missing; record it: python tools/results_versions.py --keep")
         elif (now := syntax_of(package)) != table[package].syntax:
             version, _, line = table[package]
-            found.append(
+            problems.append(
                 f"{name}:{line}: [{package}] its code changed ({', '.join(PACKAGES[package])}), its results version did not\n"
                 f'  if a result may change:  version = {version + 1} in line {line} and syntax = "{now}" below it, or\n'
                 f"                           python tools/results_versions.py --raise {package}\n"
                 f"  if all results stay:     python tools/results_versions.py --keep   (proof: python tools/rerun.py CELL_FOLDER)"
             )
-    return found + [f"{name}: [{p}] is no package any more; --keep drops it" for p in table if p not in PACKAGES]
+    return problems + [f"{name}: [{p}] is no package any more; --keep drops it" for p in table if p not in PACKAGES]
 
 
 def record(raised: list[str]) -> None:
@@ -61,9 +61,9 @@ def main() -> int:
         record(chosen.raised)
         print(f"{TABLE.relative_to(ROOT)}: recorded")
         return 0
-    found = changes()
-    print("\n".join(found) or "every package's code is the recorded one")
-    return 1 if found else 0
+    problems = changes()
+    print("\n".join(problems) or "every package's code is the recorded one")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -24,18 +24,18 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """The page without links that leave docs/. A mark stands for each formula: Markdown would make a block of markup."""
     folder = posixpath.dirname(page.file.src_uri)
 
-    def within(found: re.Match[str]) -> str:
-        target = posixpath.normpath(posixpath.join("docs", folder, found[2]))
+    def within(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join("docs", folder, match[2]))
         if target.startswith("docs/") or not (ROOT / target).exists():
-            return found[0]  # for mkdocs to judge
-        return f"[{found[1]}]({posixpath.relpath('index.md', folder or '.')})" if target == "README.md" else found[1]
+            return match[0]  # for mkdocs to judge
+        return f"[{match[1]}]({posixpath.relpath('index.md', folder or '.')})" if target == "README.md" else match[1]
 
     formulas = page.meta["formulas"] = []
 
-    def marked(found: re.Match[str]) -> str:
-        if found[1]:
-            return found[1]
-        formulas.append(convert(found[2] or found[3], display="block" if found[2] else "inline"))
+    def marked(match: re.Match[str]) -> str:
+        if match[1]:
+            return match[1]
+        formulas.append(convert(match[2] or match[3], display="block" if match[2] else "inline"))
         return f"\ue000{len(formulas) - 1}\ue001"
 
     return FORMULA.sub(marked, OUTSIDE.sub(within, markdown))
@@ -44,13 +44,13 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 def on_page_content(html: str, *, page: Any, files: Any, **_: Any) -> str:
     """The page with its formulas drawn and its mentions linked, but for those inside links and blocks of code."""
 
-    def linked(found: re.Match[str]) -> str:
-        if found[1]:
-            return found[1]
-        file = files.get_file_from_path(found[3])
+    def linked(match: re.Match[str]) -> str:
+        if match[1]:
+            return match[1]
+        file = files.get_file_from_path(match[3])
         if file is None:
-            log.warning("%s names %s, which is no page", page.file.src_uri, found[0])
-            return found[0]
-        return f'<a href="{get_relative_url(file.url, page.url)}">{found[0]}</a>'
+            log.warning("%s names %s, which is no page", page.file.src_uri, match[0])
+            return match[0]
+        return f'<a href="{get_relative_url(file.url, page.url)}">{match[0]}</a>'
 
     return re.sub("\ue000(\\d+)\ue001", lambda mark: page.meta["formulas"][int(mark[1])], MENTION.sub(linked, html))

@@ -44,14 +44,14 @@ def models() -> dict[str, Keys]:
 @cache
 def sections() -> dict[str, str]:
     """What stands before the keys of a class, outer ones first."""
-    found, waiting = {"Suite": ""}, ["Suite"]
+    prefixes, waiting = {"Suite": ""}, ["Suite"]
     for outer in waiting:
         for name, one in models()[outer].items():
             said = json.dumps(one)
-            new = [inner for inner in re.findall(r"#/\$defs/(\w+)", said) if inner not in found]
-            found |= dict.fromkeys(new, f"{found[outer]}{name}{'[]' if 'items' in one else ''}.")
+            new = [inner for inner in re.findall(r"#/\$defs/(\w+)", said) if inner not in prefixes]
+            prefixes |= dict.fromkeys(new, f"{prefixes[outer]}{name}{'[]' if 'items' in one else ''}.")
             waiting += new
-    return found
+    return prefixes
 
 
 def engine_keys(options: type[msgspec.Struct]) -> Keys:

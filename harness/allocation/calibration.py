@@ -88,5 +88,5 @@ def measured_device(path: Path, inventory: Inventory, stands: str) -> Device:
                 f"{path}: the record is of {card.kind} with {gigabytes(card.memory)}, and the plan for {there}: a record replaces "
                 "the priors of its own card alone"
             )
-    found = msgspec.structs.asdict(record.measured)
-    return replace(device(card.kind), **{name: value for name, value in found.items() if value is not None})
+    rates = msgspec.structs.asdict(record.measured)
+    return replace(device(card.kind), **{name: value for name, value in rates.items() if value is not None})

@@ -242,8 +242,8 @@ UNKNOWN = Sheet(100e12, 1.0e12)
 
 def sheet(kind: str) -> Sheet:
     """`A100-80G` counts as A100, A1000 does not; a modest one where the name is unknown."""
-    found = [known for known in SHEETS if re.match(rf"{known}(?!\d)", kind.upper())]
-    return SHEETS[max(found, key=len)] if found else UNKNOWN
+    matching = [known for known in SHEETS if re.match(rf"{known}(?!\d)", kind.upper())]
+    return SHEETS[max(matching, key=len)] if matching else UNKNOWN
 
 
 @cache

@@ -107,8 +107,8 @@ def cores(cell: CellDemand, most: int) -> int:
 
 def phases(cell: CellDemand, on: Device) -> Phases:
     """Decoding takes bandwidth or operations, training operations, and each pass its layers' own time."""
-    found = [_phases(p, cell.workload, on) for p in cell.policies]
-    summed = {name: sum(getattr(f, name) for f in found) for name in Phases.__struct_fields__}
+    each = [_phases(p, cell.workload, on) for p in cell.policies]
+    summed = {name: sum(getattr(f, name) for f in each) for name in Phases.__struct_fields__}
     return Phases(**{**summed, "start": START_SECONDS})
 
 

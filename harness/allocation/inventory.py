@@ -64,13 +64,13 @@ def visible() -> list[Card]:
             chosen = ",".join(name for name in known if name.startswith("MIG-"))
     if chosen is None:
         return list(known.values())
-    found: list[Card] = []
+    cards: list[Card] = []
     for word in map(str.strip, chosen.split(",")):
         meant = {card for name, card in known.items() if name == word or ("-" in word[1:] and name.startswith(word))}
         if len(meant) != 1:
             break
-        found.append(meant.pop())
-    return found if len({*found}) == len(found) else []
+        cards.append(meant.pop())
+    return cards if len({*cards}) == len(cards) else []
 
 
 def has_bf16(kind: str) -> bool:
@@ -80,19 +80,19 @@ def has_bf16(kind: str) -> bool:
 
 def gpu_kind(name: str) -> str:
     """`NVIDIA A100-SXM4-80GB` is an A100, `NVIDIA GeForce RTX 4090` an RTX4090."""
-    found = _KIND.search(name.upper())
-    return found[0].replace(" ", "") if found else "GPU"
+    match = _KIND.search(name.upper())
+    return match[0].replace(" ", "") if match else "GPU"
 
 
 def _named(numbered: dict[str, Card]) -> dict[str, Card]:
-    found, card = dict[str, Card](), Card("", "", 0)
+    by_name, card = dict[str, Card](), Card("", "", 0)
     for number, uuid, size, part in _NAMES.findall(_ask("-L")):
         if number:
             card = numbered.get(number, card)
-            found[uuid] = card._replace(name=uuid)
+            by_name[uuid] = card._replace(name=uuid)
         else:
-            found[part] = card._replace(name=part, memory=int(size) * 10**9)
-    return found
+            by_name[part] = card._replace(name=part, memory=int(size) * 10**9)
+    return by_name
 
 
 def _ask(*arguments: str) -> str:
@@ -175,13 +175,13 @@ def parse(text: str) -> Inventory:
         raise UsageError(f"inventory `{shown}`: expected for example 8xH100-80G, 2x8xH100-80G+128cpu-1000G or 4cpu-24G")
     nodes, gpus, kind, size, *cpus = match.groups()
     cores, ram = cpus[:2] if gpus else cpus[2:]
-    found = []
+    listed = []
     if all(len(number) <= 6 for number in re.findall(r"\d+", text)):
         total = int(gpus or 0)
         whole = [total] * min(int(nodes or 1), MAX_NODES + 1)
         if gpus and nodes is None:
             whole = [min(NODE_GPUS, total - begun) for begun in range(0, total, NODE_GPUS)]
-        found = [
+        listed = [
             Node(
                 name=f"node{i}",
                 gpus=own,
@@ -192,10 +192,10 @@ def parse(text: str) -> Inventory:
             )
             for i, own in enumerate(whole)
         ]
-    enough = all(n.cores and n.memory and (not gpus or (n.gpus and n.gpu_memory)) for n in found)
-    if not found or not enough or len(found) > MAX_NODES:
+    enough = all(n.cores and n.memory and (not gpus or (n.gpus and n.gpu_memory)) for n in listed)
+    if not listed or not enough or len(listed) > MAX_NODES:
         raise UsageError(f"inventory `{shown}`: counts and sizes are positive and of a real cluster's order")
-    return Inventory(tuple(found))
+    return Inventory(tuple(listed))
 
 
 def local() -> Inventory:
@@ -218,11 +218,11 @@ def accelerated(resources: Collection[str]) -> bool:
 def from_ray(nodes: Iterable[Mapping[str, Any]], cards: Callable[[str], Sequence[Card]]) -> Inventory:
     """From ``ray.nodes()``. cards: that CUDA shows on the node of an id, asked where there are accelerators; other GPUs are
     logical, with half of the node's memory. Raises UsageError where no node is alive, or one with accelerators lists none."""
-    found: list[Node] = []
+    alive: list[Node] = []
     for entry in nodes:
         if not entry.get("Alive", True):
             continue
-        has, name = entry.get("Resources", {}), str(entry.get("NodeID") or entry.get("NodeName") or f"node{len(found)}")
+        has, name = entry.get("Resources", {}), str(entry.get("NodeID") or entry.get("NodeName") or f"node{len(alive)}")
         gpus, memory = int(has.get("GPU", 0)), int(has.get("memory", 0))
         each, kind = 0, ""
         if gpus and accelerated(has):
@@ -232,10 +232,10 @@ def from_ray(nodes: Iterable[Mapping[str, Any]], cards: Callable[[str], Sequence
             each, kind = _weakest(listed)
         elif gpus:
             each, kind, memory = memory // 2 // gpus, LOGICAL, memory // 2
-        found.append(Node(name, int(has.get("CPU", 0)), memory, gpus, each, kind))
-    if not found:
+        alive.append(Node(name, int(has.get("CPU", 0)), memory, gpus, each, kind))
+    if not alive:
         raise UsageError("the Ray cluster has no living node")
-    return Inventory(tuple(sorted(found, key=lambda node: node.name)))
+    return Inventory(tuple(sorted(alive, key=lambda node: node.name)))
 
 
 # Reservations ---------------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def missing(bundles: Sequence[Bundle], free: Free) -> str:
 
 
 def _short(needed: Bundle, there: Bundle, on: str, where: str) -> str:
-    found = []
+    shortages = []
     for field, unit, show in (
         ("gpus", f" GPUs{on}", str),
         ("gpu_memory", " per GPU", gigabytes),
@@ -315,5 +315,5 @@ def _short(needed: Bundle, there: Bundle, on: str, where: str) -> str:
     ):
         need, have = getattr(needed, field), getattr(there, field)
         if need > have:
-            found.append(f"{show(need)}{unit} {where} {show(have)}: {show(need - have)} short")
-    return " and ".join(found)
+            shortages.append(f"{show(need)}{unit} {where} {show(have)}: {show(need - have)} short")
+    return " and ".join(shortages)

@@ -175,7 +175,7 @@ def policy_layout(
                 rollout = (1 + work.again) * rollout_seconds(
                     policy, work, work.answer_tokens, answers, engines, tensor_parallel, concurrent, on
                 )
-                found = PolicyLayout(
+                candidate = PolicyLayout(
                     policy=policy.name,
                     model=model.name,
                     gpus=gpus,
@@ -195,8 +195,8 @@ def policy_layout(
                     sequence=work.sequence,
                 )
                 gain = TURNS_GAIN if sleeps and best is not None and not best.sleeps else 0.999
-                if best is None or found.seconds.total < gain * best.seconds.total:
-                    best = found
+                if best is None or candidate.seconds.total < gain * best.seconds.total:
+                    best = candidate
                 break
     return best, least
 
@@ -340,8 +340,8 @@ def _shares(
     """
 
     def seconds(index: int, number: int) -> float:
-        found = layout(policies[index], number)
-        return found.seconds.total if found else float("inf")
+        placed = layout(policies[index], number)
+        return placed.seconds.total if placed else float("inf")
 
     share = [next((n for n in _sizes(p) if n <= gpus and layout(p, n)), gpus + 1) for p in policies]
     if sum(share) > gpus:

@@ -316,7 +316,7 @@ def _candidates(
     """For several numbers of cells side by side, with the makespan's bound."""
     most = min(total, sum(count for _, count in kinds.values()), MAX_PARALLEL)
     sizes = sorted({total // side for side in range(1, most + 1)})
-    found = []
+    candidates = []
     for index in range(len(sizes)):
         tried = {
             kind: next((fit for n in sizes[index:] if (fit := cell_layout(cell, n, gpu))), None)
@@ -325,8 +325,8 @@ def _candidates(
         layouts = {kind: layout for kind, layout in tried.items() if layout}
         if len(layouts) == len(kinds):
             work = sum(layout.gpus * layout.seconds * kinds[kind][1] for kind, layout in layouts.items()) / total
-            found.append((max(work, *(layout.seconds for layout in layouts.values())), layouts))
-    return sorted(found, key=lambda entry: entry[0])[:3]
+            candidates.append((max(work, *(layout.seconds for layout in layouts.values())), layouts))
+    return sorted(candidates, key=lambda entry: entry[0])[:3]
 
 
 def _shortfall(cell: CellDemand, total: int, gpu: Gpu) -> str:
@@ -385,8 +385,8 @@ def _refused(kinds: Sequence[KindPlan], inventory: Inventory) -> str:
     alike: dict[tuple[Bundle, ...], list[str]] = {}
     for kind in kinds:
         alike.setdefault(kind.bundles, []).append(kind.kind)
-    found = ((names, missing(bundles, capacity(inventory))) for bundles, names in alike.items())
-    return "; ".join(f"{_named(list(dict.fromkeys(names)))} {words}" for names, words in found if words)
+    refusals = ((names, missing(bundles, capacity(inventory))) for bundles, names in alike.items())
+    return "; ".join(f"{_named(list(dict.fromkeys(names)))} {words}" for names, words in refusals if words)
 
 
 def _at_most(inventory: Inventory, cores: int) -> Inventory:

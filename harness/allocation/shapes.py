@@ -242,11 +242,11 @@ def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(model, "config.json", revision=revision)
+        cached = try_to_load_from_cache(model, "config.json", revision=revision)
     except HFValidationError:
         raise UsageError(f"model {model!r}: neither a folder on this machine nor a name on the hub") from None
-    if isinstance(found, str):
-        return read_config(Path(found))
+    if isinstance(cached, str):
+        return read_config(Path(cached))
     if short in shipped():
         return shipped()[short]
     if model.startswith(PRETRAINED):

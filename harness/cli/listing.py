@@ -43,14 +43,14 @@ def regimes(
     json: Json = False,
 ) -> None:
     """Installed regimes; a broken plugin is listed with its error. With NAME: its source and options, and what tuning may try."""
-    found = registry.listing()
+    known = registry.listing()
     if name is None:
-        rows = [[r.name, f"BROKEN: {r.error}" if r.error else r.summary] for r in found]
-        print_table("", ["regime", "what it does"], rows, json={"regimes": found} if json else None)
+        rows = [[r.name, f"BROKEN: {r.error}" if r.error else r.summary] for r in known]
+        print_table("", ["regime", "what it does"], rows, json={"regimes": known} if json else None)
         return
     searched, defaults = registry.spaces(registry.load(name)), Training().model_dump()
     common = spaces_of(Training, defaults)
-    info = next(r for r in found if r.name == name)
+    info = next(r for r in known if r.name == name)
     if json:
         print_json({"regimes": [info], "training": {key: as_dict(space) for key, space in common.items()}})
         return
@@ -104,7 +104,7 @@ def tasks(
         rows = [[s.name, f"BROKEN: {s.error}" if s.error else s.summary, s.remark or s.origin] for s in judges]
         print_table("", ["scorer", "what is right", "from"], rows, json={"scorers": judges} if json else None)
         return
-    found = listing(data_dir)
+    known = listing(data_dir)
     ours = "experience-sharing-harness "
     rows = [
         [t.name, f"BROKEN: {t.error}", "", "", "", "", t.origin] if t.error else
@@ -112,10 +112,10 @@ def tasks(
             t.name, t.title, str(t.size or "?"), *("" if s is None else f"{s:.1%}" for s in (t.perfect, t.empty)), t.licence,
             t.problem or (t.source if t.origin.startswith(ours) else t.origin) + f"; scorer {t.scorer}" * (t.scorer != "math"),
         ]
-        for t in found
+        for t in known
     ]  # fmt: skip
     columns = ["task", "title", "questions", "perfect", "empty", "licence", "source"]
-    print_table("", columns, rows, json={"tasks": found} if json else None)
+    print_table("", columns, rows, json={"tasks": known} if json else None)
 
 
 def _calibrate(
@@ -125,21 +125,21 @@ def _calibrate(
         from harness.session.single.calibrate import LEAST, MOST, calibrate
 
     chosen = [name for name in levels.split(",") if name]
-    found = calibrate(policies, task, chosen, prompts=prompts, answers=answers, few_shot=few_shot, plain=plain)
+    report = calibrate(policies, task, chosen, prompts=prompts, answers=answers, few_shot=few_shot, plain=plain)
     if json:
-        print_json(found)
+        print_json(report)
         return
     columns = ["level", "policy", "pass@1", f"pass@{answers}", "boxed", "finished", "sampled", ""]
-    order = {name: i for i, name in enumerate(dict.fromkeys(s.level for s in found.standings))}
+    order = {name: i for i, name in enumerate(dict.fromkeys(s.level for s in report.standings))}
     rows = [
         [
             s.level, s.policy, f"{s.pass1:.1%} ±{1.96 * s.error:.1%}", f"{s.pass_any:.0%}", f"{s.boxed:.0%}", f"{s.finished:.0%}",
             f"{s.prompts} x {s.answers}", "fits" if s.fits else "",
         ]
-        for s in sorted(found.standings, key=lambda s: order[s.level])
+        for s in sorted(report.standings, key=lambda s: order[s.level])
     ]  # fmt: skip
     print_table("", columns, rows, columns[2:7])
-    if found.rescues:
+    if report.rescues:
         print()
         columns = ["level", "learner", "all wrong", "of these, a peer right", "share of all", "peer", "sampled"]
         rows = [
@@ -147,11 +147,11 @@ def _calibrate(
                 r.level, r.learner, f"{r.failed:.0%}", "-" if not r.failed else f"{r.rescued / r.failed:.0%}", f"{r.rescued:.1%}",
                 r.peer, f"{r.prompts} x {r.answers}",
             ]
-            for r in sorted(found.rescues, key=lambda r: order[r.level])
+            for r in sorted(report.rescues, key=lambda r: order[r.level])
         ]  # fmt: skip
         print_table("", columns, rows, columns[2:5])
     shots = f"{few_shot} worked questions before each; " if few_shot else ""
-    asked_how = f"chat template: {', '.join(found.chat)}" if found.chat else "no chat template"
+    asked_how = f"chat template: {', '.join(report.chat)}" if report.chat else "no chat template"
     asked = f"Training questions at temperature 1; {shots}{asked_how}. ±: 95 %, over questions."
     fits = f"fits: pass@1 of {LEAST:.0%} to {MOST:.0%} and pass@{answers} above it, so that RL has something to learn from."
     print(f"\n{fold(asked)}\n{fold(fits)}")
@@ -159,18 +159,18 @@ def _calibrate(
 
 def data(data_dir: DataDir = None, json: Json = False) -> None:
     """Benchmark sets: which are present, their source, and whether their checksums are right."""
-    found = inventory(data_dir)
-    rows = [[d.name, d.title, d.state, str(d.rows), d.licence, d.origin] for d in found]
+    sets = inventory(data_dir)
+    rows = [[d.name, d.title, d.state, str(d.rows), d.licence, d.origin] for d in sets]
     columns = ["set", "title", "state", "rows", "licence", "from"]
-    print_table("", columns, rows, json={"sets": found} if json else None)
+    print_table("", columns, rows, json={"sets": sets} if json else None)
 
 
 def engines(json: Json = False) -> None:
     """Engines, whether they can run here, and what is missing."""
-    found = catalogue.listing()
-    rows = [[e.name, "yes" if e.available else "no", e.version, e.summary, e.missing] for e in found]
+    known = catalogue.listing()
+    rows = [[e.name, "yes" if e.available else "no", e.version, e.summary, e.missing] for e in known]
     columns = ["engine", "runs here", "version", "what it is", "what is missing, and how to get it"]
-    print_table("", columns, rows, json={"engines": found} if json else None)
+    print_table("", columns, rows, json={"engines": known} if json else None)
 
 
 def doctor(
@@ -204,25 +204,25 @@ def doctor(
             raise UsageError(f"--models {folder}: no such folder")
     if run is not None:
         raise typer.Exit(print_findings(run, results, json))
-    found = examine_nodes(address, nodes, within, results, models or []) if address else list(examine(results))
+    checks = examine_nodes(address, nodes, within, results, models or []) if address else list(examine(results))
     if address and not json:  # not folded: in the logs of jobs
-        for c in found:
+        for c in checks:
             print(f"{'ok' if c.ok else '--'}  {c.name}: {shown(c.found)}{f' ({c.advice})' if c.advice else ''}")
     else:
-        rows = [["ok" if c.ok else "--", c.name, c.found, c.advice] for c in found]
-        print_table("", ["", "what", "found", "advice"], rows, json={"checks": found} if json else None)
-    raise typer.Exit(1 if any(c.needed and not c.ok for c in found) else 0)
+        rows = [["ok" if c.ok else "--", c.name, c.found, c.advice] for c in checks]
+        print_table("", ["", "what", "found", "advice"], rows, json={"checks": checks} if json else None)
+    raise typer.Exit(1 if any(c.needed and not c.ok for c in checks) else 0)
 
 
 def examine(results: Path) -> Iterator[Check]:
     """All checks of this machine, in seconds."""
     yield check("python", sys.version_info >= (3, 11), platform.python_version(), "3.11 or newer", needed=True)
     memory = psutil.virtual_memory()
-    found = f"{cores()} cores, {available() / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
-    yield check("machine", available() > 1.5 * GIB, found, "a micro cell needs about 1 GiB", needed=True)
+    state = f"{cores()} cores, {available() / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
+    yield check("machine", available() > 1.5 * GIB, state, "a micro cell needs about 1 GiB", needed=True)
     name = cpu_bf16()
-    found = f"{name}: pretrained policies in bf16, fp32 masters" if name else "emulated here"
-    yield check("bf16", name, found, f"a CPU without AMX or AVX512-BF16: {EMULATED}")
+    state = f"{name}: pretrained policies in bf16, fp32 masters" if name else "emulated here"
+    yield check("bf16", name, state, f"a CPU without AMX or AVX512-BF16: {EMULATED}")
     free = shutil.disk_usage(Path.cwd()).free
     yield check("disk", free > 2 * GIB, f"{free / GIB:.1f} GiB free here", "the quickstart needs about 1 GiB")
     yield _store(results)
@@ -253,16 +253,16 @@ def _store(results: Path) -> Check:
 
 
 def _gpu() -> Check:
-    found = "; ".join(f"{card.name}: {card.kind} of {card.memory / 1e9:.0f} GB" for card in visible())
+    cards = "; ".join(f"{card.name}: {card.kind} of {card.memory / 1e9:.0f} GB" for card in visible())
     chosen = f" that {VISIBLE}={os.environ[VISIBLE]!r} leaves" if VISIBLE in os.environ else ""
-    return check("gpu", found, found or f"none{chosen}", "not needed: micro models train on the CPU")
+    return check("gpu", cards, cards or f"none{chosen}", "not needed: micro models train on the CPU")
 
 
 def _data() -> Check:
     sets = inventory()
     states = [one.state for one in sets]
-    found = f"{states.count('present')} of {len(sets)} sets in {folder_in_use(None) or cache_folder()}"
+    present = f"{states.count('present')} of {len(sets)} sets in {folder_in_use(None) or cache_folder()}"
     if altered := [one.name for one in sets if one.state == "altered"]:
-        found += f", altered: {', '.join(altered)}"
+        present += f", altered: {', '.join(altered)}"
     advice = "the rest is fetched when first used; without a network set HARNESS_DATA to a folder of JSONL files"
-    return check("benchmark data", {*states} == {"present"}, found, advice)
+    return check("benchmark data", {*states} == {"present"}, present, advice)

@@ -89,21 +89,21 @@ def status(
     names = tables.all_suites(results) if suite is None else [suite]
     if not names:
         raise UsageError(f"{results}: no suite has been run here yet (harness run quickstart)")
-    found: list[CellStatus] = []
+    statuses: list[CellStatus] = []
     notes: dict[str, list[str]] = {}
     for name in names:
         try:
             cells, notes[suite_name(name)] = tables.cell_statuses(name, results, set_ or [])
-            found += cells
+            statuses += cells
         except HarnessError as error:
             if suite is not None:
                 raise
             print(f"harness: {name}: {error}", file=sys.stderr)
     if json:
-        print_json({"cells": found, "notes": notes})
+        print_json({"cells": statuses, "notes": notes})
         return
-    for name in dict.fromkeys(s.suite for s in found):
-        cells = [s for s in found if s.suite == name]
+    for name in dict.fromkeys(s.suite for s in statuses):
+        cells = [s for s in statuses if s.suite == name]
         if suite is None:
             print(f"{name}: {tables.counted(cells)}")
         else:
@@ -136,12 +136,12 @@ def sql(
 ) -> None:
     """A read-only query on the store (docs/store.md has the schema)."""
     tables.refresh(results)
-    found = ask(results, query, Limits(rows=rows, bytes=megabytes << 20, seconds=seconds, memory=memory << 20))
-    cells = [] if json else [["NULL" if v is None else str(v) for v in row] for row in found.rows]
-    print_table("", found.columns, cells, json=found if json else None)
-    if found.cut:
-        limit = f"--rows {rows}" if found.cut == "rows" else f"--megabytes {megabytes}"
-        print(f"note: the answer goes on; shown are its first {len(found.rows):,} rows ({limit})", file=sys.stderr)
+    answer = ask(results, query, Limits(rows=rows, bytes=megabytes << 20, seconds=seconds, memory=memory << 20))
+    cells = [] if json else [["NULL" if v is None else str(v) for v in row] for row in answer.rows]
+    print_table("", answer.columns, cells, json=answer if json else None)
+    if answer.cut:
+        limit = f"--rows {rows}" if answer.cut == "rows" else f"--megabytes {megabytes}"
+        print(f"note: the answer goes on; shown are its first {len(answer.rows):,} rows ({limit})", file=sys.stderr)
 
 
 def export(

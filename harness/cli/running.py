@@ -103,19 +103,19 @@ def run(
             if prepared.suite.tune is not None:
                 trials = foreseen(prepared.suite)[0]
                 with placed(trials):
-                    found = prepare_suite(trials, prepared.source, results, prepared.altered)
-                    rules.preflight(found.looked(), run=True)
+                    trials_prepared = prepare_suite(trials, prepared.source, results, prepared.altered)
+                    rules.preflight(trials_prepared.looked(), run=True)
         prepared = again()
 
     def go(prepared: Prepared) -> RunSummary:
         check_place(prepared.folder)
         with watched("checking models, tokenizers and data"):
-            found = rules.preflight(prepared, run=True)
+            remarks = rules.preflight(prepared, run=True)
         with watched("planning"):
             plan = check_feasible(prepared, jobs, address)
         check_disk(prepared, plan.disk)
         _say_scope(prepared, only, part)
-        for remark in [*found, *rules.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
+        for remark in [*remarks, *rules.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
             print(f"note: {remark}", file=sys.stderr)
         return run_matrix(
             prepared, plan, Reporter(), partial(_ingest, results), silence or SILENCE_SECONDS, verbose, address
@@ -298,10 +298,10 @@ def plan(
     planned = partial(plan_for, inventory=inventory, address=address, calibration=calibration)
     if prepared.suite.tune is not None:
         _say_tuning(prepared, planned)
-    found = planned(prepared)
-    words = f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe(found)}"
-    print_report(words, found, json)
-    raise typer.Exit(0 if found.feasible else 1)
+    made = planned(prepared)
+    words = f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe(made)}"
+    print_report(words, made, json)
+    raise typer.Exit(0 if made.feasible else 1)
 
 
 def _say_tuning(prepared: Prepared, planned: Callable[[Prepared], Plan]) -> None:
@@ -346,28 +346,28 @@ def rehearse(
         places = (place for place in (*root.glob("*"), *root.glob("results/*")) if suite_files(place))
         if any(not place.name.startswith(way.PREFIX) for place in places):
             raise UsageError(f"--results {root}: has results of real runs; give a rehearsal another folder")
-        found, plan = way.rehearse(suite, RESULTS, root, settings, inventory, only)
+        report, plan = way.rehearse(suite, RESULTS, root, settings, inventory, only)
         if json:
-            print_json(found)
+            print_json(report)
         else:
-            _say_rehearsed(found)
+            _say_rehearsed(report)
             print(f"\nThe full run needs\n{describe(plan)}")
             if results:
                 print(
-                    f"the table: harness show {way.name_of(found.suite)} --results {shlex.quote(found.results)}",
+                    f"the table: harness show {way.name_of(report.suite)} --results {shlex.quote(report.results)}",
                     file=sys.stderr,
                 )
-    raise typer.Exit(1 if found.findings else 0)
+    raise typer.Exit(1 if report.findings else 0)
 
 
-def _say_rehearsed(found: Rehearsal) -> None:
-    done = [cell for cell in found.cells if cell.state == "done"]
-    print(f"{found.suite}: {len(done)} of {len(found.cells)} kinds of cells rehearsed on the {found.engine} engine")
+def _say_rehearsed(report: Rehearsal) -> None:
+    done = [cell for cell in report.cells if cell.state == "done"]
+    print(f"{report.suite}: {len(done)} of {len(report.cells)} kinds of cells rehearsed on the {report.engine} engine")
     parts = {
-        "Would fail": [f"{f.name}: {f.place}: {f.problem}" for f in found.findings] or ["nothing that was found"],
-        "Models": [f"{name}: {what}" for name, what in found.models.items()],
-        "Not rehearsed": found.not_rehearsed,
-        "Remarks": found.remarks,
+        "Would fail": [f"{f.name}: {f.place}: {f.problem}" for f in report.findings] or ["nothing that was found"],
+        "Models": [f"{name}: {what}" for name, what in report.models.items()],
+        "Not rehearsed": report.not_rehearsed,
+        "Remarks": report.remarks,
     }
     for title, lines in parts.items():
         if lines:
@@ -409,16 +409,18 @@ def evaluate(
         with loading(*UNUSED):
             from harness.session.single.standalone import evaluate_checkpoint
 
-        found = evaluate_checkpoint(
+        measured = evaluate_checkpoint(
             checkpoint, names, limit=limit, k=k, seed=seed, backend=backend, max_new_tokens=max_new_tokens,
             chat=chat, few_shot=few_shot, data_dir=data_dir, results=results,
         )  # fmt: skip
-    rows = [[m.task, m.name, f"{m.value:.4f}", str(m.documents), str(m.samples), str(m.invalid)] for m in found.metrics]
+    rows = [
+        [m.task, m.name, f"{m.value:.4f}", str(m.documents), str(m.samples), str(m.invalid)] for m in measured.metrics
+    ]
     columns = ["task", "metric", "accuracy", "questions", "answers", "invalid"]
-    print_table(f"{checkpoint}", columns, rows, columns[2:], json=found if json else None)
+    print_table(f"{checkpoint}", columns, rows, columns[2:], json=measured if json else None)
     if not json:
-        print(f"\nall answers: {found.answers}")
-        print(f"stored in {found.folder}", file=sys.stderr)
+        print(f"\nall answers: {measured.answers}")
+        print(f"stored in {measured.folder}", file=sys.stderr)
 
 
 def _check_evaluation(checkpoint: Path, tasks: list[str], backend: str, data_dir: Path | None) -> None:

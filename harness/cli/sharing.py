@@ -86,9 +86,9 @@ def import_(
         raise UsageError(f"{source}: these are the results of --results themselves, not another lab's")
     label = origin or source.resolve().name
     with bounded():
-        found = import_results(source, results, label)
+        imported = import_results(source, results, label)
     mark_reported(results, label)
-    print_report(found.describe(), found, json)
+    print_report(imported.describe(), imported, json)
 
 
 def track(

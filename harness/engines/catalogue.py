@@ -62,12 +62,12 @@ def open_backend(name: str, options: Mapping[str, Mapping[str, Any]], temperatur
 
 def packages() -> dict[str, str]:
     """Installed versions of engines' packages, by distribution."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in PLUGINS.installed():
         with suppress(PluginError):
             for package in backend_of(name).packages:
-                found |= _installed(package)
-    return found
+                versions |= _installed(package)
+    return versions
 
 
 def _installed(package: str) -> dict[str, str]:

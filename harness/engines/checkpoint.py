@@ -86,10 +86,10 @@ def check(folder: Path, policy: str) -> Seal:
         if name not in present:
             raise CheckpointError(f"{folder / name}: missing")
         try:
-            found = _digest(folder / name)
+            actual = _digest(folder / name)
         except OSError as error:
             raise CheckpointError(f"{folder / name}: {error.strerror}") from error
-        if found != seal.files[name]:
+        if actual != seal.files[name]:
             raise CheckpointError(f"{folder / name}: truncated or altered (its digest is not the sealed one)")
     return seal
 

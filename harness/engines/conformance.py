@@ -283,13 +283,13 @@ def _compare_later_ratios(case: Case, engine: PolicyEngine, terms: list[Term]) -
     prompts = {p.id: p for p in case.prompts}
     start = engine.score([prompts[a.prompt_id] for a in terms[0].answers], [a.tokens for a in terms[0].answers])
     engine.save(case.folder / "start")
-    found = engine.update(case.prompts, terms, replace(settings, updates=2)).terms[0]
+    report = engine.update(case.prompts, terms, replace(settings, updates=2)).terms[0]
     engine.restore(case.folder / "start")
     known = tuple(replace(a, denominator=s) for a, s in zip(terms[0].answers, start, strict=True))
     halves = [b.terms[0] for b in minibatches([replace(terms[0], answers=known)], 2, case.max_tokens)]
     sums = [engine.update(case.prompts, [half], settings).terms[0] for half in halves]
     expected = sum(r.ratio_second * len(h.answers) for r, h in zip(sums, halves, strict=True)) / len(known)
-    assert abs(found.ratio_second - expected) < TOLERANCE
+    assert abs(report.ratio_second - expected) < TOLERANCE
     assert abs(sums[1].ratio_second - 1) > 10 * TOLERANCE, "the first update moved nothing: nothing was tested"
 
 

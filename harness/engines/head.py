@@ -48,10 +48,10 @@ class Head:
         return positions * len(self.weight) <= at_once(self.weight.device)
 
     def logits(self, hidden: Float[Tensor, "*N D"], rows: slice = slice(None)) -> Float[Tensor, "*N V"]:
-        found = linear(hidden, self.weight[rows], None if self.bias is None else self.bias[rows])
+        values = linear(hidden, self.weight[rows], None if self.bias is None else self.bias[rows])
         if self.factor != 1.0:
-            found = found * self.factor
-        return found if self.cap is None else torch.tanh(found / self.cap) * self.cap
+            values = values * self.factor
+        return values if self.cap is None else torch.tanh(values / self.cap) * self.cap
 
 
 def whole_logprobs(
@@ -71,8 +71,8 @@ def logprobs(
     forbidden: Float32[Tensor, "V"],
 ) -> Float32[Tensor, "N"]:
     """The same from hidden states, by parts of the vocabulary."""
-    found: Tensor = _InParts.apply(hidden, head.weight, head.bias, head, targets, temperature, forbidden)  # type: ignore[no-untyped-call]
-    return found
+    values: Tensor = _InParts.apply(hidden, head.weight, head.bias, head, targets, temperature, forbidden)  # type: ignore[no-untyped-call]
+    return values
 
 
 class _InParts(torch.autograd.Function):

@@ -55,14 +55,14 @@ def save(model: PreTrainedModel, folder: Path) -> None:
 def load(model: PreTrainedModel, folder: Path) -> None:
     """Raises CheckpointError where the folder's adapters are not this model's."""
     try:
-        found = load_file(folder / ADAPTERS)
+        stored = load_file(folder / ADAPTERS)
     except (OSError, SafetensorError):
         raise CheckpointError(f"{folder}: another model than the policy's: there are no adapters") from None
     own = _adapters(model)
-    if {n: v.shape for n, v in found.items()} != {n: v.shape for n, v in own.items()}:
+    if {n: v.shape for n, v in stored.items()} != {n: v.shape for n, v in own.items()}:
         raise CheckpointError(f"{folder / ADAPTERS}: adapters of another model, or of another rank")
     for name, parameter in own.items():
-        parameter.copy_(found[name])
+        parameter.copy_(stored[name])
 
 
 def plain_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -77,8 +77,8 @@ def change(model: nn.Module, name: str) -> Tensor | None:
     if not owner or kind != "weight":
         return None
     layer: Any = model.get_submodule(owner)
-    found: Tensor = layer.lora_B[NAME].weight.float() @ layer.lora_A[NAME].weight.float() * layer.scaling[NAME]
-    return found.T if layer.fan_in_fan_out else found
+    product: Tensor = layer.lora_B[NAME].weight.float() @ layer.lora_A[NAME].weight.float() * layer.scaling[NAME]
+    return product.T if layer.fan_in_fan_out else product
 
 
 @contextmanager

@@ -53,7 +53,7 @@ class EngineBackend:
     ) -> list[list[Answer]]:
         wanted, step = sampling.max_new_tokens, max(1, self.rows // repeats)
         length = min(wanted, 3 * self.context // 4)
-        found: list[list[Answer]] = []
+        answers: list[list[Answer]] = []
         cut = 0
         with phase(f"generating {name}", len(prompts) * repeats) as generation:
             for start in range(0, len(prompts), step):
@@ -63,16 +63,16 @@ class EngineBackend:
                 rows = self.engine.sample(chunk, seeds, replace(sampling, max_new_tokens=length))
                 for prompt, row in zip(chunk, rows, strict=True):
                     read = self.engine.reads(prompt)
-                    found.append([_ended(sample, stops, read) for sample in row])
-                    cut += sum(not a.finished and a.tokens < wanted for a in found[-1])
-                generation.count(len(found) * repeats)
+                    answers.append([_ended(sample, stops, read) for sample in row])
+                    cut += sum(not a.finished and a.tokens < wanted for a in answers[-1])
+                generation.count(len(answers) * repeats)
         if cut:
             raise EngineError(
                 f"{name}: {cut:,} of {len(prompts) * repeats:,} answers were ended by the model's context of {self.context:,} "
                 f"tokens, before their {wanted:,} new tokens; ask for at most {length:,} "
                 "(evaluation.max_new_tokens, --max-new-tokens)"
             )
-        return found
+        return answers
 
     def _fit(self, text: str, answer: int) -> str:
         room = self.context - answer

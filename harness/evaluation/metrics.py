@@ -87,8 +87,8 @@ def summarise(task: str, specs: Sequence[MetricSpec], samples: Sequence[Evaluati
         mode = "greedy" if spec.kind == "greedy" else "sampled"
         most = math.inf if spec.kind == "best" else spec.k
         chosen = [s for s in samples if s.task == task and s.mode == mode and s.repeat < most]
-        found = [_document_value(spec, list(answers)) for _, answers in groupby(chosen, key=lambda s: s.document)]
-        values = [value for value in found if value is not None]
+        by_document = [_document_value(spec, list(answers)) for _, answers in groupby(chosen, key=lambda s: s.document)]
+        values = [value for value in by_document if value is not None]
         metrics.append(
             Metric(
                 task=task,
@@ -129,17 +129,17 @@ def _same(one: EvaluationSample, other: EvaluationSample) -> bool:
 def votes(answers: Sequence[EvaluationSample]) -> list[int]:
     """For each answer the `repeat` of the first valid one that says the same; -1 where invalid or silent."""
     firsts: list[EvaluationSample] = []
-    found = []
+    winners = []
     for answer in answers:
         said = answer.verdict.extracted if answer.verdict.valid else ""
         if not said:
-            found.append(-1)
+            winners.append(-1)
             continue
         first = next((f for f in firsts if _same(f, answer)), answer)
         if first is answer:
             firsts.append(answer)
-        found.append(first.repeat)
-    return found
+        winners.append(first.repeat)
+    return winners
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

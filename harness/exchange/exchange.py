@@ -262,8 +262,8 @@ class Exchange:
         """In each sender's order; waits at most `timeout` seconds for the first."""
         with self._arrived:
             self._arrived.wait_for(lambda: self._boxes[receiver], timeout)
-            found, self._boxes[receiver] = self._boxes[receiver], []
-        return found
+            taken, self._boxes[receiver] = self._boxes[receiver], []
+        return taken
 
     def collect(self, receiver: str, step: int, prompts: Sequence[str], behind: int = 0) -> Collected:
         """What peers sent up to `step`; never raises for what a peer did. prompts: ids, in order. behind: steps that an

@@ -104,7 +104,9 @@ class Receiver:
         if not carried:
             return []
         with learner.clock.phase("score"):
-            found = learner.engine.score([by_id[r.prompt_id] for r, _, _ in carried], [t.tokens for _, t, _ in carried])
+            logprobs_of = learner.engine.score(
+                [by_id[r.prompt_id] for r, _, _ in carried], [t.tokens for _, t, _ in carried]
+            )
         return [
             Scores(
                 author=learner.name,
@@ -117,7 +119,7 @@ class Receiver:
                 pieces=np.diff(text.ends, prepend=0).tolist(),
                 eos_logprob=float(logprobs[-1]) if record.finished else 0.0,
             )
-            for (record, text, _), logprobs in zip(carried, found, strict=True)
+            for (record, text, _), logprobs in zip(carried, logprobs_of, strict=True)
         ]
 
     def collect(
@@ -146,11 +148,11 @@ class Receiver:
                     [by_id[a.prompt_id] for _, a, _ in answers], [a.tokens for _, a, _ in answers]
                 )
                 answers = [(r, replace(a, receiver_old=s), e) for (r, a, e), s in zip(answers, scores, strict=True)]
-        found: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+        boxes: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
         plain = [(r, r) for r, _ in admitted if not isinstance(r, AnswerRecord | Scores)]
         for record, answer in [*((r, a) for r, a, _ in answers), *plain, *((r, s) for r, s, _, _ in placed)]:
-            found[record.inbox][record.prompt_id].append(answer)
-        inbox = Inbox(**{box: {x: tuple(given) for x, given in of.items()} for box, of in found.items()})
+            boxes[record.inbox][record.prompt_id].append(answer)
+        inbox = Inbox(**{box: {x: tuple(given) for x, given in of.items()} for box, of in boxes.items()})
         kept_out = sum(n for reason, n in collected.refused.items() if reason != Refusal.LATE)
         scored = [(own_answer, e) for _, _, own_answer, e in placed]
         return Received(inbox, admitted, [(a, e) for _, a, e in answers], scored, kept_out)

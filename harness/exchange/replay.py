@@ -108,12 +108,12 @@ class ReplaySource:
         return tuple(sorted({author for _, author in self._spans}))
 
     def messages(self, step: int, author: str) -> list[bytes]:
-        found: list[bytes] = []
+        stored: list[bytes] = []
         with disk_errors(self.path, READ), open_regular(self.path) as file:
             for begin, end in self._spans.get((step, author), []):
                 file.seek(begin + 4 + DIGEST_BYTES)
-                found += _frame(file.read(end - file.tell()), self.path).messages
-        return found
+                stored += _frame(file.read(end - file.tell()), self.path).messages
+        return stored
 
     def serve(self, exchange: Exchange, step: int, authors: Sequence[str], share: float = 1.0, seed: int = 0) -> None:
         """Send the step's messages in place of absent `authors`: a share of each one's, drawn by `seed`."""

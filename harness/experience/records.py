@@ -138,10 +138,10 @@ class Rollout(AnswerRecord, frozen=True, kw_only=True, tag="rollout"):
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
         """One record per sent answer."""
-        found = []
+        records = []
         for i, a in sent(group):
             end = a.tokens.size - a.finished
-            found.append(
+            records.append(
                 cls.about(
                     group,
                     index=i,
@@ -154,7 +154,7 @@ class Rollout(AnswerRecord, frozen=True, kw_only=True, tag="rollout"):
                     reward=a.reward,
                 )
             )
-        return found
+        return records
 
     def check(self) -> None:
         """Lengths agree, pieces sum to the text, log-probabilities are finite, none positive."""
@@ -268,8 +268,8 @@ def bounded(kind: type[Record]) -> None:
             raise ValueError(f"{kind.__name__}.{field.name}: {problem}")
 
 
-def _unbounded(found: inspect.Type) -> str:
-    match found:
+def _unbounded(kind: inspect.Type) -> str:
+    match kind:
         case inspect.IntType() | inspect.FloatType() | inspect.BoolType() | inspect.NoneType():
             return ""
         case inspect.LiteralType() | inspect.EnumType():
@@ -277,14 +277,14 @@ def _unbounded(found: inspect.Type) -> str:
         case inspect.StrType() | inspect.BytesType():
             inner: tuple[inspect.Type, ...] = ()
         case inspect.ListType() | inspect.VarTupleType():
-            inner = (found.item_type,)
+            inner = (kind.item_type,)
         case inspect.DictType():
-            inner = found.key_type, found.value_type
+            inner = kind.key_type, kind.value_type
         case inspect.UnionType():
-            return next(filter(None, map(_unbounded, found.types)), "")
+            return next(filter(None, map(_unbounded, kind.types)), "")
         case _:
-            return f"{type(found).__name__.removesuffix('Type')} is no type of a record's field"
-    if found.max_length is None:
+            return f"{type(kind).__name__.removesuffix('Type')} is no type of a record's field"
+    if kind.max_length is None:
         return "needs Meta(max_length=...)"
     return next(filter(None, map(_unbounded, inner)), "")
 

@@ -102,13 +102,13 @@ class FinishedPolicy(NamedTuple):
 
     def published(self, task: str) -> DataSet | None:
         """The published set that a task's questions are, or None."""
-        found = SETS.get(task)
-        return found if found and self.manifest.identity.evaluation.get(task) == found.sha256 else None
+        shipped = SETS.get(task)
+        return shipped if shipped and self.manifest.identity.evaluation.get(task) == shipped.sha256 else None
 
 
 def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[FinishedPolicy]:
     """Each policy of each finished cell that counts. Raises UsageError where there is none, StoreError."""
-    found: dict[tuple[str, str], list[Scored]] = {}
+    by_policy: dict[tuple[str, str], list[Scored]] = {}
     rows: list[dict[str, Any]] = snapshot.query(
         "SELECT cell, policy, task, metric, accuracy AS value, error, questions, answers, checkpoint_step AS step, repeats, "
         "invalid FROM scores "
@@ -117,10 +117,10 @@ def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[Fi
         [suite],
     ).to_pylist()
     for row in rows:
-        found.setdefault((row.pop("cell"), row.pop("policy")), []).append(Scored(**row))
-    if not found:
+        by_policy.setdefault((row.pop("cell"), row.pop("policy")), []).append(Scored(**row))
+    if not by_policy:
         raise UsageError(f"{results}: no finished cells of a suite {suite!r}")
-    for (cell, policy), scores in found.items():
+    for (cell, policy), scores in by_policy.items():
         folder = suite_folder(results, suite) / cell
         manifest = read_reference(folder.parent).manifests[cell] if suite.endswith(MARK) else read_manifest(folder)
         check_parts(folder, manifest, policy, *(score.task for score in scores))
@@ -165,8 +165,8 @@ def _table(row: type[msgspec.Struct], rows: Sequence[msgspec.Struct]) -> pa.Tabl
         bool: pa.bool_(),
         Pair: pa.list_(pa.float64()),
     }
-    found = {f.name: next(t for kind, t in types.items() if f.type in (kind, kind | None)) for f in fields(row)}
-    return pa.Table.from_pylist(msgspec.to_builtins(rows), pa.schema(found))
+    columns = {f.name: next(t for kind, t in types.items() if f.type in (kind, kind | None)) for f in fields(row)}
+    return pa.Table.from_pylist(msgspec.to_builtins(rows), pa.schema(columns))
 
 
 # Model cards -----------------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def write_cards(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int
 def benchmarks(cell: FinishedPolicy) -> dict[str, EvalResultEntry]:
     """By task, the score on each whole set of the hub: greedy, else the mean of samples."""
     limit = cell.manifest.config["evaluation"]["limit"]
-    found: dict[str, EvalResultEntry] = {}
+    entries: dict[str, EvalResultEntry] = {}
     for score in sorted((s for s in cell.scores if s.metric in _NAMES), key=lambda s: s.metric != "greedy"):
         data = cell.published(score.task)
         if score.value is None or data is None or data.remote.host != "hub" or (limit or data.rows) < data.rows:
@@ -206,8 +206,8 @@ def benchmarks(cell: FinishedPolicy) -> dict[str, EvalResultEntry]:
             date=cell.manifest.provenance.finished,
             notes=f"{way}; {score.questions} of {data.rows} questions{unknown}{error}",
         )
-        found.setdefault(score.task, entry)
-    return found
+        entries.setdefault(score.task, entry)
+    return entries
 
 
 def card(cell: FinishedPolicy) -> str:
@@ -494,14 +494,14 @@ def _source(cell: FinishedPolicy, task: str) -> dict[str, Any]:
     if (data := cell.published(task)) is None:
         return {"dataset_name": task, "source_type": "other"}
     remote = data.remote
-    found = {
+    source = {
         "dataset_name": data.title,
         "additional_details": {"revision": remote.revision, "files": ", ".join(remote.files), "sha256": data.sha256},
     }
     if remote.host == "github":
         urls = [f"https://github.com/{remote.repository}/blob/{remote.revision}/{file}" for file in remote.files]
-        return {**found, "source_type": "url", "url": urls}
-    return {**found, "source_type": "hf_dataset", "hf_repo": remote.repository, "samples_number": data.rows}
+        return {**source, "source_type": "url", "url": urls}
+    return {**source, "source_type": "hf_dataset", "hf_repo": remote.repository, "samples_number": data.rows}
 
 
 def _lines(

@@ -98,10 +98,10 @@ def follow(results: Path, suite: str, tracker: Tracker) -> int:
 
 
 def manifests(results: Path, suite: str) -> list[Path]:
-    found = sorted((results / suite).glob("*/manifest.json"))
-    if not found:
+    files = sorted((results / suite).glob("*/manifest.json"))
+    if not files:
         raise UsageError(f"{results / suite}: no cells here (`harness status` lists the suites that have some)")
-    return found
+    return files
 
 
 def run_name(manifest: Manifest) -> str:
@@ -135,8 +135,8 @@ def _points(folder: Path, manifest: Manifest) -> Iterator[Point]:
     steps, curves = (tables[name].to_pylist() if name in tables else [] for name in ("steps", "curves"))
     measured = [(r, f"held-out/{r['metric']}", r["accuracy"]) for r in curves]
     measured += [(r, f"steps/{tag}", value) for r in steps for tag, value in r.items() if tag not in ("policy", "step")]
-    found = [Point(r["policy"], tag, r["step"], float(value), at) for r, tag, value in measured if value is not None]
-    yield from sorted(found, key=lambda p: (p.step, p.tag.startswith("steps/"), p.policy))
+    points = [Point(r["policy"], tag, r["step"], float(value), at) for r, tag, value in measured if value is not None]
+    yield from sorted(points, key=lambda p: (p.step, p.tag.startswith("steps/"), p.policy))
     if manifest.state == "done" and "samples" in tables:
         columns = ["policy", "checkpoint_step", "task", "metric", "doc_id"]
         samples = tables["samples"].select([*columns, "verdict"]).to_pandas()

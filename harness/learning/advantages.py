@@ -98,7 +98,7 @@ def peer_answer(
 
 def by_author(answers: Iterable[PeerAnswer]) -> list[list[PeerAnswer]]:
     """One list per author, in order of appearance."""
-    found: dict[str, list[PeerAnswer]] = {}
+    authors: dict[str, list[PeerAnswer]] = {}
     for answer in answers:
-        found.setdefault(answer.author, []).append(answer)
-    return list(found.values())
+        authors.setdefault(answer.author, []).append(answer)
+    return list(authors.values())

@@ -79,7 +79,7 @@ def _situation(
     rng, tag = np.random.default_rng(7), iter(range(1, 1_000_000))
     own: list[Group] = []
     again: dict[str, Group] = {}
-    found: dict[str, dict[str, tuple[Any, ...]]] = defaultdict(lambda: defaultdict(tuple))
+    boxes: dict[str, dict[str, tuple[Any, ...]]] = defaultdict(lambda: defaultdict(tuple))
 
     def group(prompt: Prompt, policy: str, count: int) -> Group:
         rate, answers = rng.choice([0.0, 0.5, 1.0]), []
@@ -101,13 +101,13 @@ def _situation(
                 if isinstance(record, Draft):
                     continue
                 answer = isinstance(record, AnswerRecord) and _peer(rng, regime, record, theirs.answers[record.index])
-                found[record.inbox][prompt.id] += (answer or record,)
+                boxes[record.inbox][prompt.id] += (answer or record,)
             if Need.SCORES in regime.needs:
-                found["scores"][prompt.id] += tuple(_scores(rng, author, own[-1], i) for i, _ in sent(own[-1]))
+                boxes["scores"][prompt.id] += tuple(_scores(rng, author, own[-1], i) for i, _ in sent(own[-1]))
         if regime.hint_tokens:
             asked = replace(prompt, id=f"{prompt.id}/hinted", hint=("a peer", prompt.id, 0))
             again[prompt.id] = group(asked, policies[0], rollouts[0])
-    return Situation(name, tuple(own), Inbox(**found), policies, again)
+    return Situation(name, tuple(own), Inbox(**boxes), policies, again)
 
 
 def _scores(rng: np.random.Generator, author: str, group: Group, index: int) -> PeerScores:
@@ -210,9 +210,9 @@ def publishes_what_it_shares(make: Make) -> None:
 def hints_at_what_it_received(make: Make) -> None:
     """At most one hint a question, of an answer that was received to it."""
     for situation in situations(make()):
-        found = make().hints(situation.own, situation.inbox, situation.context())
-        _hold(len({hint.prompt_id for hint in found}) == len(found), f"{situation.name}: two hints for one question")
-        for hint in found:
+        hints = make().hints(situation.own, situation.inbox, situation.context())
+        _hold(len({hint.prompt_id for hint in hints}) == len(hints), f"{situation.name}: two hints for one question")
+        for hint in hints:
             known = (
                 *situation.inbox.answers.get(hint.prompt_id, ()),
                 *situation.inbox.successes.get(hint.prompt_id, ()),
@@ -294,17 +294,17 @@ def restores_its_state(make: Make) -> None:
 
 def draws_only_from_the_context(make: Make) -> None:
     """Equal experience and generator give equal terms."""
-    found = []
+    digests = []
     before = random.getstate(), np.random.get_state()
     try:
         for seed in (1, 2):
             random.seed(seed)
             np.random.seed(seed)
-            found.append([_digest(s.learn(make())) for s in situations(make())])
+            digests.append([_digest(s.learn(make())) for s in situations(make())])
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
-    same = found[0] == found[1]
+    same = digests[0] == digests[1]
     _hold(same, "two runs with equal seeds differ: draw from `context.rng` only, keep no state in the class")
 
 
@@ -370,7 +370,7 @@ def _arrays(situation: Situation) -> Iterator[np.ndarray]:
     for group in (*situation.own, *situation.again.values()):
         for mine in group.answers:
             yield from (mine.tokens, mine.logprobs)
-    yield from (scores.aligned for found in situation.inbox.scores.values() for scores in found)
+    yield from (scores.aligned for each in situation.inbox.scores.values() for scores in each)
     for received in (situation.inbox.answers, situation.inbox.successes):
         for theirs in (a for answers in received.values() for a in answers):
             yield from (a for a in (theirs.tokens, theirs.aligned, theirs.receiver_old) if a is not None)

@@ -132,10 +132,10 @@ def spaces(regime: type[Regime]) -> dict[str, Space]:
     fields = {f.name: f for f in dataclasses.fields(regime.Options)}
     try:
         default = regime.Options()
-        found = spaces_of(regime.Options, {name: getattr(default, name) for name in fields})
+        by_field = spaces_of(regime.Options, {name: getattr(default, name) for name in fields})
     except (TypeError, ValueError) as error:
         raise PluginError(f"{regime.__name__}: options: {error}") from None
-    return {option_name(fields[name]): space for name, space in found.items()}
+    return {option_name(fields[name]): space for name, space in by_field.items()}
 
 
 def option_name(field: dataclasses.Field[Any]) -> str:
@@ -145,13 +145,13 @@ def option_name(field: dataclasses.Field[Any]) -> str:
 
 def resolved(options: Any) -> dict[str, Any]:
     """All options, as a suite would write them."""
-    found = {option_name(f): getattr(options, f.name) for f in dataclasses.fields(options)}
-    return {k: sorted(v, key=repr) if isinstance(v, set | frozenset) else v for k, v in found.items()}
+    values = {option_name(f): getattr(options, f.name) for f in dataclasses.fields(options)}
+    return {k: sorted(v, key=repr) if isinstance(v, set | frozenset) else v for k, v in values.items()}
 
 
 def listing() -> list[RegimeInfo]:
     """Broken plugins with their error."""
-    found = []
+    regimes = []
     for name in PLUGINS.installed():
         origin = PLUGINS.origin(name)
         try:
@@ -159,9 +159,9 @@ def listing() -> list[RegimeInfo]:
             options = resolved(instance.options)
             searched = {name: as_dict(space) for name, space in spaces(regime).items()}
         except PluginError as error:
-            found.append(RegimeInfo(name, origin, error=str(error)))
+            regimes.append(RegimeInfo(name, origin, error=str(error)))
             continue
-        found.append(
+        regimes.append(
             RegimeInfo(
                 name,
                 origin,
@@ -177,4 +177,4 @@ def listing() -> list[RegimeInfo]:
                 regime.old_logprobs,
             )
         )
-    return found
+    return regimes

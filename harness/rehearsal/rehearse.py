@@ -206,11 +206,11 @@ def _plan(given: Suite, mended: Prepared, results: Path, overrides: Sequence[str
 
 def _place(given: Suite, mended: Suite, path: str) -> str:
     """By the given suite, of whose evaluation tasks some are gone."""
-    found = TASK.match(path)
-    task = mended.evaluation.tasks[int(found[1])] if found else None
-    if found is None or task not in given.evaluation.tasks:
+    match = TASK.match(path)
+    task = mended.evaluation.tasks[int(match[1])] if match else None
+    if match is None or task not in given.evaluation.tasks:
         return path
-    return f"evaluation.tasks[{given.evaluation.tasks.index(task)}]{path[found.end() :]}"
+    return f"evaluation.tasks[{given.evaluation.tasks.index(task)}]{path[match.end() :]}"
 
 
 def _check_data(suite: Suite, source: str) -> None:
@@ -235,17 +235,17 @@ def _mended(suite: Suite, error: SuiteError, root: Path) -> tuple[str, Suite] | 
     for start, (name, fields) in mended.items():
         if place.startswith(start):
             return name, suite.model_copy(update={"training": suite.training.model_copy(update=fields)})
-    if found := TASK.match(place):
+    if match := TASK.match(place):
         tasks = list(suite.evaluation.tasks)
-        name = _kind_of(tasks.pop(int(found[1])))
+        name = _kind_of(tasks.pop(int(match[1])))
         left = {"tasks": tasks or ["ladder"], "curve_every": suite.evaluation.curve_every if tasks else 0}
         return name, suite.model_copy(update={"evaluation": suite.evaluation.model_copy(update=left)})
     if re.fullmatch(r"groups\[\d+\]\.policies", place) and any(p.rollouts for g in suite.groups for p in g.policies):
         equal = rules.with_policies(suite, lambda policy, _: policy.model_copy(update={"rollouts": None}))
         return "unequal rollouts", equal
-    found = re.fullmatch(r"(groups\[\d+\]\.policies\[\d+\])\.(model|chat)", place)
-    if found and not (folder := root / TOKENIZERS / found[1]).exists():
-        return "model", rules.with_policies(suite, lambda one, at: _replaced(one, folder) if at == found[1] else one)
+    match = re.fullmatch(r"(groups\[\d+\]\.policies\[\d+\])\.(model|chat)", place)
+    if match and not (folder := root / TOKENIZERS / match[1]).exists():
+        return "model", rules.with_policies(suite, lambda one, at: _replaced(one, folder) if at == match[1] else one)
     return None
 
 
@@ -261,10 +261,10 @@ def _check_keys(prepared: Prepared, report: Rehearsal) -> None:
     for folder, manifest in readable(file.parent for file in prepared.folder.glob("*/manifest.json")):
         if folder.name in labels:
             labels[folder.name].add(label_of(manifest))
-    for key, found in labels.items():
-        if len(found) > 1:
+    for key, of_key in labels.items():
+        if len(of_key) > 1:
             report.findings.append(
-                Finding("key collision", key, f"one key of several cells: {', '.join(sorted(found))}")
+                Finding("key collision", key, f"one key of several cells: {', '.join(sorted(of_key))}")
             )
 
 
@@ -397,10 +397,10 @@ def _look_at_cells(rehearsed: Prepared, failed: Mapping[str, str], report: Rehea
 def _heard(folder: Path) -> dict[tuple[str, str], Counter[str]]:
     """By author and receiver: records by reason of refusal; accepted ones have none."""
     ledger = read_journal(folder).tables.get("exchanges")
-    found: dict[tuple[str, str], Counter[str]] = {}
+    reasons: dict[tuple[str, str], Counter[str]] = {}
     for row in [] if ledger is None else ledger.to_pylist():
-        found.setdefault((row["author"], row["receiver"]), Counter())[row["reason"]] += row["messages"]
-    return found
+        reasons.setdefault((row["author"], row["receiver"]), Counter())[row["reason"]] += row["messages"]
+    return reasons
 
 
 def _look_at_table(rehearsed: Prepared, report: Rehearsal) -> None:

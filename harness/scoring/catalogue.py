@@ -24,8 +24,8 @@ class ScorerInfo:
 
 def called(name: str) -> Called:
     """What `Verifier.by` takes. Raises PluginError."""
-    found = PLUGINS.load(name)
-    return Called(f"{found.__module__}:{found.__qualname__}", found.cpu_seconds, found.wall_seconds)
+    scorer = PLUGINS.load(name)
+    return Called(f"{scorer.__module__}:{scorer.__qualname__}", scorer.cpu_seconds, scorer.wall_seconds)
 
 
 def scorer_of(name: str) -> Scorer:
@@ -39,8 +39,8 @@ def listing() -> list[ScorerInfo]:
 
 def _info(name: str) -> ScorerInfo:
     try:
-        found = scorer_of(name)
+        scorer = scorer_of(name)
     except PluginError as error:
         return ScorerInfo(name, "", PLUGINS.origin(name), str(error))
-    summary = (type(found).__doc__ or "").strip().partition("\n")[0]
-    return ScorerInfo(name, summary, PLUGINS.origin(name), remark=found.remark())
+    summary = (type(scorer).__doc__ or "").strip().partition("\n")[0]
+    return ScorerInfo(name, summary, PLUGINS.origin(name), remark=scorer.remark())

@@ -39,8 +39,8 @@ def is_described(name: str) -> None:
 
 def decides_its_examples(name: str) -> None:
     examples = scorer_of(name).examples
-    found = _verdicts(name, [(gold, text) for gold, text, _ in examples])
-    for (gold, text, right), verdict in zip(examples, found, strict=True):
+    verdicts = _verdicts(name, [(gold, text) for gold, text, _ in examples])
+    for (gold, text, right), verdict in zip(examples, verdicts, strict=True):
         assert verdict.value == ("right" if right else "wrong"), f"{gold!r}, {text!r}: {verdict}"
 
 
@@ -60,8 +60,8 @@ def takes_its_golds(name: str) -> None:
 
 def survives_hostile_texts(name: str) -> None:
     gold, right, _ = next(example for example in scorer_of(name).examples if example[2])
-    found = _verdicts(name, [*((gold, text) for text in ("", " \n", *HOSTILE)), (gold, right)])
-    assert [verdict.value for verdict in found] == ["wrong"] * (len(HOSTILE) + 2) + ["right"], found
+    verdicts = _verdicts(name, [*((gold, text) for text in ("", " \n", *HOSTILE)), (gold, right)])
+    assert [verdict.value for verdict in verdicts] == ["wrong"] * (len(HOSTILE) + 2) + ["right"], verdicts
 
 
 CHECKS: tuple[Callable[[str], None], ...] = (

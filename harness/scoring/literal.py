@@ -62,5 +62,5 @@ class Choice(Scorer):
 
 
 def _letter(text: str) -> str:
-    found = _LETTER.fullmatch(_DRESS.sub("", text).strip())
-    return found[1].upper() if found else ""
+    match = _LETTER.fullmatch(_DRESS.sub("", text).strip())
+    return match[1].upper() if match else ""

@@ -176,8 +176,8 @@ def pinned(suite: Suite, online: bool) -> Suite:
     commit = functools.cache(functools.partial(_commit_of, online=online))
 
     def pin(policy: Policy) -> Policy:
-        found = commit(policy.model, policy.revision or "main") if unpinned(policy) else None
-        return policy.model_copy(update={"revision": found}) if found else policy
+        revision = commit(policy.model, policy.revision or "main") if unpinned(policy) else None
+        return policy.model_copy(update={"revision": revision}) if revision else policy
 
     def pin_all(groups: Sequence[ModelGroup]) -> list[ModelGroup]:
         return [g.model_copy(update={"policies": [pin(p) for p in g.policies]}) for g in groups]
@@ -235,8 +235,8 @@ def content_digest(folder: Path) -> str:
             raise DataError(f"{folder}: more than {MAX_FILES:,} files: not a model's folder")
         named = {p.relative_to(folder): p for p in sorted(listed) if p.suffix.lower() != ".md" and not p.is_dir()}
         files = {n.as_posix(): p for n, p in named.items() if not any(part.startswith(".") for part in n.parts)}
-        found = {name: path.stat() for name, path in files.items()}
-        stamps = {name: (s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for name, s in found.items()}
+        stats = {name: path.stat() for name, path in files.items()}
+        stamps = {name: (s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for name, s in stats.items()}
         note = cache_folder() / "models" / "folders"
         note /= f"{hashlib.blake2b(bytes(folder.resolve()), digest_size=16).hexdigest()}.json"
         seen: dict[str, _Seen] = {}

@@ -57,9 +57,9 @@ def holm(p_values: Float[np.ndarray, "... k"], weights: ArrayLike = 1.0, alpha: 
         left = np.cumsum(share[..., ::-1], axis=-1)[..., ::-1]
         steps = np.where(share > 0, ranked / share * left, 1.0)
         ranked = np.minimum(np.maximum.accumulate(steps, axis=-1), 1.0)
-        found = ranked <= alpha
-        stopped = np.where(found, 0.0, left).max(axis=-1, keepdims=True, initial=0.0)
-        levels = 1 - alpha * share / np.where(found, left, stopped)
+        rejected = ranked <= alpha
+        stopped = np.where(rejected, 0.0, left).max(axis=-1, keepdims=True, initial=0.0)
+        levels = 1 - alpha * share / np.where(rejected, left, stopped)
     adjusted, level = np.full(p.shape, np.nan), np.full(p.shape, np.nan)
     np.put_along_axis(adjusted, order, ranked, axis=-1)
     np.put_along_axis(level, order, levels, axis=-1)
@@ -92,8 +92,8 @@ def seeds_to_detect(spread: float, effect: float, power: float = 0.8, level: flo
     def enough(seeds: int) -> bool:
         return bool(_errors_to_detect(seeds, power, level) * (spread / np.sqrt(seeds)) <= effect)
 
-    found = bisect_left(range(MOST_SEEDS + 1), True, lo=2, key=enough)
-    return found if found <= MOST_SEEDS else None
+    fewest = bisect_left(range(MOST_SEEDS + 1), True, lo=2, key=enough)
+    return fewest if fewest <= MOST_SEEDS else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,7 +215,7 @@ def compare(
     reasons = np.vstack([withheld, withheld[tests.inside].max(axis=0, initial="")])
     inside = tests.difference.mean[: len(scores)][tests.inside][:, rows, columns]
     wide = inside.max(axis=0, initial=-np.inf) - inside.min(axis=0, initial=np.inf) > margin
-    found = []
+    comparisons = []
     for k in range(tests.p.shape[0]):
         p, gains = tests.p[k], tests.difference[k, rows, columns]
         blank = without | (gains.n == 0)
@@ -242,13 +242,13 @@ def compare(
         groups = _letters(own.mean, p <= ALPHA)
         leader = groups[int(np.nanargmax(own.mean))] if any(groups) else ""
         best = tuple(not set(leader).isdisjoint(group) for group in groups)
-        found.append(
+        comparisons.append(
             Comparison(
                 own, tests.difference[k], p, gains, gain_p, np.stack([mean - half, mean + half]), planned, margin,
                 minimum_detectable(error, gains.n, level=planned), groups, best, uneven, tuple(verdicts),
             )
         )  # fmt: skip
-    return found if len(found) > len(scores) else [*found, found[int(tests.inside.argmax())]]
+    return comparisons if len(comparisons) > len(scores) else [*comparisons, comparisons[int(tests.inside.argmax())]]
 
 
 def verdict(difference: Estimate, adjusted: float, margin: float) -> str:

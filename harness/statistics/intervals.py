@@ -77,9 +77,9 @@ def sampling_variance(accuracy: ArrayLike, error: ArrayLike, questions: ArrayLik
     with np.errstate(invalid="ignore", divide="ignore"):
         repeats = total / n
         apart = (a * (1 - a) - (n - 1) * e**2) / ((repeats - 1) * n)
-        found = np.where(repeats > 1, apart, e**2 / 2)
-        found = np.where(np.isnan(found), a * (1 - a) / (2 * total), found)
-        return np.maximum(found, 1 / total**2)
+        variance = np.where(repeats > 1, apart, e**2 / 2)
+        variance = np.where(np.isnan(variance), a * (1 - a) / (2 * total), variance)
+        return np.maximum(variance, 1 / total**2)
 
 
 def area_under_curve(steps: Float[np.ndarray, "points"], accuracy: Float[np.ndarray, "... points"]) -> Array:

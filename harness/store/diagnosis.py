@@ -54,12 +54,12 @@ def diagnose(snapshot: Snapshot, suite: str, key: str | None = None, at: str = "
         [suite, key],
     ).to_pylist()
     labels = {cell["key"]: cell["cell"] for cell in cells}
-    found = []
+    findings = []
     damaged = damages(snapshot, suite, key)
     for damage in damaged:
         name = damage.cells[0] if len(damage.cells) == 1 else ""
         label = labels.get(name, name) or suite
-        found.append(Finding(label, name, "", Trouble.DAMAGED, damage.problem, damage.remedy))
+        findings.append(Finding(label, name, "", Trouble.DAMAGED, damage.problem, damage.remedy))
     unread = {name for damage in damaged for name in damage.cells}
     late, exchanges = _late(snapshot, suite, key), _by_cell(snapshot, _EXCHANGES, suite, key)
     for cell in cells:
@@ -69,11 +69,11 @@ def diagnose(snapshot: Snapshot, suite: str, key: str | None = None, at: str = "
         if cell["state"] == "failed" and name not in unread:
             words = f"{cell['fault'] or 'failed'}: {cell['reason']}"
             cure = CURES.get(cell["fault"], f"its log says more: harness logs {name}{at}")
-            found.append(Finding(cell["cell"], name, "", Trouble.MISSING, words, cure))
-        found += [
+            findings.append(Finding(cell["cell"], name, "", Trouble.MISSING, words, cure))
+        findings += [
             Finding(cell["cell"], name, policy, trouble, words, ADVICE[trouble]) for policy, trouble, words in told
         ]
-    return found
+    return findings
 
 
 def damages(snapshot: Snapshot, suite: str | None = None, key: str | None = None) -> list[Damage]:
@@ -101,19 +101,19 @@ def stored_damages(results: Path, suite: SuiteFile) -> dict[str, str]:
 def summary(snapshot: Snapshot, suite: str) -> list[str]:
     """A line for each policy on the end of its training, and what is wrong in how many cells."""
     late = _late(snapshot, suite)
-    found: dict[tuple[str, str], list[Sums]] = {}
+    by_policy: dict[tuple[str, str], list[Sums]] = {}
     groups = snapshot.query(
         f"SELECT cell, group_name FROM cells WHERE {_MINE} ORDER BY group_name, cell", [suite, None]
     )
     for cell, group in zip(groups["cell"].to_pylist(), groups["group_name"].to_pylist(), strict=True):
         for sums in late.get(cell, ()):
-            found.setdefault((group, sums.policy), []).append(sums)
+            by_policy.setdefault((group, sums.policy), []).append(sums)
     findings: dict[tuple[str, str], dict[Trouble, list[Finding]]] = {}
     for f in diagnose(snapshot, suite):
         by_trouble = findings.setdefault((f.cell.partition("/")[0], f.policy), {})
         by_trouble.setdefault(f.trouble, []).append(f)
     lines = []
-    for (group, policy), each in found.items():
+    for (group, policy), each in by_policy.items():
         lines.append(f"{group}/{policy}: {figures(_together(each))}")
         for trouble, same in findings.get((group, policy), {}).items():
             where = same[0].cell if len(same) == 1 else f"{len(same)} cells, e.g. {same[0].cell}"
@@ -131,10 +131,10 @@ def _late(snapshot: Snapshot, suite: str, key: str | None = None) -> dict[str, l
 
 
 def _by_cell(snapshot: Snapshot, query: str, suite: str, key: str | None) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_cell: dict[str, list[dict[str, Any]]] = {}
     for row in snapshot.query(query, [suite, key]).to_pylist():
-        found.setdefault(row.pop("cell"), []).append(row)
-    return found
+        by_cell.setdefault(row.pop("cell"), []).append(row)
+    return by_cell
 
 
 # All cells are read at once, for thousands of small queries would take minutes

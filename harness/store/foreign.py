@@ -276,8 +276,8 @@ def tuning_fault(tuning: Tuning, variants: Collection[str]) -> str:
         "variants: the baseline is absent": bool(places) and all((tuning.baseline, on) in places for _, on in places),
         "variants: not of the suite": all({v.variant, v.final} <= {*variants} for v in tuning.variants),
     }
-    found = next((problem for problem, kept in checks.items() if not kept), "")
-    return found or next(filter(None, map(_trials_fault, tuning.variants)), "")
+    first = next((problem for problem, kept in checks.items() if not kept), "")
+    return first or next(filter(None, map(_trials_fault, tuning.variants)), "")
 
 
 def _trials_fault(tuned: Tuned) -> str:

@@ -93,28 +93,28 @@ def ingest(results: Path, deadline: float = 30.0, rebuild: bool = False) -> int:
         for leftover in store.parent.glob(f"{STORE}.*{TEMPORARY}*") if alone else ():  # of a writer that died
             remove(leftover)
         known = None if rebuild else _known(store)
-        found, suites = scan(results)
-        marks = {key: s.fingerprint for key, s in found.items()} | {(name, ""): mark for name, mark in suites.items()}
+        sources, suites = scan(results)
+        marks = {key: s.fingerprint for key, s in sources.items()} | {(name, ""): mark for name, mark in suites.items()}
         if known == marks:
             return 0
         try:
-            return _build(store, known, found, suites, results)
+            return _build(store, known, sources, suites, results)
         except StoreError:
             if known is None:
                 raise
-            return _build(store, None, found, suites, results)  # damaged: built anew
+            return _build(store, None, sources, suites, results)  # damaged: built anew
 
 
 def _build(
     store: Path,
     known: Mapping[tuple[str, str], str] | None,
-    found: Mapping[tuple[str, str], Source],
+    sources: Mapping[tuple[str, str], Source],
     suites: Mapping[str, str],
     results: Path,
 ) -> int:
     """known: fingerprints of the old store's content, from which the new one starts."""
-    changed = [s for key, s in found.items() if known is None or known.get(key) != s.fingerprint]
-    gone = [key for key in known or {} if key[1] and key not in found]
+    changed = [s for key, s in sources.items() if known is None or known.get(key) != s.fingerprint]
+    gone = [key for key in known or {} if key[1] and key not in sources]
     keys = [*((s.suite, s.cell) for s in changed), *gone]
 
     def fill(temporary: Path) -> None:
@@ -248,22 +248,22 @@ def _suite(results: Path, name: str, mark: str, problems: list[Row]) -> Row:
 
 
 def _load(source: Source, problems: list[Row]) -> Loaded:
-    stored, folder, found, mends = source.suite.endswith(MARK), Path(source.folder), "", ""
+    stored, folder, problem, mends = source.suite.endswith(MARK), Path(source.folder), "", ""
     kind: Literal["base", "cell"] = "base" if source.cell.startswith(("base-", "eval-")) else "cell"
     manifest = Manifest(suite=source.suite, key=source.cell, group="", kind=kind)
     try:
         manifest = read_reference(folder).manifests[source.cell] if stored else read_manifest(folder)
     except StoreError as error:
-        found, mends = str(error), remedy(folder, removed=False)
+        problem, mends = str(error), remedy(folder, removed=False)
     try:
         contents = read_reference(folder).cells[source.cell] if stored else read_journal(folder)
     except StoreError as error:
         contents = Contents({}, [str(error)])
     if contents.problems:
-        found, mends = contents.problems[0], restored(folder) if stored else remedy(folder)
-    if found:
-        problems.append({"suite": source.suite, "cell": source.cell, "problem": found, "remedy": mends})
-        manifest = msgspec.structs.replace(manifest, state="failed", reason=f"{found}; {mends}", fault=Fault.DAMAGED)
+        problem, mends = contents.problems[0], restored(folder) if stored else remedy(folder)
+    if problem:
+        problems.append({"suite": source.suite, "cell": source.cell, "problem": problem, "remedy": mends})
+        manifest = msgspec.structs.replace(manifest, state="failed", reason=f"{problem}; {mends}", fault=Fault.DAMAGED)
     return source, manifest, contents.tables
 
 

@@ -143,7 +143,7 @@ def read_journal(folder: Path, attempts: int = 5) -> Contents:
 
 def _read_once(folder: Path) -> Contents:
     compacts, parts = _listing(folder)
-    found: dict[str, list[pa.Table]] = {}
+    blocks: dict[str, list[pa.Table]] = {}
     problems: list[str] = []
     for _, path in compacts[-1:]:
         for name in sorted(os.listdir(path)):
@@ -152,7 +152,7 @@ def _read_once(folder: Path) -> Contents:
             except StoreError as error:
                 problems.append(str(error))
             else:
-                found.setdefault(table, []).append(data)
+                blocks.setdefault(table, []).append(data)
     rows: dict[str, list[Row]] = {}
     for *_, path in parts:
         try:
@@ -162,10 +162,10 @@ def _read_once(folder: Path) -> Contents:
             problems.append(str(error))
     for table, collected in rows.items():
         try:
-            found.setdefault(table, []).append(to_arrow(table, collected))
+            blocks.setdefault(table, []).append(to_arrow(table, collected))
         except (pa.ArrowException, ValueError, OverflowError) as error:
             problems.append(f"{folder}: {table}: {str(error).splitlines()[0]}")
-    return Contents({table: pa.concat_tables(found[table]) for table in TABLES if found.get(table)}, problems)
+    return Contents({table: pa.concat_tables(blocks[table]) for table in TABLES if blocks.get(table)}, problems)
 
 
 def write_columns(folder: Path, table: str, data: pa.Table) -> None:

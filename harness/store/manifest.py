@@ -190,12 +190,12 @@ def read_sealed(path: Path | str, kind: type[Struct], longest: int = MAX_BYTES) 
     """Also an older file without a checksum. Raises StoreError."""
     try:
         data = read_bytes(path, longest)
-        found = msgspec.json.decode(data, type=kind)
+        content = msgspec.json.decode(data, type=kind)
         plain = msgspec.json.decode(data)
         said = plain.pop("checksum", None)
         if said is not None and said != f"{zlib.crc32(msgspec.json.encode(plain)):08x}":
             raise StoreError(f"{path}: altered (its checksum is not that of its content)")
-        return found
+        return content
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

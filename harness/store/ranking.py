@@ -122,11 +122,11 @@ def rank(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRo
     if not panels:
         return Ranking([], 0, 0, 0, "", margin)
     several = len(panels) > 1
-    names, found = compared(rows if among is None else among, margin, panels if several else None)
+    names, comparisons = compared(rows if among is None else among, margin, panels if several else None)
     references = {r.regime: r.baseline for r in rows}
     withheld = {(r.group, r.task): r.withheld for r in rows if r.withheld}
-    used = [p for p in panels if any(v not in (*WITHHELD, BASELINE, ALONE) for v in found[p].verdicts)] or panels
-    whole = found[None if several else panels[0]]
+    used = [p for p in panels if any(v not in (*WITHHELD, BASELINE, ALONE) for v in comparisons[p].verdicts)] or panels
+    whole = comparisons[None if several else panels[0]]
     if len(used) < len(panels):  # what has no verdict is not in the mean
         whole = compared(rows if among is None else among, margin, used)[1][None]
     by_group, by_task = (len({place[k] for place in panels}) > 1 for k in (0, 1))
@@ -142,9 +142,9 @@ def rank(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRo
             lacking = [called(p) for p in used if p not in there]
             left_out.append(f"{name} (nothing on {joined(lacking)})" if lacking else f"{name} (no seed is everywhere)")
             continue
-        row = TableRow(found=whole, place=i, reference=references[name])
+        row = TableRow(comparison=whole, place=i, reference=references[name])
         fields = {name: STATISTICS[name].of(row) for name in _RANKED}
-        gains = sorted((float(found[p].gains.mean[i]), called(p)) for p in used)
+        gains = sorted((float(comparisons[p].gains.mean[i]), called(p)) for p in used)
         ends = ((gains[0][1], gains[0][0]), (gains[-1][1], gains[-1][0])) if whole.uneven[i] else None
         ranks.append(Rank(regime=name, ends=ends, **fields))
         if references[name] and not whole.gains.n[i]:
@@ -166,9 +166,11 @@ def rank(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRo
 def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MARGIN) -> list[Pairing]:
     """By group, policy and task of `rows` (all of one metric: they are the family), where they have seeds in common."""
     pairs = []
-    found = {policy: compared([r for r in rows if r.policy == policy], margin) for policy in {r.policy for r in rows}}
+    by_policy = {
+        policy: compared([r for r in rows if r.policy == policy], margin) for policy in {r.policy for r in rows}
+    }
     for group, policy, task in dict.fromkeys((r.group, r.policy, r.task) for r in rows):
-        names, panels = found[policy]
+        names, panels = by_policy[policy]
         if not {ours, theirs} <= set(names):
             continue
         i, j = names.index(ours), names.index(theirs)
@@ -204,7 +206,7 @@ def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
         regime: np.array([[own[p] for p in panels] for _, own in sorted(seeds.items()) if len(own) == len(panels)])
         for regime, seeds in runs.items()
     }
-    found = []
+    aggregated = []
     for regime, ours in scores.items():
         if not len(ours):
             continue
@@ -214,14 +216,14 @@ def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
             (each.low, each.high) if each and least >= MIN_RUNS and each.low < each.high else None
             for each, least in ((middle, len(ours)), (better, min(len(ours), len(theirs))))
         )
-        found.append(
+        aggregated.append(
             Aggregate(
                 regime=regime, seeds=len(ours), tasks=len(panels), iqm=middle.value, iqm_interval=next(intervals),
                 baseline=references[regime] if better else None, better=better.value if better else None,
                 better_interval=next(intervals),
             )
         )  # fmt: skip
-    return sorted(found, key=lambda a: -a.iqm)
+    return sorted(aggregated, key=lambda a: -a.iqm)
 
 
 def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said = "everything") -> Head:
@@ -242,6 +244,6 @@ def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said =
                     continue
                 ranking = rank(chosen, margin, among)
                 head.sentences.append(Headline(policy, metric, task, sentence(ranking), doubt(ranking)))
-                if (policy, task) == (policies[0], MEAN) and (found := aggregates(chosen)):
-                    head.across[metric] = found
+                if (policy, task) == (policies[0], MEAN) and (across := aggregates(chosen)):
+                    head.across[metric] = across
     return head

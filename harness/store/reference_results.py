@@ -67,10 +67,10 @@ def read_about(folder: Path) -> ResultsIndex:
 
 def read_reference(folder: Path) -> Reference:
     """Raises StoreError, also for a file that is not the one written."""
-    found = _read(folder, msgspec.json.encode(read_about(folder)))
-    if isinstance(found, StoreError):
-        raise StoreError(str(found))
-    return found
+    reference = _read(folder, msgspec.json.encode(read_about(folder)))
+    if isinstance(reference, StoreError):
+        raise StoreError(str(reference))
+    return reference
 
 
 def restored(folder: Path) -> str:
@@ -119,15 +119,15 @@ def _read_checked(folder: Path, about: ResultsIndex) -> Reference:
 def _manifests(file: Path, table: pa.Table, cells: tuple[str, ...]) -> dict[str, Manifest]:
     if tuple(table["cell"].to_pylist()) != cells or len(set(cells)) < len(cells):
         raise StoreError(f"{file}: other cells than those of {ABOUT}")
-    found = {}
+    manifests = {}
     for cell, content in zip(cells, table["manifest"].to_pylist(), strict=True):
         try:
-            found[cell] = msgspec.json.decode(content or "", type=Manifest)
+            manifests[cell] = msgspec.json.decode(content or "", type=Manifest)
         except msgspec.MsgspecError as error:
             raise StoreError(f"{file}: {cell}: not a manifest: {error}") from error
-        if problem := fault(found[cell], cell):
+        if problem := fault(manifests[cell], cell):
             raise StoreError(f"{file}: {cell}: {problem}")
-    return found
+    return manifests
 
 
 def _by_cell(

@@ -48,9 +48,9 @@ def missing(snapshot: Snapshot, suite: str) -> list[Missing]:
     return sorted([*(m for m in there if m.state != "done"), *pending], key=lambda m: m.cell)
 
 
-def _told(found: Iterable[Missing]) -> list[str]:
+def _told(gaps: Iterable[Missing]) -> list[str]:
     alike: dict[tuple[str, str], list[str]] = {}
-    for m in found:
+    for m in gaps:
         why = f"{m.fault}: {m.reason}" if m.fault else m.reason
         alike.setdefault((m.state, why), []).append(m.cell)
     return [
@@ -62,18 +62,18 @@ def _told(found: Iterable[Missing]) -> list[str]:
     ]
 
 
-def noted(found: Sequence[Missing]) -> dict[str, list[str]]:
+def noted(gaps: Sequence[Missing]) -> dict[str, list[str]]:
     heads = ("Missing from these numbers", "In these numbers, but of other settings or code than now")
-    parts = {head: [m for m in found if (m.state == STALE) == stale] for stale, head in enumerate(heads)}
+    parts = {head: [m for m in gaps if (m.state == STALE) == stale] for stale, head in enumerate(heads)}
     return {f"{head}: {len(part):,} cell{'s' * (len(part) > 1)}": _told(part) for head, part in parts.items() if part}
 
 
-def counted(snapshot: Snapshot, suite: str, found: Iterable[Missing]) -> str:
+def counted(snapshot: Snapshot, suite: str, gaps: Iterable[Missing]) -> str:
     """E.g. `4 done, 2 pending`."""
     done = snapshot.query(
         "SELECT count(*) AS n FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done'", [suite]
     )
-    states = Counter(m.state for m in found)
+    states = Counter(m.state for m in gaps)
     states["done"] = done["n"][0].as_py() - states[STALE]
     order = ("done", STALE, "running", "cut off", "failed", "pending")
     return ", ".join(f"{states[state]:,} {state}" for state in order if states[state])

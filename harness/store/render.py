@@ -50,11 +50,11 @@ def render(
     means alone. Raises UsageError."""
     head = head or Head()
     if form == "json":
-        found: dict[str, Any] = {"suite": suite, **msgspec.structs.asdict(head), "rows": list(rows)}
+        document: dict[str, Any] = {"suite": suite, **msgspec.structs.asdict(head), "rows": list(rows)}
         if tuned:
             moved = {"transfer": tuned.transfer} if tuned.transfer else {}
-            found["tuning"] = {"trials": tuned.tuning, "rows": tuned.rows, **moved}
-        return msgspec.json.encode(found).decode()
+            document["tuning"] = {"trials": tuned.tuning, "rows": tuned.rows, **moved}
+        return msgspec.json.encode(document).decode()
     if form in ("csv", "latex"):
         return (_csv if form == "csv" else _latex)(suite, rows, head)
     if form not in ("table", "markdown"):
@@ -229,10 +229,10 @@ def piped(heads: Sequence[str], lines: Sequence[Sequence[str]], names: int, word
 
 
 def _matrix(means: Rows, panels: Sequence[tuple[str, str]], tasks: bool) -> Iterator[list[str | Text]]:
-    found = {(row.regime, row.group, row.task): row for row in means}
+    by_panel = {(row.regime, row.group, row.task): row for row in means}
     yield ["regime", *(f"{group} {task}" if tasks else group for group, task in panels)]
     for regime in dict.fromkeys(row.regime for row in means):
-        rows = [found.get((regime, *panel)) for panel in panels]
+        rows = [by_panel.get((regime, *panel)) for panel in panels]
         yield [visible(regime), *(Text(_short(row), _COLOURS.get(row.verdict, "")) if row else "" for row in rows)]
 
 
@@ -266,8 +266,8 @@ _TUNED_NOTE = (
 )
 
 
-def _tuned(page: _Page, found: TuningResults) -> None:
-    tuning, rows = found.tuning, found.rows
+def _tuned(page: _Page, results: TuningResults) -> None:
+    tuning, rows = results.tuning, results.rows
     first = [r for r in rows if r.group == rows[0].group]
     trials = len(tuning.variants[0].trials)
     page.say("")
@@ -286,10 +286,10 @@ def _tuned(page: _Page, found: TuningResults) -> None:
             f"points promised, {POINTS.text(kept)} kept, {POINTS.text(promised - kept)} of luck."
         )
     page.say(_TUNED_NOTE + ("" if "@" in tuning.suite else f"; trials are cells of the suite {tuning.trials_in}"))
-    if found.transfer:
+    if results.transfer:
         page.say("")
         page.say("Transfer: settings that different tuning groups chose, used on the same group")
-    for (group, one, other), moved in groupby(found.transfer, key=attrgetter("group", "first_on", "second_on")):
+    for (group, one, other), moved in groupby(results.transfer, key=attrgetter("group", "first_on", "second_on")):
         heads = ("regime", f"tuned on {one}", f"tuned on {other}", "first less second")
         lines = [(r.variant, PERCENT.text(r.first), PERCENT.text(r.second), r.apart) for r in moved]
         page.table(group, heads, lines)
@@ -331,9 +331,11 @@ def _cell(text: str) -> str:
 def _latex(suite: str, rows: Rows, head: Head) -> str:
     parts = []
     for task, metric in sorted({(row.task, row.metric) for row in rows}):
-        found = {(row.regime, (row.group, row.policy)): row for row in rows if (row.task, row.metric) == (task, metric)}
-        regimes, columns = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
-        parts.append((task, metric, regimes, columns, found))
+        by_column = {
+            (row.regime, (row.group, row.policy)): row for row in rows if (row.task, row.metric) == (task, metric)
+        }
+        regimes, columns = (list(dict.fromkeys(key[i] for key in by_column)) for i in (0, 1))
+        parts.append((task, metric, regimes, columns, by_column))
     remarks = [f"{title}: {line}" for title, missing in noted(head.missing).items() for line in missing]
     remarks += [head.processors] if head.processors else []
     return _TEMPLATES.get_template("show.tex.tmpl").render(suite=suite, parts=parts, remarks=remarks, MEAN=MEAN)

@@ -32,31 +32,31 @@ def verdict_mark(verdict: str, margin: float) -> str:
     return f"no effect > {100 * margin:.3g}" if verdict == EQUIVALENT else verdict
 
 
-def sentence(found: Ranking) -> str:
+def sentence(ranking: Ranking) -> str:
     """E.g. "On 2 groups and 5 seeds, sgt gains over independent ..."."""
-    left_out = f" Left out: {joined(found.left_out)}." if found.left_out else ""
-    if not found.ranks:
+    left_out = f" Left out: {joined(ranking.left_out)}." if ranking.left_out else ""
+    if not ranking.ranks:
         return f"No regime has finished on everything chosen here yet.{left_out}"
-    compared = [r for r in found.ranks if r.baseline is not None]
-    counts = [_count(found.groups, "group")]
-    counts += [_count(found.tasks, "benchmark")] if found.tasks > 1 else []
-    seeds = sorted({r.paired_seeds for r in compared if r.paired_seeds}) or [found.seeds]
+    compared = [r for r in ranking.ranks if r.baseline is not None]
+    counts = [_count(ranking.groups, "group")]
+    counts += [_count(ranking.tasks, "benchmark")] if ranking.tasks > 1 else []
+    seeds = sorted({r.paired_seeds for r in compared if r.paired_seeds}) or [ranking.seeds]
     many = _count(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
     where = f"On {', '.join(counts)} and {many}"
     if not any(r.paired_seeds for r in compared):
-        return f"{where}, there is nothing yet to compare {found.baseline} with.{left_out}"
+        return f"{where}, there is nothing yet to compare {ranking.baseline} with.{left_out}"
     if seeds[-1] < 2:
         return f"{where}, nothing can be said about chance: a second seed is needed before a difference means anything.{left_out}"
     families: dict[str, list[Rank]] = {}
     for rank in compared:
         families.setdefault(str(rank.baseline), []).append(rank)
-    order = sorted(families, key=lambda baseline: (", " in baseline, baseline != found.baseline, baseline))
-    told = [_family(baseline, families[baseline], found, baseline == order[0]) for baseline in order]
+    order = sorted(families, key=lambda baseline: (", " in baseline, baseline != ranking.baseline, baseline))
+    told = [_family(baseline, families[baseline], ranking, baseline == order[0]) for baseline in order]
     power = _power([r for r in compared if r.verdict == INCONCLUSIVE], len(seeds) > 1)
     return f"{where}, {' '.join(told)}{power}{left_out}"
 
 
-def _family(baseline: str, ranks: Sequence[Rank], found: Ranking, first: bool) -> str:
+def _family(baseline: str, ranks: Sequence[Rank], ranking: Ranking, first: bool) -> str:
     """first: of several baselines, for whose regimes alone it is said between which groups their gains lie."""
     over, _, settings = baseline.partition(", ")
     over = f"tuned {over}" if settings else over
@@ -66,7 +66,7 @@ def _family(baseline: str, ranks: Sequence[Rank], found: Ranking, first: bool) -
         GAINS: "{ends} gain{s} over {over} at {budget}{apart}",
         LOSES: "{ends} lose{s} against {it}",
         DIFFERS: "{ends} differ{s} between groups{whom}",
-        EQUIVALENT: f"{{names}} show{{s}} no effect larger than {points(found.margin)}{{whom}}",
+        EQUIVALENT: f"{{names}} show{{s}} no effect larger than {points(ranking.margin)}{{whom}}",
         INCONCLUSIVE: "for {ends} one cannot tell{whom}",
         **{why: f"for {{names}} the verdict is {why}" for why in WITHHELD},
     }
@@ -75,7 +75,11 @@ def _family(baseline: str, ranks: Sequence[Rank], found: Ranking, first: bool) -
     for kind, phrase in phrases.items():
         if same := [r for r in ranks if r.verdict == kind]:
             several = len(same) > 1
-            words = {"s": "" if several else "s", "it": "it" if parts else over, "budget": _budget(same, found.unlike)}
+            words = {
+                "s": "" if several else "s",
+                "it": "it" if parts else over,
+                "budget": _budget(same, ranking.unlike),
+            }
             names = [_name(r) for r in same]
             ends = [_ends(r) for r in same] if first else names
             words |= {"names": joined(names), "ends": joined(ends), "over": over}
@@ -102,28 +106,28 @@ def _signed(share: float) -> str:
     return f"{100 * share:+z.1f}".replace("-", "−")
 
 
-def doubt(found: Ranking) -> str:
+def doubt(ranking: Ranking) -> str:
     """How many seeds would settle what the sentence leaves open."""
     known = sorted(
         (r.seeds_needed or MOST_SEEDS, r.regime)
-        for r in found.ranks
+        for r in ranking.ranks
         if r.verdict == INCONCLUSIVE and r.gain_interval and (r.seeds_needed or MOST_SEEDS) > r.paired_seeds
     )
-    if not known or not found.margin:
+    if not known or not ranking.margin:
         return ""
     each = [
         f"{'more than' if needed == MOST_SEEDS else 'about'} {needed:,} for {regime}"
         for needed, regime in dict.fromkeys([known[0], known[-1]])
     ]
     return (
-        f"Seeds that would show a gain of {points(found.margin)} with 80 % power, if they go on to differ as those that are there: "
-        f"{joined(each)}."
+        f"Seeds that would show a gain of {points(ranking.margin)} with 80 % power, if they go on to differ as those that are "
+        f"there: {joined(each)}."
     )
 
 
 def _power(unseen: Sequence[Rank], named: bool) -> str:
-    found = ((r.detectable or 2.0, r.regime, r.paired_seeds) for r in unseen)
-    known = sorted(each for each in found if each[0] <= 1)  # nobody gains more
+    powers = ((r.detectable or 2.0, r.regime, r.paired_seeds) for r in unseen)
+    known = sorted(each for each in powers if each[0] <= 1)  # nobody gains more
     if not known:
         return ""
     shown = dict.fromkeys([known[0], known[(len(known) - 1) // 2], known[-1]])

@@ -86,8 +86,8 @@ class Board(msgspec.Struct, frozen=True):
 def board(snapshot: Snapshot, which: Settings = "published", margin: float = MARGIN) -> Board:
     """Every suite's groups of well-behaved peers of different kinds, over a plain baseline. Of groups of the same
     models and kind the one with most seeds counts, own base checkpoints before shared ones."""
-    found = snapshot.query("SELECT suite, baseline, config FROM suites WHERE config <> '' ORDER BY suite").to_pylist()
-    suites = {row["suite"]: (row["baseline"], json.loads(row["config"])) for row in found}
+    stored = snapshot.query("SELECT suite, baseline, config FROM suites WHERE config <> '' ORDER BY suite").to_pylist()
+    suites = {row["suite"]: (row["baseline"], json.loads(row["config"])) for row in stored}
     settings: dict[Setting, dict[str, ShowRow]] = {}
     for suite in without_trials(list(suites)):
         baseline, config = suites[suite]
@@ -171,7 +171,7 @@ def _standing(name: str, columns: Sequence[Setting], settings: Mapping[Setting, 
 
 
 def answer(published: Board, tuned: Board) -> list[str]:
-    verdicts = {cell.verdict for found in (published, tuned) for row in found.standings for cell in row.cells if cell}
+    verdicts = {cell.verdict for shown in (published, tuned) for row in shown.standings for cell in row.cells if cell}
     parts = ["It depends on the pair and the settings." if GAINS in verdicts else "No regime is shown to gain."]
     if ahead := [s for s in published.standings if s.gain is not None and s.interval][:2]:
         each = joined([f"{s.regime} {POINTS.with_interval(s.gain, s.interval)} points{_at(s.cost)}" for s in ahead])

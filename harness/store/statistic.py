@@ -71,7 +71,7 @@ class TableRow:
     by seed, accuracy before training. spent, against: costs by seed, its own and its reference's. policies: how many
     the line is the mean of; `spent` is their sum."""
 
-    found: Comparison
+    comparison: Comparison
     place: int
     reference: str | None
     base: Sequence[float] = ()
@@ -161,7 +161,7 @@ def bounds(estimate: Estimate, within: Pair = (-np.inf, np.inf)) -> Pair | None:
 @statistic("Seeds", NUMBER, terminal=8, markdown=1, page=9)
 def seeds(row: TableRow) -> int:
     """How many have finished."""
-    return int(row.found.own.n[row.place])
+    return int(row.comparison.own.n[row.place])
 
 
 @statistic("Before", PERCENT, head="base", terminal=6, markdown=2, page=8)
@@ -173,31 +173,31 @@ def base(row: TableRow) -> float | None:
 @statistic("Accuracy", PERCENT, better="higher", terminal=4, markdown=3, page=6)
 def accuracy(row: TableRow) -> float:
     """Mean over seeds."""
-    return float(row.found.own.mean[row.place])
+    return float(row.comparison.own.mean[row.place])
 
 
 @statistic("95 % interval", head="interval", terminal=None, markdown=None, page=7, interval_of="accuracy")
 def interval(row: TableRow) -> Pair | None:
     """Student t over seeds; none for a single one."""
-    return bounds(row.found.own[row.place], within=(0.0, 1.0))
+    return bounds(row.comparison.own[row.place], within=(0.0, 1.0))
 
 
 @statistic("Gain", POINTS, better="higher", terminal=1, markdown=4, page=1, tinted=True)
 def gain(row: TableRow) -> float | None:
     """Over the baseline at the same rollout budget, paired by seed."""
-    return number(row.found.gains.mean[row.place])
+    return number(row.comparison.gains.mean[row.place])
 
 
 @statistic("95 % interval of the gain", head="gain interval", terminal=None, markdown=None, page=2, interval_of="gain")
 def gain_interval(row: TableRow) -> Pair | None:
     """Student t over the seeds that both have, by itself: *no effect* is said where it lies within the margin."""
-    return bounds(row.found.gains[row.place])
+    return bounds(row.comparison.gains[row.place])
 
 
 @statistic("Compared with", head="baseline", terminal=None, markdown=None, page=16)
 def baseline(row: TableRow) -> str | None:
     """The baseline variant at the same rollout budget."""
-    return row.reference if row.found.gains.n[row.place] else None
+    return row.reference if row.comparison.gains.n[row.place] else None
 
 
 @statistic("Peer data used", SHARE, head="used", terminal=7, markdown=7, page=10)
@@ -234,14 +234,14 @@ def gpu_seconds(row: TableRow) -> float:
 @statistic("Corrected interval", head="corrected", terminal=2, markdown=4, page=2, interval_of="gain")
 def gain_corrected_interval(row: TableRow) -> Pair | None:
     """The same, corrected for all that is compared: it leaves out 0 exactly where the test finds a gain or a loss."""
-    low, high = (number(end) for end in row.found.corrected[:, row.place])
+    low, high = (number(end) for end in row.comparison.corrected[:, row.place])
     return None if low is None or high is None else (low, high)
 
 
 @statistic("Paired seeds", NUMBER, terminal=None, markdown=None, page=None)
 def paired_seeds(row: TableRow) -> int:
     """How many the regime and its baseline both have; 0 where there is none."""
-    return int(row.found.gains.n[row.place])
+    return int(row.comparison.gains.n[row.place])
 
 
 @statistic("Cost", TIMES, head="cost", better="lower", terminal=None, markdown=None, page=4)
@@ -261,41 +261,41 @@ def budget(row: TableRow) -> str:
 @statistic("Tie group", head="tie", terminal=5, markdown=5, page=5)
 def tie_group(row: TableRow) -> str:
     """Regimes that share a letter cannot be told apart; regimes without a common letter can."""
-    return row.found.groups[row.place]
+    return row.comparison.groups[row.place]
 
 
 @statistic("Best", terminal=None, markdown=None, page=None)
 def best(row: TableRow) -> bool:
     """Cannot be told from the best mean."""
-    return row.found.best[row.place]
+    return row.comparison.best[row.place]
 
 
 @statistic("p of the gain", terminal=None, markdown=None, page=None)
 def gain_p(row: TableRow) -> float | None:
     """Corrected within the family of all tests of one policy and metric."""
-    return number(row.found.gain_p[row.place])
+    return number(row.comparison.gain_p[row.place])
 
 
 @statistic("Detectable gain", POINTS, better="lower", terminal=None, markdown=None, page=None)
 def detectable(row: TableRow) -> float | None:
     """The smallest gain that the paired seeds would have shown with 80 % power."""
-    return number(row.found.detectable[row.place])
+    return number(row.comparison.detectable[row.place])
 
 
 @statistic("Seeds needed", NUMBER, head="needed", better="lower", terminal=None, markdown=None, page=15)
 def seeds_needed(row: TableRow) -> int | None:
     """So many would show a gain as large as the margin with 80 % power, if seeds go on to differ as these do."""
-    found, error = row.found, row.found.gains.error[row.place]
-    if np.isnan(error + found.level[row.place]) or found.margin <= 0:
+    comparison, error = row.comparison, row.comparison.gains.error[row.place]
+    if np.isnan(error + comparison.level[row.place]) or comparison.margin <= 0:
         return None
-    level = float(found.level[row.place])
-    return seeds_to_detect(float(error * np.sqrt(found.gains.n[row.place])), found.margin, level=level)
+    level = float(comparison.level[row.place])
+    return seeds_to_detect(float(error * np.sqrt(comparison.gains.n[row.place])), comparison.margin, level=level)
 
 
 @statistic("Verdict", terminal=3, markdown=6, page=3, tinted=True)
 def verdict(row: TableRow) -> str:
     """Whether the difference from the baseline is real."""
-    return row.found.verdicts[row.place]
+    return row.comparison.verdicts[row.place]
 
 
 @statistic("Gain per 1,000 rollouts", RATE, head="per 1000", better="higher", terminal=None, markdown=None, page=14)
@@ -312,4 +312,4 @@ def gain_per_gpu_second(row: TableRow) -> float | None:
 
 def _per(row: TableRow, what: str, size: int) -> float | None:
     spent = row.mean(what) / row.policies
-    return number(row.found.gains.mean[row.place] * size / spent) if spent > 0 else None
+    return number(row.comparison.gains.mean[row.place] * size / spent) if spent > 0 else None

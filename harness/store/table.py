@@ -106,10 +106,10 @@ BySeed = dict[int, SeedRow]
 
 
 def by_line(rows: Sequence[SeedRow]) -> dict[Key, dict[str, BySeed]]:
-    found: dict[Key, dict[str, BySeed]] = {}
+    lines: dict[Key, dict[str, BySeed]] = {}
     for r in rows:
-        found.setdefault(Key(r.group, r.policy, r.task, r.metric), {}).setdefault(r.regime, {})[r.seed] = r
-    return found
+        lines.setdefault(Key(r.group, r.policy, r.task, r.metric), {}).setdefault(r.regime, {})[r.seed] = r
+    return lines
 
 
 def difference(ours: BySeed, theirs: BySeed) -> Estimate:
@@ -159,15 +159,15 @@ def finished(snapshot: Snapshot, suite: str) -> Finished:
     """Read once from a snapshot; nothing for an unknown suite."""
     if suite not in snapshot.finished:
         snapshot.finished[suite] = _finished(snapshot, suite)
-    found: Finished = snapshot.finished[suite]
-    return found
+    cells: Finished = snapshot.finished[suite]
+    return cells
 
 
 def _finished(snapshot: Snapshot, suite: str) -> Finished:
     described = snapshot.query("SELECT groups, variants, tuned FROM suites WHERE suite = ?", [suite]).to_pylist()
     about = described[0] if described else {"groups": [], "variants": [], "tuned": []}
     variants = [Variant(*row.values()) for row in snapshot.query(_VARIANTS, [suite]).to_pylist()]
-    found = Finished(_lines(variants, about["variants"], about["tuned"]))
+    done = Finished(_lines(variants, about["variants"], about["tuned"]))
     scores: dict[Key, dict[str, dict[int, _Score]]] = {}
     base: dict[Key, dict[int | None, float]] = {}
     idle: dict[tuple[str, str, str], bool] = {}
@@ -183,7 +183,7 @@ def _finished(snapshot: Snapshot, suite: str) -> Finished:
             for row in parts:
                 base.setdefault(mean._replace(policy=row["policy"]), {})[seed] = row["accuracy"]
             continue
-        found.policies[group] = list(dict.fromkeys([*found.policies.get(group, ()), *names]))
+        done.policies[group] = list(dict.fromkeys([*done.policies.get(group, ()), *names]))
         each = [Spent(*(row[name] for name in Spent._fields)) for row in parts]
         for row, spent in zip(parts, each, strict=True):
             key = mean._replace(policy=row["policy"])
@@ -200,44 +200,44 @@ def _finished(snapshot: Snapshot, suite: str) -> Finished:
     groups = {name: i for i, name in enumerate(about["groups"])}
 
     def place(key: Key) -> tuple[object, ...]:
-        first = -1 if key.policy == MEAN else found.policies[key.group].index(key.policy)
+        first = -1 if key.policy == MEAN else done.policies[key.group].index(key.policy)
         return groups.get(key.group, len(groups)), key.group, key.task, key.metric == "greedy", key.metric, first
 
     for key in sorted(scores, key=place):
-        members = found.policies[key.group] if key.policy == MEAN else [key.policy]
+        members = done.policies[key.group] if key.policy == MEAN else [key.policy]
         before = [base.get(key._replace(policy=name), {}) for name in members]
         start = {
             s: sum(b.get(s, b.get(None, np.nan)) for b in before) / len(before)
             for s in (set().union(*before) if all(before) else ())
         }
-        resting = {n for n, v in found.variants.items() if all(idle.get((key.group, m, v.cells)) for m in members)}
-        own = {name: scores[key][v.cells] for name, v in found.variants.items() if v.cells in scores[key]}
+        resting = {n for n, v in done.variants.items() if all(idle.get((key.group, m, v.cells)) for m in members)}
+        own = {name: scores[key][v.cells] for name, v in done.variants.items() if v.cells in scores[key]}
         right = {score.accuracy for by_seed in own.values() for score in by_seed.values()}
         for name, by_seed in own.items():
-            reference = found.variants[name].reference
+            reference = done.variants[name].reference
             against = own.get(reference or "", {})
             why = FLOOR if right == {0.0} else CEILING if right == {1.0} else IDLE if reference in resting else ""
-            found.spent[key, name] = [score.spent for score in by_seed.values()]
-            same = le if found.variants[name].sampled > 1 else eq
+            done.spent[key, name] = [score.spent for score in by_seed.values()]
+            same = le if done.variants[name].sampled > 1 else eq
             for seed, score in sorted(by_seed.items()):
                 theirs = against.get(seed, score)
-                found.rows.append(
+                done.rows.append(
                     SeedRow(
-                        **key._asdict(), regime=name, variant=found.variants[name].cells, seed=seed,
+                        **key._asdict(), regime=name, variant=done.variants[name].cells, seed=seed,
                         accuracy=score.accuracy, noise=score.noise, base=start.get(seed, start.get(None)),
                         gain=score.accuracy - theirs.accuracy if seed in against else None,
                         baseline=reference, withheld=why, unlike=not same(score.spent.rollouts, theirs.spent.rollouts),
                     )
                 )  # fmt: skip
-    return found
+    return done
 
 
-def _lines(found: Sequence[Variant], order: Sequence[str], tuned: Sequence[Sequence[str]]) -> dict[str, Variant]:
+def _lines(variants: Sequence[Variant], order: Sequence[str], tuned: Sequence[Sequence[str]]) -> dict[str, Variant]:
     """The suite's variants, then each as tuned, beside the baseline as the same group tuned it. A baseline has its
     rollout budget; with a second round the next one that covers both."""
     places = {name: i for i, name in enumerate(order)}
     copies = {final for variant, final, _ in tuned if final != variant}
-    by_name = {v.name: v for v in sorted(found, key=lambda v: (places.get(v.name, len(places)), v.name))}
+    by_name = {v.name: v for v in sorted(variants, key=lambda v: (places.get(v.name, len(places)), v.name))}
     lines: dict[str, Variant] = {}
     for ours in (v for v in by_name.values() if v.name not in copies):
         reference = None
@@ -272,13 +272,13 @@ def compared(
         values[:, *at, seeds[r.seed]], withheld[at] = (r.accuracy, r.noise), r.withheld
     references = {r.regime: names.get(r.baseline or "") for r in rows}
     inside = np.array([chosen is None or place in chosen for place in panels])
-    found = compare(values[0], values[1], list(references.values()), margin, withheld, inside)
-    return list(names), dict(zip([*panels, None], found, strict=True))
+    comparisons = compare(values[0], values[1], list(references.values()), margin, withheld, inside)
+    return list(names), dict(zip([*panels, None], comparisons, strict=True))
 
 
 def suites(snapshot: Snapshot) -> list[str]:
-    found = snapshot.query("SELECT DISTINCT suite FROM cells ORDER BY suite")["suite"].to_pylist()
-    return sorted(found, key=lambda suite: suite.endswith(MARK))
+    names = snapshot.query("SELECT DISTINCT suite FROM cells ORDER BY suite")["suite"].to_pylist()
+    return sorted(names, key=lambda suite: suite.endswith(MARK))
 
 
 def status_rows(snapshot: Snapshot, suite: str) -> list[dict[str, Any]]:
@@ -320,7 +320,7 @@ def choice_rows(policy: str, metric: str, cells: Finished, margin: float) -> lis
     for (group, task, name), own in groupby(seeds, key=lambda row: (row.group, row.task, row.regime)):
         variant, key = cells.variants[name], Key(group, policy, task, metric)
         row = TableRow(
-            found=comparisons[group, task],
+            comparison=comparisons[group, task],
             place=names.index(name),
             reference=variant.reference,
             base=[np.nan if seed.base is None else seed.base for seed in own],

@@ -97,5 +97,5 @@ def without_trials(suites: Sequence[str]) -> list[str]:
     for suite in suites:
         name, mark, lab = suite.partition("@")
         stems[suite] = name.removesuffix("-tuning").removesuffix("-check") + mark + lab
-    found = [suite for suite, stem in stems.items() if stem == suite or stem not in suites]
-    return [suite for suite in found if suite != EVALUATIONS] or found
+    named = [suite for suite, stem in stems.items() if stem == suite or stem not in suites]
+    return [suite for suite in named if suite != EVALUATIONS] or named

@@ -76,38 +76,38 @@ class Scores(msgspec.Struct, frozen=True):
 
 def scores(snapshot: Snapshot, suite: str, task: str, cells: int, only: str = "") -> Scores:
     """cells: groups x seeds; a variant with fewer is left out. only: this group's part."""
-    found = finished(snapshot, suite)
-    panels = {key: lines for key, lines in _panels(found, task).items() if only in ("", key.group)}
+    done = finished(snapshot, suite)
+    panels = {key: lines for key, lines in _panels(done, task).items() if only in ("", key.group)}
     values: dict[str, list[float]] = {}
     spent: dict[str, list[Spent]] = {}
     for key, lines in panels.items():
         for name, by_seed in lines.items():
             values.setdefault(name, []).extend(row.accuracy for row in by_seed.values())
-            spent.setdefault(name, []).extend(found.spent[key, name])
+            spent.setdefault(name, []).extend(done.spent[key, name])
     full = {name: round(float(np.mean(each)), 12) for name, each in values.items() if len(each) == cells}
     costs = (
         {name: sum(getattr(s, what) for s in each) for name, each in spent.items()}
         for what in ("rollouts", "cpu", "gpu")
     )
-    return Scores(task, _metric(found, task), full, *costs)
+    return Scores(task, _metric(done, task), full, *costs)
 
 
-def _metric(found: Finished, task: str) -> str:
+def _metric(done: Finished, task: str) -> str:
     """Sampled at temperature 1 where there are any, else greedy."""
-    return next((r.metric for r in found.rows if r.task == task and r.metric.startswith("avg@")), "greedy")
+    return next((r.metric for r in done.rows if r.task == task and r.metric.startswith("avg@")), "greedy")
 
 
-def whole(found: Finished, group: str) -> str:
-    policies = found.policies[group]
+def whole(done: Finished, group: str) -> str:
+    policies = done.policies[group]
     return MEAN if len(policies) > 1 else policies[0]
 
 
-def _panels(found: Finished, task: str) -> dict[Key, dict[str, BySeed]]:
-    place = task, _metric(found, task)
+def _panels(done: Finished, task: str) -> dict[Key, dict[str, BySeed]]:
+    place = task, _metric(done, task)
     return {
         key: lines
-        for key, lines in by_line(found.rows).items()
-        if key[2:] == place and key.policy == whole(found, key.group)
+        for key, lines in by_line(done.rows).items()
+        if key[2:] == place and key.policy == whole(done, key.group)
     }
 
 
@@ -143,9 +143,9 @@ def transfer_rows(snapshot: Snapshot, tuning: Tuning) -> list[TransferRow]:
 
 
 def _first_task(snapshot: Snapshot, tuning: Tuning) -> dict[str, dict[str, BySeed]]:
-    found = finished(snapshot, tuning.suite)
-    task = found.rows[0].task if found.rows else ""
-    return {key.group: lines for key, lines in _panels(found, task).items()}
+    done = finished(snapshot, tuning.suite)
+    task = done.rows[0].task if done.rows else ""
+    return {key.group: lines for key, lines in _panels(done, task).items()}
 
 
 def _row(group: str, tuned: Tuned, ours: BySeed, theirs: BySeed, base: BySeed, tuned_base: BySeed) -> TuningRow:

@@ -139,8 +139,8 @@ class Evidence:
         return read_journal(self.root / self.suite / key).tables
 
     def rows(self, key: str, table: str) -> list[dict[str, Any]]:
-        found = self.tables(key).get(table)
-        return [] if found is None else found.to_pylist()
+        stored = self.tables(key).get(table)
+        return [] if stored is None else stored.to_pylist()
 
 
 def schema(e: Evidence) -> str:
@@ -463,8 +463,8 @@ def noise_floor(e: Evidence) -> str:
         return "the suite has no A/A control"
     ingest(e.root)
     with Snapshot(e.root) as snapshot:
-        found = finished(snapshot, e.suite)
-    families = {key: lines for key, lines in by_line(found.rows).items() if key.policy == whole(found, key.group)}
+        done = finished(snapshot, e.suite)
+    families = {key: lines for key, lines in by_line(done.rows).items() if key.policy == whole(done, key.group)}
     differences = []
     for (group, _, task, metric), family in families.items():
         for first, second in pairs:

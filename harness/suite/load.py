@@ -106,10 +106,10 @@ def _apply(raw: dict[str, Any], override: str) -> None:
     key, sign, text = override.partition("=")
     if not sign or not key:
         raise UsageError(f"--set {override}: expected key=value, e.g. training.steps=10")
-    found = _STEP.findall(key) if len(key) <= _LONGEST_KEY else []
-    if len(key) != sum(len(name) + len(indices) for name, indices in found) + len(found) - 1:
+    parsed = _STEP.findall(key) if len(key) <= _LONGEST_KEY else []
+    if len(key) != sum(len(name) + len(indices) for name, indices in parsed) + len(parsed) - 1:
         raise UsageError(f"--set {key[:80]!a}: not the path of a setting, e.g. groups[0].policies[1].model")
-    steps = [step for name, indices in found for step in (name, *map(int, re.findall(r"\d+", indices)))]
+    steps = [step for name, indices in parsed for step in (name, *map(int, re.findall(r"\d+", indices)))]
     target: Any = raw
     try:
         for step, following in itertools.pairwise(steps):
@@ -167,17 +167,17 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
             self.depth -= 1
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
-        found = super().construct_object(node, deep)
+        value = super().construct_object(node, deep)
         if node.tag.endswith((":int", ":float")):
-            what = f"{node.value!r} is {found} in YAML 1.1 and something else in YAML 1.2"
+            what = f"{node.value!r} is {value} in YAML 1.1 and something else in YAML 1.2"
             faults = {
                 f"{what}: write the number itself, or quotes": not _NUMBER.fullmatch(node.value),
-                f"must be a finite number (got {found})": found != found or abs(found) == math.inf,
-                f"must be a number of at most {MAX_BITS} bits": isinstance(found, int)
-                and found.bit_length() > MAX_BITS,
+                f"must be a finite number (got {value})": value != value or abs(value) == math.inf,
+                f"must be a number of at most {MAX_BITS} bits": isinstance(value, int)
+                and value.bit_length() > MAX_BITS,
             }
             _refuse(node.start_mark, faults)
-        return found
+        return value
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: set[str] = set()

@@ -46,8 +46,8 @@ def edges_of(
     if direction in ("strong_to_weak", "weak_to_strong"):
         if strengths is None:
             raise ValueError(f"{direction} needs the policies' strengths")
-        found, sign = strengths(), 1 if direction == "strong_to_weak" else -1
-        return tuple((a, r) for a, r in every if sign * found[a] > sign * found[r])
+        strength, sign = strengths(), 1 if direction == "strong_to_weak" else -1
+        return tuple((a, r) for a, r in every if sign * strength[a] > sign * strength[r])
     if isinstance(direction, str):
         return every if direction == "all" else ()
     chosen = {(author, receiver) for author, receiver in direction}
@@ -552,11 +552,11 @@ class Suite(_Model):
 
 
 def starts(groups: Iterable[ModelGroup], seeds: Sequence[int]) -> set[str]:
-    found = set()
+    names = set()
     for policy in (p for group in groups for p in group.policies):
         start = policy.stage0 or Stage0()
         if policy.is_micro:
-            found |= {f"{policy.model} ({start.preset}, {start.strong}, seed {start.seed_of(seed)})" for seed in seeds}
+            names |= {f"{policy.model} ({start.preset}, {start.strong}, seed {start.seed_of(seed)})" for seed in seeds}
         else:
-            found.add(policy.model + (f" at {policy.revision}" if policy.revision else ""))
-    return found
+            names.add(policy.model + (f" at {policy.revision}" if policy.revision else ""))
+    return names

@@ -59,11 +59,11 @@ class Range:
             low, high = bell.cdf(0.0), bell.cdf(1.0)
             u = min(max(bell.inv_cdf(min(max(low + u * (high - low), 1e-12), 1 - 1e-12)), 0.0), 1.0)
         low, high = self._ends()
-        found = low + u * (high - low)
-        found = math.exp(found) if self.scale == "log" else found
+        value = low + u * (high - low)
+        value = math.exp(value) if self.scale == "log" else value
         if self.whole:
-            return min(max(round(found), math.ceil(self.low)), math.floor(self.high))
-        return min(max(float(f"{found:.{DIGITS}g}"), self.low), self.high)
+            return min(max(round(value), math.ceil(self.low)), math.floor(self.high))
+        return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
     def unit(self, value: float, default: Any) -> float:
         """Where in [0, 1] `at` finds a value of the range."""
@@ -134,12 +134,12 @@ def _bare(hint: Any) -> Iterable[Any]:
 
 def spaces_of(kind: type, defaults: Mapping[str, Any]) -> dict[str, Space]:
     """By field. Raises ValueError where a default lies outside its space."""
-    found: dict[str, Space] = {}
+    spaces: dict[str, Space] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         for metadata in _bare(hint):
             if isinstance(metadata, Range | Choice):
-                found[name] = metadata
+                spaces[name] = metadata
                 default = defaults[name]
                 if not (metadata.around(default) if default is not None else metadata).holds(default):
                     raise ValueError(f"{name}: the default {default} lies outside its search space ({metadata})")
-    return found
+    return spaces

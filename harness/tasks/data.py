@@ -66,7 +66,7 @@ def math_row(raw: Mapping[str, Any], file: str, place: int) -> Problem | None:
     if not answer:
         return None
     level = re.search(r"\d", raw["level"])
-    boxes = [boxed(raw["solution"], found.end()) for found in re.finditer(r"\\boxed\s*", raw["solution"])]
+    boxes = [boxed(raw["solution"], match.end()) for match in re.finditer(r"\\boxed\s*", raw["solution"])]
     return Problem(
         id=f"{'train' if 'train' in file else 'test'}/{file.split('/')[0]}/{place}",
         problem=raw["problem"],
@@ -449,10 +449,10 @@ def _from_folder(data: DataSet, folder: Path) -> list[Problem]:
             f"{data.name}: there is no {data.file} in {folder}; put it there, or leave the data folder out "
             f"(no --data-dir, no HARNESS_DATA) to fetch {data.remote.repository}."
         )
-    content, found = content_of(path)
-    if found != data.sha256:
+    content, digest = content_of(path)
+    if digest != data.sha256:
         raise DataError(
-            f"{data.name}: {path} has SHA-256 {found[:12]}..., expected {data.sha256[:12]}...; its content was altered"
+            f"{data.name}: {path} has SHA-256 {digest[:12]}..., expected {data.sha256[:12]}...; its content was altered"
         )
     return parse_rows(content, f"{data.name}: {path}")
 
@@ -493,7 +493,7 @@ def _ensured(data: DataSet, file: str, path: Path) -> Path:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, _download(data, file))
-    if data.remote.sha256.get(file, found := content_of(path)[1]) != found:
+    if data.remote.sha256.get(file, digest := content_of(path)[1]) != digest:
         path.unlink()
         raise DataError(
             f"{data.name}: {file} of {data.remote.repository} is not what its checksum says; fetch it again"

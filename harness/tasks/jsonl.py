@@ -76,9 +76,9 @@ def pinned(task: FileTask, folder: Path | None = None) -> FileTask:
 @lru_cache(maxsize=8)
 def questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]:
     """In order. Raises DataError naming the line, also for other content."""
-    data, found = content_of(path, MAX_BYTES)
-    if found != sha256:
-        raise DataError(f"{path}: has SHA-256 {found[:12]}..., expected {sha256[:12]}...; its content was altered")
+    data, digest = content_of(path, MAX_BYTES)
+    if digest != sha256:
+        raise DataError(f"{path}: has SHA-256 {digest[:12]}..., expected {sha256[:12]}...; its content was altered")
     judge = scorer_of(scorer)
     rows: dict[str, tuple[int, Question]] = {}
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
@@ -173,9 +173,9 @@ class Jsonl(TaskSource):
         )
 
     def _documents(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
-        if not (found := list(_sides(self.task)[1])):
+        if not (test := list(_sides(self.task)[1])):
             raise DataError(f"{self.task.file}: holds no question for evaluation (`split: test`, or `held_out`)")
-        return found
+        return test
 
     def pool(self, min_level: int | None = None, data_dir: Path | None = None) -> TrainingPool:
         if min_level is not None:
@@ -186,13 +186,13 @@ class Jsonl(TaskSource):
         return self.task.sha256 or ""
 
     def remarks(self) -> list[str]:
-        (train, test), found = _sides(self.task), _repeated(self.task)
+        (train, test), repeated = _sides(self.task), _repeated(self.task)
         if len({prompt.id for prompt in (*train, *test)}) < len(train) + len(test):
             return [f"{self.task.file}: {len(train):,} questions"]
         said = f"{self.task.file}: {len(train):,} questions for training, {len(test):,} held out"
-        if exact := len(found["exact"]):
+        if exact := len(repeated["exact"]):
             said += f"; {exact:,} of the former are left out, since they repeat one of the latter"
-        return [said + (f"; {len(found['near']):,} nearly do (a few words differ)" if found["near"] else "")]
+        return [said + (f"; {len(repeated['near']):,} nearly do (a few words differ)" if repeated["near"] else "")]
 
 
 @lru_cache(maxsize=8)
@@ -221,5 +221,5 @@ def _repeated(task: FileTask) -> dict[str, list[Overlap]]:
     train, test = _sides(task)
     both = {prompt.id for prompt in train} & {prompt.id for prompt in test}
     evaluated = [(task.name, prompt.id, prompt.text) for prompt in (() if both else test)]
-    found = find_overlaps([(prompt.id, prompt.text) for prompt in train], evaluated)
-    return {kind: [overlap for overlap in found if overlap.kind == kind] for kind in ("exact", "near")}
+    overlaps = find_overlaps([(prompt.id, prompt.text) for prompt in train], evaluated)
+    return {kind: [overlap for overlap in overlaps if overlap.kind == kind] for kind in ("exact", "near")}

@@ -162,11 +162,11 @@ def training_prompts(step_seed: int, count: int, levels: Sequence[str] = tuple(L
     """Distinct, by the seed alone, levels as even as may be. Raises DataError where these hold too few."""
     rng = Random(step_seed)
     order = micro.even(NAME, rng, levels, count)
-    found = _distinct(rng, order)
-    if len(found) < count:
-        level = order[len(found)]
+    problems = _distinct(rng, order)
+    if len(problems) < count:
+        level = order[len(problems)]
         raise DataError(f"{NAME}: {count} distinct prompts a step asked for; level {level} does not hold its share")
-    return micro.as_prompts(found)
+    return micro.as_prompts(problems)
 
 
 @lru_cache(maxsize=64)
@@ -182,10 +182,10 @@ def evaluation_prompts(
 
 def worked(level: str, count: int) -> str:
     """Solved training problems for a prompt, always the same."""
-    found = _distinct(Random(_WORKED_SEED), [level] * count)
-    if len(found) < count:
-        raise DataError(f"{NAME}: {count} worked examples asked for; level {level} holds {len(found)}")
-    return "".join(f"{problem.prompt}{problem.chain_of_thought}\n\n" for problem in found)
+    problems = _distinct(Random(_WORKED_SEED), [level] * count)
+    if len(problems) < count:
+        raise DataError(f"{NAME}: {count} worked examples asked for; level {level} holds {len(problems)}")
+    return "".join(f"{problem.prompt}{problem.chain_of_thought}\n\n" for problem in problems)
 
 
 def _distinct(rng: Random, order: Sequence[str], part: str = "all") -> list[micro.Problem]:

@@ -63,7 +63,7 @@ class LmEvalTask(TaskSource):
     def _documents(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
         if not fetch:
             raise DataError(f"{self.name}: lm-eval loads it when it is run")
-        found = []
+        prompts = []
         with _LOCK, _reading(self._bare):
             task, docs = _built(self._bare, _folders())
             task.set_fewshot_seed(1234)  # every time: equal examples, however often it is asked
@@ -71,8 +71,8 @@ class LmEvalTask(TaskSource):
                 text = task.fewshot_context(doc, int(task.config.num_fewshot or 0), gen_prefix=task.doc_to_prefix(doc))
                 if not isinstance(text, str):
                     raise DataError(f"{self.name}: asks for more than a text")
-                found.append(Prompt(str(place), text, str(task.doc_to_target(doc))))
-        return found
+                prompts.append(Prompt(str(place), text, str(task.doc_to_target(doc))))
+        return prompts
 
     def _judge(self, answers: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
         with _LOCK:

@@ -188,16 +188,16 @@ def even(task: str, rng: Random, names: Sequence[str], count: int) -> list[str]:
 
 def distinct(order: Sequence[str], draw: Callable[[str, int], Problem], part: str) -> list[Problem]:
     """A problem for each name; fewer where many draws find none. draw: of a name and the draw's number."""
-    found: dict[str, Problem] = {}
+    problems: dict[str, Problem] = {}
     missed = number = 0
-    while len(found) < len(order) and missed < _MOST_MISSES:
-        problem = draw(order[len(found)], number)
+    while len(problems) < len(order) and missed < _MOST_MISSES:
+        problem = draw(order[len(problems)], number)
         number += 1
-        new = problem.part in PARTS[part] and problem.key not in found
+        new = problem.part in PARTS[part] and problem.key not in problems
         missed = 0 if new else missed + 1
         if new:
-            found[problem.key] = problem
-    return list(found.values())
+            problems[problem.key] = problem
+    return list(problems.values())
 
 
 def training_prompts(

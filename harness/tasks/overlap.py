@@ -67,11 +67,11 @@ def find_overlaps(training: Iterable[tuple[str, str]], evaluation: Iterable[tupl
         for gram in grams:
             index[gram].append(len(known))
         known.append((name, identifier, grams))
-    found = []
+    overlaps = []
     for identifier, text in training:
         words = tokens(text)
         if (place := exact.get("".join(words))) is not None:
-            found.append(Overlap(identifier, *known[place][:2], "exact", 1.0))
+            overlaps.append(Overlap(identifier, *known[place][:2], "exact", 1.0))
             continue
         grams = shingles(words)
         # A near one shares `NEAR` of these at least, so one of the rarest; common ones have every question of a template
@@ -83,5 +83,5 @@ def find_overlaps(training: Iterable[tuple[str, str]], evaluation: Iterable[tupl
             default=(0.0, 1),
         )
         if best >= NEAR:
-            found.append(Overlap(identifier, *known[-place][:2], "near", round(best, 4)))
-    return found
+            overlaps.append(Overlap(identifier, *known[-place][:2], "near", round(best, 4)))
+    return overlaps

@@ -79,8 +79,8 @@ def results_versions(task: str | FileTask) -> dict[str, str]:
 def training_source(task: str | FileTask) -> TaskSource:
     """Raises PluginError, also for one of evaluation alone."""
     known = isinstance(task, FileTask) or task.startswith("lm_eval:") or task.partition(".")[0] in PLUGINS.installed()
-    if known and (found := source_of(task)).trains:
-        return found
+    if known and (source := source_of(task)).trains:
+        return source
     there = ["micro", ladder.NAME, *SOURCES, *(name for name in names() if name not in _FIRST)]
     raise PluginError(f"unknown training task {str(task)!r}; there are {', '.join(there)}")
 

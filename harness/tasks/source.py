@@ -139,14 +139,14 @@ class Generated(TaskSource):
 
     def _distinct(self, random: Random, count: int, wanted: Callable[[int], bool]) -> list[Prompt]:
         """A fifth is held out (side 0), a fifth for tuning."""
-        found: dict[str, Prompt] = {}
+        prompts: dict[str, Prompt] = {}
         for _ in range(_DRAWS * count):
             prompt = self.invent(random)
             if wanted(crc32(prompt.text.encode()) % 5):
-                found.setdefault(prompt.text, prompt)
-            if len(found) == count:
-                return list(found.values())
-        raise DataError(f"{self.name}: {count} distinct questions asked for, only {len(found)} found")
+                prompts.setdefault(prompt.text, prompt)
+            if len(prompts) == count:
+                return list(prompts.values())
+        raise DataError(f"{self.name}: {count} distinct questions asked for, only {len(prompts)} found")
 
 
 _SEED = 20_260

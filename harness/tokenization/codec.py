@@ -195,15 +195,15 @@ class TokenCodec:
         if any((ids < 0).any() for ids in lists):
             raise TokenizationError("ids", "token ids must not be negative")
         known = [np.minimum(ids, self._vocabulary.unknown).tolist() for ids in lists]
-        found = []
+        texts = []
         for ids, text in zip(
             known, _guarded(lambda: self._own.decode_batch(known, skip_special_tokens=True)), strict=True
         ):
             lengths, joined = self._vocabulary.decoded(ids)
             if text.encode() != joined:
                 raise TokenizationError("decoder", "the tokenizer decodes these ids to other bytes than its tokens'")
-            found.append(Decoded(text, np.array(lengths, dtype=np.int32)))
-        return found
+            texts.append(Decoded(text, np.array(lengths, dtype=np.int32)))
+        return texts
 
     def try_encode(self, texts: Sequence[str]) -> list[Encoded | TokenizationError]:
         """Ids and spans, or a refusal: `empty`, `too_long`, `unicode` (lone surrogates), `control` (a control token or its

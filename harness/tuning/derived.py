@@ -48,7 +48,7 @@ def search_space(suite: Suite, variant: Variant) -> dict[str, Space]:
     of the step's answers are searched."""
     now = published(suite, variant)
     training = suite.training_of(variant)
-    found: dict[str, Space] = {}
+    spaces: dict[str, Space] = {}
     common = spaces_of(Training, Training().model_dump())
     for name in tune_of(suite).training:
         space = common[name].around(now[COMMON + name])
@@ -59,9 +59,9 @@ def search_space(suite: Suite, variant: Variant) -> dict[str, Space]:
             if own or len(values) < 2:
                 continue
             space = Choice(*values)
-        found[COMMON + name] = space
-    found |= registry.spaces(registry.load(variant.regime))
-    return {name: _including(space, now[name]) for name, space in found.items()}
+        spaces[COMMON + name] = space
+    spaces |= registry.spaces(registry.load(variant.regime))
+    return {name: _including(space, now[name]) for name, space in spaces.items()}
 
 
 def _including(space: Space, value: Any) -> Space:
@@ -121,9 +121,9 @@ def tuned_name(suite: Suite, variant: str, number: int) -> str:
 
 def tuned_from(name: str, names: Iterable[str]) -> str | None:
     """The variant among `names` with the tuned copy `name`, or None."""
-    variant, found, number = name.rpartition(TUNED)
+    variant, mark, number = name.rpartition(TUNED)
     told = not number or (number[0] == "." and number[1:].isdigit())
-    return variant if found and told and variant in names else None
+    return variant if mark and told and variant in names else None
 
 
 def check_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Suite:
@@ -148,15 +148,15 @@ def final_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Sui
 
 def lengths(suite: Suite) -> list[int]:
     tune, top = tune_of(suite), suite.training.steps
-    found: list[int] = []
+    steps_of_runs: list[int] = []
     for first in range(0, tune.trials, tune.batch):
         going = min(tune.batch, tune.trials - first)
         if tune.rungs and first == 0:
-            found, going = [*found, top], going - 1
+            steps_of_runs, going = [*steps_of_runs, top], going - 1
         for steps in tune.rungs:
-            found, going = found + going * [steps], max(1, going // tune.keep)
-        found += going * [top]
-    return found
+            steps_of_runs, going = steps_of_runs + going * [steps], max(1, going // tune.keep)
+        steps_of_runs += going * [top]
+    return steps_of_runs
 
 
 def runs(suite: Suite) -> int:

@@ -81,9 +81,9 @@ class Stages:
                 tried = propose(spaces, defaults, told[v.name], numbers, self.tune.sampler, self.tune.seed)
                 batch += [TrialRequest(v, n, settings, 0) for n, settings in zip(numbers, tried, strict=True)]
             yield from self._by_rungs(batch, asked)
-            found = self._scores("tuning", self.tune.seeds).score
+            results = self._scores("tuning", self.tune.seeds).score
             for ask in batch:
-                told[ask.variant.name].append(self._told(ask, asked, found))
+                told[ask.variant.name].append(self._told(ask, asked, results))
         scored = {on: self._scores("tuning", self.tune.seeds, on) for on in choosers(self.tune)}
         chosen = {v.name: self._choices(v, told[v.name], scored) for v in self.suite.regimes}
         settings = {name: {t.number: t.settings for t in each.values()} for name, each in chosen.items()}
@@ -112,33 +112,33 @@ class Stages:
             going = self._best(going, steps)
 
     def _best(self, going: Sequence[TrialRequest], steps: int) -> list[TrialRequest]:
-        found = self._scores("tuning", self.tune.seeds).score
+        scored = self._scores("tuning", self.tune.seeds).score
         kept: list[TrialRequest] = []
         for variant in self.suite.regimes:
             own = [a for a in going if a.variant.name == variant.name]
-            ranked = sorted(own, key=lambda a: (-found.get(trial_name(variant.name, a.number, steps), -1.0), a.number))
+            ranked = sorted(own, key=lambda a: (-scored.get(trial_name(variant.name, a.number, steps), -1.0), a.number))
             kept += sorted(ranked[: max(1, len(own) // self.tune.keep)], key=lambda a: a.number)
         return kept
 
     def _stage(self, suite: Suite, words: str) -> Stage:
         with placed(suite):
-            found = prepare_suite(suite, self._whole.source, self._results, self._whole.altered)
-        self._files[suite.name] = found.file()
-        if shared := self._starts & _starts(found):
+            prepared = prepare_suite(suite, self._whole.source, self._results, self._whole.altered)
+        self._files[suite.name] = prepared.file()
+        if shared := self._starts & _starts(prepared):
             problem = f"the model with {min(shared)} is in the table too; tuning must not see it"
-            raise SuiteError(found.source, "tune.groups", problem)
-        running = tuple(c for c in found.cells if not self._has_lost(found.folder / c.key))
-        return Stage(replace(found, cells=running), words)
+            raise SuiteError(prepared.source, "tune.groups", problem)
+        running = tuple(c for c in prepared.cells if not self._has_lost(prepared.folder / c.key))
+        return Stage(replace(prepared, cells=running), words)
 
     def _has_lost(self, folder: Path) -> bool:
-        return any(found.state == "failed" and found.fault in OWN_FAULTS for _, found in readable([folder]))
+        return any(manifest.state == "failed" and manifest.fault in OWN_FAULTS for _, manifest in readable([folder]))
 
-    def _told(self, ask: TrialRequest, asked: Sequence[TrialRequest], found: Mapping[str, float]) -> CompletedTrial:
+    def _told(self, ask: TrialRequest, asked: Sequence[TrialRequest], score_of: Mapping[str, float]) -> CompletedTrial:
         name, top = ask.variant.name, self.suite.training.steps
         steps = [a.steps for a in asked if (a.variant.name, a.number) == (name, ask.number) and a.steps < top]
-        scored = {n: found.get(trial_name(name, ask.number, n)) for n in steps}
+        scored = {n: score_of.get(trial_name(name, ask.number, n)) for n in steps}
         shorter = {n: score for n, score in scored.items() if score is not None}
-        return CompletedTrial(ask.number, ask.settings, found.get(trial_name(name, ask.number)), shorter)
+        return CompletedTrial(ask.number, ask.settings, score_of.get(trial_name(name, ask.number)), shorter)
 
     def _choices(
         self, variant: Variant, told: Sequence[CompletedTrial], scored: Mapping[str, Scores]
@@ -148,8 +148,8 @@ class Stages:
         if not ended:
             raise HarnessError(f"{self.suite.name}: no trial of {variant.name} could be trained to its end")
         return {
-            on: max(ended, key=lambda t: (found.score[trial_name(variant.name, t.number)], -t.number))
-            for on, found in scored.items()
+            on: max(ended, key=lambda t: (trials.score[trial_name(variant.name, t.number)], -t.number))
+            for on, trials in scored.items()
         }
 
     def _scores(self, what: str, seeds: Sequence[int], on: str = "") -> Scores:
@@ -167,7 +167,7 @@ class Stages:
         asked: Sequence[TrialRequest],
         scored: Mapping[str, Scores],
     ) -> None:
-        found = self._scores("tuning", self.tune.seeds)
+        results = self._scores("tuning", self.tune.seeds)
         checked = {on: self._scores("check", self.tune.check, on).score if self.tune.check else {} for on in scored}
         top = self.suite.training.steps
         variants = []
@@ -182,9 +182,9 @@ class Stages:
                     trials=tuple(_trial(name, t, top, scored[on].score) for t in told[name]),
                     checked=checked[on].get(trial_name(name, best.number)),
                     checked_published=checked[on].get(trial_name(name, 0)),
-                    rollouts=sum(found.rollouts.get(r, 0.0) for r in runs),
-                    cpu_seconds=sum(found.cpu.get(r, 0.0) for r in runs),
-                    gpu_seconds=sum(found.gpu.get(r, 0.0) for r in runs),
+                    rollouts=sum(results.rollouts.get(r, 0.0) for r in runs),
+                    cpu_seconds=sum(results.cpu.get(r, 0.0) for r in runs),
+                    gpu_seconds=sum(results.gpu.get(r, 0.0) for r in runs),
                 )
                 for on, best in chosen[name].items()
             ]  # fmt: skip
@@ -192,7 +192,7 @@ class Stages:
             self._results,
             final.file(),
             Tuning(
-                suite=self.suite.name, trials_in=f"{self.suite.name}-tuning", task=found.task, metric=found.metric,
+                suite=self.suite.name, trials_in=f"{self.suite.name}-tuning", task=results.task, metric=results.metric,
                 steps=top, baseline=self.suite.baseline, variants=tuple(variants),
             ),
         )  # fmt: skip

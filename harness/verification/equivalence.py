@@ -308,8 +308,13 @@ def _compare_relations(gold: str, answer: str, algebra: Algebra | None) -> bool 
     if not set(signs) & set(_FLIPPED):
         return None
     told, stated_signs = relation(answer)
-    for parts, found in ((told, stated_signs), (told[::-1], [_FLIPPED.get(sign, sign) for sign in stated_signs[::-1]])):
-        if found == signs and all(_equal(ours, theirs, algebra) for ours, theirs in zip(sides, parts, strict=True)):
+    for parts, theirs_signs in (
+        (told, stated_signs),
+        (told[::-1], [_FLIPPED.get(sign, sign) for sign in stated_signs[::-1]]),
+    ):
+        if theirs_signs == signs and all(
+            _equal(ours, theirs, algebra) for ours, theirs in zip(sides, parts, strict=True)
+        ):
             return True
     return False
 

@@ -118,17 +118,17 @@ def read(text: str) -> Expression | None:
         return None
     try:
         parser = _Parser(text)
-        found = Expression(parser.sum())
+        parsed = Expression(parser.sum())
     except Unread:
         return None
-    return found if not parser.token and len(found.symbols) <= _MAX_SYMBOLS else None
+    return parsed if not parser.token and len(parsed.symbols) <= _MAX_SYMBOLS else None
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    found = list(_LEXER.finditer(text))
-    if "".join(match.group() for match in found) != text.rstrip():
+    matches = list(_LEXER.finditer(text))
+    if "".join(match.group() for match in matches) != text.rstrip():
         raise Unread
-    kinds = ((match.lastgroup or "", match[match.lastgroup or 0]) for match in found)
+    kinds = ((match.lastgroup or "", match[match.lastgroup or 0]) for match in matches)
     known = [("command", "\\" + token) if kind in ("command", "word") else (kind, token) for kind, token in kinds]
     return known + [("", "")] * 7
 

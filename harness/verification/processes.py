@@ -90,8 +90,8 @@ _asked = threading.local()
 
 def asked_seconds() -> float:
     """CPU-seconds for the calling thread, killed processes included."""
-    found: float = getattr(_asked, "seconds", 0.0)
-    return found
+    seconds: float = getattr(_asked, "seconds", 0.0)
+    return seconds
 
 
 class _Worker:
@@ -280,11 +280,11 @@ def _cause(status: int) -> Verdict:
 @cache
 def _scorer(reference: str) -> Scorer | str:
     try:
-        found: Scorer = pkgutil.resolve_name(reference)()
-        found.prepare()
+        scorer: Scorer = pkgutil.resolve_name(reference)()
+        scorer.prepare()
     except (Exception, SystemExit) as error:  # whatever a plugin's import raises
         return f"crash: {reference} does not load: {type(error).__name__}"
-    return found
+    return scorer
 
 
 def judge(question: Question, scorer: Scorer | str) -> Verdict:

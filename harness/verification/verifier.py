@@ -42,15 +42,15 @@ class Verifier(AbstractContextManager["Verifier"]):
 
     def verify(self, pairs: Sequence[tuple[str, str | None]]) -> list[Verdict]:
         """Of (gold, response), in order. Raises VerificationError where processes do not start."""
-        found = [self._at_once(gold, text) for gold, text in pairs]
-        waiting = list(dict.fromkeys(asked for asked in found if isinstance(asked, Question)))
+        verdicts = [self._at_once(gold, text) for gold, text in pairs]
+        waiting = list(dict.fromkeys(asked for asked in verdicts if isinstance(asked, Question)))
         decided = dict(zip(waiting, self._pool.decide(waiting), strict=True)) if waiting else {}
         for question, verdict in decided.items():
             if self._mathematics:
                 decided[question] = verdict = replace(verdict, extracted=question.answer[:KEPT])
             if verdict.valid:
                 self._remember(question, verdict)
-        return [decided[asked] if isinstance(asked, Question) else asked for asked in found]
+        return [decided[asked] if isinstance(asked, Question) else asked for asked in verdicts]
 
     @property
     def _mathematics(self) -> bool:

@@ -5,7 +5,7 @@ from pkgutil import iter_modules
 
 from leaderboard.page import Page
 
-_MODULES = [import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)]
+_MODULES = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
 PAGES: tuple[Page, ...] = tuple(
     sorted((m.PAGE for m in _MODULES if hasattr(m, "PAGE")), key=lambda page: (page.order, page.slug))
 )

@@ -74,13 +74,13 @@ def draw(store: Store, suite: str) -> None:
         shared = cells[cells["regime"] != baseline].groupby("regime")["accuracy"].mean().dropna()
         ours = choose("Regime", regimes, "regime", shared.idxmax() if len(shared) else None, width=190)
         theirs = choose("against", regimes, "b", baseline, width=190)
-        found = {name: cells[cells["regime"] == name].set_index("seed")["cell"] for name in (ours, theirs)}
-        seeds = [str(seed) for seed in found[ours].index if seed in found[theirs].index]
+        by_regime = {name: cells[cells["regime"] == name].set_index("seed")["cell"] for name in (ours, theirs)}
+        seeds = [str(seed) for seed in by_regime[ours].index if seed in by_regime[theirs].index]
         if not seeds:
             empty("These two have no seed in common yet.")
             return
         seed = int(choose("Seed", seeds, "seed", width=90))
-    pair = {name: str(found[name][seed]) for name in (ours, theirs)}
+    pair = {name: str(by_regime[name][seed]) for name in (ours, theirs)}
     draw_tabs(
         {
             "Side by side": lambda: _side_by_side(store, suite, pair, ours, theirs),

@@ -88,13 +88,13 @@ def draw(store: Store, suite: str) -> None:
 
 def _areas(rows: pd.DataFrame) -> pd.DataFrame:
     curves = rows.groupby(["group", "regime", "seed", "steps"], as_index=False, sort=False)["y"].mean()
-    found = []
+    lines = []
     for (group, regime), part in curves.groupby(["group", "regime"], sort=False):
         areas = [float(area_under_curve(s["steps"].to_numpy(), s["y"].to_numpy())) for _, s in part.groupby("seed")]
         mean = mean_interval(areas)
         interval = PERCENT.interval((float(mean.low), float(mean.high)), "{} to {}") if len(areas) > 1 else ""
-        found.append((group, regime, 100 * float(mean.mean), interval, len(areas)))
-    frame = pd.DataFrame(found, columns=["group", "regime", "area", "interval", "seeds"])
+        lines.append((group, regime, 100 * float(mean.mean), interval, len(areas)))
+    frame = pd.DataFrame(lines, columns=["group", "regime", "area", "interval", "seeds"])
     return frame.sort_values(["group", "area"], ascending=[True, False])
 
 

@@ -72,11 +72,11 @@ def draw(store: Store, suite: str) -> None:
         return
     wide = wide.assign(difference=wide[ours] - wide[theirs]).reset_index()
     rows = [r for r in store.seeds(suite) if r.metric == metric]
-    found = [pair for pair in pairing(rows, ours, theirs, margin) if pair.task == task]
+    pairs = [pair for pair in pairing(rows, ours, theirs, margin) if pair.task == task]
     variants = {r.regime: r.variant for r in rows}
     questions = _by_question(store, suite, {name: variants[name] for name in (ours, theirs)}, metric, task)
-    st.info(_sentence(found, questions, ours, theirs, margin), icon=":material/balance:")
-    marks = [_mark(pair, margin) for pair in found]
+    st.info(_sentence(pairs, questions, ours, theirs, margin), icon=":material/balance:")
+    marks = [_mark(pair, margin) for pair in pairs]
     unit, title = "difference, points", f"{ours} minus {theirs}: {task}, {metric}"
     drawn = wide[wide["policy"] == MEAN] if (wide["policy"] == MEAN).any() else wide
     each = {"row": drawn["group"], "value": 100 * drawn["difference"], "label": "seed " + drawn["seed"].astype(str)}
@@ -124,8 +124,8 @@ def _by_question(store: Store, suite: str, variants: dict[str, str], metric: str
     return means.join(frame.groupby(keys)["prompt"].first()).reset_index() if len(means) else None
 
 
-def _sentence(found: Sequence[Pairing], questions: pd.DataFrame | None, ours: str, theirs: str, margin: float) -> str:
-    heads = [pair for pair in found if pair.policy == MEAN] or found
+def _sentence(pairs: Sequence[Pairing], questions: pd.DataFrame | None, ours: str, theirs: str, margin: float) -> str:
+    heads = [pair for pair in pairs if pair.policy == MEAN] or pairs
     parts = [
         f"on {pair.group if pair.policy == MEAN else _name(pair)} {ours} {_WORDS[pair.verdict].format(points(margin))} "
         f"({_label(pair)} points, {pair.seeds} seeds)"

@@ -95,20 +95,20 @@ def _draw_table(full: pd.DataFrame) -> None:
 
 
 def _draw_answer(said: Outcome) -> None:
-    st.info(escaped(sentence(said.found), 2000), icon=":material/gavel:")
+    st.info(escaped(sentence(said.ranking), 2000), icon=":material/gavel:")
     lines = said.lines
     if not lines.empty:
         st.html(filled("answers_table.html.tmpl", rows=lines, name="Every regime: whom it helps, at what cost"))
-    if unsettled := doubt(said.found):
+    if unsettled := doubt(said.ranking):
         st.markdown(f"**What would change my mind:** {escaped(unsettled, 2000)}")
 
 
-def _draw_across(found: Sequence[Aggregate]) -> None:
-    if not found:
+def _draw_across(aggregates: Sequence[Aggregate]) -> None:
+    if not aggregates:
         empty("A regime must have finished on several panels.")
         return
-    few = not any(a.iqm_interval for a in found)
-    frame = pd.DataFrame([msgspec.structs.asdict(a) for a in found]).dropna(axis="columns", how="all")
+    few = not any(a.iqm_interval for a in aggregates)
+    frame = pd.DataFrame([msgspec.structs.asdict(a) for a in aggregates]).dropna(axis="columns", how="all")
     shown = frame.drop(columns="tasks").assign(
         **{c: 100 * frame[c] for c in frame if c in ("iqm", "better")},
         **{c: frame[c].map(PERCENT.interval) for c in frame if c.endswith("interval")},
@@ -118,14 +118,14 @@ def _draw_across(found: Sequence[Aggregate]) -> None:
         "Bootstrap intervals are shown from {} seeds on." if few else "Intervals: 95 % stratified bootstrap over seeds."
     )
     st.caption(
-        f"All seeds of all {found[0].tasks} panels together. IQM: mean of the middle half of the runs. Better: how often a run "
-        "beats one of the baseline on the same panel, ties half. They describe; whether a difference is real is for the tests "
+        f"All seeds of all {aggregates[0].tasks} panels together. IQM: mean of the middle half of the runs. Better: how often a "
+        "run beats one of the baseline on the same panel, ties half. They describe; whether a difference is real is for the tests "
         f"above to say. {of_intervals.format(MIN_RUNS)}"
     )
 
 
-def _draw_starts(found: Sequence[Stage]) -> None:
-    frame = pd.DataFrame([msgspec.structs.asdict(m) for m in found]).drop(columns="metric")
+def _draw_starts(stages: Sequence[Stage]) -> None:
+    frame = pd.DataFrame([msgspec.structs.asdict(m) for m in stages]).drop(columns="metric")
     frame[["strict", "lenient"]] *= 100
     draw_table(frame, "starts", "Accuracy before the supervised start, after it, and after RL", _MOMENTS)
     st.caption(escaped(STRICT, 2000))
@@ -133,7 +133,7 @@ def _draw_starts(found: Sequence[Stage]) -> None:
 
 def _sorted(sort: str, said: Outcome, rows: pd.DataFrame) -> list[str]:
     means = rows.groupby("regime", sort=False)[["accuracy", "cpu_seconds", "gpu_seconds"]].mean()
-    ranked = [r.regime for r in said.found.ranks]
+    ranked = [r.regime for r in said.ranking.ranks]
     others = means["accuracy"].sort_values(ascending=False, kind="stable").index
     orders = {
         "name": sorted(means.index),

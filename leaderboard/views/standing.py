@@ -60,12 +60,12 @@ def _draw_board(store: Store) -> None:
     if published.settings or tuned.settings:
         first, *rest = answer(published, tuned)
         top.markdown("\n".join([f"**{escaped(first)}**", "", *(f"- {escaped(said, 2000)}" for said in rest)]))
-    found = store.board(cast(Settings, asked), margin)
+    board = store.board(cast(Settings, asked), margin)
     st.caption(_legend(margin))
-    if found.settings:
+    if board.settings:
         ways = {"judged_by": judged_by, "verdict_mark": verdict_mark, "place": _place, "address": _address}
         looks = {"KINDS": KINDS, "SIGNS": SIGNS, "COLOURS": COLOURS, "counted": COUNTED, "points": POINTS}
-        values = {"settings": found.settings, "rows": _sorted(found, sort), "summaries": store.summaries()}
+        values = {"settings": board.settings, "rows": _sorted(board, sort), "summaries": store.summaries()}
         st.html(filled("standing.html.tmpl", margin=margin, **values, **looks, **ways))
     elif asked == "tuned":
         empty("No suite has searched settings yet.", "harness run tuned_small")

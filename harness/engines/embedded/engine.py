@@ -112,8 +112,8 @@ class EmbeddedEngine:
         scores = [np.zeros(0, np.float32) for _ in answers]
         asked = [index for index, answer in enumerate(answers) if len(answer)]
         requests = [self._request(place[prompts[index].id], answers[index]) for index in asked]
-        for piece, found, _ in self._passes(ids, requests):
-            for index, values in zip(piece, found, strict=True):
+        for piece, logprobs, _ in self._passes(ids, requests):
+            for index, values in zip(piece, logprobs, strict=True):
                 scores[asked[index]] = values.cpu().numpy()
         return scores
 
@@ -175,10 +175,10 @@ class EmbeddedEngine:
             inside(f"answer {passed}/{len(requests)}")
             asked = [requests[index] for index in piece]
             tokens = sum(len(r.tokens) for r in asked) + sum(len(ids[p]) for p in {r.prompt for r in asked})
-            found = answer_logprobs(
+            logprobs = answer_logprobs(
                 policy.model, policy.head, ids, asked, temperature=self._temperature, forbidden=policy.forbidden
             )
-            yield piece, found, tokens
+            yield piece, logprobs, tokens
 
     def _request(self, prompt: int, tokens: Int32[np.ndarray, "T"]) -> Request:
         return Request(prompt, self._vocabulary.checked(tokens).tolist())

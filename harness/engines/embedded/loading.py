@@ -113,7 +113,9 @@ def open_policy(
 def _within(policy: str, most: int, _: Any, given: tuple[Tensor, ...], named: dict[str, Any]) -> None:
     """torch itself would end in an IndexError, CUDA altogether."""
     if int(named.get("position_ids", given[0]).max()) >= most:
-        raise EngineError(f"{policy}: a question and its answer take more than the {most:,} positions that the model has")
+        raise EngineError(
+            f"{policy}: a question and its answer take more than the {most:,} positions that the model has"
+        )
 
 
 def check_layers(folder: Path, config: PretrainedConfig) -> None:

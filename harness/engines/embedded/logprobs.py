@@ -76,7 +76,7 @@ def answer_logprobs(
         use_cache=True,
     ).last_hidden_state[:, -1:]
     opened = None if large else head.logits(first)
-    found: list[Tensor] = []
+    blocks: list[Tensor] = []
     for bucket, taught, given in zip(order, targets, inputs[1:], strict=True):
         width = taught.shape[1] - 1
         rows = torch.tensor([place[requests[index].prompt] for index in bucket], device=device)
@@ -86,7 +86,8 @@ def answer_logprobs(
             later = model.base_model(
                 **given,
                 attention_mask=by_layer(after(padding[rows], width), kinds),
-                position_ids=(padding[rows] == 0).sum(1, keepdim=True) + torch.arange(width, device=device).minimum(last),
+                position_ids=(padding[rows] == 0).sum(1, keepdim=True)
+                + torch.arange(width, device=device).minimum(last),
                 past_key_values=Prefix(prefix.layers, rows),
                 use_cache=True,
             ).last_hidden_state
@@ -94,9 +95,9 @@ def answer_logprobs(
                 hidden = torch.cat([hidden, later], dim=1)
             else:
                 logits = torch.cat([logits, head.logits(later)], dim=1)
-        found.append(hidden if logits is None else whole_logprobs(logits, taught, temperature, forbidden))
+        blocks.append(hidden if logits is None else whole_logprobs(logits, taught, temperature, forbidden))
 
-    parts = [block[row, :n] for block, sizes in zip(found, lengths, strict=True) for row, n in enumerate(sizes)]
+    parts = [block[row, :n] for block, sizes in zip(blocks, lengths, strict=True) for row, n in enumerate(sizes)]
     if large:
         ids = torch.cat(
             [block[row, :n] for block, sizes in zip(targets, lengths, strict=True) for row, n in enumerate(sizes)]

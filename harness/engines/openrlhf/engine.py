@@ -218,9 +218,9 @@ class OpenRLHFEngine:
                 "checking the weight sync",
                 watch=self._rollout_cores(),
             )
-        found = [max(float(np.abs(a - b).mean()) for a, b in zip(mine, scores, strict=True)) for scores in theirs]
-        furthest = int(np.argmax(found))  # NaN counts as the largest
-        return self._rollouts[furthest].name, found[furthest]
+        differences = [max(float(np.abs(a - b).mean()) for a, b in zip(mine, scores, strict=True)) for scores in theirs]
+        furthest = int(np.argmax(differences))  # NaN counts as the largest
+        return self._rollouts[furthest].name, differences[furthest]
 
     def save(self, folder: Path) -> None:
         def fill(new: Path) -> None:
@@ -278,8 +278,8 @@ class OpenRLHFEngine:
         handles = open_rollouts(self._folder, self._settings, self._group, self._slot, environment)
         self._rollouts = self._members("rollout engine", handles)
         up = [member.call("processes") for member in (*self._trainers, *self._rollouts)]
-        found = self._gather(up, "starting", self._settings.start_seconds, watch=[])
-        self._processes = [process for processes in found for process in processes]
+        started = self._gather(up, "starting", self._settings.start_seconds, watch=[])
+        self._processes = [process for processes in started for process in processes]
 
     def _hold(self, trainers: bool, held: MemoryState) -> None:
         members, watch = (self._trainers, None) if trainers else (self._rollouts, self._trainers)
@@ -319,9 +319,9 @@ class OpenRLHFEngine:
         split = scoring_split(rows, len(self._trainers), self._settings.micro_batch_tokens)
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.NOTHING):
             calls = [member.call(method, split.batches[rank], *arguments) for rank, member in enumerate(self._trainers)]
-            found = self._gather(calls, "scoring")
+            scored = self._gather(calls, "scoring")
         scores: list[Float32[np.ndarray, "T"]] = [np.zeros(0, np.float32)] * len(rows)
-        for groups, flats in zip(split.places, found, strict=True):
+        for groups, flats in zip(split.places, scored, strict=True):
             for group, flat in zip(groups, flats, strict=False):
                 ends = np.cumsum([len(rows[i].answer) for i in group])
                 for i, values in zip(group, np.split(flat, ends[:-1]), strict=True):
@@ -334,7 +334,7 @@ class OpenRLHFEngine:
     def _on_workers(self, method: str) -> list[tuple[RemoteActor, Any]]:
         calls = [member.call("on_workers", method) for member in self._rollouts]
         answers = self._gather(calls, "checking the weight sync", self._settings.sync_seconds)
-        return [(call.member, one) for call, found in zip(calls, answers, strict=True) for one in found]
+        return [(call.member, one) for call, replies in zip(calls, answers, strict=True) for one in replies]
 
     def _rollout_cores(self) -> list[RemoteActor]:
         """Watched down to vLLM's own process, which hears nothing while it takes weights."""

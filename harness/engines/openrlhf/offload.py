@@ -65,17 +65,17 @@ class OffloadedTensors:
 
 
 def storages(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
-    found: dict[int, UntypedStorage] = {}
+    by_address: dict[int, UntypedStorage] = {}
     for tensor in tensors:
         if (storage := tensor.untyped_storage()).nbytes():
-            found.setdefault(storage.data_ptr(), storage)
-    return list(found.values())
+            by_address.setdefault(storage.data_ptr(), storage)
+    return list(by_address.values())
 
 
 def all_tensors(device: str) -> list[Tensor]:
     kinds = (Tensor, torch.nn.Parameter)
-    found = [found for found in gc.get_objects() if type(found) in kinds]
-    return [t for t in found if t.layout is torch.strided and t.device.type == device]
+    tensors = [thing for thing in gc.get_objects() if type(thing) in kinds]
+    return [t for t in tensors if t.layout is torch.strided and t.device.type == device]
 
 
 def discard(tensors: Iterable[Tensor]) -> None:

@@ -130,8 +130,8 @@ class OpenRLHF(Backend):
     @classmethod
     @contextmanager
     def cluster(cls, address: str | None) -> Iterator[dict[str, str]]:
-        with local_ray(address) as found:
-            yield {"RAY_ADDRESS": found}
+        with local_ray(address) as running:
+            yield {"RAY_ADDRESS": running}
 
     @staticmethod
     def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:

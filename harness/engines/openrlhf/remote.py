@@ -179,11 +179,11 @@ def end(members: Sequence[RemoteActor], known: Sequence[Process]) -> None:
 
 
 def _kill(known: Sequence[Process]) -> None:
-    found = []
+    killed = []
     for process in known:
         with suppress(psutil.NoSuchProcess):
             candidate = psutil.Process(process.pid)
             if abs(candidate.create_time() - process.created) < 1.0:
                 candidate.kill()
-                found.append(candidate)
-    psutil.wait_procs(found, timeout=PATIENCE_AT_THE_END)
+                killed.append(candidate)
+    psutil.wait_procs(killed, timeout=PATIENCE_AT_THE_END)

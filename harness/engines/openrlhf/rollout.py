@@ -75,7 +75,7 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         """Over several devices vLLM's workers too, which Ray started."""
         apart = self.kwargs["distributed_executor_backend"] == "ray"
         workers = await self.llm.collective_rpc("worker_processes") if apart else []
-        return [*processes(), *(Process(*process) for found in workers for process in found)]
+        return [*processes(), *(Process(*process) for listed in workers for process in listed)]
 
     async def cpu_seconds(self) -> float:
         return cpu_seconds()

@@ -242,11 +242,11 @@ def adapt_trainer(timeout: float) -> None:
     )
 
 
-def _gradients_to_add(found: Any) -> Any:
+def _gradients_to_add(original: Any) -> Any:
     """The first micro-batch's in the precision of the sums."""
 
     def get_all_grad_tensors(optimizer: Any, parameters: list[Any], dtype: torch.dtype) -> list[torch.Tensor]:
-        gradients = found(optimizer, parameters, dtype)
+        gradients = original(optimizer, parameters, dtype)
         first = optimizer.all_grad_tensors.get(0) is None  # all parameters are one group, see `strategy`
         return [gradient.to(dtype) for gradient in gradients] if first else gradients
 

@@ -43,12 +43,12 @@ def base_weights(engine: Any, folder: Path) -> Iterator[None]:
             yield
         return
     with ExitStack() as files:
-        found = _read(module, folder, files)
+        stored = _read(module, folder, files)
         own = OffloadedTensors(weights(module), free=False, least=1)
         try:
             for name, parameter in module.named_parameters():
                 with GatheredParameters([parameter], modifier_rank=0), torch.no_grad():
-                    parameter.data.copy_(found[name])
+                    parameter.data.copy_(stored[name])
             yield
         finally:
             forget_gathered(engine)
@@ -102,15 +102,15 @@ def _read(module: Any, folder: Path, files: ExitStack) -> dict[str, Tensor]:
         file = files.enter_context(safe_open(path, framework="pt"))
         where.update(dict.fromkeys(file.keys(), file))
     renamed, prefix = stored_names(module), f"{module.base_model_prefix}."
-    found = {}
+    tensors = {}
     for name, _ in module.named_parameters():
         stored = renamed.get(name, name)
         # A checkpoint of the bare model lacks the prefix.
         key = next((k for k in (stored, stored.removeprefix(prefix)) if k in where), None)
         if key is None:
             raise EngineError(f"{folder}: no safetensors file holds {stored}, so the base cannot be scored")
-        found[name] = where[key].get_tensor(key)
-    return found
+        tensors[name] = where[key].get_tensor(key)
+    return tensors
 
 
 def save_moments(file: Path, engine: Any) -> None:

@@ -158,19 +158,19 @@ class Gradients:
         """Norms of own and peer gradients, and their cosine; NaN where absent or not measured."""
         own, peer = self._sums["own"], self._sums["peer"]
         measured = [bool(own), bool(peer)]
-        found = torch.zeros(3, dtype=torch.float64)
+        products = torch.zeros(3, dtype=torch.float64)
         for index, _ in zip(list(own), self._offloaded.one_by_one(), strict=True):
             mine = own.pop(index).double()
-            found[0] += mine.square().sum().cpu()
+            products[0] += mine.square().sum().cpu()
             if index in peer:
-                found[2] += (mine * peer[index].double()).sum().cpu()
-        found[1] = sum(share.double().square().sum().cpu() for share in peer.values())
+                products[2] += (mine * peer[index].double()).sum().cpu()
+        products[1] = sum(share.double().square().sum().cpu() for share in peer.values())
         if self._measure and self._ranks > 1:
-            found = found.to(self._norms.device)
-            distributed.all_reduce(found)
-        norms = [sqrt(square) if there else nan for square, there in zip(found.tolist(), measured, strict=False)]
+            products = products.to(self._norms.device)
+            distributed.all_reduce(products)
+        norms = [sqrt(square) if there else nan for square, there in zip(products.tolist(), measured, strict=False)]
         scale = norms[0] * norms[1]
-        return norms[0], norms[1], float(found[2]) / scale if scale > 0 else nan
+        return norms[0], norms[1], float(products[2]) / scale if scale > 0 else nan
 
     def _add(self, source: str, index: int, gradient: Tensor) -> None:
         gradient = gradient.detach()
@@ -236,8 +236,8 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
                     if batch.packed is None:
                         loss = logp.sum() * 0.0
                     else:
-                        loss, found = surrogate(logp, batch.packed)
-                        statistics.append(found)
+                        loss, statistic = surrogate(logp, batch.packed)
+                        statistics.append(statistic)
                     self.strategy.backward(loss * self.strategy.world_size, self.actor, self.actor_optim)
         if not math.isfinite(together := gradients.norms()):
             return Learnt(statistics, together)
@@ -393,12 +393,12 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         save_moments(Path(folder, moments_file), self.actor.model)
 
     def checksums(self) -> dict[str, str]:
-        found = {}
+        sums = {}
         with synced_weights(self.actor.model) as weights:
             for name, weight in weights.items():
                 with GatheredParameters([weight], enabled=self.strategy.stage == 3):
-                    found[name] = seams.checksum(weight)
-        return found
+                    sums[name] = seams.checksum(weight)
+        return sums
 
     def load_moments(self, file: str) -> None:
         load_moments(Path(file), self.actor.model)

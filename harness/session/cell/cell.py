@@ -160,18 +160,18 @@ class Run:
 
     def _train(self, training: Phase) -> None:
         cell, steps = self.cell, self.cell.training.steps
-        found = resume_point.latest(self.folder)
-        done = 0 if found is None else found[0]
-        self.journal.rewind(-1 if found is None else done)
+        saved = resume_point.latest(self.folder)
+        done = 0 if saved is None else saved[0]
+        self.journal.rewind(-1 if saved is None else done)
         scored = any(Need.SCORES in m.regime.needs for m in self.learners)
         apart = self.engines.side_by_side and cell.sharing.max_staleness > 0
         lockstep = not apart or scored or cell.variant.replay is not None
         self.exchange = CellExchange(cell, self.folder, self.learners, self._strengths, done, lockstep)
-        if found is None:
+        if saved is None:
             if cell.evaluation.curve_every:
                 self._curve(0)
         else:
-            state = resume_point.restore(found[1], cell.key, self.learners)
+            state = resume_point.restore(saved[1], cell.key, self.learners)
             self.exchange.restore(state.exchange)
             self.best, self._answers, self._invalid = state.best, state.answers, state.invalid
             if cell.keep == "best" and not self.best:
@@ -198,7 +198,7 @@ class Run:
             self.observe(done, steps, words)
             if stop and done < steps:
                 raise Interrupted
-        if steps == 0 and found is None:
+        if steps == 0 and saved is None:
             self._checkpoint(0)
         self.exchange.close()
 
@@ -225,8 +225,10 @@ class Run:
             )
             self.exchange.publish(learner, records[learner.name], step, drafts=True)
         if self.exchange.asks is not None:  # in place of drafts come scores of others' drafts
-            found = self.engines.each(lambda m: self._receiver().scores(m, step, self._prompts(step, m)), self.learners)
-            for learner, scores in zip(self.learners, found, strict=True):
+            scored = self.engines.each(
+                lambda m: self._receiver().scores(m, step, self._prompts(step, m)), self.learners
+            )
+            for learner, scores in zip(self.learners, scored, strict=True):
                 records[learner.name] += scores
         for learner in self.learners:
             self.exchange.publish(learner, records[learner.name], step)
@@ -351,8 +353,8 @@ class Run:
         )
 
     def _curve(self, step: int) -> None:
-        found = self.engines.each(lambda m: self._probe(m, m.engine, f"curve at step {step}"), self.learners)
-        for learner, (accuracy, answers) in zip(self.learners, found, strict=True):
+        probes = self.engines.each(lambda m: self._probe(m, m.engine, f"curve at step {step}"), self.learners)
+        for learner, (accuracy, answers) in zip(self.learners, probes, strict=True):
             row = CurveRow(policy=learner.name, step=step, metric="sampled", accuracy=accuracy, answers=answers)
             self.journal.append(row)
             if self.cell.keep == "best":
@@ -379,8 +381,8 @@ class Run:
         return (float(np.mean(rewards)) if rewards else step_rows.NAN), len(rewards)
 
     def _strengths(self) -> dict[str, float]:
-        found = self.engines.each(lambda m: self._probe(m, self.references[m.name], "who is strong"), self.learners)
-        return {m.name: accuracy for m, (accuracy, _) in zip(self.learners, found, strict=True)}
+        probes = self.engines.each(lambda m: self._probe(m, self.references[m.name], "who is strong"), self.learners)
+        return {m.name: accuracy for m, (accuracy, _) in zip(self.learners, probes, strict=True)}
 
     def _count_invalid(self, groups: Sequence[Group]) -> None:
         self._answers += sum(len(g.answers) for g in groups)

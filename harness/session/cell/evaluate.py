@@ -54,8 +54,8 @@ def evaluate_base(
                 engine = engines.reference(policy, place)
             clock.meter, clock.gpus = partial(engines.cpu_seconds, policy.name), engine.gpus
             with clock.phase("evaluate"):
-                found = sample_rows(engine, suite.evaluation, policy, step, seed, verifier)
-            return found, getattr(engine, "precision", "")
+                sampled = sample_rows(engine, suite.evaluation, policy, step, seed, verifier)
+            return sampled, getattr(engine, "precision", "")
 
     rows, precision = measured(checkpoint, 0)
     if policy.stage0 is not None and not policy.is_micro:  # what the start has changed
@@ -80,7 +80,7 @@ def sample_rows(
 ) -> list[SampleRow]:
     """Greedy and avg@k samples of all tasks. step: 0 for a base."""
     with phase(f"{'final' if step else 'baseline'} evaluation of {policy.name}"):
-        found = evaluate(
+        evaluated = evaluate(
             EngineBackend(engine, seed),
             [get_task(name) for name in evaluation.tasks],
             verifier=verifier,
@@ -89,19 +89,19 @@ def sample_rows(
             max_new_tokens=evaluation.max_new_tokens,
             style=policy.style,
         )
-    return journal_rows(found.samples, policy.name, step)
+    return journal_rows(evaluated.samples, policy.name, step)
 
 
 def journal_rows(samples: Iterable[EvaluationSample], policy: str, step: int) -> list[SampleRow]:
-    questions = [list(found) for _, found in groupby(samples, key=lambda s: (s.task, s.mode, s.document))]
+    questions = [list(answers) for _, answers in groupby(samples, key=lambda s: (s.task, s.mode, s.document))]
     return [
         SampleRow(
             policy=policy, checkpoint_step=step, task=s.task, metric=s.mode, doc_id=s.document, repeat=s.repeat, labels=s.labels,
             prompt=s.prompt, text=s.text, extracted=s.verdict.extracted, vote=vote, gold=s.gold, verdict=s.verdict.value,
             reason=s.verdict.reason, tokens=s.tokens, finished=s.finished is not False,
         )
-        for found in questions
-        for s, vote in zip(found, votes(found), strict=True)
+        for answers in questions
+        for s, vote in zip(answers, votes(answers), strict=True)
     ]  # fmt: skip
 
 

@@ -63,7 +63,7 @@ class Base:
     def __post_init__(self) -> None:
         evaluation = self.suite.evaluation.model_dump(mode="json")
         evaluation["tasks"] = [placeless(task) for task in evaluation["tasks"]]
-        found = digest(
+        hashed = digest(
             self.group.name,
             keyed(self.policy.model_dump(mode="json")),
             self.seed,
@@ -71,7 +71,7 @@ class Base:
             msgspec.to_builtins(self.identity),
             *({"portable"} & {self.suite.engine_options.get("numerics")}),  # older bases keep their keys
         )
-        object.__setattr__(self, "key", f"base-{found}")
+        object.__setattr__(self, "key", f"base-{hashed}")
 
     def needed_by(self, cell: Cell) -> bool:
         return self.group.name == cell.group.name and self.seed in (None, cell.seed)
@@ -196,18 +196,18 @@ def mark(
 def interrupted(folder: Path, states: Container[State] = ("running",)) -> None:
     """Mark a job without a process as interrupted. states: that are changed."""
     with suppress(StoreError):
-        found = read_manifest(folder)
-        if found.state in states:
-            write_manifest(folder, msgspec.structs.replace(found, state="cut off", reason="", fault=None))
+        manifest = read_manifest(folder)
+        if manifest.state in states:
+            write_manifest(folder, msgspec.structs.replace(manifest, state="cut off", reason="", fault=None))
 
 
 def state_of(folder: Path | str) -> tuple[str, str, int]:
     """(state, reason, attempts); without a manifest pending."""
     try:
-        found = read_manifest(folder)
+        manifest = read_manifest(folder)
     except StoreError as error:
         return ("failed", str(error), 0) if os.path.exists(f"{folder}/{MANIFEST}") else ("pending", "", 0)
-    return found.state, found.reason, found.attempts
+    return manifest.state, manifest.reason, manifest.attempts
 
 
 @functools.cache
@@ -229,11 +229,11 @@ def _commit() -> tuple[str, bool]:
 
 @functools.cache
 def packages() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return {**found, **catalogue.packages()}
+            versions[name] = metadata.version(name)
+    return {**versions, **catalogue.packages()}
 
 
 @functools.cache

@@ -137,8 +137,8 @@ def checked(engine: str, options: Mapping[str, Any], policy: Policy, folder: Pat
             f"engine_options.max_length: {stated:,} tokens would cut answers short: the longest question and answer of "
             f"{policy.name} take {lengths.longest:,}. Left out, it is measured"
         )
-    backend_of(engine).check(folder, found := {**options, "max_length": stated or lengths.longest})
-    return found
+    backend_of(engine).check(folder, settings := {**options, "max_length": stated or lengths.longest})
+    return settings
 
 
 def with_length(

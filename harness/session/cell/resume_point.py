@@ -131,8 +131,8 @@ def _best(folder: Path, policy: str, best: Best) -> Path:
 
 
 def latest(folder: Path) -> tuple[int, Path] | None:
-    found = [(int(m[1]), p) for p in (folder / _RESUME).glob("*") if (m := _STEP.fullmatch(p.name))]
-    return max(found, default=None)
+    checkpoints = [(int(m[1]), p) for p in (folder / _RESUME).glob("*") if (m := _STEP.fullmatch(p.name))]
+    return max(checkpoints, default=None)
 
 
 def read(path: Path) -> SessionState:

@@ -170,7 +170,7 @@ def trace_rows(learner: Learner, step: int, own: Sequence[Group], received: Rece
     """Those that were learnt from first."""
     groups = {g.prompt.id: g for g in own if g.answers}
     inbox = received.inbox
-    answers = [a for box in (inbox.answers, inbox.successes) for found in box.values() for a in found]
+    answers = [a for box in (inbox.answers, inbox.successes) for peers in box.values() for a in peers]
     known = [(a, received.entries[a.author, a.prompt_id, a.index]) for a in answers if a.prompt_id in groups]
     chosen = sorted(known, key=lambda pair: not pair[1].used)[:PER_STEP]
     return [_row(learner, step, groups[a.prompt_id], a, entry.used, received) for a, entry in chosen]

@@ -164,15 +164,15 @@ def _levels(task: str, levels: Sequence[str]) -> list[str]:
 def questions_of(task: str, level: str, count: int) -> list[Prompt]:
     """Of the training side; fewer where the level is small."""
     seed, source = derive(SEED, level), micro if task == "micro" else ladder
-    found, few, asked, many = list[Prompt](), 0, count, count
+    prompts, few, asked, many = list[Prompt](), 0, count, count
     while few < many:  # by halves: a search that fails is slow
         try:
-            found, few = source.training_prompts(seed, asked, [level]), asked
+            prompts, few = source.training_prompts(seed, asked, [level]), asked
         except DataError:
             many = asked - 1
         asked = (few + many + 1) // 2
-    if found:
-        return found
+    if prompts:
+        return prompts
     raise UsageError(f"--prompts {count}: at least 1")
 
 

@@ -75,8 +75,8 @@ def rescore_results(results: Path, suite: str | None = None, scorer: str | None 
                 except (PluginError, AttributeError, TypeError, ValueError) as error:  # of settings made elsewhere
                     problems.append(f"{folder}: {task}: {' '.join(str(error).split())[:200]}")
                     continue
-                found = rescore(list(asked), judge)
-                changes += [CellChange(folder.parent.name, folder.name, change) for change in found]
+                changed = rescore(list(asked), judge)
+                changes += [CellChange(folder.parent.name, folder.name, change) for change in changed]
     return RescoreReport(count, len(folders), tuple(changes), tuple(problems))
 
 

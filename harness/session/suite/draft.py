@@ -149,10 +149,12 @@ class Model:
         return self.model.startswith(MICRO)
 
 
-def draft(models: Sequence[str], task: str, name: str, found: Findings = AS_BY_SIZE, file: Path | None = None) -> str:
+def draft(
+    models: Sequence[str], task: str, name: str, findings: Findings = AS_BY_SIZE, file: Path | None = None
+) -> str:
     """The text of a suite. found: what was measured, before what sizes suggest. file: where it will be, by default
     NAME.yaml. Raises UsageError, PluginError."""
-    task = found.task or task
+    task = findings.task or task
     chosen = registry.named(task)
     if isinstance(chosen, FileTask):
         chosen = chosen.model_copy(update={"held_out": HELD_OUT})
@@ -170,7 +172,7 @@ def draft(models: Sequence[str], task: str, name: str, found: Findings = AS_BY_S
     tokens = min(sizes.tokens.get(task, sizes.tokens["other"]), get_task(evaluated).max_new_tokens, room // 2)
     if task == "micro" and largest > SIZES[0].parameters:
         tokens = min(sizes.tokens["micro"], room // 2)
-    tokens, steps, prompts = found.tokens or tokens, found.steps or sizes.steps, sizes.prompts // found.divided
+    tokens, steps, prompts = findings.tokens or tokens, findings.steps or sizes.steps, sizes.prompts // findings.divided
     embedded = largest <= EMBEDDED_PARAMETERS
     kinds = [node.gpu_kind for node in inventory.local().nodes if node.gpus]
     fast = all(map(inventory.has_bf16, kinds)) if kinds else bool(cpu_bf16())
@@ -183,9 +185,9 @@ def draft(models: Sequence[str], task: str, name: str, found: Findings = AS_BY_S
         why_engine="one process here, on a CPU or one GPU" if embedded else "Ray, DeepSpeed and vLLM on GPUs (docs/openrlhf.md)",
         options=f"{{dtype: {dtype}}}",
         why_options="bf16 where the machine multiplies it fast (`harness doctor`), else fp32",
-        policies="\n".join(_policy(m, n, evaluated, found) for m, n in zip(read, named, strict=True)),
-        measured="".join(f"#\n#   {line}\n" if i == 0 else f"#   {line}\n" for i, line in enumerate(found.why)),
-        answer_ends="" if found.answer_ends == "eos" else f"  answer_ends: {found.answer_ends}\n",
+        policies="\n".join(_policy(m, n, evaluated, findings) for m, n in zip(read, named, strict=True)),
+        measured="".join(f"#\n#   {line}\n" if i == 0 else f"#   {line}\n" for i, line in enumerate(findings.why)),
+        answer_ends="" if findings.answer_ends == "eos" else f"  answer_ends: {findings.answer_ends}\n",
         task=task,
         trained=_written(chosen),
         tokens=tokens,
@@ -198,8 +200,8 @@ def draft(models: Sequence[str], task: str, name: str, found: Findings = AS_BY_S
         evaluated=_written(evaluated),
         limit=60 if largest <= SIZES[1].parameters else 200,
         curve=steps // 4 if steps >= CURVED_STEPS else 0,
-        regimes=", ".join(found.regimes),
-        seeds=", ".join(map(str, found.seeds)),
+        regimes=", ".join(findings.regimes),
+        seeds=", ".join(map(str, findings.seeds)),
         curve_prompts=30 if largest <= SIZES[1].parameters else 100,
     )  # fmt: skip
 
@@ -210,28 +212,28 @@ def tried(models: Sequence[str], task: str | None, name: str, file: Path, minute
     given_task, task = task, task or USUAL
     suite = _suite(draft(models, task, name))
     if why := untried(suite):
-        found = Findings(why=(f"Not measured on this machine: {why}.",))
+        findings = Findings(why=(f"Not measured on this machine: {why}.",))
     else:
         given = [policy.name for policy in suite.groups[0].policies]
         instead = ""
         try:
-            found = try_models(suite)
+            findings = try_models(suite)
         except DataError as error:
             if given_task:
                 raise
             instead = f"On {ladder.NAME}, because {USUAL} cannot be had here ({str(error).partition(':')[0]})."
             task = ladder.NAME
-            found = try_models(_suite(draft(models, task, name)))
+            findings = try_models(_suite(draft(models, task, name)))
         most = PROMPTS * (ANSWERS + MORE)
         told = f"Measured here with {PROMPTS * ANSWERS} to {most} answers a line of each of {' and '.join(given)}:"
-        found = replace(found, why=(*filter(None, [instead]), told, *found.why))
+        findings = replace(findings, why=(*filter(None, [instead]), told, *findings.why))
     try:
         if not why:
-            found = replace(found, pace=paced(_suite(draft(models, task, name, found)), str(file)))
-        found = fitted(found, lambda changed: _suite(draft(models, task, name, changed)), str(file), minutes)
+            findings = replace(findings, pace=paced(_suite(draft(models, task, name, findings)), str(file)))
+        findings = fitted(findings, lambda changed: _suite(draft(models, task, name, changed)), str(file), minutes)
     except HarnessError as error:  # one that this machine cannot plan
-        found = replace(found, why=(*found.why, f"steps as by size: {' '.join(str(error).split())}"))
-    return draft(models, task, name, found, file)
+        findings = replace(findings, why=(*findings.why, f"steps as by size: {' '.join(str(error).split())}"))
+    return draft(models, task, name, findings, file)
 
 
 def _suite(text: str) -> Suite:
@@ -258,10 +260,10 @@ def _chats(model: str) -> bool:
 
     folder = Path(model)
     if not folder.is_dir():
-        found = try_to_load_from_cache(model, "tokenizer_config.json")
-        if not isinstance(found, str):
+        cached = try_to_load_from_cache(model, "tokenizer_config.json")
+        if not isinstance(cached, str):
             return bool(CHATTY.search(model.rsplit("/", 1)[-1]))
-        folder = Path(found).parent
+        folder = Path(cached).parent
     return has_template(folder)
 
 
@@ -278,14 +280,14 @@ def _as_text(word: str) -> str:
     return word if plain == word else json.dumps(word, ensure_ascii=False)
 
 
-def _policy(model: Model, name: str, evaluated: str | FileTask, found: Findings) -> str:
+def _policy(model: Model, name: str, evaluated: str | FileTask, findings: Findings) -> str:
     if model.micro:
         return (
             f"      - {{name: {name}, model: {model.model}}}    # {_figure(model.parameters)} parameters, trained here"
         )
     what = "has a chat template" if model.chat else "a base model: no chat template"
-    style = found.styles.get(name) or style_of(model.chat, evaluated)
-    asked = f"stage0: {WARM_UP}" if name in found.warm else f"style: {style}"
+    style = findings.styles.get(name) or style_of(model.chat, evaluated)
+    asked = f"stage0: {WARM_UP}" if name in findings.warm else f"style: {style}"
     return (
         f"      - name: {_as_text(name)}    # {_figure(model.parameters)} parameters, {what}\n"
         f"        model: {_as_text(model.model)}\n"
@@ -380,9 +382,9 @@ def untried(suite: Suite) -> str:
 def try_models(suite: Suite) -> Findings:
     """Of a draft that is not `untried`. Raises UsageError where a model cannot be opened, DataError."""
     policies, task = suite.groups[0].policies, suite.training.task
-    tried = [found for policy in policies for found in _tried(policy, task, suite)]
-    if isinstance(task, str) and not has_examples(task) and min(found.right for found in tried) < LEAST:
-        tried += [found for policy in policies for found in _tried(policy, ladder.NAME, suite)]
+    tried = [trial for policy in policies for trial in _tried(policy, task, suite)]
+    if isinstance(task, str) and not has_examples(task) and min(trial.right for trial in tried) < LEAST:
+        tried += [trial for policy in policies for trial in _tried(policy, ladder.NAME, suite)]
     return settled(tried, task, suite.training.max_new_tokens)
 
 
@@ -471,8 +473,8 @@ class _Trial:
 def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Findings:
     """Levels on which each model has LEAST to MOST of its answers right; else the nearest, with a supervised start for each
     model below."""
-    levels = list(dict.fromkeys(found.level for found in tried))
-    right = {level: [found.right for found in tried if found.level == level] for level in levels}
+    levels = list(dict.fromkeys(trial.level for trial in tried))
+    right = {level: [trial.right for trial in tried if trial.level == level] for level in levels}
     shares = {
         level: ", ".join(f"{t.policy} {t.right:.0%} right" for t in tried if t.level == level) for level in levels
     }
@@ -487,7 +489,7 @@ def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Finding
         nearest = max(min(right[level]) for level in possible)
         chosen = [level for level in possible if min(right[level]) == nearest][:3]
         why.append(f"No level has {LEAST:.0%} to {MOST:.0%} of both models' answers right. Nearest: {joined(chosen)}.")
-    here = [found for found in tried if found.level in chosen]
+    here = [trial for trial in tried if trial.level in chosen]
     low = tuple(dict.fromkeys(f.policy for f in here if f.right < LEAST))
     name = f"{ladder.NAME}.{'+'.join(chosen)}" if chosen[0] in ladder.LEVELS else None
     warm = low if has_examples(name or str(task)) and not fits else ()
@@ -501,15 +503,15 @@ def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Finding
         )
     if not low and not fits:
         why.append("More than that are right: little is left to learn. A harder task would show more.")
-    longest = [found.worked if warm else found.tokens for found in here]
+    longest = [trial.worked if warm else trial.tokens for trial in here]
     tokens = min(limit, 8 * -(-int(1.25 * max(longest)) // 8)) if all(longest) else 0
     if tokens:
         which = "the worked solutions" if warm else "95 % of the finished answers"
         why.append(f"max_new_tokens {tokens}: {which} take at most {max(longest)} tokens; a quarter is spare.")
-    ends = "example" if any(found.cut > 0.1 for found in here) else "eos"
+    ends = "example" if any(trial.cut > 0.1 for trial in here) else "eos"
     if ends == "example":
         why.append("answer_ends: example, because answers went on with a question of their own.")
-    styles = {found.policy: found.style for found in here if found.policy not in warm}
+    styles = {trial.policy: trial.style for trial in here if trial.policy not in warm}
     if styles:
         why.append(
             f"style: {', '.join(f'{policy} {style}' for policy, style in styles.items())} had most right answers."
@@ -550,7 +552,7 @@ def paced(suite: Suite, source: str) -> float:
     return taken / planned
 
 
-def fitted(found: Findings, suite_of: Callable[[Findings], Suite], source: str, minutes: float) -> Findings:
+def fitted(findings: Findings, suite_of: Callable[[Findings], Suite], source: str, minutes: float) -> Findings:
     """The first of EXTENTS whose fewest steps take at most `minutes` by the plan, and the most steps that do, within STEPS."""
 
     def predicted(changed: Findings) -> float:
@@ -558,26 +560,28 @@ def fitted(found: Findings, suite_of: Callable[[Findings], Suite], source: str, 
             plan = plan_for(prepare_suite(suite_of(changed), source, Path(results)), None)
         if not plan.feasible:
             raise HarnessError(first_of(plan.shortfall or "it does not fit"))
-        return found.pace * plan.predicted.wall_seconds / 60
+        return findings.pace * plan.predicted.wall_seconds / 60
 
     fewest, most = STEPS
     for regimes, seeds, divided in EXTENTS:
-        found = replace(found, regimes=regimes, seeds=seeds, divided=divided, steps=fewest)
-        if predicted(found) <= minutes:
+        findings = replace(findings, regimes=regimes, seeds=seeds, divided=divided, steps=fewest)
+        if predicted(findings) <= minutes:
             break
     steps = range(fewest, most + 1)
-    fits = bisect_right(steps, minutes, key=lambda n: predicted(replace(found, steps=n)))
-    found = replace(found, steps=steps[max(0, fits - 1)])
-    takes, every = predicted(found), EXTENTS[0]
-    told = [f"steps {found.steps}: the suite takes {takes:.0f} minutes on this machine, and {minutes:g} were given."]
-    if found.pace != 1.0:
-        told.append(f"A step takes {found.pace:.2f} times as long here as `harness plan` assumes, which is counted in.")
+    fits = bisect_right(steps, minutes, key=lambda n: predicted(replace(findings, steps=n)))
+    findings = replace(findings, steps=steps[max(0, fits - 1)])
+    takes, every = predicted(findings), EXTENTS[0]
+    told = [f"steps {findings.steps}: the suite takes {takes:.0f} minutes on this machine, and {minutes:g} were given."]
+    if findings.pace != 1.0:
+        told.append(
+            f"A step takes {findings.pace:.2f} times as long here as `harness plan` assumes, which is counted in."
+        )
     if takes > minutes:
         told.append(f"Fewer than {fewest} steps show nothing.")
-    if (found.regimes, found.seeds, found.divided) != every:
-        fewer = ", half the questions a step" if found.divided > 1 else ""
+    if (findings.regimes, findings.seeds, findings.divided) != every:
+        fewer = ", half the questions a step" if findings.divided > 1 else ""
         told.append(
-            f"{joined(found.regimes)} on {len(found.seeds)} seeds{fewer}: with {joined(every[0])} on {len(every[1])} seeds "
+            f"{joined(findings.regimes)} on {len(findings.seeds)} seeds{fewer}: with {joined(every[0])} on {len(every[1])} seeds "
             f"{fewest} steps would take longer than that. --minutes N gives more time."
         )
-    return replace(found, why=(*found.why, *told))
+    return replace(findings, why=(*findings.why, *told))

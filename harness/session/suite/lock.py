@@ -156,11 +156,11 @@ def _remove_dead(claim: Path, holder: Holder) -> None:
 
 
 def _claims(folder: Path) -> list[tuple[Path, Holder, float]]:
-    found = []
+    claims = []
     for file in sorted((folder / RUNS).glob("*.json")):
         with suppress(OSError, msgspec.MsgspecError):  # it has just ended, or is no claim
-            found.append((file, msgspec.json.decode(file.read_bytes(), type=Holder), _renewed(file)))
-    return found
+            claims.append((file, msgspec.json.decode(file.read_bytes(), type=Holder), _renewed(file)))
+    return claims
 
 
 def _renewed(file: Path) -> float:

@@ -232,7 +232,7 @@ def _lengths(source: str, cell: Cell, known: dict[tuple[str, str], Lengths | Non
     """None without a tokenizer at hand. Raises SuiteError where a stated `max_length`, or a model, holds less."""
     from harness.session.cell.questions import checked, measured
 
-    found = []
+    by_policy = []
     for policy in cell.group.policies:
         about = policy.model_dump_json(exclude={"name"}), cell.training.model_dump_json()
         if about not in known:
@@ -241,8 +241,8 @@ def _lengths(source: str, cell: Cell, known: dict[tuple[str, str], Lengths | Non
                 if folder := at_hand(policy):
                     known[about] = lengths = measured(policy, folder, cell.evaluation, cell, fetch=False)
                     checked(cell.engine, cell.engine_options, policy, folder, lengths)
-        found.append(known[about])
-    return None if None in found else Lengths(*map(max, zip(*filter(None, found), strict=True)))
+        by_policy.append(known[about])
+    return None if None in by_policy else Lengths(*map(max, zip(*filter(None, by_policy), strict=True)))
 
 
 def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = None) -> Plan:
@@ -304,7 +304,7 @@ def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device
 def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
     """Mean seconds of finished cells by kind: by the clock where GPUs worked, else of CPU; of policies side by side the
     slowest's."""
-    found: dict[str, list[float]] = {}
+    by_kind: dict[str, list[float]] = {}
     for cell in prepared.done():
         try:
             costs = read_journal(prepared.folder / cell.key).tables["costs"].to_pandas()
@@ -314,8 +314,8 @@ def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
             seconds = costs.groupby("policy")["wall_seconds"].sum().max() + START_SECONDS
         else:
             seconds = costs["wall_seconds" if costs["gpu_seconds"].sum() > 0 else "cpu_seconds"].sum()
-        found.setdefault(cell.kind, []).append(float(seconds))
-    return {kind: sum(seconds) / len(seconds) for kind, seconds in found.items()}
+        by_kind.setdefault(cell.kind, []).append(float(seconds))
+    return {kind: sum(seconds) / len(seconds) for kind, seconds in by_kind.items()}
 
 
 # The disk -------------------------------------------------------------------------------------------------------------
@@ -387,11 +387,11 @@ def check_disk(prepared: Prepared, disk: Disk) -> None:
     by_device: dict[int, list[tuple[Path, str, int]]] = {}
     for need in needs:
         by_device.setdefault(_existing(need[0]).stat().st_dev, []).append(need)
-    for found in by_device.values():
-        place, needed = found[0][0], sum(size for *_, size in found)
+    for items in by_device.values():
+        place, needed = items[0][0], sum(size for *_, size in items)
         free = shutil.disk_usage(_existing(place)).free
         if needed > free:
-            words = " and ".join(dict.fromkeys(what for _, what, size in found if size))
+            words = " and ".join(dict.fromkeys(what for _, what, size in items if size))
             raise UsageError(
                 f"{place}: {words} need about {needed / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free on this disk "
                 "(`keep: none` or `best` in the suite: docs/suites.md)"

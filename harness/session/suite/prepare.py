@@ -97,7 +97,7 @@ class Prepared:
                     altered = read_suite(self.folder, file)
                     beside |= {*altered.cells} if altered.altered else set()
             before = forerunners(self.folder, {*(c.key for c in self.every), *beside})
-        found = []
+        statuses = []
         for cell in self.cells:
             group, regime, log = cell.group.name, cell.variant.name, f"{self.folder}/{cell.key}/{LOG}"
             state, reason, attempts = states[cell.key]
@@ -105,13 +105,13 @@ class Prepared:
                 state = "cut off"  # its driver was killed
             if state == "pending" and (older := before.get((group, regime, cell.seed))) is not None:
                 reason = why_anew(cell, older)
-            found.append(
+            statuses.append(
                 CellStatus(
                     key=cell.key, regime=regime, group=group, seed=cell.seed, state=state, reason=reason, attempts=attempts,
                     suite=cell.suite, log=log if os.path.exists(log) else "", identity=cell.identity,
                 )
             )  # fmt: skip
-        return found
+        return statuses
 
     def file(self) -> SuiteFile:
         return suite_file(self.suite, self.every, self.bases, self.altered)
@@ -137,11 +137,11 @@ class Prepared:
 
     def left(self) -> list[Cell]:
         """Pending cells, and one for each missing base beside done ones."""
-        found = self.pending()
+        remaining = self.pending()
         for base in self.missing():
-            if not any(base.group.name == cell.group.name for cell in found):
-                found.append(next(cell for cell in self.cells if base.needed_by(cell)))
-        return found
+            if not any(base.group.name == cell.group.name for cell in remaining):
+                remaining.append(next(cell for cell in self.cells if base.needed_by(cell)))
+        return remaining
 
     def notes(self) -> list[str]:
         stored = [manifest for _, manifest in readable(self.folder / cell.key for cell in self.cells)]
@@ -217,14 +217,14 @@ def prepare(
 def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -> Prepared:
     """As written, else its newest altered run. Raises as `prepare`; StoreError."""
     try:
-        found = read_suite(results / name)
+        stored = read_suite(results / name)
     except StoreError as error:
         raise StoreError(stored_damages(results, SuiteFile(name=name)).get("", str(error))) from error
     source = f"{results / name}"
-    suite = resolve(found.config, overrides, source)
-    written = rules.validate(resolve(found.config, (), source), source)
+    suite = resolve(stored.config, overrides, source)
+    written = rules.validate(resolve(stored.config, (), source), source)
     prepared = prepare_suite(suite, source, results, overrides, written=written)
-    return replace(prepared, altered=(*found.altered, *prepared.altered))
+    return replace(prepared, altered=(*stored.altered, *prepared.altered))
 
 
 def prepare_suite(
@@ -272,7 +272,7 @@ def _compared(snapshot: Snapshot, suite: str, stored: list[Missing], prepared: P
         [suite],
     )
     shown = dict(zip(rows["label"].to_pylist(), rows["cell"].to_pylist(), strict=True))
-    found = []
+    gaps = []
     others = tuple(c for c in prepared.every if shown.get(c.label) != c.key)
     old = {label: shown[label] for label in shown.keys() - {c.label for c in prepared.every}}
     for status in replace(prepared, cells=others, seen=None).status():
@@ -280,15 +280,15 @@ def _compared(snapshot: Snapshot, suite: str, stored: list[Missing], prepared: P
         before, there = known.pop(label, None), shown.get(label)
         if there is not None:
             why = reason.removesuffix(f" (was {there})") or f"{state}, but shown is {there}"
-            found.append(Missing(cell=label, key=key, state=STALE, reason=why))
+            gaps.append(Missing(cell=label, key=key, state=STALE, reason=why))
         elif before is not None and before.key == key and (state == "done" or before.fault):
-            found.append(before)  # damaged, or says why it failed
+            gaps.append(before)  # damaged, or says why it failed
         else:
-            found.append(Missing(cell=label, key=key, state=state, reason=reason))
+            gaps.append(Missing(cell=label, key=key, state=state, reason=reason))
     if prepared.suite.tune is not None:  # what its search chose stands beside it in what is stored
-        return [*found, *known.values()]
+        return [*gaps, *known.values()]
     return [
-        *found,
+        *gaps,
         *(Missing(cell=c, key=k, state=STALE, reason="no longer in the suite") for c, k in sorted(old.items())),
     ]
 
@@ -362,9 +362,9 @@ def forerunners(folder: Path, keys: set[str]) -> dict[tuple[str, str, int | None
 
 
 def why_anew(cell: Cell, before: Manifest) -> str:
-    found = list(_differences(cell, before))
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return f"to be run anew: {', '.join(found[:_SHOWN])}{more} (was {before.key})"
+    changed = list(_differences(cell, before))
+    more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+    return f"to be run anew: {', '.join(changed[:_SHOWN])}{more} (was {before.key})"
 
 
 def _differences(cell: Cell, before: Manifest) -> Iterator[str]:

@@ -170,8 +170,8 @@ def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> No
         if isinstance(task, FileTask) and not any(task.file in word for word in said):
             path = Path(task.file).expanduser()
             beside = source.parent / path
-            found = path if path.is_absolute() or not beside.exists() else beside
-            _refuse(_outside(found, source), source, f"{place}.file")
+            there = path if path.is_absolute() or not beside.exists() else beside
+            _refuse(_outside(there, source), source, f"{place}.file")
     settings = [setting.partition("=")[2] for setting in overrides if setting.startswith(("groups", "tune"))]
     for place, policy in (*_policies(suite), *_policies(suite.tune, "tune.")):
         folder = local_folder(policy.model)
@@ -233,13 +233,13 @@ def with_files(suite: Suite, source: str) -> Suite:
         return task
 
     def evaluated(evaluation: Evaluation, place: str) -> Evaluation:
-        found = [pin(task, f"{place}.tasks[{i}]") for i, task in enumerate(evaluation.tasks)]
-        for i, name in enumerate(map(str, found)):
-            if name in map(str, found[:i]) and any(isinstance(task, FileTask) for task in found):
+        tasks = [pin(task, f"{place}.tasks[{i}]") for i, task in enumerate(evaluation.tasks)]
+        for i, name in enumerate(map(str, tasks)):
+            if name in map(str, tasks[:i]) and any(isinstance(task, FileTask) for task in tasks):
                 raise SuiteError(
                     source, f"{place}.tasks[{i}]", f"the task {name!r} occurs twice (a file may have a `name`)"
                 )
-        return evaluation.model_copy(update={"tasks": found})
+        return evaluation.model_copy(update={"tasks": tasks})
 
     training = suite.training.model_copy(update={"task": pin(suite.training.task, "training.task")})
     tune = suite.tune and suite.tune.model_copy(
@@ -372,11 +372,11 @@ def _data(prepared: Prepared, run: bool) -> Iterator[str]:
         if get_task(task).size is None:
             yield f"{task}: how many questions it has is told by a run; without `evaluation.limit` a plan leaves them out"
     source = source_of(training.task)
-    found = {f"regimes[{i}].training.prompts": suite.training_of(v).prompts for i, v in enumerate(suite.regimes)}
-    found["training.prompts"] = training.prompts
-    place = max(found, key=lambda name: (found[name], name == "training.prompts"))
+    prompts_of = {f"regimes[{i}].training.prompts": suite.training_of(v).prompts for i, v in enumerate(suite.regimes)}
+    prompts_of["training.prompts"] = training.prompts
+    place = max(prompts_of, key=lambda name: (prompts_of[name], name == "training.prompts"))
     if source.generated:
-        for name, count in (("training.task", 1), (place, found[place])):
+        for name, count in (("training.task", 1), (place, prompts_of[place])):
             with at(prepared.source, name, DataError):
                 source.draw(0, count, part=training.part)
         return
@@ -384,11 +384,11 @@ def _data(prepared: Prepared, run: bool) -> Iterator[str]:
         return
     with at(prepared.source, "training.min_level" if training.min_level else "training.task", DataError):
         pool = part_of(source.pool(training.min_level), training.part)
-    if found[place] > len(pool.prompts):
+    if prompts_of[place] > len(pool.prompts):
         raise SuiteError(
             prepared.source,
             place,
-            f"{found[place]} prompts a step asked for; the pool of {training.task} holds {len(pool.prompts)}",
+            f"{prompts_of[place]} prompts a step asked for; the pool of {training.task} holds {len(pool.prompts)}",
         )
     if any(isinstance(name, FileTask) for name in asked):
         yield from _repeated(prepared, pool, [name for name in suite.evaluation.tasks if name not in absent])
@@ -412,16 +412,16 @@ def _repeated(prepared: Prepared, pool: TrainingPool, tasks: Sequence[str | File
         place = f"evaluation.tasks[{i}]"
         with at(prepared.source, place, DataError):
             asked = get_task(name).documents(None)
-        found = find_overlaps(questions, [(str(name), prompt.id, prompt.text) for prompt in asked])
-        if same := [overlap for overlap in found if overlap.kind == "exact"]:
+        overlaps = find_overlaps(questions, [(str(name), prompt.id, prompt.text) for prompt in asked])
+        if same := [overlap for overlap in overlaps if overlap.kind == "exact"]:
             raise SuiteError(
                 prepared.source,
                 place,
                 f"{len(same):,} of the {len(questions):,} training questions of {trained.name} are questions of {name} too, "
                 f"the first one {same[0].training!r:.80}: give each line a `split`, or the file `held_out: 0.2`",
             )
-        if found:
-            yield f"{place}: {len(found):,} training questions of {trained.name} nearly repeat one of {name}"
+        if overlaps:
+            yield f"{place}: {len(overlaps):,} training questions of {trained.name} nearly repeat one of {name}"
 
 
 def _lacks(policy: Policy) -> str:
