@@ -27,11 +27,11 @@ def gains(results: Path, suite: str) -> dict[tuple[str, ...], tuple[float, float
     scores["noise"] = sampling_variance(scores.accuracy, scores.error, scores.questions, scores.answers)
     base = scores[scores.regime == baseline].drop(columns="regime")
     others = scores[scores.regime != baseline].merge(base, on=[*PLACE, "seed"], suffixes=("", "_base"))
-    found = {}
+    by_place = {}
     for place, pairs in others.groupby([*PLACE, "regime"]):
         gain = paired(pairs.accuracy, pairs.accuracy_base, noise=pairs.noise + pairs.noise_base)
-        found[place] = float(gain.mean), float(gain.low), float(gain.high)
-    return found
+        by_place[place] = float(gain.mean), float(gain.low), float(gain.high)
+    return by_place
 
 
 if __name__ == "__main__":

@@ -80,7 +80,6 @@ def _told(error: OSError) -> NoReturn:
 
 
 def refuse(message: str, code: int) -> NoReturn:
-    """One line, safe for a terminal."""
     from harness.store.text import visible
 
     line = visible(" ".join(message.splitlines()), _LONGEST)

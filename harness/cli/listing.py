@@ -215,7 +215,6 @@ def doctor(
 
 
 def examine(results: Path) -> Iterator[Check]:
-    """All checks of this machine, in seconds."""
     yield check("python", sys.version_info >= (3, 11), platform.python_version(), "3.11 or newer", needed=True)
     memory = psutil.virtual_memory()
     state = f"{cores()} cores, {available() / GIB:.1f} of {memory.total / GIB:.1f} GiB free"

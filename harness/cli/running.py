@@ -144,7 +144,6 @@ def run(
 def _tune(
     prepared: Prepared, results: Path, go: Callable[[Prepared], RunSummary]
 ) -> tuple[Prepared, RunSummary | None]:
-    """The table's suite, or where tuning ended."""
     stages = Stages(prepared, results)
     for stage in stages:
         if stage.last:

@@ -89,6 +89,8 @@ def import_(
         imported = import_results(source, results, label)
     mark_reported(results, label)
     print_report(imported.describe(), imported, json)
+    if imported.refused and not imported.cells + imported.present:
+        raise typer.Exit(1)
 
 
 def track(

@@ -181,7 +181,6 @@ def _say_reference(suite: str | None, names: list[str], known: list[str], result
 def _missing(
     snapshot: Snapshot, results: Path, suite: str, asked: str | None = None, prepared: Prepared | None = None
 ) -> list[Missing]:
-    """On stderr where it cannot be told."""
     file = Path(asked) if asked is not None and is_file(asked) else None
     missing, unknown = lacking(snapshot, results, suite, file, prepared)
     if unknown:

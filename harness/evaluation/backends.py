@@ -21,8 +21,6 @@ from harness.suite.seeds import derive_many
 
 
 class Answer(NamedTuple):
-    """prompt: as read. finished: None where unknown."""
-
     text: str
     tokens: int
     finished: bool | None

@@ -131,7 +131,6 @@ class Sender:
         return [self.condition.score(r, rng) if isinstance(r, Scores) else r for r in records]
 
     def messages(self, step: int, honest: Sequence[bytes]) -> list[bytes] | None:
-        """What goes out instead; None is silence."""
         self._waiting.append(list(honest))
         lag = self.condition.steps if isinstance(self.condition, Stale) else 0
         due = self._waiting.popleft() if len(self._waiting) > lag else []

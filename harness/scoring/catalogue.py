@@ -23,7 +23,6 @@ class ScorerInfo:
 
 
 def called(name: str) -> Called:
-    """What `Verifier.by` takes. Raises PluginError."""
     scorer = PLUGINS.load(name)
     return Called(f"{scorer.__module__}:{scorer.__qualname__}", scorer.cpu_seconds, scorer.wall_seconds)
 

@@ -151,7 +151,6 @@ class _Page:
             self.say("")
 
     def brief(self, suite: str, rows: Rows, head: Head) -> None:
-        """The first sentence, and its metric's means."""
         first, policies = head.sentences[0], Counter(group for group, _ in {(r.group, r.policy) for r in rows})
         means = [r for r in rows if r.metric == first.metric and (r.policy == first.policy or policies[r.group] == 1)]
         panels = list(dict.fromkeys((row.group, row.task) for row in means))

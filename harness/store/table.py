@@ -113,7 +113,6 @@ def by_line(rows: Sequence[SeedRow]) -> dict[Key, dict[str, BySeed]]:
 
 
 def difference(ours: BySeed, theirs: BySeed) -> Estimate:
-    """Over the seeds that both have."""
     seeds = sorted(ours.keys() & theirs.keys())
     return paired(
         [ours[s].accuracy for s in seeds],
@@ -313,7 +312,6 @@ def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[Sh
 
 
 def choice_rows(policy: str, metric: str, cells: Finished, margin: float) -> list[ShowRow]:
-    """Those of one policy or MEAN."""
     seeds = [row for row in cells.rows if (row.policy, row.metric) == (policy, metric)]
     names, comparisons = compared(seeds, margin)
     rows = []

@@ -90,7 +90,6 @@ def draw(store: Store, suite: str) -> None:
 
 
 def _gains(table: pd.DataFrame, group: str) -> pd.DataFrame:
-    """By policy, on the suite's first metric and benchmark."""
     rows = table[(table["group"] == group) & (table["policy"] != MEAN)]
     return (
         rows[(rows["metric"] == rows["metric"].iloc[0]) & (rows["task"] == rows["task"].iloc[0])] if len(rows) else rows

@@ -179,6 +179,9 @@ def import_(harness: Place) -> None:
     harness("import", "results", "--results", "joined", "--origin", "other-lab")
     rows = harness.json("sql", "SELECT DISTINCT origin FROM cells", "--results", "joined")["rows"]
     assert rows == [["other-lab"]]
+    (harness.root / "broken/labs/cell").mkdir(parents=True)
+    (harness.root / "broken/labs/cell/manifest.json").write_text("{")
+    assert "0 cells with 0 rows" in harness("import", "broken", "--results", "joined", "--origin", "c", code=1)
 
 
 def bundle(harness: Place) -> None:

@@ -87,7 +87,6 @@ def discard(tensors: Iterable[Tensor]) -> None:
 
 
 def release() -> None:
-    """What the allocators keep for later."""
     gc.collect()
     torch.cuda.empty_cache()
     ctypes.CDLL(None).malloc_trim(0)

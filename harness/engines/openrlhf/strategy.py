@@ -76,7 +76,6 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
         super().setup_distributed(timeout or self.patience)
 
     def prepare(self, *models: Any) -> Any:
-        """With adapters, where only these are trained."""
         if self.lora is not None:
             (actor, _), *_ = models
             lora.adapt(actor.model, self.lora)

@@ -319,7 +319,6 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
     def init_model_from_pretrained(
         self, strategy: Strategy, pretrain: str, max_steps: int, vllm_engines: None = None
     ) -> None:
-        """Drops everything of an earlier call."""
         seams.adapt_trainer(strategy.deadline)
         if getattr(self, "actor", None) is not None:
             self.actor.model.destroy()  # DeepSpeed's hooks would keep everything
@@ -352,7 +351,6 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
 
     @torch.no_grad()
     def logprobs(self, batches: Sequence[MicroBatch], raw: bool = False) -> list[Float32[np.ndarray, "N"]]:
-        """As `Trainer.logprobs`, per micro-batch."""
         return [self.trainer.logprobs(batch, raw).float().cpu().numpy() for batch in batches]
 
     def base_logprobs(self, batches: Sequence[MicroBatch], folder: str) -> list[Float32[np.ndarray, "N"]]:

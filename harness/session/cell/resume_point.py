@@ -25,8 +25,6 @@ _STEP = re.compile(r"step-(\d{8})")
 
 
 class Best(msgspec.Struct, frozen=True):
-    """Of a policy's learning curve so far."""
-
     step: int
     accuracy: float
 

@@ -43,7 +43,6 @@ class Holder(msgspec.Struct, frozen=True):
         return f"process {self.pid} on {self.host}"
 
     def lives(self, age: float) -> bool:
-        """age: seconds since its claim was renewed."""
         return _born(self.pid) == self.born if self.system == _system() else age < LEASE_SECONDS
 
 

@@ -82,7 +82,6 @@ Options = Mapping[str, int | float | bool]
 
 
 def prior_lengths(cell: Cell) -> Lengths:
-    """Where no tokenizer is at hand."""
     task = cell.training.task.partition(".")[0] if isinstance(cell.training.task, str) else ""
     by_style = {"micro": MICRO_PROMPT_TOKENS, "ladder": dict.fromkeys(MICRO_PROMPT_TOKENS, LADDER_PROMPT_TOKENS)}
     styles = (policy.style for policy in cell.group.policies)
