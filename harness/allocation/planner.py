@@ -417,7 +417,8 @@ def describe(plan: Plan) -> str:
     p, r, d = plan.predicted, plan.resources, plan.disk
     used, memory = f"{r.gpus_used} of {r.gpus} GPUs, " if r.gpus_used else "", gigabytes(p.memory_bytes)
     cells = f"{r.workers} cells side by side" if r.workers > 1 else "1 cell"
-    cost = f"{p.gpu_seconds / 3600:.1f} GPU-hours" if p.gpu_seconds else f"{duration(p.cpu_seconds)} of CPU"
+    cost = f"{duration(p.gpu_seconds)} of GPU" if p.gpu_seconds else f"{duration(p.cpu_seconds)} of CPU"
+    cost = f"{p.gpu_seconds / 3600:.1f} GPU-hours" if p.gpu_seconds >= 360 else cost
     lines += [
         f"resources  {cells} on {used}{r.cores_used} of {r.cores} cores, {memory}{', GPUs included' * (r.gpus_used > 0)}",
         f"predicted  {duration(p.wall_seconds)} (no schedule of these layouts takes less than {duration(p.wall_bound)}), {cost}",

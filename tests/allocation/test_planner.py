@@ -269,6 +269,7 @@ def test_workers_share_gpus_by_memory_and_by_time(size, busy, inventory, togethe
     assert found.predicted.gpu_seconds == 360 / shared
     alone = plan_workers(1, [workers("g/independent", 1, 30.0, 10**9, size)], parse(inventory), busy=busy)
     assert alone.predicted.gpu_seconds == 30, "a GPU with room for others is taken all the same"
+    assert describe(alone).count(", 30 s of GPU\n") == 1
     small = plan_workers(12, [workers("g/independent", 12, 30.0, 10**9, 60 * 10**9)], parse("1xRTX4090-24G"))
     assert "60.0 GB per GPU where the largest has 22.8 GB: 37.2 GB short" in str(small.shortfall)
 
