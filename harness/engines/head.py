@@ -71,7 +71,8 @@ def logprobs(
     forbidden: Float32[Tensor, "V"],
 ) -> Float32[Tensor, "N"]:
     """The same from hidden states, by parts of the vocabulary."""
-    values: Tensor = _InParts.apply(hidden, head.weight, head.bias, head, targets, temperature, forbidden)  # type: ignore[no-untyped-call]
+    given = (hidden, head.weight, head.bias, head, targets, temperature, forbidden)
+    values: Tensor = _InParts.apply(*given)  # type: ignore[no-untyped-call]  # torch has no types of it
     return values
 
 
