@@ -67,7 +67,7 @@ class Spent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """A regime on one group, policy, task and metric. found: the family's comparison; place: the regime's in it. base:
+    """A regime on one group, policy, task and metric. comparison: the family's comparison; place: the regime's in it. base:
     by seed, accuracy before training. spent, against: costs by seed, its own and its reference's. policies: how many
     the line is the mean of; `spent` is their sum."""
 

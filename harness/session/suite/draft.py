@@ -152,7 +152,7 @@ class Model:
 def draft(
     models: Sequence[str], task: str, name: str, findings: Findings = AS_BY_SIZE, file: Path | None = None
 ) -> str:
-    """The text of a suite. found: what was measured, before what sizes suggest. file: where it will be, by default
+    """The text of a suite. findings: what was measured, before what sizes suggest. file: where it will be, by default
     NAME.yaml. Raises UsageError, PluginError."""
     task = findings.task or task
     chosen = registry.named(task)
