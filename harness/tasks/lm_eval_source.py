@@ -7,7 +7,7 @@ import hashlib
 import logging
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import version
@@ -81,9 +81,22 @@ class LmEvalTask(TaskSource):
 
     def results_versions(self) -> dict[str, str]:
         """lm-eval's, this module's, and the task's settings."""
-        said = msgspec.json.encode(self._config, enc_hook=str, order="sorted")
+        said = msgspec.json.encode(_placeless(self._config), enc_hook=str, order="sorted")
         digest = hashlib.blake2b(said, digest_size=8).hexdigest()
         return {self.name: f"lm-eval {version('lm_eval')}, source {VERSION}, task {digest}"}
+
+
+def _placeless(setting: Any) -> Any:
+    """lm-eval reads `!function utils.name` as FOLDER/utils.name; here it is the module's digest and its name."""
+    if isinstance(setting, Mapping):
+        return {name: _placeless(value) for name, value in setting.items()}
+    if isinstance(setting, list):
+        return [_placeless(value) for value in setting]
+    module, _, name = setting.rpartition(".") if isinstance(setting, str) else ("", "", "")
+    file = Path(f"{module}.py")
+    if not name.isidentifier() or not file.is_absolute() or not file.is_file():
+        return setting
+    return f"{hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()} {file.stem}.{name}"
 
 
 def _folders() -> tuple[str, ...]:

@@ -57,6 +57,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_a_key_holds_what_a_function_says_and_not_where_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version_in(name: str, code: str) -> str:
+        (folder := tmp_path / name).mkdir()
+        (folder / "utils.py").write_text(code)
+        yaml = (tmp_path / "tiny_sums.yaml").read_text().replace("task: tiny_sums", "task: tiny_docs")
+        (folder / "tiny_docs.yaml").write_text(yaml + "process_docs: !function utils.docs\n")
+        monkeypatch.setenv(lm_eval_source.VARIABLE, str(folder))
+        return results_versions("lm_eval:tiny_docs")["lm_eval:tiny_docs"]
+
+    first = version_in("first", "def docs(every):\n    return every\n")
+    assert version_in("second", "def docs(every):\n    return every\n") == first
+    assert version_in("third", "def docs(every):\n    return every.select([0])\n") != first
+
+
 def test_its_own_prompt_filter_and_metric_decide() -> None:
     task = get_task("lm_eval:tiny_sums")
     documents = task.documents(None)
