@@ -162,8 +162,8 @@ def run(
 def rows(prepared: Prepared, cell: Cell, table: str) -> list[dict[str, Any]]:
     """A journal table as plain rows, times left out, NaN as None."""
     data = read_journal(prepared.folder / cell.key).tables.get(table)
-    found = data.to_pylist() if data is not None else []
-    return [{k: None if v != v else v for k, v in row.items() if k not in TIMES} for row in found]
+    records = data.to_pylist() if data is not None else []
+    return [{k: None if v != v else v for k, v in row.items() if k not in TIMES} for row in records]
 
 
 def cell(prepared: Prepared, regime: str) -> Cell:

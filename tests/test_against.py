@@ -49,9 +49,9 @@ def lines(results: Path, paper: str = "hacpo2026") -> list[str]:
         return against(paper, snapshot, ["hand"]).splitlines()
 
 
-def line(found: list[str], policy: str, method: str) -> str:
-    block = found[
-        next(i for i, text in enumerate(found) if text.startswith("Qwen3-1.7B-Base + Qwen3-4B-Base (table 1)")) :
+def line(table: list[str], policy: str, method: str) -> str:
+    block = table[
+        next(i for i, text in enumerate(table) if text.startswith("Qwen3-1.7B-Base + Qwen3-4B-Base (table 1)")) :
     ]
     return next(text for text in block if text.split()[:2] == [policy, method])
 
@@ -63,16 +63,16 @@ def test_shares_and_percents_of_papers_are_percent_on_the_page() -> None:
 
 
 def test_other_metrics_are_marked_and_only_what_was_trained_alike_stands_beside_a_paper(results: Path) -> None:
-    found = lines(results)
-    ours = line(found, "Qwen3-1.7B-Base", "hacpo")
+    table = lines(results)
+    ours = line(table, "Qwen3-1.7B-Base", "hacpo")
     assert re.search(r"82.2 \[80.0\](?![~!])", ours), "one sample each there and here"
     assert "45.0 [75.0]~" in ours, "another number of samples of the same expectation"
     assert "22.5 [15.0]!" in ours, "best@30 there"
-    assert "! aime25: best@30 there, avg@8 here: two different quantities, not to be compared" in found
-    assert any(text.startswith("~ amc23: avg@1 there, avg@4 here") for text in found)
-    assert "82.6 [70.0]" in line(found, "Qwen3-1.7B-Base", "gspo"), "independent with GSPO is the paper's gspo"
-    assert "[" not in line(found, "Qwen3-1.7B-Base", "grpo")
-    assert "[" not in line(found, "Qwen3-1.7B-Base", "naive")
+    assert "! aime25: best@30 there, avg@8 here: two different quantities, not to be compared" in table
+    assert any(text.startswith("~ amc23: avg@1 there, avg@4 here") for text in table)
+    assert "82.6 [70.0]" in line(table, "Qwen3-1.7B-Base", "gspo"), "independent with GSPO is the paper's gspo"
+    assert "[" not in line(table, "Qwen3-1.7B-Base", "grpo")
+    assert "[" not in line(table, "Qwen3-1.7B-Base", "naive")
     assert not any("[80.0]" in text for text in lines(results, "graft2026"))
     assert any("None of these models has been trained here yet" in text for text in lines(results, "mutual_rl2026"))
     with pytest.raises(UsageError, match="hacpo2026"):

@@ -75,26 +75,26 @@ def redraw(results: Path, draw: Draw, seed: int) -> None:
     """Other numbers in the place of the store's scores, and the metrics best@4 and maj@4 beside them."""
     rng = np.random.default_rng(seed)
     with duckdb.connect(str(results / STORE)) as store:
-        found = store.sql(
+        rows = store.sql(
             "SELECT s.* EXCLUDE (repeats, questions, answers, accuracy, error), dense_rank() OVER (ORDER BY c.regime) - 1 AS r, "
             "dense_rank() OVER (ORDER BY c.seed) - 1 AS n FROM (SELECT * FROM scores WHERE metric IN ('greedy', 'sampled') "
             "UNION ALL BY NAME SELECT * REPLACE (CASE metric WHEN 'greedy' THEN 'best@4' ELSE 'maj@4' END AS metric) FROM scores "
             "WHERE metric IN ('greedy', 'sampled')) s JOIN cells c USING (suite, cell) ORDER BY ALL"
         ).to_arrow_table()
-        accuracy = np.clip(draw(rng, found["r"].to_numpy(), found["n"].to_numpy()), 0, 1)
-        repeats = np.where(found["metric"].to_numpy(zero_copy_only=False) == "sampled", REPEATS, 1)
+        accuracy = np.clip(draw(rng, rows["r"].to_numpy(), rows["n"].to_numpy()), 0, 1)
+        repeats = np.where(rows["metric"].to_numpy(zero_copy_only=False) == "sampled", REPEATS, 1)
         # half of the spread lies between the questions
         spread = accuracy * (1 - accuracy) * np.where(repeats > 1, 0.5 + 0.5 / repeats, 1)
         columns = {
             "repeats": repeats,
-            "questions": np.full(found.num_rows, QUESTIONS),
+            "questions": np.full(rows.num_rows, QUESTIONS),
             "answers": QUESTIONS * repeats,
             "accuracy": accuracy,
             "error": np.sqrt(spread / (QUESTIONS - 1)),
         }
         for name, values in columns.items():
-            found = found.append_column(name, pa.array(values, from_pandas=True))
-        store.register("found", found)
+            rows = rows.append_column(name, pa.array(values, from_pandas=True))
+        store.register("found", rows)
         store.execute("DELETE FROM scores")
         store.execute("INSERT INTO scores BY NAME SELECT * EXCLUDE (r, n) FROM found")
 
@@ -102,8 +102,8 @@ def redraw(results: Path, draw: Draw, seed: int) -> None:
 def clause(text: str, pattern: str) -> set[str]:
     """Which regimes the sentence says that of, over which baseline they ever are compared."""
     said = re.sub(r" \([^()]*\)", "", re.split(" seeds?, ", text, maxsplit=1)[-1])
-    found = (re.search(pattern, part) for part in re.split(r"\. (?:Against \S+: )?", said))
-    return {name for one in found if one for name in re.split(", | and ", one[1])}
+    clauses = (re.search(pattern, part) for part in re.split(r"\. (?:Against \S+: )?", said))
+    return {name for one in clauses if one for name in re.split(", | and ", one[1])}
 
 
 def apart(one: str, other: str) -> bool:

@@ -57,14 +57,14 @@ processes. A room imports only rooms before it."""
 
 def _imports(file: Path) -> set[str]:
     """Dotted modules imported anywhere in the file, for its types alone too."""
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}:{node.lineno}: relative import"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
 
 
 def _files(package: str) -> list[Path]:
@@ -168,10 +168,10 @@ def _changed(tree: ast.AST) -> list[ast.expr]:
     imported = _bound(tree) - {"self"}
     targets: list[ast.expr] = []
     for node in ast.walk(tree):
-        found = (
+        changed = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
         )
-        targets += [t for each in found for t in (each.elts if isinstance(each, ast.Tuple) else [each])]
+        targets += [t for each in changed for t in (each.elts if isinstance(each, ast.Tuple) else [each])]
     return [t for t in targets if isinstance(t, ast.Attribute | ast.Subscript) and _root(t) in imported]
 
 

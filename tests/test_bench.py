@@ -16,7 +16,7 @@ def test_sides_take_turns_and_unequal_results_end_it() -> None:
     assert order == ["a", "b", "a", "b", "b", "a"]
     assert [len(times) for times in spent.values()] == [2, 2]
     with pytest.raises(ZeroDivisionError):
-        bench.turns({"a": lambda: 1, "b": lambda: 2}, 1, lambda found: 1 / (found["a"] == found["b"]))
+        bench.turns({"a": lambda: 1, "b": lambda: 2}, 1, lambda made: 1 / (made["a"] == made["b"]))
 
 
 def test_ratios_bars_and_what_is_worse(tmp_path: Path) -> None:
@@ -27,5 +27,7 @@ def test_ratios_bars_and_what_is_worse(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(json.dumps({"machine": {"cpu": "x"}, "rows": [asdict(fast), asdict(dear)]}))
     within = [replace(fast, value=2.5, low=2.3, high=2.7), replace(dear, value=1.3, low=1.25, high=1.4)]
     beyond = [replace(fast, value=2.0, low=1.9, high=2.3), replace(dear, value=1.6, low=1.5, high=1.7)]
-    found = [bench.slower(rows, cpu, tmp_path) for rows, cpu in ((within, "x"), (beyond, "x"), (beyond, "another CPU"))]
-    assert [[line.split(":")[0] for line in lines] for lines in found] == [[], ["work", "cost"], []]
+    slower = [
+        bench.slower(rows, cpu, tmp_path) for rows, cpu in ((within, "x"), (beyond, "x"), (beyond, "another CPU"))
+    ]
+    assert [[line.split(":")[0] for line in lines] for lines in slower] == [[], ["work", "cost"], []]

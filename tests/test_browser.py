@@ -197,8 +197,8 @@ def violations(page: Any, axe: str) -> list[dict[str, Any]]:
     page.set_viewport_size({"width": page.viewport_size["width"], "height": page.evaluate(HEIGHT) + 50})
     page.wait_for_timeout(500)
     page.evaluate(axe)
-    found = page.evaluate("async () => (await axe.run(document, {resultTypes: ['violations']})).violations")
-    return list(found)
+    faults = page.evaluate("async () => (await axe.run(document, {resultTypes: ['violations']})).violations")
+    return list(faults)
 
 
 @pytest.mark.parametrize("slug", PAGES)

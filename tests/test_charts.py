@@ -29,7 +29,7 @@ MARK = {
 
 def spans(figure: charts.Figure) -> list[list[float]]:
     return [
-        json.loads(found) for found in sorted(set(re.findall(r'"domain": (\[-?[0-9][^\]]*\])', json.dumps(figure))))
+        json.loads(domain) for domain in sorted(set(re.findall(r'"domain": (\[-?[0-9][^\]]*\])', json.dumps(figure))))
     ]
 
 
@@ -62,10 +62,10 @@ def test_a_regime_has_one_colour_whatever_stands_beside_it() -> None:
             charts.lines(table, "t", "step", "value", order),
             charts.plane(table, "t", "x", "y", order, False),
         ):
-            (found,) = set(re.findall(r'"color": \{"field": "regime".*?"range": (\[.*?\])', json.dumps(figure)))
-            seen.append(dict(zip(order, json.loads(found), strict=True)))
+            (colours,) = set(re.findall(r'"color": \{"field": "regime".*?"range": (\[.*?\])', json.dumps(figure)))
+            seen.append(dict(zip(order, json.loads(colours), strict=True)))
     for name in ("a", "b", "sgt"):
-        assert len({found[name] for found in seen}) == 1
+        assert len({one[name] for one in seen}) == 1
     assert len({charts.colour_of(name) for name in charts.KNOWN}) == len(charts.KNOWN)
 
 

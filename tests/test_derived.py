@@ -50,7 +50,7 @@ def test_totals(tmp_path: Path) -> None:
         steps.append(StepRow(policy="L", step=step, kl_base=float("nan") if step == 5 else 1 / step, **counts, **known))
     other = StepRow(policy="Q", step=1, rollouts=7, gradient_norm=2.0)
     rows = {r["policy"]: r for r in derived(tmp_path, [*steps, other], "SELECT * FROM totals")}
-    found = rows["L"]
+    totals = rows["L"]
     expected: dict[str, Any] = {"suite": "hand", "cell": "cell", "policy": "L", "steps": 5}
     expected |= {name: sum(getattr(s, name) for s in steps) for name in COUNTS}
     expected |= {name: np.nanmean([getattr(s, name) for s in steps]) for name in MEANS}
@@ -59,9 +59,9 @@ def test_totals(tmp_path: Path) -> None:
     expected["gradient_norm_deviation"] = np.std(norms_known, ddof=1)
     ratios = [s.peer_gradient_norm / s.own_gradient_norm for s in steps if s.own_gradient_norm]
     expected["peer_gradient_ratio"] = np.mean(ratios)
-    assert set(found) == set(expected)
+    assert set(totals) == set(expected)
     for name, value in expected.items():
-        assert found[name] == (pytest.approx(value, rel=1e-12) if isinstance(value, float) else value), name
+        assert totals[name] == (pytest.approx(value, rel=1e-12) if isinstance(value, float) else value), name
     assert (rows["Q"]["steps"], rows["Q"]["rollouts"], rows["Q"]["clipped_share"]) == (1, 7, None)
 
 
@@ -78,11 +78,11 @@ def test_flows(tmp_path: Path) -> None:
         ExchangeRow(step=3, kind="", accepted=False, reason="malformed", messages=7, bytes=70, **edge),
         ExchangeRow(step=4, kind="", accepted=False, reason="late", messages=0, **edge),
     ]
-    found = derived(tmp_path, rows, "SELECT * EXCLUDE (suite, cell) FROM flows WHERE receiver = 'L' ORDER BY reason")
+    flows = derived(tmp_path, rows, "SELECT * EXCLUDE (suite, cell) FROM flows WHERE receiver = 'L' ORDER BY reason")
     nothing = dict.fromkeys([f"residual_{n}" for n in ("text", "boundary", "mass", "length", "canonical")])
     counts = dict.fromkeys(("source_tokens", "receiver_tokens", "used", "peer_right"), 0)
     empty = {"author": "Q", "receiver": "L", "kind": "", "accepted": False, **counts, **nothing}
-    assert found == [
+    assert flows == [
         {
             "author": "Q", "receiver": "L", "kind": "rollout", "accepted": True, "reason": "",
             "records": 3, "bytes": 20, "source_tokens": 8,
@@ -128,10 +128,10 @@ def test_best_and_majority_are_those_of_the_evaluation(tmp_path: Path) -> None:
     with ingested(tmp_path) as snapshot:
         rows = snapshot.query("SELECT * FROM scores WHERE task = 't'").to_pylist()
         values = snapshot.query("SELECT metric, doc_id, value FROM questions WHERE task = 't'").to_pylist()
-    found = {("avg@5" if r["metric"] == "sampled" else r["metric"]): r for r in rows}
-    assert set(found) == {"avg@5", "best@5", "maj@5"}
-    for metric in summarise("t", [MetricSpec.parse(name) for name in found], samples):
-        row = found[metric.name]
+    scores = {("avg@5" if r["metric"] == "sampled" else r["metric"]): r for r in rows}
+    assert set(scores) == {"avg@5", "best@5", "maj@5"}
+    for metric in summarise("t", [MetricSpec.parse(name) for name in scores], samples):
+        row = scores[metric.name]
         assert row["accuracy"] == pytest.approx(metric.value, abs=1e-12), metric.name
         assert (row["questions"], row["invalid"], row["checkpoint_step"]) == (metric.documents, metric.invalid, 3)
         assert (row["repeats"], row["answers"], row["right_answers"]) == (5, 37, 12)
@@ -152,8 +152,8 @@ def test_without_votes_there_is_no_majority(tmp_path: Path) -> None:
     compact.mkdir(parents=True)
     write_columns(compact, "samples", table)
     with ingested(tmp_path) as snapshot:
-        found = snapshot.query("SELECT metric, accuracy FROM scores WHERE task = 't' ORDER BY 1").to_pylist()
-    assert found == [{"metric": "best@2", "accuracy": 1.0}, {"metric": "sampled", "accuracy": 1.0}]
+        scores = snapshot.query("SELECT metric, accuracy FROM scores WHERE task = 't' ORDER BY 1").to_pylist()
+    assert scores == [{"metric": "best@2", "accuracy": 1.0}, {"metric": "sampled", "accuracy": 1.0}]
 
 
 def test_a_second_round_is_compared_with_the_budget_that_covers_it() -> None:

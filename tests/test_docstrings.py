@@ -25,16 +25,16 @@ MODULES = sorted(
 
 @cache
 def package(root: Path = ROOT) -> griffe.Module:
-    found = griffe.load(
+    loaded = griffe.load(
         "harness", search_paths=[root], docstring_parser="numpy", allow_inspection=False, try_relative_path=False
     )
-    assert isinstance(found, griffe.Module)
-    return found
+    assert isinstance(loaded, griffe.Module)
+    return loaded
 
 
-def public(found: griffe.Object | griffe.Alias) -> Iterator[griffe.Object]:
+def public(thing: griffe.Object | griffe.Alias) -> Iterator[griffe.Object]:
     """The object, and of a class what is public in it."""
-    target = found.final_target if isinstance(found, griffe.Alias) else found
+    target = thing.final_target if isinstance(thing, griffe.Alias) else thing
     assert isinstance(target, griffe.Object)
     yield target
     for name, member in target.members.items() if isinstance(target, griffe.Class) else ():
@@ -64,17 +64,17 @@ def faults(target: griffe.Object) -> Iterator[str]:
 
 def module_faults(module: griffe.Module) -> list[str]:
     names = [str(name) for name in module.exports or ()]
-    found = [] if names and module.docstring else [f"{module.path}: no `__all__`, or no docstring"]
-    found += [f"{module.path}: `__all__` names {n}, which does not exist" for n in names if n not in module.members]
+    of_module = [] if names and module.docstring else [f"{module.path}: no `__all__`, or no docstring"]
+    of_module += [f"{module.path}: `__all__` names {n}, which does not exist" for n in names if n not in module.members]
     there = (target for name in names if name in module.members for target in public(module.members[name]))
-    return found + [fault for target in there for fault in faults(target)]
+    return of_module + [fault for target in there for fault in faults(target)]
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_public_names_have_docstrings_that_invent_nothing(module: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "griffe"):
-        found = module_faults(package()[module.removeprefix("harness.")])
-    assert not [*found, *(record.getMessage() for record in caplog.records)]
+        of_module = module_faults(package()[module.removeprefix("harness.")])
+    assert not [*of_module, *(record.getMessage() for record in caplog.records)]
 
 
 def _imported(source: str) -> list[tuple[str, str]]:
@@ -84,7 +84,7 @@ def _imported(source: str) -> list[tuple[str, str]]:
 
 
 def _samples() -> list[tuple[str, str]]:
-    found = [
+    samples = [
         (str(f.relative_to(ROOT)), f.read_text())
         for folder in ("regimes", "examples")
         for f in (ROOT / folder).rglob("*.py")
@@ -92,11 +92,11 @@ def _samples() -> list[tuple[str, str]]:
     for registry in (REGIMES, ENGINES, TASKS):
         for flavour in ("", *scaffold.flavours(registry)):
             files = scaffold.rendered(registry, "a-b", flavour).items()
-            found += [(f"{registry.noun} {flavour}: {path}", text) for path, text in files if path.endswith(".py")]
+            samples += [(f"{registry.noun} {flavour}: {path}", text) for path, text in files if path.endswith(".py")]
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         blocks = re.findall(r"(?ms)^```python\n(.*?)^```", page.read_text())
-        found += [(str(page.relative_to(ROOT)), block) for block in blocks]
-    return found
+        samples += [(str(page.relative_to(ROOT)), block) for block in blocks]
+    return samples
 
 
 def test_what_readers_copy_uses_public_names_only() -> None:

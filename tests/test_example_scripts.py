@@ -51,8 +51,8 @@ def test_run_and_analyse(results: Path) -> None:
         for r in shown
         if r["metric"] == "greedy" and r["policy"] != "*" and r["gain"] is not None
     }
-    found = {tuple(line.split()[:4]): re.findall(r"[-+]\d+\.\d", line) for line in said.splitlines()}
-    assert (len(found), found) == (2, expected)
+    gains = {tuple(line.split()[:4]): re.findall(r"[-+]\d+\.\d", line) for line in said.splitlines()}
+    assert (len(gains), gains) == (2, expected)
 
 
 @pytest.mark.slow

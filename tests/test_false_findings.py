@@ -36,18 +36,18 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
     (place / "reference").mkdir()
     for suite in ("tuned_full", "tuned_small"):
         (place / "reference" / suite).symlink_to(ROOT / "results" / "reference" / suite)
-    with ingested(place) as found:
-        yield found
+    with ingested(place) as store:
+        yield store
 
 
 def shape(suite: str) -> tuple[int, list[int | None], int]:
     """Panels, the reference of each regime and seeds of a suite's file. As tuned every regime stands there once more a choice."""
-    found = load(suite)
-    names = [v.name for v in found.regimes]
-    first = [None if v.name == found.baseline else names.index(found.baseline) for v in found.regimes]
-    choices = 0 if found.tune is None else len(found.tune.groups) if found.tune.transfer else 1
+    loaded = load(suite)
+    names = [v.name for v in loaded.regimes]
+    first = [None if v.name == loaded.baseline else names.index(loaded.baseline) for v in loaded.regimes]
+    choices = 0 if loaded.tune is None else len(loaded.tune.groups) if loaded.tune.transfer else 1
     copies = [None if r is None else r + k * len(first) for k in range(1, choices + 1) for r in first]
-    return len(found.groups) * len(found.evaluation.tasks), [*first, *copies], len(found.seeds)
+    return len(loaded.groups) * len(loaded.evaluation.tasks), [*first, *copies], len(loaded.seeds)
 
 
 def false_findings(panels: int, references: list[int | None], seeds: int, draws: int, effect: float = 0.0) -> float:
@@ -56,7 +56,7 @@ def false_findings(panels: int, references: list[int | None], seeds: int, draws:
     960 answers each; a seed moves all regimes of a panel alike, and each in its own way, one ten times as much as another.
     """
     rng = np.random.default_rng(panels * 100 + len(references))
-    size, found = len(references), 0
+    size, count = len(references), 0
     ours = [i for i, r in enumerate(references) if r is not None]
     theirs = [r for r in references if r is not None]
     spread = np.geomspace(0.004, 0.04, size) if not effect else np.full(size, 0.004)
@@ -73,8 +73,8 @@ def false_findings(panels: int, references: list[int | None], seeds: int, draws:
         tests = family(scores, np.full(scores.shape, 0.2 / 960), references)
         p = tests.p[..., ours, theirs]
         told = (p <= 0.05).any(axis=(-1, -2)) | (tests.spread_p <= 0.05).any(axis=-1)
-        found += int((p[:, -1, 0] <= 0.05).sum() if effect else told.sum())
-    return found / draws
+        count += int((p[:, -1, 0] <= 0.05).sum() if effect else told.sum())
+    return count / draws
 
 
 SHAPES = sorted(
@@ -91,9 +91,9 @@ SHAPES = sorted(
 def test_9_one_table_in_twenty_at_most_has_a_false_finding(one: tuple[int, tuple[int | None, ...], int]) -> None:
     panels, references, seeds = one
     draws = int(os.environ.get("DRAWS", 0)) or min(2000, 200_000 // (panels * len(references) ** 2))
-    found = false_findings(panels, list(references), seeds, draws)
-    print(f"{draws} draws: {found:.2%}")
-    assert found <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / draws)
+    share = false_findings(panels, list(references), seeds, draws)
+    print(f"{draws} draws: {share:.2%}")
+    assert share <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / draws)
 
 
 def test_9_an_effect_of_the_quickstarts_size_is_seen() -> None:
@@ -129,10 +129,10 @@ def test_10_opposite_effects_are_named_and_no_mean_hides_them(reference: Snapsho
 
 
 def test_10_groups_that_differ_beyond_chance_are_a_verdict_of_their_own() -> None:
-    found = seeds_of({"independent": 0.0, "a": 0.0, "b": 0.0}, 5)
+    rows = seeds_of({"independent": 0.0, "a": 0.0, "b": 0.0}, 5)
     split = [
         msgspec.structs.replace(r, accuracy=r.accuracy + (0.1 if r.group == "g0" else -0.1) * (r.regime == "a"))
-        for r in found
+        for r in rows
     ]
     ranking = rank(split)
     verdicts = {r.regime: r.verdict for r in ranking.ranks}
@@ -141,17 +141,17 @@ def test_10_groups_that_differ_beyond_chance_are_a_verdict_of_their_own() -> Non
 
 
 def test_11_power_is_that_of_the_seeds_that_a_regime_has() -> None:
-    found = [
+    rows = [
         r for r in seeds_of({"independent": 0.0, "a": 0.0, "b": 0.0}, 5, noise=0.03) if r.regime != "a" or r.seed < 2
     ]
-    said = sentence(rank(found))
+    said = sentence(rank(rows))
     assert said.startswith("On 2 groups and 2 to 5 seeds, ")
     assert "(b, 5 seeds)" in said
 
 
 def test_13_who_lacks_a_group_is_named() -> None:
-    found = [r for r in seeds_of({"independent": 0.0, "a": 0.1, "b": 0.0}, 5) if (r.regime, r.group) != ("b", "g1")]
-    assert sentence(rank(found)).endswith(" Left out: b (nothing on g1).")
+    rows = [r for r in seeds_of({"independent": 0.0, "a": 0.1, "b": 0.0}, 5) if (r.regime, r.group) != ("b", "g1")]
+    assert sentence(rank(rows)).endswith(" Left out: b (nothing on g1).")
 
 
 def test_the_corrected_interval_leaves_out_0_exactly_where_the_verdict_finds_something() -> None:
@@ -159,10 +159,10 @@ def test_the_corrected_interval_leaves_out_0_exactly_where_the_verdict_finds_som
     rng = np.random.default_rng(3)
     for _ in range(40):
         scores = rng.normal(0, 0.02, (2, 5, 4)) + rng.choice([0, 0.05], (2, 5, 1))
-        for found in compare(scores, np.full(scores.shape, 1e-9), [None, 0, 0, 0, 0]):
-            low, high = found.corrected[:, 1:]
-            np.testing.assert_array_equal((low > 0) | (high < 0), found.gain_p[1:] <= 0.05)
-            assert (low < found.gains.low[1:]).all()
+        for comparison in compare(scores, np.full(scores.shape, 1e-9), [None, 0, 0, 0, 0]):
+            low, high = comparison.corrected[:, 1:]
+            np.testing.assert_array_equal((low > 0) | (high < 0), comparison.gain_p[1:] <= 0.05)
+            assert (low < comparison.gains.low[1:]).all()
 
 
 @pytest.mark.parametrize(("level", "why"), [(0.0, FLOOR), (1.0, CEILING), (0.5, IDLE)])
@@ -189,10 +189,10 @@ def test_floor_and_ceiling_withhold_the_verdict_and_say_why(tmp_path: Path, leve
 
 
 def test_a_group_on_the_floor_is_no_part_of_the_mean() -> None:
-    found = seeds_of({"independent": 0.0, "a": 0.1}, 5)
+    rows = seeds_of({"independent": 0.0, "a": 0.1}, 5)
     flat = [
         msgspec.structs.replace(r, accuracy=0.0, withheld=FLOOR * (r.regime == "a")) if r.group == "g1" else r
-        for r in found
+        for r in rows
     ]
     ranking = rank(flat)
     assert next(r.gain for r in ranking.ranks if r.regime == "a") == pytest.approx(0.1, abs=0.01)

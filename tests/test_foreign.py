@@ -136,14 +136,14 @@ def test_doubled_samples_foreign_words_and_giant_texts_are_refused(theirs: Path,
 
 
 def test_corrupt_truncated_and_foreign_files_are_refused_with_reasons(theirs: Path, ours: Path) -> None:
-    found = cells(theirs)
-    steps = next(found[0].glob("journal/*/steps-*"))
+    folders = cells(theirs)
+    steps = next(folders[0].glob("journal/*/steps-*"))
     steps.write_bytes(steps.read_bytes()[:100])
-    (found[1] / "manifest.json").write_bytes(b"\xff\xfe not json")
-    next(found[2].glob("journal/*/samples-*")).unlink()
-    write_manifest(found[3], msgspec.structs.replace(read_manifest(found[3]), state="running"))
-    write_manifest(found[4], msgspec.structs.replace(read_manifest(found[4]), key="../../evil"))
-    os.symlink("/etc/passwd", found[5] / "journal" / "compact-000001" / "terms-00000000.arrow")
+    (folders[1] / "manifest.json").write_bytes(b"\xff\xfe not json")
+    next(folders[2].glob("journal/*/samples-*")).unlink()
+    write_manifest(folders[3], msgspec.structs.replace(read_manifest(folders[3]), state="running"))
+    write_manifest(folders[4], msgspec.structs.replace(read_manifest(folders[4]), key="../../evil"))
+    os.symlink("/etc/passwd", folders[5] / "journal" / "compact-000001" / "terms-00000000.arrow")
     (theirs / "holiday-photos").mkdir()
     (theirs / "synthetic-small" / "..evil").mkdir()
     (theirs / "synthetic-small" / "..evil" / "manifest.json").write_text("{}")
@@ -152,8 +152,8 @@ def test_corrupt_truncated_and_foreign_files_are_refused_with_reasons(theirs: Pa
     text = "\n".join(report.refused)
     for cause in ("checksum", "not a manifest", "no usable", "only finished", "folder's name", "a link", "..evil"):
         assert cause in text
-    assert not (ours / "synthetic-small@b" / found[4].name).exists()
-    assert "steps" not in read_journal(ours / "synthetic-small@b" / found[0].name).tables
+    assert not (ours / "synthetic-small@b" / folders[4].name).exists()
+    assert "steps" not in read_journal(ours / "synthetic-small@b" / folders[0].name).tables
     assert not problems(ours)
 
 
@@ -281,9 +281,9 @@ def test_what_a_tuned_regime_is_compared_with_comes_along(
             return [(row.regime, row.policy, row.gain, row.verdict) for row in show_rows(snapshot, suite)]
 
     import_results(searched, ours, "b")
-    found = read_tuning(ours, "synthetic-small@b")
-    assert found is not None
-    assert msgspec.structs.replace(found, suite="synthetic-small") == read_tuning(searched, "synthetic-small")
+    tuning = read_tuning(ours, "synthetic-small@b")
+    assert tuning is not None
+    assert msgspec.structs.replace(tuning, suite="synthetic-small") == read_tuning(searched, "synthetic-small")
     assert shown(ours, "synthetic-small@b") == shown(searched, "synthetic-small")
     tuned = [regime for regime, *_ in shown(ours, "synthetic-small@b") if regime.endswith(", tuned")]
     assert tuned
@@ -356,8 +356,8 @@ def test_authors_of_a_recording_are_no_policies_of_its_cell(
     rows = [ExchangeRow(step=1, author=author, receiver=receiver) for author in ("recorded", "../recorded")]
     write_columns(cell / "journal" / "compact-000001", "exchanges", to_arrow("exchanges", rows))
     assert import_results(theirs, ours, "b").rows_refused == 2 - taken
-    found = read_journal(ours / "synthetic-small@b" / cell.name).tables.get("exchanges", pa.table({"author": []}))
-    assert found["author"].to_pylist() == ["recorded"][:taken]
+    exchanges = read_journal(ours / "synthetic-small@b" / cell.name).tables.get("exchanges", pa.table({"author": []}))
+    assert exchanges["author"].to_pylist() == ["recorded"][:taken]
 
 
 def test_a_trace_whose_tokens_are_absent_is_refused(theirs: Path, ours: Path) -> None:

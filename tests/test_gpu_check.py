@@ -90,18 +90,18 @@ def test_usage() -> None:
 @pytest.mark.slow
 def test_parity_is_checked(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_check, "CHECKS", ())
-    found = gpu_check.engine(replace(workspace, folder=workspace.folder / "right"))
-    assert not found.faults
-    assert found.figures["fp32 from the CPU, worst nats per token"] == 0.0
-    assert 0 < found.figures["bf16 from fp32, mean nats per token"] < 0.05
+    report = gpu_check.engine(replace(workspace, folder=workspace.folder / "right"))
+    assert not report.faults
+    assert report.figures["fp32 from the CPU, worst nats per token"] == 0.0
+    assert 0 < report.figures["bf16 from fp32, mean nats per token"] < 0.05
 
     class Off(EmbeddedEngine):
         def score(self, *arguments):  # type: ignore[no-untyped-def]
             return [scores - 2e-4 * (self.name == "fp32") for scores in super().score(*arguments)]
 
     monkeypatch.setattr(gpu_check, "EmbeddedEngine", Off)
-    found = gpu_check.engine(replace(workspace, folder=workspace.folder / "wrong"))
-    assert [fault.partition(":")[0] for fault in found.faults] == ["fp32 from the CPU, worst nats per token"]
+    report = gpu_check.engine(replace(workspace, folder=workspace.folder / "wrong"))
+    assert [fault.partition(":")[0] for fault in report.faults] == ["fp32 from the CPU, worst nats per token"]
 
 
 @pytest.mark.slow
@@ -118,9 +118,9 @@ def test_lora(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("peft", reason="extra `lora`")
     monkeypatch.setattr(gpu_check, "CHECKS", ())
     lora = gpu_check.PARTS["lora"][0]
-    found = lora(workspace)
-    assert not found.faults
-    assert found.figures["the same after an update"] == 0.0
+    report = lora(workspace)
+    assert not report.faults
+    assert report.figures["the same after an update"] == 0.0
     monkeypatch.setattr(gpu_check, "version", lambda *names: "")
     assert lora(workspace).lacks.startswith("needs peft")
 
@@ -130,8 +130,8 @@ def test_rates_are_those_that_would_give_the_measured_seconds(kind: str) -> None
     on = replace(device(kind), train=2e14, score=3e14, read=4e11, layer=3e-5)
     cell = gpu_check.largest(on.gpu, on, 64, gpu_check.MEMORY)[2]
     seconds = msgspec.structs.asdict(embedded.phases(cell, on))
-    found = gpu_check.rates(cell, on.gpu, seconds, on.layer)
-    assert found == {name: pytest.approx(getattr(on, name), rel=1e-6) for name in ("layer", "train", "score", "read")}
+    rates = gpu_check.rates(cell, on.gpu, seconds, on.layer)
+    assert rates == {name: pytest.approx(getattr(on, name), rel=1e-6) for name in ("layer", "train", "score", "read")}
 
 
 def test_rates_are_of_the_tokens_that_there_were(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,27 +168,27 @@ def test_an_old_driver_and_a_card_without_bf16_are_said(
 ) -> None:  # type: ignore[no-untyped-def]
     """Of the branch for a GPU: what nvidia-smi is asked. torch's own questions need one."""
     nvidia_smi(1, "Tesla V100-SXM2-32GB", 32768)
-    found = gpu_check.environment(replace(workspace, device="cuda"))
-    assert "compute capability Tesla V100-SXM2-32GB, 32768, Disabled: no bf16" in found.faults
-    assert "driver Tesla V100-SXM2-32GB, 32768, Disabled: 580 or newer is needed" in found.faults
+    report = gpu_check.environment(replace(workspace, device="cuda"))
+    assert "compute capability Tesla V100-SXM2-32GB, 32768, Disabled: no bf16" in report.faults
+    assert "driver Tesla V100-SXM2-32GB, 32768, Disabled: 580 or newer is needed" in report.faults
 
 
 @pytest.mark.slow
 def test_a_killed_cell_and_the_phases_of_a_cell(workspace: Workspace) -> None:
-    found = gpu_check.resumed(replace(workspace, folder=workspace.folder))
-    assert not found.faults
-    assert found.figures["table samples"].endswith("the same")  # type: ignore[union-attr]
+    report = gpu_check.resumed(replace(workspace, folder=workspace.folder))
+    assert not report.faults
+    assert report.figures["table samples"].endswith("the same")  # type: ignore[union-attr]
     sets = ["engine_options.device=cpu", "training.steps=2", "evaluation.limit=8", "evaluation.k=1"]
-    found = gpu_check.one_cell("smoke", "llama-qwen/independent/1", sets, workspace)
-    assert found.words == "llama-qwen/independent/1: 4 updates"
-    assert found.figures["whole cell, s, measured"] > 0 < found.figures["whole cell, s, planned"]  # type: ignore[operator]
+    report = gpu_check.one_cell("smoke", "llama-qwen/independent/1", sets, workspace)
+    assert report.words == "llama-qwen/independent/1: 4 updates"
+    assert report.figures["whole cell, s, measured"] > 0 < report.figures["whole cell, s, planned"]  # type: ignore[operator]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not WITH_OPENRLHF, reason="needs the OpenRLHF engine")
 @pytest.mark.parametrize("overrides", [("dtype=fp32", "sleep=false"), ()], ids=["turns", "sleep"])
 def test_two_policies_of_the_openrlhf_engine(workspace: Workspace, overrides: tuple[str, ...]) -> None:
-    found = gpu_check.turns(workspace, *(f"engine_options.{one}" for one in overrides))
-    assert not found.faults
-    assert not found.lacks
-    assert found.words.endswith("each followed by a weight sync whose tensors arrived as sent")
+    report = gpu_check.turns(workspace, *(f"engine_options.{one}" for one in overrides))
+    assert not report.faults
+    assert not report.lacks
+    assert report.words.endswith("each followed by a weight sync whose tensors arrived as sent")

@@ -93,9 +93,9 @@ def test_the_gpu_pins_resolve_on_a_machine_without_one(tmp_path):
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
-    found = (tmp_path / "found").read_text()
+    resolved = (tmp_path / "found").read_text()
     assert len(pins(tmp_path / "found")) == len(pins("constraints-openrlhf-gpu.txt")) - len(left_out)
-    assert all("--hash=sha256:" in package for package in re.split(r"\n(?=\S+==)", found)[1:])
+    assert all("--hash=sha256:" in package for package in re.split(r"\n(?=\S+==)", resolved)[1:])
 
 
 def test_it_ends_with_a_tensor_on_the_device(install):

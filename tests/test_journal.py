@@ -186,6 +186,6 @@ def test_kill_at_any_moment_loses_no_commit_and_doubles_none(tmp_path: Path) -> 
         os.kill(process.pid, signal.SIGKILL)
         process.wait(10)
         Journal(folder)
-        found = steps_in(folder)
-        assert found == list(range(1, len(found) + 1))
-        assert len(found) >= 10
+        steps = steps_in(folder)
+        assert steps == list(range(1, len(steps) + 1))
+        assert len(steps) >= 10

@@ -295,10 +295,10 @@ ASKED = {
 
 
 def read(text: str) -> dict[str, str]:
-    found = {question: re.search(pattern, text) for question, pattern in ASKED.items()}
-    lacking = [question for question, match in found.items() if match is None]
+    matches = {question: re.search(pattern, text) for question, pattern in ASKED.items()}
+    lacking = [question for question, match in matches.items() if match is None]
     assert not lacking, lacking
-    return {question: match[1] for question, match in found.items() if match}
+    return {question: match[1] for question, match in matches.items() if match}
 
 
 def test_a_newcomer_reads_the_answer_from_the_first_screens_text(
@@ -545,9 +545,9 @@ def test_means_are_over_what_has_finished_and_been_compared(half: Path) -> None:
         exchange._FLOWS,
         exchange._TOTALS,
     ):
-        found = store.frame(sql, SUITE)
-        assert ("one", "prp") in {*zip(found["group"], found["regime"], strict=True)}
-        assert ("two", "prp") not in {*zip(found["group"], found["regime"], strict=True)}
+        frame = store.frame(sql, SUITE)
+        assert ("one", "prp") in {*zip(frame["group"], frame["regime"], strict=True)}
+        assert ("two", "prp") not in {*zip(frame["group"], frame["regime"], strict=True)}
     assert "Mean of the panels with a verdict (1 of 2), avg@2</figcaption>" in html_of(page(half, "ranking"))
 
 
@@ -751,8 +751,8 @@ def test_bars_over_steps_are_95_percent_intervals_over_seeds() -> None:
 def forest_of(html: str, title: str) -> ElementTree.Element:
     """One figure of a page, by its caption."""
     figures = [ElementTree.fromstring(part) for part in re.findall('<figure class="forest">.*?</figure>', html, re.S)]
-    (found,) = (figure for figure in figures if figure.findtext("figcaption") == title)
-    return found
+    (forest,) = (figure for figure in figures if figure.findtext("figcaption") == title)
+    return forest
 
 
 def styled(element: ElementTree.Element | None) -> dict[str, str]:

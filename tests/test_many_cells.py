@@ -56,30 +56,30 @@ def test_questions_to_the_store_do_not_grow_with_the_cells(tmp_path: Path, monke
 @pytest.mark.slow
 def test_the_mean_over_policies_is_that_of_their_scores(tmp_path: Path) -> None:
     with Snapshot(results(tmp_path, 3)) as snapshot:
-        found = finished(snapshot, SUITE)
-    lines = by_line(found.rows)
+        comparisons = finished(snapshot, SUITE)
+    lines = by_line(comparisons.rows)
     means = [key for key in lines if key.policy == MEAN]
     assert means
     for mean in means:
-        own = [mean._replace(policy=policy) for policy in found.policies[mean.group]]
+        own = [mean._replace(policy=policy) for policy in comparisons.policies[mean.group]]
         for regime, by_seed in lines[mean].items():
             for seed, row in by_seed.items():
                 each = [lines[key][regime][seed] for key in own]
                 assert row.accuracy == sum(r.accuracy for r in each) / len(each)
                 assert row.noise == sum(r.noise for r in each) / len(each) ** 2
-            rollouts = [[seed.rollouts for seed in found.spent[key, regime]] for key in (*own, mean)]
+            rollouts = [[seed.rollouts for seed in comparisons.spent[key, regime]] for key in (*own, mean)]
             assert rollouts[-1] == [sum(each) for each in zip(*rollouts[:-1], strict=True)]
 
 
 def test_an_altered_manifest_is_refused(tmp_path: Path) -> None:
     write_results(tmp_path, seeds=(1,), steps=2, questions=2)
     folder = next(tmp_path.glob("*/*/manifest.json")).parent
-    found, file = read_manifest(folder), folder / "manifest.json"
+    manifest, file = read_manifest(folder), folder / "manifest.json"
     good = file.read_text()
     plain = {k: v for k, v in json.loads(good).items() if k != "checksum"}
     for same in (json.dumps(json.loads(good)), json.dumps(plain)):  # other white space, or as older files are
         file.write_text(same)
-        assert read_manifest(folder) == found
+        assert read_manifest(folder) == manifest
     for words, other in (("altered", good.replace('"attempts": 1', '"attempts": 2')), ("not a man", '{"seed": "one"}')):
         file.write_text(other)
         with pytest.raises(StoreError, match=words):

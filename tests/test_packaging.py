@@ -24,13 +24,13 @@ def _normal(distribution: str) -> str:
 
 def _imported(package: str) -> dict[str, Path]:
     """Top-level modules of other projects, each with a file that imports it."""
-    found: dict[str, Path] = {}
+    modules: dict[str, Path] = {}
     for file in (ROOT / package).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
-            found |= {name.split(".")[0]: file for name in names}
-    return {name: file for name, file in found.items() if name not in sys.stdlib_module_names | OWN}
+            modules |= {name.split(".")[0]: file for name in names}
+    return {name: file for name, file in modules.items() if name not in sys.stdlib_module_names | OWN}
 
 
 OWN = {"harness", "regimes", "leaderboard", "suites"}

@@ -49,8 +49,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def store(folder: Path) -> Iterator[page.Store]:
-    with page.opened(folder) as found:
-        yield found
+    with page.opened(folder) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

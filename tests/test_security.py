@@ -78,8 +78,8 @@ def _faults(source: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.relative_to(ROOT).as_posix())
 def test_no_code_from_data_no_shell_no_alarm_no_bare_except(file: Path) -> None:
-    found = [fault.partition(": ")[2] for fault in _faults(file.read_text("utf-8"))]
-    assert found == REASONED.get(file.relative_to(ROOT).as_posix(), [])
+    faults = [fault.partition(": ")[2] for fault in _faults(file.read_text("utf-8"))]
+    assert faults == REASONED.get(file.relative_to(ROOT).as_posix(), [])
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from harness.store.table import SeedRow
 
 def seeds_of(effects: dict[str, float], seeds: int, noise: float = 0.002, groups: int = 2) -> list[SeedRow]:
     rng = np.random.default_rng(0)
-    found = []
+    rows = []
     for group in range(groups):
         base = {seed: 0.5 + rng.normal(0, 0.02) for seed in range(seeds)}
         for regime, effect in effects.items():
@@ -36,8 +36,8 @@ def seeds_of(effects: dict[str, float], seeds: int, noise: float = 0.002, groups
                     "gain": None if alone else accuracy - base[seed],
                     "baseline": None if alone else "independent",
                 }
-                found.append(SeedRow(**place, **compared, seed=seed, accuracy=accuracy, noise=noise**2, base=0.4))
-    return found
+                rows.append(SeedRow(**place, **compared, seed=seed, accuracy=accuracy, noise=noise**2, base=0.4))
+    return rows
 
 
 EFFECTS = {"independent": 0.0, "sgt": 0.1, "hacpo": 0.1, "xgrpo": 0.0, "naive": -0.1}
@@ -121,8 +121,8 @@ def test_how_many_seeds_would_settle_it() -> None:
 
 def test_the_noisiest_regime_does_not_rule_the_power() -> None:
     rng = np.random.default_rng(1)
-    found = seeds_of({"independent": 0.0, "a": 0.0, "b": 0.0, "c": 0.0}, 4)
-    wild = [msgspec.structs.replace(r, accuracy=0.5 + rng.normal(0, 0.08)) if r.regime == "c" else r for r in found]
+    rows = seeds_of({"independent": 0.0, "a": 0.0, "b": 0.0, "c": 0.0}, 4)
+    wild = [msgspec.structs.replace(r, accuracy=0.5 + rng.normal(0, 0.08)) if r.regime == "c" else r for r in rows]
     told = re.findall(r"([0-9.]+) points \(([abc])\)", sentence(rank(wild, margin=0.0001)))
     assert len(told) == 3, "the sharpest, the middle and the most blurred one"
     assert float(told[1][0]) < 5 < 20 < float(told[2][0])

@@ -50,10 +50,10 @@ def test_by_hand(tmp_path: Path) -> None:
     cell(tmp_path, "one", "cell", 1, {30: [BOXED, BOXED, WRONG, WRONG]})
     cell(tmp_path, "two", "cell", 2, {30: [BOXED, BOXED, BOXED, BOXED]})
     with ingested(tmp_path) as snapshot:
-        found = stages(snapshot, "hand")
+        measured = stages(snapshot, "hand")
         rows, head = show_rows(snapshot, "hand"), heading(snapshot, "hand")
         assert stages(snapshot, "other") == []
-    assert [(m.moment, m.strict, round(m.lenient, 3), m.answers, m.seeds) for m in found] == [
+    assert [(m.moment, m.strict, round(m.lenient, 3), m.answers, m.seeds) for m in measured] == [
         ("as published", 0.0, 0.75, 4, 1),
         ("after its start", 1 / 3, 0.667, 3, 1),
         ("sgt", 0.75, 0.75, 8, 2),

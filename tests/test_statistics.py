@@ -73,8 +73,8 @@ def test_minimum_detectable_has_the_power_it_states() -> None:
     rng = np.random.default_rng(3)
     for seeds in (3, 5, 10):
         effect = float(minimum_detectable(2.0 / np.sqrt(seeds), seeds))
-        found = mean_interval(rng.normal(effect, 2.0, (20_000, seeds))).p <= 0.05
-        assert 0.78 < found.mean() < 0.82
+        significant = mean_interval(rng.normal(effect, 2.0, (20_000, seeds))).p <= 0.05
+        assert 0.78 < significant.mean() < 0.82
     assert np.isnan(minimum_detectable(0.1, 1))
 
 
@@ -88,15 +88,17 @@ def test_tie_groups_verdicts_and_p_values_by_hand() -> None:
     shared = rng.normal(0, 0.03, 5)
     levels = (0.55, 0.4, 0.7, 0.701, 0.5503)
     scores = np.array([level + shared + rng.normal(0, 0.002, 5) for level in levels] + [[np.nan] * 5])
-    found = judged(scores)
-    assert found.groups == ("b", "c", "a", "a", "b", "")
-    assert found.best == (False, False, True, True, False, False)
-    assert found.verdicts == ("baseline", "loses", "gains", "gains", "no effect beyond the margin", "not compared")
+    comparison = judged(scores)
+    assert comparison.groups == ("b", "c", "a", "a", "b", "")
+    assert comparison.best == (False, False, True, True, False, False)
+    assert comparison.verdicts == ("baseline", "loses", "gains", "gains", "no effect beyond the margin", "not compared")
     assert judged(scores, margin=0.0001).verdicts[4] == "cannot tell"
     raw = [stats.ttest_rel(scores[i], scores[0]).pvalue for i in range(1, 5)]
-    np.testing.assert_allclose(found.gains.p[1:5], raw)
-    assert raw[3] < found.gain_p[4] < 2 * raw[3], "nearly alone at the end of the family"
-    assert min(raw) * 5 == pytest.approx(min(found.gain_p[1:5])), "four comparisons and one more for all the others"
+    np.testing.assert_allclose(comparison.gains.p[1:5], raw)
+    assert raw[3] < comparison.gain_p[4] < 2 * raw[3], "nearly alone at the end of the family"
+    assert min(raw) * 5 == pytest.approx(min(comparison.gain_p[1:5])), (
+        "four comparisons and one more for all the others"
+    )
     between = judged(np.array([[0.5, 0.504, 0.496, 0.5], [0.6, 0.604, 0.596, 0.6], [0.4, 0.7, 0.5, 0.62]]))
     assert between.groups == ("b", "a", "ab"), "who cannot be told from either is in both"
     assert judged(scores[:, :1]).verdicts[1:5] == ("cannot tell",) * 4
@@ -107,10 +109,10 @@ def test_tie_groups_verdicts_and_p_values_by_hand() -> None:
 def test_above_what_is_above_is_above() -> None:
     rng = np.random.default_rng(0)
     scores = np.array([level + rng.normal(0, 0.004, 4) for level in (0.5, 0.54, 0.46, 0.5, 0.5, 0.5, 0.5)])
-    found = judged(scores)
-    assert found.verdicts[1:3] == ("gains", "loses")
-    assert found.p[1, 2] <= max(found.p[1, 0], found.p[0, 2])
-    assert set(found.groups[1]).isdisjoint(found.groups[2])
+    comparison = judged(scores)
+    assert comparison.verdicts[1:3] == ("gains", "loses")
+    assert comparison.p[1, 2] <= max(comparison.p[1, 0], comparison.p[0, 2])
+    assert set(comparison.groups[1]).isdisjoint(comparison.groups[2])
 
 
 def answered(
@@ -149,11 +151,11 @@ def test_the_floor_by_hand() -> None:
     chance = rng.random(50)
     answers = rng.random((4000, 50, 4)) < chance[:, None]
     means = answers.mean(axis=2)
-    found = sampling_variance(
+    variance = sampling_variance(
         means.mean(axis=1), means.std(axis=1, ddof=1) / np.sqrt(50), np.full(4000, 50), np.full(4000, 200)
     )
-    assert found.mean() == pytest.approx((chance * (1 - chance)).mean() / 200, rel=0.01)
-    assert found.mean() == pytest.approx(means.mean(axis=1).var(), rel=0.06)
+    assert variance.mean() == pytest.approx((chance * (1 - chance)).mean() / 200, rel=0.01)
+    assert variance.mean() == pytest.approx(means.mean(axis=1).var(), rel=0.06)
     assert sampling_variance(0.5, 0.05, 100, 100) == 0.05**2 / 2, "a single answer each: nothing to tell them apart by"
     assert sampling_variance(1.0, 0.0, 100, 400) == 1 / 400**2, "one answer, where all are right"
     assert sampling_variance(0.0, np.nan, 1, 1) == 1
@@ -164,10 +166,10 @@ def test_three_equal_differences_do_not_claim_to_know_everything() -> None:
     theirs = np.array([500, 490, 510]) / 960
     scores = np.array([theirs, theirs - 7 / 960])
     noise = sampling_variance(scores, 0.028, 240, 960)
-    found = compare(scores[None], noise[None], [None, 0])[0]
-    assert found.gains.high[1] - found.gains.low[1] > 0.01
-    assert found.gain_p[1] > 0.05
-    assert found.verdicts[1] == "no effect beyond the margin"
+    comparison = compare(scores[None], noise[None], [None, 0])[0]
+    assert comparison.gains.high[1] - comparison.gains.low[1] > 0.01
+    assert comparison.gain_p[1] > 0.05
+    assert comparison.verdicts[1] == "no effect beyond the margin"
     far = compare(np.array([[theirs, theirs - 0.1]]), noise[None], [None, 0])[0]
     assert far.verdicts[1] == "loses", "a floor, not a wall"
 
@@ -200,9 +202,9 @@ def test_an_iqm_interval_is_that_of_sorted_resamples(runs: int, tasks: int) -> N
     counts = _counts(runs, tasks, 500, 4).transpose(2, 0, 1).astype(int)
     assert (counts.sum(axis=0) == runs).all(), "runs are drawn inside each task"
     drawn = [stats.trim_mean(np.repeat(x.ravel(), counts[..., i].ravel()), 0.25) for i in range(500)]
-    found = iqm_interval(x, resamples=500, seed=4)
-    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=1e-12)
-    assert found.value == pytest.approx(stats.trim_mean(x, 0.25, axis=None))
+    interval = iqm_interval(x, resamples=500, seed=4)
+    assert (interval.low, interval.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=1e-12)
+    assert interval.value == pytest.approx(stats.trim_mean(x, 0.25, axis=None))
 
 
 def test_a_probability_of_improvement_counts_who_beats_whom() -> None:

@@ -155,8 +155,8 @@ def test_the_baseline_has_the_same_budget_and_seeds(tmp_path: Path) -> None:
                 cell(tmp_path, "independent", seed, {"L": [1] * right + [0] * (4 - right)}, budget)
     for seed in (2, 3, 4):
         cell(tmp_path, "independent", seed, {"L": [1, 1, seed > 3, 0]}, name="again", options={"sampling_stream": 1})
-    found = {regime: (row.seeds, row.gain, row.baseline) for (regime, _), row in shown(tmp_path).items()}
-    assert found == {
+    rows = {regime: (row.seeds, row.gain, row.baseline) for (regime, _), row in shown(tmp_path).items()}
+    assert rows == {
         "independent": (2, None, None), "independent-2x": (2, None, None), "sgt": (2, 0.25, "independent"),
         "sgt-2x": (2, 0.25, "independent-2x"), "sgt-4x": (2, None, None), "again": (3, 0.25, "independent"),
     }  # fmt: skip
@@ -181,8 +181,8 @@ def test_rollouts_unlike_the_baselines_are_seen(tmp_path: Path) -> None:
         journal.append([more[regime]] if regime in more else [])
         journal.commit(4)
     with ingested(tmp_path) as snapshot:
-        found = {row.regime: row.unlike for row in seed_rows(snapshot, "hand")}
-    assert found == {"independent": False, "sgt": False, "longer": True, "hinted": False, "twice": True}
+        unlike = {row.regime: row.unlike for row in seed_rows(snapshot, "hand")}
+    assert unlike == {"independent": False, "sgt": False, "longer": True, "hinted": False, "twice": True}
 
 
 def test_leftovers_of_older_settings_are_left_out(tmp_path: Path) -> None:
@@ -373,8 +373,8 @@ def test_sql_has_a_deadline(results: Path) -> None:
 
 def test_sums_of_integers_are_integers(results: Path) -> None:
     """In JSON they were text, unlike counts; what JSON's readers round stays text."""
-    found = ask(results, "SELECT sum(x), count(*), sum(x) << 60, 1.50 FROM range(4) t(x)", LIMITS).rows
-    assert found == [[6, 4, str(6 << 60), "1.50"]]
+    sums = ask(results, "SELECT sum(x), count(*), sum(x) << 60, 1.50 FROM range(4) t(x)", LIMITS).rows
+    assert sums == [[6, 4, str(6 << 60), "1.50"]]
 
 
 def test_duckdb_tells_of_no_leak_where_what_it_made_is_frozen():

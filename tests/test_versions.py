@@ -98,9 +98,9 @@ def test_the_digest_reads_code_alone() -> None:
 def test_a_table_with_the_marks_of_a_conflict_reads() -> None:
     ours, theirs = 'version = 2\nsyntax = "aa"', 'version = 3\nsyntax = "bb"'
     text = f'[learning]\n<<<<<<< ours\n{ours}\n=======\n{theirs}\n>>>>>>> theirs\n\n["regimes/sgt"]\nversion = 1\nsyntax = "cc"\n'
-    found = parse(text)
-    assert (found["learning"].version, found["learning"].line) == (3, 6)
-    assert found["regimes/sgt"].version == 1
+    table = parse(text)
+    assert (table["learning"].version, table["learning"].line) == (3, 6)
+    assert table["regimes/sgt"].version == 1
 
 
 def test_every_package_is_versioned_or_known_to_compute_nothing() -> None:

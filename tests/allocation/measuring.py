@@ -83,8 +83,8 @@ def measured_step(name: str, folder: Path, precision: str = "fp32", **options: A
                 one.score([p for p, _ in drawn], [a for _, a in drawn])
 
     step(measure=False)
-    found = {**states(engine), "reference": stored(reference.model.parameters())}
+    measured = {**states(engine), "reference": stored(reference.model.parameters())}
     moment = peak(lambda: step(measure=True))
     engine.close()
     reference.close()
-    return {**found, "moment": moment, "all": sum(found.values()) + moment}
+    return {**measured, "moment": moment, "all": sum(measured.values()) + moment}

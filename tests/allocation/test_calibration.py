@@ -31,8 +31,8 @@ def planned(inventory: str, *options: object, suite: str = "cross_family") -> di
 
 
 def test_measured_figures_replace_the_priors_and_the_others_stay(tmp_path: Path) -> None:
-    found = measured_device(record(tmp_path, train=1e14, layer=2e-4, context=3 * 10**9), parse("8xH100-80G"), "CORE")
-    assert found == replace(device("H100"), train=1e14, layer=2e-4, context=3 * 10**9)
+    measured = measured_device(record(tmp_path, train=1e14, layer=2e-4, context=3 * 10**9), parse("8xH100-80G"), "CORE")
+    assert measured == replace(device("H100"), train=1e14, layer=2e-4, context=3 * 10**9)
     assert measured_device(record(tmp_path), parse("8xH100-80G"), "CORE") == device("H100")
     core = record(tmp_path, {**H100, "kind": "CORE"}, read=5e9)
     assert measured_device(core, parse("4cpu-24G"), "CORE") == replace(device("CORE"), read=5e9)
@@ -62,9 +62,9 @@ def test_a_plan_by_a_slower_cards_record_takes_longer_and_leaves_less(tmp_path: 
 
 
 def test_the_margin_is_what_the_fullest_gpu_has_left() -> None:
-    found = planned("8xH100-80G")
-    places = [policy for kind in found["kinds"] for policy in kind["layout"]["policies"]]
-    margin = found["margin"]
+    said = planned("8xH100-80G")
+    places = [policy for kind in said["kinds"] for policy in kind["layout"]["policies"]]
+    margin = said["margin"]
     assert margin == {
         "memory": 80 * 10**9,
         "left": 80 * 10**9 - max(p["peak"] for p in places),

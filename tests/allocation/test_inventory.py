@@ -58,8 +58,8 @@ def test_ray_cluster():
     asked = {"b": [Card("0", "RTX4090", 24 * GB)], "c": [Card("0", "A100", 80 * GB), Card("1", "A100", 40 * GB)]}
     nodes = [ray_node("c", "A100"), ray_node("b", "G"), ray_node("a", memory=16e9)]
     nodes.append({"NodeID": "f", "Alive": False, "Resources": {"CPU": 4.0}})
-    found = from_ray(nodes, asked.__getitem__).nodes
-    assert [(n.name, n.gpus, n.gpu_memory, n.gpu_kind, n.memory) for n in found] == [
+    read = from_ray(nodes, asked.__getitem__).nodes
+    assert [(n.name, n.gpus, n.gpu_memory, n.gpu_kind, n.memory) for n in read] == [
         ("a", 4, 2 * GB, "logical", 8 * GB), ("b", 4, 24 * GB, "RTX4090", 64 * GB), ("c", 4, 40 * GB, "A100", 64 * GB),
     ]  # fmt: skip
     unlike = [Card("0", "A100", 80 * GB), Card("1", "V100", 32 * GB)]

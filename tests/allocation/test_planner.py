@@ -39,8 +39,8 @@ PAIR = cell("Qwen3-4B-Base", "Llama-3.2-3B-Instruct")
 
 def plan(inventory: str | Inventory, *cells: CellDemand, **more: object) -> Plan:
     kinds = {f"kind{i}": (one, 1) for i, one in enumerate(cells)}
-    found = plan_cells(len(cells), kinds, parse(inventory) if isinstance(inventory, str) else inventory, **more)  # type: ignore[arg-type]
-    for kind in found.kinds:
+    made = plan_cells(len(cells), kinds, parse(inventory) if isinstance(inventory, str) else inventory, **more)  # type: ignore[arg-type]
+    for kind in made.kinds:
         assert kind.layout is not None
         assert sum(b.gpus for b in kind.bundles) == kind.layout.gpus
         for p in kind.layout.policies:
@@ -48,7 +48,7 @@ def plan(inventory: str | Inventory, *cells: CellDemand, **more: object) -> Plan
             stacked = kind.layout.arrangement == "stacked"
             assert p.sleeps or stacked or p.peak == sum(msgspec.to_builtins(p.memory).values())
             assert p.memory.kv_cache > 0
-    return found
+    return made
 
 
 def layout(inventory: str, one: CellDemand) -> CellLayout | None:
@@ -56,25 +56,25 @@ def layout(inventory: str, one: CellDemand) -> CellLayout | None:
 
 
 def test_a_pair_on_eight_gpus() -> None:
-    found = plan("8xH100-80G", PAIR)
-    assert (found.feasible, found.resources.gpus_used) == (True, 8)
-    assert found.predicted.gpu_seconds == pytest.approx(8 * found.predicted.wall_seconds)
-    text = describe(found)
+    made = plan("8xH100-80G", PAIR)
+    assert (made.feasible, made.resources.gpus_used) == (True, 8)
+    assert made.predicted.gpu_seconds == pytest.approx(8 * made.predicted.wall_seconds)
+    text = describe(made)
     for words in ("colocated on 8 GPUs", "ZeRO", "KV cache", "optimiser", "of 80.0 GB per GPU", "GPU-hours"):
         assert words in text
     host = "1 cell on 8 of 8 GPUs, 8 of 128 cores, {} GB, GPUs included"  # more than the inventory's main memory
-    assert host.format(f"{found.predicted.memory_bytes / 1e9:.1f}") in text
+    assert host.format(f"{made.predicted.memory_bytes / 1e9:.1f}") in text
     assert plan("8xH100-80G", PAIR, measured={"kind0": 100.0}).predicted.wall_seconds == 100.0
 
 
 def test_unequal_policies_finish_a_step_together() -> None:
-    found = cell_layout(cell("Qwen3-8B-Base", "Qwen3-1.7B-Base"), 16, H100)
-    assert found is not None
-    large, small = found.policies
+    whole = cell_layout(cell("Qwen3-8B-Base", "Qwen3-1.7B-Base"), 16, H100)
+    assert whole is not None
+    large, small = whole.policies
     assert large.gpus > small.gpus
     assert max(large.seconds.total, small.seconds.total) / min(large.seconds.total, small.seconds.total) < 1.6
     even, _ = policy_layout(cell("Qwen3-8B-Base").policies[0], WORK, 8, H100)
-    assert even is None or found.step_seconds < even.seconds.total
+    assert even is None or whole.step_seconds < even.seconds.total
 
 
 def test_one_gpu_is_too_little_and_the_shortfall_is_exact() -> None:
@@ -109,8 +109,8 @@ def test_ram_or_measuring_can_be_what_is_too_much() -> None:
     assert "of RAM on one node where the largest has 32.0 GB" in str(plan("1xH100-80G+16cpu-32G", pair).shortfall)
     needy = cell("Qwen3-4B", measured=True, work=replace(WORK, prompts=8))
     sizes = [f"1xH100-{n}G+16cpu-400G" for n in range(50, 130)]
-    words = next(str(found.shortfall) for n in sizes if plan(n, replace(needy, policies=cell("Qwen3-4B").policies)).feasible
-                 for found in [plan(n, needy)])  # fmt: skip
+    words = next(str(made.shortfall) for n in sizes if plan(n, replace(needy, policies=cell("Qwen3-4B").policies)).feasible
+                 for made in [plan(n, needy)])  # fmt: skip
     assert words.endswith("; without measuring (training.measure_every: 0) it fits")
 
 
@@ -132,11 +132,11 @@ def test_cards_without_bf16_are_refused_when_the_plan_is_made() -> None:
 def test_two_half_billions_take_turns_on_one_small_gpu(inventory: str) -> None:
     """Beside the one that works, both processes of the other keep their contexts. Items 6 and 13: the host holds a checkpoint, as
     one rank has weights and optimiser's state, and what sleeps twice, as pinned memory is rounded up to powers of two."""
-    found = layout(inventory, halves())
-    assert found is not None
-    assert (found.arrangement, found.gpus) == ("stacked", 1)
-    assert found.step_seconds == pytest.approx(sum(p.seconds.total for p in found.policies))
-    for p in found.policies:
+    placed = layout(inventory, halves())
+    assert placed is not None
+    assert (placed.arrangement, placed.gpus) == ("stacked", 1)
+    assert placed.step_seconds == pytest.approx(sum(p.seconds.total for p in placed.policies))
+    for p in placed.policies:
         parts = (max if p.sleeps else sum)([p.memory.train, p.memory.rollout])
         assert p.peak >= parts + CONTEXT_BYTES * (2 + p.sleeps)
         assert p.host == H100.host + 14 * HALF.parameters + 2 * (p.memory.states + p.memory.rollout_weights)
@@ -148,8 +148,8 @@ def test_two_half_billions_take_turns_on_one_small_gpu(inventory: str) -> None:
      ("1xA100-40G", None, "stacked"), ("1xA100-40G", False, None)],
 )  # fmt: skip
 def test_turns_are_taken_where_nothing_else_fits_or_the_suite_wants_them(inventory, shared, arrangement) -> None:  # type: ignore[no-untyped-def]
-    found = layout(inventory, halves(shared))
-    assert (found and found.arrangement) == arrangement
+    placed = layout(inventory, halves(shared))
+    assert (placed and placed.arrangement) == arrangement
 
 
 def test_a_layout_of_the_suites_own_keeps_its_devices() -> None:
@@ -192,11 +192,11 @@ def test_adapters_let_a_policy_fit_one_consumer_gpu() -> None:
     )
     whole, adapted = (cell("Qwen3-1.7B", lora=rank, measured=True).policies[0] for rank in (0, 16))
     assert policy_layout(whole, work, 1, gpu)[0] is None
-    found = policy_layout(adapted, work, 1, gpu)[0]
-    assert found is not None
-    assert found.memory.gradients + found.memory.optimiser == 16 * adapted.adapters < found.memory.weights / 4
+    placed = policy_layout(adapted, work, 1, gpu)[0]
+    assert placed is not None
+    assert placed.memory.gradients + placed.memory.optimiser == 16 * adapted.adapters < placed.memory.weights / 4
     layouts = [policy_layout(adapted, work, n, gpu)[0] for n in (1, 8)]
-    assert [found and found.zero for found in layouts] == [2, 2]
+    assert [one and one.zero for one in layouts] == [2, 2]
 
 
 def test_trainer_and_rollout_engine_have_their_weights_while_they_are_synced() -> None:
@@ -204,17 +204,17 @@ def test_trainer_and_rollout_engine_have_their_weights_while_they_are_synced() -
     work = replace(WORK, prompts=16, answer_tokens=512, longest=1024, prompt_tokens=256)
     policy = cell("Qwen3-8B", lora=16, work=work).policies[0]
     for memory in range(24, 80, 4):
-        found, _ = policy_layout(policy, work, 1, Gpu("card", memory * 10**9, 8))
-        if found is not None:
-            assert found.memory.weights + found.memory.rollout_weights + 2 * CONTEXT_BYTES <= found.peak
+        placed, _ = policy_layout(policy, work, 1, Gpu("card", memory * 10**9, 8))
+        if placed is not None:
+            assert placed.memory.weights + placed.memory.rollout_weights + 2 * CONTEXT_BYTES <= placed.peak
 
 
 def test_a_rollout_engine_decodes_no_more_answers_than_its_step_has_tokens() -> None:
     """vLLM refuses to start with more sequences than the 2,048 tokens of a step."""
     many = replace(WORK, prompts=1024, answer_tokens=16, longest=32, prompt_tokens=16)
-    found, _ = policy_layout(cell("Qwen3-0.6B", work=many).policies[0], many, 1, H100)
-    assert found is not None
-    assert found.concurrent == 2048
+    placed, _ = policy_layout(cell("Qwen3-0.6B", work=many).policies[0], many, 1, H100)
+    assert placed is not None
+    assert placed.concurrent == 2048
 
 
 @pytest.mark.slow
@@ -224,18 +224,18 @@ def test_a_large_suite_is_planned_near_its_bound() -> None:
     cells = [
         cell(*models[: 2 + i % 7], work=replace(WORK, trained=1.0 + i % 3, evaluated=1000 + i % 5)) for i in range(500)
     ]
-    found = plan("64xH100-80G", *cells)
-    assert found.feasible, found.shortfall
-    assert found.predicted.wall_bound <= found.predicted.wall_seconds <= 1.5 * found.predicted.wall_bound
+    made = plan("64xH100-80G", *cells)
+    assert made.feasible, made.shortfall
+    assert made.predicted.wall_bound <= made.predicted.wall_seconds <= 1.5 * made.predicted.wall_bound
 
 
 def test_workers_on_cores() -> None:
     jobs, bases = [workers("g/independent", 10, 30.0, 9 * 10**8)], [workers("base", 2, 90.0, 9 * 10**8)]
-    found = plan_workers(15, jobs, parse("4cpu-24G"), bases)
-    assert (found.cells, found.pending, found.resources.workers) == (15, 10, 4)
-    assert found.predicted == msgspec.convert(
+    made = plan_workers(15, jobs, parse("4cpu-24G"), bases)
+    assert (made.cells, made.pending, made.resources.workers) == (15, 10, 4)
+    assert made.predicted == msgspec.convert(
         {"cpu_seconds": 480, "wall_seconds": 90 + 3 * 30, "memory_bytes": 4 * 9 * 10**8, "wall_bound": 90 + 75},
-        type(found.predicted),
+        type(made.predicted),
     )
     assert plan_workers(15, jobs, parse("4cpu-24G"), workers=2).predicted.wall_seconds == 150
     assert plan_workers(15, jobs, parse("4cpu-2G")).resources.workers == 2
@@ -246,10 +246,10 @@ def test_workers_on_cores() -> None:
 
 def test_jobs_are_processes_however_many_cores_each_has() -> None:
     large, little = workers("large", 4, 100.0, 1 << 30, cores=2), workers("small", 9, 10.0, 1 << 30)
-    for inventory, most, found in (("4cpu-32G", None, (2, 4, 200.0)), ("8cpu-32G", 1, (1, 2, 400.0))):
+    for inventory, most, expected in (("4cpu-32G", None, (2, 4, 200.0)), ("8cpu-32G", 1, (1, 2, 400.0))):
         planned = plan_workers(4, [large], parse(inventory), workers=most)
         resources = planned.resources
-        assert (resources.workers, resources.cores_used, planned.predicted.wall_seconds) == found
+        assert (resources.workers, resources.cores_used, planned.predicted.wall_seconds) == expected
         assert planned.predicted.cpu_seconds == 800.0
     assert plan_workers(13, [large, little], parse("8cpu-32G"), workers=2).resources.workers == 2
 
@@ -260,13 +260,13 @@ def test_jobs_are_processes_however_many_cores_each_has() -> None:
      (10**9, 0.4, "2xH100-80G", 4, 2, 90), (60 * 10**9, 0.1, "1xH100-80G", 1, 1, 360)],
 )  # fmt: skip
 def test_workers_share_gpus_by_memory_and_by_time(size, busy, inventory, together, shared, seconds) -> None:  # type: ignore[no-untyped-def]
-    found = plan_workers(12, [workers("g/independent", 12, 30.0, 10**9, size)], parse(inventory), busy=busy)
-    assert (found.resources.workers, found.resources.shared, found.predicted.wall_seconds) == (
+    made = plan_workers(12, [workers("g/independent", 12, 30.0, 10**9, size)], parse(inventory), busy=busy)
+    assert (made.resources.workers, made.resources.shared, made.predicted.wall_seconds) == (
         together,
         shared,
         seconds,
     )
-    assert found.predicted.gpu_seconds == 360 / shared
+    assert made.predicted.gpu_seconds == 360 / shared
     alone = plan_workers(1, [workers("g/independent", 1, 30.0, 10**9, size)], parse(inventory), busy=busy)
     assert alone.predicted.gpu_seconds == 30, "a GPU with room for others is taken all the same"
     assert describe(alone).count(", 30 s of GPU\n") == 1

@@ -55,8 +55,8 @@ def test_of_what_fits_the_widest_and_longest_start_first():
 def test_a_timetable_is_what_a_run_takes():
     """Every number true, 21: a plan plays the scheduler that the driver runs."""
     three = (Bundle(1, 1, GB),) * 3
-    found = timetable([Request("a", three, 10.0), Request("b", three, 20.0), Request("c", three[:1], 5.0)], FOUR)
-    assert found == (30.0, 23.75, 95.0, 95.0, 2, 4, 4, 4 * GB)
+    table = timetable([Request("a", three, 10.0), Request("b", three, 20.0), Request("c", three[:1], 5.0)], FOUR)
+    assert table == (30.0, 23.75, 95.0, 95.0, 2, 4, 4, 4 * GB)
     assert timetable([], FOUR).seconds == 0
 
 

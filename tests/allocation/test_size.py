@@ -129,12 +129,12 @@ def test_what_comes_and_goes_beside_the_states() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", measuring.CONFIGS)
 def test_a_measured_step_with_its_reference_takes_what_is_counted(name: str, precision: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    found = measuring.measured_step(name, measuring.build(name, tmp_path / name), precision)
+    step = measuring.measured_step(name, measuring.build(name, tmp_path / name), precision)
     counted = process_memory(measuring.demanded(name, precision))
     parts = ("weights", "gradients", "optimiser", "reference")
-    assert {part: getattr(counted, part) for part in parts} == {part: found[part] for part in parts}
-    assert counted.train == pytest.approx(found["all"], rel=0.1)
-    assert counted.activations + counted.measuring == pytest.approx(found["moment"], rel=0.15)
+    assert {part: getattr(counted, part) for part in parts} == {part: step[part] for part in parts}
+    assert counted.train == pytest.approx(step["all"], rel=0.1)
+    assert counted.activations + counted.measuring == pytest.approx(step["moment"], rel=0.15)
 
 
 @pytest.mark.slow
@@ -155,12 +155,12 @@ def test_with_checkpointing_a_step_takes_less_as_counted(name: str, precision: s
 def test_adapters_alone_have_gradients_and_moments(precision: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
     pytest.importorskip("peft", reason="extra `lora`")
     folder = measuring.build("llama", tmp_path / "llama")
-    found = measuring.measured_step("llama", folder, precision, lora={"rank": 8, "alpha": 16.0})
+    step = measuring.measured_step("llama", folder, precision, lora={"rank": 8, "alpha": 16.0})
     counted = process_memory(measuring.demanded("llama", precision, lora=8))
-    assert found["gradients"] <= counted.gradients < 1.3 * found["gradients"]
-    assert found["optimiser"] <= counted.optimiser < 1.3 * found["optimiser"]
-    assert counted.weights == pytest.approx(found["weights"], rel=0.02)
-    assert counted.train == pytest.approx(found["all"], rel=0.15)
+    assert step["gradients"] <= counted.gradients < 1.3 * step["gradients"]
+    assert step["optimiser"] <= counted.optimiser < 1.3 * step["optimiser"]
+    assert counted.weights == pytest.approx(step["weights"], rel=0.02)
+    assert counted.train == pytest.approx(step["all"], rel=0.15)
 
 
 def test_plan_and_engine_have_their_sizes_from_one_place() -> None:

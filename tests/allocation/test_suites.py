@@ -25,7 +25,7 @@ def test_a_cell_in_figures() -> None:
     assert all(p.reference and p.penalised and p.measured for p in (*naive.policies, *single.policies))
     assert (naive.workload.trained, naive.workload.scored) == (3.0, 1.0)  # own answers once more, for the KL term
     assert (single.workload.trained, single.workload.scored) == (2.0, 0.0)
-    more, plain = (cell_disk(found["qwen4b-llama3b/gspo"]) for found in (cells, cells_of("cross_family")))
+    more, plain = (cell_disk(by_name["qwen4b-llama3b/gspo"]) for by_name in (cells, cells_of("cross_family")))
     assert 0 < more.kept - plain.kept < 10_000  # rows of a term, and no records
     assert double.policies[0].rollouts == 2 * single.policies[0].rollouts
     assert (naive.workload.sequence, naive.workload.measured) == (5120, 5)
@@ -40,8 +40,8 @@ def test_what_a_regimes_declarations_imply() -> None:
     cells = cells_of("beyond")
     group = next(iter(cells)).partition("/")[0]
     names = ("independent", "naive", "sgt", "xgrpo", "hacpo", "luffy", "chord", "graft-luffy")
-    found = {name: demand(cells[f"{group}/{name}"]).workload for name in names}  # of two policies: one peer
-    assert {name: (load.trained, load.scored) for name, load in found.items()} == {
+    loads = {name: demand(cells[f"{group}/{name}"]).workload for name in names}  # of two policies: one peer
+    assert {name: (load.trained, load.scored) for name, load in loads.items()} == {
         "independent": (1.0, 0.0), "naive": (2.0, 1.0), "sgt": (1.1, 0.0), "xgrpo": (1.0, 0.0), "hacpo": (2.0, 0.0),
         "luffy": (2.0, 0.0), "chord": (2.0, 0.0), "graft-luffy": (2.0, 0.0),
     }  # fmt: skip

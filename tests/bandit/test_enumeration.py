@@ -150,12 +150,12 @@ def test_what_facts_are_predicted_from(bandit):
 
 @pytest.mark.slow_but("pair")
 def test_every_fact_holds_and_a_false_one_would_not(bandit):
-    found = facts(replace(bandit, rollouts=2))
+    checks = facts(replace(bandit, rollouts=2))
     known = {"independent", "naive", "xgrpo", "prp", "sgt", "hacpo", "luffy", "chord", "copd", "core"}
-    assert {f.statement.split(":")[0].split(",")[0] for f in found} == known
-    assert all(f.holds is not False for f in found)
+    assert {f.statement.split(":")[0].split(",")[0] for f in checks} == known
+    assert all(f.holds is not False for f in checks)
     assert not Fact("", 1.0, 1.00001).holds
-    apart = [f for f in found if f.statement.startswith("naive: distance")]
+    apart = [f for f in checks if f.statement.startswith("naive: distance")]
     assert apart[0].measured > 0.001, "naive is biased where PRP is not"
 
 
@@ -177,12 +177,12 @@ def test_a_regimes_own_choices_are_enumerated_too():
         first = rng.integers(3)
         return first, *(rng.choice(4, size=2, replace=False) if first else ())
 
-    found = list(every_choice(pick))
-    assert sum(p for p, _ in found) == pytest.approx(1)
-    assert sorted(map(tuple, (r for _, r in found))) == [
+    choices = list(every_choice(pick))
+    assert sum(p for p, _ in choices) == pytest.approx(1)
+    assert sorted(map(tuple, (r for _, r in choices))) == [
         (0,), *((i, *pair) for i in (1, 2) for pair in itertools.permutations(range(4), 2))
     ]  # fmt: skip
-    assert {p for p, r in found if len(r) == 1} == {1 / 3}
+    assert {p for p, r in choices if len(r) == 1} == {1 / 3}
     for draw in (lambda r: r.random(), lambda r: r.integers(5, size=2), lambda r: r.choice(4, size=2)):
         with pytest.raises(ValueError, match="can be enumerated"):
             list(every_choice(draw))

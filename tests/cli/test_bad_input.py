@@ -228,13 +228,13 @@ def test_printed_commands_name_the_results(tmp_path: Path) -> None:
         write_results(results, suite, {"ab": ("a", "b")}, KINDS, exchanges=0)
     failed = next(m.parent for m in sorted(results.glob("pair/[0-9a-f]*/manifest.json")))
     write_manifest(failed, msgspec.structs.replace(read_manifest(failed), state="failed", reason="lost"))
-    found = {
+    commands = {
         "show pair": f"harness show 'pair' --full --results {results}: ",
         "show": f"harness show SUITE --results {results}: ",
         "doctor pair": f"harness logs {failed.name} --results {results}",
         "logs ab/sgt/1": f"harness logs ab/sgt/1 SUITE --results {results}",
     }
-    for words, command in found.items():
+    for words, command in commands.items():
         assert command in " ".join("".join(here(*words.split(), "--results", results)[1:]).split())
 
 

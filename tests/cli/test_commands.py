@@ -44,9 +44,9 @@ class Place:
             kept = {name: os.environ.get(name, "") for name in ("HARNESS_DATA", "HARNESS_MODELS")}
             for name, value in (SECRETS | kept).items():  # options set the latter two for their process
                 patch.setenv(name, value)
-            found, out, err = harness(*arguments)
+            ended, out, err = harness(*arguments)
         assert not any(secret in out + err for secret in SECRETS.values())
-        assert found == code, err
+        assert ended == code, err
         assert "Traceback" not in err
         return out
 
@@ -106,11 +106,11 @@ def show(harness: Place) -> None:
 
 def evaluate(harness: Place) -> None:
     folder = next((harness.root / "results" / "labs").glob("*/checkpoint/llama"))
-    found = harness.json("eval", folder, "--tasks", "micro", "--limit", 3, "--k", 0, "--results", "elsewhere")
-    assert [(m["name"], m["documents"]) for m in found["metrics"]] == [("greedy", 3)]
+    said = harness.json("eval", folder, "--tasks", "micro", "--limit", 3, "--k", 0, "--results", "elsewhere")
+    assert [(m["name"], m["documents"]) for m in said["metrics"]] == [("greedy", 3)]
     more = ("--limit", 3, "--k", 0, "--results", "elsewhere")
     shown = harness.json("eval", folder, "--few-shot", "--max-new-tokens", 2, *more)
-    assert shown["folder"] != found["folder"], "another measurement"
+    assert shown["folder"] != said["folder"], "another measurement"
     query = "SELECT min(prompt LIKE 'Q: %boxed%'), max(tokens) FROM samples WHERE cell = '%s'"
     told = harness.json("sql", query.replace("%s", Path(shown["folder"]).name), "--results", "elsewhere")["rows"]
     assert told == [[True, 2]]

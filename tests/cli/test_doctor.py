@@ -53,14 +53,19 @@ def test_sets_are_counted_where_they_are(cache, tmp_path, monkeypatch):
 
 
 def test_what_is_missing_is_said_and_what_is_needed_decides(monkeypatch, tmp_path):
-    found = checks()
-    assert {name for name, check in found.items() if check.needed} == {"python", "machine", "engine embedded", "cache"}
-    assert all(check.advice for check in found.values() if not check.ok)
+    by_name = checks()
+    assert {name for name, check in by_name.items() if check.needed} == {
+        "python",
+        "machine",
+        "engine embedded",
+        "cache",
+    }
+    assert all(check.advice for check in by_name.values() if not check.ok)
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path))
     code, out, _ = harness("doctor", "--json")
     said = {row["name"]: row["ok"] for row in json.loads(out)["checks"]}
     assert said["cache"]
-    assert code == int(not all(said[name] for name, check in found.items() if check.needed))
+    assert code == int(not all(said[name] for name, check in by_name.items() if check.needed))
 
 
 def test_the_gpus_are_those_that_cuda_shows(cache, nvidia_smi, monkeypatch):

@@ -35,9 +35,9 @@ SCRIPTS = dict(scripts())
 
 @pytest.mark.parametrize("place", SCRIPTS)
 def test_its_commands_are_the_programs_own(place):
-    found = OURS.findall(SCRIPTS[place])
-    assert len(found) >= 2, found
-    for command in found:
+    commands = OURS.findall(SCRIPTS[place])
+    assert len(commands) >= 2, commands
+    for command in commands:
         right(command.replace('"$SUITE"', "hetero_size").replace('"$SKYPILOT_NUM_NODES"', "2"))
     subprocess.run(["bash", "-n"], input=SCRIPTS[place], text=True, check=True)
 

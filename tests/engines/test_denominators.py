@@ -144,16 +144,16 @@ def drift_of(*terms, trainer=TRAINER, updates=1):
     ids=["token", "sequence", "wide"],
 )
 def test_drift_of_known_answers(objective, outside):
-    found = drift_of(own(objective, [answer(p, s) for p, s in enumerate(SAMPLED)]))
-    assert found.mean == pytest.approx((0.1 + 0.1 + 0.0 + 0.4 + 0.0004) / 5, rel=1e-4)
-    assert found.p99 == pytest.approx(0.4 - 0.04 * 0.3, rel=1e-4)
-    assert found.outside == pytest.approx(outside)
+    drift = drift_of(own(objective, [answer(p, s) for p, s in enumerate(SAMPLED)]))
+    assert drift.mean == pytest.approx((0.1 + 0.1 + 0.0 + 0.4 + 0.0004) / 5, rel=1e-4)
+    assert drift.p99 == pytest.approx(0.4 - 0.04 * 0.3, rel=1e-4)
+    assert drift.outside == pytest.approx(outside)
 
 
 def test_drift_is_of_the_first_update_and_of_own_answers():
     answers = [answer(0, SAMPLED[0]), answer(1, SAMPLED[1]), answer(2, SAMPLED[2], 0.0)]
-    found = drift_of(own(GSPO, answers), updates=2)
-    assert (found.mean, found.outside) == (pytest.approx(0.1, rel=1e-4), 0.0)
+    drift = drift_of(own(GSPO, answers), updates=2)
+    assert (drift.mean, drift.outside) == (pytest.approx(0.1, rel=1e-4), 0.0)
     assert drift_of(own(TOKEN, answers)).mean == pytest.approx(0.15, rel=1e-4)
     peer = Term("peer", "peer", TOKEN, (TermAnswer("x0", np.zeros(2, np.int32), 1.0, np.zeros(2, np.float32)),))
     assert math.isnan(drift_of(peer).mean)

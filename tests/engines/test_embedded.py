@@ -78,7 +78,7 @@ def test_gradient_is_that_of_plain_forward_passes(folder, prompts):
     terms = (Term("own", "own", Objective(), own), Term("peer", "peer", sequence, peer, weight=0.5))
     # A clip norm above the gradient's and a learning rate of 0: the update leaves the gradient to be read.
     engine.update(prompts, terms, Optimisation(learning_rate=0.0, clip_norm=1e9, max_tokens=24))
-    found = {name: p.grad.clone() for name, p in engine.model.named_parameters()}
+    gradients = {name: p.grad.clone() for name, p in engine.model.named_parameters()}
 
     engine.model.zero_grad()
     texts = {p.id: p.text for p in prompts}
@@ -93,7 +93,9 @@ def test_gradient_is_that_of_plain_forward_passes(folder, prompts):
         logps.append(logp if answer.mask is None else logp[torch.as_tensor(answer.mask)])
     surrogate(torch.cat(logps), pack(batch, live))[0].backward()
     for name, parameter in engine.model.named_parameters():
-        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=2e-6, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            gradients[name], parameter.grad, rtol=1e-3, atol=2e-6, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 @one_family

@@ -80,8 +80,8 @@ def test_answers_of_one_token_in_parts(folder, prompts, monkeypatch):
     answers = [np.array([engine.stop[0]], np.int32)] * 2
     whole = engine.score(prompts[:2], answers)
     monkeypatch.setattr(head, "LOGITS", 100)
-    for found, wanted in zip(engine.score(prompts[:2], answers), whole, strict=True):
-        np.testing.assert_allclose(found, wanted, atol=1e-6)
+    for scored, wanted in zip(engine.score(prompts[:2], answers), whole, strict=True):
+        np.testing.assert_allclose(scored, wanted, atol=1e-6)
 
 
 def test_memory_of_a_large_vocabulary_stays_small(monkeypatch):
@@ -101,12 +101,12 @@ def test_memory_of_a_large_vocabulary_stays_small(monkeypatch):
 
     targets = torch.arange(400) * 499
     with Largest():
-        found = head.logprobs(layer, hidden, targets, 1.0, torch.zeros(200_000))
-        found.sum().backward()
+        scored = head.logprobs(layer, hidden, targets, 1.0, torch.zeros(200_000))
+        scored.sum().backward()
     assert largest <= 200_000 * 8
     with torch.no_grad():
         plain = (hidden[:5] @ weight.T).log_softmax(1)[range(5), targets[:5]]
-    torch.testing.assert_close(found[:5].detach(), plain, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(scored[:5].detach(), plain, rtol=1e-5, atol=1e-5)
 
 
 def test_choice_in_two_steps_is_the_choice_in_one():
@@ -162,7 +162,7 @@ def test_bf16_masters_learn_what_bf16_weights_would_lose(folder, prompts, tmp_pa
     nearest = torch.cat(
         [(m.detach().bfloat16().float() - before[n].float()).flatten() for n, m in engine._masters.named.items()]
     )
-    share = [float((found * moved).sum() / moved.square().sum()) for found in (seen, nearest)]
+    share = [float((dot * moved).sum() / moved.square().sum()) for dot in (seen, nearest)]
     assert share[0] == pytest.approx(1.0, abs=0.1)  # of what was learnt, what the model has
     assert share[1] < 0.5
     for _ in range(20):
@@ -176,10 +176,10 @@ def test_dithering_keeps_what_bf16_holds():
     weights = torch.randn(300, 300) * 0.02
     held = weights.bfloat16()
     assert torch.equal(dither(held.float(), 3), held)
-    found = dither(weights, 3)
-    assert torch.equal(dither(weights, 3), found)
+    rounded = dither(weights, 3)
+    assert torch.equal(dither(weights, 3), rounded)
     step = held.float().abs() * 2**-7
-    assert ((found.float() - weights).abs() <= step).all()
+    assert ((rounded.float() - weights).abs() <= step).all()
 
 
 @one_family

@@ -78,7 +78,7 @@ def test_grouped_attention_is_attention(dtype, queries, learning, width):
     module = nn.Module()
     module.num_key_value_groups = 3
     with torch.inference_mode(not learning):
-        found, _ = grouped(module, query, key, value, mask, scaling=0.3)
+        output, _ = grouped(module, query, key, value, mask, scaling=0.3)
     wanted = scaled_dot_product_attention(
         query.double(),
         key.repeat_interleave(3, 1).double(),
@@ -86,7 +86,7 @@ def test_grouped_attention_is_attention(dtype, queries, learning, width):
         mask.double(),
         scale=0.3,
     )
-    assert found.shape == (3, queries, 6, width)
+    assert output.shape == (3, queries, 6, width)
     torch.testing.assert_close(
-        found.double(), wanted.transpose(1, 2), atol=2e-2 if dtype == torch.bfloat16 else 1e-6, rtol=0
+        output.double(), wanted.transpose(1, 2), atol=2e-2 if dtype == torch.bfloat16 else 1e-6, rtol=0
     )

@@ -183,15 +183,15 @@ def test_a_token_weight_multiplies_each_token_and_carries_no_gradient(shape, for
     """Token weights without gradient in the one loss: each token's gradient is that of weight one times w(p)."""
     plain, logps = make_batch(form, "token", "token")
     terms = (replace(t, objective=replace(t.objective, token_weight=shape, gamma=0.3)) for t in plain.terms)
-    found = []
+    runs = []
     for batch in (plain, replace(plain, terms=tuple(terms))):
         live = list(batch.live())
         logp = flat(live, logps, dtype)
         packed = pack(batch, live)
         loss, statistics = surrogate(logp, packed)
         loss.backward()
-        found.append((logp, packed, statistics))
-    (leaf, _, one), (logp, packed, weighed) = found
+        runs.append((logp, packed, statistics))
+    (leaf, _, one), (logp, packed, weighed) = runs
     weight = SHAPES[shape](leaf.detach().double().exp())
     torch.testing.assert_close(logp.grad.double(), leaf.grad.double() * weight, rtol=2e-6, atol=1e-9)
     assert weighed.active_tokens.tolist() == one.active_tokens.tolist()

@@ -32,8 +32,8 @@ def engine(checkpoint: Path) -> EmbeddedEngine:
     return EmbeddedEngine("tiny", checkpoint)
 
 
-def metric(found: Evaluation, task: str, name: str) -> Metric:
-    return next(m for m in found.metrics if (m.task, m.name) == (task, name))
+def metric(evaluation: Evaluation, task: str, name: str) -> Metric:
+    return next(m for m in evaluation.metrics if (m.task, m.name) == (task, name))
 
 
 def keyed(samples: tuple[EvaluationSample, ...]) -> dict[tuple[str, str, str, int], EvaluationSample]:
@@ -42,18 +42,22 @@ def keyed(samples: tuple[EvaluationSample, ...]) -> dict[tuple[str, str, str, in
 
 def test_every_sample_is_kept_and_the_metrics_are_made_of_them(engine: EmbeddedEngine, verifier: Verifier) -> None:
     task = get_task("micro", per_skill=4)
-    found = evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy", "avg@3", "best@3", "maj@3"])
+    evaluation = evaluate(
+        EngineBackend(engine), [task], verifier=verifier, metrics=["greedy", "avg@3", "best@3", "maj@3"]
+    )
     prompts = task.documents(None)
-    assert set(keyed(found.samples)) == {
+    assert set(keyed(evaluation.samples)) == {
         ("micro", mode, prompt.id, repeat)
         for prompt in prompts
         for mode, repeats in (("greedy", 1), ("sampled", 3))
         for repeat in range(repeats)
     }
-    sampled = [s for s in found.samples if s.mode == "sampled"]
-    assert metric(found, "micro", "avg@3").value == pytest.approx(np.mean([s.verdict.reward for s in sampled]))
+    sampled = [s for s in evaluation.samples if s.mode == "sampled"]
+    assert metric(evaluation, "micro", "avg@3").value == pytest.approx(np.mean([s.verdict.reward for s in sampled]))
     assert len({s.text for s in sampled}) > len(prompts)
-    for s, verdict in zip(found.samples, verifier.verify([(s.gold, s.text) for s in found.samples]), strict=True):
+    for s, verdict in zip(
+        evaluation.samples, verifier.verify([(s.gold, s.text) for s in evaluation.samples]), strict=True
+    ):
         assert s.verdict == verdict
         assert s.labels["skill"]
         assert 1 <= s.tokens <= 44
@@ -95,7 +99,7 @@ FOLDER = Path(os.environ.get("HARNESS_DATA") or Path(__file__).resolve().parents
 @pytest.mark.skipif(not (FOLDER / "math500.jsonl").is_file(), reason="no benchmark folder (HARNESS_DATA)")
 @pytest.mark.parametrize("name", ["gsm8k", "olympiad"])
 def test_a_benchmark_runs_end_to_end(name: str, engine: EmbeddedEngine, verifier: Verifier) -> None:
-    found = evaluate(
+    evaluation = evaluate(
         EngineBackend(engine),
         [get_task(name)],
         verifier=verifier,
@@ -104,10 +108,10 @@ def test_a_benchmark_runs_end_to_end(name: str, engine: EmbeddedEngine, verifier
         max_new_tokens=12,
         data_dir=FOLDER,
     )
-    assert len(found.samples) == 80
-    assert {s.repeat for s in found.samples} == set(range(4))
-    assert metric(found, name, "avg@4").documents == 20
-    assert all("\\boxed" in s.prompt for s in found.samples)
+    assert len(evaluation.samples) == 80
+    assert {s.repeat for s in evaluation.samples} == set(range(4))
+    assert metric(evaluation, name, "avg@4").documents == 20
+    assert all("\\boxed" in s.prompt for s in evaluation.samples)
 
 
 TEMPLATE = (
@@ -149,9 +153,9 @@ def test_transformers_samples_from_the_model_alone_and_an_answer_has_room(talkin
     lm, task = open_backend("hf", talking), get_task("micro", per_skill=1)
     settings = lm.lm.model.generation_config  # type: ignore[attr-defined]  # of this back end alone
     assert (settings.top_k, settings.eos_token_id) == (0, 1)
-    found = evaluate(lm, [task], verifier=verifier, metrics=["avg@2"], max_new_tokens=8).samples
-    assert len({s.text for s in found}) > len(found) / 2
-    assert all(row.finished for row in journal_rows(found, "a", 0)), "unknown is not cut off"
+    samples = evaluate(lm, [task], verifier=verifier, metrics=["avg@2"], max_new_tokens=8).samples
+    assert len({s.text for s in samples}) > len(samples) / 2
+    assert all(row.finished for row in journal_rows(samples, "a", 0)), "unknown is not cut off"
     with pytest.raises(
         EngineError, match=r"micro:greedy: the model's context of 256 tokens has no room for a prompt of \d+"
     ):
@@ -169,8 +173,8 @@ def test_a_stop_string_ends_an_answer_and_long_prompts_lose_their_beginning(
             Prompt("short", "Q: 2+3\nA:", "5"),
         ],
     )
-    found = keyed(evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"]).samples)
-    assert found["micro", "greedy", "long", 0].tokens <= 44
+    samples = keyed(evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"]).samples)
+    assert samples["micro", "greedy", "long", 0].tokens <= 44
     lm = EngineBackend(engine)
     assert lm._fit(text, 44).endswith(text[-400:])
     assert len(engine.tokenizer.encode(lm._fit(text, 44))) <= engine.tokenizer.model_max_length - 44

@@ -89,8 +89,8 @@ def test_its_own_prompt_filter_and_metric_decide() -> None:
 
 SHUFFLED = """
 import random
-def docs(found):
-    return found.shuffle(seed=random.randrange(1 << 30))
+def docs(every):
+    return every.shuffle(seed=random.randrange(1 << 30))
 """
 
 
@@ -101,14 +101,14 @@ def test_examples_and_choices_are_the_same_however_often_a_task_is_asked(folder:
     (folder / "tiny_shots.yaml").write_text(yaml.replace("test_split: test", few).replace("_sums", "_shots"))
     task = get_task("lm_eval:tiny_shots")
     assert task.judge is not None
-    found = []
+    asked = []
     for _ in range(2):
         lm_eval_source._built.cache_clear()  # as in another process
-        found += [task.documents(None) for _ in range(2)]
-        said = task.judge([(p, f"is {p.gold}") for p in found[-1]])
+        asked += [task.documents(None) for _ in range(2)]
+        said = task.judge([(p, f"is {p.gold}") for p in asked[-1]])
         assert {v.value for v in said} == {"right"}
-    assert found[0] == found[1] == found[2] == found[3]
-    assert all(p.text.count("Q: ") == 3 for p in found[0])
+    assert asked[0] == asked[1] == asked[2] == asked[3]
+    assert all(p.text.count("Q: ") == 3 for p in asked[0])
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_no_stop_string_is_the_end_token_alone(folder: Path, said: str, until: t
 
 def test_it_runs_as_any_other_task(checkpoint: Path, verifier: Verifier) -> None:
     engine = EmbeddedEngine("tiny", checkpoint)
-    found = evaluate(
+    evaluation = evaluate(
         EngineBackend(engine), [get_task("lm_eval:tiny_sums")], verifier=verifier, metrics=["greedy", "avg@2"], limit=3
     )
-    assert {s.task for s in found.samples} == {"lm_eval:tiny_sums"}
-    assert len(found.samples) == 3 + 6
-    assert [m.documents for m in found.metrics] == [3, 3]
-    assert all(s.prompt.endswith("\nA:") and s.tokens <= 12 for s in found.samples)
-    assert not [s for s in found.samples if "\n" in s.text]
+    assert {s.task for s in evaluation.samples} == {"lm_eval:tiny_sums"}
+    assert len(evaluation.samples) == 3 + 6
+    assert [m.documents for m in evaluation.metrics] == [3, 3]
+    assert all(s.prompt.endswith("\nA:") and s.tokens <= 12 for s in evaluation.samples)
+    assert not [s for s in evaluation.samples if "\n" in s.text]
 
 
 @pytest.mark.parametrize(

@@ -40,14 +40,16 @@ def test_by_hand() -> None:
         sample("a", 0, "7", "wrong", "greedy"), sample("b", 0, "5", "right", "greedy"),
     ]  # fmt: skip
     names = ["greedy", "avg@5", "avg@2", "best@2", "maj@5", "maj@1"]
-    found = {m.name: m for m in summarise("t", [MetricSpec.parse(name) for name in names], samples)}
-    assert found["greedy"].value == 0.5
-    assert found["avg@5"].value == pytest.approx((2 / 5 + 0 + 1) / 3)
-    assert (found["avg@5"].documents, found["avg@5"].samples, found["avg@5"].invalid) == (3, 16, 5)
-    assert found["avg@2"].value == pytest.approx((1 / 2 + 0 + 1) / 3)
-    assert found["best@2"].value == pytest.approx((pass_at_k(5, 2, 2) + 0 + 1) / 3)
-    assert found["maj@5"].value == pytest.approx((1 + 0 + 1) / 3), "5, 5.0 and 5 are one answer with three votes"
-    assert found["maj@1"].value == pytest.approx((1 + 0 + 0) / 2), "the first answer to c is invalid, so c is left out"
+    metrics = {m.name: m for m in summarise("t", [MetricSpec.parse(name) for name in names], samples)}
+    assert metrics["greedy"].value == 0.5
+    assert metrics["avg@5"].value == pytest.approx((2 / 5 + 0 + 1) / 3)
+    assert (metrics["avg@5"].documents, metrics["avg@5"].samples, metrics["avg@5"].invalid) == (3, 16, 5)
+    assert metrics["avg@2"].value == pytest.approx((1 / 2 + 0 + 1) / 3)
+    assert metrics["best@2"].value == pytest.approx((pass_at_k(5, 2, 2) + 0 + 1) / 3)
+    assert metrics["maj@5"].value == pytest.approx((1 + 0 + 1) / 3), "5, 5.0 and 5 are one answer with three votes"
+    assert metrics["maj@1"].value == pytest.approx((1 + 0 + 0) / 2), (
+        "the first answer to c is invalid, so c is left out"
+    )
     nothing = summarise("t", [MetricSpec.parse("avg@2")], [sample("d", i, "x", "invalid") for i in range(2)])[0]
     assert (math.isnan(nothing.value), nothing.documents) == (True, 0)
 
@@ -72,5 +74,5 @@ def test_rescoring_gives_the_changed_decisions() -> None:
         sample("c", 0, r"\boxed{\frac{2x}{2}}", "invalid", gold="x"),
     ]
     with Verifier(workers=1) as verifier:
-        found = [(c.document, c.before.value, c.after.value) for c in rescore(stored, verifier)]
-    assert found == [("a", "wrong", "right"), ("b", "right", "wrong"), ("c", "invalid", "right")]
+        changes = [(c.document, c.before.value, c.after.value) for c in rescore(stored, verifier)]
+    assert changes == [("a", "wrong", "right"), ("b", "right", "wrong"), ("c", "invalid", "right")]

@@ -22,15 +22,15 @@ KINDS: frozenset[type[Record]] = frozenset({Rollout, TextRollout, Success, Group
 
 def groups(step: int = 0) -> list[Group]:
     """Three groups of which every fourth answer is right and every fifth without a verdict."""
-    found = []
+    made = []
     for prompt in PROMPTS:
         answers = []
         for i in range(ANSWERS):
             verdict = Verdict("invalid", "timeout") if i % 5 == 4 else Verdict("right" if i % 4 == 0 else "wrong")
             tokens, own = np.arange(3, dtype=np.int32), np.full(3, -0.5, dtype=np.float32)
             answers.append(Answer(tokens, own, f"{step}:{i:02d}", False, verdict))
-        found.append(Group(Prompt(prompt, "1+1", "2"), "a", step, step, tuple(answers)))
-    return found
+        made.append(Group(Prompt(prompt, "1+1", "2"), "a", step, step, tuple(answers)))
+    return made
 
 
 def run(condition: Condition, steps: int = 1, seed: int = 7, **changes: Any) -> list[Collected]:

@@ -79,20 +79,20 @@ def received(codecs: dict[str, TokenCodec], *records: Scores, **sharing: Any) ->
 def test_the_same_distribution_over_bytes_differs_within_chunks_only(codecs: dict[str, TokenCodec]) -> None:
     """Exact fact: another tokenizer, the same conditional distribution over bytes: the sum over an answer is that of its own
     log-probabilities, and CoPD's advantages sum to zero."""
-    found, _ = received(codecs, *(scores(codecs["qwen"], i) for i in (0, 1, 2)))
+    result, _ = received(codecs, *(scores(codecs["qwen"], i) for i in (0, 1, 2)))
     group = own_group(codecs["llama"])
-    assert [s.index for s in found.inbox.scores["x"]] == [0, 1, 2]
-    for placed in found.inbox.scores["x"]:
+    assert [s.index for s in result.inbox.scores["x"]] == [0, 1, 2]
+    for placed in result.inbox.scores["x"]:
         own = group.answers[placed.index]
         assert placed.aligned.shape == own.tokens.shape
         assert placed.aligned.sum(dtype=np.float64) == pytest.approx(own.logprobs.sum(dtype=np.float64), abs=1e-5)
         assert placed.aligned[-1] == own.logprobs[-1], "EOS by meaning"
         assert placed.source_tokens == len(sums(codecs["qwen"], own.text)[1])
     context = Context("me", NAMES, 5, np.random.default_rng(0), 99)
-    (term,) = build("copd", {"ratio": 0.0}).learn([group], Inbox(scores=found.inbox.scores), context)
+    (term,) = build("copd", {"ratio": 0.0}).learn([group], Inbox(scores=result.inbox.scores), context)
     assert [float(np.sum(a.advantage)) for a in term.answers] == pytest.approx([0.0] * 3, abs=1e-5)
     assert any(np.abs(a.advantage).max() > 1e-3 for a in term.answers), "the tokenizers do differ within chunks"
-    assert all(e.residual_boundary is not None and e.residual_mass < 1e-5 for _, e in found.scored)
+    assert all(e.residual_boundary is not None and e.residual_mass < 1e-5 for _, e in result.scored)
 
 
 def test_a_draft_gets_eos_by_whether_it_was_finished(codecs: dict[str, TokenCodec]) -> None:
@@ -126,19 +126,19 @@ def test_what_cannot_be_of_the_answer_is_refused(codecs: dict[str, TokenCodec]) 
         "absent": scores(other, 0, index=9),
     }
     for what, record in bad.items():
-        found, exchange = received(codecs, record)
-        assert not found.inbox.scores, what
+        result, exchange = received(codecs, record)
+        assert not result.inbox.scores, what
         if what != "reader":  # which is not even sent here
             assert [row.reason for row in exchange.ledger if row.author == "you"] == [Refusal.INCONSISTENT], what
-    found, exchange = received(codecs, scores(other, 0, step=4), stale=1)
-    assert not found.inbox.scores
+    result, exchange = received(codecs, scores(other, 0, step=4), stale=1)
+    assert not result.inbox.scores
     assert [row.reason for row in exchange.ledger if row.author == "you"] == [Refusal.STALE]
 
 
 def test_budgets_are_those_of_rollouts(codecs: dict[str, TokenCodec]) -> None:
-    found, exchange = received(codecs, scores(codecs["qwen"], 0), max_boundary_residual=0.0)
+    result, exchange = received(codecs, scores(codecs["qwen"], 0), max_boundary_residual=0.0)
     (row,) = [row for row in exchange.ledger if row.author == "you"]
-    assert (row.reason, bool(found.inbox.scores)) == (Refusal.RESIDUAL, False)
+    assert (row.reason, bool(result.inbox.scores)) == (Refusal.RESIDUAL, False)
     assert row.residual_boundary > 0
 
 

@@ -69,17 +69,17 @@ def written(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def records(written: Path) -> dict[tuple[str, str], tuple[dict, list[dict]]]:
-    found = {}
+    by_policy = {}
     for file in written.glob("data/*/*/*/*.json"):
         record = json.loads(file.read_text())
         lines = (written / record["detailed_evaluation_results"]["file_path"]).read_text().splitlines()
         details = record["model_info"]["additional_details"]
-        found[details["cell"], details["policy"]] = record, [json.loads(line) for line in lines]
-    return found
+        by_policy[details["cell"], details["policy"]] = record, [json.loads(line) for line in lines]
+    return by_policy
 
 
 def test_records_hold_the_stores_values(results: Path, written: Path) -> None:
-    found = records(written)
+    read = records(written)
     with Snapshot(results) as snapshot:
         rows = snapshot.query(
             "SELECT * FROM scores SEMI JOIN current_cells USING (suite, cell) WHERE checkpoint_step > 0"
@@ -87,7 +87,7 @@ def test_records_hold_the_stores_values(results: Path, written: Path) -> None:
     assert len(rows) == 4 * 3 * 4  # policies of cells, tasks, metrics
     said = {
         (cell, policy, *r["evaluation_result_id"].split("/")): r
-        for (cell, policy), (record, _) in found.items()
+        for (cell, policy), (record, _) in read.items()
         for r in record["evaluation_results"]
     }
     assert len(said) == len(rows)
@@ -97,14 +97,14 @@ def test_records_hold_the_stores_values(results: Path, written: Path) -> None:
         error = {"standard_error": {"value": row["error"], "method": "analytic"}, "num_samples": row["questions"]}
         assert (details["score"], details["uncertainty"]) == (row["accuracy"], error)
         lines = [
-            e["evaluation"]["score"] for e in found[key[:2]][1] if e["evaluation_result_id"] == f"{key[2]}/{key[3]}"
+            e["evaluation"]["score"] for e in read[key[:2]][1] if e["evaluation_result_id"] == f"{key[2]}/{key[3]}"
         ]
         assert sum(lines) / len(lines) == pytest.approx(row["accuracy"])
         assert len(lines) == row["questions"]
 
 
 def test_an_answer_without_a_verdict_is_never_wrong(written: Path) -> None:
-    record, lines = next(found for (_, policy), found in records(written).items() if policy == "llama")
+    record, lines = next(pair for (_, policy), pair in records(written).items() if policy == "llama")
     of = {(e["evaluation_result_id"], e["sample_id"]): e for e in lines}
     assert len(of) == len(lines)
     assert ("micro/greedy", "micro-0") not in of

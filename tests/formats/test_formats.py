@@ -73,8 +73,8 @@ def test_lm_eval_reads_its_own_shape(results: Path, snapshot: Snapshot, tmp_path
     assert write_lm_eval(snapshot, results, SUITE, tmp_path) == 2 * 2 * 3 * 2
     folder = tmp_path / f"{SUITE}__llama-qwen__prp__1__llama"
     names = [str(p) for p in folder.iterdir()]
-    found = json.loads(Path(get_latest_filename(get_results_filenames(names))).read_text())
-    assert "greedy" in make_table(found)
+    document = json.loads(Path(get_latest_filename(get_results_filenames(names))).read_text())
+    assert "greedy" in make_table(document)
     samples = get_sample_results_filenames(names)
     assert {get_file_task_name(Path(name).name) for name in samples} == {"micro", "gsm8k"}
     lines = [json.loads(line) for line in Path(next(n for n in samples if "micro" in n)).read_text().splitlines()]
@@ -82,8 +82,8 @@ def test_lm_eval_reads_its_own_shape(results: Path, snapshot: Snapshot, tmp_path
     assert [line["doc_id"] for line in lines] == list(range(20))
     for metric, filter_ in (("greedy", "greedy"), ("sampled", "sampled")):
         own = [line["exact_match"] for line in lines if line["filter"] == filter_]
-        assert found["results"]["micro"][f"{metric},none"] == pytest.approx(sum(own) / len(own))
-    assert found["results"]["micro"]["greedy_stderr,none"] > 0
+        assert document["results"]["micro"][f"{metric},none"] == pytest.approx(sum(own) / len(own))
+    assert document["results"]["micro"]["greedy_stderr,none"] > 0
     sampled = next(line for line in lines if line["filter"] == "sampled")
     assert len(sampled["resps"][0]) == len(sampled["filtered_resps"]) == 2
     before = contents(tmp_path)
@@ -106,10 +106,10 @@ def test_parquet_columns_have_their_type_without_a_value_too(tmp_path: Path, cou
     folder = write(tmp_path / "results", "s", ("micro",), regimes=REGIMES[:count])
     with Snapshot(folder) as snapshot:
         write_parquet(snapshot, folder, "s", tmp_path)
-    found = {name: pq.read_schema(tmp_path / f"{name}.parquet") for name in ("show", "seeds")}
-    assert (found["show"].names[0], found["seeds"].names[-1]) == ("group", "unlike")
-    assert pa.null() not in [*found["show"].types, *found["seeds"].types]
-    assert found["show"].field("gain_interval").type == pa.list_(pa.float64())
+    schemas = {name: pq.read_schema(tmp_path / f"{name}.parquet") for name in ("show", "seeds")}
+    assert (schemas["show"].names[0], schemas["seeds"].names[-1]) == ("group", "unlike")
+    assert pa.null() not in [*schemas["show"].types, *schemas["seeds"].types]
+    assert schemas["show"].field("gain_interval").type == pa.list_(pa.float64())
 
 
 def test_parquet_has_the_rows_of_show(snapshot: Snapshot, tmp_path: Path) -> None:

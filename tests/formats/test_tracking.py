@@ -62,8 +62,8 @@ def test_a_tracker_is_told_once_what_is_new(results: Path, tmp_path: Path) -> No
 
     rows = list(before.rows())
     assert sum(len(values) for _, _, values in rows) == len(before.points)
-    found = [(step, values["b/steps/loss"]) for step, _, values in rows if "b/steps/loss" in values]
-    assert found == losses(cell, "b")
+    tracked = [(step, values["b/steps/loss"]) for step, _, values in rows if "b/steps/loss" in values]
+    assert tracked == losses(cell, "b")
     assert {at for _, at, _ in rows} == {1767225600.0}  # the cell's start
 
     write_manifest(cell, msgspec.structs.replace(read_manifest(cell), state="running"))  # its evaluation is to come
@@ -94,8 +94,8 @@ def test_an_accuracy_is_the_mean_over_questions(results: Path, tmp_path: Path) -
     write_columns(file.parent, "samples", data.set_column(place, data.schema.field(place), pa.array(said)))
     follow(results, "s", kept)
     points = next(news for news in kept.told if news.manifest.key == cell.name).points
-    found = [point.value for point in points if (point.policy, point.tag) == ("a", "evaluation/micro/sampled")]
-    assert found == [0.25]  # one of four questions, though one of seven answers
+    accuracies = [point.value for point in points if (point.policy, point.tag) == ("a", "evaluation/micro/sampled")]
+    assert accuracies == [0.25]  # one of four questions, though one of seven answers
 
 
 def track(results: Path, to: str) -> subprocess.CompletedProcess[str]:
@@ -186,8 +186,8 @@ def test_trackio_holds_the_journals_once(results: Path) -> None:
     def held(policy: str = "a") -> list[tuple[int, float]]:
         with sqlite3.connect(runs / "s.db") as database:
             rows = database.execute("SELECT step, metrics FROM metrics WHERE run_id = ? ORDER BY id", [cell.name])
-            found = [(step, json.loads(metrics)) for step, metrics in rows]
-        return [(step, m[f"{policy}/steps/loss"]) for step, m in found if f"{policy}/steps/loss" in m]
+            tracked = [(step, json.loads(metrics)) for step, metrics in rows]
+        return [(step, m[f"{policy}/steps/loss"]) for step, m in tracked if f"{policy}/steps/loss" in m]
 
     done = track(results, "trackio")
     assert done.returncode == 0, done.stderr

@@ -60,8 +60,8 @@ def test_one_cell_of_another_kind_and_the_others_are_read(tmp_path: Path, kind: 
         ("manifest", "dangling link"),
     }  # as if there were none
     with ingested(theirs) as snapshot:
-        found = snapshot.sql("SELECT count(DISTINCT cell) FROM samples").rows[0][0]
-    assert found == len(cells) - (place != "manifest")
+        count = snapshot.sql("SELECT count(DISTINCT cell) FROM samples").rows[0][0]
+    assert count == len(cells) - (place != "manifest")
     assert time.process_time() - started < 10
 
 

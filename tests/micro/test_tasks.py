@@ -185,8 +185,8 @@ GOLDEN = [
 @pytest.mark.parametrize("share", [25, 50, 75])
 def test_the_dial_lies_between_its_ends(share):
     ends = [asdict(PRESETS[name]) for name in ("trap", "matched")]
-    found = asdict(PRESETS[f"between-{share}"])
-    assert found.pop("hard") == ("word", "muladd")
-    for name, number in found.items():
+    hard = asdict(PRESETS[f"between-{share}"])
+    assert hard.pop("hard") == ("word", "muladd")
+    for name, number in hard.items():
         low, high = (end[name] for end in ends)
         assert number == pytest.approx(low + share / 100 * (high - low), abs=1e-6), name

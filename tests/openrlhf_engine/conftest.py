@@ -41,7 +41,7 @@ def folders(tmp_path_factory):
     from harness.engines.conformance import tiny_policy
 
     place = tmp_path_factory.mktemp("policies")
-    found = {family: tiny_policy(place / family, family) for family in ("llama", "qwen", "neox")}
+    by_family = {family: tiny_policy(place / family, family) for family in ("llama", "qwen", "neox")}
     (place / "llama/own.py").write_text("raise SystemExit('a model folder ran its code')\n")
     for name, classes in (
         ("config.json", ("AutoConfig", "AutoModelForCausalLM")),
@@ -50,7 +50,7 @@ def folders(tmp_path_factory):
         file = place / "llama" / name
         named = {one: "own.Own" if one != "AutoTokenizer" else [None, "own.Own"] for one in classes}
         file.write_text(json.dumps({**json.loads(file.read_text()), "auto_map": named}))
-    return found
+    return by_family
 
 
 @pytest.fixture(scope="session")

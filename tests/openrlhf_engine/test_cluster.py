@@ -171,15 +171,15 @@ connect(address=cluster.address)
 nodes = lambda group: placement_group_table(group)["bundles_to_node_id"]
 packed = placement_group([{"GPU": 1, "CPU": 1}] * 4, strategy="PACK")
 assert packed.wait(60)
-found = nodes(packed)
-print("packing alone:", "divided" if found[2] != found[3] or found[0] != found[1] else "whole")
+places = nodes(packed)
+print("packing alone:", "divided" if places[2] != places[3] or places[0] != places[1] else "whole")
 remove_placement_group(packed)
 with closing(Reservation({"a": Settings(tensor_parallel=2), "b": Settings(tensor_parallel=2)})) as first:
-    found = nodes(first.group)
-    print("reserved:", "divided" if found[2] != found[3] or found[0] != found[1] else "whole")
+    places = nodes(first.group)
+    print("reserved:", "divided" if places[2] != places[3] or places[0] != places[1] else "whole")
     with closing(Reservation({"c": Settings(tensor_parallel=2)})) as second:
-        found = nodes(second.group)
-        print("beside it:", "divided" if found[0] != found[1] else "whole")
+        places = nodes(second.group)
+        print("beside it:", "divided" if places[0] != places[1] else "whole")
 try:
     Reservation({"a": Settings(tensor_parallel=4)})
 except InfeasibleError as error:

@@ -165,34 +165,34 @@ def test_a_reference_keeps_the_base(make, prompts):
         base.update([], [], Optimisation())
 
 
-def step(engine, prompts, found, at):
+def step(engine, prompts, done, at):
     began = time.monotonic()
     samples = engine.sample(prompts[:6], np.arange(48, dtype=np.uint64).reshape(6, 8), Sampling(1.0, 24))
     report = engine.update(prompts[:6], [own_term(prompts[:6], samples)], Optimisation(max_tokens=24, updates=2))
-    found[at] = (repr(report), [s.text for group in samples for s in group], began, time.monotonic())
+    done[at] = (repr(report), [s.text for group in samples for s in group], began, time.monotonic())
 
 
 def test_policies_take_turns_on_one_device(make, prompts, folders, tmp_path):
-    found, settings = {}, Settings(**SETTINGS, share_devices=True, sleep=True)
+    done, settings = {}, Settings(**SETTINGS, share_devices=True, sleep=True)
     alone = make("alone")
     for at in range(2):
-        step(alone, prompts, found, at)
+        step(alone, prompts, done, at)
     with closing(Reservation({"a": settings, "b": settings})) as reservation:
         assert reservation.group.bundle_count == 1
         engines = [OpenRLHFEngine(n, folders["qwen"], settings=settings, reservation=reservation) for n in "ab"]
         try:
-            threads = [threading.Thread(target=step, args=(e, prompts, found, 2 + at)) for at, e in enumerate(engines)]
+            threads = [threading.Thread(target=step, args=(e, prompts, done, 2 + at)) for at, e in enumerate(engines)]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join(timeout=600)
-            assert found[0][:2] == found[2][:2] == found[3][:2]
+            assert done[0][:2] == done[2][:2] == done[3][:2]
             assert sorted(e._lease._held == (0, 0) for e in engines) == [False, True]
             for engine in engines:  # through a checkpoint, and on
                 engine.save(tmp_path / engine.name)
                 engine.restore(tmp_path / engine.name)
-                step(engine, prompts, found, 4)
-                assert found[4][:2] == found[1][:2]
+                step(engine, prompts, done, 4)
+                assert done[4][:2] == done[1][:2]
         finally:
             for engine in engines:
                 engine.close()
@@ -262,7 +262,7 @@ def test_a_sampler_that_always_differed_passes_the_check(make, prompts, monkeypa
     scores = OpenRLHFEngine._scores
 
     def differing(engine, rows, method, *arguments):
-        return [found + np.float32(0.1) for found in scores(engine, rows, method, *arguments)]
+        return [scored + np.float32(0.1) for scored in scores(engine, rows, method, *arguments)]
 
     monkeypatch.setattr(Reused, "_scores", differing)
     with pytest.raises(

@@ -40,11 +40,11 @@ def step(engine, prompts):
 def process_of(engine, part):
     """The process of trainer rank 1, of the rollout actor, or of vLLM's own engine under it."""
     member = engine._trainers[1] if part == "trainer" else engine._rollouts[0]
-    found = ray.get(member.handle.processes.remote(), timeout=120)
+    processes = ray.get(member.handle.processes.remote(), timeout=120)
     if part != "core":
-        return psutil.Process(found[0].pid)
-    core = [p for p in (psutil.Process(f.pid) for f in found) if "EngineCore" in p.name() + " ".join(p.cmdline())]
-    assert core, [psutil.Process(f.pid).cmdline() for f in found]
+        return psutil.Process(processes[0].pid)
+    core = [p for p in (psutil.Process(f.pid) for f in processes) if "EngineCore" in p.name() + " ".join(p.cmdline())]
+    assert core, [psutil.Process(f.pid).cmdline() for f in processes]
     return core[0]
 
 

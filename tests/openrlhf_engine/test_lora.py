@@ -36,10 +36,10 @@ def test_what_rollout_engines_get_is_merged(folders, prompts):
     assert change.abs().max() > 0
     with synced_weights(engine) as sent:
         assert set(sent) == set(load_file(folder / "model.safetensors")) - {"lm_head.weight"}
-        found = sent[f"{place}.weight"].float() - frozen.float()
-    error = (found - change).mean().abs()
+        moved = sent[f"{place}.weight"].float() - frozen.float()
+    error = (moved - change).mean().abs()
     assert error < 0.2 * change.abs().mean()
-    slope = float((found * change).sum() / change.square().sum())
+    slope = float((moved * change).sum() / change.square().sum())
     assert slope == pytest.approx(1.0, abs=0.15)
     assert torch.equal(layer.base_layer.weight, frozen)
 

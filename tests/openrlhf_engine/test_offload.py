@@ -60,7 +60,7 @@ def test_one_storage_after_another():
 
 def test_every_tensor_of_the_process_is_found():
     held = {"somewhere": [torch.nn.Parameter(torch.ones(3))]}
-    assert any(found is held["somewhere"][0] for found in all_tensors("cpu"))
+    assert any(one is held["somewhere"][0] for one in all_tensors("cpu"))
 
 
 def test_discarded_pages_read_as_zeros():

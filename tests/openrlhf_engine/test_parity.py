@@ -239,7 +239,7 @@ def test_sleeping_and_scoring_the_base_change_nothing(stage, dtype, trainers, wo
     split = PerRank(scoring_split(rows, ranks, 256).batches)
 
     def scores(method, *arguments):
-        return np.concatenate([flat for found in trainers.call(method, split, *arguments) for flat in found])
+        return np.concatenate([flat for of_rank in trainers.call(method, split, *arguments) for flat in of_rank])
 
     saved = []
     for sleepy in (False, True):
@@ -278,12 +278,12 @@ def learn(trainers, terms, prompts, folder, optimisation, budget=256):
     rows = [[AnswerRow(ids[a.prompt_id], a.tokens, a.mask) for _, a in b.live()] for b in batches]
     splits = [learning_splits(b, own, trainers.ranks, budget) for b, own in zip(batches, rows, strict=True)]
     plans = PerRank([[tuple(s.batches[rank] for s in own) for own in splits] for rank in range(trainers.ranks)])
-    found = report(terms, batches, rows, splits, trainers.call("learn", plans, optimisation))
+    learnt = report(terms, batches, rows, splits, trainers.call("learn", plans, optimisation))
     return (
-        found.loss,
-        found.gradient_norm,
-        (found.own_gradient_norm, found.peer_gradient_norm, found.own_peer_cosine),
-        [(t.moved, t.clipped_tokens, t.ratios) for t in found.terms],
+        learnt.loss,
+        learnt.gradient_norm,
+        (learnt.own_gradient_norm, learnt.peer_gradient_norm, learnt.own_peer_cosine),
+        [(t.moved, t.clipped_tokens, t.ratios) for t in learnt.terms],
     )
 
 
@@ -365,8 +365,8 @@ def sealed(trainers, folder, version):
 def contents(folder):
     """All tensors of a checkpoint; of tied ones that which both engines write."""
     files = ("model.safetensors", ADAPTERS, checkpoint.OPTIMISER)
-    found = {file: load_torch(folder / file) for file in files if (folder / file).exists()}
-    return {(file, name): t for file, ts in found.items() for name, t in ts.items() if name != "lm_head.weight"}
+    tensors = {file: load_torch(folder / file) for file in files if (folder / file).exists()}
+    return {(file, name): t for file, ts in tensors.items() for name, t in ts.items() if name != "lm_head.weight"}
 
 
 def same(these, those):
@@ -415,11 +415,11 @@ def test_only_the_first_rank_keeps_what_is_saved(world, folders, tmp_path, monke
     """Item 6: any other rank takes part, and has one tensor at a time."""
     trainers = InProcess()
     grow(trainers, Strategy(Settings(), 1.0), world, folders["qwen"])
-    found, taken = state.safe_get_full_optimizer_state, []
+    original, taken = state.safe_get_full_optimizer_state, []
 
     def gather(*arguments):
         taken.append(in_memory())
-        return found(*arguments)
+        return original(*arguments)
 
     monkeypatch.setattr(state, "safe_get_full_optimizer_state", gather)
     monkeypatch.setattr("torch.distributed.get_rank", lambda group=None: 1)
@@ -455,8 +455,8 @@ def test_checksums_are_of_whole_weights(stage, trainers, folders):
     trainers.call("init_model_from_pretrained", strategy, str(folders["qwen"]), 1 << 30)
     stored = load_torch(folders["qwen"] / "model.safetensors")
     expected = {name: checksum(weight) for name, weight in stored.items() if name != "lm_head.weight"}
-    for found in trainers.call("checksums"):
-        assert found == expected
+    for sums in trainers.call("checksums"):
+        assert sums == expected
 
 
 def test_a_checksum_shows_what_differs():
@@ -473,7 +473,7 @@ def test_a_checksum_shows_what_differs():
 @pytest.mark.parametrize(("stage", "dtype"), [(0, "fp32"), (2, "fp32"), (2, "bf16")])
 def test_a_large_vocabulary_in_parts_gives_the_same(stage, dtype, world, folders, monkeypatch):
     """Under ZeRO 3 logits stay whole, see `trainer`."""
-    found = []
+    runs = []
     for at_once in (1 << 23, 100):
         monkeypatch.setattr(head, "LOGITS", at_once)
         trainers = InProcess()
@@ -482,8 +482,8 @@ def test_a_large_vocabulary_in_parts_gives_the_same(stage, dtype, world, folders
         rows = scoring_split([AnswerRow([5, 6], np.array([7, 8, 9], np.int32))], 1, 64).batches[0]
         assert trainers.worker.trainer.head.fits(5) == (at_once > 100)
         loss, norm, *_ = grow(trainers, strategy, world, folders["qwen"])
-        found.append([loss, norm, *(trainers.call("logprobs", rows, raw)[0][0] for raw in (False, True))])
-    for whole, parts in zip(*found, strict=True):
+        runs.append([loss, norm, *(trainers.call("logprobs", rows, raw)[0][0] for raw in (False, True))])
+    for whole, parts in zip(*runs, strict=True):
         np.testing.assert_allclose(
             parts, whole, rtol=1e-5 if dtype == "fp32" else 0.05, atol=1e-6 if dtype == "fp32" else 0.05
         )

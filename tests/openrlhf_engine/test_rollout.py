@@ -56,7 +56,7 @@ def test_more_forbidden_ids_than_the_newer_runner_holds_go_to_the_older_one(more
 def test_answers_that_the_engines_own_limit_ended_are_no_answers(monkeypatch):
     """24.1: they were returned as if `max_new_tokens` had ended them, and counted as wrong."""
     tokens = np.zeros(5, np.int32)
-    found = [Sample(tokens, np.zeros(5, np.float32), "", finished) for finished in (True, False, False)]
+    samples = [Sample(tokens, np.zeros(5, np.float32), "", finished) for finished in (True, False, False)]
     policy = object.__new__(engine.OpenRLHFEngine)
     vocabulary = SimpleNamespace(
         encode=lambda prompt: [1], text=lambda ids, finished: "", stop=(0,), forbidden=frozenset()
@@ -65,7 +65,7 @@ def test_answers_that_the_engines_own_limit_ended_are_no_answers(monkeypatch):
         name="a", _settings=Settings(max_length=8), _vocabulary=vocabulary, _rollouts=[MagicMock()],
         _lease=SimpleNamespace(turn=lambda *held: nullcontext()),
     )  # fmt: skip
-    monkeypatch.setattr(engine.OpenRLHFEngine, "_gather", lambda *given, **more: [found])
+    monkeypatch.setattr(engine.OpenRLHFEngine, "_gather", lambda *given, **more: [samples])
     monkeypatch.setattr(engine.OpenRLHFEngine, "_rollout_cores", lambda self: [])
     ask = lambda longest: policy.sample([Prompt("p", "p", "")], np.zeros((1, 3), np.uint64), Sampling(1.0, longest))  # noqa: E731
     assert len(ask(5)[0]) == 3

@@ -82,8 +82,8 @@ def ended(process, limit):
 
 
 def newest(folder):
-    found = [re.fullmatch(r"step-(\d+)", p.name) for p in (folder / "resume").glob("step-*")]
-    return max((int(match[1]) for match in found if match), default=-1)
+    matches = [re.fullmatch(r"step-(\d+)", p.name) for p in (folder / "resume").glob("step-*")]
+    return max((int(match[1]) for match in matches if match), default=-1)
 
 
 def lose_a_part(process, part, sent, folder):

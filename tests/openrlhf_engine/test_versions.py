@@ -12,7 +12,7 @@ import pytest
 PINS = Path(__file__).parents[2] / "constraints-openrlhf.txt"
 
 
-def found(name):
+def named(name):
     """The object behind `module:attribute.attribute`; the plain class behind a Ray actor class."""
     module, _, path = name.partition(":")
     try:
@@ -131,7 +131,7 @@ SIGNATURES = {
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_what_is_used_has_not_moved(name):
-    thing, expected = found(name), SIGNATURES[name]
+    thing, expected = named(name), SIGNATURES[name]
     if expected is not None:
         given = [p for p in inspect.signature(thing).parameters if p != "_ray_trace_ctx"]
         assert given == expected, f"{name} takes other arguments than it did"
@@ -154,7 +154,7 @@ INSIDE = {
 
 @pytest.mark.parametrize("name", INSIDE)
 def test_what_is_changed_is_still_read(name):
-    assert INSIDE[name] in inspect.getsource(found(name)), f"{name} no longer has {INSIDE[name]!r}"
+    assert INSIDE[name] in inspect.getsource(named(name)), f"{name} no longer has {INSIDE[name]!r}"
 
 
 def test_every_seam_is_there_and_says_why():
@@ -162,7 +162,7 @@ def test_every_seam_is_there_and_says_why():
 
     for name, reason in SEAMS.items():
         assert len(reason) > 5, name
-        found(name)
+        named(name)
 
 
 def test_importing_changes_nothing():
@@ -201,7 +201,7 @@ def test_openrlhf_reads_no_argument_that_the_engine_does_not_set():
         "openrlhf.trainer.ray.launcher:ReferenceModelActor.init_model_from_pretrained",
         "openrlhf.utils.deepspeed:DeepspeedStrategy",
     ):
-        for section, key in re.findall(r"\bargs\.(\w+)\.(\w+)", inspect.getsource(found(name))):
+        for section, key in re.findall(r"\bargs\.(\w+)\.(\w+)", inspect.getsource(named(name))):
             if not hasattr(getattr(ours, section, None), key) and key not in unused:
                 missing.add(f"args.{section}.{key} ({name})")
     assert not missing, "OpenRLHF now reads " + ", ".join(sorted(missing))

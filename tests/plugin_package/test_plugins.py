@@ -73,8 +73,8 @@ def refused(site: Path, words: str, *arguments: object) -> None:
 
 
 def test_installed_plugins_are_listed_and_broken_ones_with_their_error(site):
-    found = {r["name"]: r for r in document(site, "regimes")["regimes"]}
-    witness, scaffolded = found["witness"], found["shortest-success"]
+    regimes = {r["name"]: r for r in document(site, "regimes")["regimes"]}
+    witness, scaffolded = regimes["witness"], regimes["shortest-success"]
     assert (witness["origin"], witness["error"]) == ("harness-witnesses 1.2.3 (witness:Witness)", "")
     assert (scaffolded["shares"], scaffolded["options"]) == (["Success"], {"weight": 0.1, "below": 0.0})
     for name, words in {
@@ -87,7 +87,7 @@ def test_installed_plugins_are_listed_and_broken_ones_with_their_error(site):
         "boundless": "Endless.values: needs Meta(max_length=...)",
         "impostor": "the tag 'success' is taken",
     }.items():
-        assert words in found[name]["error"], name
+        assert words in regimes[name]["error"], name
 
 
 def test_found_without_import_and_imported_on_use(site, tmp_path):
@@ -159,16 +159,16 @@ def test_a_suite_runs_on_an_engine_that_the_harness_does_not_know(site, tmp_path
 
 @pytest.mark.slow
 def test_tasks_are_listed_and_broken_ones_with_their_error(site):
-    found = {t["name"]: t for t in document(site, "tasks")["tasks"]}
-    assert found["near-sums"]["origin"] == "harness-task-near-sums 0.1.0 (near_sums:NearSums)"
-    assert (found["near-sums"]["perfect"], found["near-sums"]["empty"]) == (1.0, 0.0)
+    tasks = {t["name"]: t for t in document(site, "tasks")["tasks"]}
+    assert tasks["near-sums"]["origin"] == "harness-task-near-sums 0.1.0 (near_sums:NearSums)"
+    assert (tasks["near-sums"]["perfect"], tasks["near-sums"]["empty"]) == (1.0, 0.0)
     for name, words in {
         "broken-task": "No module named 'a_module_that_nobody_has'",
         "no-task": "not a subclass of harness.tasks.source.TaskSource",
         "unmade-task": "cannot be made: OSError: no such place",
         "wordless-task": "unknown scorer 'nobodys'",
     }.items():
-        assert words in found[name]["error"], name
+        assert words in tasks[name]["error"], name
     assert ok(site, "tasks").count("BROKEN") == 4
     scorers = {s["name"]: s["error"] for s in document(site, "tasks", "--scorers")["scorers"]}
     assert (scorers["near-sums"], "does not load" in scorers["broken-scorer"]) == ("", True)

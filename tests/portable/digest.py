@@ -66,7 +66,7 @@ def stage0(family: str, folder: Path) -> tuple[str, str]:
     samples = case.sample(engine)
     engine.update(case.prompts, [case.term(samples, [1.0, -0.5])], case.optimisation())
     drawn = [(s.text, s.logprobs.tobytes()) for row in samples for s in row]
-    begun, updated = ([_bytes(w) for w in found.state_dict().values()] for found in (model, engine.model))
+    begun, updated = ([_bytes(w) for w in module.state_dict().values()] for module in (model, engine.model))
     return digest(*begun), digest(drawn, *updated)
 
 
@@ -147,8 +147,8 @@ def main() -> None:
         if verb == "changed":
             change(folders["qwen"] / "model.safetensors")
             regimes = REGIMES[:1]
-        for name, found in cells(folders, place, regimes, steps=1 if verb == "begin" else 2):
-            print(json.dumps({name: found}), flush=True)
+        for name, digests in cells(folders, place, regimes, steps=1 if verb == "begin" else 2):
+            print(json.dumps({name: digests}), flush=True)
 
 
 if __name__ == "__main__":

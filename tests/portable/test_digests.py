@@ -38,7 +38,7 @@ def said(*command: object, before: Sequence[str] = ()) -> dict[str, str]:
     """What `tests.portable.digest` prints in a process of its own. before: what runs its Python."""
     python = [*before, sys.executable, "-m", "tests.portable.digest", *map(str, command)]
     out = subprocess.run(python, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=7000).stdout
-    return {name: found for line in out.splitlines() for name, found in json.loads(line).items()}
+    return {name: digests for line in out.splitlines() for name, digests in json.loads(line).items()}
 
 
 def test_this_machine_computes_the_reference_digests() -> None:
@@ -47,17 +47,17 @@ def test_this_machine_computes_the_reference_digests() -> None:
 
 @pytest.mark.slow
 def test_one_changed_bit_in_a_weight_gives_another_digest() -> None:
-    (found,) = said("changed").items()
-    assert found not in WANTED.items()
+    (changed,) = said("changed").items()
+    assert changed not in WANTED.items()
 
 
 def emulator() -> str:
     if "EMULATE" not in os.environ:
         pytest.skip("takes most of an hour: make test-portable")
-    found = shutil.which("qemu-x86_64")
-    if found is None:
+    program = shutil.which("qemu-x86_64")
+    if program is None:
         pytest.skip("needs qemu-x86_64 (apt-get install qemu-user)")
-    return found
+    return program
 
 
 @pytest.mark.slow

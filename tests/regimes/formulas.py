@@ -89,13 +89,13 @@ def xgrpo(world: World, baseline: str, beta: float, scale: bool) -> list[Row]:
 
 def rescues(world: World) -> dict[str, list[Key]]:
     """Prompts on which all own answers fail, with every verified success of a peer."""
-    found = {}
+    rescued = {}
     for x in world.prompts:
         own = world.group("p0", x)
         right = [k for p in world.policies[1:] for k in world.group(p, x) if world.reward(k) == 1]
         if own and not any(rewards(world, own)) and right:
-            found[x] = right
-    return found
+            rescued[x] = right
+    return rescued
 
 
 def capability(history: Sequence[World], policy: str, window: int) -> float:
@@ -145,12 +145,12 @@ def own_length_log_ratio(world: World, key: Key) -> float:
 
 def graft(world: World, threshold: float = 0.8) -> list[Row]:
     def candidates(sender: str, receiver: str) -> dict[str, int]:
-        found = {}
+        sums = {}
         for x in world.prompts:
             theirs, mine = rewards(world, world.group(sender, x)), rewards(world, world.group(receiver, x))
             if mine and sum(mine) == 0 and 1 <= sum(theirs) < len(theirs):
-                found[x] = int(sum(theirs))
-        return found
+                sums[x] = int(sum(theirs))
+        return sums
 
     best: dict[str, tuple[int, str]] = {}
     for j in world.policies[1:]:

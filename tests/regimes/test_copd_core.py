@@ -32,7 +32,7 @@ def gradients(world, terms):
 def test_copd_is_beta_times_the_difference_of_log_probabilities_token_by_token(policies, invalid):
     world = make_world(policies, policies=policies, invalid=invalid)
     terms = build("copd", {"ratio": 0.0, "beta": 0.7}).learn(world.own, world.inbox, world.context())
-    found = gradients(world, terms)
+    measured = gradients(world, terms)
     given = {}
     for scores in (s for every in world.inbox.scores.values() for s in every):
         given.setdefault(("p0", scores.prompt_id, scores.index), []).append(scores.aligned)
@@ -42,7 +42,7 @@ def test_copd_is_beta_times_the_difference_of_log_probabilities_token_by_token(p
         own = world.answers[key].logprobs
         for t in range(own.size):
             expected = -0.7 * (mean([float(p[t]) for p in peers]) - float(own[t])) / tokens
-            assert found[key][t] == pytest.approx(expected, abs=1e-6), (key, t)
+            assert measured[key][t] == pytest.approx(expected, abs=1e-6), (key, t)
 
 
 def test_copd_of_a_peer_like_the_learner_has_no_gradient():
@@ -93,7 +93,7 @@ def test_core_pools_both_rounds_and_the_peers_first(policies, invalid, train_on)
     second = again(world, {"x1", "x4", "x6"})
     regime = build("core", {"train_on": train_on, "bonus": 0.15})
     own, hinted = regime.learn([*world.own, *second], world.inbox, world.context())
-    found = {id(a.tokens): a for term in (own, hinted) for a in term.answers}
+    answers = {id(a.tokens): a for term in (own, hinted) for a in term.answers}
     checked = 0
     for group in world.own:
         later = next((g for g in second if g.prompt.of == group.prompt.id), None)
@@ -103,7 +103,7 @@ def test_core_pools_both_rounds_and_the_peers_first(policies, invalid, train_on)
         peers = [world.reward(k) for p in world.policies[1:] for k in world.group(p, group.prompt.id)]
         pool = [*(r for _, r in rewards), *peers]
         for answer, reward in rewards:
-            term = found.pop(id(answer.tokens))
+            term = answers.pop(id(answer.tokens))
             assert term.advantage == pytest.approx((reward - mean(pool)) / (std(pool) + 1e-6), abs=1e-6)
             assert term.prompt_id == (
                 later.prompt.id if later and answer in later.answers and train_on == "hinted" else group.prompt.id
@@ -111,7 +111,7 @@ def test_core_pools_both_rounds_and_the_peers_first(policies, invalid, train_on)
             assert term.denominator is (None if term in hinted.answers and train_on == "plain" else OLD)
             checked += 1
     assert checked
-    assert not found
+    assert not answers
 
 
 def test_core_without_a_second_round_is_grpo_with_joint_statistics():

@@ -32,15 +32,15 @@ def numbers(terms):
     ids=str,
 )
 def test_capabilities_are_averaged_over_the_last_steps_the_current_one_included(options, formula):
-    regime, found = build("hacpo", options), []
+    regime, learnt = build("hacpo", options), []
     for step, world in enumerate(HISTORY):
-        found.append(numbers(regime.learn(world.own, world.inbox, world.context(step))))
+        learnt.append(numbers(regime.learn(world.own, world.inbox, world.context(step))))
         rows = formulas.hacpo(HISTORY[: step + 1], **formula)
         expected = [(r.advantage, r.weight) for r in sorted(rows, key=lambda r: r.late)]
-        assert found[-1] == [pytest.approx(e, rel=1e-9) for e in expected]
+        assert learnt[-1] == [pytest.approx(e, rel=1e-9) for e in expected]
     if options:
         plain = [sorted(formulas.hacpo(HISTORY[: n + 1]), key=lambda r: r.late) for n in range(len(HISTORY))]
-        assert found != [[pytest.approx((r.advantage, r.weight), rel=1e-9) for r in rows] for rows in plain]
+        assert learnt != [[pytest.approx((r.advantage, r.weight), rel=1e-9) for r in rows] for rows in plain]
 
 
 def test_omega_is_learner_over_source_in_mu_and_source_over_learner_in_the_weight():

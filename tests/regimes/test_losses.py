@@ -32,12 +32,12 @@ STEPS = [
 def current(world: World, seed: int) -> formulas.LogProbs:
     """Log-probabilities under weights that moved: near the old ones, far enough that some ratios are clipped."""
     rng = np.random.default_rng([9, seed])
-    found = {}
+    leaves = {}
     for key, a in world.answers.items():
         old = a.logprobs if key[0] == "p0" else a.receiver_old
         shift = rng.normal(0, 0.25, old.size) if key[0] != "p0" or rng.random() < 0.7 else rng.normal(0, 1e-3, old.size)
-        found[key] = torch.tensor(np.minimum(old.astype(np.float64) + shift, -1e-4), requires_grad=True)
-    return found
+        leaves[key] = torch.tensor(np.minimum(old.astype(np.float64) + shift, -1e-4), requires_grad=True)
+    return leaves
 
 
 def at_start(world, key):

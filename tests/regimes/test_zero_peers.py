@@ -31,7 +31,7 @@ def bits(world, terms, updates, old_logprobs):
     """Loss and gradient of every mini-batch in float32, as bytes."""
     rng = np.random.default_rng(5)
     drift = {k: rng.normal(0, 0.2, a.tokens.size) for k, a in world.answers.items()}
-    found = []
+    batches = []
 
     def score(prompts, answers):
         return [world.answers[k].logprobs + np.float32(0.01) for k in map(world.key_of, answers)]
@@ -43,8 +43,8 @@ def bits(world, terms, updates, old_logprobs):
             logp = torch.tensor(np.concatenate(now), dtype=torch.float32, requires_grad=True)
             loss, _ = surrogate(logp, pack(batch, live))
             loss.backward()
-            found.append((batch.update, loss.detach().numpy().tobytes(), logp.grad.numpy().tobytes()))
-    return found
+            batches.append((batch.update, loss.detach().numpy().tobytes(), logp.grad.numpy().tobytes()))
+    return batches
 
 
 def test_every_shared_regime_is_here():
@@ -58,16 +58,16 @@ def test_every_shared_regime_is_here():
 def test_bit_for_bit(world, name, options):
     baseline = build("independent", {"objective": "gspo" if "hacpo" in (name, options.get("update")) else "grpo"})
     expected = baseline.learn(world.own, Inbox(), world.context())
-    found = build(name, options).learn(world.own, Inbox(), world.context())
-    assert found[0].objective == expected[0].objective
-    for mine, theirs in zip(found[0].answers, expected[0].answers, strict=True):
+    learnt = build(name, options).learn(world.own, Inbox(), world.context())
+    assert learnt[0].objective == expected[0].objective
+    for mine, theirs in zip(learnt[0].answers, expected[0].answers, strict=True):
         assert mine.tokens is theirs.tokens
         assert mine.denominator is theirs.denominator is OLD
         assert mine.sampled is theirs.sampled
         assert (mine.advantage, mine.weight, mine.mask, mine.scale) == (theirs.advantage, 1.0, None, 1.0)
-    assert not [a for t in found[1:] for a in t.answers]
+    assert not [a for t in learnt[1:] for a in t.answers]
     for updates, old in ((1, "sampler"), (3, "trainer")):
-        assert bits(world, found, updates, old) == bits(world, expected, updates, old)
+        assert bits(world, learnt, updates, old) == bits(world, expected, updates, old)
     if world is WORLDS["plain"]:  # the comparison can fail: with peers the same regime differs
         shared = scheduled(build(name, options).learn(world.own, world.inbox, world.context()), 1, 2)
         one, other = ([(id(a.tokens), a.advantage) for t in terms for a in t.answers] for terms in (shared, expected))

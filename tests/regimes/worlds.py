@@ -34,11 +34,11 @@ class World:
 
     @cached_property
     def _groups(self) -> dict[tuple[str, str], list[Key]]:
-        found: dict[tuple[str, str], list[Key]] = {}
+        groups: dict[tuple[str, str], list[Key]] = {}
         for key, answer in self.answers.items():
             if answer.verdict.valid:
-                found.setdefault(key[:2], []).append(key)
-        return found
+                groups.setdefault(key[:2], []).append(key)
+        return groups
 
     @property
     def prompts(self) -> list[str]:

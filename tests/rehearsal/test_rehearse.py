@@ -140,18 +140,18 @@ def examined(raw: dict[str, Any], place: Path) -> Rehearsal:
 def test_the_plan_is_of_the_suite_as_given_although_its_data_is_absent(raw, tmp_path):
     raw["training"]["task"] = "gsm8k"
     raw["evaluation"]["tasks"] = ["math500", "micro", "gsm8k"]
-    found = examined(raw, tmp_path)
-    places = [(finding.name, finding.place) for finding in found.findings]
+    report = examined(raw, tmp_path)
+    places = [(finding.name, finding.place) for finding in report.findings]
     assert places == [("dataset", at) for at in ("training.task", "evaluation.tasks[0]", "evaluation.tasks[2]")]
     planned = plan_for(prepare(str(tmp_path / "lab.yaml"), tmp_path / "results"), None)
-    assert found.needs["predicted"] == msgspec.to_builtins(planned)["predicted"]
+    assert report.needs["predicted"] == msgspec.to_builtins(planned)["predicted"]
 
 
 def test_a_sound_suite_has_no_findings_and_a_plan(raw, tmp_path):
-    found = examined(raw, tmp_path)
-    assert not found.findings
-    assert found.needs["cells"] == 6
-    assert [r for r in found.remarks if "no weights here" in r]
+    report = examined(raw, tmp_path)
+    assert not report.findings
+    assert report.needs["cells"] == 6
+    assert [r for r in report.remarks if "no weights here" in r]
 
 
 def test_folders_of_its_own_are_made_anew_and_the_user_s_stay(raw, tmp_path):
@@ -181,9 +181,9 @@ def test_a_file_that_the_command_line_names_may_lie_anywhere(raw, tmp_path, tmp_
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_seeded_fault_is_found_by_its_name_and_nothing_else_is(raw, tmp_path, name):
     FAULTS[name](raw, tmp_path)
-    found = examined(raw, tmp_path).findings
-    assert [f.name for f in found] == [name]
-    assert WORDS[name] in found[0].place + found[0].problem
+    findings = examined(raw, tmp_path).findings
+    assert [f.name for f in findings] == [name]
+    assert WORDS[name] in findings[0].place + findings[0].problem
 
 
 @pytest.mark.slow
@@ -195,15 +195,15 @@ def test_all_faults_at_once_are_found_and_the_cells_still_run(raw, tmp_path, env
     (tmp_path / "lab.yaml").write_text(yaml.safe_dump(raw))
     code, out, err = harness("rehearse", "lab.yaml", "--only", "pair/hacpo/*", "--json", env=environment, timeout=500)
     assert code == 1, err
-    found = json.loads(out)
-    assert {f["name"] for f in found["findings"]} == set(FAULTS) - {"key collision"}
-    assert [(c["cell"], c["state"]) for c in found["cells"]] == [("pair/hacpo/0", "done")]
-    assert {row["regime"] for row in found["table"]} == {"hacpo"}
-    assert found["models"] == {
+    report = json.loads(out)
+    assert {f["name"] for f in report["findings"]} == set(FAULTS) - {"key collision"}
+    assert [(c["cell"], c["state"]) for c in report["cells"]] == [("pair/hacpo/0", "done")]
+    assert {row["regime"] for row in report["table"]} == {"hacpo"}
+    assert report["models"] == {
         "llama": "llama, a stand-in for its tokenizer",
         "qwen": "qwen3, a stand-in for its tokenizer",
     }
-    assert any("openrlhf" in line for line in found["not_rehearsed"])
+    assert any("openrlhf" in line for line in report["not_rehearsed"])
     assert not (tmp_path / "results").exists()
 
 
@@ -233,12 +233,12 @@ def test_peers_who_refuse_everything_are_found(raw, tmp_path):
 @pytest.mark.timeout(600)
 def test_a_paper_suite_is_rehearsed_offline(tmp_path):
     code, out, err = harness("rehearse", "cross_family", "--only", "qwen4b-llama3b/hacpo/*", "--json")
-    found = json.loads(out)
+    report = json.loads(out)
     assert code == 1, err
-    assert {f["name"] for f in found["findings"]} - {"disk"} == {"dataset"}
-    assert [(c["cell"], c["state"]) for c in found["cells"]] == [("qwen4b-llama3b/hacpo/11", "done")]
-    assert found["cells"][0]["received"] > 0
-    assert found["needs"]["feasible"]
+    assert {f["name"] for f in report["findings"]} - {"disk"} == {"dataset"}
+    assert [(c["cell"], c["state"]) for c in report["cells"]] == [("qwen4b-llama3b/hacpo/11", "done")]
+    assert report["cells"][0]["received"] > 0
+    assert report["needs"]["feasible"]
 
 
 def test_what_cannot_be_rehearsed_is_refused(raw, tmp_path):

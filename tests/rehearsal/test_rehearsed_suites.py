@@ -18,9 +18,9 @@ SUITES = (
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_suite_is_rehearsed_offline(suite: str) -> None:
     code, out, err = harness("rehearse", suite, "--json")
-    found = json.loads(out)
-    names = {f["name"] for f in found["findings"]}
+    report = json.loads(out)
+    names = {f["name"] for f in report["findings"]}
     assert code == bool(names), err
-    assert names <= {"dataset", "disk"}, found["findings"]
-    assert found["cells"]
-    assert {cell["state"] for cell in found["cells"]} == {"done"}
+    assert names <= {"dataset", "disk"}, report["findings"]
+    assert report["cells"]
+    assert {cell["state"] for cell in report["cells"]} == {"done"}

@@ -32,9 +32,9 @@ def test_conformance(name: str, check) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_all_are_listed_and_an_unknown_one_is_not() -> None:
-    found = {info.name: info for info in listing()}
-    assert set(SHIPPED) <= set(found)
-    assert all(info.summary and info.origin and not info.error for info in found.values() if info.name in SHIPPED)
+    scorers = {info.name: info for info in listing()}
+    assert set(SHIPPED) <= set(scorers)
+    assert all(info.summary and info.origin and not info.error for info in scorers.values() if info.name in SHIPPED)
     with pytest.raises(PluginError, match="did you mean 'exact'"):
         called("exakt")
     assert called("math") == MATH

@@ -193,7 +193,10 @@ def _records(codec: TokenCodec) -> list[Record]:
 def _terms(learner: Learner, own: list[Group], received: Received) -> list[Term]:
     inbox = received.inbox
     peers = {
-        (a.prompt_id, a.index): a for box in (inbox.answers, inbox.successes) for found in box.values() for a in found
+        (a.prompt_id, a.index): a
+        for box in (inbox.answers, inbox.successes)
+        for of_author in box.values()
+        for a in of_author
     }
     mine = {(g.prompt.id, i): a for g in own for i, a in enumerate(g.answers)}
     terms = []

@@ -109,11 +109,11 @@ def test_faults_are_one_line(models: list[str], settings: dict[str, object], wor
 def test_the_command(folders: dict[str, Path]) -> None:
     models = [str(folders["llama"]), str(folders["qwen"])]
     settings = ["--task", "micro", "--levels", "add,mul", "--prompts", "3", "--answers", "4"]
-    found = json.loads(CliRunner().invoke(app, ["tasks", "--calibrate", *models, *settings, "--json"]).stdout)
-    assert [(s["level"], s["policy"], s["prompts"], s["answers"]) for s in found["standings"]] == [
+    report = json.loads(CliRunner().invoke(app, ["tasks", "--calibrate", *models, *settings, "--json"]).stdout)
+    assert [(s["level"], s["policy"], s["prompts"], s["answers"]) for s in report["standings"]] == [
         (level, policy, 3, 4) for policy in (folders["llama"].name, folders["qwen"].name) for level in ("add", "mul")
     ]
-    assert len(found["rescues"]) == 4
+    assert len(report["rescues"]) == 4
     assert "no chat template" in CliRunner().invoke(app, ["tasks", "--calibrate", models[0], *settings]).stdout
     for arguments in (["tasks", models[0]], ["tasks", "--calibrate"]):
         assert isinstance(CliRunner().invoke(app, arguments).exception, UsageError)

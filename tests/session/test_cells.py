@@ -55,8 +55,8 @@ def test_drift_of_the_sampler_is_kept_per_step_and_added_up(finished):
     assert len(totals) == 2 * len(finished.cells)
     own = {c.key: rows(finished, c, "steps") for c in finished.cells}
     for row in totals:
-        found = [r["sampler_drift"] for r in own[row["cell"]] if r["policy"] == row["policy"]]
-        known = [drift for drift in found if drift is not None]
+        of_steps = [r["sampler_drift"] for r in own[row["cell"]] if r["policy"] == row["policy"]]
+        known = [drift for drift in of_steps if drift is not None]
         assert row["sampler_drift"] == (pytest.approx(sum(known) / len(known)) if known else None)
 
 
@@ -131,16 +131,16 @@ def test_without_peers_every_regime_is_its_baseline(finished, suite_file, tmp_pa
 def test_eval_of_a_checkpoint_reproduces_the_stored_greedy_answers_and_stores_the_back_end(finished, tmp_path):
     c = cell(finished, "sgt")
     checkpoint = finished.folder / c.key / "checkpoint" / "a"
-    found, other = (
+    folder, other = (
         Path(evaluate_checkpoint(checkpoint, ["micro"], limit=limit, k=0, backend=name, results=tmp_path).folder)
         for name, limit in (("embedded", 6), ("hf", 2))
     )
-    again = read_journal(found).tables["samples"].to_pylist()
+    again = read_journal(folder).tables["samples"].to_pylist()
     stored = [r for r in rows(finished, c, "samples") if r["policy"] == "a" and r["metric"] == "greedy"]
     assert [(r["doc_id"], r["text"], r["verdict"]) for r in again] == [
         (r["doc_id"], r["text"], r["verdict"]) for r in stored
     ]
-    own, theirs = read_manifest(found), read_manifest(other)
+    own, theirs = read_manifest(folder), read_manifest(other)
     assert (own.engine, theirs.engine, own.key == theirs.key) == ("embedded", "hf", False)
     assert theirs.identity.models["a"].startswith("content ")
     assert "engines/embedded" not in theirs.identity.versions
@@ -163,11 +163,11 @@ def test_rescoring_changes_nothing_while_the_verifier_is_the_same(finished):
 
 
 def refusals(prepared):
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for row in rows(prepared, prepared.cells[0], "exchanges"):
         if not row["accepted"]:
-            found[row["reason"]] += max(1, row["messages"])
-    return found
+            counts[row["reason"]] += max(1, row["messages"])
+    return counts
 
 
 @pytest.mark.parametrize(
@@ -201,10 +201,10 @@ def test_a_recording_replaces_the_peer(suite_file, tmp_path):
     variants = ", ".join(f"{{regime: naive, {said}, regime: naive}}}}" for said in (one, other))
     regimes = [f"regimes=[independent, {variants}]", *few]
     done = run(suite_file, tmp_path / "r", overrides=regimes, only="*/*ed/*")
-    found, fewer = (rows(done, cell(done, name), "exchanges") for name in ("replayed", "annealed"))
-    assert {(row["author"], row["accepted"]) for row in found} == {("b", True)}
+    records, fewer = (rows(done, cell(done, name), "exchanges") for name in ("replayed", "annealed"))
+    assert {(row["author"], row["accepted"]) for row in records} == {("b", True)}
     steps = done.cells[0].training.steps
-    sent, served = ([sum(r["step"] == step for r in kept) for step in range(1, steps + 1)] for kept in (found, fewer))
+    sent, served = ([sum(r["step"] == step for r in kept) for step in range(1, steps + 1)] for kept in (records, fewer))
     shares = [Schedule(1.0, 0.0).at(step, steps) for step in range(1, steps + 1)]
     assert served == [int(share * count + 0.5) for share, count in zip(shares, sent, strict=True)]
     assert served[0] == sent[0] > served[-1] == 0
@@ -213,9 +213,9 @@ def test_a_recording_replaces_the_peer(suite_file, tmp_path):
 @pytest.mark.slow
 def test_spreading_by_the_receivers_own_logprobs_and_the_canonical_share(suite_file, tmp_path):
     prepared = run(suite_file, tmp_path / "r", overrides=["sharing.spread=receiver"], only="*/prp/*")
-    found = rows(prepared, prepared.cells[0], "exchanges")
-    assert any(row["used"] for row in found)
-    assert all((row["residual_canonical"] is not None) == (row["step"] % 2 == 0) for row in found if row["accepted"])
+    records = rows(prepared, prepared.cells[0], "exchanges")
+    assert any(row["used"] for row in records)
+    assert all((row["residual_canonical"] is not None) == (row["step"] % 2 == 0) for row in records if row["accepted"])
 
 
 class InThreads(Embedded):
@@ -252,10 +252,10 @@ def test_side_by_side_in_lockstep_changes_nothing(finished, suite_file, tmp_path
 def test_within_the_staleness_nobody_waits_and_nothing_is_lost(suite_file, tmp_path, threads):
     overrides = ["sharing.max_staleness=2", "training.steps=6", "training.checkpoint_every=6", "evaluation.limit=2"]
     prepared = run(suite_file, tmp_path / "r", overrides=overrides, only="*/naive/*")
-    found = cell(prepared, "naive")
-    steps = sorted((r["policy"], r["step"], r["prompts_rescued"] is None) for r in rows(prepared, found, "steps"))
+    naive = cell(prepared, "naive")
+    steps = sorted((r["policy"], r["step"], r["prompts_rescued"] is None) for r in rows(prepared, naive, "steps"))
     assert steps == [(p, s, False) for p in "ab" for s in range(1, 7)]
-    sent = rows(prepared, found, "exchanges")
+    sent = rows(prepared, naive, "exchanges")
     assert {r["reason"] for r in sent} <= {"", "residual"}  # none late, stale or ahead
     assert all(0 <= r["step"] - r["made"] <= 2 for r in sent)
     heard = {(r["author"], r["receiver"], r["made"]) for r in sent}
@@ -285,8 +285,8 @@ def test_direction_by_strength(direction):
         ("middle", "weak"),
         ("also-middle", "weak"),
     ]
-    found = Sharing(direction=direction).among(list(strengths), lambda: strengths)
-    assert sorted(found) == sorted(pairs if direction == "strong_to_weak" else [pair[::-1] for pair in pairs])
+    allowed = Sharing(direction=direction).among(list(strengths), lambda: strengths)
+    assert sorted(allowed) == sorted(pairs if direction == "strong_to_weak" else [pair[::-1] for pair in pairs])
 
 
 def test_only_the_one_side_speaks(suite_file, folders, untrained, tmp_path):
@@ -295,9 +295,9 @@ def test_only_the_one_side_speaks(suite_file, folders, untrained, tmp_path):
     settings = ["sharing.direction=strong_to_weak", "training.measure_every=0", "training.steps=2", "evaluation.k=0"]
     settings += ["evaluation.curve_every=0", "evaluation.limit=120", "evaluation.curve_prompts=120"]
     done = run(suite_file, tmp_path / "results", settings, only="*/naive/*")
-    found = rows(done, done.cells[0], "exchanges")
-    assert {(r["author"], r["receiver"]) for r in found} == {("a", "b")}
-    assert any(r["accepted"] for r in found)
+    records = rows(done, done.cells[0], "exchanges")
+    assert {(r["author"], r["receiver"]) for r in records} == {("a", "b")}
+    assert any(r["accepted"] for r in records)
 
 
 def test_a_base_for_each_seed(tmp_path):
@@ -324,8 +324,8 @@ def test_each_policy_is_asked_in_its_own_style(suite_file, tmp_path):
     shots = task.render(Prompt("", "Q: \nA:", ""), "few-shot").removesuffix("Q: \nA:")
     assert "\\boxed" in shots
     samples, traces = rows(done, done.cells[0], "samples"), rows(done, done.cells[0], "traces")
-    for found, who in ((samples, "policy"), (traces, "receiver")):
-        asked = {name: {r["prompt"] for r in found if r[who] == name} for name in ("a", "b")}
+    for records, who in ((samples, "policy"), (traces, "receiver")):
+        asked = {name: {r["prompt"] for r in records if r[who] == name} for name in ("a", "b")}
         assert asked["a"], who
         assert all(shots[-60:] in text for text in asked["a"]), "a long one loses its beginning in evaluation"
         assert all(text.startswith("Q: ") and "boxed" not in text for text in asked["b"])

@@ -63,7 +63,7 @@ def table(results: Path, suite: str = "tiny") -> tuple[list[dict[str, Any]], str
 def remedies(text: str) -> set[str]:
     """What is to be done, by these words; folded lines are one."""
     words = " ".join(text.split())
-    return {found[0] for found in re.finditer(r"remove \S+ and run the suite again|(?<=; )run the suite again", words)}
+    return {match[0] for match in re.finditer(r"remove \S+ and run the suite again|(?<=; )run the suite again", words)}
 
 
 @pytest.fixture(scope="module")
@@ -186,8 +186,8 @@ def test_damaged_shipped_results_come_back_from_git(tmp_path: Path, monkeypatch:
     said = [
         "".join(called(word, "quickstart@reference", "--results", results)[1:]) for word in ("show", "doctor", "status")
     ]
-    found = {re.search(r"; (git -C .* restore \.)$", " ".join(text.split()), re.MULTILINE) for text in said[:1]}
-    (command,) = [match[1] for match in found if match is not None]
+    matches = {re.search(r"; (git -C .* restore \.)$", " ".join(text.split()), re.MULTILINE) for text in said[:1]}
+    (command,) = [match[1] for match in matches if match is not None]
     assert all(command in text and "remove" not in text for text in said), said
     assert said[1].count(command) == 1, "once for the suite"
     subprocess.run(command, shell=True, check=True)

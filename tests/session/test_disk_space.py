@@ -48,13 +48,13 @@ def of_bases(suite_text, folders, tmp_path_factory):
 
 
 def finished_by_keep(suite_text, tmp_path_factory):
-    found = {}
+    results = {}
     for keep in ("last", "best", "none"):
         place = tmp_path_factory.mktemp(keep)
         file = place / "tiny.yaml"
         file.write_text(suite_text)
-        found[keep] = run(file, place / "results", [*SHORT, f"keep={keep}"])
-    return found
+        results[keep] = run(file, place / "results", [*SHORT, f"keep={keep}"])
+    return results
 
 
 @pytest.mark.timeout(300)
@@ -158,8 +158,8 @@ def test_best_survives_being_cut_off_while_weights_change_places(kept, suite_fil
     ours, theirs = again.folder / one.key, kept["best"].folder / other.key
     assert not (ours / "best").exists()
     for policy in ("a", "b"):
-        found, expected = (sealed.check(f / "checkpoint" / policy, policy) for f in (ours, theirs))
-        assert (found.version, found.files) == (expected.version, expected.files)
+        resumed, expected = (sealed.check(f / "checkpoint" / policy, policy) for f in (ours, theirs))
+        assert (resumed.version, resumed.files) == (expected.version, expected.files)
     for table in ("curves", "samples"):
         assert rows(again, one, table) == rows(kept["best"], other, table), table
 

@@ -242,19 +242,19 @@ def test_what_does_not_fit_this_machine_has_the_steps_of_its_size(
     assert Suite.model_validate(yaml.safe_load(text)).training.steps == SIZES[0].steps
 
 
-def found(level: str, *right: float, cut: float = 0.0, tokens: int = 20) -> list[Tried]:
+def trials(level: str, *right: float, cut: float = 0.0, tokens: int = 20) -> list[Tried]:
     return [Tried(name, level, "few-shot", r, cut, tokens) for name, r in zip("ab", right, strict=True)]
 
 
 @pytest.mark.parametrize(
     ("tried", "task", "expected"),
     [
-        (found("add1", 0.9, 0.5) + found("add2", 0.6, 0.2) + found("sub2", 0.3, 0.7), "ladder", ("ladder.add2+sub2", (), 32)),
-        (found("add1", 0.9, 0.1) + found("add2", 0.5, 0.1), "ladder", ("ladder.add2", ("b",), 0)),
-        (found("add1", 0.9, 0.8) + found("add2", 0.8, 0.9), "ladder", ("ladder.add1+add2", (), 32)),
-        (found("gsm8k", 0.0, 0.4) + found("add2", 0.5, 0.5), "gsm8k", ("ladder.add2", (), 32)),
-        (found("gsm8k", 0.3, 0.4, tokens=0), "gsm8k", (None, (), 0)),
-        (found("my.jsonl", 0.0, 0.4, tokens=40), "my.jsonl", (None, (), 56)),
+        (trials("add1", 0.9, 0.5) + trials("add2", 0.6, 0.2) + trials("sub2", 0.3, 0.7), "ladder", ("ladder.add2+sub2", (), 32)),
+        (trials("add1", 0.9, 0.1) + trials("add2", 0.5, 0.1), "ladder", ("ladder.add2", ("b",), 0)),
+        (trials("add1", 0.9, 0.8) + trials("add2", 0.8, 0.9), "ladder", ("ladder.add1+add2", (), 32)),
+        (trials("gsm8k", 0.0, 0.4) + trials("add2", 0.5, 0.5), "gsm8k", ("ladder.add2", (), 32)),
+        (trials("gsm8k", 0.3, 0.4, tokens=0), "gsm8k", (None, (), 0)),
+        (trials("my.jsonl", 0.0, 0.4, tokens=40), "my.jsonl", (None, (), 56)),
     ],
 )  # fmt: skip
 def test_a_level_is_chosen_on_which_both_can_learn(
@@ -263,8 +263,8 @@ def test_a_level_is_chosen_on_which_both_can_learn(
     chosen = settled(tried, task, 96)
     assert (chosen.task, chosen.warm, chosen.tokens) == expected
     assert chosen.answer_ends == "eos"
-    assert settled(found("add2", 0.5, 0.5, cut=0.2), "ladder", 96).answer_ends == "example"
-    low = [replace(one, worked=19) for one in found("add2", 0.0, 0.1)]
+    assert settled(trials("add2", 0.5, 0.5, cut=0.2), "ladder", 96).answer_ends == "example"
+    low = [replace(one, worked=19) for one in trials("add2", 0.0, 0.1)]
     assert settled(low, "ladder", 96).tokens == 24, "after a start answers are as long as its examples"
 
 
@@ -313,15 +313,15 @@ def test_more_is_asked_only_where_some_answers_are_right_and_some_wrong(
         return Tried(trial.engine.name, asked.level, asked.style, share, 0.0, 20)
 
     monkeypatch.setattr(_Trial, "tried", tried)
-    found = try_models(written(tuple(map(str, BASES)), "ladder"))
+    findings = try_models(written(tuple(map(str, BASES)), "ladder"))
     assert answers.pop("ladder") == 32
     if right:
         assert answers.pop("add1") == (32 if right == 0.5 else 8)
         assert set(answers.values()) == {8}
     else:
         assert not answers, "where all mixed answers are wrong"
-        assert len(found.warm) == 2
-    assert found.tokens
+        assert len(findings.warm) == 2
+    assert findings.tokens
 
 
 def test_findings_become_settings(pair: tuple[str, str]) -> None:

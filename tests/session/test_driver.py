@@ -107,8 +107,8 @@ def test_a_worker_that_dies_before_it_begins_takes_only_its_job_with_it(
     summary, started = driven(prepared, {**fates, dies: [None, None if twice else "done"]}, monkeypatch)
     assert (summary.done, summary.failed, started) == ((1, {dies: DEAD}, 3) if twice else (2, {}, 3))
     if twice:
-        found = read_manifest(prepared.folder / cells[dies])
-        assert (found.state, found.fault, found.reason) == ("failed", Fault.KILLED, DEAD)
+        manifest = read_manifest(prepared.folder / cells[dies])
+        assert (manifest.state, manifest.fault, manifest.reason) == ("failed", Fault.KILLED, DEAD)
 
 
 @pytest.mark.parametrize("error", [StoreError("not ours"), DiskFullError("no room")])
@@ -289,11 +289,11 @@ def test_workers_go_to_the_gpu_with_the_fewest_of_them(suite_file, tmp_path, nvi
             driver.workers.append(SimpleNamespace(gpu=names[-1].get("CUDA_VISIBLE_DEVICES", "")))
         return plan.resources.gpus, [name.get("CUDA_VISIBLE_DEVICES") for name in names]
 
-    for chosen, found in {
+    for chosen, gpu in {
         "6,1": (2, ["6", "1", "6"]), "3": (1, ["3"] * 3), "GPU-7a": (1, ["GPU-7a"] * 3), "": (0, [None] * 3), "-1": (0, [None] * 3),
     }.items():  # fmt: skip
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
-        assert given() == found
+        assert given() == gpu
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert given() == (8, ["0", "1", "2"])
     assert driver_of(prepared, 2)._gpu() == {}
@@ -381,13 +381,13 @@ def test_an_evaluation_s_costs_stay_where_the_next_policy_s_is_stopped(
 
 def reporter(bases: int, cells: int, steps: int, **at: float) -> Reporter:
     """One whose jobs began a minute ago at these shares."""
-    found = Reporter()
-    found.start(bases, cells, steps)
+    made = Reporter()
+    made.start(bases, cells, steps)
     for label, share in at.items():
-        found.begin(label)
-        found.progress(label, share, 1, "")
-    found._began = time.monotonic() - 60.0
-    return found
+        made.begin(label)
+        made.progress(label, share, 1, "")
+    made._began = time.monotonic() - 60.0
+    return made
 
 
 def test_rate_and_time_left_are_those_of_the_steps_that_this_run_makes() -> None:
@@ -396,18 +396,18 @@ def test_rate_and_time_left_are_those_of_the_steps_that_this_run_makes() -> None
     assert base.words() == "0/1 cells", "what a base takes is no step of a cell"
     base.progress("a", 2, 10, "")
     assert base.words() == "0/1 cells, 30 s a step, about 4.0 min left"
-    found = reporter(0, 3, 400, trained=1.0, half=0.5, fresh=0.0)
-    assert found.words() == "0/3 cells"
-    found.end("trained", "done", "", 1.0)
-    found.progress("half", 205, 400, "")
-    found.progress("fresh", 5, 400, "")
-    assert found.words() == "1/3 cells, 6 s a step, about 59.0 min left"
-    found.end("half", "once more, after the others and alone", "", 0.0)
-    found.begin("half")
-    found.progress("half", 200, 400, "")
-    assert found.words() == "1/3 cells, 6 s a step, about 59.5 min left", "to be made again, and made"
-    found.end("fresh", "failed", "", 0.0)
-    assert found.words() == "1/3 cells, 6 s a step, about 20.0 min left", "its other steps are not made, nor will be"
+    run = reporter(0, 3, 400, trained=1.0, half=0.5, fresh=0.0)
+    assert run.words() == "0/3 cells"
+    run.end("trained", "done", "", 1.0)
+    run.progress("half", 205, 400, "")
+    run.progress("fresh", 5, 400, "")
+    assert run.words() == "1/3 cells, 6 s a step, about 59.0 min left"
+    run.end("half", "once more, after the others and alone", "", 0.0)
+    run.begin("half")
+    run.progress("half", 200, 400, "")
+    assert run.words() == "1/3 cells, 6 s a step, about 59.5 min left", "to be made again, and made"
+    run.end("fresh", "failed", "", 0.0)
+    assert run.words() == "1/3 cells, 6 s a step, about 20.0 min left", "its other steps are not made, nor will be"
 
 
 def test_plain_lines_name_the_phase(capsys: pytest.CaptureFixture[str]) -> None:

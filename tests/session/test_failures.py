@@ -199,9 +199,9 @@ def failed(suite_file: Path, results: Path, *overrides: str) -> tuple[Fault | No
 def doctor(run: object, results: Path) -> dict[tuple[str, str], str]:
     code, out, err = harness("doctor", run, "--results", results, "--json")
     assert code == 1, err
-    found = json.loads(out)["findings"]
-    assert all(f["advice"] for f in found)
-    return {(f["policy"], f["trouble"]): f["words"] for f in found}
+    findings = json.loads(out)["findings"]
+    assert all(f["advice"] for f in findings)
+    return {(f["policy"], f["trouble"]): f["words"] for f in findings}
 
 
 def test_answers_that_are_all_cut_off(suite_file: Path, tmp_path: Path) -> None:
@@ -342,17 +342,17 @@ def sums(**counts: int) -> Sums:
 def test_what_is_wrong_comes_with_its_cause_first_and_with_advice(
     counts: dict[str, int], troubles: list[Trouble]
 ) -> None:
-    found = list(judge(sums(**counts)))
-    assert [trouble for trouble, _ in found] == troubles
-    assert all(ADVICE[trouble] and "steps 1 to 4" in words for trouble, words in found)
+    judged = list(judge(sums(**counts)))
+    assert [trouble for trouble, _ in judged] == troubles
+    assert all(ADVICE[trouble] and "steps 1 to 4" in words for trouble, words in judged)
 
 
 def test_a_watch_says_each_thing_once_and_nothing_of_few_answers() -> None:
     watch = Watch()
 
     def step(n: int, answers: int, empty: int) -> list[str]:
-        found = watch.hear(StepRow(policy="a", step=n, wrong=answers, answers=answers, empty=empty), [])
-        return [line for _, line in found]
+        told = watch.hear(StepRow(policy="a", step=n, wrong=answers, answers=answers, empty=empty), [])
+        return [line for _, line in told]
 
     assert step(1, 16, 16) == []
     empty, wrong = step(2, 16, 16)

@@ -232,9 +232,9 @@ def test_status_says_why_a_cell_is_to_be_run_anew(suite: Path, folder: Path, tmp
     assert {s.state for s in done.status()} == {"done"}
 
     def reason(*overrides: str) -> str:
-        found = prepare(str(suite), results, overrides=overrides).status()[0]
-        assert found.state == "pending"
-        return found.reason
+        status = prepare(str(suite), results, overrides=overrides).status()[0]
+        assert status.state == "pending"
+        return status.reason
 
     was = f" (was {done.cells[0].key})"
     assert reason("training.steps=3") == "to be run anew: option training.steps 45 -> 3" + was
@@ -265,17 +265,17 @@ def test_a_key_says_the_precision_of_model_and_suite_whatever_machine_prepares_i
     suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """24.6: a machine without fast bf16 wrote fp32 into keys, and another `suite.json` over that of the others."""
-    found = []
+    by_machine = []
     monkeypatch.setattr(shapes, "Path", lambda _: tmp_path / "cpuinfo")
     for flags in ("amx_bf16", ""):
         (tmp_path / "cpuinfo").write_text(f"flags\t\t: fpu {flags}\n")
         shapes.cpu_bf16.cache_clear()
         for machine in (inventory.parse("4cpu-32G"), inventory.parse("1xH100-80G")):
             monkeypatch.setattr(inventory, "local", lambda machine=machine: machine)
-            found.append(prepare(str(suite), tmp_path))
+            by_machine.append(prepare(str(suite), tmp_path))
     shapes.cpu_bf16.cache_clear()
-    assert len({tuple(c.key for c in prepared.cells) for prepared in found}) == 1
-    assert found[0].cells[0].identity.versions["dtype of half-precision models"] == "bf16"
-    assert found[0].cells[0].identity.versions["rounding to bf16"] == "dithered"
+    assert len({tuple(c.key for c in prepared.cells) for prepared in by_machine}) == 1
+    assert by_machine[0].cells[0].identity.versions["dtype of half-precision models"] == "bf16"
+    assert by_machine[0].cells[0].identity.versions["rounding to bf16"] == "dithered"
     stated = prepare(str(suite), tmp_path, overrides=["engine_options.dtype=fp32"]).cells[0]
     assert not {"dtype of half-precision models", "rounding to bf16"} & stated.identity.versions.keys()

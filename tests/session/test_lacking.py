@@ -93,10 +93,10 @@ def test_a_table_of_other_settings_says_so(suite: Path, tmp_path: Path) -> None:
     """`show changed.yaml` printed the table of the old settings without a word."""
     results = tmp_path / "results"
     changed(suite, "steps: 6", "steps: 7")
-    found = lacks(suite, results)
-    assert set(found.values()) == {("stale", "to be run anew: option training.steps 6 -> 7")}
-    assert len(found) == 4
-    assert {s.label for s in prepare(str(suite), results).status()} == set(found)
+    missing = lacks(suite, results)
+    assert set(missing.values()) == {("stale", "to be run anew: option training.steps 6 -> 7")}
+    assert len(missing) == 4
+    assert {s.label for s in prepare(str(suite), results).status()} == set(missing)
     assert "In these numbers, but of other settings or code than now: 4 cells" in shown(suite, results, "table")[0]
     changed(changed(suite, "steps: 7", "steps: 6"), "regimes: [independent, sgt]", "regimes: [independent]")
     assert lacks(suite, results) == {f"pair/sgt/{seed}": ("stale", "no longer in the suite") for seed in (1, 2)}
@@ -117,9 +117,9 @@ def test_results_of_older_code_are_called_so_on_every_view(suite: Path, tmp_path
     del about["checksum"]
     (file.folder / "suite.json").write_text(json.dumps({**about, "cells": [f"old-{key}" for key in about["cells"]]}))
     ingest(results)
-    for found in (lacks("lab", results), {m.cell: (m.state, m.reason) for m in open_store(results).missing("lab")}):
-        assert len(found) == 4
-        assert all(state == "stale" and "results version of learning 0 -> " in why for state, why in found.values())
+    for missing in (lacks("lab", results), {m.cell: (m.state, m.reason) for m in open_store(results).missing("lab")}):
+        assert len(missing) == 4
+        assert all(state == "stale" and "results version of learning 0 -> " in why for state, why in missing.values())
     assert open_store(results).states("lab") == "4 stale"
 
 
@@ -133,10 +133,10 @@ def test_an_interrupted_run_lacks_all_that_it_had_not_begun(suite: Path, tmp_pat
     first = prepared.cells[0]
     mark(prepared.folder / first.key, manifest_of(first), "running", attempts=1)
     ingest(results)
-    found = lacks("cut", results)
-    assert len(found) == 8
-    assert found.pop(first.label) == ("cut off", "")
-    assert set(found.values()) == {("pending", "")}
+    missing = lacks("cut", results)
+    assert len(missing) == 8
+    assert missing.pop(first.label) == ("cut off", "")
+    assert set(missing.values()) == {("pending", "")}
     for asked in ("cut", None):
         assert "Missing from these numbers: 8 cells" in shown(asked, results, "table")[0]
 

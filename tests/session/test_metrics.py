@@ -157,8 +157,8 @@ def test_gradients_apart(folders: dict[str, Path]) -> None:
         logp = logits.log_softmax(-1)[torch.arange(len(answer)), torch.tensor(answer)]
         # The token average is over both answers' tokens; imitation's is over the answer's own, and over one prompt.
         loss = -2.0 * logp.sum() / len(answer) if source == "own" else -0.1 * logp.mean()
-        found = torch.autograd.grad(loss, list(engine.model.parameters()))
-        gradients[source] = torch.cat([g.flatten() for g in found]).double()
+        by_parameter = torch.autograd.grad(loss, list(engine.model.parameters()))
+        gradients[source] = torch.cat([g.flatten() for g in by_parameter]).double()
     own, peer = gradients["own"], gradients["peer"]
     one = TermAnswer(prompt.id, np.array(tokens["own"], np.int32), 2.0)
     other = TermAnswer(prompt.id, np.array(tokens["peer"], np.int32), 1.0, origin=("b", 0))
@@ -178,7 +178,7 @@ def losses(step: HandMade) -> dict[str, float]:
     """Each term's loss by ALGORITHMS' formulas, one update: a sum over tokens or answers divided by its normaliser."""
     counted = {t: step.answer(t).counted for t in TOLD}
     tokens = sum(counted[t] for t in of("own", "graft"))
-    found = dict.fromkeys(TERMS, 0.0)
+    sums = dict.fromkeys(TERMS, 0.0)
     for told in TOLD:
         ratios = np.resize(np.atleast_1d(told.ratio), counted[told])
         weight = told.weight * TERMS[told.term][2]
@@ -193,8 +193,8 @@ def losses(step: HandMade) -> dict[str, float]:
                 answer = step.answer(told)
                 (scores,) = step.learner.engine.score([PROMPTS[told.prompt]], [answer.tokens])
                 value = scores.mean() / len({t.prompt for t in TOLD})
-        found[told.term] -= weight * float(value)
-    return found
+        sums[told.term] -= weight * float(value)
+    return sums
 
 
 def test_terms(step: HandMade) -> None:

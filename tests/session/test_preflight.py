@@ -62,9 +62,9 @@ def remarks(file: str, *overrides: str, engine: str = "embedded", run: bool = Tr
 
 
 def refusal(file: str, *overrides: str, engine: str = "embedded", run: bool = True) -> str:
-    with pytest.raises(SuiteError) as found:
+    with pytest.raises(SuiteError) as refused:
         remarks(file, *overrides, engine=engine, run=run)
-    text = str(found.value)
+    text = str(refused.value)
     assert text.startswith(f"{file}: ")
     assert "\n" not in text
     return text.removeprefix(f"{file}: ")
@@ -185,9 +185,9 @@ def test_micro_names_and_presets(suite):
 def test_micro_defaults_on_another_model_are_remarked(suite, model, tmp_path):
     file = Path(suite(model))
     file.write_text(file.read_text().replace("max_new_tokens: 8, learning_rate: 1.0e-4, ", ""))
-    found = remarks(str(file))
-    assert [text.split(":")[0] for text in found] == ["training.max_new_tokens", "training.learning_rate"]
-    assert all(str(model) in text for text in found)
+    said = remarks(str(file))
+    assert [text.split(":")[0] for text in said] == ["training.max_new_tokens", "training.learning_rate"]
+    assert all(str(model) in text for text in said)
     assert len(remarks(str(file), "training.max_new_tokens=44")) == 1
     file.write_text(file.read_text().replace(str(model), "micro/llama"))
     assert remarks(str(file)) == []
@@ -237,8 +237,8 @@ def test_data_not_fetched_yet_is_a_remark_of_a_plan(suite, tmp_path, monkeypatch
     monkeypatch.delenv("HARNESS_DATA", raising=False)
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path))
     tasks = "evaluation.tasks=[aime24, amc23]"
-    (found,) = remarks(suite("micro/llama"), tasks, run=False)
-    assert found.startswith("not on this machine: aime24, amc23; `harness run` fetches them")
+    (remark,) = remarks(suite("micro/llama"), tasks, run=False)
+    assert remark.startswith("not on this machine: aime24, amc23; `harness run` fetches them")
     assert "--data-dir" in refusal(suite("micro/llama"), tasks)
 
 
@@ -364,5 +364,5 @@ def test_a_run_on_a_cpu_that_emulates_bf16_is_remarked(suite, broken, monkeypatc
 @pytest.mark.parametrize(("all_of_them", "own"), [(1, 4), (4, 1)])
 def test_what_is_said_of_a_variant_is_of_its_own_updates(suite, all_of_them, own):
     file = suite("micro/llama", regime=f"{{regime: hacpo, training: {{updates: {own}}}}}")
-    found = rules.remarks(prepare(file, Path("nowhere"), overrides=[f"training.updates={all_of_them}"]).suite)
-    assert [remark.startswith("hacpo: one update a step") for remark in found] == [True] * (own == 1)
+    said = rules.remarks(prepare(file, Path("nowhere"), overrides=[f"training.updates={all_of_them}"]).suite)
+    assert [remark.startswith("hacpo: one update a step") for remark in said] == [True] * (own == 1)

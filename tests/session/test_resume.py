@@ -40,9 +40,9 @@ def worker_of(results: Path, words: str, process: subprocess.Popen[str] | None =
     """The process that writes the one log which says these words, once it does; and the cell's folder."""
     wait_until(lambda: bool(said(results, words)), process, 300)
     (log,) = said(results, words)
-    found = re.search(r"process (\d+)", log.read_text())
-    assert found is not None
-    return psutil.Process(int(found[1])), log.parent
+    match = re.search(r"process (\d+)", log.read_text())
+    assert match is not None
+    return psutil.Process(int(match[1])), log.parent
 
 
 @pytest.mark.slow_but("hacpo")
@@ -186,8 +186,8 @@ def test_sigterm_on_a_busy_machine_ends_like_ctrl_c(suite_file: Path, tmp_path: 
     assert process.returncode == 130, err
     assert "goes on from here" in err
     assert len(list(tmp_path.glob("tiny/*/resume/step-*"))) == 2, "there can be no checkpoints but those of the end"
-    found = json.loads(harness("status", "tiny", "--results", tmp_path, "--json")[1])["cells"]
-    assert [(c["state"], c["attempts"]) for c in found] == [("cut off", 1)] * 2
+    cells = json.loads(harness("status", "tiny", "--results", tmp_path, "--json")[1])["cells"]
+    assert [(c["state"], c["attempts"]) for c in cells] == [("cut off", 1)] * 2
 
 
 @pytest.mark.slow
@@ -243,9 +243,9 @@ def test_the_table_of_faults_names_tests_that_there_are() -> None:
     lines = section.splitlines()[2:]
     assert len(lines) >= 16
     for line in lines:
-        found = re.search(r"\| `(tests/[\w/]+\.py)::(test_\w+)` \|$", line)
-        assert found is not None, f"no test: {line}"
-        assert f"\ndef {found[2]}(" in (ROOT / found[1]).read_text(), found[0]
+        match = re.search(r"\| `(tests/[\w/]+\.py)::(test_\w+)` \|$", line)
+        assert match is not None, f"no test: {line}"
+        assert f"\ndef {match[2]}(" in (ROOT / match[1]).read_text(), match[0]
 
 
 @pytest.mark.slow

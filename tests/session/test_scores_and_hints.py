@@ -51,9 +51,9 @@ def finished(every_draft_hints: None, suite_text: str, tmp_path_factory: pytest.
 
 def test_scores_travel_as_records_and_cost_their_author(finished: Prepared) -> None:
     """Drafts to the peer, scores back in the same step, aligned with residuals; used where the scored answer moved."""
-    found = rows(finished, cell(finished, "copd"), "exchanges")
-    drafts, scores = ([r for r in found if r["kind"] == kind] for kind in ("draft", "scores"))
-    assert {r["kind"] for r in found} == {"draft", "scores"}
+    records = rows(finished, cell(finished, "copd"), "exchanges")
+    drafts, scores = ([r for r in records if r["kind"] == kind] for kind in ("draft", "scores"))
+    assert {r["kind"] for r in records} == {"draft", "scores"}
     assert {(r["author"], r["receiver"]) for r in drafts} == {("a", "b"), ("b", "a")}
     asked = {(r["step"], r["author"], r["receiver"], r["prompt_id"], r["index"]) for r in drafts if r["accepted"]}
     given = {(r["step"], r["receiver"], r["author"], r["prompt_id"], r["index"]) for r in scores}
@@ -187,8 +187,8 @@ def test_a_scorer_that_is_stale_silent_or_spams_is_refused_and_the_cell_finishes
     suite_file: Path, tmp_path: Path, condition: str, reason: str, before: int
 ) -> None:
     prepared = run(with_condition(suite_file, condition), tmp_path / "r", [*HOT, "evaluation.limit=2"], only="*/copd/*")
-    found = rows(prepared, prepared.cells[0], "exchanges")
-    assert any(r["reason"] == reason and r["author"] == "b" and not r["accepted"] for r in found)
+    records = rows(prepared, prepared.cells[0], "exchanges")
+    assert any(r["reason"] == reason and r["author"] == "b" and not r["accepted"] for r in records)
     steps = [r for r in rows(prepared, prepared.cells[0], "steps") if r["policy"] == "a"]
     assert len(steps) == 4
     assert sum(r["peer_used"] > 0 for r in steps) == before
@@ -210,8 +210,8 @@ def test_one_direction_asks_against_it(suite_file: Path, tmp_path: Path) -> None
     """Scores flow from author to receiver, so only the receiver drafts."""
     edge = [*HOT, "training.steps=1", "sharing.direction=edges", "sharing.edges=[[b, a]]"]
     prepared = run(suite_file, tmp_path, edge, only="*/copd/*")
-    found = {(r["kind"], r["author"], r["receiver"]) for r in rows(prepared, prepared.cells[0], "exchanges")}
-    assert found == {("draft", "a", "b"), ("scores", "b", "a")}
+    records = {(r["kind"], r["author"], r["receiver"]) for r in rows(prepared, prepared.cells[0], "exchanges")}
+    assert records == {("draft", "a", "b"), ("scores", "b", "a")}
     assert {r["policy"]: r["name"] for r in rows(prepared, prepared.cells[0], "terms")} == {"a": "distil", "b": "own"}
 
 

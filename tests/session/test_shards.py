@@ -58,8 +58,8 @@ def test_status_says_where_pairs_run_on_unlike_processors_before_all_are_done(su
     fast = ["seeds=[3,4]", "engine_options.numerics=fast"]
     prepared = prepare(str(suite_file), tmp_path, overrides=fast)
     for cell, processor in zip(prepared.cells[:3], ("Xeon", "Xeon", "EPYC"), strict=True):
-        found = replace(manifest_of(cell), state="done", provenance=Provenance(machine={"processor": processor}))
-        write_manifest(prepared.folder / cell.key, found)
+        manifest = replace(manifest_of(cell), state="done", provenance=Provenance(machine={"processor": processor}))
+        write_manifest(prepared.folder / cell.key, manifest)
     status(str(suite_file), tmp_path, fast)
     said = capsys.readouterr().out
     assert "15 pending" in said
@@ -187,8 +187,8 @@ def test_parts_and_alterations_lose_nothing(tmp_path, folders):
         return {row["regime"]: (row["seeds"], row["baseline"]) for row in means}, err
 
     run("--set", "evaluation.limit=2", "--only", "*/2")
-    found, err = shown()
-    assert (found, "not run as written yet" in err) == ({"independent": (1, None), "sgt": (1, "independent")}, True)
+    seen, err = shown()
+    assert (seen, "not run as written yet" in err) == ({"independent": (1, None), "sgt": (1, "independent")}, True)
     assert "bop3: a part of the suite: 2 of 4 cells (--only */1)" in run("--only", "*/1")
     assert shown()[0] == {"independent": (1, None), "sgt": (1, "independent")}
     run("--only", "*/2")
@@ -202,8 +202,8 @@ def test_parts_and_alterations_lose_nothing(tmp_path, folders):
         "--set", "baseline=sgt"
     )
     assert read_suite(results / "bop3") == stored
-    found, err = shown()
-    assert found == whole
+    seen, err = shown()
+    assert seen == whole
     assert f"not in this table: harness show bop3 --set 'baseline=sgt' --results {results}\n" in err
     one = f"--set baseline=sgt --results {results}"
     err = here("run", file, "--results", results, "--set", "baseline=sgt")[2]

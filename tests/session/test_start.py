@@ -175,9 +175,9 @@ def test_measured_before_the_start_and_after_it(suite: Path, tmp_path: Path) -> 
     run(suite, tmp_path / "results")
     prepared.record()
     with ingested(tmp_path / "results") as snapshot:
-        found = stages(snapshot, "started")
+        measured = stages(snapshot, "started")
         rows, head = show_rows(snapshot, "started"), heading(snapshot, "started")
-    assert {(m.policy, m.metric, m.moment) for m in found} == {
+    assert {(m.policy, m.metric, m.moment) for m in measured} == {
         (p, m, w) for p in "ab" for m in ("avg@2", "greedy") for w in (AS_PUBLISHED, STARTED, "independent")
     }
     assert all(row.base is not None for row in rows)  # of the start, not of what was published

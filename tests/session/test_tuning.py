@@ -66,7 +66,7 @@ def folders(trained: Callable[[str, int], Path]) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def others(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    found = {}
+    places = {}
     for family, folder in folders.items():
         place = tmp_path_factory.mktemp("other") / family
         shutil.copytree(folder, place)
@@ -74,8 +74,8 @@ def others(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
         weights = load_file(place / "model.safetensors")
         moved = {k: w + 0.01 * torch.randn(w.shape, generator=generator) for k, w in weights.items()}
         save_file(moved, place / "model.safetensors", {"format": "pt"})
-        found[f"other_{family}"] = place
-    return found
+        places[f"other_{family}"] = place
+    return places
 
 
 @pytest.fixture
@@ -172,14 +172,14 @@ STEPS = 60
 
 def _prompts(results: Path, suite: str) -> dict[str, set[str]]:
     """Every question that a suite's stored cells asked: in training as the loop draws them, in evaluation as the journals say."""
-    found: dict[str, set[str]] = {"trained": set(), "evaluated": set()}
+    texts: dict[str, set[str]] = {"trained": set(), "evaluated": set()}
     for cell in prepare_stored(suite, results).every:
         again = to_worker.decode(encoder.encode(job_of(cell, results))).cell
         for step in range(1, STEPS + 1):
-            found["trained"] |= {p.text for p in training_prompts(again, step)}
+            texts["trained"] |= {p.text for p in training_prompts(again, step)}
         samples = read_journal(results / suite / cell.key).tables["samples"]
-        found["evaluated"] |= set(samples["prompt"].to_pylist())
-    return found
+        texts["evaluated"] |= set(samples["prompt"].to_pylist())
+    return texts
 
 
 def test_nothing_that_tuning_saw_is_in_the_table(tuned):
@@ -234,8 +234,8 @@ def _score(variant: Tuned, number: int) -> float:
 def test_show_knows_the_trials_and_json_holds_them(tuned, capsys):
     ingest(tuned)
     show_suite("tiny", tuned, "json")
-    found = json.loads(capsys.readouterr().out)["tuning"]
-    assert {r["variant"] for r in found["rows"]} == {"independent", "sgt"}
+    tuning = json.loads(capsys.readouterr().out)["tuning"]
+    assert {r["variant"] for r in tuning["rows"]} == {"independent", "sgt"}
     show_suite("tiny", tuned, "table", full=True)
     out = capsys.readouterr().out
     assert "Tuned under an equal budget: 4 trials each, avg@4 of micro_dev" in out
@@ -284,8 +284,11 @@ def test_each_tuning_group_chooses_for_itself_and_no_cell_is_run_twice(folders, 
     assert [t.score for t in one.trials] != [t.score for t in other.trials]
     ingest(results)
     show_suite("tiny", results, "json")
-    found = json.loads(capsys.readouterr().out)["tuning"]
-    (row,), (first, second) = found["transfer"], (r["tuned"] for r in sorted(found["rows"], key=lambda r: r["on"]))
+    document = json.loads(capsys.readouterr().out)["tuning"]
+    (row,), (first, second) = (
+        document["transfer"],
+        (r["tuned"] for r in sorted(document["rows"], key=lambda r: r["on"])),
+    )
     assert (row["variant"], row["first"], row["second"]) == ("sgt", first, second)
     assert (row["difference"], row["same"]) == (pytest.approx(first - second), one.final == other.final)
     show_suite("tiny", results, "table", full=True)

@@ -57,7 +57,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def walked(stranger: dict[str, str]) -> list[tuple[str, str]]:
-    found = []
+    pages = []
     for command in commands():
         done = subprocess.run(
             command,
@@ -70,8 +70,8 @@ def walked(stranger: dict[str, str]) -> list[tuple[str, str]]:
             timeout=400,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-        found.append((command, done.stdout))
-    return found
+        pages.append((command, done.stdout))
+    return pages
 
 
 @pytest.mark.slow

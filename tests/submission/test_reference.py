@@ -49,10 +49,10 @@ def copy(clone: Path, tmp_path: Path) -> Path:
 
 
 def altered(folder: Path, change: Callable[[Manifest, dict[str, pa.Table]], Manifest]) -> None:
-    found = read_reference(folder)
+    stored = read_reference(folder)
     manifests, tables = {}, {}
-    for key, manifest in found.manifests.items():
-        tables[key] = dict(found.cells[key].tables)
+    for key, manifest in stored.manifests.items():
+        tables[key] = dict(stored.cells[key].tables)
         manifests[key] = change(msgspec.structs.replace(manifest, suite=folder.name, origin=""), tables[key])
     write_reference(folder, read_suite(folder), "test", manifests, tables)
 

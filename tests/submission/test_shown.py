@@ -21,9 +21,9 @@ def test_results_without_a_suite_file_have_a_badge_too(tmp_path: Path) -> None:
     write_results(tmp_path, "s@lab-b", regimes=REGIMES[:1], seeds=(1,), steps=1, questions=4, exchanges=0)
     (tmp_path / "s@lab-b" / "suite.json").unlink()
     mark_reported(tmp_path, "lab-b")
-    found = read_submission(tmp_path / "s@lab-b")
-    assert found is not None
-    assert found.describe() == "as reported; settings unknown"
+    submission = read_submission(tmp_path / "s@lab-b")
+    assert submission is not None
+    assert submission.describe() == "as reported; settings unknown"
 
 
 def test_the_badge_stands_below_the_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

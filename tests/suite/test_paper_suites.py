@@ -39,7 +39,7 @@ def test_it_has_valid_options_a_header_and_its_published_rows(name: str, tmp_pat
     words = rf"engine_options\.max_length: 2,000 tokens cut an answer of {longest:,} short"
     with pytest.raises(SuiteError, match=words):
         prepare(name, tmp_path, overrides=["engine_options.max_length=2000"])
-    publication, found = published.load(paper), 0
+    publication, count = published.load(paper), 0
     assert name in publication.suites
     for group, variant in product(suite.groups, suite.regimes):
         objective = variant.options.get("objective", "grpo")
@@ -47,8 +47,8 @@ def test_it_has_valid_options_a_header_and_its_published_rows(name: str, tmp_pat
             assert policy.revision is not None or "OctoThinker" in policy.model
             peers = tuple(peer.model for peer in group.policies if peer is not policy)
             trained = (policy.model, peers, variant.regime, variant.name, objective, variant.factor)
-            found += publication.beside(*trained) is not None
-    assert found == covered
+            count += publication.beside(*trained) is not None
+    assert count == covered
 
 
 def test_loading_all_of_them_imports_no_torch() -> None:

@@ -52,8 +52,8 @@ def test_scales_and_priors():
 
 
 def test_every_shipped_default_lies_in_its_space_and_the_baseline_s_settings_have_one():
-    found = {name: spaces(load(name)) for name, entry in installed().items() if entry.value.startswith("regimes.")}
-    assert {name for name, searched in found.items() if searched} >= {
+    declared = {name: spaces(load(name)) for name, entry in installed().items() if entry.value.startswith("regimes.")}
+    assert {name for name, searched in declared.items() if searched} >= {
         "sgt",
         "hacpo",
         "prp",

@@ -26,9 +26,9 @@ def test_labels_keep_their_shares(name: str, label: str, limit: int, within: flo
     if name != "micro" and FOLDER is None:
         pytest.skip("no benchmark folder (HARNESS_DATA)")
     everything = get_task(name).documents(FOLDER)
-    found = Counter(p.labels.get(label, "") for p in fair_part(everything, limit))
+    counts = Counter(p.labels.get(label, "") for p in fair_part(everything, limit))
     for value, count in Counter(p.labels.get(label, "") for p in everything).items():
-        assert abs(found[value] - limit * count / len(everything)) <= within, value
+        assert abs(counts[value] - limit * count / len(everything)) <= within, value
 
 
 def test_smaller_limits_are_parts_of_larger_ones_in_the_sets_order() -> None:

@@ -161,8 +161,8 @@ def test_every_step_draws_without_a_comparison_of_all_questions(
         for i in range(4_000)
     ]
     task, begin, compared = task_of(write(tmp_path, rows)), time.process_time(), []
-    found = find_overlaps
-    monkeypatch.setattr(jsonl, "find_overlaps", lambda *sides: compared.append(1) or found(*sides))
+    original = find_overlaps
+    monkeypatch.setattr(jsonl, "find_overlaps", lambda *sides: compared.append(1) or original(*sides))
     assert [len(source_of(task).draw(step, 8)) for step in range(3)] == [8] * 3
     assert len(compared) == 1
     assert time.process_time() - begin < 5.0, "not every question of a template with every other one"

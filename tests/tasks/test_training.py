@@ -31,11 +31,11 @@ def test_overlaps_exact_near_and_none() -> None:
         ("other", "A train leaves at noon and travels 80 miles an hour for three hours. How far does it get?"),
         ("short", "Compute $2^{10}$."),
     ]
-    found = {o.training: o for o in find_overlaps(training, evaluation)}
-    assert set(found) == {"same", "near"}
-    assert (found["same"].kind, found["same"].evaluation, found["same"].similarity) == ("exact", "e1", 1.0)
-    assert found["near"].kind == "near"
-    assert 0.7 <= found["near"].similarity < 1
+    overlaps = {o.training: o for o in find_overlaps(training, evaluation)}
+    assert set(overlaps) == {"same", "near"}
+    assert (overlaps["same"].kind, overlaps["same"].evaluation, overlaps["same"].similarity) == ("exact", "e1", 1.0)
+    assert overlaps["near"].kind == "near"
+    assert 0.7 <= overlaps["near"].similarity < 1
 
 
 @needs_data
@@ -61,9 +61,9 @@ def test_math_drops_what_the_evaluation_sets_repeat() -> None:
 @pytest.mark.slow
 @needs_data
 def test_the_pinned_overlaps_are_those_of_all_sets() -> None:
-    found = overlap_index.index(FOLDER)
-    assert found == pinned()
-    assert overlap_index.text(found) == INDEX.read_text("utf-8")
+    index = overlap_index.index(FOLDER)
+    assert index == pinned()
+    assert overlap_index.text(index) == INDEX.read_text("utf-8")
 
 
 @needs_data

@@ -166,9 +166,9 @@ PAIRS: list[tuple[str, str | None]] = [
     ],
 )
 def test_killed_and_stopped_processes_change_no_verdict(how: signal.Signals, parent: bool) -> None:
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     with Verifier(workers=1).by(MATH._replace(wall_seconds=3.0)) as verifier:
-        asking = threading.Thread(target=lambda: found.extend(verifier.verify(PAIRS)))
+        asking = threading.Thread(target=lambda: verdicts.extend(verifier.verify(PAIRS)))
         asking.start()
         struck = 0
         while asking.is_alive() and not struck:
@@ -180,4 +180,4 @@ def test_killed_and_stopped_processes_change_no_verdict(how: signal.Signals, par
             time.sleep(0.05)
         asking.join(200)
     assert struck
-    assert [v.value for v in found] == ["right", "wrong"] * (len(PAIRS) // 2)
+    assert [v.value for v in verdicts] == ["right", "wrong"] * (len(PAIRS) // 2)

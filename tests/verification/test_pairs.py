@@ -15,8 +15,8 @@ from harness.verification.verifier import Verifier
 
 @pytest.fixture(scope="module")
 def verdicts(verifier: Verifier) -> dict[tuple[str, str], str]:
-    found = verifier.verify([(gold, text) for gold, text, _ in PAIRS])
-    return {(gold, text): v.value for (gold, text, _), v in zip(PAIRS, found, strict=True)}
+    judged = verifier.verify([(gold, text) for gold, text, _ in PAIRS])
+    return {(gold, text): v.value for (gold, text, _), v in zip(PAIRS, judged, strict=True)}
 
 
 @pytest.mark.parametrize(("gold", "text", "right"), PAIRS)
