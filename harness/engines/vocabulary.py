@@ -44,7 +44,7 @@ class Vocabulary:
     opening: tuple[int, ...]
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """By the chat template if `chat`. Raises EngineError where that fails or there are no ids."""
+        """By the chat template if `chat`. Raises EngineError where that fails or ids or rows lack."""
         if self.chat:
             turns = [{"role": "user", "content": prompt.text}]
             ids = _templated(self.policy, self.tokenizer, turns, opens_answer=True)
@@ -52,6 +52,11 @@ class Vocabulary:
             ids = [*self.opening, *self.tokenizer.encode(prompt.text, add_special_tokens=False)]
         if not ids:
             raise EngineError(f"{self.policy}: prompt {prompt.id!r} has no tokens")
+        if max(ids) >= self.size:
+            raise EngineError(
+                f"{self.policy}: prompt {prompt.id!r} holds the token {self.tokenizer.convert_ids_to_tokens(max(ids))!r}, for "
+                f"which the model has no row: it has {self.size:,}"
+            )
         return ids
 
     def reads(self, prompt: Prompt) -> str:
@@ -90,6 +95,10 @@ def open_vocabulary(folder: Path, chat: bool, policy: str = "") -> Vocabulary:
     stop = {tokenizer.eos_token_id, *stops}
     unused = set(range(config.vocab_size)) - set(tokenizer.get_vocab().values())
     taught = _end_of_turn(policy, tokenizer, stop) if chat else tokenizer.eos_token_id
+    if taught >= config.vocab_size:
+        raise EngineError(
+            f"{where}: the model has {config.vocab_size:,} rows, none for the EOS token {taught}: it never ends"
+        )
     padding = ({tokenizer.pad_token_id} - stop) & set(range(config.vocab_size))  # one that was added may have no row
     first = tokenizer.encode("a")[:1]
     return Vocabulary(

@@ -69,6 +69,24 @@ def test_a_pad_token_that_was_added_beyond_the_models_rows_is_nothing_to_forbid(
     assert max(vocabulary.forbidden, default=0) < rows
 
 
+def test_tokens_that_were_added_without_rows_are_one_line(tmp_path):
+    """They were an IndexError, on CUDA the end of the process, or answers without an end."""
+    path = folder(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer.add_tokens(["zz"])
+    tokenizer.save_pretrained(path)
+    rows = tokenizer.convert_tokens_to_ids("zz")
+    LlamaConfig(vocab_size=rows, hidden_size=8, num_hidden_layers=1, num_attention_heads=1).save_pretrained(path)
+    vocabulary = open_vocabulary(path, chat=False, policy="anna")
+    assert vocabulary.encode(Prompt("q", "ab", "1"))
+    with pytest.raises(EngineError, match=r"^anna: prompt 'q' holds the token 'zz', for which the model has no row"):
+        vocabulary.encode(Prompt("q", "azz", "1"))
+    tokenizer.add_special_tokens({"eos_token": "<end>"})
+    tokenizer.save_pretrained(path)
+    with pytest.raises(EngineError, match=rf"^anna: .* {rows} rows, none for the EOS token {rows + 1}"):
+        open_vocabulary(path, chat=False, policy="anna")
+
+
 @pytest.mark.parametrize(
     "broken",
     [
