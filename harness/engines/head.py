@@ -38,9 +38,10 @@ class Head:
         with torch.inference_mode():
             ids = torch.arange(1, 5, device=layer.weight.device)[None]
             hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-            if not torch.allclose(
-                head.logits(hidden), model(input_ids=ids, use_cache=False).logits, rtol=1e-2, atol=1e-3
-            ):
+            logits = model(input_ids=ids, use_cache=False).logits
+            if logits.isnan().any():
+                raise EngineError("weights with which the model computes NaN")
+            if not torch.allclose(head.logits(hidden), logits, rtol=1e-2, atol=1e-3):
                 raise EngineError(f"an output layer that is no matrix, factor and cap ({config.model_type})")
         return head
 
