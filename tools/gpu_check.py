@@ -311,7 +311,7 @@ def speed(workspace: Workspace) -> PartReport:
 
 
 def largest(gpu: bool, on: Device, answer: int, memory_limit: int) -> tuple[str, Mapping[str, Any], CellDemand, int]:
-    """The first model that fits with some micro-batch: its step as the plan sees it, and padded tokens of that."""
+    """The first model that fits with some micro-batch: its step as the plan sees it, and tokens of that."""
     work = Workload(1, PROMPTS, PROMPT, answer, PROMPT + answer, scored=1.0, mean=1.0)
     for name, config in ((name, shipped()[name]) for name in ON_GPU) if gpu else (("a small Llama", ON_CPU),):
         shape = shape_from_config(name, config if gpu else {**config, **IDS})
