@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from types import SimpleNamespace
 
 import numpy as np
@@ -308,6 +311,32 @@ def test_invalid_verdicts_before_a_checkpoint_count_after_it(tmp_path: Path, mon
     resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0.05", **counted)._count_invalid([])
     with pytest.raises(VerificationError, match="4 of 100 verdicts are invalid"):
         resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0.03", **counted)._count_invalid([])
+
+
+def test_policies_threads_count_every_verdict_and_share_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A count was lost where two added at once, and a prompt where one dropped what the other had just seen."""
+    run, both = resumed(tmp_path, monkeypatch, {}), Barrier(2)
+
+    class Groups(list[Group]):
+        def __iter__(self) -> Iterator[Group]:
+            both.wait(5)
+            return super().__iter__()
+
+    answer = Answer(np.zeros(1, np.int32), np.zeros(1), "", True, Verdict("wrong"))
+    groups = Groups([Group(Prompt("x", "", ""), "a", 1, 1, (answer,) * 3)])
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(run._count_invalid, [groups, groups]))
+    assert run._answers == 6
+
+    class Dropped(dict[int, list[Prompt]]):
+        def __getitem__(self, step: int) -> list[Prompt]:
+            raise KeyError(step)  # as if another thread had popped it
+
+    run._drawn = Dropped({1: [Prompt("x", "1", "2")]})
+    (prompt,) = run._prompts(1, SimpleNamespace(policy=run.cell.group.policies[0]))  # type: ignore[arg-type]  # no engine
+    assert prompt.id == "x"
 
 
 def test_a_cell_that_did_not_keep_its_best_weights_so_far_says_so(

@@ -267,9 +267,9 @@ class Run:
         self.journal.append(self.exchange.ledger())
 
     def _prompts(self, step: int, learner: Learner) -> list[Prompt]:
-        if step not in self._drawn:
-            self._drawn[step] = training_prompts(self.cell, step)
-        return as_asked(self._drawn[step], self.cell.training.task, learner.policy)
+        drawn = self._drawn.get(step)  # once: another policy's thread may drop it
+        drawn = drawn or self._drawn.setdefault(step, training_prompts(self.cell, step))
+        return as_asked(drawn, self.cell.training.task, learner.policy)
 
     def _earlier(self, step: int, learner: Learner) -> list[Prompt]:
         """On which stale answers may still arrive."""
@@ -385,8 +385,9 @@ class Run:
         return {m.name: accuracy for m, (accuracy, _) in zip(self.learners, probes, strict=True)}
 
     def _count_invalid(self, groups: Sequence[Group]) -> None:
-        self._answers += sum(len(g.answers) for g in groups)
-        self._invalid += sum(len(g.answers) - len(g.valid) for g in groups)
+        answers, valid = sum(len(g.answers) for g in groups), sum(len(g.valid) for g in groups)
+        self._answers += answers  # summed before, as policies' threads count here
+        self._invalid += answers - valid
         limit = self.cell.training.max_invalid
         if self._invalid > max(1.0, limit * self._answers):
             raise VerificationError(
