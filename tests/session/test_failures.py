@@ -311,6 +311,9 @@ def test_invalid_verdicts_before_a_checkpoint_count_after_it(tmp_path: Path, mon
     resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0.05", **counted)._count_invalid([])
     with pytest.raises(VerificationError, match="4 of 100 verdicts are invalid"):
         resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0.03", **counted)._count_invalid([])
+    resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0.001", answers=2, invalid=1)._count_invalid([])
+    with pytest.raises(VerificationError, match=r"1 of 2 verdicts are invalid, more than 0\.0%"):
+        resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0", answers=2, invalid=1)._count_invalid([])
 
 
 def test_policies_threads_count_every_verdict_and_share_prompts(

@@ -389,7 +389,7 @@ class Run:
         self._answers += answers  # summed before, as policies' threads count here
         self._invalid += answers - valid
         limit = self.cell.training.max_invalid
-        if self._invalid > max(1.0, limit * self._answers):
+        if self._invalid > max(float(limit > 0), limit * self._answers):
             raise VerificationError(
                 f"{self._invalid} of {self._answers} verdicts are invalid, more than {limit:.1%} (training.max_invalid)"
             )
