@@ -14,7 +14,7 @@ from harness.engines.embedded.families import build_model, build_tokenizer
 from harness.engines.protocol import Sample
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import EngineError, SuiteError
-from harness.experience.answers import Answer, Group
+from harness.experience.answers import Answer, Group, Prompt
 from harness.learning.advantages import own_answers
 from harness.session.cell.learners import verdicts
 from harness.session.cell.questions import (
@@ -148,6 +148,19 @@ def test_every_question_is_measured_as_the_policy_reads_it(suite, folder):
         assert measured(policy, folder, cell.evaluation, cell) == (trained, longest)
         assert with_length("openrlhf", {}, policy, folder, cell.evaluation, cell) == {"max_length": longest}
         assert with_length("embedded", {}, policy, folder, cell.evaluation, cell) == {}
+
+
+@pytest.mark.parametrize("template", ["{question} {hint}", "{question} Another student begins with: {hint}"])
+def test_a_hinted_question_has_room_for_the_words_around_the_hint(folder, tmp_path, template):
+    """The rollout engine ended its answers, and the cell failed at every start."""
+    asked = f"[independent, {{regime: core, tokens: 4, template: {json.dumps(template)}}}]"
+    (tmp_path / "x.yaml").write_text(LENGTHS.format(folder=folder).replace("[independent]", asked))
+    cell = prepare(str(tmp_path / "x.yaml"), tmp_path / "results").cells[1]
+    encode, hint = open_vocabulary(folder, False).encode, "1234567"
+    assert len(encode(Prompt("", hint, ""))) == 4
+    longest = max((p.text for step in (1, 2, 3) for p in training_prompts(cell, step)), key=len)
+    hinted = Prompt("", template.format(question=longest, hint=hint), "")
+    assert len(encode(hinted)) <= measured(cell.group.policies[0], folder, cell.evaluation, cell).prompt
 
 
 def test_a_plan_has_the_measured_lengths_and_sets_no_limit_by_a_prior(suite):

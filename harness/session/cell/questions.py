@@ -116,7 +116,10 @@ def measured(
     if cell is not None:
         prompt = _longest(vocabulary, as_asked(_trained(cell, fetch), cell.training.task, policy))
         regime = registry.build(cell.variant.regime, cell.variant.options)
-        prompt += min(regime.hint_tokens, 2 * cell.training.max_new_tokens)  # of a second round
+        if regime.hint_tokens:  # of a second round, with the words around it
+            around = getattr(regime.options, "template", "{question} {hint}")
+            prompt += len(vocabulary.encode(Prompt("", around, "")))
+            prompt += min(regime.hint_tokens, 2 * cell.training.max_new_tokens)
         longest = prompt + cell.training.max_new_tokens
     for i, task in enumerate(map(get_task, evaluation.tasks)):
         style = policy.style or task.styles[0]
