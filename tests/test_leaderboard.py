@@ -28,7 +28,7 @@ from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
 from harness.store.reference_results import write_reference
-from harness.store.rows import Row, SampleRow, StepRow
+from harness.store.rows import ExchangeRow, Row, SampleRow, StepRow
 from harness.store.sentences import verdict_mark
 from harness.store.standing import Board, Standing
 from harness.store.statistic import PERCENT, POINTS
@@ -586,6 +586,26 @@ def test_the_authors_of_a_replay_are_in_the_picture() -> None:
     flows = pd.DataFrame({"regime": ["r"], "author": ["old"], "receiver": ["llama"], "records": [4.0], "used": [3.0]})
     gains = pd.DataFrame(columns=["variant", "policy", "gain", "verdict"])
     assert "old to llama: 4 sent, 75% used" in exchange._network("r", flows, totals, gains)["description"]
+
+
+def test_residuals_are_means_over_the_records_that_have_them(tmp_path: Path) -> None:
+    """One of texts alone counted as 0 in the others' means, and by itself as no text."""
+    policies = tuple(PolicyEntry(name, f"micro/{name}") for name in "ab")
+    sent: dict[str, dict[str, float]] = {
+        "hacpo": {"residual_boundary": 0.2, "residual_canonical": 0.5},
+        "copd": {"residual_boundary": 0.4},
+        "sgt": {},
+    }
+    for regime, residuals in sent.items():
+        row = ExchangeRow(step=1, author="a", receiver="b", kind=regime, residual_text=0.1, **residuals)
+        step = StepRow(policy="b", step=1, peer_received=1)
+        write_rows(tmp_path, [row, step], regime, regime=regime, regime_type=regime, seed=1, policies=policies)
+    ingest(tmp_path)
+    residuals = page(tmp_path, "exchange", "hand", regime="all").dataframe[0].value.iloc[0]
+    assert [residuals[name] for name in ("text", "boundary", "canonical", "records")] == pytest.approx(
+        [0.1, 0.3, 0.5, 3]
+    )
+    assert page(tmp_path, "exchange", "hand", regime="sgt").dataframe[0].value["text"].tolist() == [0.1]
 
 
 @pytest.mark.slow

@@ -148,13 +148,14 @@ def _draw_rescues(rescues: pd.DataFrame) -> None:
 def _draw_residuals(chosen: pd.DataFrame) -> None:
     st.header("Residuals of carrying text between tokenizers")
     names = {f"residual_{name}": name for name in _RESIDUALS}
-    known = chosen[chosen["accepted"]].dropna(subset=["residual_boundary"])
+    known = chosen[chosen["accepted"]].dropna(subset=[*names], how="all")
     if known.empty:
         st.caption("No text travelled here.")
         return
-    weighted = known.assign(**{name: known[name] * known["records"] for name in names})
-    sums = weighted.groupby(["author", "receiver"], sort=False)[[*names, "records"]].sum(min_count=1)
-    means = sums[[*names]].div(sums["records"], axis=0).rename(columns=names).assign(records=sums["records"])
+    weights = known[[*names]].notna().mul(known["records"], axis=0).assign(records=known["records"])
+    places = [known["author"], known["receiver"]]
+    sums, sizes = (part.groupby(places, sort=False).sum() for part in (known[[*names]] * weights[[*names]], weights))
+    means = sums.div(sizes[[*names]]).rename(columns=names).assign(records=sizes["records"])
     titles = {name: number(None, "%.3g", help) for name, help in _RESIDUALS.items()}
     draw_table(means.reset_index(), "residuals", "Mean residuals by author and receiver", titles)
 
