@@ -13,9 +13,10 @@ from synthetic_results import write_rows
 from harness.cli.tables import against
 from harness.errors import UsageError
 from harness.store.ingest import ingest
-from harness.store.manifest import PolicyEntry
+from harness.store.manifest import PolicyEntry, SuiteFile, write_suite
 from harness.store.read import Snapshot
 from harness.store.rows import SampleRow
+from harness.store.tuning import Tuned, Tuning, write_tuning
 from leaderboard.views.published import published
 
 MODELS = {"small": "Qwen/Qwen3-1.7B-Base", "large": "Qwen/Qwen3-4B-Base"}
@@ -77,6 +78,21 @@ def test_other_metrics_are_marked_and_only_what_was_trained_alike_stands_beside_
     assert any("None of these models has been trained here yet" in text for text in lines(results, "mutual_rl2026"))
     with pytest.raises(UsageError, match="hacpo2026"):
         lines(results, "hacpo")
+
+
+def test_neither_tuned_settings_nor_a_second_baseline_stand_beside_a_paper(results: Path) -> None:
+    for regime in ("gspo-aa", "gspo-tuned"):
+        cell(results, regime, 1, {"gsm8k": (1, 2)}, regime_type="independent", options={"objective": "gspo"})
+    file = SuiteFile(name="hand", title="", engine="", baseline="gspo", variants=(), groups=(), seeds=(), cells=())
+    write_suite(results / "hand", file)
+    tuned = Tuned(variant="gspo", final="gspo-tuned", chosen=1, trials=())
+    write_tuning(
+        results,
+        file,
+        Tuning(suite="hand", trials_in="", task="gsm8k", metric="avg@1", steps=1, baseline="gspo", variants=(tuned,)),
+    )
+    ingest(results)
+    assert "82.6 [70.0]" in line(lines(results), "Qwen3-1.7B-Base", "gspo")
 
 
 def test_the_command(results: Path) -> None:

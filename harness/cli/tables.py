@@ -242,7 +242,7 @@ def _cell(paper: Publication, row: PublishedRow, task: str, ours: Ours, marks: d
 
 def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours:
     accuracies: Ours = {}
-    for suite in suites:
+    for suite in without_trials(suites):
         cells = snapshot.query(
             "SELECT DISTINCT group_name, policies, models, regime, regime_type, options, budget FROM current_cells "
             "WHERE suite = ? AND kind = 'cell'",
@@ -251,7 +251,7 @@ def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours
         models = {c["group_name"]: dict(zip(c["policies"], c["models"], strict=True)) for c in cells}
         variants = {c["regime"]: c for c in cells}
         for row in show_rows(snapshot, suite):
-            if row.policy == MEAN:
+            if row.policy == MEAN or row.regime != row.variant:  # no paper's mean, nor tuned as here
                 continue
             group, variant = models[row.group], variants[row.variant]
             peers = tuple(model for policy, model in group.items() if policy != row.policy)
@@ -261,7 +261,7 @@ def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours
             there = paper.beside(group[row.policy], peers, kind, row.regime, objective, factor)
             if there is not None:
                 key = there.source, there.group, there.policy, there.method
-                accuracies.setdefault(key, {}).setdefault(row.task, {})[row.metric] = row.accuracy
+                accuracies.setdefault(key, {}).setdefault(row.task, {}).setdefault(row.metric, row.accuracy)
     return accuracies
 
 
