@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.util import decode_source
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from harness.errors import HarnessError, PluginError
 from harness.versions import ROOT, owner, recorded, syntax_digest
 
-__all__ = ["PluginRegistry"]
+__all__ = ["PluginRegistry", "blamed"]
 
 T = TypeVar("T")
 
@@ -41,12 +42,8 @@ class PluginRegistry(Generic[T]):
 
     def make(self, name: str, *arguments: object) -> T:
         """Raises PluginError, or the HarnessError of its making."""
-        try:
+        with blamed(f"{self.noun} {name!r} cannot be made"):
             return self.load(name)(*arguments)
-        except HarnessError:
-            raise
-        except Exception as error:
-            raise PluginError(f"{self.noun} {name!r} cannot be made: {type(error).__name__}: {error}") from error
 
     def origin(self, name: str) -> str:
         """Package, version and place."""
@@ -67,8 +64,20 @@ class PluginRegistry(Generic[T]):
         if file is None:
             return called, "unknown"
         files = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
-        sources = {f.relative_to(file.parent).as_posix(): f.read_text("utf-8") for f in files}
-        return called, f"syntax {syntax_digest(sources)}"
+        with blamed(f"{called} has no `results_version`, and no source that can be read instead"):
+            sources = {f.relative_to(file.parent).as_posix(): decode_source(f.read_bytes()) for f in files}
+            return called, f"syntax {syntax_digest(sources)}"
+
+
+@contextmanager
+def blamed(called: str) -> Iterator[None]:
+    """What a plugin's own code raises, as PluginError."""
+    try:
+        yield
+    except HarnessError:
+        raise
+    except Exception as error:  # whatever it raises is its error, not ours
+        raise PluginError(f"{called}: {type(error).__name__}: {error}") from error
 
 
 def _places() -> tuple[tuple[str, int], ...]:

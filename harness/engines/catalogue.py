@@ -44,10 +44,16 @@ def info(name: str) -> EngineInfo:
         engine = backend_of(name)
     except PluginError as error:
         return EngineInfo(name, "", "", False, str(error))
-    absent = [p for p in engine.packages if importlib.util.find_spec(p) is None]
+    absent = [p for p in engine.packages if not _there(p)]
     there = [f"{p} {next(iter(_installed(p).values()), '?')}" for p in engine.packages if p not in absent]
     missing = f"{', '.join(absent)}: {engine.advice}" if absent else ""
     return EngineInfo(name, (engine.__doc__ or "").strip().partition("\n")[0], ", ".join(there), not absent, missing)
+
+
+def _there(package: str) -> bool:
+    with suppress(ModuleNotFoundError):  # of its parent
+        return importlib.util.find_spec(package) is not None
+    return False
 
 
 def backend_of(name: str) -> type[Backend]:

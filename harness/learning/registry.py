@@ -15,7 +15,7 @@ from harness.errors import PluginError
 from harness.experience.records import SHIPPED, AnswerRecord, Draft, Record, Rollout, bounded
 from harness.learning.regime import Need, Regime
 from harness.learning.terms import OldLogprobs
-from harness.plugins import PluginRegistry
+from harness.plugins import PluginRegistry, blamed
 from harness.suite.space import Space, as_dict, spaces_of
 
 __all__ = [
@@ -63,14 +63,10 @@ def load(name: str) -> type[Regime]:
 def build(name: str, options: Mapping[str, Any]) -> Regime:
     """An instance with validated options. Raises PluginError."""
     regime = load(name)
-    try:
+    with blamed(f"regime {name!r} cannot be built"):
         instance = regime(check_options(regime, options))
         check_declaration(instance)
-    except PluginError:
-        raise
-    except Exception as error:  # the plugin's own code again
-        raise PluginError(f"regime {name!r} cannot be built: {type(error).__name__}: {error}") from error
-    return instance
+        return instance
 
 
 def check_declaration(regime: Regime) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.errors import PluginError
-from harness.plugins import PluginRegistry
+from harness.plugins import PluginRegistry, blamed
 from harness.verification.scorer import Called, Scorer
 
 PLUGINS: PluginRegistry[Scorer] = PluginRegistry("harness.scorers", "scorer", Scorer)  # type: ignore[type-abstract]
@@ -39,7 +39,9 @@ def listing() -> list[ScorerInfo]:
 def _info(name: str) -> ScorerInfo:
     try:
         scorer = scorer_of(name)
+        with blamed(f"scorer {name!r}: `remark`"):
+            remark = scorer.remark()
     except PluginError as error:
         return ScorerInfo(name, "", PLUGINS.origin(name), str(error))
     summary = (type(scorer).__doc__ or "").strip().partition("\n")[0]
-    return ScorerInfo(name, summary, PLUGINS.origin(name), remark=scorer.remark())
+    return ScorerInfo(name, summary, PLUGINS.origin(name), remark=remark)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from harness.errors import DataError, PluginError, UsageError
-from harness.plugins import PluginRegistry
+from harness.errors import DataError, PluginError
+from harness.plugins import PluginRegistry, blamed
 from harness.scoring import catalogue as scorers
 from harness.suite.schema import FileTask
 from harness.tasks import ladder
@@ -56,12 +56,13 @@ def source_of(task: str | FileTask) -> TaskSource:
 
 
 def get_task(name: str | FileTask, **parameters: int) -> Task:
-    """parameters: micro's per_skill, ladder's per_level. Raises PluginError, UsageError for another."""
+    """parameters: micro's per_skill, ladder's per_level. Raises PluginError, also for another."""
     source = source_of(name)
-    try:
-        return source.evaluation(**parameters)
-    except TypeError as error:
-        raise UsageError(f"task {name}: {error}") from error
+    with blamed(f"task {name}"):
+        task = source.evaluation(**parameters)
+        if not isinstance(task, Task):
+            raise TypeError(f"`evaluation` returned {task!r:.60}, not a Task")
+        return task
 
 
 def results_versions(task: str | FileTask) -> dict[str, str]:

@@ -18,6 +18,7 @@ from synthetic_results import Regime, write_results
 from harness.cli.results import check_address
 from harness.session.cell.manifests import label_of
 from harness.store.manifest import read_manifest, write_manifest
+from harness.tasks.registry import PLUGINS
 
 PROGRAM = Path(sys.executable).with_name("harness")
 LONG = "x" * 300
@@ -253,3 +254,94 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (2, "[]\n"), done
+
+
+FAULTY = b'''# coding: latin-1
+"""Plugins with faults of their own: \xe9."""
+from dataclasses import dataclass
+from harness.engines.backend import Backend
+from harness.experience.records import TextRollout
+from harness.tasks.source import Generated, Prompt
+from harness.tasks.task import Task
+from harness.verification.scorer import Scorer
+from regimes.independent import Independent
+
+@dataclass(frozen=True)
+class Options:
+    below: "Nowhere" = 0.5
+
+class Typed(Independent):
+    Options = Options
+
+class Torn(Independent):
+    shares = {TextRollout}
+
+class Task0(Generated):
+    def invent(self, random):
+        number = str(random.random())
+        return Prompt(id=number, text=number, gold=number)
+    def evaluation(self):
+        if self.name == "t-evaluation":
+            raise KeyError("nothing")
+        if self.name != "t-none":
+            return Task(self.name, "Title", self.held_out, ("raw",), scorer="remarks" if self.name == "t-remark" else "math")
+    def draw(self, *given, **named):
+        if self.name == "t-draw":
+            raise KeyError("nothing")
+        return super().draw(*given, **named)
+
+class Pool(Task0):
+    generated = False
+    def pool(self, *given):
+        raise KeyError("nothing")
+
+class Remarks(Scorer):
+    def remark(self):
+        raise KeyError("nothing")
+    def score(self, gold, text):
+        raise AssertionError
+
+class Parted(Backend):
+    packages = ("nowhere.part",)
+'''
+OWN_FAULTS = {
+    "regimes typed": "regime 'typed' cannot be built: NameError: name 'Nowhere' is not defined",
+    "regimes torn": "must declare `shares` as a frozenset",
+    "t-evaluation": "evaluation.tasks[0]: task t-evaluation: KeyError: 'nothing'",
+    "t-none": "evaluation.tasks[0]: task t-none: TypeError: `evaluation` returned None, not a Task",
+    "t-draw": "training.task: task t-draw: KeyError: 'nothing'",
+    "t-pool": "task t-pool: KeyError: 'nothing'",
+    "t-remark": "scorer 'remarks': `remark`: KeyError: 'nothing'",
+}
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    site = tmp_path_factory.mktemp("site")
+    (site / "faulty.py").write_bytes(FAULTY)
+    (about := site / "faulty-1.0.dist-info").mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
+    tasks = "".join(f"t-{name} = faulty:Task0\n" for name in ("evaluation", "none", "draw", "remark"))
+    (about / "entry_points.txt").write_text(
+        f"[harness.regimes]\ntyped = faulty:Typed\ntorn = faulty:Torn\n[harness.tasks]\n{tasks}t-pool = faulty:Pool\n"
+        "[harness.scorers]\nremarks = faulty:Remarks\n[harness.engines]\nparted = faulty:Parted\n"
+    )
+    return site
+
+
+@pytest.mark.parametrize("asked", OWN_FAULTS)
+def test_what_a_plugins_own_code_raises_is_one_line(faulty: Path, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(faulty)
+    plan = f"plan smoke --set training.task={asked} --set evaluation.tasks=[{asked}]"
+    refused(here(*(asked if " " in asked else plan).split()), OWN_FAULTS[asked])
+
+
+def test_lists_go_on_beyond_a_plugin_with_a_fault(faulty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(faulty)
+    for words, fault in (
+        ("tasks --scorers", "`remark`: KeyError: 'nothing'"),
+        ("engines", "nowhere.part: pip install"),
+    ):
+        code, out, _ = here(*words.split(), "--json")
+        assert (code, fault in out) == (0, True), out
+    assert PLUGINS.results_version("t-none")[1].startswith("syntax ")  # of a source that is not UTF-8

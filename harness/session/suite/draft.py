@@ -27,6 +27,7 @@ from harness.errors import DataError, EngineError, HarnessError, UsageError
 from harness.experience.answers import Prompt
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.limits import every_core
+from harness.plugins import blamed
 from harness.session.cell.questions import as_asked, scored_as, training_prompts
 from harness.session.policy import at_hand, base_folder
 from harness.session.suite.planning import demand, plan_for
@@ -159,7 +160,8 @@ def draft(
     if isinstance(chosen, FileTask):
         chosen = chosen.model_copy(update={"held_out": HELD_OUT})
         task = chosen.name
-    training_source(chosen).pool_digest()
+    with blamed(f"task {chosen}"):
+        training_source(chosen).pool_digest()
     read = [_read(model) for model in models]
     if len({m.model for m in read}) < len(read):
         raise UsageError(f"--models: {read[0].model} is given twice; give two different models")

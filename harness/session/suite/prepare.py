@@ -16,6 +16,7 @@ import msgspec
 from harness.engines.catalogue import PLUGINS, backend_of
 from harness.errors import HarnessError, StoreError, SuiteError, UsageError
 from harness.learning import registry
+from harness.plugins import blamed
 from harness.session.cell.log import LOG
 from harness.session.cell.manifests import Base, bases_of, state_of, suite_file
 from harness.session.policy import COMMIT, identity_of, local_folder, on_hub, pinned, unpinned
@@ -302,7 +303,8 @@ def identities(suite: Suite) -> Callable[[Sequence[Policy], Variant | None], Ide
     evaluation = {str(name): get_task(name).checksum or "" for name in tasks}
     shared = dict([PLUGINS.results_version(suite.engine)])
     shared |= {package: version for name in tasks for package, version in results_versions(name).items()}
-    pool, trained = training_source(training).pool_digest(), results_versions(training)
+    with blamed(f"task {training}"):
+        pool, trained = training_source(training).pool_digest(), results_versions(training)
     models = {(p.model, p.revision): p for group in suite.groups for p in group.policies}
     known = {name: identity_of(policy) for name, policy in models.items()}
     asked, half = suite.engine_options.get("dtype"), backend_of(suite.engine).half_precision

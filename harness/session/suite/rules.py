@@ -22,6 +22,7 @@ from harness.exchange.misbehaviour import condition_of
 from harness.experience.records import Record, Rollout, Success, TextRollout
 from harness.learning import registry
 from harness.learning.regime import Need
+from harness.plugins import blamed
 from harness.scoring.catalogue import scorer_of
 from harness.session.policy import MAX_FILES, MICRO, hub_folder, local_folder, required_folder
 from harness.store.manifest import suite_files
@@ -112,8 +113,11 @@ def validate(suite: Suite, source: str) -> Suite:
 def remarks(suite: Suite) -> list[str]:
     own = backend_of(suite.engine).remark(suite.engine_options, [policy.model for _, policy in _policies(suite)])
     updates = {v.name: suite.training_of(v).updates for v in suite.regimes}
-    said = ((v.name, registry.build(v.regime, v.options).remarks(updates[v.name])) for v in suite.regimes)
-    return [*(f"{name}: {remark}" for name, remarks in said for remark in remarks), *filter(None, [own])]
+    said = []
+    for v in suite.regimes:
+        with blamed(f"regime {v.regime!r}: `remarks`"):
+            said += [f"{v.name}: {words}" for words in registry.build(v.regime, v.options).remarks(updates[v.name])]
+    return [*said, *filter(None, [own])]
 
 
 def resolved(suite: Suite, source: str) -> Suite:
@@ -366,7 +370,9 @@ def _data(prepared: Prepared, run: bool) -> Iterator[str]:
     for task in dict.fromkeys(asked):
         yield from source_of(task).remarks()
     for name in dict.fromkeys(task.scorer for task in map(get_task, asked) if task.judge is None):
-        if remark := scorer_of(name).remark():
+        with blamed(f"scorer {name!r}: `remark`"):
+            remark = scorer_of(name).remark()
+        if remark:
             yield f"scorer {name}: {remark}"
     for task in suite.evaluation.tasks if suite.evaluation.limit is None else ():
         if get_task(task).size is None:
@@ -377,12 +383,13 @@ def _data(prepared: Prepared, run: bool) -> Iterator[str]:
     place = max(prompts_of, key=lambda name: (prompts_of[name], name == "training.prompts"))
     if source.generated:
         for name, count in (("training.task", 1), (place, prompts_of[place])):
-            with at(prepared.source, name, DataError):
+            with at(prepared.source, name, (DataError, PluginError)), blamed(f"task {training.task}"):
                 source.draw(0, count, part=training.part)
         return
     if sets.get("training.task") in absent:
         return
-    with at(prepared.source, "training.min_level" if training.min_level else "training.task", DataError):
+    place_of_pool = "training.min_level" if training.min_level else "training.task"
+    with at(prepared.source, place_of_pool, (DataError, PluginError)), blamed(f"task {training.task}"):
         pool = part_of(source.pool(training.min_level), training.part)
     if prompts_of[place] > len(pool.prompts):
         raise SuiteError(
