@@ -56,7 +56,7 @@ class NoOptions:
 
 class Regime:
     """One policy's instance of a regime. Options: a frozen dataclass of what a suite may set. shares: record types published.
-    results_version: a plugin's own; None counts every change of its code. published: where formula and all defaults are, else
+    results_version: a plugin's own; None counts every change of its module. published: where formula and all defaults are, else
     empty. unequal_rollouts: whether policies may differ in rollouts, else unequal_reason. old_logprobs: whose OLD denominators
     are by default. peer_share: of peers' answers, the most that is learnt, for plans."""
 
