@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import queue
 import re
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,7 +28,7 @@ from harness.session.cell.exchanges import ExchangeState
 from harness.session.cell.health import Watch, check_loss, check_trained
 from harness.session.cell.learners import Clock
 from harness.session.cell.resume_point import Best
-from harness.session.driver.jobs import failure_reason
+from harness.session.driver.jobs import Worker, failure_reason, from_worker, job_of
 from harness.session.suite.prepare import prepare
 from harness.store.diagnosis import diagnose, summary
 from harness.store.journal import Journal, read_journal
@@ -134,6 +136,21 @@ def test_a_reason_is_one_line():
     with pytest.raises(RuntimeError) as caught:
         raise RuntimeError("boom\nand more")
     assert failure_reason(caught.value, SimpleNamespace(cell=None)).startswith("RuntimeError: boom and more (")
+
+
+def test_a_plugin_that_exits_fails_its_own_cell(tmp_path, monkeypatch):
+    def exits(*_):
+        raise SystemExit("goodbye")
+
+    monkeypatch.setattr("harness.session.cell.evaluate.evaluate_base", exits)
+    base = prepare("smoke", tmp_path).bases[0]
+    worker, sink = Worker.__new__(Worker), io.BytesIO()
+    vars(worker).update(_stopped=threading.Event(), _jobs=queue.Queue(), _sink=sink, _writing=threading.Lock())
+    for job in (job_of(base, tmp_path / base.key), None):
+        worker._jobs.put(job)
+    worker.serve()
+    assert from_worker.decode(sink.getvalue().splitlines()[-1]).reason.startswith("SystemExit: goodbye (")
+    assert read_manifest(tmp_path / base.key).reason.startswith("SystemExit: goodbye (")
 
 
 def test_a_log_is_bounded_and_keeps_its_ends(tmp_path, monkeypatch):
@@ -320,7 +337,7 @@ def test_policies_threads_count_every_verdict_and_share_prompts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A count was lost where two added at once, and a prompt where one dropped what the other had just seen."""
-    run, both = resumed(tmp_path, monkeypatch, {}), Barrier(2)
+    run, both = resumed(tmp_path, monkeypatch, {}), threading.Barrier(2)
 
     class Groups(list[Group]):
         def __iter__(self) -> Iterator[Group]:

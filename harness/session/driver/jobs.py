@@ -147,7 +147,7 @@ def run_job(
         except (DiskFullError, phases.Interrupted):
             log.info("interrupted", exc_info=True)
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             log.exception("failed")
             with contextlib.suppress(StoreError, FencedError):
                 mark(folder, job.manifest(), "failed", failure_reason(error, job), attempt, fault_of(error))
@@ -163,7 +163,7 @@ def _attempts(folder: Path) -> int:
     return attempts
 
 
-def failure_reason(error: Exception, job: Job) -> str:
+def failure_reason(error: BaseException, job: Job) -> str:
     """Of an unexpected error also its last line, of the plugin if any."""
     if isinstance(error, HarnessError):
         return f"{error}; {remedy(Path(job.folder))}" if isinstance(error, CheckpointError) else str(error)
@@ -179,7 +179,7 @@ def failure_reason(error: Exception, job: Job) -> str:
     return f"{type(error).__name__}: {words} ({file}:{line}, in {frame.f_code.co_name})"
 
 
-def fault_of(error: Exception) -> Fault:
+def fault_of(error: BaseException) -> Fault:
     if isinstance(error, TrainingError):
         return error.fault
     if isinstance(error, RuntimeError | EngineError | OSError) and _NO_MEMORY.search(str(error)):
@@ -231,7 +231,7 @@ class Worker(logging.Handler):
                     try:
                         spent = run_job(job, verifier, partial(self._progress, job.id), self._stopped.is_set)
                         finished = Finished(job.id, "done", cpu_seconds=spent)
-                    except Exception as error:  # a fault of ours or of a plugin ends this cell, not the others
+                    except (Exception, SystemExit) as error:  # a fault of ours or of a plugin ends this cell alone
                         finished = _ended(error, job)
                     log.info("end: %s %s", finished.outcome, finished.reason)
             except OSError as error:  # of the log itself
@@ -273,7 +273,7 @@ class Worker(logging.Handler):
         os._exit(1)
 
 
-def _ended(error: Exception, job: Job) -> Finished:
+def _ended(error: BaseException, job: Job) -> Finished:
     if isinstance(error, phases.Interrupted):
         return Finished(job.id, "interrupted")
     if isinstance(error, DiskFullError) or (isinstance(error, OSError) and is_full(error)):
