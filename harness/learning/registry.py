@@ -142,7 +142,9 @@ def option_name(field: dataclasses.Field[Any]) -> str:
 def resolved(options: Any) -> dict[str, Any]:
     """All options, as a suite would write them."""
     values = {option_name(f): getattr(options, f.name) for f in dataclasses.fields(options)}
-    return {k: sorted(v, key=repr) if isinstance(v, set | frozenset) else v for k, v in values.items()}
+    ordered = {k: sorted(v, key=repr) if isinstance(v, set | frozenset) else v for k, v in values.items()}
+    plain: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(ordered, enc_hook=str))
+    return plain
 
 
 def listing() -> list[RegimeInfo]:

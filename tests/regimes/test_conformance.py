@@ -235,10 +235,14 @@ def test_torch_is_noticed(tmp_path, monkeypatch):
 @dataclass(frozen=True)
 class TaggedOptions:
     tags: frozenset[str] = frozenset("abcdefgh")
+    levels: tuple[tuple[int, ...], ...] = ((1, 2),)
 
 
-def test_an_option_that_is_a_set_has_one_order_in_keys():
-    assert resolved(TaggedOptions()) == {"tags": list("abcdefgh")}
+def test_an_option_that_is_a_set_has_one_order_in_keys_and_is_read_again_as_written():
+    written = resolved(TaggedOptions())
+    assert (
+        written == {"tags": list("abcdefgh"), "levels": [[1, 2]]} == msgspec.json.decode(msgspec.json.encode(written))
+    )
 
 
 def test_a_name_that_two_packages_claim_is_refused(tmp_path, monkeypatch):
