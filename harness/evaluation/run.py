@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.engines.protocol import Sampling
-from harness.errors import UsageError
+from harness.errors import DataError, UsageError
 from harness.evaluation.backends import Answerer
 from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric, MetricSpec, Mode, summarise
 from harness.experience.answers import Prompt
@@ -43,7 +43,10 @@ def evaluate(
         if style is not None and style not in task.styles:
             raise UsageError(f"{task.name} has no prompt style {style!r}; it offers {', '.join(task.styles)}")
         specs = [MetricSpec.parse(name) for name in dict.fromkeys(names)]
-        plans.append((task, specs, fair_part(task.documents(data_dir), limit)))
+        documents = fair_part(task.documents(data_dir), limit)
+        if len({document.id for document in documents}) != (len(documents) or 1):
+            raise DataError(f"{task.name}: it has no questions, or two with one id")
+        plans.append((task, specs, documents))
     samples: list[EvaluationSample] = []
     results: list[Metric] = []
     for task, specs, documents in plans:

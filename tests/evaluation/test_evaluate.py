@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.errors import EngineError, InfeasibleError, UsageError
+from harness.errors import DataError, EngineError, InfeasibleError, UsageError
 from harness.evaluation.backends import EngineBackend, open_backend
 from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric
 from harness.evaluation.run import evaluate
@@ -80,6 +80,14 @@ def test_a_sample_depends_on_its_seed_task_document_and_repeat_only(engine: Embe
     assert all(full[key].text == s.text for key, s in keyed(part.samples).items())
     other = evaluate(EngineBackend(engine, 4), [get_task("micro", per_skill=4)], verifier=verifier, metrics=["avg@4"])
     assert sum(full[key].text == s.text for key, s in keyed(other.samples).items()) < len(full) / 10
+
+
+def test_no_questions_and_doubled_ones_are_refused(verifier: Verifier) -> None:
+    task = get_task("micro", per_skill=1)
+    one = task.documents(None)[0]
+    for documents in ([], [one, one]):
+        with pytest.raises(DataError, match="no questions, or two with one id"):
+            evaluate(None, [replace(task, documents=lambda *_, d=documents: d)], verifier=verifier)  # type: ignore[arg-type]  # is not asked
 
 
 def test_nothing_global_is_touched_and_nobody_is_called(
