@@ -331,6 +331,9 @@ def test_invalid_verdicts_before_a_checkpoint_count_after_it(tmp_path: Path, mon
     resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0.001", answers=2, invalid=1)._count_invalid([])
     with pytest.raises(VerificationError, match=r"1 of 2 verdicts are invalid, more than 0\.0%"):
         resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0", answers=2, invalid=1)._count_invalid([])
+    crashed = Group(Prompt("x", "", ""), "a", 1, 1, (replace(said[0], verdict=Verdict("invalid", "crash: KeyError")),))
+    with pytest.raises(VerificationError, match=r"max_invalid\), the last ones by crash: KeyError"):
+        run._count_invalid([crashed] * 9)
 
 
 def test_policies_threads_count_every_verdict_and_share_prompts(

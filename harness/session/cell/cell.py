@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -136,8 +137,9 @@ class Run:
     exchange: CellExchange = field(init=False)
     best: dict[str, resume_point.Best] = field(default_factory=dict)
     _watch: Watch = field(default_factory=Watch)
-    _invalid: int = 0
+    _counting: Lock = field(default_factory=Lock)
     _answers: int = 0
+    _invalid: int = 0
     _drawn: dict[int, list[Prompt]] = field(default_factory=dict)
 
     def to_the_end(self) -> None:
@@ -386,12 +388,15 @@ class Run:
 
     def _count_invalid(self, groups: Sequence[Group]) -> None:
         answers, valid = sum(len(g.answers) for g in groups), sum(len(g.valid) for g in groups)
-        self._answers += answers  # summed before, as policies' threads count here
-        self._invalid += answers - valid
+        with self._counting:  # policies' threads count here
+            self._answers += answers
+            self._invalid += answers - valid
         limit = self.cell.training.max_invalid
         if self._invalid > max(float(limit > 0), limit * self._answers):
+            reasons = sorted({a.verdict.reason for g in groups for a in g.answers if not a.verdict.valid})
             raise VerificationError(
                 f"{self._invalid} of {self._answers} verdicts are invalid, more than {limit:.1%} (training.max_invalid)"
+                + f", the last ones by {', '.join(reasons)}" * bool(reasons)
             )
 
     def _checkpoint(self, step: int) -> None:
