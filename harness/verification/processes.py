@@ -52,11 +52,13 @@ Reply = tuple[Verdict, float]
 """And the CPU-seconds of the worker and all that it started."""
 
 
-def say(stream: FileIO, message: bytes) -> None:
-    """Raises BrokenPipeError where the reader is gone."""
+def say(stream: FileIO, message: bytes, seconds: float | None = None) -> None:
+    """Raises BrokenPipeError where the reader is gone, or takes nothing for so many seconds."""
     data = memoryview(struct.pack("<I", len(message)) + message)
     while data:
-        data = data[stream.write(data) :]
+        if not select.select([], [stream], [], seconds)[1]:
+            raise BrokenPipeError
+        data = data[stream.write(data[: select.PIPE_BUF]) :]
 
 
 def hear(stream: FileIO, seconds: float | None = None) -> bytes | None:
@@ -120,7 +122,7 @@ class _Worker:
 
     def ask(self, question: Question) -> Reply | str:
         with suppress(BrokenPipeError):
-            say(cast(FileIO, self.process.stdin), msgspec.msgpack.encode(question))
+            say(cast(FileIO, self.process.stdin), msgspec.msgpack.encode(question), question.scorer.wall_seconds)
         return self.reply(question.scorer.wall_seconds)
 
     def kill(self, patience: float = 0.0) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hostile_answers import HOSTILE
 
 from harness.errors import VerificationError
+from harness.scoring.catalogue import called
 from harness.verification.processes import Question, judge
 from harness.verification.scorer import MATH, Math
 from harness.verification.verdict import Verdict
@@ -127,6 +128,21 @@ def test_a_child_killed_from_outside_is_no_verdict() -> None:
         verdict = verifier.verify([SLOWEST])[0]
         assert (verdict.value, verdict.reason) == ("invalid", "crash: SIGKILL")
         assert verifier.verify([(r"\max(y, z)", r"\boxed{\max(z, y)}")])[0].value == "right"
+
+
+def test_a_stopped_process_is_not_waited_for_while_it_is_asked() -> None:
+    before = set(psutil.Process().children())
+    with Verifier(workers=1).by(called("exact")._replace(wall_seconds=1.0)) as verifier:
+        verifier.verify([("a", "b\na")])
+        (worker,) = {*psutil.Process().children()} - before
+        for process in worker.children():
+            process.suspend()
+        long = "x" * 120_000  # more than a pipe holds
+        late, begin = threading.Timer(30.0, worker.kill), time.monotonic()
+        late.start()
+        assert [v.value for v in verifier.verify([(long, long)])] == ["right"]
+        late.cancel()
+        assert time.monotonic() - begin < 25.0
 
 
 def test_processes_start_only_when_needed_and_close_ends_them() -> None:
