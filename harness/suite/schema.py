@@ -276,8 +276,10 @@ class Variant(_Model):
     def _gather_options(cls, raw: Any) -> Any:
         if isinstance(raw, str):
             raw = {"regime": raw}
-        if not isinstance(raw, dict) or not isinstance(raw.get("options", {}), dict):
+        if not isinstance(raw, dict):
             return raw
+        if not isinstance(raw.get("options", {}), dict):
+            return {"name": raw.get("regime"), **raw}
         known = {k: v for k, v in raw.items() if k in cls.model_fields}
         extra = {k: v for k, v in raw.items() if k not in cls.model_fields}
         return {"name": raw.get("regime"), **known, "options": {**raw.get("options", {}), **extra}}

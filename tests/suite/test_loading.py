@@ -39,6 +39,7 @@ BAD = {
     "unknown regime": (GOOD.replace("sgt", "sgtt"), "regimes[1].regime", "did you mean 'sgt'"),
     "unknown option": (GOOD.replace("sgt", "{regime: sgt, lamda: 1}"), "regimes[1].lamda", "did you mean 'lambda'"),
     "option out of range": (GOOD.replace("sgt", "{regime: sgt, lambda: -1}"), "regimes[1].lambda", ">= 0.0"),
+    "options of no name": (GOOD.replace("sgt", "{regime: sgt, options: [1]}"), "regimes[1].options", "valid dictionary"),
     "option wrong type": (GOOD.replace("sgt", "{regime: sgt, lambda: x}"), "regimes[1].lambda", "float"),
     "duplicate seeds": (GOOD.replace("[1, 2]", "[1, 1]"), "seeds", "occurs twice"),
     "duplicate tasks": (GOOD + "evaluation: {tasks: [micro, micro]}\n", "evaluation.tasks", "'micro' occurs twice"),
