@@ -418,8 +418,11 @@ def _repeated(prepared: Prepared, pool: TrainingPool, tasks: Sequence[str | File
     for i, name in enumerate(tasks):
         place = f"evaluation.tasks[{i}]"
         with at(prepared.source, place, DataError):
-            asked = get_task(name).documents(None)
-        overlaps = find_overlaps(questions, [(str(name), prompt.id, prompt.text) for prompt in asked])
+            asked, documents = get_task(name), get_task(name).documents(None)
+        overlaps = find_overlaps(
+            [(prompt, asked.bare(text)) for prompt, text in questions],
+            [(str(name), prompt.id, asked.bare(prompt.text)) for prompt in documents],
+        )
         if same := [overlap for overlap in overlaps if overlap.kind == "exact"]:
             raise SuiteError(
                 prepared.source,
