@@ -383,7 +383,7 @@ def evaluate(
         typer.Option("--limit", min=1, help="Questions of each task, evenly over its skills, levels and subjects."),
     ] = None,
     k: Annotated[int, typer.Option("--k", min=0, max=1024, help="Samples per question for avg@k; 0: greedy only.")] = 4,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the sampled answers.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Of the sampled answers.")] = 0,
     max_new_tokens: Annotated[
         int | None, typer.Option("--max-new-tokens", min=1, help="Longest answer in tokens; default each task's own.")
     ] = None,

@@ -114,6 +114,7 @@ REFUSED = [
     ("eval ck --tasks micro,micro", "--tasks: the task 'micro' occurs twice"),
     ("eval ck --tasks t.jsonl,ck/t.jsonl:exact", "--tasks: the task 't' occurs twice"),
     ("eval ck --tasks lm_eval:x,lm_eval:x", "--tasks: the task 'lm_eval:x' occurs twice"),
+    (f"eval ck --seed {2**63}", "'--seed'"),
     ("eval ck --backend foo", "--backend foo: one of embedded, hf, vllm"),
     ("eval ck", "harness: ck: there are no weights (model.safetensors)\n"),
 ]
