@@ -470,7 +470,8 @@ def convert(data: DataSet, file: str, path: Path) -> list[Problem]:
         converted = [data.convert(raw, file, place) for place, raw in enumerate(_read(path))]
     except Exception as error:  # another form fails wherever a converter first meets it
         raise DataError(
-            f"{data.name}: {file} of {data.remote.repository} has another form than expected: {error!r}"
+            f"{data.name}: {path}, which is {file} of {data.remote.repository}, has another form than expected: {error!r:.200}; "
+            "if it is damaged, remove it, and it is fetched again"
         ) from error
     return [row for row in converted if row is not None]
 

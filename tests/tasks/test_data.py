@@ -88,6 +88,11 @@ def test_a_fetched_file_that_is_not_what_its_checksum_says_and_one_without_an_en
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text("altered")
     assert next(info.state for info in data.inventory() if info.name == "math500") == "altered"
+    unsigned = data.cached_path(SETS["minerva"].remote, SETS["minerva"].remote.files[0])
+    unsigned.parent.mkdir(parents=True)
+    unsigned.write_text("damaged")
+    with pytest.raises(DataError, match=f"{unsigned}, .* remove it"):
+        data.load("minerva")
 
 
 def fetched(host: Literal["hub", "github"] = "hub") -> bytes:
