@@ -72,6 +72,7 @@ class Micro(TaskSource):
         part: str = "all",
         data_dir: Path | None = None,
     ) -> list[Prompt]:
+        self.without_levels(min_level)
         return training_prompts(step_seed, count, part=part)
 
 
@@ -121,6 +122,7 @@ class Ladder(TaskSource):
         part: str = "all",
         data_dir: Path | None = None,
     ) -> list[Prompt]:
+        self.without_levels(min_level)
         if part != "all":
             raise DataError(f"{self.name}: its prompts have no part {part!r}; tune on micro, math or gsm8k")
         return ladder.training_prompts(step_seed, count, self.levels)

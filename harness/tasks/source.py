@@ -110,6 +110,11 @@ class TaskSource(ABC):
     def remarks(self) -> list[str]:
         return []
 
+    def without_levels(self, min_level: int | None) -> None:
+        """Raises DataError."""
+        if min_level is not None:
+            raise DataError(f"{self.name} has no levels of MATH; leave min_level out")
+
 
 class Generated(TaskSource):
     """A question's text decides its side. size: held out."""
@@ -134,6 +139,7 @@ class Generated(TaskSource):
         part: str = "all",
         data_dir: Path | None = None,
     ) -> list[Prompt]:
+        self.without_levels(min_level)
         parts = {"all": (1, 2, 3, 4), "tuning": (1,), "final": (2, 3, 4)}[part]
         return self._distinct(Random(step_seed), count, lambda side: side in parts)
 

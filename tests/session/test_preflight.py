@@ -260,6 +260,8 @@ def test_prompts_that_the_pool_does_not_hold(suite, monkeypatch):
         ("ladder.legs", ["training.prompts=200"], "training.prompts: ladder: 200 distinct prompts"),
         ("ladder.legs", ["regimes=[independent, {regime: hacpo, training: {prompts: 200}}]"], "regimes[1].training.prompts: "),
         ("ladder.legs", ["training.part=tuning"], "training.task: "),
+        ("ladder.legs", ["training.min_level=3"], "training.min_level: ladder.legs has no levels of MATH"),
+        ("micro", ["training.min_level=3"], "training.min_level: micro has no levels of MATH"),
         ("{file: four.jsonl, scorer: exact}", ["training.prompts=5"], "training.prompts: 5 prompts a step asked for; "),
         ("{file: four.jsonl, scorer: exact}", ["regimes=[{regime: independent, training: {prompts: 5}}]"], "regimes[0].training."),
     ],

@@ -381,15 +381,15 @@ def _data(prepared: Prepared, run: bool) -> Iterator[str]:
     prompts_of = {f"regimes[{i}].training.prompts": suite.training_of(v).prompts for i, v in enumerate(suite.regimes)}
     prompts_of["training.prompts"] = training.prompts
     place = max(prompts_of, key=lambda name: (prompts_of[name], name == "training.prompts"))
+    named = "training.min_level" if training.min_level else "training.task"
     if source.generated:
-        for name, count in (("training.task", 1), (place, prompts_of[place])):
+        for name, count in ((named, 1), (place, prompts_of[place])):
             with at(prepared.source, name, (DataError, PluginError)), blamed(f"task {training.task}"):
-                source.draw(0, count, part=training.part)
+                source.draw(0, count, min_level=training.min_level, part=training.part)
         return
     if sets.get("training.task") in absent:
         return
-    place_of_pool = "training.min_level" if training.min_level else "training.task"
-    with at(prepared.source, place_of_pool, (DataError, PluginError)), blamed(f"task {training.task}"):
+    with at(prepared.source, named, (DataError, PluginError)), blamed(f"task {training.task}"):
         pool = part_of(source.pool(training.min_level), training.part)
     if prompts_of[place] > len(pool.prompts):
         raise SuiteError(
