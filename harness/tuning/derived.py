@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from harness.errors import SuiteError
 from harness.learning import registry
-from harness.suite.schema import Settings, Suite, Training, Tune, Variant
+from harness.suite.schema import FileTask, Settings, Suite, Training, Tune, Variant
 from harness.suite.space import Choice, Range, Space, spaces_of
+from harness.tasks.ladder import is_ladder, levels_of
 
 # Before a setting of training, beside a regime's options
 COMMON = "training."
@@ -173,8 +174,12 @@ def foreseen(suite: Suite) -> list[Suite]:
 
 
 def check_variants(suite: Suite, source: str) -> None:
-    """Raises SuiteError where a derived name is taken or too long, a variant takes steps of its own, or an option cannot be
-    tuned."""
+    """Raises SuiteError where a derived name is taken or too long, a variant takes steps of its own, an option cannot be
+    tuned, or trials ask the table's questions."""
+    for i, task in enumerate(tune_of(suite).evaluation.tasks):
+        for other in (other for other in suite.evaluation.tasks if _alike(task, other)):
+            problem = f"{task} asks questions of the table's {other}; tuning must not see them"
+            raise SuiteError(source, f"tune.evaluation.tasks[{i}]", problem)
     names = {v.name for v in suite.regimes}
     for i, variant in enumerate(suite.regimes):
         name, problem = variant.name, "with `tune` all variants take the same steps"
@@ -194,6 +199,15 @@ def check_variants(suite: Suite, source: str) -> None:
             raise SuiteError(source, f"regimes[{i}]", f"cannot be tuned: {error}") from None
     if len(suite.name) > LONGEST - len("-tuning"):
         raise SuiteError(source, "name", "too long for a suite with `tune` (57 characters at most)")
+
+
+def _alike(one: str | FileTask, other: str | FileTask) -> bool:
+    """Whether two tasks share questions, by name or content."""
+    if isinstance(one, FileTask) or isinstance(other, FileTask):
+        return getattr(one, "sha256", "") == getattr(other, "sha256", None)
+    if is_ladder(one) and is_ladder(other):
+        return not {*levels_of(one)}.isdisjoint(levels_of(other))
+    return {one, other} == {"math", "math500"}
 
 
 def _beside(suite: Suite, what: str, seeds: Sequence[int], variants: Sequence[Variant], baseline: str) -> Suite:

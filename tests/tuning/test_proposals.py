@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,20 @@ def test_what_is_foreseen_is_what_runs_at_most(suite):
 )  # fmt: skip
 def test_whose_tuned_copy_a_name_is(name, of):
     assert tuned_from(name, ["independent", "sgt"]) == of
+
+
+FILE = f"{{file: a.jsonl, sha256: {'a1' * 32}, name: NAME}}"
+
+
+@pytest.mark.parametrize(
+    ("trials", "table"),
+    [("math", "math500"), ("ladder", "ladder.add1"), (FILE.replace("NAME", "x"), FILE.replace("NAME", "y"))],
+)
+def test_trials_that_ask_questions_of_the_table(trials, table):
+    for asked, at in ((f"[micro_dev, {trials}]", r"tune.evaluation.tasks\[1\]: \w+ asks"), ("[ladder.sub2]", "")):
+        suite = load("tuned_small", [f"tune.evaluation.tasks={asked}", f"evaluation.tasks=[{table}]"])
+        with pytest.raises(SuiteError, match=at) if at else nullcontext():
+            check_variants(suite, "x.yaml")
 
 
 def test_names_that_are_taken_or_too_long_and_options_that_no_range_holds():
