@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from synthetic_results import write_rows
 
@@ -144,19 +145,23 @@ def test_rescore_names_a_journal_that_it_cannot_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("evaluation", "words"),
-    [([], "micro: 'list' object has no attribute 'get'"),
-     ({"tasks": [{"file": "x.jsonl", "name": "micro", "scorer": "theirs"}]}, "'theirs'")],
+    ("evaluation", "words", "task"),
+    [([], "micro: 'list' object has no attribute 'get'", "micro"),
+     ({"tasks": [{"file": "x.jsonl", "name": "micro", "scorer": "theirs"}]}, "'theirs'", "micro"),
+     ({"tasks": ["gone"]}, "unknown task 'gone'", "gone")],
 )  # fmt: skip
 def test_rescore_leaves_out_what_others_settings_do_not_let_it_judge(
-    tmp_path: Path, evaluation: object, words: str
+    tmp_path: Path, evaluation: object, words: str, task: str
 ) -> None:
-    theirs, _ = (write_rows(tmp_path, [sample(1)], name) for name in ("theirs", "good"))
+    theirs, _ = (
+        write_rows(tmp_path, [msgspec.structs.replace(sample(1), task=t)], n)
+        for n, t in (("theirs", task), ("good", "micro"))
+    )
     write_manifest(theirs, Manifest(suite="s", key="theirs", group="g", config={"evaluation": evaluation}))
     report = rescore_results(tmp_path)
     assert [change.cell for change in report.changes] == ["good"]
     (problem,) = report.problems
-    assert problem.startswith(f"{theirs}: micro: ")
+    assert problem.startswith(f"{theirs}: {task}: ")
     assert words in problem
 
 

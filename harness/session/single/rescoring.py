@@ -91,6 +91,8 @@ def _scorer(folder: Path, name: str) -> str:
                 return str(task.get("scorer", "math"))
             if isinstance(task, str) and ".jsonl" in task and name == Path(task.partition(".jsonl")[0]).name:
                 return task.partition(".jsonl:")[2] or "math"
+            if task == name:
+                return get_task(name).scorer
     return get_task(name).scorer if name in names() or "." in name else "math"
 
 
