@@ -492,7 +492,6 @@ def cached_path(remote: Remote, file: str) -> Path:
 
 def _ensured(data: DataSet, file: str, path: Path) -> Path:
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, _download(data, file))
     if data.remote.sha256.get(file, digest := content_of(path)[1]) != digest:
         path.unlink()

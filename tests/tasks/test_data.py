@@ -60,6 +60,8 @@ def test_a_hub_that_answers_with_an_error_and_is_not_asked_offline(monkeypatch: 
         refused(monkeypatch, address, f"HTTP status 503.*{BOTH_WAYS}")
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         refused(monkeypatch, address, "HF_HUB_OFFLINE")
+        monkeypatch.setenv("HARNESS_CACHE", f"{__file__}/cache")  # where nothing can be written
+        refused(monkeypatch, address, "HF_HUB_OFFLINE")
     paths = [request.path for request in requests]
     assert paths == [f"/datasets/HuggingFaceH4/MATH-500/resolve/{SETS['math500'].remote.revision}/test.jsonl"]
 
