@@ -44,7 +44,7 @@ class Vocabulary:
     opening: tuple[int, ...]
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """By the chat template if `chat`. Raises EngineError where that fails or ids or rows lack."""
+        """By the chat template if `chat`. Raises EngineError where that fails, or without ids or rows."""
         if self.chat:
             turns = [{"role": "user", "content": prompt.text}]
             ids = _templated(self.policy, self.tokenizer, turns, opens_answer=True)

@@ -386,7 +386,7 @@ class DataInfo(msgspec.Struct, frozen=True):
 def folder_in_use(data_dir: Path | None) -> Path | None:
     """The argument, else HARNESS_DATA; None: the public sources."""
     configured = os.environ.get("HARNESS_DATA")
-    return data_dir or (Path(configured) if configured else None)
+    return data_dir or (Path(configured).expanduser() if configured else None)
 
 
 def load(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[Problem]:
