@@ -78,7 +78,7 @@ def _suite(store: Store, suite: str) -> dict[str, Any]:
 
 
 def _choices(table: pd.DataFrame, metric: str) -> Iterator[Choice]:
-    """The opening one, then groups that it leaves out: those of one policy have no mean."""
+    """The opening one, then groups without a mean: those of one policy."""
     left, choice = table[table["metric"] == metric], opening(table, metric)
     while len(left):
         if len(own := left[left["policy"] == choice.policy]):

@@ -21,7 +21,7 @@ from harness.engines import catalogue
 from harness.errors import EngineError, UsageError
 from harness.session.cell.manifests import packages
 
-# For one question: a node's first starts a process and imports this package
+# A node's first starts a process and imports this package
 ANSWER_SECONDS = 120.0
 # Until another node's file is seen: network file systems remember what was not there
 SEEN_SECONDS = 60.0

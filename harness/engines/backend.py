@@ -66,7 +66,7 @@ class Backend(ABC):
     # Whether each policy spreads over a cluster's devices; else a cell is one process
     clustered: ClassVar[bool] = False
     account: ClassVar[Any] = embedded
-    # Whether policies have devices of their own, so that `each` runs them concurrently.
+    # Policies have devices of their own: `each` runs them concurrently.
     side_by_side = False
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]], temperature: float) -> None:

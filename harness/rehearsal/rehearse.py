@@ -173,8 +173,8 @@ def _checked(
     inventory: str | None,
     report: Rehearsal,
 ) -> tuple[Prepared, Plan]:
-    """Until nothing more is found: each refusal is noted, and what is at fault replaced. The plan is of the given suite, as far
-    as that can be planned."""
+    """Each refusal is noted, and what is at fault replaced, until nothing more is found. The plan is of the given
+    suite."""
     given = suite
     while True:
         try:

@@ -52,7 +52,7 @@ def mean_interval(values: ArrayLike, level: float = 0.95, noise: ArrayLike | Non
     freedom = np.maximum(n - 1, 1).astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.where(present, x, 0.0).sum(axis=-1) / n
-        # equal values must give an error of exactly 0, which the rounding of their mean would spoil
+        # equal values must give exactly 0, which their mean's rounding would spoil
         first = np.take_along_axis(x, present.argmax(axis=-1, keepdims=True), axis=-1) if x.shape[-1] else x
         shifted = np.where(present, x - first, 0.0) if x.shape[-1] else x
         centre = shifted.sum(axis=-1) / n

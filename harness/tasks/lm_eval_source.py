@@ -87,7 +87,7 @@ class LmEvalTask(TaskSource):
 
 
 def _placeless(setting: Any) -> Any:
-    """lm-eval reads `!function utils.name` as FOLDER/utils.name; here it is the module's digest and its name."""
+    """`!function utils.name`, read as FOLDER/utils.name, by the module's digest and name."""
     if isinstance(setting, Mapping):
         return {name: _placeless(value) for name, value in setting.items()}
     if isinstance(setting, list):
@@ -150,7 +150,7 @@ def _reading(name: str) -> Iterator[None]:
 
 @lru_cache(maxsize=8)
 def _built(name: str, folders: tuple[str, ...]) -> tuple[Any, list[Any]]:
-    """The task and its documents: some tasks shuffle choices each time they are asked for these."""
+    """Task and documents: some tasks shuffle choices whenever these are asked."""
     before = random.getstate()
     random.seed(0)  # lm-eval's
     try:

@@ -74,7 +74,7 @@ def find_overlaps(training: Iterable[tuple[str, str]], evaluation: Iterable[tupl
             overlaps.append(Overlap(identifier, *known[place][:2], "exact", 1.0))
             continue
         grams = shingles(words)
-        # A near one shares `NEAR` of these at least, so one of the rarest; common ones have every question of a template
+        # A near one shares `NEAR` of these, so one of the rarest; templates share the common ones
         rest = len(grams) - ceil(NEAR * len(grams) - 1e-9) + 1
         rare = sorted(grams, key=lambda gram: len(index.get(gram, ())))[:rest]
         shared = {place: len(grams & known[place][2]) for gram in rare for place in index.get(gram, ())}

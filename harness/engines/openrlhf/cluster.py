@@ -58,7 +58,7 @@ def connect(devices: int | None = None, address: str | None = None, quiet: bool 
             options |= {"_system_config": {"prestart_worker_first_driver": False}}
             os.environ.pop(VISIBLE, None)  # Ray takes logical GPUs for some of these
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        # An actor killed while it starts leaves vLLM's process behind; Ray then ends it.
+        # vLLM's process outlives an actor killed at its start; Ray ends it.
         os.environ.setdefault("RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper", "true")
         try:
             ray.init(address=OWN, runtime_env=environment, include_dashboard=False, log_to_driver=False, **options)

@@ -24,7 +24,7 @@ def import_without_flash() -> None:
     """flash-attn takes hours to build: `ring_attn_utils` gets names that raise when called; for all else it is absent."""
     if _MODULE in sys.modules or importlib.util.find_spec("flash_attn") is not None:
         return
-    # The file alone: its package makes transformers look for flash-attn, once and for all.
+    # The file alone: its package makes transformers look for flash-attn.
     source = Path(importlib.import_module("openrlhf").__path__[0], "models", "ring_attn_utils.py")
     spec = importlib.util.spec_from_file_location(_MODULE, source)
     if spec is None or spec.loader is None:

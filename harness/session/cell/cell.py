@@ -363,7 +363,7 @@ class Run:
                 resume_point.offer(self.folder, step, learner, accuracy, self.best)
 
     def _probe(self, learner: Learner, engine: PolicyEngine, why: str) -> tuple[float, int]:
-        """One sample per prompt at temperature 1, with equal seeds at every step and in every cell."""
+        """One sample per prompt at temperature 1, with the same seeds everywhere."""
         prompts = curve_prompts(self.cell, learner.policy)
         seeds = np.stack(
             [derive_many(1, self.cell.seed, "curve", self.cell.group.name, learner.name, p.id) for p in prompts]

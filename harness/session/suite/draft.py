@@ -52,9 +52,7 @@ HELD_OUT = 0.2
 CHATTY = re.compile(r"(?i)(instruct|chat|(^|[-_])it($|[-_]))")
 # The largest model that one device trains whole
 EMBEDDED_PARAMETERS = 1.6e9
-# The fewest steps with a learning curve
 CURVED_STEPS = 20
-# Unless a task is named
 USUAL = "gsm8k"
 # Shares of right answers, between which most questions have right and wrong ones
 LEAST, MOST = 0.2, 0.7

@@ -321,7 +321,7 @@ def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
 
 
 def _text(task: str | FileTask) -> tuple[float, float]:
-    """Bytes under lz4 per token of an answer's text, and of a trace's lists: measured on micro, a prior of prose."""
+    """Bytes under lz4 per token of an answer's text, and of a trace's lists, measured on micro."""
     return (0.3, 4.0) if source_of(task).generated else (2.2, 32.0)
 
 
