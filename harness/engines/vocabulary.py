@@ -44,7 +44,7 @@ class Vocabulary:
     opening: tuple[int, ...]
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """By the chat template if `chat`. Raises EngineError where that fails, or without ids or rows."""
+        """By the chat template if `chat`. Raises EngineError where that fails or there are no ids."""
         if self.chat:
             turns = [{"role": "user", "content": prompt.text}]
             ids = _templated(self.policy, self.tokenizer, turns, opens_answer=True)
@@ -52,6 +52,11 @@ class Vocabulary:
             ids = [*self.opening, *self.tokenizer.encode(prompt.text, add_special_tokens=False)]
         if not ids:
             raise EngineError(f"{self.policy}: prompt {prompt.id!r} has no tokens")
+        return ids
+
+    def model_ids(self, prompt: Prompt) -> list[int]:
+        """Raises EngineError also for a token without a row."""
+        ids = self.encode(prompt)
         if max(ids) >= self.size:
             raise EngineError(
                 f"{self.policy}: prompt {prompt.id!r} holds the token {self.tokenizer.convert_ids_to_tokens(max(ids))!r}, for "

@@ -78,9 +78,9 @@ def test_tokens_that_were_added_without_rows_are_one_line(tmp_path):
     rows = tokenizer.convert_tokens_to_ids("zz")
     LlamaConfig(vocab_size=rows, hidden_size=8, num_hidden_layers=1, num_attention_heads=1).save_pretrained(path)
     vocabulary = open_vocabulary(path, chat=False, policy="anna")
-    assert vocabulary.encode(Prompt("q", "ab", "1"))
+    assert vocabulary.model_ids(Prompt("q", "ab", "1")) == vocabulary.encode(Prompt("q", "ab", "1"))
     with pytest.raises(EngineError, match=r"^anna: prompt 'q' holds the token 'zz', for which the model has no row"):
-        vocabulary.encode(Prompt("q", "azz", "1"))
+        vocabulary.model_ids(Prompt("q", "azz", "1"))
     tokenizer.add_special_tokens({"eos_token": "<end>"})
     tokenizer.save_pretrained(path)
     with pytest.raises(EngineError, match=rf"^anna: .* {rows} rows, none for the EOS token {rows + 1}"):

@@ -82,7 +82,7 @@ class EmbeddedEngine:
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
-        ids = [self._vocabulary.encode(prompt) for prompt in prompts]
+        ids = [self._vocabulary.model_ids(prompt) for prompt in prompts]
         group = seeds.shape[1]
         samples: list[list[Sample]] = [[] for _ in prompts]
         with packed(self.model, seeds.size):
@@ -186,7 +186,7 @@ class EmbeddedEngine:
     def _distinct(self, prompts: Sequence[Prompt]) -> tuple[list[list[int]], dict[str, int]]:
         distinct = {prompt.id: prompt for prompt in prompts}
         place = {prompt: index for index, prompt in enumerate(distinct)}
-        return [self._vocabulary.encode(p) for p in distinct.values()], place
+        return [self._vocabulary.model_ids(p) for p in distinct.values()], place
 
     def _chunks(self, ids: Sequence[list[int]], group: int, max_new_tokens: int) -> Iterator[list[int]]:
         """Batches whose keys and values fit `CACHE_BYTES`, longest first."""
