@@ -55,7 +55,7 @@ class Vocabulary:
         return ids
 
     def model_ids(self, prompt: Prompt) -> list[int]:
-        """Raises EngineError also for a token without a row."""
+        """Raises EngineError, also for tokens without rows."""
         ids = self.encode(prompt)
         if max(ids) >= self.size:
             raise EngineError(

@@ -202,7 +202,7 @@ def check_variants(suite: Suite, source: str) -> None:
 
 
 def _alike(one: str | FileTask, other: str | FileTask) -> bool:
-    """Whether two tasks share questions, by name or content."""
+    """Whether two tasks share questions."""
     if isinstance(one, FileTask) and isinstance(other, FileTask):
         return one.sha256 is not None and one.sha256 == other.sha256
     if isinstance(one, FileTask) or isinstance(other, FileTask):
