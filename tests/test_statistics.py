@@ -40,6 +40,17 @@ def test_mean_interval_is_scipys() -> None:
     np.testing.assert_allclose(paired(x, y).p, stats.ttest_rel(x, y, axis=1).pvalue, rtol=1e-9)
 
 
+def test_an_absent_regime_does_not_make_a_withheld_panel_count() -> None:
+    """The tests on the mean left the family, and the other panels' intervals became too narrow."""
+    scores = np.random.default_rng(0).normal([[[0.5]], [[0.6]], [[0.0]]], [[[0.01]], [[0.01]], [[0.0]]], (3, 3, 5))
+    withheld = np.array([[""] * 3, [""] * 3, ["withheld: no answer was right"] * 3], dtype=object)
+    scores[1, 2], withheld[1, 2] = np.nan, ""
+    here = compare(scores, np.full(scores.shape, 1e-6), [None, 0, 0], MARGIN, withheld)
+    scores[2, 2], withheld[2, 2] = np.nan, ""
+    absent = compare(scores, np.full(scores.shape, 1e-6), [None, 0, 0], MARGIN, withheld)
+    np.testing.assert_array_equal(here[0].corrected, absent[0].corrected)
+
+
 def test_missing_and_equal_values() -> None:
     estimate = mean_interval([[0.1, np.nan, 0.3], [0.7, 0.7, 0.7], [np.nan, 0.5, np.nan], [np.nan] * 3])
     np.testing.assert_array_equal(estimate.n, [2, 3, 1, 0])
