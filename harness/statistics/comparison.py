@@ -208,7 +208,8 @@ def compare(
     from scipy.special import stdtrit
 
     withheld = np.full(scores.shape[:2], "", dtype=object) if withheld is None else withheld
-    tests = family(scores, noise, references, (withheld == "") & ~np.isnan(scores).all(axis=-1), chosen)
+    known = ~np.isnan(scores).all(axis=-1) | (withheld == "").all(axis=-1, keepdims=True)
+    tests = family(scores, noise, references, (withheld == "") & known, chosen)
     rows = np.arange(scores.shape[1])
     columns = np.array([i if r is None else r for i, r in enumerate(references)], dtype=np.intp)
     without = np.array([r is None for r in references], dtype=bool)
