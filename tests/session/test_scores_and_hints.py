@@ -222,13 +222,14 @@ def test_a_plan_counts_scores_and_the_second_round(suite_file: Path, tmp_path: P
     assert (work["independent"].again, work["copd"].again, work["core"].again) == (0.0, 0.0, 0.25)
     policy = prepared.cells[0].group.policies[0]
     lengths = {c.variant.name: questions.measured(policy, Path(policy.model), c.evaluation, c) for c in prepared.cells}
-    assert lengths["core"].prompt == lengths["independent"].prompt + 2 * 12, (
+    space = len(build_tokenizer("llama").encode(" ", add_special_tokens=False))  # of the template
+    assert lengths["core"].prompt == lengths["independent"].prompt + 2 * 12 + space, (
         "a hint is at most as long as a peer's answer"
     )
     assert lengths["core"].longest == max(lengths["independent"].longest, lengths["core"].prompt + 12)
     short = prepare(str(suite_file), tmp_path, overrides=["regimes=[independent, {regime: core, tokens: 5}]"])
     assert questions.measured(policy, Path(policy.model), short.cells[1].evaluation, short.cells[1]).prompt == (
-        lengths["independent"].prompt + 5
+        lengths["independent"].prompt + 5 + space
     )
 
 

@@ -117,8 +117,8 @@ def measured(
         prompt = _longest(vocabulary, as_asked(_trained(cell, fetch), cell.training.task, policy))
         regime = registry.build(cell.variant.regime, cell.variant.options)
         if regime.hint_tokens:  # of a second round, with the words around it
-            around = getattr(regime.options, "template", "{question} {hint}")
-            prompt += len(vocabulary.encode(Prompt("", around, "")))
+            around = getattr(regime.options, "template", "{question} {hint}").format(question="", hint="")
+            prompt += len(vocabulary.tokenizer.encode(around, add_special_tokens=False))
             prompt += min(regime.hint_tokens, 2 * cell.training.max_new_tokens)
         longest = prompt + cell.training.max_new_tokens
     for i, task in enumerate(map(get_task, evaluation.tasks)):
