@@ -21,8 +21,7 @@ from harness.plugins import PluginRegistry
 TEMPLATES = Path(__file__).parent
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 LONGEST = 40
-# Modules that tools run
-RUN = {"setup", "conftest"}
+RESERVED = {"setup", "conftest", "evaluations"}
 
 
 def write_package(plugins: PluginRegistry[Any], name: str, into: Path, flavour: str = "") -> Path:
@@ -37,7 +36,7 @@ def write_package(plugins: PluginRegistry[Any], name: str, into: Path, flavour: 
     for kind in re.findall(r'^\[project\.entry-points\."harness\.(\w+)s"', texts["pyproject.toml"], re.MULTILINE):
         if (taken := PluginRegistry(f"harness.{kind}s", kind, object).installed().get(name)) is not None:
             raise UsageError(f"{_with_article(kind)} {name!r} is installed already ({taken.value})")
-    if yaml.safe_load(name) != name or module in RUN or any(_clashes(text, name) for text in texts.values()):
+    if yaml.safe_load(name) != name or module in RESERVED or any(_clashes(text, name) for text in texts.values()):
         raise UsageError(f"{name!r} cannot name {noun}: it means something else in Python, in YAML or in the package")
     if module in sys.stdlib_module_names or importlib.util.find_spec(module) is not None:
         raise UsageError(f"{name!r}: a Python module {module!r} exists already; its name would be ambiguous")
