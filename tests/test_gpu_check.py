@@ -177,11 +177,11 @@ def test_an_old_driver_and_a_card_without_bf16_are_said(
 def test_a_killed_cell_and_the_phases_of_a_cell(workspace: Workspace) -> None:
     report = gpu_check.resumed(replace(workspace, folder=workspace.folder))
     assert not report.faults
-    assert report.figures["table samples"].endswith("the same")  # type: ignore[union-attr]
+    assert report.figures["table samples"].endswith("the same")  # type: ignore[union-attr]  # figures are numbers or words
     sets = ["engine_options.device=cpu", "training.steps=2", "evaluation.limit=8", "evaluation.k=1"]
     report = gpu_check.one_cell("smoke", "llama-qwen/independent/1", sets, workspace)
     assert report.words == "llama-qwen/independent/1: 4 updates"
-    assert report.figures["whole cell, s, measured"] > 0 < report.figures["whole cell, s, planned"]  # type: ignore[operator]
+    assert report.figures["whole cell, s, measured"] > 0 < report.figures["whole cell, s, planned"]  # type: ignore[operator]  # numbers
 
 
 @pytest.mark.slow

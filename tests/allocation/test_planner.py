@@ -21,13 +21,13 @@ HALF = load_shape("Qwen/Qwen2.5-0.5B-Instruct")
 
 
 def cell(*models: str, work: Workload = WORK, **more: object) -> CellDemand:
-    policies = (PolicyDemand(f"p{i}", load_shape(m), 8, **more) for i, m in enumerate(models))  # type: ignore[arg-type]
+    policies = (PolicyDemand(f"p{i}", load_shape(m), 8, **more) for i, m in enumerate(models))  # type: ignore[arg-type]  # of mixed types
     return CellDemand(tuple(policies), work)
 
 
 def halves(shared: bool | None = None, **more: object) -> CellDemand:
     work = replace(WORK, prompts=32, answer_tokens=1024, longest=2048, evaluation_tokens=1024)
-    return CellDemand(tuple(PolicyDemand(name, HALF, 8, **more) for name in "ab"), work, shared)  # type: ignore[arg-type]
+    return CellDemand(tuple(PolicyDemand(name, HALF, 8, **more) for name in "ab"), work, shared)  # type: ignore[arg-type]  # of mixed types
 
 
 def workers(kind: str, cells: int, seconds: float, memory: int, device: int = 0, cores: int = 1) -> KindPlan:
@@ -39,7 +39,7 @@ PAIR = cell("Qwen3-4B-Base", "Llama-3.2-3B-Instruct")
 
 def plan(inventory: str | Inventory, *cells: CellDemand, **more: object) -> Plan:
     kinds = {f"kind{i}": (one, 1) for i, one in enumerate(cells)}
-    made = plan_cells(len(cells), kinds, parse(inventory) if isinstance(inventory, str) else inventory, **more)  # type: ignore[arg-type]
+    made = plan_cells(len(cells), kinds, parse(inventory) if isinstance(inventory, str) else inventory, **more)  # type: ignore[arg-type]  # mixed
     for kind in made.kinds:
         assert kind.layout is not None
         assert sum(b.gpus for b in kind.bundles) == kind.layout.gpus
