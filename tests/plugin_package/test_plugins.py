@@ -237,7 +237,8 @@ def test_bad_names_are_refused_and_nothing_is_written(tmp_path, name, words):
 @pytest.mark.parametrize(
     ("registry", "flavour", "names", "words"),
     [
-        (REGIMES, "", ("none", "true", "null", "yes", "off", "setup", "conftest", "evaluations", "term", "group"), "cannot name a regime"),
+        (REGIMES, "", ("none", "true", "null", "yes", "off", "setup", "conftest", "evaluations"), "cannot name a regime"),
+        (REGIMES, "", ("term", "group"), "cannot name a regime"),
         (REGIMES, "hints", ("hint",), "cannot name a regime"),
         (ENGINES, "", ("options", "mapping", "policy"), "cannot name an engine"),
         (TASKS, "", ("task", "scorer", "score"), "cannot name a task"),
