@@ -8,9 +8,14 @@ from pathlib import Path
 import platformdirs
 
 
+def expanded(path: str | Path) -> Path:
+    """`~` stays where no such user is known here, and is then said to be absent like any other folder."""
+    return Path(os.path.expanduser(path))  # `Path.expanduser` raises RuntimeError
+
+
 def cache_folder() -> Path:
     configured = os.environ.get("HARNESS_CACHE")
-    return Path(configured or platformdirs.user_cache_dir("experience-sharing-harness")).expanduser()
+    return expanded(configured or platformdirs.user_cache_dir("experience-sharing-harness"))
 
 
 PRETRAINED = "pretrained/"
@@ -20,7 +25,7 @@ PRETRAINED = "pretrained/"
 def model_folder(model: str) -> Path:
     if model.startswith(PRETRAINED):
         return cache_folder() / "models" / model.removeprefix(PRETRAINED)
-    return Path(model).expanduser()
+    return expanded(model)
 
 
 def hub_cache(model: str) -> Path:

@@ -3,6 +3,7 @@
     python tools/reference.py make RESULTS SUITE...          into results/reference/<suite>
     python tools/reference.py check [--cells 3] [--bases 1] [--seed N]   so many random cells again, compared row by row
 
+    python tools/reference.py again CELL_FOLDER              any finished cell, from its manifest alone, by today's code
     python tools/reference.py base NAME FOLDER               a base checkpoint that comes with the package, trained again
 
 `make` refuses what is not finished, or gives another table than the run. `check` draws from the cells whose rows repeat here, and
@@ -34,7 +35,8 @@ from harness.learning import registry
 from harness.limits import settle
 from harness.session.cell.manifests import label_of
 from harness.store.ingest import ingest
-from harness.store.manifest import MARK, ORIGIN, Manifest, Submission, SuiteFile, write_submission
+from harness.store.journal import read_journal
+from harness.store.manifest import MARK, ORIGIN, Manifest, Submission, SuiteFile, read_manifest, write_submission
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference, references, write_reference
 from harness.store.remarks import stages
@@ -43,7 +45,7 @@ from harness.store.tuning import read_tuning, tuning_path
 from harness.store.tuning_table import tuning_rows
 from harness.submission.bundle import compact, gathered
 from harness.submission.check import category
-from harness.submission.rerun import possible, re_run, repeats
+from harness.submission.rerun import differences, possible, re_run, repeats, train
 
 RESULTS = Path(__file__).parents[1] / "results"
 MOST = 20_000_000
@@ -144,6 +146,18 @@ def _base_differs(name: str, minutes: float) -> bool:
         same = done == 0 and weights[0].read_bytes() == weights[1].read_bytes()
     print(f"{'ok          ' if same else 'other weights'} base checkpoint {name}", flush=True)
     return not same
+
+
+@app.command()
+def again(cell: Path) -> None:
+    manifest = read_manifest(cell)
+    if manifest.kind != "cell" or manifest.state != "done":
+        raise UsageError(f"{cell}: not a finished cell (kind {manifest.kind}, {manifest.state})")
+    with tempfile.TemporaryDirectory(prefix="reference-") as scratch:
+        train(manifest, folder := Path(scratch) / cell.name)
+        tables = list(differences(read_journal(cell).tables, read_journal(folder).tables))
+    print("\n".join(f"{table}: {words}" for table, _, words in tables))
+    raise typer.Exit(not all(same for _, same, _ in tables))
 
 
 @app.command()

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.cache import expanded
 from harness.errors import SuiteError, UsageError
 from harness.store.text import visible
 from harness.suite.load import load
@@ -62,9 +63,9 @@ def _use_data(folder: Path | None) -> Path | None:
 
 
 def _resolved(folder: Path) -> str:
-    if not folder.expanduser().is_dir():
+    if not expanded(folder).is_dir():
         raise typer.BadParameter(f"{folder}: no such folder")
-    return str(folder.expanduser().resolve())
+    return str(expanded(folder).resolve())
 
 
 DataDir = Annotated[

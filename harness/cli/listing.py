@@ -16,7 +16,7 @@ import typer
 
 from harness.allocation.inventory import VISIBLE, visible
 from harness.allocation.shapes import EMULATED, cpu_bf16
-from harness.cache import cache_folder
+from harness.cache import cache_folder, expanded
 from harness.cli.arguments import RESULTS, DataDir, Json, Results, fold, print_json, print_table
 from harness.cli.tables import print_findings
 from harness.clusters.nodes import Check, check, examine_nodes
@@ -200,7 +200,7 @@ def doctor(
         if "COMMANDLINE" in str(context.get_parameter_source(name)):
             raise UsageError(f"--{name}: works only with --address")
     for folder in models or ():
-        if not folder.expanduser().is_dir():
+        if not expanded(folder).is_dir():
             raise UsageError(f"--models {folder}: no such folder")
     if run is not None:
         raise typer.Exit(print_findings(run, results, json))

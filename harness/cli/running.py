@@ -16,6 +16,7 @@ import typer
 
 from harness.allocation.planner import Plan, describe, duration
 from harness.allocation.shapes import read_config
+from harness.cache import expanded
 from harness.cli import refuse
 from harness.cli.arguments import (
     RESULTS,
@@ -258,7 +259,7 @@ def submit(
         print(f"note: {remark}", file=sys.stderr)
     given = [("--only", only), ("--engine", engine)]
     folders = [("--data-dir", data_dir), *(("--models", folder) for folder in models or ())]
-    given += [(option, str(folder.expanduser().resolve())) for option, folder in folders if folder]
+    given += [(option, str(expanded(folder).resolve())) for option, folder in folders if folder]
     options = [word for option, value in given if value for word in (option, value)]
     text = jobs.read_template(template, prepared.suite.engine)
     job = jobs.job(prepared, results, options, set_ or (), asked, text)

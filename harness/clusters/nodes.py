@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import harness
-from harness.cache import cache_folder
+from harness.cache import cache_folder, expanded
 from harness.engines import catalogue
 from harness.errors import EngineError, UsageError
 from harness.session.cell.manifests import packages
@@ -183,7 +183,7 @@ def _visible(name: str, ask: Callable[..., Any], nonce: Path | str, write: bool)
 @contextmanager
 def _nonce(folder: Path) -> Iterator[Path | str]:
     """A file that holds its own name; or why there is none."""
-    folder, made = folder.expanduser().resolve(), False
+    folder, made = expanded(folder).resolve(), False
     nonce = folder / f".nonce-{secrets.token_hex(16)}"
     try:
         made = not folder.exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from harness.cache import cache_folder
+from harness.cache import cache_folder, expanded
 from harness.errors import StoreError
 from harness.store.rows import SCHEMAS
 
@@ -31,7 +31,7 @@ def store_path(results: Path) -> Path:
     whole = results.resolve()  # one folder, whatever path leads there
     own = Path(f"{whole.name or 'results'}-{hashlib.blake2b(bytes(whole), digest_size=6).hexdigest()}", STORE)
     if forced := os.environ.get(VARIABLE):
-        return Path(forced).expanduser() / own
+        return expanded(forced) / own
     read_only = results.is_dir() and not os.access(results, os.W_OK)
     if not (read_only or on_network(results)):
         return results / STORE

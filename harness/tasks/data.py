@@ -19,7 +19,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from harness.cache import cache_folder
+from harness.cache import cache_folder, expanded
 from harness.errors import DataError
 from harness.experience.answers import Prompt
 from harness.files import write_atomic
@@ -386,7 +386,7 @@ class DataInfo(msgspec.Struct, frozen=True):
 def folder_in_use(data_dir: Path | None) -> Path | None:
     """The argument, else HARNESS_DATA; None: the public sources."""
     configured = os.environ.get("HARNESS_DATA")
-    return data_dir or (Path(configured).expanduser() if configured else None)
+    return data_dir or (expanded(configured) if configured else None)
 
 
 def load(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[Problem]:

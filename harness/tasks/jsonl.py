@@ -13,6 +13,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
+from harness.cache import expanded
 from harness.errors import DataError
 from harness.experience.answers import Prompt
 from harness.scoring.catalogue import scorer_of
@@ -61,7 +62,7 @@ class Question(NamedTuple):
 def pinned(task: FileTask, folder: Path | None = None) -> FileTask:
     """With absolute path and SHA-256, lines checked. folder: where a relative path starts, by default here. Raises DataError,
     PluginError."""
-    path = Path(task.file).expanduser()
+    path = expanded(task.file)
     if not path.is_absolute() and folder is not None and (folder / path).is_file():
         path = folder / path
     path = path.resolve()

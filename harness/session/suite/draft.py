@@ -22,6 +22,7 @@ from harness.allocation import embedded, inventory
 from harness.allocation.cost_model import CORE, CellDemand, device
 from harness.allocation.planner import first_of
 from harness.allocation.shapes import MICRO, chosen, cpu_bf16, load_config, load_shape
+from harness.cache import expanded
 from harness.engines.protocol import Optimisation, Sample, Sampling, cut_at
 from harness.errors import DataError, EngineError, HarnessError, UsageError
 from harness.experience.answers import Prompt
@@ -245,7 +246,7 @@ def _read(given: str) -> Model:
     if given.startswith(MICRO):
         return Model(given.removeprefix(MICRO), given, shape.parameters, False, False, 0)
     config: Mapping[str, Any] = load_config(given)
-    folder = Path(given).expanduser()
+    folder = expanded(given)
     model = str(folder.resolve()) if folder.is_dir() else given
     positions = config.get("max_position_embeddings") or config.get("n_positions") or 0
     name = re.sub(r"[^a-z0-9.+-]+", "-", Path(model).name.lower()).strip("-.+")[:48] or "model"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harness.allocation import inventory
 from harness.allocation.shapes import EMULATED, cpu_bf16, load_shape
-from harness.cache import PRETRAINED, cache_folder, model_folder
+from harness.cache import PRETRAINED, cache_folder, expanded, model_folder
 from harness.engines.backend import read_options
 from harness.engines.catalogue import MICRO_FAMILIES, backend_of
 from harness.engines.checkpoint import INDEX, WEIGHTS
@@ -172,7 +172,7 @@ def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> No
         tasks |= {f"{within}evaluation.tasks[{i}]": t for i, t in enumerate(each.evaluation.tasks if each else ())}
     for place, task in tasks.items() if source.is_file() else ():
         if isinstance(task, FileTask) and not any(task.file in word for word in said):
-            path = Path(task.file).expanduser()
+            path = expanded(task.file)
             beside = source.parent / path
             there = path if path.is_absolute() or not beside.exists() else beside
             _refuse(_outside(there, source), source, f"{place}.file")
@@ -185,7 +185,7 @@ def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> No
 
 def undeclared(named: Sequence[str], source: Path) -> list[Path]:
     """Parents of files and models' folders that need `--models`."""
-    paths = [path for path in map(Path.expanduser, map(Path, named)) if path.exists()]
+    paths = [path for path in map(expanded, named) if path.exists()]
     return list(dict.fromkeys(path.resolve().parent for path in paths if _outside(path, source) is not None))
 
 
@@ -196,7 +196,7 @@ def _outside(path: Path, source: Path) -> Path | None:
     declared = [Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     data = folder_in_use(None)
     own = [source.parent, Path(), cache_folder(), Path(constants.HF_HUB_CACHE), *([data] if data else [])]
-    roots = [folder.expanduser().resolve() for folder in (*own, *declared)]
+    roots = [expanded(folder).resolve() for folder in (*own, *declared)]
     if not any((place := path.resolve()).is_relative_to(root) for root in roots):
         return place
     links = (file for file in itertools.islice(path.rglob("*"), MAX_FILES) if file.is_symlink())
