@@ -141,7 +141,8 @@ def test_commands_in_the_heads_of_suites_are_taken(name: str) -> None:
 def test_commands_were_found_and_a_wrong_one_is_refused() -> None:
     assert len(COMMANDS) > 80
     assert len(PHRASES) > 60
-    for wrong in ("harness frobnicate", "harness show --frobnicate", "harness run nosuchsuite", "make frobnicate",
-                  "python tools/reference.py --frobnicate", "pip install 'experience-sharing-harness[frobnicate]'"):  # fmt: skip
+    for wrong in ("harness frobnicate", "harness show --frobnicate", "harness run nosuchsuite",
+                  "make frobnicate", "python tools/results_versions.py --frobnicate",
+                  "pip install 'experience-sharing-harness[frobnicate]'"):  # fmt: skip
         with pytest.raises((AssertionError, subprocess.CalledProcessError)):
             right(wrong)

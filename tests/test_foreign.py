@@ -213,6 +213,7 @@ BAD_NAMES: dict[str, Callable[[Manifest], Manifest]] = {
 }
 
 
+@pytest.mark.slow_but("group", "seed", "started")
 @pytest.mark.parametrize("field", BAD_NAMES)
 def test_names_that_are_no_names_and_numbers_that_nothing_holds_are_refused(
     theirs: Path, ours: Path, field: str
@@ -227,6 +228,7 @@ def test_names_that_are_no_names_and_numbers_that_nothing_holds_are_refused(
     assert not problems(ours)
 
 
+@pytest.mark.slow
 def test_the_cells_that_count_are_those_that_count_for_their_lab(theirs: Path, ours: Path) -> None:
     write_cell(theirs, "synthetic-small", "llama-qwen", ("old", "older"), REGIMES[0], 9, 4, 8, 2, ("micro",), 0)
     assert import_results(theirs, ours, "b").cells == 12 + 1
@@ -271,6 +273,7 @@ def searched(tmp_path: Path) -> Path:
     return tmp_path / "searched"
 
 
+@pytest.mark.slow
 def test_what_a_tuned_regime_is_compared_with_comes_along(
     searched: Path, ours: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -328,6 +331,7 @@ TUNINGS: dict[str, tuple[Callable[[Tuning], Tuning], str]] = {
 }
 
 
+@pytest.mark.slow_but("hidden", "a failed", "doubled")
 @pytest.mark.parametrize("kind", TUNINGS)
 def test_a_choice_that_no_search_made_is_not_taken(searched: Path, ours: Path, kind: str) -> None:
     change, words = TUNINGS[kind]

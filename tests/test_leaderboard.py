@@ -234,6 +234,7 @@ def test_an_engine_in_the_address_leaves_its_suites_alone(tmp_path: Path, monkey
     assert sorted(app.selectbox(key="suite").options) == ["here", "there"]
 
 
+@pytest.mark.slow
 def test_the_first_screen_links_every_suite_and_the_report_says_what_each_gave(
     several: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -379,6 +380,7 @@ def table_of(app: AppTest) -> list[list[str]]:
     return first
 
 
+@pytest.mark.slow
 def test_what_numbers_lack_and_where_they_ran_is_said_above_them(several: Path, tmp_path: Path) -> None:
     """What is missing is said everywhere; 2: the board, too, remarks where a paired comparison mixes kinds of processors."""
     for slug in ("ranking", "head-to-head"):
@@ -482,6 +484,7 @@ def test_questions_are_counted_once_with_one_measure_of_chance(stores: dict[str,
     assert "by however little" in said(app)
 
 
+@pytest.mark.slow
 def test_head_to_head_judges_a_pair_as_its_panel_does(tmp_path: Path) -> None:
     """Its correction was over one benchmark, the table's is over all."""
     regimes, place = [REGIMES[0], replace(REGIMES[2], effect=0.15)], ("prp", "t", "maj@2")
@@ -551,6 +554,7 @@ def test_means_are_over_what_has_finished_and_been_compared(half: Path) -> None:
     assert "Mean of the panels with a verdict (1 of 2), avg@2</figcaption>" in html_of(page(half, "ranking"))
 
 
+@pytest.mark.slow
 def test_a_cell_is_found_beside_a_damaged_one_and_its_reason_is_text(half: Path) -> None:
     app = page(half, "cell", group="two", regime="prp", seed="2")
     assert app.selectbox(key="seed").value == "2"
@@ -588,6 +592,7 @@ def test_the_authors_of_a_replay_are_in_the_picture() -> None:
     assert "old to llama: 4 sent, 75% used" in exchange._network("r", flows, totals, gains)["description"]
 
 
+@pytest.mark.slow
 def test_residuals_are_means_over_the_records_that_have_them(tmp_path: Path) -> None:
     """One of texts alone counted as 0 in the others' means, and by itself as no text."""
     policies = tuple(PolicyEntry(name, f"micro/{name}") for name in "ab")
@@ -675,6 +680,7 @@ def test_answers_under_two_regimes_stand_side_by_side(stores: dict[str, Path]) -
             assert "so it is \\boxed{" in ours
 
 
+@pytest.mark.slow
 def test_who_helps_whom_is_a_picture_of_any_group(tmp_path: Path) -> None:
     """With the sender of each answer where the results kept it; of reference results from what each policy received."""
     groups = {"duo": ("llama", "qwen"), "trio": ("llama", "qwen", "gpt2")}
@@ -706,6 +712,7 @@ WHERE suite = 'kept' AND group_name = 'duo' AND policy = 'qwen'
 """
 
 
+@pytest.mark.slow
 def test_what_a_page_lacks_is_said_truly(tmp_path: Path) -> None:
     """One of three policies receives nothing; each regime has finished on another group."""
     policies = tuple(PolicyEntry(name, f"micro/{name}") for name in "abc")
@@ -848,6 +855,7 @@ def test_the_report_is_one_file_without_scripts_that_follows_light_and_dark(
         assert len(colours) == len(drawn.findall("table/tbody/tr")) - 1 > 1
 
 
+@pytest.mark.slow
 def test_the_report_has_groups_of_one_policy_too(tmp_path: Path) -> None:
     groups = {"duo": DUO["duo"], "one": ("llama",), "other": ("qwen",), "same": ("llama",)}
     write_results(tmp_path, "s", groups, REGIMES[:3], (1, 2), steps=2, questions=6)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def _imported(package: str) -> dict[str, Path]:
     return {name: file for name, file in modules.items() if name not in sys.stdlib_module_names | OWN}
 
 
+_distributions = cache(metadata.packages_distributions)
 OWN = {"harness", "regimes", "leaderboard", "suites"}
 CORE, EXTRAS = PROJECT["dependencies"], PROJECT["optional-dependencies"]
 
@@ -51,7 +53,7 @@ CORE, EXTRAS = PROJECT["dependencies"], PROJECT["optional-dependencies"]
 )
 def test_every_import_is_declared(package: str, requirements: list[list[str]]) -> None:
     declared = {_normal(re.match(r"[\w.-]+", one)[0]) for many in requirements for one in many}  # type: ignore[index]
-    homes = metadata.packages_distributions()
+    homes = _distributions()
     missing = {
         name: str(file.relative_to(ROOT))
         for name, file in _imported(package).items()

@@ -159,7 +159,7 @@ except UsageError as error:
 """
 
 
-@pytest.mark.slow_but("formatting", "one giant value")
+@pytest.mark.slow_but("one giant value")
 @pytest.mark.parametrize("case", GREEDY)
 def test_sql_has_limits_of_memory_and_time(results: Path, case: str) -> None:
     statement, words = GREEDY[case]

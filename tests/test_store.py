@@ -85,6 +85,7 @@ def shown(results: Path, suite: str = "hand") -> dict[tuple[str, str], object]:
         return {(row.regime, row.policy): row for row in show_rows(snapshot, suite)}
 
 
+@pytest.mark.slow
 def test_a_table_says_where_its_pairs_ran_on_unlike_processors(tmp_path: Path, capsys) -> None:
     """Every number true, 2: the remark stands on every table, and on none whose pairs are of one kind each."""
 
@@ -289,6 +290,7 @@ def test_the_documentation_names_every_table_and_column() -> None:
     assert [f"{t}.{c}" for t, c in columns if t not in SCHEMAS and t != "current_cells" and c not in text] == []
 
 
+@pytest.mark.slow
 def test_several_suites_are_told_in_a_sentence_each_and_one_with_its_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -309,6 +311,7 @@ def test_several_suites_are_told_in_a_sentence_each_and_one_with_its_table(
     assert re.findall("(?m)^## .*", capsys.readouterr().out) == ["## first", "## second"]
 
 
+@pytest.mark.slow
 def test_groups_of_one_policy_have_lines_with_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """12: they have no mean, so a line lacked its regime, and beside a pair they were not in the short table."""
     write_results(tmp_path, "solo", {"solo": ("llama",)}, REGIMES[:3], (1, 2), steps=2, questions=6)

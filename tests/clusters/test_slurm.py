@@ -134,6 +134,7 @@ def test_nothing_of_an_option_is_run_by_the_shell(tmp_path):
     assert not [*tmp_path.rglob("hacked"), *Path().glob("hacked")]
 
 
+@pytest.mark.slow_but("RUNNING-USR1")
 @pytest.mark.parametrize(
     ("state", "sent", "requeued"),
     [("RUNNING", "USR1", True), ("COMPLETING", "TERM", False), ("RUNNING", None, False)],

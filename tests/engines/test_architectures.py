@@ -123,7 +123,7 @@ def build(kind, folder):
     tokenizer.save_pretrained(folder)
 
 
-@pytest.mark.slow_but("gemma3", "qwen3_moe", "deepseek_v3")
+@pytest.mark.slow_but("gemma3")
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_as_transformers_itself(kind, tmp_path, prompts):
     build(kind, tmp_path)

@@ -60,6 +60,7 @@ def test_greedy_equals_transformers_generate(folder, prompts):
     assert early > 0.15, "too few answers ended early: compaction was not exercised"
 
 
+@pytest.mark.slow_but("qwen", "gpt2")
 def test_gradient_is_that_of_plain_forward_passes(folder, prompts):
     prompts = prompts[:5]
     engine = EmbeddedEngine("a", folder, device="cpu", micro_tokens=200)
@@ -202,5 +203,6 @@ def test_learnt_positions_are_all_of_use_and_their_end_is_one_clear_line(folder,
 
 
 @one_family
+@pytest.mark.slow
 def test_no_regime_clips_its_first_update_whatever_the_sampler_says(folder, prompts):
     check_every_regime(EmbeddedEngine("a", folder, device="cpu"), prompts[:6])

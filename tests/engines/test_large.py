@@ -124,6 +124,7 @@ def test_choice_in_two_steps_is_the_choice_in_one():
         assert ((one - two).abs() <= 50).all()
 
 
+@pytest.mark.slow_but("updates", "restored")
 @one_family
 @pytest.mark.parametrize("check", HALF_CHECKS, ids=lambda c: c.__name__)
 def test_bf16_conformance(check, folder, prompts, tmp_path):

@@ -44,7 +44,7 @@ def test_conformance_with_adapters(check, folder, prompts, tmp_path):
     check(Case(lambda name: EmbeddedEngine(name, folder, device="cpu", lora=LORA), prompts[:7], tmp_path))
 
 
-@pytest.mark.slow_but("qwen", "gpt2")
+@pytest.mark.slow_but("qwen-fp32", "gpt2-bf16", "fp32-qwen", "bf16-gpt2")
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_gradients_are_the_same_when_activations_are_made_again(dtype, folder, prompts):
     plain, again = (

@@ -170,7 +170,7 @@ NAMES = {
 }
 
 
-@pytest.mark.slow_but("group", "lm_eval")
+@pytest.mark.slow_but("lm_eval-group", "cards-key")
 @pytest.mark.parametrize("field", NAMES)
 @pytest.mark.parametrize("write_", [write_lm_eval, write_every_eval_ever, write_cards], ids=lambda f: f.__name__)
 def test_nothing_is_written_outside_whatever_our_own_manifests_are_called(

@@ -44,7 +44,7 @@ PLACES = {
 }
 
 
-@pytest.mark.slow_but("manifest", "pipe", "sparse")
+@pytest.mark.slow_but("manifest", "table-sparse")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", PLACES)
 def test_one_cell_of_another_kind_and_the_others_are_read(tmp_path: Path, kind: str, place: str) -> None:

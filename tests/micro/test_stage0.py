@@ -57,6 +57,7 @@ def test_second_call_trains_nothing(cache: Path) -> None:
     assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.slow
 def test_damaged_entry_is_trained_anew_to_the_same_weights(cache: Path) -> None:
     folder = base_checkpoint(TINY)
     weights = folder / "model.safetensors"
@@ -127,6 +128,7 @@ def test_a_killed_training_is_done_again_to_the_same_weights(cache: Path) -> Non
     assert (base_checkpoint(TINY) / "model.safetensors").read_bytes() == after
 
 
+@pytest.mark.slow
 def test_a_second_request_waits_and_trains_nothing(cache: Path) -> None:
     others: list[threading.Thread] = []
     told: list[str] = []
@@ -167,6 +169,7 @@ def test_gate_adds_rounds_and_then_gives_up(cache: Path) -> None:
     assert not any(path.is_dir() for path in (cache / "stage0").iterdir())
 
 
+@pytest.mark.slow_but("llama")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_training_lowers_the_loss(family: str) -> None:
     tokenizer = build_tokenizer(family)

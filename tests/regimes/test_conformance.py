@@ -40,6 +40,7 @@ OPTIONS = [(name, {}) for name in SHARES] + [
 ]
 
 
+@pytest.mark.slow_but("independent-", "hacpo-{}", "copd-{}", "core-{}")
 @pytest.mark.parametrize(("name", "options"), OPTIONS, ids=str)
 def test_shipped_regimes_keep_the_contract(name, options):
     check_regime(name, options)

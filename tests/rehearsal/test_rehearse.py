@@ -178,6 +178,7 @@ def test_a_file_that_the_command_line_names_may_lie_anywhere(raw, tmp_path, tmp_
         rehearse(*places, given, only="pair/sgt/*")
 
 
+@pytest.mark.slow_but("template", "disk", "length")
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_seeded_fault_is_found_by_its_name_and_nothing_else_is(raw, tmp_path, name):
     FAULTS[name](raw, tmp_path)

@@ -52,6 +52,7 @@ def holds(secret: str, hint: str) -> bool:
     return bool(secret.strip() and re.search(rf"(?<!\w){own}(?!\w)" if len(secret) < 4 else own, squeezed(hint)))
 
 
+@pytest.mark.slow_but("math-12", "math-1/2", "math-44", "exact-", "choice-", "python-")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("name", "gold", "text", "keeps"), [(name, *leak) for name, leaks in LEAKS.items() for leak in leaks]

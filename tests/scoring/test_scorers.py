@@ -24,7 +24,7 @@ def ask(verifier: Verifier, scorer: str, gold: str, text: str) -> Verdict:
     return verifier.by(called(scorer)).verify([(gold, text)])[0]
 
 
-@pytest.mark.slow_but("math-", "exact-")
+@pytest.mark.slow_but("math-")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("name", "check"), itertools.product(SHIPPED, CHECKS), ids=lambda v: getattr(v, "__name__", v))
 def test_conformance(name: str, check) -> None:  # type: ignore[no-untyped-def]

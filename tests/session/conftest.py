@@ -67,12 +67,15 @@ def suite_text(folders: dict[str, Path]) -> str:
 
 @pytest.fixture(scope="session")
 def finished(suite_text: str, shared: Callable[[str, Callable[[Path], object]], Path]) -> Prepared:
+    """The tiny suite with three of its regimes."""
+    few = ["regimes=[independent, sgt, hacpo]"]
+
     def make(root: Path) -> None:
         (root / "tiny.yaml").write_text(suite_text)
-        run(root / "tiny.yaml", root / "results")
+        run(root / "tiny.yaml", root / "results", few)
 
     root = shared("finished", make)
-    return prepare(str(root / "tiny.yaml"), root / "results")
+    return prepare(str(root / "tiny.yaml"), root / "results", overrides=few)
 
 
 @pytest.fixture

@@ -183,6 +183,7 @@ def test_killed_mid_step_resumes_exactly(
     ("condition", "reason", "before"),
     [("{kind: stale, steps: 1}", "stale", 0), ("{kind: silent, start: 3}", "late", 2), ("{kind: spamming}", "quota", 4)],
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_scorer_that_is_stale_silent_or_spams_is_refused_and_the_cell_finishes(
     suite_file: Path, tmp_path: Path, condition: str, reason: str, before: int
 ) -> None:

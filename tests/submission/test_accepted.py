@@ -44,6 +44,7 @@ def test_a_real_bundle_is_accepted_and_shown_with_its_badge(results: Path, bundl
         assert show_rows(mine, "labs") == show_rows(theirs, "labs@lab-b")
 
 
+@pytest.mark.slow
 def test_a_second_round_is_no_other_beginning(bundle: Path, tmp_path: Path) -> None:
     forgery = Forgery(bundle, tmp_path / "apart")
     forgery.table(
@@ -116,6 +117,7 @@ def test_only_a_finished_suite_becomes_a_bundle(results: Path, tmp_path: Path) -
     assert (code, f"{cell}: absent" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_tuned_suite_takes_its_choice_along(results: Path, tmp_path: Path) -> None:
     mine = shutil.copytree(results, tmp_path / "mine")
     trial = Trial(number=0, variant="x.0", settings={"lambda": 1}, steps=2, score=0.5)

@@ -123,6 +123,7 @@ def test_everything_opens_on_them_where_there_is_nothing_else(clone: Path, tmp_p
     assert sorted(p.name for p in clone.iterdir() if p.is_dir()) == ["reference"]  # nothing is copied
 
 
+@pytest.mark.slow
 def test_own_results_come_first_and_these_are_marked(results: Path, copy: Path, tmp_path: Path) -> None:
     assert harness("doctor", "labs", "--results", copy)[1].startswith("labs@reference")
     shutil.copytree(results / "labs", copy / "labs")
@@ -293,6 +294,7 @@ FORGERIES: dict[str, tuple[str, Callable[[pa.Table], pa.Table]]] = {
 }
 
 
+@pytest.mark.slow_but("rows of one cell", "verdict", "other cells")
 @pytest.mark.parametrize("message", FORGERIES)
 def test_rows_that_no_run_writes_are_refused_with_their_place(copy: Path, message: str) -> None:
     folder = copy / "reference" / "labs"

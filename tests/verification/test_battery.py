@@ -41,6 +41,7 @@ def test_in_a_process_pool_and_in_daemonic_processes() -> None:
         assert daemons.apply_async(_values, (SAMPLE,)).get(60) == EXPECTED
 
 
+@pytest.mark.slow
 def test_a_forked_child_starts_its_own_processes(verifier: Verifier) -> None:
     verifier.verify([UNREAD])
     receive, send = multiprocessing.Pipe(duplex=False)
@@ -114,6 +115,7 @@ def test_memory_and_depth_are_the_answers_doing(
     assert judge(Question(UNREAD[0], r"\max(x, y, 1)", MATH), Math()) == reply
 
 
+@pytest.mark.slow
 def test_a_child_killed_from_outside_is_no_verdict() -> None:
     others = set(psutil.Process().children())
     with Verifier(workers=1).by(MATH._replace(cpu_seconds=20.0)) as verifier:
