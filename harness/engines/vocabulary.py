@@ -36,6 +36,7 @@ class Vocabulary:
     answer; the first is taught. opening: ids before every raw prompt."""
 
     policy: str
+    config: PretrainedConfig
     tokenizer: PreTrainedTokenizerFast
     chat: bool
     size: int
@@ -88,8 +89,9 @@ def open_vocabulary(folder: Path, chat: bool, policy: str = "") -> Vocabulary:
     absent or fails."""
     where = f"{policy}: {folder}" if policy else str(folder)
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).get_text_config()
+        whole = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config, here = whole.get_text_config(), {"local_files_only": True, "trust_remote_code": False}
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, config=whole, **here)
         stops = _generation_stops(folder)
     except Exception as error:  # damaged files raise anything
         raise EngineError(f"{where}: does not open: {in_one_line(error)}") from error
@@ -108,6 +110,7 @@ def open_vocabulary(folder: Path, chat: bool, policy: str = "") -> Vocabulary:
     first = tokenizer.encode("a")[:1]
     return Vocabulary(
         policy=policy,
+        config=whole,
         tokenizer=tokenizer,
         chat=chat,
         size=config.vocab_size,

@@ -13,7 +13,6 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoConfig,
     AutoModelForCausalLM,
     PretrainedConfig,
     PreTrainedModel,
@@ -65,7 +64,7 @@ def open_policy(
         raise EngineError(f"{name}: does not open: {str(error).removeprefix(f'{name}: ')}") from error
     vocabulary = open_vocabulary(folder, chat, name)
     where = f"{name}: {folder}"
-    config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
+    config = vocabulary.config.get_text_config()
     check_layers(folder, config)
     if (folder / adapters.ADAPTERS).exists():
         precision = "fp32"  # bf16 would round away what they added
@@ -80,6 +79,7 @@ def open_policy(
     try:
         opened: Any = AutoModelForCausalLM.from_pretrained(
             folder,
+            config=vocabulary.config,
             local_files_only=True,
             dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
             attn_implementation=GROUPED if ours else "sdpa",
