@@ -22,6 +22,7 @@ LONGEST = (
     "portable/test_digests",
     "session/test_resume",
     "test_leaderboard",
+    "verification/test_battery",
 )
 """Files that begin first: those after them find what two of these train for all, and no worker ends long after the others."""
 

@@ -105,11 +105,12 @@ def tasks(
         print_table("", ["scorer", "what is right", "from"], rows, json={"scorers": judges} if json else None)
         return
     known = listing(data_dir)
-    ours = "experience-sharing-harness "
+    ours, absent = "experience-sharing-harness ", {one.name for one in inventory() if one.state == "absent"}
     rows = [
         [t.name, f"BROKEN: {t.error}", "", "", "", "", t.origin] if t.error else
         [
             t.name, t.title, str(t.size or "?"), *("" if s is None else f"{s:.1%}" for s in (t.perfect, t.empty)), t.licence,
+            "absent: harness data" if t.name in absent else
             t.problem or (t.source if t.origin.startswith(ours) else t.origin) + f"; scorer {t.scorer}" * (t.scorer != "math"),
         ]
         for t in known

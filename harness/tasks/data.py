@@ -460,7 +460,7 @@ def _from_folder(data: DataSet, folder: Path) -> list[Problem]:
 def _from_remote(data: DataSet, fetch: bool) -> list[Problem]:
     paths = {file: cached_path(data.remote, file) for file in data.remote.files}
     if not fetch and not all(path.exists() for path in paths.values()):
-        raise _absent(data, "not fetched yet")
+        raise _absent(data, "")
     return [row for file, path in paths.items() for row in convert(data, file, _ensured(data, file, path))]
 
 
@@ -556,7 +556,8 @@ def _received(remote: Remote, file: str, connected: threading.Event) -> bytes | 
 
 def _absent(data: DataSet, cause: str) -> DataError:
     where = "Hugging Face hub" if data.remote.host == "hub" else "GitHub"
+    tried = f"could not be fetched from the {where} ({cause})" if cause else f"was not fetched yet from the {where}"
     return DataError(
-        f"{data.name} is not on this machine and {data.remote.repository} could not be fetched from the {where} ({cause}): "
+        f"{data.name} is not on this machine and {data.remote.repository} {tried}: "
         f"either name a folder that holds {data.file} (--data-dir FOLDER, or HARNESS_DATA=FOLDER), or run once with a network."
     )

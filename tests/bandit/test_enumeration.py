@@ -129,6 +129,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow_but("pair")
 @pytest.mark.parametrize("case", CASES)
 def test_mean_and_variance_of_the_gradient(bandit, case):
     name, options, rule = CASES[case]

@@ -82,6 +82,7 @@ def test_other_machines_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert numerics.lacking() == "this machine is arm64, not x86-64"
 
 
+@pytest.mark.slow_but("qwen")
 def test_a_process_without_the_environment_does_not_claim_to_be_portable(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

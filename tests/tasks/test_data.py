@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from benchmark_data import data_folder, serving
+from running import here
 
 from harness.errors import DataError
 from harness.tasks import data
@@ -152,7 +153,10 @@ def test_inventory_and_listing_fetch_nothing(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv("HARNESS_GITHUB", address)
         assert {info.state for info in data.inventory()} == {"absent"}
         shown = {info.name: info for info in listing()}
+        said = here("tasks")[1]
     assert not requests
+    assert "absent: harness data" in " ".join(said.split())
+    assert "fetched" not in said
     assert shown["micro"].perfect == 1.0
     assert shown["micro"].empty == 0.0
     assert shown["math500"].perfect is None
