@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from harness.engines.openrlhf.plugin import Settings
 from harness.engines.openrlhf.trainer import AnswerRow
 from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import EngineError
+from harness.experience.answers import Prompt
 from harness.learning.terms import Objective, Term, TermAnswer
 
 pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(1200)]
@@ -100,6 +102,15 @@ def own_term(prompts, samples, scale=1.0):
         for s in group
     )
     return Term("own", "own", Objective(), answers)
+
+
+def test_tokens_without_rows_are_refused_before_they_reach_a_device(make, monkeypatch):
+    engine = make("a")
+    tokenizer = copy.deepcopy(engine.tokenizer)
+    tokenizer.add_tokens(["zz"])
+    monkeypatch.setattr(engine, "_vocabulary", replace(engine._vocabulary, tokenizer=tokenizer))
+    with pytest.raises(EngineError, match="'zz', for which the model has no row"):
+        engine.sample([Prompt("q", "azz", "1")], np.zeros((1, 1), np.uint64), Sampling(1.0, 4))
 
 
 def test_weight_sync_is_real(make, prompts, report_line, monkeypatch):

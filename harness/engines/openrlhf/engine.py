@@ -98,7 +98,7 @@ class OpenRLHFEngine:
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
         """vLLM draws other random numbers from a seed than the embedded engine."""
-        ids = [self._vocabulary.encode(prompt) for prompt in prompts]
+        ids = [self._vocabulary.model_ids(prompt) for prompt in prompts]
         asked = [(prompt, int(seed)) for prompt, group in zip(ids, seeds, strict=True) for seed in group]
         many = len(self._rollouts)
         with self._lease.turn(MemoryState.NOTHING, MemoryState.ALL):
@@ -137,7 +137,7 @@ class OpenRLHFEngine:
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
         with self._lease.whole_turn():
-            ids = {prompt.id: self._vocabulary.encode(prompt) for prompt in prompts}
+            ids = {prompt.id: self._vocabulary.model_ids(prompt) for prompt in prompts}
             batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
             batches = settle(batches, prompts, self.score, optimisation.old_logprobs, optimisation.sampler_correction)
             rows = [
@@ -306,7 +306,7 @@ class OpenRLHFEngine:
     def _answer_scores(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]], method: str, *arguments: Any
     ) -> list[Float32[np.ndarray, "T"]]:
-        ids = {prompt.id: self._vocabulary.encode(prompt) for prompt in prompts}
+        ids = {prompt.id: self._vocabulary.model_ids(prompt) for prompt in prompts}
         rows = [
             AnswerRow(ids[p.id], self._vocabulary.checked(tokens))
             for p, tokens in zip(prompts, answers, strict=True)
