@@ -24,13 +24,13 @@ from harness.statistics import mean_interval
 from harness.statistics.comparison import EQUIVALENT, INCONCLUSIVE
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
-from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest
+from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest, write_suite
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
 from harness.store.reference_results import write_reference
 from harness.store.rows import ExchangeRow, Row, SampleRow, StepRow
 from harness.store.sentences import verdict_mark
-from harness.store.standing import Board, Standing
+from harness.store.standing import Board, Standing, board
 from harness.store.statistic import PERCENT, POINTS
 from harness.store.table import show_rows
 from harness.store.tuning import write_tuning
@@ -361,6 +361,20 @@ def test_variants_under_names_of_their_own_are_on_the_first_screen(
     assert "shown to gain" not in said(app), "nothing was compared as published"
     app.get("button_group")[0].set_value("all").run()
     assert [row[1] for row in table_of(app)[2:]] == ["sgt-a"]
+
+
+def test_a_tuning_group_of_any_name_chooses_for_pairs_of_its_kind(tmp_path: Path) -> None:
+    regimes = [REGIMES[0], *REGIMES[4:6]]
+    write_results(tmp_path, "own", DUO, regimes, (1, 2), steps=1, questions=4, preset="matched")
+    file, tuning = read_suite(tmp_path / "own"), write_trials(tmp_path, "own")
+    config = {**file.config, "tune": {"groups": [{**file.config["groups"][0], "name": "mine"}]}}
+    write_suite(tmp_path / "own", msgspec.structs.replace(file, config=config))
+    chosen = zip(tuning.variants, ("independent", "sgt"), ("independent", "hacpo"), strict=True)
+    variants = tuple(msgspec.structs.replace(v, variant=name, final=final, on="mine") for v, name, final in chosen)
+    write_tuning(tmp_path, file, msgspec.structs.replace(tuning, variants=variants))
+    ingest(tmp_path)
+    with Snapshot(tmp_path) as snapshot:
+        assert [line.regime for line in board(snapshot, "tuned").standings] == ["sgt"]
 
 
 def test_by_cost_what_is_not_known_is_last() -> None:

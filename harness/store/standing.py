@@ -99,9 +99,12 @@ def board(snapshot: Snapshot, which: Settings = "published", margin: float = MAR
         if not metric:
             continue
         rows = choice_rows(MEAN, metric, cells, margin)
-        shapes = {group["name"]: shape for group in config.get("groups", ()) if (shape := _shape(group))}
+        shapes, choosers = (
+            {group["name"]: shape for group in part.get("groups", ()) if (shape := _shape(group))}
+            for part in (config, config.get("tune") or {})
+        )
         for (group, task), lines in groupby(rows, key=lambda row: (row.group, row.task)):
-            if group in shapes and (kept := _kept(list(lines), variants, which, shapes[group].kind)):
+            if group in shapes and (kept := _kept(list(lines), variants, which, choosers, shapes[group].kind)):
                 seeds = max(row.seeds for row in kept.values())
                 settings[msgspec.structs.replace(shapes[group], suite=suite, task=task, seeds=seeds)] = kept
     best: dict[tuple[str, ...], Setting] = {}
@@ -143,16 +146,21 @@ def _shape(group: Mapping[str, Any]) -> Setting | None:
 
 
 def _kept(
-    rows: Sequence[ShowRow], variants: Mapping[str, Mapping[str, Any]], which: Settings, kind: Kind
+    rows: Sequence[ShowRow],
+    variants: Mapping[str, Mapping[str, Any]],
+    which: Settings,
+    choosers: Mapping[str, Setting],
+    kind: Kind,
 ) -> dict[str, ShowRow]:
     """By line: as published, or as tuned on a group of the same kind where several chose."""
     kept: dict[str, ShowRow] = {}
     for row in (row for row in rows if row.gain is not None):
         regime, tuned, on = row.regime.partition(", tuned")
+        chooser = choosers.get(on.removeprefix(" on "))
         wanted = {
             "all": True,
             "published": not tuned and regime == variants.get(regime, {}).get("regime"),
-            "tuned": tuned and (not on or (on == " on matched") == (kind == "alike")),
+            "tuned": tuned and (not on or (chooser is not None and chooser.kind == kind)),
         }
         if wanted[which]:
             kept[row.regime if which == "all" else regime] = row
