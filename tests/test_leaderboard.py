@@ -161,6 +161,7 @@ def test_sensitivity_shows_each_option_of_a_tuned_suite(stores: dict[str, Path],
     assert list(trials["kind"]) == ["as published", "chosen"]
     line = table[table["variant"] == ours].iloc[0]
     assert (line["promised"], line["kept"], line["failed"]) == (pytest.approx(15), pytest.approx(5), 1)
+    assert "Kept: on seeds" in said(app), "also without a transfer"
     assert len(app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart")) == 2, "one for each option that changes"
     moved = [
         msgspec.structs.replace(v, on=on, final=final)

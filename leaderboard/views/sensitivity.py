@@ -98,6 +98,7 @@ def _draw_tuned(store: Store, tuning: Tuning) -> None:
     who = [*(["group"] if frame["group"].nunique() > 1 else []), "variant", *(["on"] if frame["on"].any() else [])]
     shown = frame[[*who, *_GAINS, *_SHARES, "trials", "failed", "rollouts", "cpu_seconds"]]
     draw_table(shown, "tuned-table", "As published and tuned, by group and regime", _TITLES)
+    st.caption("Gain tuned: over the baseline that was tuned under the same budget. Kept: on seeds that chose nothing.")
     if moved := transfer_rows(store.snapshot, tuning):
         st.subheader("Transfer")
         st.caption(
@@ -107,9 +108,6 @@ def _draw_tuned(store: Store, tuning: Tuning) -> None:
         frame[[*_MOVED]] = frame[[*_MOVED]].astype(float) * 100
         shown = frame[["group", "variant", "first_on", "first", "second_on", "second", "apart"]]
         draw_table(shown, "transfer-table", "Settings tuned on one group, used on another", _TITLES)
-        st.caption(
-            "Gain tuned: over the baseline that was tuned under the same budget. Kept: on seeds that chose nothing."
-        )
 
 
 PAGE = Page(
