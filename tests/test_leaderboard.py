@@ -583,13 +583,15 @@ def test_a_cell_is_found_beside_a_damaged_one_and_its_reason_is_text(half: Path)
 
 
 def test_verdicts_that_are_all_invalid_end_no_page(tmp_path: Path) -> None:
-    sample = SampleRow(policy="L", checkpoint_step=1, task="t", metric="greedy", doc_id="1", verdict="invalid")
+    sample = SampleRow(
+        policy="L", checkpoint_step=1, task="t", metric="greedy", doc_id="1", verdict="invalid", prompt="Q", text=""
+    )
     policies = (PolicyEntry("L", "micro/L"),)
     write_rows(
         tmp_path, [sample, StepRow(policy="L", step=1)], regime="prp", regime_type="prp", seed=1, policies=policies
     )
     ingest(tmp_path)
-    page(tmp_path, "answers", "hand")
+    assert "(empty)" in html_of(page(tmp_path, "answers", "hand")), "not: text not kept"
     assert page(tmp_path, "cell", "hand").metric[1].value == "– %"
 
 
