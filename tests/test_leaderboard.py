@@ -517,7 +517,10 @@ def test_head_to_head_opens_with_two_regimes(tmp_path: Path) -> None:
     """The baseline, last and best, was compared with itself."""
     write_results(tmp_path, SUITE, DUO, [replace(REGIMES[2], effect=-0.4), REGIMES[0]], (1,), steps=1, questions=20)
     ingest(tmp_path)
-    assert page(tmp_path, "head-to-head").selectbox(key="a").value == "prp"
+    app = page(tmp_path, "head-to-head")
+    assert app.selectbox(key="a").value == "prp"
+    assert "1 seed\\)" in said(app)
+    assert "at most one has a false finding" in said(app)
 
 
 def test_a_file_that_cannot_be_read_is_named_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

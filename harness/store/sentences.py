@@ -16,7 +16,7 @@ def explained(margin: float) -> str:
     return (
         "All verdicts of one policy (or of the mean of policies) and one metric are one set of paired t tests over seeds: every "
         "regime on every group and benchmark, on their mean, and whether groups differ, corrected together by Holm's method, so "
-        "that of twenty such sets without any effect one has a false finding. A regime gains or loses where the corrected "
+        "that of twenty such sets without any effect at most one has a false finding. A regime gains or loses where the corrected "
         "interval of its gain leaves out 0; by the same tests regimes without a tie letter in common are told apart. No effect "
         f"larger than {points(margin)}: the 95 % interval of the gain lies within ±{100 * margin:.3g}, and groups are not seen to "
         "differ. Not corrected: 95 % intervals, no effect, the choice among policies and metrics, the best of several suites."
@@ -38,10 +38,10 @@ def sentence(ranking: Ranking) -> str:
     if not ranking.ranks:
         return f"No regime has finished on everything chosen here yet.{left_out}"
     compared = [r for r in ranking.ranks if r.baseline is not None]
-    counts = [_count(ranking.groups, "group")]
-    counts += [_count(ranking.tasks, "benchmark")] if ranking.tasks > 1 else []
+    counts = [count_of(ranking.groups, "group")]
+    counts += [count_of(ranking.tasks, "benchmark")] if ranking.tasks > 1 else []
     seeds = sorted({r.paired_seeds for r in compared if r.paired_seeds}) or [ranking.seeds]
-    many = _count(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    many = count_of(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
     where = f"On {', '.join(counts)} and {many}"
     if not any(r.paired_seeds for r in compared):
         return f"{where}, there is nothing yet to compare {ranking.baseline} with.{left_out}"
@@ -132,7 +132,7 @@ def _power(unseen: Sequence[Rank], named: bool) -> str:
         return ""
     shown = dict.fromkeys([known[0], known[(len(known) - 1) // 2], known[-1]])
     each = [
-        f"{100 * share:.1f} points ({regime}{', ' + _count(seeds, 'seed') if named else ''})"
+        f"{100 * share:.1f} points ({regime}{', ' + count_of(seeds, 'seed') if named else ''})"
         for share, regime, seeds in shown
     ]
     return f" With 80 % power you could have seen a gain of {joined(each)}."
@@ -158,5 +158,5 @@ def joined(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def _count(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -11,7 +11,7 @@ import streamlit as st
 from harness.statistics import mean_interval
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
 from harness.store.ranking import Pairing, pairing
-from harness.store.sentences import explained, points
+from harness.store.sentences import count_of, explained, points
 from harness.store.statistic import POINTS, bounds
 from harness.store.table import MEAN
 from leaderboard import charts
@@ -108,7 +108,13 @@ def _mark(pair: Pairing, margin: float) -> charts.Figure:
     low, high = pair.interval or (pair.difference, pair.difference)
     values = {"value": 100 * pair.difference, "low": 100 * low, "high": 100 * high, "verdict": pair.verdict}
     words = _WORDS[pair.verdict].format(points(margin))
-    return {"name": _name(pair), **values, "words": words, "label": _label(pair), "detail": f"{pair.seeds} seeds"}
+    return {
+        "name": _name(pair),
+        **values,
+        "words": words,
+        "label": _label(pair),
+        "detail": count_of(pair.seeds, "seed"),
+    }
 
 
 def _by_question(store: Store, suite: str, variants: dict[str, str], metric: str, task: str) -> pd.DataFrame | None:
@@ -128,7 +134,7 @@ def _sentence(pairs: Sequence[Pairing], questions: pd.DataFrame | None, ours: st
     heads = [pair for pair in pairs if pair.policy == MEAN] or pairs
     parts = [
         f"on {pair.group if pair.policy == MEAN else _name(pair)} {ours} {_WORDS[pair.verdict].format(points(margin))} "
-        f"({_label(pair)} points, {pair.seeds} seeds)"
+        f"({_label(pair)} points, {count_of(pair.seeds, 'seed')})"
         for pair in heads
     ]
     text = f"Against {theirs}: {'; '.join(parts)}."
