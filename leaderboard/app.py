@@ -6,6 +6,7 @@ import argparse
 import atexit
 import contextlib
 import os
+import shlex
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +21,7 @@ from harness.store.ingest import ingest
 from harness.store.manifest import MARK, read_submission, suite_folder
 from leaderboard import RESULTS_VARIABLE
 from leaderboard.data import Store, open_store
-from leaderboard.page import INK, Page, draw_page, escaped, fault_told, theme
+from leaderboard.page import AT, INK, Page, draw_page, escaped, fault_told, theme
 from leaderboard.views import PAGES
 
 # Streamlit's captions and chosen values have too little contrast for the accessibility guidelines, and
@@ -133,7 +134,9 @@ def main() -> None:
     if OPENED not in st.session_state:
         time.sleep(_ALONE)
         st.session_state[OPENED] = True
-    store = newest(parser.parse_known_args()[0].results)
+    results = parser.parse_known_args()[0].results
+    st.session_state[AT] = "" if results == Path("results") else f" --results {shlex.quote(str(results))}"
+    store = newest(results)
     suite: str | None = None
 
     def body(page: Page) -> None:

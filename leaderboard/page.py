@@ -61,10 +61,14 @@ def draw_page(page: Page, store: Store | None, suite: str | None) -> None:
         page.draw(None, "")  # type: ignore[arg-type]
 
 
+# Key of the session: `--results` of the commands that are advised
+AT = "at"
+
+
 def empty(message: str, command: str = "") -> None:
     st.info(message, icon=":material/info:")
     if command:
-        st.code(command, language=None, wrap_lines=True)
+        st.code(command + st.session_state.get(AT, ""), language=None, wrap_lines=True)
 
 
 def unfinished(store: Store, suite: str, message: str) -> None:

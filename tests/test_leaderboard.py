@@ -187,7 +187,9 @@ def test_the_app_starts_and_its_address_says_what_is_shown(
     given: list[list[object]] = []
     navigation = st.navigation
     monkeypatch.setattr(st, "navigation", lambda pages: (given.append(pages), navigation(pages))[1])
-    assert "There are no results yet" in said(app_on(stores["empty"], monkeypatch))
+    app = app_on(stores["empty"], monkeypatch)
+    assert "There are no results yet" in said(app)
+    assert app.code[0].value == f"harness run quickstart --results {stores['empty']}", "where this page looks"
     addresses = [page.url_path for page in given[0]]  # type: ignore[attr-defined]
     assert addresses == ["", *SLUGS[1:], SLUGS[0]], "the first page has its own address too"
     app = app_on(several, monkeypatch)
