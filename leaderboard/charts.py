@@ -35,7 +35,7 @@ LEGEND = (
 PALETTE = ["#0f8a83", "#c2502d", "#3b6fd4", "#b08900", "#8e4fb8", "#4f8f2f", "#d1477f", "#6b7280", "#1f9bcf", "#96592d"]
 KNOWN = ("sgt", "naive", "hacpo", "prp", "xgrpo", "graft", "sapo", "independent", "ftis")
 _DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [4, 1], [10, 2], [1, 3], [6, 2, 1, 2, 1, 2]]
-_BAR, _PANEL, _LEGEND = 26, 320, 23
+_BAR, _PANEL, _LEGEND, _MARKS = 26, 320, 23, 30
 # The least that an axis spans, by the last words of its title
 _LEAST = {"points": 1.0, "%": 1.0, "share": 0.01, "nats per token": 1e-6}
 
@@ -168,7 +168,7 @@ def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Seq
     x = _numbers("x", x_title, rows["x"])
     x["scale"]["padding"] = 20
     means = rows[rows["kind"] == "mean"]
-    colour = _colour("regime", order, map(colour_of, order), _legend(3))
+    colour = _colour("regime", order, map(colour_of, order), _legend(2))
     every = {
         "x": x,
         "y": _numbers("y", y_title, rows["y"], log_y),
@@ -181,7 +181,8 @@ def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Seq
         _layer("point", {"size": 170, "filled": True, "opacity": 1}, means, **every),
     ]
     told = (f"{r.regime} at {r.x:.3g}, {r.y:.3g}" for r in means.itertuples())
-    return _figure((), layers, title, f"{title}. {x_title} and {y_title}: ", told, 420)
+    height = 390 + _MARKS * math.ceil(len(order) / 2)
+    return _figure((), layers, title, f"{title}. {x_title} and {y_title}: ", told, height)
 
 
 def network(nodes: pd.DataFrame, edges: pd.DataFrame, title: str) -> Figure:

@@ -47,6 +47,15 @@ def test_an_axis_does_not_magnify_rounding() -> None:
     assert not spans(charts.Forest([MARK | {"low": 40.0}], "t", "accuracy, %", zero=False).figure())
 
 
+def test_twelve_regimes_are_named_within_a_phones_width() -> None:
+    order = [f"independent-{i:04}x" for i in range(12)]
+    table = pd.DataFrame({"regime": order, "x": 0.1, "y": 1.0, "kind": "mean", "group": "g"})
+    figure = charts.plane(table, "t", "peer-only support", "second moment of the weights", order, False)
+    width = re.search(r'width="(\d+)"', charts.to_svg(figure, 230))
+    assert width
+    assert int(width[1]) < 358
+
+
 def test_a_forest_shows_values_where_its_ticks_say() -> None:
     forest = charts.Forest([MARK | {"value": -1.0, "low": -6.2, "high": 1.3}], "t", "gain, points")
     assert forest.ticks == pytest.approx([-8, -6, -4, -2, 0, 2])
