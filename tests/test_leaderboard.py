@@ -516,8 +516,9 @@ def test_head_to_head_judges_a_pair_as_its_panel_does(tmp_path: Path) -> None:
 
 
 def test_head_to_head_opens_with_two_regimes(tmp_path: Path) -> None:
-    """The baseline, last and best, was compared with itself."""
-    write_results(tmp_path, SUITE, DUO, [replace(REGIMES[2], effect=-0.4), REGIMES[0]], (1,), steps=1, questions=20)
+    """Not the baseline, last and best, with itself, nor what had twice the rollouts with it."""
+    regimes = [replace(REGIMES[2], effect=-0.4), replace(REGIMES[1], effect=0.4), REGIMES[0]]
+    write_results(tmp_path, SUITE, DUO, regimes, (1,), steps=1, questions=20)
     ingest(tmp_path)
     app = page(tmp_path, "head-to-head")
     assert app.selectbox(key="a").value == "prp"

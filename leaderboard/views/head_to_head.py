@@ -51,8 +51,9 @@ def draw(store: Store, suite: str) -> None:
     if len(regimes) < 2:
         unfinished(store, suite, "Two regimes must have finished before they can be compared.")
         return
-    means = seeds[seeds["policy"] == MEAN].groupby("regime")["accuracy"].mean()
     baseline = next(iter(seeds["baseline"].dropna().mode()), regimes[0])
+    fair = (seeds["policy"] == MEAN) & (seeds["baseline"] == baseline)
+    means = seeds[fair].groupby("regime")["accuracy"].mean()
     best = str(means.idxmax()) if len(means) else baseline
     best = best if best != baseline else next(r for r in reversed(regimes) if r != baseline)
     with st.container(horizontal=True, gap="small"):
