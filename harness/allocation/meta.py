@@ -105,13 +105,18 @@ def _kernels(seen: list[Attention], mixtures: dict[int, tuple[int, float]]) -> I
         output = nn.functional.linear(inner, last) * weights.reshape(-1, 1)
         return output.view(-1, top, output.shape[-1]).sum(dim=1).to(hidden.dtype)
 
-    level = logging.get_verbosity()
+    def within(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
+        return attend(nn.Module(), query, key, value)[0].transpose(1, 2)
+
+    level, kernel = logging.get_verbosity(), nn.functional.scaled_dot_product_attention
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     ALL_ATTENTION_FUNCTIONS.register(_ACCOUNTED, attend)
     ALL_EXPERTS_FUNCTIONS.register(_ACCOUNTED, experts)
+    nn.functional.scaled_dot_product_attention = within  # type: ignore[assignment]  # Falcon's layers call it themselves
     try:
         yield
     finally:
+        nn.functional.scaled_dot_product_attention = kernel
         del ALL_ATTENTION_FUNCTIONS._global_mapping[_ACCOUNTED], ALL_EXPERTS_FUNCTIONS._global_mapping[_ACCOUNTED]
         logging.set_verbosity(level)
 
@@ -121,8 +126,11 @@ def _built(kind: str, fields: Mapping[str, Any]) -> Any:
     config._experts_implementation = _ACCOUNTED
     with torch.device("meta"):
         build: Any = AutoModelForCausalLM.from_config
-        model = build(config, attn_implementation=_ACCOUNTED)
+        model = build(config, attn_implementation="sdpa" if kind == "falcon" else _ACCOUNTED)
     model.config.pad_token_id = None  # else a pass looks for padding, in ids that have no values
+    for module in model.modules():
+        if isinstance(getattr(module, "rope_type", None), str):
+            module.rope_type = "default"  # else a pass asks for the last position, which has no value
     return model.eval()
 
 
