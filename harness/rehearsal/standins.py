@@ -37,7 +37,8 @@ TOKENIZER_FILES = (
 # Where the architecture has the setting
 WIDTH = {
     "hidden_size": 64, "num_attention_heads": 2, "head_dim": 32, "intermediate_size": 128, "moe_intermediate_size": 64,
-    "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+    "qk_rope_head_dim": 32, "num_kv_heads": 2,
 }  # fmt: skip
 LAYERS, MOST_LAYERS = 2, 4
 # Rows of Llama 3's vocabulary, whose tokenizer joins up to three digits
@@ -152,6 +153,10 @@ def _shrunk(raw: Mapping[str, Any], tokenizer: Any) -> PretrainedConfig:
     small = {**WIDTH, "num_hidden_layers": len(kept), "num_key_value_heads": 1 if grouped else 2}
     small |= {"vocab_size": max(len(tokenizer), 1 + max(tokenizer.get_vocab().values()))}
     own |= {names.get(name, name): value for name, value in small.items() if own.get(names.get(name, name)) is not None}
+    rope = own.get("rope_parameters") or {}
+    if "long_factor" in rope:  # one for each frequency of the full width
+        plain = {name: rope[name] for name in ("rope_theta", "partial_rotary_factor") if name in rope}
+        own["rope_parameters"] = {**plain, "rope_type": "default"}
     own |= {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("eos", "pad", "bos")}
     return type(whole).from_dict(own)
 

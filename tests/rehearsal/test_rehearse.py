@@ -15,6 +15,7 @@ import yaml
 from running import harness, here, installed
 
 from harness.allocation.shapes import shipped
+from harness.experience.answers import Prompt
 from harness.rehearsal import standins
 from harness.rehearsal.rehearse import Rehearsal, examine, name_of, rehearse
 from harness.session.cell.manifests import manifest_of, mark
@@ -267,3 +268,19 @@ def test_a_stand_in_has_the_architecture_and_a_chat_template(tmp_path, model):
     assert ("sliding_attention" in made.get("layer_types", [])) == (model == "gemma-3-270m")
     assert standins.fault_of(Policy(name="a", model="a", chat=True), tmp_path / "tiny") is None
     assert standins.takes_system(tmp_path / "tiny")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "phi3", "hidden_size": 128, "num_attention_heads": 2, "original_max_position_embeddings": 64,
+         "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 32, "long_factor": [1.0] * 32}, "pad_token_id": 0},
+        {"model_type": "deepseek_v3", "n_group": 8, "topk_group": 4, "n_routed_experts": 16, "q_lora_rank": 16, "kv_lora_rank": 16},
+        {"model_type": "falcon", "new_decoder_architecture": True, "num_kv_heads": 8, "num_attention_heads": 16, "alibi": False},
+    ],
+    ids=lambda config: config["model_type"],
+)  # fmt: skip
+def test_a_stand_in_answers(tmp_path, config):
+    standins.write_tokenizer(tmp_path / "tokenizer", config, None)
+    standins.write_model(tmp_path / "tiny", tmp_path / "tokenizer")
+    standins.teach(tmp_path / "tiny", Policy(name="a", model="a"), [Prompt("q", "1 + 1 = ?", "2")])
