@@ -68,14 +68,13 @@ def new_suite(
     cells = len(suite.groups) * len(suite.regimes) * len(suite.seeds)
     trained = suite.training.task
     paths = [*models, *([] if isinstance(trained, str) else [trained.file])]
-    where = "".join(f" --models {shlex.quote(str(folder))}" for folder in rules.undeclared(paths, file))
-    named = shlex.quote(str(file))
+    named = rules.as_argument(file, paths)
     first = "--set training.steps=2 --set 'seeds=[1]' --set evaluation.limit=6"
     print(
         f"{file}: written, {cells} cells. Next:\n"
-        f"  harness plan {named}{where}\n"
-        f"  harness run {named}{where} {first}    # a first try\n"
-        f"  harness run {named}{where}"
+        f"  harness plan {named}\n"
+        f"  harness run {named} {first}    # a first try\n"
+        f"  harness run {named}"
     )
     print("Look at the file: it explains every setting.", file=sys.stderr)
 

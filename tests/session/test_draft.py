@@ -108,6 +108,10 @@ def test_the_file_prepares_and_the_check_before_a_run_has_nothing_to_remark(
     (tmp_path / "data/😀.jsonl").write_text('{"question": "1 + 1", "answer": 2}')
     words = ("--models", *pair, "--task", "../data/😀.jsonl:exact", "--no-trial", "--out", "file.yaml")
     assert f"  harness run file.yaml --models {tmp_path} --models {tmp_path}/data\n" in here("new-suite", *words)[1]
+    assert (
+        f"#   harness plan file.yaml --models {tmp_path} --models {tmp_path}/data     what"
+        in Path("file.yaml").read_text()
+    )
     monkeypatch.setenv("HARNESS_MODELS", str(tmp_path))
     assert undeclared(pair, file) == []
     prepared = prepare(str(file), tmp_path / "results", overrides=["regimes=[independent]"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 import time
 from bisect import bisect_right
@@ -33,6 +32,7 @@ from harness.session.cell.questions import as_asked, scored_as, training_prompts
 from harness.session.policy import at_hand, base_folder
 from harness.session.suite.planning import demand, plan_for
 from harness.session.suite.prepare import prepare_suite
+from harness.session.suite.rules import as_argument
 from harness.store.sentences import joined
 from harness.suite.load import resolve
 from harness.suite.schema import FileTask, Policy, Suite
@@ -180,7 +180,7 @@ def draft(
     dtype = "bf16" if (fast or not embedded) and all(m.half for m in read if not m.micro) else "fp32"
     return TEXT.format(
         name=_as_text(name),
-        file=shlex.quote(str(file or f"{name}.yaml")),
+        file=as_argument(file or Path(f"{name}.yaml"), [*models, *([] if isinstance(chosen, str) else [chosen.file])]),
         title=" x ".join(named),
         engine="embedded" if embedded else "openrlhf",
         why_engine="one process here, on a CPU or one GPU" if embedded else "Ray, DeepSpeed and vLLM on GPUs (docs/openrlhf.md)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -187,6 +188,13 @@ def undeclared(named: Sequence[str], source: Path) -> list[Path]:
     """Parents of files and models' folders that need `--models`."""
     paths = [path for path in map(expanded, named) if path.exists()]
     return list(dict.fromkeys(path.resolve().parent for path in paths if _outside(path, source) is not None))
+
+
+def as_argument(source: Path, named: Sequence[str]) -> str:
+    """The suite's file on a command line, with the `--models` that it needs."""
+    return shlex.join(
+        [str(source), *(word for folder in undeclared(named, source) for word in ("--models", str(folder)))]
+    )
 
 
 def _outside(path: Path, source: Path) -> Path | None:
