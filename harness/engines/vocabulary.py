@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,8 +189,8 @@ def has_template(checkpoint: Path) -> bool:
     """Whether the folder's tokenizer has a chat template."""
     if (checkpoint / "chat_template.jinja").is_file():
         return True
-    with suppress(OSError, ValueError):
-        return '"chat_template"' in read_bytes(checkpoint / "tokenizer_config.json", MAX_SMALL_BYTES).decode()
+    with suppress(OSError, ValueError, AttributeError, RecursionError):
+        return bool(json.loads(read_bytes(checkpoint / "tokenizer_config.json", MAX_SMALL_BYTES)).get("chat_template"))
     return False
 
 

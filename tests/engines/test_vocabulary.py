@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast
 
-from harness.engines.vocabulary import open_vocabulary
+from harness.engines.vocabulary import has_template, open_vocabulary
 from harness.errors import EngineError
 from harness.experience.answers import Prompt
 
@@ -110,3 +110,9 @@ def test_a_template_that_fails_names_the_policy(tmp_path, template):
     path = folder(tmp_path, template=template)
     with pytest.raises(EngineError, match=r"^anna: the chat template fails"):
         open_vocabulary(path, chat=True, policy="anna").encode(Prompt("q", "x", "1"))
+
+
+@pytest.mark.parametrize(("template", "there"), [(None, False), (CHAT, True)])
+def test_a_template_of_null_is_none(tmp_path, template, there):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    assert has_template(tmp_path) is there
