@@ -105,11 +105,12 @@ def is_unboxed(text: str) -> bool:
     return not is_empty(text) and "\\boxed" not in text
 
 
-def figures(sums: Sums) -> str:
-    """E.g. ``12% right, 5% cut off, ...``."""
+def figures(sums: Sums, ends: bool = True) -> str:
+    """E.g. ``12% right, 5% cut off, ...``. ends: whether it is known which were cut off."""
     parts = [f"{_share(sums.right, sums.right + sums.wrong)} right"]
     parts += [f"{_share(sums.active, sums.own)} of own answers gave a gradient"] if sums.own else []
-    shares = {"cut off": sums.truncated, "empty": sums.empty, "without a box": sums.unboxed}
+    shares = {"cut off": sums.truncated} if ends else {}
+    shares |= {"empty": sums.empty, "without a box": sums.unboxed}
     parts += [f"{_share(count, sums.answers)} {what}" for what, count in shares.items()]
     return ", ".join(parts)
 

@@ -104,9 +104,8 @@ def evaluate_checkpoint(
     rows = journal_rows(samples, name, 0)
     store(folder, manifest, rows, cost_rows(1, name, clock, rows), attempt=1)
     ingest(results)
-    return Standalone(
-        str(checkpoint), tuple(m for part in parts for m in part.metrics), str(folder), figures(_sums(name, samples))
-    )
+    told = figures(_sums(name, samples), ends=backend == "embedded")
+    return Standalone(str(checkpoint), tuple(m for part in parts for m in part.metrics), str(folder), told)
 
 
 def _sums(name: str, samples: Sequence[EvaluationSample]) -> Sums:
