@@ -49,9 +49,9 @@ ADVICE = {
     Trouble.TRUNCATION: "a larger training.max_new_tokens: a truncated answer is wrong",
     Trouble.ENDLESS: "a larger training.max_new_tokens; a base model that was never taught to end an answer needs a supervised "
     "start, a chat model `chat: true`",
-    Trouble.EMPTY: "`chat: true` where the model has a template, `style: few-shot` where it has none: it ends before it begins",
-    Trouble.UNBOXED: "`style: zero-shot` asks for \\boxed{}, `few-shot` shows it: an answer without one is read by its "
-    "last number, or not at all",
+    Trouble.EMPTY: "`chat: true` where the model has a template, else `style: few-shot` where the task offers it: it ends at once",
+    Trouble.UNBOXED: "`style: zero-shot` asks for \\boxed{}, `few-shot` shows it, where the task offers them: an answer without "
+    "one is read by its last number, or not at all",
     Trouble.INVALID: "the verifier's fault, not the policy's: look at `samples.reason`",
     Trouble.UNSENT: "a baseline with another name: look at `sharing.direction` and at what the regime shares",
     Trouble.REFUSED: "look at sharing.max_staleness and the residual limits, and at the tokenizers",

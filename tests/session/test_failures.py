@@ -398,6 +398,7 @@ def test_what_is_wrong_comes_with_its_cause_first_and_with_advice(
     judged = list(judge(sums(**counts)))
     assert [trouble for trouble, _ in judged] == troubles
     assert all(ADVICE[trouble] and "steps 1 to 4" in words for trouble, words in judged)
+    assert all("the task offers" in words for words in ADVICE.values() if "style:" in words)  # the ladder has no styles
 
 
 def test_a_watch_says_each_thing_once_and_nothing_of_few_answers() -> None:
