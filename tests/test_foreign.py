@@ -125,7 +125,7 @@ def test_a_bad_row_is_refused_and_its_neighbours_taken(theirs: Path, ours: Path,
 
 def test_doubled_samples_foreign_words_and_giant_texts_are_refused(theirs: Path, ours: Path) -> None:
     cell, long = cells(theirs)[0], "x" * (1 << 20)
-    bad = [{"verdict": "perfect"}, {"metric": "best"}, {"text": long + "x"}]
+    bad = [{"verdict": "perfect"}, {"verdict": ""}, {"metric": "best"}, {"text": long + "x"}]
     bad += [{"task": task} for task in (ESCAPES, "..", "micro\n", "", "t" * 129)]
     own = add_samples(cell, *bad, {"text": long}, {"task": "lm_eval:gsm8k"}, doubled=2)
     report = import_results(theirs, ours, "b")
@@ -133,6 +133,20 @@ def test_doubled_samples_foreign_words_and_giant_texts_are_refused(theirs: Path,
     assert any("occurs twice" in line and "2 rows" in line for line in report.refused)
     assert any("task: not a task's name" in line and "5 rows" in line for line in report.refused)
     assert read_journal(ours / "synthetic-small@b" / cell.name).tables["samples"].num_rows == own + 2
+
+
+@pytest.mark.parametrize("labels", [[("k", "1"), ("k", "2")], [("k", None)]], ids=["twice", "absent"])
+def test_labels_that_no_store_can_hold_are_refused(theirs: Path, ours: Path, labels: list[tuple[str, str]]) -> None:
+    cell = cells(theirs)[0]
+    data = read_journal(cell).tables["samples"]
+    place, field = data.schema.get_field_index("labels"), data.schema.field("labels")
+    given = [[("a", "1"), ("b", "1")], labels, None, *[[("a", "1")]] * (data.num_rows - 3)]
+    replace_table(cell, "samples", data.set_column(place, field, pa.array(given, field.type)))
+    (said,) = import_results(theirs, ours, "b").refused
+    assert said.endswith("samples: 1 row: labels: a key twice or without a value")
+    kept = read_journal(ours / "synthetic-small@b" / cell.name).tables["samples"]["labels"].to_pylist()
+    assert kept == [given[0], *given[2:]]
+    assert not problems(ours)
 
 
 def test_corrupt_truncated_and_foreign_files_are_refused_with_reasons(theirs: Path, ours: Path) -> None:
