@@ -112,7 +112,7 @@ def _kernels(seen: list[Attention], mixtures: dict[int, tuple[int, float]]) -> I
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     ALL_ATTENTION_FUNCTIONS.register(_ACCOUNTED, attend)
     ALL_EXPERTS_FUNCTIONS.register(_ACCOUNTED, experts)
-    nn.functional.scaled_dot_product_attention = within  # type: ignore[assignment]  # Falcon's layers call it themselves
+    nn.functional.scaled_dot_product_attention = within  # Falcon's layers call it themselves
     try:
         yield
     finally:
