@@ -9,7 +9,7 @@ import platformdirs
 
 
 def expanded(path: str | Path) -> Path:
-    """`~` stays where no such user is known here, and is then said to be absent like any other folder."""
+    """`~` stays where no such user is known here."""
     return Path(os.path.expanduser(path))  # `Path.expanduser` raises RuntimeError
 
 

@@ -61,7 +61,7 @@ def draw_page(page: Page, store: Store | None, suite: str | None) -> None:
         page.draw(None, "")  # type: ignore[arg-type]
 
 
-# Key of the session: `--results` of the commands that are advised
+# Session key: `--results` of advised commands
 AT = "at"
 
 

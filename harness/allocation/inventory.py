@@ -46,9 +46,9 @@ def visible() -> list[Card]:
     """Those that nvidia-smi lists and CUDA_VISIBLE_DEVICES leaves, in its order; none where nvidia-smi is absent, fails or is
     late.
 
-    The variable is read as CUDA does (programming guide, "Environment variables"): numbers, or unique beginnings of names of
-    GPUs or MIG parts, up to the first that means no device; none where one stands twice. Numbers are nvidia-smi's, which are
-    CUDA's where the GPUs are alike or CUDA_DEVICE_ORDER is PCI_BUS_ID.
+    The variable is read as CUDA does (programming guide): numbers, or unique beginnings of names of
+    GPUs or MIG parts, up to the first that means no device; none where one stands twice.
+    nvidia-smi's numbers are CUDA's where the GPUs are alike or CUDA_DEVICE_ORDER is PCI_BUS_ID.
     """
     chosen, numbered, parted = os.environ.get(VISIBLE), dict[str, Card](), False
     listed = _ask("--query-gpu=name,memory.total,mig.mode.current", "--format=csv,noheader,nounits")

@@ -333,7 +333,7 @@ def _in_turns(layout: PolicyLayout | None, gpu: Gpu) -> PolicyLayout | None:
 def _shares(
     policies: tuple[PolicyDemand, ...], gpus: int, layout: Callable[[PolicyDemand, int], PolicyLayout | None]
 ) -> list[int]:
-    """GPUs of each policy for the shortest step; none if the least does not fit. The slowest policy takes as many as
+    """GPUs of each policy for the shortest step; none if the least does not fit. The slowest takes as many as
     its next faster size wants: optimal for seconds that never rise with GPUs.
     """
 

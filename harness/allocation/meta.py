@@ -26,7 +26,7 @@ _NOT_CONFIG = {"model_type", "quantization_config", "auto_map"}
 
 
 class _Attend(torch.autograd.Function):
-    """An attention kernel that stores no scores, but keeps queries, keys, values and output for a backward pass."""
+    """Attention that stores no scores, but keeps queries, keys, values and output for a backward pass."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ def _built(kind: str, fields: Mapping[str, Any]) -> Any:
     model.config.pad_token_id = None  # else a pass looks for padding, in ids that have no values
     for module in model.modules():
         if isinstance(getattr(module, "rope_type", None), str):
-            module.rope_type = "default"  # else a pass asks for the last position, which has no value
+            module.rope_type = "default"  # else a pass asks for a position's value
     return model.eval()
 
 

@@ -1,5 +1,5 @@
 """Models in figures, read off their configs: a folder's, one in the hub's cache, the shipped suites' (``models.yaml``, no
-network) or the hub's. Measuring them (`meta`) takes torch and seconds, so micro families and ``models.yaml`` have tables of
+network) or the hub's. Measuring (`meta`) takes torch and seconds: micro families and ``models.yaml`` have tables of
 shapes, which tests measure again."""
 
 from __future__ import annotations

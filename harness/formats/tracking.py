@@ -129,7 +129,7 @@ def _digest(points: list[Point]) -> str:
 
 
 def _points(folder: Path, manifest: Manifest) -> Iterator[Point]:
-    """In order of steps, so that a growing journal only adds at the end."""
+    """In order of steps: a growing journal adds at the end."""
     at = datetime.fromisoformat(manifest.provenance.started).timestamp()
     tables = read_journal(folder).tables
     steps, curves = (tables[name].to_pylist() if name in tables else [] for name in ("steps", "curves"))

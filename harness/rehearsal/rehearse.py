@@ -173,8 +173,7 @@ def _checked(
     inventory: str | None,
     report: Rehearsal,
 ) -> tuple[Prepared, Plan]:
-    """Each refusal is noted, and what is at fault replaced, until nothing more is found. The plan is of the given
-    suite."""
+    """Each refusal is noted and its cause replaced, until there is none. The plan is of the given suite."""
     given = suite
     while True:
         try:

@@ -63,7 +63,7 @@ def _title(name: str) -> str:
 
 
 def _clashes(text: str, name: str) -> bool:
-    """Whether the class has a keyword's name, or that of another that the text defines or imports."""
+    """Whether the class has a keyword's name, or one that the text defines or imports."""
     title, module = _title(name), name.replace("-", "_")
     named = re.findall(rf"^(?:class|from (?!{module}\b)\S+ import\b.*) {title}\b", text, re.MULTILINE)
     return keyword.iskeyword(title) or len(named) > 1

@@ -4,7 +4,7 @@
     journal/compact-000012/           all up to number 12: per table an Arrow IPC file with its checksum, steps-1a2b3c4d.arrow
 
 A part appears by a rename. A compact folder supersedes everything of a lower number, so a crash while compacting leaves no
-row twice. Parts are msgpack: ten times cheaper to write than few rows in columns.
+row twice. Parts are msgpack, ten times cheaper to write.
 """
 
 from __future__ import annotations

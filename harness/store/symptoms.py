@@ -106,7 +106,7 @@ def is_unboxed(text: str) -> bool:
 
 
 def figures(sums: Sums, ends: bool = True) -> str:
-    """E.g. ``12% right, 5% cut off, ...``. ends: whether it is known which were cut off."""
+    """E.g. ``12% right, 5% cut off, ...``. ends: whether known which were cut off."""
     parts = [f"{_share(sums.right, sums.right + sums.wrong)} right"]
     parts += [f"{_share(sums.active, sums.own)} of own answers gave a gradient"] if sums.own else []
     shares = {"cut off": sums.truncated} if ends else {}

@@ -232,8 +232,8 @@ def _finished(snapshot: Snapshot, suite: str) -> Finished:
 
 
 def _lines(variants: Sequence[Variant], order: Sequence[str], tuned: Sequence[Sequence[str]]) -> dict[str, Variant]:
-    """The suite's variants, then each as tuned, beside the baseline as the same group tuned it. A baseline has its
-    rollout budget; with a second round the next one that covers both."""
+    """The suite's variants, then each as tuned, beside the baseline that the same group tuned, of its rollout budget; with a
+    second round the next that covers both."""
     places = {name: i for i, name in enumerate(order)}
     copies = {final for variant, final, _ in tuned if final != variant}
     by_name = {v.name: v for v in sorted(variants, key=lambda v: (places.get(v.name, len(places)), v.name))}

@@ -1,4 +1,4 @@
-"""Text to ids and back, with byte spans: the tokens' own where these are the text's, else from the core's character offsets.
+"""Text to ids and back, with byte spans: the tokens' own where they fit, else from the core's character offsets.
 
 No peer's text becomes a control token: a copy of the tokenizer spells these as no text may. Reasoning tags map by meaning."""
 

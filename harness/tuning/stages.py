@@ -1,5 +1,5 @@
 """A tuned suite's runs: trials by rungs, the check, the table. Each follows from the suite and stored results alone, so a
-killed run goes on. No Optuna study is kept: each batch makes one from the trials so far, whichever cell ended first."""
+killed run goes on. Each batch makes an Optuna study from the trials so far, whichever cell ended first."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def equivalent(gold: str, answer: str) -> bool:
 
 
 def _same_values(gold: Expr, answer: Expr) -> bool | None:
-    """Equality to 1e-6 at three points; None where there is no value. `simplify` can run for hours."""
+    """Equality to 1e-6 at three points; None without a value. `simplify` can run for hours."""
     symbols = sorted(gold.free_symbols | answer.free_symbols, key=str)
     compared = False
     for base in _POINTS if symbols else (0.0,):

@@ -1,5 +1,4 @@
-"""The verifier's killable processes, for threads, daemonic and forked processes, and Ray. Messages are a length, then so many
-bytes.
+"""The verifier's killable processes, for threads, daemonic and forked processes, and Ray. Messages: a length, then the bytes.
 
 A process imports the algebra system once and forks children that decide under limits of CPU time and memory. A child ended by
 limits or a library's fault is a wrong answer; one ended from outside is no verdict.

@@ -186,8 +186,8 @@ def shared(policies: Iterable[Settings]) -> bool:
 
 
 def _grouped(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
-    """None after `deadline` seconds. As Ray's packing would divide a block between nodes, each gets its node, and another if
-    that does not become free."""
+    """None after `deadline` seconds. As Ray would divide a block between nodes, each gets a node, and another
+    if that stays taken."""
     end = monotonic() + deadline
     bundles = [{"GPU": 1.0, "CPU": 1.0}] * sum(blocks)
     while True:
@@ -208,7 +208,7 @@ def _grouped(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
 
 
 def _nodes_of(blocks: Sequence[int]) -> list[str]:
-    """By device: where there is space now, else on an idle cluster. Empty where any will do. Raises InfeasibleError."""
+    """By device: with space now, else when idle. Empty where any will do. Raises InfeasibleError."""
     free, total = seams.node_resources()
     if max(blocks) == 1 or len(total) == 1:
         return []

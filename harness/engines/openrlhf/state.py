@@ -165,7 +165,7 @@ def load_moments(file: Path, engine: Any) -> None:
 
 
 def _set_share(parameter: Any, value: Tensor, key: str) -> None:
-    """Under ZeRO 3, where DeepSpeed's own setters of whole values have no room for the last rank's padding."""
+    """Under ZeRO 3: DeepSpeed's own setters have no room for the last rank's padding."""
     size = parameter.ds_tensor.numel()
     whole = value.new_zeros(size * torch.distributed.get_world_size())
     whole[: value.numel()] = value.flatten()

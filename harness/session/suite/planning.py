@@ -301,8 +301,7 @@ def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device
 
 
 def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
-    """Mean seconds of finished cells by kind: by the clock where GPUs worked, else of CPU; of policies side by side the
-    slowest's."""
+    """Mean seconds of finished cells by kind, of the slowest policy: by the clock on GPUs, else of CPU."""
     by_kind: dict[str, list[float]] = {}
     for cell in prepared.done():
         try:

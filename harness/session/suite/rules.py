@@ -191,7 +191,7 @@ def undeclared(named: Sequence[str], source: Path) -> list[Path]:
 
 
 def as_argument(source: Path, named: Sequence[str]) -> str:
-    """The suite's file on a command line, with the `--models` that it needs."""
+    """On a command line, with its `--models`."""
     return shlex.join(
         [str(source), *(word for folder in undeclared(named, source) for word in ("--models", str(folder)))]
     )
