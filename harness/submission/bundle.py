@@ -78,6 +78,8 @@ def gathered(results: Path, suite: str) -> tuple[SuiteFile, Suite, dict[str, tup
     """A finished suite: its file without paths of this machine, what that says, each cell and base. Raises UsageError,
     StoreError."""
     folder = results / suite
+    if "@" in suite:
+        raise UsageError(f"{suite}: a bundle holds results that were made here")
     if not (folder / "suite.json").is_file():
         raise UsageError(
             f"{folder}: no results of the suite as written (`harness status` lists the suites that have some)"

@@ -111,6 +111,9 @@ def test_only_a_finished_suite_becomes_a_bundle(results: Path, tmp_path: Path) -
     code, _, err = harness("bundle", "nothing", "--results", results)
     assert (code, err.count("\n"), "no results of the suite as written" in err) == (2, 1, True)
     shutil.copytree(results, tmp_path / "results")
+    shutil.copytree(results / "labs", tmp_path / "results" / "labs@lab")
+    code, _, err = harness("bundle", "labs@lab", "--results", tmp_path / "results", "-o", tmp_path)
+    assert (code, err) == (2, "harness: labs@lab: a bundle holds results that were made here\n")
     cell = next((tmp_path / "results" / "labs").glob("*/manifest.json")).parent
     shutil.rmtree(cell)
     code, _, err = harness("bundle", "labs", "--results", tmp_path / "results", "-o", tmp_path)
