@@ -223,11 +223,12 @@ BAD_NAMES: dict[str, Callable[[Manifest], Manifest]] = {
     "attempts": lambda m: msgspec.structs.replace(m, attempts=1 << 64),
     "seed": lambda m: msgspec.structs.replace(m, seed=1 << 70),
     "started": lambda m: msgspec.structs.replace(m, provenance=Provenance(started="noon", finished="2026-01-01")),
-    "finished": lambda m: msgspec.structs.replace(m, provenance=Provenance(started="2026-01-01")),
+    "finished": lambda m: msgspec.structs.replace(m, provenance=Provenance(started="2026-01-01T00:00Z")),
+    "provenance.started": lambda m: msgspec.structs.replace(m, provenance=Provenance(started="2026-01-01T00:00")),
 }
 
 
-@pytest.mark.slow_but("group", "seed", "started")
+@pytest.mark.slow_but("group", "seed", "started", "provenance.started")
 @pytest.mark.parametrize("field", BAD_NAMES)
 def test_names_that_are_no_names_and_numbers_that_nothing_holds_are_refused(
     theirs: Path, ours: Path, field: str

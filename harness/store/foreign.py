@@ -305,10 +305,11 @@ def _trials_fault(tuned: Tuned) -> str:
 
 def _is_time(text: str) -> bool:
     try:
-        datetime.fromisoformat(text).timestamp()
+        time = datetime.fromisoformat(text)
+        time.timestamp()
     except (ValueError, OverflowError):
         return False
-    return True
+    return time.tzinfo is not None  # else it means another moment on each machine
 
 
 def is_name(text: str, longest: int = LONGEST_NAME) -> bool:
