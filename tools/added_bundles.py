@@ -24,7 +24,10 @@ MOST = 20
 
 
 def git(*arguments: str) -> bytes:
-    return subprocess.run(["git", *arguments], check=True, capture_output=True, timeout=300).stdout
+    done = subprocess.run(["git", *arguments], capture_output=True, timeout=300)
+    if done.returncode:
+        raise UsageError(f"git {arguments[0]}: {' '.join(done.stderr.decode('utf-8', 'replace').split())}")
+    return done.stdout
 
 
 def added(base: str, head: str, folder: Path) -> list[Path]:

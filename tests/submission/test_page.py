@@ -97,6 +97,11 @@ def test_who_has_not_the_regime_judges_everything_and_trains_what_is_known(
     assert report.submission.category == "not installed here: halves"
 
 
+def test_a_commit_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^git diff: "):
+        added_bundles.added("nonsense", "HEAD", tmp_path)
+
+
 @pytest.mark.slow
 def test_the_pull_request_adds_one_bundle_and_nothing_else(
     walked: list[tuple[str, str]], stranger: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
