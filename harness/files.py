@@ -77,6 +77,8 @@ def replace_atomic(path: Path, fill: Callable[[Path], None]) -> None:
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}{TEMPORARY}")
     try:
         with disk_errors(path):
+            if path.exists() and not (path.is_file() or path.is_dir()):  # a rename would remove /dev/null
+                raise OSError(errno.EINVAL, "not a regular file")
             path.parent.mkdir(parents=True, exist_ok=True)
             fill(temporary)
             with change(path):
