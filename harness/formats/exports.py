@@ -61,7 +61,7 @@ class _Evaluation(msgspec.Struct):
 
 
 class _Config(msgspec.Struct):
-    """What is read of a manifest's `config`, which an import takes as it is."""
+    """Of a manifest's `config`, which an import takes as it is."""
 
     training: _Training
     evaluation: _Evaluation

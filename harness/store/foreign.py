@@ -309,7 +309,7 @@ def _is_time(text: str) -> bool:
         time.timestamp()
     except (ValueError, OverflowError):
         return False
-    return time.tzinfo is not None  # else it means another moment on each machine
+    return time.tzinfo is not None  # else another moment on each machine
 
 
 def is_name(text: str, longest: int = LONGEST_NAME) -> bool:

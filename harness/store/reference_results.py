@@ -133,7 +133,7 @@ def _manifests(file: Path, table: pa.Table, cells: tuple[str, ...]) -> dict[str,
 def _by_cell(
     file: Path, name: str, table: pa.Table, manifests: Mapping[str, Manifest]
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Raises StoreError where a row breaks the rules of an import, or a cell's rows are not together."""
+    """Raises StoreError where a row breaks an import's rules, or a cell's rows are not together."""
     table.validate(full=True)
     if strange := set(table["cell"].unique().to_pylist()) - manifests.keys():
         raise StoreError(

@@ -135,7 +135,7 @@ def _unigram(texts: list[str]) -> Tokenizer:
 
 
 def _wordpiece(texts: list[str]) -> Tokenizer:
-    """By hand, as WordPieceTrainer's result varies between processes. Metaspace keeps spaces, which WordPiece's decoder
+    """WordPieceTrainer's result varies between processes. Metaspace keeps spaces, which WordPiece's decoder
     guesses."""
     pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\d+"), "isolated"), _metaspace()])
     words = Counter(piece for text in texts for piece, _ in pre_tokenizer.pre_tokenize_str(text))

@@ -281,7 +281,7 @@ def _sleep(worker: Any, level: int = 1) -> None:
 
 
 def _wake_up(worker: Any, tags: list[str] | None = None) -> None:
-    """The KV cache needs no waking up: its first use brings the pages back."""
+    """The KV cache's first use brings its pages back."""
     if tags is None or "weights" in tags:
         worker.offloaded.restore()
 

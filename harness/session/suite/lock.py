@@ -141,7 +141,7 @@ def _lay(mine: Path, holder: Holder) -> None:
 
 
 def _remove_dead(claim: Path, holder: Holder) -> None:
-    """Raises UsageError where one of its processes is stopped in the middle of a change."""
+    """Raises UsageError where one of its processes is stopped amid a change."""
     with suppress(FileNotFoundError):
         file = os.open(claim, os.O_RDWR)
         try:
