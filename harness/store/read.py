@@ -184,9 +184,8 @@ def _answer(relation: duckdb.DuckDBPyRelation | None, limits: Limits) -> Answer:
 
 def _in_words(value: Any) -> Any:
     """An interval as text: months and days have no fixed length."""
-    if isinstance(value, Decimal) and abs(value) < 1 << 53:  # a sum of integers, or a literal like 0.5
-        number = int(value) if value.as_tuple().exponent == 0 else float(value)
-        return number if Decimal(repr(number)) == value else value
+    if isinstance(value, Decimal) and value.as_tuple().exponent == 0 and abs(value) < 1 << 53:
+        return int(value)  # a sum of integers
     if not isinstance(value, pa.MonthDayNano):
         return value
     units = {"months": value.months, "days": value.days, "seconds": value.nanoseconds / 1e9}
