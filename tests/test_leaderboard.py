@@ -902,9 +902,10 @@ def test_no_character_of_a_name_ends_the_export(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_commands_on_the_about_page_run_as_printed(stores: dict[str, Path], tmp_path: Path) -> None:
-    shutil.copytree(stores["one"], tmp_path / "results")
+    shutil.copytree(stores["one"], tmp_path / "runs")
     shutil.copytree(stores["evil"], tmp_path / "their_results")
-    lines = [line for code in page(stores["one"], "about").code for line in code.value.splitlines()]
+    about = page(stores["one"], "about", state={"at": " --results runs"})
+    lines = [line for code in about.code for line in code.value.splitlines()]
     lines = [line for line in lines if not line.startswith("pip ")]
     for line in lines:
         words = [sys.executable, "-m", *shlex.split(line)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from leaderboard.data import Store
-from leaderboard.page import Page
+from leaderboard.page import AT, Page
 
 _NUMBERS = """
 - **Accuracy**: share of right answers on held-out questions. *greedy* takes one answer at temperature 0; *avg@k* is
@@ -56,11 +56,12 @@ _QUESTION = (
 
 
 def draw(store: Store | None, suite: str) -> None:
+    at = st.session_state.get(AT, "")
     for head, text, commands in (
         ("What the numbers mean", _NUMBERS, ""),
         ("Add a regime", _REGIME, "harness new-regime my-regime\npip install -e my-regime\nharness regimes"),
-        ("Submit or merge results", _SUBMIT, "harness import their_results/\nharness export --out report.html"),
-        ("Ask the store yourself", "", _QUESTION),
+        ("Submit or merge results", _SUBMIT, f"harness import their_results/{at}\nharness export --out report.html{at}"),
+        ("Ask the store yourself", "", _QUESTION + at),
     ):
         st.header(head)
         st.markdown(text)

@@ -15,7 +15,7 @@ from leaderboard.data import Store
 from leaderboard.page import Page, choose, downloads, draw_tabs, empty, escaped
 
 _CELLS = """
-SELECT c.regime, c.seed, c.cell, avg(s.accuracy) AS accuracy, any_value(u.baseline) AS baseline
+SELECT c.regime, c.regime_type, c.seed, c.cell, avg(s.accuracy) AS accuracy, any_value(u.baseline) AS baseline
 FROM current_cells c JOIN scores s USING (suite, cell) LEFT JOIN suites u USING (suite)
 WHERE c.suite = ? AND c.kind = 'cell' AND c.seed IS NOT NULL AND c.group_name = ? GROUP BY ALL ORDER BY c.seed
 """
@@ -71,7 +71,8 @@ def draw(store: Store, suite: str) -> None:
             return
         regimes = [r for r in store.regimes(suite) if r in set(cells["regime"])]
         baseline = cells["baseline"].iloc[0]
-        shared = cells[cells["regime"] != baseline].groupby("regime")["accuracy"].mean().dropna()
+        alone = cells["regime_type"].isin(cells["regime_type"][cells["regime"] == baseline])
+        shared = cells[~alone].groupby("regime")["accuracy"].mean().dropna()
         ours = choose("Regime", regimes, "regime", shared.idxmax() if len(shared) else None, width=190)
         theirs = choose("against", regimes, "b", baseline, width=190)
         by_regime = {name: cells[cells["regime"] == name].set_index("seed")["cell"] for name in (ours, theirs)}
