@@ -33,6 +33,10 @@ def main() -> None:
         _call()
     except OSError as error:
         _told(error)
+    except RuntimeError as error:  # of Path.resolve, without the fault's number
+        if not isinstance(loop := error.__context__, OSError) or loop.errno != errno.ELOOP:
+            raise
+        _told(loop)
     except KeyboardInterrupt:  # while libraries are imported; later typer ends so
         sys.exit(130)
 
@@ -76,7 +80,7 @@ def _told(error: OSError) -> NoReturn:
         sys.exit(1)
     where = error.filename or ("standard output" if error.errno in _OF_WRITING else "")
     problem = ": ".join(str(part)[:200] for part in (where, error.strerror or error) if part)
-    refuse(problem, 2 if error.errno == errno.ENAMETOOLONG else 1)
+    refuse(problem, 2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else 1)
 
 
 def refuse(message: str, code: int) -> NoReturn:

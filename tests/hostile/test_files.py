@@ -217,12 +217,14 @@ ARGUMENTS: dict[str, list[str]] = {
     "import of a file": ["import", "x.yaml"], "bandit of a suite": ["bandit", "x.yaml"], "port": ["leaderboard", "--port", "0"], "rows": ["sql", "SELECT 1", "--rows", "0"],
     "convert of nothing": ["convert", "nowhere.gguf", "out"], "convert of a suite": ["convert", "x.yaml", "out"], "new regime": ["new-regime", "../x"], "regime's name": ["new-regime", ESC],
     "logs of nothing": ["logs", "../../etc/passwd"], "status of nothing": ["status", "../.."],
+    "results in a loop of links": ["show", "--results", "loop"], "import of a loop of links": ["import", "loop"], "model in a loop of links": ["eval", "loop"],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS.values(), ids=list(ARGUMENTS))
 def test_arguments_that_are_nonsense(place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     (place / "x.yaml").write_text(GOOD)
+    (place / "loop").symlink_to("loop")
     _refused(capsys, place, *arguments)
 
 
