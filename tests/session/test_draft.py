@@ -279,10 +279,9 @@ def test_a_short_time_takes_fewer_regimes_then_seeds_then_questions(tmp_path: Pa
     assert ([r.name for r in suite.regimes], suite.seeds) == (["independent", "sgt"], [1, 2])
     assert suite.training.steps == STEPS[0]
     assert "Fewer than 8 steps show nothing.\n" in text
-    assert suite.training.prompts == SIZES[0].prompts // 2
-    assert (
-        "independent and sgt on 2 seeds, half the questions a step: with independent, naive, sgt and hacpo on 3" in text
-    )
+    assert (suite.training.prompts, suite.evaluation.limit) == (SIZES[0].prompts // 2, 30)
+    fewer = "independent and sgt on 2 seeds, half the questions a step and in evaluation"
+    assert f"{fewer}: with independent, naive, sgt and hacpo on 3" in text
 
 
 def test_the_task_is_the_ladder_where_the_usual_one_cannot_be_had(

@@ -65,7 +65,7 @@ OF_STYLE = 2
 TIMED = 2
 # The fewest and the most of a suite
 STEPS = (8, 200)
-# Regimes, seeds, divisor of a step's questions; the next where the fewest steps take too long
+# Regimes, seeds, divisor of numbers of questions; the next where the fewest steps take too long
 EXTENTS = (
     (("independent", "naive", "sgt", "hacpo"), (1, 2, 3), 1),
     (("independent", "sgt", "hacpo"), (1, 2, 3), 1),
@@ -95,7 +95,7 @@ class Tried:
 @dataclass(frozen=True, slots=True)
 class Findings:
     """What was measured, and why; None and 0 leave what was drafted. warm: policies that need a supervised start.
-    styles: by policy. divided: by this the questions of a step. pace: seconds of a step here, over the plan's."""
+    styles: by policy. divided: by this all numbers of questions. pace: seconds of a step here, over the plan's."""
 
     task: str | None = None
     styles: Mapping[str, Style] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class Sizes:
 
 SIZES = (
     Sizes(5e7, 1e-4, 16, 8, 45, {"micro": 44, "other": 128}),
-    Sizes(5e8, 3e-6, 8, 8, 40, {"micro": 96, "gsm8k": 256, "other": 384}),
+    Sizes(5e8, 5e-6, 8, 8, 40, {"micro": 96, "gsm8k": 256, "other": 384}),
     Sizes(2e9, 3e-6, 16, 8, 60, {"micro": 192, "gsm8k": 400, "other": 1024}),
     Sizes(float("inf"), 1e-6, 64, 8, 60, {"micro": 512, "gsm8k": 768, "other": 3072}),
 )
@@ -199,7 +199,7 @@ def draft(
         sample=prompts * sizes.rollouts,
         largest=_figure(largest),
         evaluated=_written(evaluated),
-        limit=60 if largest <= SIZES[1].parameters else 200,
+        limit=(60 if largest <= SIZES[1].parameters else 200) // findings.divided,
         curve=steps // 4 if steps >= CURVED_STEPS else 0,
         regimes=", ".join(findings.regimes),
         seeds=", ".join(map(str, findings.seeds)),
@@ -580,7 +580,7 @@ def fitted(findings: Findings, suite_of: Callable[[Findings], Suite], source: st
     if takes > minutes:
         told.append(f"Fewer than {fewest} steps show nothing.")
     if (findings.regimes, findings.seeds, findings.divided) != every:
-        fewer = ", half the questions a step" if findings.divided > 1 else ""
+        fewer = ", half the questions a step and in evaluation" if findings.divided > 1 else ""
         told.append(
             f"{joined(findings.regimes)} on {len(findings.seeds)} seeds{fewer}: with {joined(every[0])} on {len(every[1])} seeds "
             f"{fewest} steps would take longer than that. --minutes N gives more time."
