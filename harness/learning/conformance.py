@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from harness.errors import PluginError
+from harness.errors import ExchangeError, PluginError
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerScores, Prompt
 from harness.experience.records import AnswerRecord, Draft, Rollout, sent
 from harness.learning.minibatches import from_sampler, minibatches, pack
@@ -97,7 +97,7 @@ def _situation(
         own.append(group(prompt, policies[0], rollouts[0]))
         for author, count in zip(policies[1:], rollouts[1:], strict=False):
             theirs = group(prompt, author, count)
-            for record in regime.publish([theirs], _one_byte_each):
+            for record in regime.publish([theirs], _pieces):
                 if isinstance(record, Draft):
                     continue
                 answer = isinstance(record, AnswerRecord) and _peer(rng, regime, record, theirs.answers[record.index])
@@ -115,8 +115,8 @@ def _scores(rng: np.random.Generator, author: str, group: Group, index: int) -> 
     return PeerScores(author, 1, group.prompt.id, index, aligned, float(aligned[:-1].sum()), aligned.size)
 
 
-def _one_byte_each(answer: Answer) -> list[int]:
-    return [1] * (answer.tokens.size - answer.finished)
+def _pieces(answer: Answer) -> list[int]:
+    return [len(answer.text.encode())] + [0] * (answer.tokens.size - answer.finished - 1)
 
 
 def _peer(rng: np.random.Generator, regime: Regime, record: AnswerRecord, answer: Answer) -> PeerAnswer:
@@ -194,17 +194,24 @@ def publishes_what_it_shares(make: Make) -> None:
     """Records of declared types, of its own valid answers."""
     regime = make()
     for situation in situations(regime):
-        groups = {g.prompt.id: g for g in situation.own}
-        for record in regime.publish(situation.own, _one_byte_each):
+        groups, published = {g.prompt.id: g for g in situation.own}, set[object]()
+        for record in regime.publish(situation.own, _pieces):
             kind = type(record)
             _hold(kind in regime.shares, f"publishes a {kind.__name__}, which `shares` does not name")
             _hold(record.author == situation.policies[0], f"publishes as {record.author!r}")
             _hold(record.prompt_id in groups, f"publishes about {record.prompt_id!r}, a prompt it was not asked")
+            once = kind, record.prompt_id, getattr(record, "index", 0)
+            _hold(once not in published, f"publishes two {kind.__name__} about a prompt, with no `index` that differs")
+            published.add(once)
             if isinstance(record, AnswerRecord):
                 answer = groups[record.prompt_id].answers[record.index]
                 _hold(
                     answer.verdict.valid and answer.text, f"publishes an answer that is {answer.verdict.value} or empty"
                 )
+            try:
+                msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=kind).check()
+            except (TypeError, ValueError, OverflowError, ExchangeError) as error:
+                raise AssertionError(f"publishes a {kind.__name__} that receivers refuse: {error}") from None
 
 
 def hints_at_what_it_received(make: Make) -> None:

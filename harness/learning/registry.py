@@ -7,7 +7,7 @@ import difflib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -77,11 +77,13 @@ def check_declaration(regime: Regime) -> None:
     if not isinstance(shares, frozenset) or not all(isinstance(k, type) and issubclass(k, Record) for k in shares):
         known = ", ".join(sorted(kind.__name__ for kind in SHIPPED))
         raise PluginError(f"{name} must declare `shares` as a frozenset of {known}, or of record types of its own")
-    for kind in shares - SHIPPED:
-        try:
+    try:
+        for kind in shares - SHIPPED:
             bounded(kind)
-        except ValueError as error:
-            raise PluginError(f"{name} shares a record that cannot travel: {error}") from None
+        msgspec.msgpack.Decoder(Union[tuple(SHIPPED | shares)])  # noqa: UP007  # the types are known only now
+    except (TypeError, ValueError) as error:
+        said = str(error).partition(" - type ")[0]
+        raise PluginError(f"{name} shares a record that cannot travel: {said}") from None
     if not isinstance(regime.needs, frozenset) or not regime.needs <= set(Need):
         raise PluginError(f"{name} must declare `needs` as a frozenset of {', '.join(f'Need.{n.name}' for n in Need)}")
     if regime.old_logprobs not in get_args(OldLogprobs):

@@ -176,10 +176,19 @@ class Named(Record, frozen=True, kw_only=True, tag="named"):
     index: Annotated[str, msgspec.Meta(max_length=9)]
 
 
+class Numbered(Record, frozen=True, kw_only=True, tag=5):
+    pass
+
+
+def publish_numpy(self, groups, pieces):
+    return [msgspec.structs.replace(r, reward=np.float32(r.reward)) for r in Regime.publish(self, groups, pieces)]
+
+
 BAD = [
     ({"shares": frozenset({Success}), "needs": frozenset({Need.ALIGNED})}, "does not share Rollout"),
     ({"__init__": lambda self, options=None: None}, "must keep its Options"),
     ({"shares": frozenset({Named})}, "Named.index"),
+    ({"shares": frozenset({Numbered})}, "cannot travel: .* `str` tags$"),
     ({"needs": frozenset({Need.SCORES})}, "belong together"),
     ({"shares": frozenset({Draft}), "learn": Regime.learn}, "belong together"),
     ({"hints": lambda self, own, inbox, context: []}, "how long they may be"),
@@ -189,6 +198,8 @@ BAD = [
     ({"shares": {Rollout}}, "frozenset"),
     ({"publish": publish_as_another}, "publishes as 'someone else'"),
     ({"publish": publish_invalid}, "publishes an answer that is invalid"),
+    ({"publish": publish_numpy}, "publishes a Rollout that receivers refuse"),
+    ({"publish": lambda *arguments: 2 * Regime.publish(*arguments)}, "publishes two Rollout"),
     ({"learn": learn_invalid}, "invalid verdict"),
     (with_advantages(not_a_number), "advantage is nan"),
     (each(lambda a: {"sampled": a.sampled[:-1]}), "log-probabilities for"),
