@@ -46,5 +46,8 @@ def decode(message: bytes, limit: int = MAX_MESSAGE_BYTES, kinds: frozenset[type
         raise ExchangeError(Refusal.WRONG_TYPE, str(error)[:200]) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         raise ExchangeError(Refusal.MALFORMED, str(error)[:200]) from None
-    record.check()
+    try:
+        record.check()
+    except ValueError as error:  # of a plugin's type
+        raise ExchangeError(Refusal.INCONSISTENT, str(error)[:200]) from None
     return record

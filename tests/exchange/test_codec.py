@@ -124,6 +124,18 @@ def test_refusal_names_the_reason(reason: Refusal, message: bytes) -> None:
     assert len(str(caught.value)) < 300
 
 
+def test_what_a_plugins_check_raises_is_a_refusal() -> None:
+    class Even(Record, frozen=True, kw_only=True, tag="even"):
+        number: int
+
+        def check(self) -> None:
+            raise ValueError(f"number: {self.number} is odd")
+
+    message = encode(Even(author="a", version=1, step=1, prompt_id="p", number=3))
+    with pytest.raises(ExchangeError, match="inconsistent: number: 3 is odd"):
+        decode(message, kinds=frozenset({Even}))
+
+
 def test_the_largest_record_fits_and_rounding_above_zero_is_no_lie() -> None:
     pieces = [MAX_TEXT_BYTES // MAX_TOKENS] * MAX_TOKENS
     tokens, own = [2**31 - 1] * MAX_TOKENS, [-1.2345] * MAX_TOKENS
