@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import cos, pi
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int32
@@ -48,6 +48,17 @@ class Objective:
     aggregation: Aggregation = "token"
     token_weight: TokenWeight = "one"
     gamma: float = 0.1
+
+    def __post_init__(self) -> None:
+        words = (
+            (self.ratio, Ratio),
+            (self.form, Form),
+            (self.aggregation, Aggregation),
+            (self.token_weight, TokenWeight),
+        )
+        for word, kind in words:
+            if word not in get_args(kind):
+                raise ValueError(f"objective: {word!r} is none of {', '.join(get_args(kind))}")
 
     def bounds(self, update: int) -> tuple[float, float]:
         """(low, high) at the step's `update`-th optimiser update, from 0."""
