@@ -265,6 +265,9 @@ def _check_origin(at: str, situation: Situation, term: Term, answer: TermAnswer)
         _hold(answer.origin is None, f"{at}: an own answer has no origin")
         groups = (*situation.own, *situation.again.values())
         given = [a for g in groups if prompt in (g.prompt.id, g.prompt.of) for a in g.answers]
+        unlike = [a for g in groups if prompt == g.prompt.of for a in g.answers if answer.denominator is OLD]
+        hinted = any(np.array_equal(a.tokens, answer.tokens) for a in unlike)
+        _hold(not hinted, f"{at}: OLD is of the hinted prompt; on the question alone there is no denominator")
     else:
         received = (*inbox.answers.get(prompt, ()), *inbox.successes.get(prompt, ()))
         given = [a for a in received if (a.author, a.index) == answer.origin]
@@ -318,9 +321,8 @@ def draws_only_from_the_context(make: Make) -> None:
 def leaves_its_inputs_alone(make: Make) -> None:
     """They are handed over write-protected."""
     for situation in situations(make()):
-        arrays = list(_arrays(situation))
-        before = [a.tobytes() for a in arrays]
-        for array in arrays:
+        before = [a.tobytes() for a in _arrays(situation)]
+        for array in _arrays(situation):
             array.flags.writeable = False
         try:
             situation.learn(make())
@@ -328,7 +330,8 @@ def leaves_its_inputs_alone(make: Make) -> None:
             if "read-only" not in str(error):
                 raise
             raise AssertionError(f"{situation.name}: `learn` writes into the arrays that it is given") from None
-        _hold(before == [a.tobytes() for a in arrays], f"{situation.name}: `learn` changed what it was given")
+        after = [a.tobytes() for a in _arrays(situation)]
+        _hold(before == after, f"{situation.name}: `learn` changed what it was given")
 
 
 def imports_no_torch(make: Make) -> None:

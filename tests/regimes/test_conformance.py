@@ -18,7 +18,7 @@ from harness.learning.conformance import check_regime, situations
 from harness.learning.hints import Hint
 from harness.learning.regime import Need, Regime
 from harness.learning.registry import PLUGINS, build, installed, resolved
-from harness.learning.terms import Term
+from harness.learning.terms import Objective, Term
 from harness.plugins import _load
 
 SHARES = {
@@ -157,6 +157,20 @@ def write_into_inputs(self, own, inbox, context):
     return Good.learn(self, own, inbox, context)
 
 
+def empty_the_inbox(self, own, inbox, context):
+    inbox.answers.clear()
+    return Good.learn(self, own, inbox, context)
+
+
+def hint(self, own, inbox, context):
+    return [Hint(g.prompt.id, p) for g in own for p in inbox.valid(g.prompt.id)[:1]]
+
+
+def learn_on_the_question(self, own, inbox, context):
+    (term,), of = [own_term(own, grpo_advantages, GRPO)], {g.prompt.id: g.prompt.of for g in own if g.prompt.of}
+    return [replace(term, answers=tuple(replace(a, prompt_id=of.get(a.prompt_id, a.prompt_id)) for a in term.answers))]
+
+
 def hint_twice(self, own, inbox, context):
     return [Hint(g.prompt.id, p) for g in own for p in inbox.valid(g.prompt.id)]
 
@@ -194,6 +208,7 @@ BAD = [
     ({"hints": lambda self, own, inbox, context: []}, "how long they may be"),
     ({"hints": hint_twice, "hint_tokens": 9}, "two hints"),
     ({"hints": hint_elsewhere, "hint_tokens": 9}, "no answer that was received"),
+    ({"hints": hint, "hint_tokens": 9, "learn": learn_on_the_question}, "OLD is of the hinted prompt"),
     ({"__doc__": None}, "no docstring"),
     ({"shares": {Rollout}}, "frozenset"),
     ({"publish": publish_as_another}, "publishes as 'someone else'"),
@@ -209,6 +224,7 @@ BAD = [
     (each(lambda a: {"weight": -1.0}), "negative weight"),
     (with_advantages(lambda g: grpo_advantages(g) * random.random()), "context.rng"),
     ({"learn": write_into_inputs}, "writes into the arrays"),
+    ({"learn": empty_the_inbox}, "changed what it was given"),
     ({"steps": 0}, "after `restore` the terms differ"),
     ({"state": lambda self: {"answer": Answer}}, "not JSON"),
     ({"Options": RoundedOptions}, "do not survive"),
@@ -221,6 +237,12 @@ BAD = [
 def test_bad_ones_are_told_what_is_wrong(attributes, says):
     with pytest.raises(AssertionError, match=says):
         check_regime(type("Bad", (Counting if "steps" in attributes else Good,), {"__doc__": "Bad."} | attributes))
+
+
+@pytest.mark.parametrize("word", [{"ratio": "Token"}, {"form": "PPO"}, {"aggregation": "mean"}, {"token_weight": "p"}])
+def test_an_objective_of_unknown_words_is_refused(word):
+    with pytest.raises(ValueError, match="is none of"):
+        Objective(**word)
 
 
 def test_a_crash_is_the_regimes_own_error():
