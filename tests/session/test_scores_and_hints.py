@@ -152,6 +152,9 @@ def test_a_hint_opens_no_turn_and_keeps_its_length(family: str, monkeypatch: pyt
     (prompt,) = hinted("first 40*2=80 and 6*2=12 so 80+12=92. \\boxed{92}", 5)
     assert codec.try_encode([prompt.text.removeprefix("Q: 46*2\nA: ")])[0].ids.size == 5 < whole
     assert hinted(f"{control}", 99) == hinted("92 it is", 99) == []
+    cut = [prompt.text for tokens in range(1, 12) for prompt in hinted("so 924 or 925", tokens)]
+    assert cut
+    assert not [text for text in cut if text.endswith("92")], "cut inside a number"
 
 
 @pytest.mark.slow_but("core")

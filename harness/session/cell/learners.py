@@ -144,11 +144,17 @@ def second_round(
                 return [v.value != "wrong" for v in verdicts(verifier, [gold] * len(texts), texts, [True] * len(texts))]
 
             text = answer.text[: min((at for t in control if (at := answer.text.find(t)) >= 0), default=None)]
-            text = without_answer(text, (prompt.gold, answer.verdict.extracted), scorer.perfect, right)
-            read = learner.codec.try_encode([text])[0]
+            secrets = prompt.gold, answer.verdict.extracted
+            whole = without_answer(text, secrets, scorer.perfect, right)
+            read = learner.codec.try_encode([whole])[0]
             if isinstance(read, TokenizationError):  # nothing readable was left
                 continue
-            text = text.encode()[: read.ends[: learner.regime.hint_tokens][-1]].decode(errors="ignore")
+            text = whole.encode()[: read.ends[: learner.regime.hint_tokens][-1]].decode(errors="ignore")
+            if text != whole:  # 924 may have become 92
+                safe = without_answer(text, secrets, scorer.perfect, right)
+                text = text if safe == text.strip() else safe
+            if not text:
+                continue
             asking = hint.template.format(question=prompt.text, hint=text)
             key = answer.author, prompt.id, answer.index
             prompts.setdefault(prompt.id, replace(prompt, id=f"{prompt.id}/hinted", text=asking, hint=key))
