@@ -179,6 +179,8 @@ class Delivery:
 
     def __init__(self, bandit: Bandit, regime: Regime, share: float = 1.0) -> None:
         self.regime = regime
+        if unknown := sorted(kind.__name__ for kind in regime.shares if kind.inbox == "records"):
+            raise ValueError(f"a bandit's peers send no {unknown[0]}, a record type of the regime's own")
         self._served = int(share * bandit.rollouts + 0.5)  # alike in distribution: the first ones stand for any
         n, k = bandit.logits.shape
         self.names = tuple(f"p{j}" for j in range(n))
@@ -246,7 +248,10 @@ def _learn(delivery: Delivery, own: Group, inbox: Inbox, updates: int) -> Iterat
         if regime.hints(groups, inbox, context):
             probability, group = delivery.second[int(rng.integers(len(delivery.second)))]
             groups, factor = [own, group], probability * len(delivery.second)
-        return factor, tuple(scheduled(regime.learn(groups, inbox, context), 1, 1))
+        terms = scheduled(regime.learn(groups, inbox, context), 1, 1)
+        if not regime.hint_tokens and Need.SCORES not in regime.needs:  # whatever its name, from no peer
+            terms = [replace(term, name="own") if term.source == "own" else term for term in terms]
+        return factor, tuple(terms)
 
     return ((share * factor, terms) for share, (factor, terms) in every_choice(run))
 

@@ -12,13 +12,16 @@ import pytest
 from harness.bandit import (
     Bandit,
     Fact,
+    _point,
     enumerate_outcomes,
     every_choice,
     facts,
     gradient_variance,
     mean_gradient,
 )
+from harness.experience.records import Record
 from harness.learning.registry import build
+from regimes.graft import GRAFT
 
 BANDITS = {
     "pair": Bandit(np.array([[1.0, 0.0, -1.0], [-0.5, 0.2, 0.6]]), np.array([0.0, 1.0, 1.0]), 2),
@@ -187,3 +190,28 @@ def test_a_regimes_own_choices_are_enumerated_too():
     for draw in (lambda r: r.random(), lambda r: r.integers(5, size=2), lambda r: r.choice(4, size=2)):
         with pytest.raises(ValueError, match="can be enumerated"):
             list(every_choice(draw))
+
+
+class Renamed(GRAFT):
+    """Its own term has a name of its own."""
+
+    def learn(self, own, inbox, context):
+        return [replace(t, name=f"{t.name}s") for t in super().learn(own, inbox, context)]
+
+
+def test_a_terms_source_says_what_is_a_peers_not_its_name():
+    bandit = BANDITS["rescue"]
+    one, other = (enumerate_outcomes(bandit, kind()) for kind in (GRAFT, Renamed))
+    assert [o.raised for o in one] == [o.raised for o in other]
+    assert _point("x", "x", bandit, one) == _point("x", "x", bandit, other)
+
+
+def test_a_record_type_of_the_regimes_own_is_refused():
+    class Rate(Record, frozen=True, kw_only=True, tag="rate"):
+        pass
+
+    class Rates(GRAFT):
+        shares = frozenset({Rate})
+
+    with pytest.raises(ValueError, match="send no Rate"):
+        enumerate_outcomes(BANDITS["pair"], Rates())
