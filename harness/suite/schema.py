@@ -196,7 +196,7 @@ class Sharing(_Model):
     )
     spread: Literal["bytes", "receiver"] = Field(
         default="bytes",
-        description="How a source token's log-probability spreads over the receiver's tokens: by bytes, or by the receiver's own.",
+        description="How a rollout's log-probabilities spread over the receiver's tokens: by bytes, or by the receiver's own.",
     )
     defences: Defences = Field(default=Defences(), description="The receiver's defences.")
 
