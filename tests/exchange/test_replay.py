@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from exchange_records import PROMPTS, rollout, step_records, success
 
-from harness.errors import DiskFullError, StoreError
+from harness.errors import CellError, DiskFullError, StoreError
 from harness.exchange.exchange import Collected, Exchange
 from harness.exchange.replay import Frame, ReplaySource, ReplayWriter
 from harness.exchange.wire import encode
@@ -93,10 +93,16 @@ def test_a_recording_of_more_rollouts_is_served_as_a_whole(tmp_path: Path, monke
         variant=SimpleNamespace(replay=Replay(suite="x", regime="sgt")),
         training=SimpleNamespace(steps=2, prompts=1, max_new_tokens=9),
         seed=1,
+        group=SimpleNamespace(name="pair"),
     )
     line = exchanges.CellExchange(cell, tmp_path, [learner], dict, 0)
     line.begin(1)
     assert len(line.exchange.collect("a", 1, PROMPTS).records) == 40
+    both = [
+        SimpleNamespace(name=name, **{k: v for k, v in vars(learner).items() if k != "name"}) for name in ("a", "b")
+    ]
+    with pytest.raises(CellError, match=r"the recording is of b; .* the group pair lacks"):
+        exchanges.CellExchange(cell, tmp_path, both, dict, 0)
 
 
 def test_resuming_drops_what_is_run_again(tmp_path: Path) -> None:

@@ -55,6 +55,11 @@ class CellExchange:
         self._steps, self._seed = cell.training.steps, cell.seed
         names = [m.name for m in learners]
         self._replayed = [a for a in self._source.authors if a not in names] if self._source else []
+        if self._source and not self._replayed:
+            heard = ", ".join(self._source.authors) or "nobody"
+            raise CellError(
+                f"the recording is of {heard}; it serves only authors that the group {cell.group.name} lacks"
+            )
         shares = frozenset(kind for m in learners for kind in m.regime.shares)
         kinds = shares - {Draft} | ({Scores} if Draft in shares else set())
         self._writer = ReplayWriter(folder / RECORDING, done if done else -1) if s.record and shares else None
