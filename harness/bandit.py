@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import PluginError, SuiteError
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerScores, Prompt
-from harness.experience.records import GroupValue
+from harness.experience.records import AnswerRecord, Draft, Record
 from harness.files import write_atomic
 from harness.learning.advantages import rewards_of, standardise
 from harness.learning.minibatches import Packed, from_sampler, minibatches, pack
@@ -179,8 +179,6 @@ class Delivery:
 
     def __init__(self, bandit: Bandit, regime: Regime, share: float = 1.0) -> None:
         self.regime = regime
-        if unknown := sorted(kind.__name__ for kind in regime.shares if kind.inbox == "records"):
-            raise ValueError(f"a bandit's peers send no {unknown[0]}, a record type of the regime's own")
         self._served = int(share * bandit.rollouts + 0.5)  # alike in distribution: the first ones stand for any
         n, k = bandit.logits.shape
         self.names = tuple(f"p{j}" for j in range(n))
@@ -188,7 +186,8 @@ class Delivery:
         verdicts = [Verdict("right" if r > 0 else "wrong") for r in bandit.rewards]
         tokens = [np.array([a], dtype=np.int32) for a in range(k)]
         self._own = [Answer(tokens[a], logs[0][[a]], str(a), False, verdicts[a]) for a in range(k)]
-        self._boxes = {kind.inbox for kind in regime.shares}
+        self._theirs = [[replace(a, logprobs=log[[i]]) for i, a in enumerate(self._own)] for log in logs]
+        self._published: dict[tuple[int, tuple[int, ...]], list[tuple[str, PeerAnswer | Record]]] = {}
         self._scores = logs[1:] if Need.SCORES in regime.needs else logs[:0]
         again = [replace(a, logprobs=np.log(bandit.hinted)[[i]]) for i, a in enumerate(self._own)]
         self.second: list[tuple[float, Group]] = []
@@ -221,16 +220,11 @@ class Delivery:
     def experience(self, draws: Draws) -> tuple[Group, Inbox, Hashable]:
         """Group, inbox, and a key that is equal for equal ones."""
         own = Group(PROMPT, self.names[0], 0, 1, tuple(self._own[a] for a in draws[0]))
-        served = [d[: self._served] for d in draws[1:] if self._served]
-        groups = [[self._peers[j, i, a] for i, a in enumerate(d)] for j, d in enumerate(served, start=1)]
-        sent = tuple(answer for group in groups for answer in group)
-        header = {"version": 0, "step": 1, "prompt_id": PROMPT.id}
-        values = (
-            GroupValue(author=g[0].author, count=len(g), right=sum(a.reward > 0 for a in g), **header)  # type: ignore[arg-type]
-            for g in groups
-        )
-        every = {"answers": sent, "successes": tuple(a for a in sent if a.reward > 0), "values": tuple(values)}
-        given = {box: {PROMPT.id: answers} for box, answers in every.items() if answers and box in self._boxes}
+        every: dict[str, tuple[PeerAnswer | Record, ...]] = {}
+        for j, drawn in enumerate(draws[1:], start=1):
+            for box, one in self._sent(j, drawn[: self._served]):
+                every[box] = (*every.get(box, ()), one)
+        given = {box: {PROMPT.id: sent} for box, sent in every.items()}
         same = tuple((box, tuple(id(a) if box != "values" else a for a in given[box][PROMPT.id])) for box in given)
         scores = tuple(
             PeerScores(name, 0, PROMPT.id, i, logs[[a]], float(logs[a]), 1)
@@ -239,6 +233,16 @@ class Delivery:
         )
         inbox = Inbox(**given, scores={PROMPT.id: scores} if scores else {})  # type: ignore[arg-type]
         return own, inbox, (draws[0], same)
+
+    def _sent(self, j: int, drawn: tuple[int, ...]) -> list[tuple[str, PeerAnswer | Record]]:
+        if (j, drawn) not in self._published:
+            group = Group(PROMPT, self.names[j], 0, 1, tuple(self._theirs[j][a] for a in drawn))
+            self._published[j, drawn] = [
+                (r.inbox, self._peers[j, r.index, drawn[r.index]] if isinstance(r, AnswerRecord) else r)
+                for r in self.regime.publish([group], lambda answer: [len(answer.text)])
+                if not isinstance(r, Draft)
+            ]
+        return self._published[j, drawn]
 
 
 def _learn(delivery: Delivery, own: Group, inbox: Inbox, updates: int) -> Iterator[tuple[float, tuple[Term, ...]]]:

@@ -22,6 +22,7 @@ from harness.bandit import (
 from harness.experience.records import Record
 from harness.learning.registry import build
 from regimes.graft import GRAFT
+from regimes.naive import Naive
 
 BANDITS = {
     "pair": Bandit(np.array([[1.0, 0.0, -1.0], [-0.5, 0.2, 0.6]]), np.array([0.0, 1.0, 1.0]), 2),
@@ -206,12 +207,24 @@ def test_a_terms_source_says_what_is_a_peers_not_its_name():
     assert _point("x", "x", bandit, one) == _point("x", "x", bandit, other)
 
 
-def test_a_record_type_of_the_regimes_own_is_refused():
-    class Rate(Record, frozen=True, kw_only=True, tag="rate"):
-        pass
+def test_peers_send_what_the_regime_publishes():
+    """Fewer answers, and record types of its own."""
 
-    class Rates(GRAFT):
-        shares = frozenset({Rate})
+    class Said(Record, frozen=True, kw_only=True, tag="said"):
+        number: int
 
-    with pytest.raises(ValueError, match="send no Rate"):
-        enumerate_outcomes(BANDITS["pair"], Rates())
+        @classmethod
+        def of(cls, group, pieces):
+            return [cls.about(group, number=len(group.answers))]
+
+    class Right(Naive):
+        def publish(self, groups, pieces):
+            sent = super().publish(groups, pieces)
+            return [*(r for r in sent if r.reward > 0), *(r for g in groups for r in Said.of(g, pieces))]
+
+        def learn(self, own, inbox, context):
+            assert [r.number for r in inbox.records["x"]] == [2]
+            assert all(p.reward > 0 for p in inbox.valid("x"))
+            return super().learn(own, inbox, context)
+
+    assert any(o.weights for o in enumerate_outcomes(BANDITS["pair"], Right()))
