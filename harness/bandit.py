@@ -253,7 +253,7 @@ def _learn(delivery: Delivery, own: Group, inbox: Inbox, updates: int) -> Iterat
             probability, group = delivery.second[int(rng.integers(len(delivery.second)))]
             groups, factor = [own, group], probability * len(delivery.second)
         terms = scheduled(regime.learn(groups, inbox, context), 1, 1)
-        if not regime.hint_tokens and Need.SCORES not in regime.needs:  # whatever its name, from no peer
+        if not regime.hint_tokens and Need.SCORES not in regime.needs:
             terms = [replace(term, name="own") if term.source == "own" else term for term in terms]
         return factor, tuple(terms)
 

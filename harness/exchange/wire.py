@@ -48,6 +48,6 @@ def decode(message: bytes, limit: int = MAX_MESSAGE_BYTES, kinds: frozenset[type
         raise ExchangeError(Refusal.MALFORMED, str(error)[:200]) from None
     try:
         record.check()
-    except ValueError as error:  # of a plugin's type
+    except ValueError as error:
         raise ExchangeError(Refusal.INCONSISTENT, str(error)[:200]) from None
     return record
