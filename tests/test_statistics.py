@@ -89,6 +89,15 @@ def test_minimum_detectable_has_the_power_it_states() -> None:
     assert np.isnan(minimum_detectable(0.1, 1))
 
 
+def test_a_detectable_gain_is_at_the_level_of_the_tests_that_there_are() -> None:
+    """A panel without a second seed made it larger than what the test finds."""
+    scores = np.full((2, 2, 3), np.nan)
+    scores[0], scores[1, :, 0] = [[0.5, 0.6, 0.55], [0.51, 0.62, 0.54]], 0.4
+    panel = compare(scores, np.full(scores.shape, 1e-6), [None, 0])[0]
+    assert panel.corrected[1, 1] == pytest.approx(panel.gains.high[1]), "one test alone"
+    assert panel.detectable[1] == minimum_detectable(panel.gains.error[1], 3)
+
+
 def judged(scores: np.ndarray, noise: float = 1e-9, margin: float = MARGIN) -> Comparison:
     """The first regime is what the others are compared with."""
     return compare(scores[None], np.full((1, *scores.shape), noise), [None, *[0] * (len(scores) - 1)], margin)[0]

@@ -168,7 +168,7 @@ def family(
     adjusted, levels = holm(whole, weight)
     left = np.where(np.isnan(whole), 0.0, weight).sum(axis=-1, keepdims=True)
     p, level, planned = (np.full(difference.p.shape, empty) for empty in (1.0, np.nan, np.nan))
-    for matrix, values in ((p, adjusted), (level, levels), (planned, 1 - ALPHA * weight / np.maximum(left, 1.0))):
+    for matrix, values in ((p, adjusted), (level, levels), (planned, 1 - ALPHA * weight / np.where(left, left, 1))):
         matrix[..., first, second] = matrix[..., second, first] = values[..., :-size].reshape(raw.shape)
     p = _closed(np.where(np.isnan(p), 1.0, p), difference, asked | asked.T)
     own = mean_interval(scores, noise=noise)
