@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 from running import ingested
 from scipy import stats
-from synthetic_results import REGIMES, write_base, write_results, write_rows
+from synthetic_results import REGIMES, write_base, write_results, write_rows, write_trials
 
 from harness import files
 from harness.cli.tables import show_suite
@@ -32,6 +33,7 @@ from harness.store.manifest import (
     SuiteFile,
     VariantEntry,
     read_manifest,
+    read_suite,
     write_manifest,
     write_suite,
 )
@@ -39,6 +41,8 @@ from harness.store.read import LIMITS, Limits, Snapshot, ask
 from harness.store.render import render
 from harness.store.rows import SCHEMAS, CostRow, Row, SampleRow, StepRow
 from harness.store.table import seed_rows, show_rows
+from harness.store.tuning import write_tuning
+from harness.store.tuning_table import tuning_rows
 
 FIELDS = [
     "group", "policy", "regime", "task", "metric", "seeds", "base", "accuracy", "interval", "gain", "gain_interval", "baseline",
@@ -161,6 +165,22 @@ def test_the_baseline_has_the_same_budget_and_seeds(tmp_path: Path) -> None:
         "independent": (2, None, None), "independent-2x": (2, None, None), "sgt": (2, 0.25, "independent"),
         "sgt-2x": (2, 0.25, "independent-2x"), "sgt-4x": (2, None, None), "again": (3, 0.25, "independent"),
     }  # fmt: skip
+
+
+def test_tunings_table_has_the_gains_of_the_suites(tmp_path: Path) -> None:
+    """A variant of twice the rollouts was set against the baseline of once."""
+    regimes = [*REGIMES[:2], dataclasses.replace(REGIMES[4], budget="2x"), REGIMES[6]]
+    write_results(tmp_path, "own", {"pair": ("a", "b")}, regimes, (1, 2), steps=1, questions=8)
+    tuning = write_trials(tmp_path, "own")
+    finals = {"independent": "independent", "independent-2x": "independent-2x", "sgt": "hacpo-wide"}
+    variants = (msgspec.structs.replace(tuning.variants[0], variant=v, final=final) for v, final in finals.items())
+    tuning = msgspec.structs.replace(tuning, variants=tuple(variants))
+    write_tuning(tmp_path, read_suite(tmp_path / "own"), tuning)
+    with ingested(tmp_path) as snapshot:
+        rows = [row for row in show_rows(snapshot, "own") if (row.policy, row.metric) == ("*", "avg@2")]
+        tuned = {row.variant: (row.published_gain, row.tuned_gain) for row in tuning_rows(snapshot, tuning)}
+    gains = {row.regime: row.gain for row in rows}
+    assert tuned == {name: (gains[name], gains[f"{name}, tuned"]) for name in finals}
 
 
 @pytest.mark.parametrize("still", [{3}, {1, 2}, {1, 2, 3}])

@@ -117,9 +117,8 @@ def tuning_rows(snapshot: Snapshot, tuning: Tuning) -> list[TuningRow]:
         for variant in tuning.variants:
             ours, theirs = scored.get(variant.variant), scored.get(tuned_label(variant.variant, variant.on))
             if ours and theirs:
-                over = {} if variant.variant == tuning.baseline else scored
-                baselines = (tuning.baseline, tuned_label(tuning.baseline, variant.on))
-                rows.append(_row(group, variant, ours, theirs, *(over.get(name, {}) for name in baselines)))
+                baselines = (next(iter(line.values())).baseline or "" for line in (ours, theirs))
+                rows.append(_row(group, variant, ours, theirs, *(scored.get(name, {}) for name in baselines)))
     return rows
 
 
