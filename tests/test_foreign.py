@@ -288,10 +288,15 @@ def searched(tmp_path: Path) -> Path:
     return tmp_path / "searched"
 
 
-@pytest.mark.slow
+@pytest.mark.slow_but("altered")
+@pytest.mark.parametrize("altered", [(), ("seeds=[1, 2]",)], ids=["written", "altered"])
 def test_what_a_tuned_regime_is_compared_with_comes_along(
-    searched: Path, ours: Path, capsys: pytest.CaptureFixture[str]
+    searched: Path, ours: Path, capsys: pytest.CaptureFixture[str], altered: tuple[str, ...]
 ) -> None:
+    folder = searched / "synthetic-small"
+    suite = read_suite(folder)
+    (folder / "suite.json").unlink()
+    write_suite(folder, msgspec.structs.replace(suite, altered=altered))
     write_trials(searched, "synthetic-small")
 
     def shown(results: Path, suite: str) -> list[tuple[object, ...]]:

@@ -36,7 +36,7 @@ from harness.store.manifest import (
 )  # fmt: skip
 from harness.store.rows import LATER, SCHEMAS, SHARE, marked, without_nan
 from harness.store.text import visible
-from harness.store.tuning import Tuned, Tuning, tuning_path, write_tuning
+from harness.store.tuning import Tuned, Tuning, tuning_name, tuning_path, write_tuning
 from harness.suite.load import resolve
 from harness.suite.schema import LONGEST_NAME, LONGEST_TASK, NAME_PATTERN, TASK_PATTERN
 
@@ -118,7 +118,8 @@ def import_results(source: Path, results: Path, origin: str, bundle: str = "") -
         report.rows += sum(table.num_rows for table in tables.values())
     for suite, folder in suites.items():
         _take_suite(results / f"{suite}@{origin}", folder, report)
-        _take_tuning(results, SuiteFile(name=f"{suite}@{origin}"), folder / "tuning.json", report)
+        run = next((file.name for file in suite_files(folder)), "suite.json")
+        _take_tuning(results, SuiteFile(name=f"{suite}@{origin}"), folder / tuning_name(run), report)
     return report
 
 
