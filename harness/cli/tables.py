@@ -84,6 +84,8 @@ def show_suite(
     file = None if prepared is None else prepared.file()
     with Snapshot(results, file) as snapshot:
         known, name = _known(suite, snapshot, results)
+        if file is not None and name != file.name:
+            raise UsageError(f"{results}: {file.name} was not run here with --set {' '.join(file.altered)}")
         names = [name] if name else own(known)
         beside = "" if paper is None else against(paper, snapshot, names)  # raises before anything is printed
         _say_reference(suite, names, known, results)

@@ -193,6 +193,13 @@ def test_a_terminal_without_the_characters(folder: Path) -> None:
     assert r"\u2013" in done.stdout
 
 
+def test_a_run_with_settings_that_is_not_here_is_no_reference_results(tmp_path: Path) -> None:
+    (tmp_path / "reference").mkdir()
+    (tmp_path / "reference" / "elicit").symlink_to(Path(__file__).parents[2] / "results" / "reference" / "elicit")
+    said = here("show", "elicit", "--set", "training.steps=1", "--results", tmp_path)
+    refused(said, f"{tmp_path}: elicit was not run here with --set training.steps=1")
+
+
 def test_show_as_json() -> None:
     shown = here("show", "pair", "--json")
     assert shown == here("show", "pair", "--format", "json") == here("show", "pair", "--json", "--format", "json")
