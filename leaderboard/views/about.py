@@ -60,7 +60,11 @@ def draw(store: Store | None, suite: str) -> None:
     for head, text, commands in (
         ("What the numbers mean", _NUMBERS, ""),
         ("Add a regime", _REGIME, "harness new-regime my-regime\npip install -e my-regime\nharness regimes"),
-        ("Submit or merge results", _SUBMIT, f"harness import their_results/{at}\nharness export --out report.html{at}"),
+        (
+            "Submit or merge results",
+            _SUBMIT,
+            f"harness import their_results/{at}\nharness export --out report.html{at}",
+        ),
         ("Ask the store yourself", "", _QUESTION + at),
     ):
         st.header(head)
