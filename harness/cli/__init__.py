@@ -33,7 +33,7 @@ def main() -> None:
         _call()
     except OSError as error:
         _told(error)
-    except RuntimeError as error:  # of Path.resolve, without the fault's number
+    except RuntimeError as error:  # of Path.resolve
         if not isinstance(loop := error.__context__, OSError) or loop.errno != errno.ELOOP:
             raise
         _told(loop)

@@ -43,7 +43,7 @@ from harness.tuning.derived import tuned_from
 from harness.verification.verifier import Verifier
 from harness.versions import recorded
 
-# How far clocks of two labs may be apart
+# How far two labs' clocks may differ
 CLOCKS = timedelta(days=1)
 ROUNDING = 1e-9
 # How often an honest A/A control may be refused, over a suite's comparisons (Bonferroni)
@@ -53,7 +53,7 @@ _sampled = itemgetter("policy", "right", "wrong", "invalid", "truncated", "answe
 _asked = itemgetter("task", "metric", "repeat", "doc_id", "checkpoint_step")
 _COMMIT = re.compile(r"([0-9a-f]{40})?")
 _MARKUP = re.compile(r"<[A-Za-z/!?]")
-# Columns that hold no text of models
+# Columns without models' text
 _NAMES = {"samples": ("policy", "task", "doc_id", "reason"), "costs": ("phase",)}
 
 

@@ -1,5 +1,5 @@
-"""`harness new-suite`: settings that fit two models, rounded from published runs (docs/pretrained.md); or measured first, by a
-few dozen answers of each model and a step's time."""
+"""`harness new-suite`: settings that fit two models, rounded from published runs; or measured first, by a few dozen answers and
+a step's time."""
 
 from __future__ import annotations
 
