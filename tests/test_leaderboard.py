@@ -703,6 +703,13 @@ def test_answers_under_two_regimes_stand_side_by_side(stores: dict[str, Path]) -
             assert "so it is \\boxed{" in ours
 
 
+def test_answers_open_on_a_regime_that_shares(tmp_path: Path) -> None:
+    better = replace(REGIMES[1], effect=0.4)
+    write_results(tmp_path, groups=DUO, regimes=[REGIMES[0], better, REGIMES[4]], seeds=(1,), steps=1, questions=10)
+    ingest(tmp_path)
+    assert page(tmp_path, "answers").selectbox(key="regime").value == "sgt"
+
+
 @pytest.mark.slow
 def test_who_helps_whom_is_a_picture_of_any_group(tmp_path: Path) -> None:
     """With the sender of each answer where the results kept it; of reference results from what each policy received."""
