@@ -59,7 +59,7 @@ def test_answers_that_the_engines_own_limit_ended_are_no_answers(monkeypatch):
     samples = [Sample(tokens, np.zeros(5, np.float32), "", finished) for finished in (True, False, False)]
     policy = object.__new__(engine.OpenRLHFEngine)
     vocabulary = SimpleNamespace(
-        encode=lambda prompt: [1], text=lambda ids, finished: "", stop=(0,), forbidden=frozenset()
+        model_ids=lambda prompt: [1], text=lambda ids, finished: "", stop=(0,), forbidden=frozenset()
     )
     policy.__dict__.update(
         name="a", _settings=Settings(max_length=8), _vocabulary=vocabulary, _rollouts=[MagicMock()],
