@@ -45,7 +45,7 @@ from leaderboard.data import open_store
 from leaderboard.frames import BEST, INTERVALS, SPREAD, opening, over_seeds, telling
 from leaderboard.page import csv_text, escaped
 from leaderboard.report import export_report
-from leaderboard.views import PAGES, exchange, stability
+from leaderboard.views import PAGES, answers, exchange, stability
 from leaderboard.views.answers import LOST, SOLVED, token_view
 from leaderboard.views.standing import _sorted
 
@@ -675,7 +675,7 @@ def test_a_megabyte_of_hostile_text_is_cut_and_shown_as_text(tmp_path: Path) -> 
         assert not [evil for evil in ("<script>", "<img", "\x1b") if evil in bodies]
 
 
-def test_answers_under_two_regimes_stand_side_by_side(stores: dict[str, Path]) -> None:
+def test_answers_under_two_regimes_stand_side_by_side(stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each policy's verdicts as the journals have them; what is solved by both is neither solved after sharing nor lost."""
     place = {"group": "pair-1", "regime": "sgt", "b": "independent", "seed": "1", "decoding": "greedy"}
     with Snapshot(stores["large"]) as snapshot:
@@ -701,6 +701,9 @@ def test_answers_under_two_regimes_stand_side_by_side(stores: dict[str, Path]) -
             assert marks[0] in left
             assert marks[1] in ours
             assert "so it is \\boxed{" in ours
+    assert "The download" not in said(app)
+    monkeypatch.setattr(answers, "_DOWNLOAD", 15)
+    assert "The download has the first 15 questions." in said(page(stores["large"], "answers", **place))
 
 
 def test_answers_open_on_a_regime_that_shares(tmp_path: Path) -> None:

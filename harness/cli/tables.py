@@ -216,7 +216,7 @@ def against(name: str, snapshot: Snapshot, suites: Sequence[str]) -> str:
     heads = "".join(f"{f'{task}, {paper.metric(task)}':>16}" for task in tasks)
     marks: dict[str, None] = {}
     for source, group in dict.fromkeys((row.source, row.group) for row in paper.rows):
-        lines += ["", f"{group} ({source})", f"  {'policy':<28} {'method':<14}{heads}"]
+        lines += ["", f"{group} ({source})" if group else source, f"  {'policy':<28} {'method':<14}{heads}"]
         for row in (row for row in paper.rows if (row.source, row.group) == (source, group)):
             cells = "".join(f"{_cell(paper, row, task, ours, marks):>16}" for task in tasks)
             lines.append(f"  {row.policy:<28} {row.method:<14}{cells}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from math import cos, pi
+from math import cos, isnan, pi
 from typing import Literal, get_args
 
 import numpy as np
@@ -59,6 +59,8 @@ class Objective:
         for word, kind in words:
             if word not in get_args(kind):
                 raise ValueError(f"objective: {word!r} is none of {', '.join(get_args(kind))}")
+        if not self.low <= self.high or any(map(isnan, (self.low_step, self.exponent, self.log_bound, self.gamma))):
+            raise ValueError("objective: a number is NaN, or low is above high")
 
     def bounds(self, update: int) -> tuple[float, float]:
         """(low, high) at the step's `update`-th optimiser update, from 0."""

@@ -59,7 +59,7 @@ _SHOW = {
     LOST: lambda rows: rows["theirs"] & ~rows["ours"],
     "with an invalid answer": lambda rows: rows["invalid"],
 }
-_PER_PAGE, _REPEATS, _TOKENS = 5, 2, 400
+_PER_PAGE, _REPEATS, _TOKENS, _DOWNLOAD = 5, 2, 400, 2000
 
 
 def draw(store: Store, suite: str) -> None:
@@ -115,7 +115,9 @@ def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, 
     for _, answers in groupby(rows, key=lambda row: (row["task"], row["doc_id"])):
         sides = {name: pair[name] for name in (theirs, ours)}
         st.html(filled("question.html.tmpl", answers=[*answers], sides=sides, repeats=_REPEATS))
-    downloads(f"answers-{pair[ours]}", lambda: store.frame(_ANSWERS, *place, tuple(questions[:2000])))
+    if len(questions) > _DOWNLOAD:
+        st.caption(f"The download has the first {_DOWNLOAD:,} questions.")
+    downloads(f"answers-{pair[ours]}", lambda: store.frame(_ANSWERS, *place, tuple(questions[:_DOWNLOAD])))
 
 
 def _traces(store: Store, suite: str, cell: str, regime: str) -> None:

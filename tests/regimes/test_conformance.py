@@ -245,6 +245,12 @@ def test_an_objective_of_unknown_words_is_refused(word):
         Objective(**word)
 
 
+@pytest.mark.parametrize("number", [{"low": 1.2, "high": 0.8}, {"low": float("nan")}, {"gamma": float("nan")}])
+def test_an_objective_of_impossible_numbers_is_refused(number):
+    with pytest.raises(ValueError, match="a number is NaN, or low is above high"):
+        Objective(**number)
+
+
 def test_a_crash_is_the_regimes_own_error():
     def learn(self, own, inbox, context):
         best = max(len(answers) for answers in inbox.answers.values())
