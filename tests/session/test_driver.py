@@ -410,6 +410,23 @@ def test_rate_and_time_left_are_those_of_the_steps_that_this_run_makes() -> None
     assert run.words() == "1/3 cells, 6 s a step, about 20.0 min left", "its other steps are not made, nor will be"
 
 
+def test_while_bases_alone_train_no_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every number true, 20: six seconds a step, of 70 steps and of 60."""
+    now = [100.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    run = Reporter()
+    run.start(2, 3, 10)
+    for cell, ends, left in (("a", 160.0, "7.0 min"), ("b", 1060.0, "6.0 min")):
+        run.begin(cell)
+        run.progress(cell, 0, 10, "")
+        now[0] = ends
+        run.progress(cell, 10, 10, "")
+        run.end(cell, "done", "", 1.0)
+        run.begin(f"base {cell}")
+        now[0] = 1000.0 if cell == "a" else 2000.0
+        assert run.words().endswith(f" cells, 6 s a step, about {left} left")
+
+
 def test_plain_lines_name_the_phase(capsys: pytest.CaptureFixture[str]) -> None:
     plain = reporter(1, 1, 2, **{"base pair/a": 0.0})
     plain.phase("base pair/a", "baseline evaluation of a: generating micro 12/60")

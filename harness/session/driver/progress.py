@@ -20,7 +20,7 @@ JOBS_A_LINE = 4
 
 
 class Reporter:
-    """Rate and time left count the steps that this run makes of cells."""
+    """Rate and time left count the steps this run makes, while cells run."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -37,6 +37,7 @@ class Reporter:
         self._heard: dict[str, float] = {}
         self._made = 0.0
         self._began: float | None = None
+        self._paused: float | None = None
         self._said = time.monotonic()
 
     def start(self, bases: int, cells: int, steps: float) -> None:
@@ -48,8 +49,10 @@ class Reporter:
         self.message(f"{cells} cell{'s' * (cells != 1)}{base} to do")
 
     def begin(self, label: str) -> None:
-        if self._began is None and not label.startswith("base "):
-            self._began = time.monotonic()
+        if not label.startswith("base "):
+            now = time.monotonic()
+            self._began = now if self._began is None else self._began + now - (self._paused or now)
+            self._paused = None
         self._heard.pop(label, None)
         self._tasks[label] = self._bars.add_task(label, total=1.0, words="starting")
 
@@ -76,13 +79,15 @@ class Reporter:
             self._cells_done += outcome == "done" and not label.startswith("base ")
         if label in self._tasks:
             self._bars.remove_task(self._tasks.pop(label))
+            if self._paused is None and all(other.startswith("base ") for other in self._tasks):
+                self._paused = time.monotonic()
         words = f"{cpu_seconds:.0f} CPU-s" if outcome == "done" else reason
         style = {"done": "green", "failed": "red"}.get(outcome, "")
         self.message(f"{label}: {outcome}{f', {words}' if words else ''}  [{self.words()}]", style)
 
     def words(self) -> str:
         """`4/15 cells, 5.2 steps/s, about 3 min left`"""
-        elapsed = 0.0 if self._began is None else time.monotonic() - self._began
+        elapsed = 0.0 if self._began is None else (self._paused or time.monotonic()) - self._began
         rate = self._made / elapsed if elapsed > 0 else 0.0
         seconds = (self._total - sum(self._at.values())) / rate if rate else 0.0
         left = f", about {duration(seconds)} left" if seconds >= 1 and elapsed > 5 else ""
