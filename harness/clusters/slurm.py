@@ -23,8 +23,8 @@ from harness.files import disk_errors, write_atomic
 from harness.reading import in_words, read_text
 from harness.session.policy import pinned
 from harness.session.suite import rules
-from harness.session.suite.prepare import Prepared, blocks
-from harness.suite.load import load
+from harness.session.suite.prepare import Prepared, blocks, prepare_suite
+from harness.suite.load import load, parse_yaml, resolve
 
 # Before the time limit: SLURM may be so much early, the rest is for the checkpoint
 SIGNAL_SECONDS, EARLY_SECONDS = 180, 60
@@ -120,13 +120,16 @@ def job(
     suite, name = prepared.suite, prepared.suite.name
     parts = 0 if backend_of(suite.engine).clustered else min(slurm.shards or MOST_SHARDS, len(blocks(prepared.cells)))
     with suppress(SuiteError):  # without --set, where it is valid without
-        suite = rules.validate(load(prepared.source), prepared.source)
-        suite = pinned(rules.with_files(suite, prepared.source), online=True)
-    text = yaml.safe_dump(suite.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        suite = pinned(rules.with_files(load(prepared.source), prepared.source), online=True)
+    text = yaml.safe_dump(suite.model_dump(mode="json", exclude_unset=True), sort_keys=False, allow_unicode=True)
     sets = [word for override in overrides for word in ("--set", override)]
     results = results.resolve()
     content = repr((text, options, sets, slurm, template, str(Path.cwd())))
     folder = results / name / "slurm" / hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
+    if overrides and (fault := _changed(prepared, text, overrides, folder / "suite.yaml")):
+        raise UsageError(
+            f"--set: not the same in the job's copy of the suite ({fault}): write it into the suite's file"
+        )
     harness = [sys.executable, "-m", "harness"]
     beside = ["--models", str(Path(prepared.source).resolve().parent)]  # what the suite may name stays so
     run = [*harness, "run", str(folder / "suite.yaml"), "--results", str(results), *beside, *options, *sets]
@@ -141,6 +144,15 @@ def job(
     if unknown := sorted(set(_WORD.findall(template)) - values.keys()):
         raise UsageError(f"template: unknown word @{unknown[0]}@; there are {', '.join(f'@{w}@' for w in WORDS)}")
     return Job(folder, _WORD.sub(lambda word: values[word[1]], template), text)
+
+
+def _changed(prepared: Prepared, text: str, overrides: Sequence[str], file: Path) -> str:
+    try:
+        suite = resolve(parse_yaml(text, str(file)), [*overrides, f"engine={prepared.suite.engine}"], str(file))
+        cells = prepare_suite(suite, str(file), prepared.folder.parent).every
+    except UsageError as error:
+        return str(error)
+    return "other cells" if [c.key for c in cells] != [c.key for c in prepared.every] else ""
 
 
 def read_template(file: Path | None, engine: str) -> str:

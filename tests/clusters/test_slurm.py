@@ -99,6 +99,16 @@ def test_the_suite_beside_it_has_the_cells_of_the_one_that_was_named(tmp_path, o
     assert (again.folder, again.altered, again.file()) == (prepared.folder, prepared.altered, prepared.file())
 
 
+def test_settings_that_mean_something_else_in_the_job_s_copy_are_refused(tmp_path):
+    for name, answer in (("my", 2), ("other", 3)):
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"question": "1+1?", "answer": {answer}}}')
+    (tmp_path / "own.yaml").write_text(OWN.format(model="micro/llama"))
+    for value in ("task={file: other.jsonl, held_out: 0.0}", f"task.file={tmp_path}/other.jsonl"):
+        with pytest.raises(UsageError, match="--set: not the same in the job's copy"):
+            written(str(tmp_path / "own.yaml"), tmp_path / "results", f"training.{value}")
+    written(str(tmp_path / "own.yaml"), tmp_path / "results", "groups[0].policies[0].stage0.preset=matched")
+
+
 def test_files_and_models_beside_a_suite_are_found_from_the_job_s_folder(tmp_path, monkeypatch):
     for folder in ("lab", "lab/model", "elsewhere"):
         (tmp_path / folder).mkdir()
