@@ -269,7 +269,8 @@ def submit(
         return
     job.write()
     print(job.submit())
-    follow = shlex.join(["harness", "status", prepared.suite.name, "--results", str(results)])
+    beside = "".join(f" --models {shlex.quote(str(folder))}" for folder in models or ())
+    follow = f"harness status {shlex.quote(suite)}{settings_of(prepared)}{beside}{at(results)}"
     print(f"{job.file}: logs beside it; `{follow}`", file=sys.stderr)
 
 

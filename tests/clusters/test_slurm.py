@@ -229,3 +229,9 @@ def test_the_command_prints_and_writes_nothing_or_says_what_is_missing(tmp_path,
     (tmp_path / "sbatch").chmod(0o755)
     code, out, err = harness(*words)
     assert (code, "invalid partition" in err) == (1, True), err
+    (tmp_path / "sbatch").write_text("#!/bin/bash\n")
+    (tmp_path / "own.yaml").write_text(
+        OWN.format(model="micro/llama").replace("{file: my.jsonl, held_out: 0.0}", "micro")
+    )
+    code, out, err = harness("submit", tmp_path / "own.yaml", *words[2:], "--set", "training.steps=7")
+    assert (code, harness(*shlex.split(err.split("`")[1])[1:])[0]) == (0, 0), err
