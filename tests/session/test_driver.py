@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -438,6 +440,17 @@ def test_plain_lines_name_the_phase(capsys: pytest.CaptureFixture[str]) -> None:
     assert line == "0/1 cells; base pair/a: baseline evaluation of a: generating micro 12/60"
     assert end.startswith("base pair/a: failed, a reason [in brackets]")
     assert end.endswith("x  [0/1 cells]")
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_run_goes_on_where_nobody_takes_its_words(full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    gone = open("/dev/full" if full else writer, "w", buffering=1)  # noqa: SIM115, its close fails
+    monkeypatch.setattr(sys, "stderr", gone)
+    plain = reporter(0, 1, 2, a=0.0)
+    plain.end("a", "done", "", 1.0)
+    plain.stop()
 
 
 def test_a_command_that_takes_long_says_what_it_does(

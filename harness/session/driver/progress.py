@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -19,11 +20,22 @@ BASE_CELLS = 2.5
 JOBS_A_LINE = 4
 
 
+class _Stderr(Console):
+    """Its loss ends nothing."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        with suppress(OSError):
+            super().print(*objects, **options)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 class Reporter:
     """Rate and time left count the steps this run makes, while cells run."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True)
+        self._console = _Stderr(stderr=True)
         self._bars = Progress(
             TextColumn("{task.description}", markup=False), BarColumn(bar_width=28),
             TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.fields[words]}", markup=False), TimeElapsedColumn(),
@@ -114,8 +126,8 @@ class Reporter:
 
 @contextmanager
 def watched(first: str) -> Iterator[None]:
-    """A line on what this process does. first: words until there is a phase."""
-    ended, console = threading.Event(), Console(stderr=True)
+    """What this process does. first: words until there is a phase."""
+    ended, console = threading.Event(), _Stderr(stderr=True)
     status = console.status("")
 
     def look() -> None:
