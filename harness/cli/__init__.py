@@ -8,6 +8,7 @@ import io
 import os
 import signal
 import sys
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -72,7 +73,7 @@ def _settle_output() -> None:
 
 
 def _told(error: OSError) -> NoReturn:
-    """Without a message when a reader, such as `head`, closes the pipe."""
+    """Without a message when a reader closes the pipe."""
     if error.filename is None and sys.__stdout__ is not None:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.__stdout__.fileno())
@@ -87,7 +88,8 @@ def refuse(message: str, code: int) -> NoReturn:
     from harness.store.text import visible
 
     line = visible(" ".join(message.splitlines()), _LONGEST)
-    print(f"harness: {line}", file=sys.stderr)
+    with suppress(OSError):  # the code says it too
+        print(f"harness: {line}", file=sys.stderr)
     words = sys.argv[1:]
     if not {"--json", "--format=json"}.isdisjoint(words) or ("--format", "json") in pairwise(words):
         from harness.cli.arguments import print_json

@@ -15,6 +15,7 @@ import pytest
 from running import here
 from synthetic_results import Regime, write_results
 
+from harness.cli import refuse
 from harness.cli.results import check_address
 from harness.session.cell.manifests import label_of
 from harness.store.manifest import read_manifest, write_manifest
@@ -185,6 +186,12 @@ def test_a_full_disk_and_a_closed_pipe_behind_stdout(folder: Path, words: list[s
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_the_exit_code_stays_where_stderr_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", open("/dev/full", "w", buffering=1))  # noqa: SIM115, its close fails
+    with pytest.raises(SystemExit, match="130"):
+        refuse("interrupted", 130)
 
 
 def test_a_terminal_without_the_characters(folder: Path) -> None:
