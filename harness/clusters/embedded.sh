@@ -5,6 +5,7 @@
 set -u
 cd @FOLDER@ || exit 2
 
+task=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID # SLURM_JOB_ID of one task is that of the whole array
 run=
 again=
 code=1
@@ -21,7 +22,7 @@ while [ -n "$heard" ]; do # a signal ends a wait with a status of its own
 done
 
 # A cancelled task is no longer RUNNING; `scontrol requeue` takes it up again. A preempted one is requeued by SLURM itself.
-if [ -n "$again" ] && [ "$code" -ne 0 ] && scontrol --oneliner show job "$SLURM_JOB_ID" | grep -q 'JobState=RUNNING'; then
-    scontrol requeue "$SLURM_JOB_ID"
+if [ -n "$again" ] && [ "$code" -ne 0 ] && scontrol --oneliner show job "$task" | grep -q 'JobState=RUNNING'; then
+    scontrol requeue "$task"
 fi
 exit "$code"

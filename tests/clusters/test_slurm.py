@@ -52,7 +52,8 @@ def run(script: str, folder: Path, stubs: dict[str, str], **environment: str) ->
     for name, text in stubs.items():
         (place / name).write_text(f"#!/bin/bash\n{text}\n")
         (place / name).chmod(0o755)
-    env = {"PATH": f"{place}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", **environment}
+    ids = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+    env = {"PATH": f"{place}:{os.environ['PATH']}", **ids, **environment}
     return subprocess.Popen(
         ["bash", "-c", script], env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -153,7 +154,7 @@ def test_a_signal_reaches_the_run_and_only_a_job_that_is_to_run_on_is_requeued(t
     _, made = written("quickstart", tmp_path)
     stubs = {
         "run": f"trap 'echo checkpoint; exit 130' TERM; touch {tmp_path}/up; sleep 1 & wait; exit 3",
-        "scontrol": f'[ "$1" = requeue ] && echo "requeue $2" || echo "JobId=7 JobState={state} Reason=None"',
+        "scontrol": f'[ "$*" = "requeue 7_2" ] && echo "requeue $2" || echo "JobId=7 JobState={state} Reason=None"',
     }
     process = run(made.script.replace(shlex.quote(os.sys.executable), "run"), tmp_path, stubs)
     end = time.monotonic() + 20
@@ -164,7 +165,7 @@ def test_a_signal_reaches_the_run_and_only_a_job_that_is_to_run_on_is_requeued(t
     if sent:
         process.send_signal(getattr(signal, f"SIG{sent}"))
     out, _ = process.communicate(timeout=20)
-    said = "checkpoint" in out, "requeue 7" in out, process.returncode
+    said = "checkpoint" in out, "requeue 7_2" in out, process.returncode
     assert said == (sent is not None, requeued, 130 if sent else 3)
 
 
