@@ -88,7 +88,7 @@ def refuse(message: str, code: int) -> NoReturn:
     from harness.store.text import visible
 
     line = visible(" ".join(message.splitlines()), _LONGEST)
-    with suppress(OSError):  # the code says it too
+    with suppress(OSError):  # the code tells
         print(f"harness: {line}", file=sys.stderr)
     words = sys.argv[1:]
     if not {"--json", "--format=json"}.isdisjoint(words) or ("--format", "json") in pairwise(words):

@@ -126,7 +126,7 @@ class Reporter:
 
 @contextmanager
 def watched(first: str) -> Iterator[None]:
-    """What this process does. first: words until there is a phase."""
+    """What this process does. first: words until a phase."""
     ended, console = threading.Event(), _Stderr(stderr=True)
     status = console.status("")
 
