@@ -21,6 +21,7 @@ from harness.store import journal
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import Manifest, write_manifest
 from harness.store.rows import CostRow, CurveRow, SampleRow, StepRow
+from harness.suite.schema import FileTask
 
 
 def step(number: int, **values: float) -> StepRow:
@@ -163,6 +164,16 @@ def test_rescore_leaves_out_what_others_settings_do_not_let_it_judge(
     (problem,) = report.problems
     assert problem.startswith(f"{theirs}: {task}: ")
     assert words in problem
+
+
+@pytest.mark.parametrize("file", ["my lines.jsonl", "a.jsonl.d/b.jsonl"])
+def test_rescore_judges_a_file_by_the_scorer_it_was_asked_with(file: str, tmp_path: Path) -> None:
+    task = str(FileTask(file=file))
+    asked = msgspec.structs.replace(sample(1), task=task, gold="11", text="\\boxed{11.0}", verdict="right")
+    folder = write_rows(tmp_path, [asked], "eval")
+    write_manifest(folder, Manifest(suite="s", key="eval", group="g", config={"tasks": [f"{file}:exact"]}))
+    (changed,) = rescore_results(tmp_path).changes
+    assert changed.change.after.value == "wrong"
 
 
 WRITER = """

@@ -89,8 +89,9 @@ def _scorer(folder: Path, name: str) -> str:
         for task in config.get("evaluation", config).get("tasks", ()):
             if isinstance(task, Mapping) and name == str(FileTask.model_validate(task)):
                 return str(task.get("scorer", "math"))
-            if isinstance(task, str) and ".jsonl" in task and name == Path(task.partition(".jsonl")[0]).name:
-                return task.partition(".jsonl:")[2] or "math"
+            path, mark, scorer = task.rpartition(".jsonl") if isinstance(task, str) else ("", "", "")
+            if mark and name == str(FileTask(file=path + mark)):
+                return scorer[1:] or "math"
             if task == name:
                 return get_task(name).scorer
     return get_task(name).scorer if name in names() or "." in name else "math"
