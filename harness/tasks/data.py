@@ -385,8 +385,8 @@ class DataInfo(msgspec.Struct, frozen=True):
 
 def folder_in_use(data_dir: Path | None) -> Path | None:
     """The argument, else HARNESS_DATA; None: the public sources."""
-    configured = os.environ.get("HARNESS_DATA")
-    return data_dir or (expanded(configured) if configured else None)
+    chosen = data_dir or os.environ.get("HARNESS_DATA")
+    return expanded(chosen) if chosen else None
 
 
 def load(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[Problem]:

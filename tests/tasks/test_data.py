@@ -138,7 +138,7 @@ def test_the_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -
 
 def test_folder_without_the_file_and_with_an_altered_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_DATA", "~/sets")
-    assert data.folder_in_use(None) == Path.home() / "sets"
+    assert data.folder_in_use(None) == data.folder_in_use(Path("~/sets")) == Path.home() / "sets"
     with pytest.raises(DataError, match=r"no aime24\.jsonl in .*leave the data folder out"):
         data.load("aime24", tmp_path)
     (tmp_path / "aime24.jsonl").write_text('{"id": "1", "problem": "p", "answer": "1"}\n')
