@@ -166,7 +166,8 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def divides(self, devices: int) -> bool:
         """Whether tensor parallelism can cut every layer's heads so."""
-        return all(a.heads % devices == 0 for a in self.attention)
+        kv_fit = all(0 in (a.kv_heads % devices, devices % a.kv_heads) for a in self.attention)
+        return kv_fit and all(a.heads % devices == 0 for a in self.attention)
 
     def kv_bytes(self, tokens: int, value_bytes: int = 2, devices: int = 1) -> int:
         """Keys and values of one sequence on one of so many devices, which repeat heads where they are more (Kwon et al., arXiv

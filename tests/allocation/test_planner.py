@@ -217,6 +217,14 @@ def test_a_rollout_engine_decodes_no_more_answers_than_its_step_has_tokens() -> 
     assert placed.concurrent == 2048
 
 
+def test_tensor_parallelism_cuts_heads_of_keys_whole() -> None:
+    """vLLM divides them by the devices or repeats each on as many, and refuses 10 (Phi-4) on 4 or 8."""
+    policy = cell("Qwen3-8B").policies[0]
+    phi = msgspec.structs.replace(policy.model, attention=(policy.model.attention[0]._replace(heads=40, kv_heads=10),))
+    assert [n for n in (1, 2, 4, 8) if phi.divides(n)] == [1, 2]
+    assert [n for n in (1, 2, 4, 8) if load_shape("Qwen/Qwen2.5-Math-1.5B").divides(n)] == [1, 2, 4]
+
+
 @pytest.mark.slow
 def test_a_large_suite_is_planned_near_its_bound() -> None:
     models = ["Qwen3-4B-Base", "Llama-3.2-3B", "SmolLM3-3B", "Qwen3-1.7B", "Qwen2.5-Math-1.5B", "Qwen3-8B", "Llama-3.2-1B",
