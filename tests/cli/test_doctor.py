@@ -49,7 +49,9 @@ def test_sets_are_counted_where_they_are(cache, tmp_path, monkeypatch):
     assert (check.ok, check.found) == (False, f"0 of {len(SETS)} sets in {cache}")
     (tmp_path / "amc23.jsonl").write_text("{}")
     monkeypatch.setenv("HARNESS_DATA", str(tmp_path))
-    assert checks()["benchmark data"].found == f"0 of {len(SETS)} sets in {tmp_path}, altered: amc23"
+    check = checks()["benchmark data"]
+    assert check.found == f"0 of {len(SETS)} sets in {tmp_path}, altered: amc23"
+    assert check.advice == "nothing is fetched while HARNESS_DATA is set"
 
 
 def test_what_is_missing_is_said_and_what_is_needed_decides(monkeypatch, tmp_path):
