@@ -134,6 +134,9 @@ def _config_of(name: str) -> dict[str, Any]:
         raise PluginError(
             f"{called}: asks for {kind}; only tasks that generate an answer (generate_until) can be named"
         )
+    said = config.get("generation_kwargs")
+    if isinstance(said, dict) and (length := said.get("max_new_tokens") or said.get("max_completion_tokens")):
+        config["generation_kwargs"] = {"max_gen_toks": length, **said}
     return config
 
 

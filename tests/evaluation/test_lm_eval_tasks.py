@@ -115,6 +115,7 @@ def test_examples_and_choices_are_the_same_however_often_a_task_is_asked(folder:
     ("said", "until"),
     [
         ("until: [], max_gen_toks: 12", ()),
+        ("until: [], max_new_tokens: 12", ()),
         ("until: null, max_gen_toks: 12", ()),
         ("max_gen_toks: 12", ("##",)),
         ('until: "Q:"', ("Q:",)),
@@ -125,7 +126,9 @@ def test_no_stop_string_is_the_end_token_alone(folder: Path, said: str, until: t
     settings = 'until: ["\\n"], max_gen_toks: 12'
     assert settings in yaml
     (folder / "tiny_stops.yaml").write_text(yaml.replace(settings, said) + 'fewshot_delimiter: "##"\n')
-    assert get_task("lm_eval:tiny_stops").stop("raw") == until
+    task = get_task("lm_eval:tiny_stops")
+    assert task.stop("raw") == until
+    assert task.max_new_tokens == (12 if "12" in said else lm_eval_source.LENGTH)
 
 
 def test_it_runs_as_any_other_task(checkpoint: Path, verifier: Verifier) -> None:
