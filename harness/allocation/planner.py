@@ -24,7 +24,7 @@ from harness.allocation.inventory import (
 )
 from harness.allocation.layout import CellLayout, Gpu, PolicyLayout, cell_layout, least_gpus, policy_layout
 
-MAX_PARALLEL = 16  # cells side by side that are tried
+MAX_PARALLEL, TRIED = 16, 3  # cells at once; timetables
 LEAST_BUSY = 1e-3  # where nothing of a cell is foreseen
 
 
@@ -245,16 +245,19 @@ def plan_cells(
         words = "; ".join(f"{_named(group)}: {words}" for words, group in short.items())
         return _infeasible(words, cells, pending, inventory)
     best, chosen, why = None, list[KindPlan](), ""
-    for bound, layouts in _candidates(kinds, total, gpu):
-        if best is not None and best.seconds <= bound:
-            break
-        plans = [KindPlan(kind, kinds[kind][1], of.seconds, of.bundles, of) for kind, of in layouts.items()]
-        if refused := _refused(plans, cluster):
-            why = why or refused
-            continue
-        run = timetable(_jobs(plans, measured or {}), cluster)
-        if best is None or run.seconds < 0.999 * best.seconds:
-            best, chosen = run, plans
+    while best is None and gpu.node:
+        tried = 0
+        for bound, layouts in _candidates(kinds, total, gpu):
+            if tried == TRIED or (best is not None and best.seconds <= bound):
+                break
+            plans = [KindPlan(kind, kinds[kind][1], of.seconds, of.bundles, of) for kind, of in layouts.items()]
+            if refused := _refused(plans, cluster):
+                why = why or refused
+                continue
+            run, tried = timetable(_jobs(plans, measured or {}), cluster), tried + 1
+            if best is None or run.seconds < 0.999 * best.seconds:
+                best, chosen = run, plans
+        gpu = replace(gpu, node=gpu.node // 2)  # narrower tensor parallelism
     if best is None:
         return _infeasible(why, cells, pending, inventory)
     devices = max(kind.layout.memory_bytes - kind.layout.host for kind in chosen if kind.layout)
@@ -326,7 +329,7 @@ def _candidates(
         if len(layouts) == len(kinds):
             work = sum(layout.gpus * layout.seconds * kinds[kind][1] for kind, layout in layouts.items()) / total
             candidates.append((max(work, *(layout.seconds for layout in layouts.values())), layouts))
-    return sorted(candidates, key=lambda entry: entry[0])[:3]
+    return sorted(candidates, key=lambda entry: entry[0])
 
 
 def _shortfall(cell: CellDemand, total: int, gpu: Gpu) -> str:

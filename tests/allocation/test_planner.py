@@ -217,6 +217,19 @@ def test_a_rollout_engine_decodes_no_more_answers_than_its_step_has_tokens() -> 
     assert placed.concurrent == 2048
 
 
+@pytest.mark.parametrize(
+    ("inventory", "models", "count"),
+    [
+        ("2x3xH100-80G", ["Qwen3-4B-Base", "Llama-3.2-3B", "SmolLM3-3B"], 3),
+        ("2x7xH100-80G", ["Qwen3-4B-Base", "Llama-3.2-3B"], 1),
+        ("8x1xH100-80G", ["Qwen3-8B-Base"], 12),
+    ],
+)
+def test_a_cut_that_fits_the_nodes_is_found(inventory: str, models: Sequence[str], count: int) -> None:
+    made = plan_cells(count, {"kind": (cell(*models), count)}, parse(inventory))
+    assert made.feasible, made.shortfall
+
+
 def test_tensor_parallelism_cuts_heads_of_keys_whole() -> None:
     """vLLM divides them by the devices or repeats each on as many, and refuses 10 (Phi-4) on 4 or 8."""
     policy = cell("Qwen3-8B").policies[0]
