@@ -12,6 +12,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -411,15 +412,21 @@ def _info(data: DataSet, folder: Path | None) -> DataInfo:
         path = folder / data.file
         origin = str(path)
         if path.is_file():
-            state = "present" if content_of(path)[1] == data.sha256 else "altered"
+            state = "present" if _has(path, data.sha256) else "altered"
     elif all(cached_path(remote, file).is_file() for file in remote.files):
         origin = str(cached_path(remote, remote.files[0]).parent)
-        same = all(content_of(cached_path(remote, file))[1] == said for file, said in remote.sha256.items())
+        same = all(_has(cached_path(remote, file), said) for file, said in remote.sha256.items())
         state = "present" if same else "altered"
     else:
         origin = f"to be fetched from {remote.host}"
     source = f"{remote.repository}@{remote.revision[:12]}"
     return DataInfo(data.name, data.title, data.rows, cast(State, state), origin, source, data.licence)
+
+
+def _has(path: Path, digest: str) -> bool:
+    with suppress(DataError):
+        return content_of(path)[1] == digest
+    return False
 
 
 def content_of(path: Path, limit: int = MAX_BYTES) -> tuple[bytes, str]:

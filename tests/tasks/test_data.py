@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import socket
 import time
 from dataclasses import replace
@@ -144,6 +145,8 @@ def test_folder_without_the_file_and_with_an_altered_one(tmp_path: Path, monkeyp
     (tmp_path / "aime24.jsonl").write_text('{"id": "1", "problem": "p", "answer": "1"}\n')
     with pytest.raises(DataError, match="altered"):
         data.load("aime24", tmp_path)
+    assert {"altered", "absent"} == {info.state for info in data.inventory(tmp_path)}
+    os.truncate(tmp_path / "aime24.jsonl", data.MAX_BYTES + 1)  # too large to be read
     assert {"altered", "absent"} == {info.state for info in data.inventory(tmp_path)}
 
 
