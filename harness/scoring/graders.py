@@ -9,7 +9,7 @@ from typing import Any
 from harness.verification.notation import last_box
 from harness.verification.scorer import Score, Scorer, Undecided
 
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
+_NUMBER = re.compile(r"-?\d(?:[\d,]*\d)?(?:\.\d+)?|-?\.\d+")
 _ASIDE = re.compile(r"\\(?:left|right|!|,|;|:|quad|qquad|displaystyle)(?![a-zA-Z])|\\[$%]|[$%]|\^\{?\\circ\}?|\\ ")
 _WORDS = re.compile(r"\\(?:text|mathrm|mbox|textbf)\s*\{([^{}]*)\}")
 _FRACTION = re.compile(r"(-?)\\frac\{(-?\d+)\}\{(-?\d+)\}|(-?)(-?\d+)/(-?\d+)")
