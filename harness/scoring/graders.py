@@ -9,7 +9,7 @@ from typing import Any
 from harness.verification.notation import last_box
 from harness.verification.scorer import Score, Scorer, Undecided
 
-_NUMBER = re.compile(r"-?\d(?:[\d,]*\d)?(?:\.\d+)?|-?\.\d+")
+_NUMBER = re.compile(r"-?\d*\.?\d+")
 _ASIDE = re.compile(r"\\(?:left|right|!|,|;|:|quad|qquad|displaystyle)(?![a-zA-Z])|\\[$%]|[$%]|\^\{?\\circ\}?|\\ ")
 _WORDS = re.compile(r"\\(?:text|mathrm|mbox|textbf)\s*\{([^{}]*)\}")
 _FRACTION = re.compile(r"(-?)\\frac\{(-?\d+)\}\{(-?\d+)\}|(-?)(-?\d+)/(-?\d+)")
@@ -63,7 +63,7 @@ class QwenGrader(Scorer):
 
     def score(self, gold: str, text: str) -> Score:
         box = last_box(text)
-        numbers = _NUMBER.findall(text) if box is None else []
+        numbers = _NUMBER.findall(text.replace(",", "")) if box is None else []
         said = box if box is not None else numbers[-1] if numbers else ""
         if not said:
             return Score(False, reason="missing")

@@ -66,6 +66,7 @@ def test_all_are_listed_and_an_unknown_one_is_not() -> None:
         ("qwen_grader", "0.333333", r"\boxed{\frac13}", "right"),
         ("qwen_grader", "5", "5 apples", "right"),
         ("qwen_grader", "1800", "It is 1,800, so", "right"),
+        ("qwen_grader", "35", "It is 3,5", "right"),
         ("qwen_grader", "5", r"\boxed{500\%}", "right"),
         ("qwen_grader", "(1,2)", r"\boxed{(1, 2)}", "right"),
         ("qwen_grader", "(1,2)", r"\boxed{(2, 1)}", "wrong"),
