@@ -21,6 +21,7 @@ from rich.text import Text
 
 from harness.errors import UsageError
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
+from harness.store.manifest import EVALUATIONS
 from harness.store.ranking import MIN_RUNS, Head, Headline
 from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, noted
 from harness.store.sentences import explained, verdict_mark
@@ -33,6 +34,8 @@ Rows = Sequence[ShowRow]
 Cell = str | Text
 _LEAST = 3
 _COLOURS = {GAINS: "green", LOSES: "red"}
+MEASURED = """no cells; what `harness eval` measured: harness sql "SELECT group_name, task, metric, accuracy
+FROM cells JOIN scores USING (suite, cell) WHERE suite = 'evaluations'\""""
 SIGNS = {GAINS: "▲", LOSES: "▼", EQUIVALENT: "●", INCONCLUSIVE: "◆"}
 
 
@@ -120,7 +123,7 @@ class _Page:
 
     def results(self, suite: str, rows: Rows, head: Head) -> None:
         if not rows:
-            self.say("no finished cells yet")
+            self.say(MEASURED if suite == EVALUATIONS else "no finished cells yet")
             self._beside(head)
             return
         self._open(suite, head, [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)])

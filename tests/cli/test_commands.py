@@ -114,6 +114,9 @@ def evaluate(harness: Place) -> None:
     query = "SELECT min(prompt LIKE 'Q: %boxed%'), max(tokens) FROM samples WHERE cell = '%s'"
     told = harness.json("sql", query.replace("%s", Path(shown["folder"]).name), "--results", "elsewhere")["rows"]
     assert told == [[True, 2]]
+    advice = " ".join(harness("show", "evaluations", "--results", "elsewhere").split())
+    listed = harness.json("sql", advice.partition('harness sql "')[2].rstrip('"'), "--results", "elsewhere")["rows"]
+    assert [row[1:3] for row in listed] == [["micro", "greedy"]] * 2
     harness("eval", folder, "--chat", *more, code=2)
 
 

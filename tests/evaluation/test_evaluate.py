@@ -23,6 +23,7 @@ from harness.evaluation.run import evaluate
 from harness.experience.answers import Prompt
 from harness.session.cell.evaluate import journal_rows
 from harness.session.single.standalone import evaluate_checkpoint
+from harness.store.manifest import read_manifest
 from harness.tasks.registry import get_task
 from harness.tasks.task import Style
 from harness.verification.verifier import Verifier
@@ -158,13 +159,13 @@ def test_every_back_end_goes_through_the_chat_template_in_every_style(
         assert said[0] == said[1]
 
 
-def test_what_lm_eval_does_not_tell_is_not_said(talking: Path, tmp_path: Path) -> None:
-    """Which answers were cut off."""
-    said = evaluate_checkpoint(
-        talking, ["micro"], limit=1, k=0, backend="hf", max_new_tokens=2, results=tmp_path
-    ).answers
-    assert "right" in said
-    assert "cut off" not in said
+def test_what_lm_eval_does_not_tell_is_not_said(talking: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which answers were cut off. The policy is named by its folder, given as `.` too."""
+    monkeypatch.chdir(talking)
+    done = evaluate_checkpoint(Path("."), ["micro"], limit=1, k=0, backend="hf", max_new_tokens=2, results=tmp_path)
+    assert "right" in done.answers
+    assert "cut off" not in done.answers
+    assert read_manifest(Path(done.folder)).policies[0].name == talking.name
 
 
 def test_transformers_samples_from_the_model_alone_and_an_answer_has_room(talking: Path, verifier: Verifier) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def evaluate_checkpoint(
             for task in chosen
         ]  # fmt: skip
     samples = [sample for part in parts for sample in part.samples]
-    name = checkpoint.name
+    name = Path(os.path.abspath(checkpoint)).name  # of `.`, too
     judged = {package: version for task in tasks for package, version in results_versions(named(task)).items()}
     identity = Identity(
         models={name: f"content {content_digest(checkpoint)}"},
