@@ -8,7 +8,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -38,6 +40,7 @@ from harness.store.tuning import write_tuning
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 
 import streamlit as st
+from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
 from leaderboard import RESULTS_VARIABLE, charts
@@ -53,6 +56,14 @@ APP = str(Path(__file__).parents[1] / "leaderboard" / "app.py")
 EVIL = "<script>alert(1)</script><b>bold</b> **md** [link](http://x) $x^2$ :red[r] \x1b[31m\x07 \u202e"
 SUITE, DUO = "synthetic-small", {"duo": ("llama", "qwen")}
 SLUGS = [p.slug for p in PAGES]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def scanned() -> Iterator[None]:
+    """Every AppTest looks for components in the metadata of all packages."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest_scanner, "scan_component_manifests", cache(manifest_scanner.scan_component_manifests))
+        yield
 
 
 def draw(results: str, slug: str, suite: str) -> None:
