@@ -16,6 +16,7 @@ from transformers import (
     Exaone4Config,
     FalconConfig,
     Gemma2Config,
+    Gemma3Config,
     Gemma3TextConfig,
     GemmaConfig,
     GPT2Config,
@@ -41,6 +42,7 @@ from transformers import (
 
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_tokenizer
+from harness.engines.embedded.kernels import kinds_of_layers
 from harness.engines.embedded.loading import check_layers
 from harness.engines.protocol import Sampling
 from harness.errors import EngineError
@@ -162,6 +164,11 @@ def test_the_windows_matter(kind, tmp_path, prompts):
     (tmp_path / "config.json").write_text(json.dumps(config | {"sliding_window": 100}))
     (wide,) = EmbeddedEngine("a", tmp_path, device="cpu").score(prompts[:1], [sample[0][0].tokens])
     assert np.abs(wide - sample[0][0].logprobs).max() > 0.01
+
+
+def test_the_windows_of_a_model_that_also_sees_images_are_its_texts():
+    text = GEMMA | {"layer_types": MIXED}
+    assert kinds_of_layers(Gemma3Config(text_config=text)) == {"full_attention": None, "sliding_attention": WINDOW}
 
 
 def test_what_is_neither_full_nor_sliding_is_refused_by_name(tmp_path):

@@ -105,6 +105,7 @@ Masks = Tensor | Mapping[str, Tensor]  # one, or one for each kind of layer
 
 def kinds_of_layers(config: PretrainedConfig) -> dict[str, int | None]:
     """Window in tokens, None for all; "" where the config names no kinds. Raises EngineError for others."""
+    config = config.get_text_config()
     window = getattr(config, "sliding_window", None)
     named = set(getattr(config, "layer_types", None) or ())
     if not named:
