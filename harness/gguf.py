@@ -121,9 +121,16 @@ def read_header(file: Path) -> dict[str, Any]:
         from gguf import GGUFReader
     except ImportError as error:
         raise PluginError(f"{file}: reading GGUF files needs the package gguf (pip install -e '.[gguf]')") from error
+
+    class Reader(GGUFReader):
+        def _get(self, offset: Any, dtype: Any, count: Any = 1, **order: Any) -> Any:
+            if count and offset >= len(self.data):  # an array of any stated length would go on here
+                raise ValueError("cut off")
+            return super()._get(offset, dtype, count, **order)
+
     try:
-        header = {name: field.contents() for name, field in GGUFReader(file).fields.items()}
-    except (ValueError, IndexError, KeyError, OverflowError, OSError, UnicodeDecodeError) as error:
+        header = {name: field.contents() for name, field in Reader(file).fields.items()}
+    except (ValueError, IndexError, KeyError, OverflowError, OSError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{file}: not a readable GGUF file: {error}") from error
     try:
         header |= {name: str(header[name]) for name in ("general.architecture", _OF + "model")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 
 import pytest
 import torch
@@ -238,6 +239,15 @@ def test_broken_files_are_one_line(made, tmp_path, cut):
     with pytest.raises(UsageError, match=r"cut\.gguf") as caught:
         convert(broken, tmp_path / "folder")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "array", [struct.pack("<IQ", 9, 1) * 1500, struct.pack("<IQ", 0, 1 << 60)], ids=["nested", "long"]
+)
+def test_arrays_within_arrays_and_longer_than_the_file_are_one_line(tmp_path, array):
+    (tmp_path / "f.gguf").write_bytes(struct.pack("<4sIQQQcI", b"GGUF", 3, 0, 1, 1, b"a", 9) + array + bytes(64))
+    with pytest.raises(UsageError, match=r"f\.gguf: not a readable GGUF file"):
+        read_header(tmp_path / "f.gguf")
 
 
 @pytest.mark.parametrize(
