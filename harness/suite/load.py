@@ -113,7 +113,7 @@ def _apply(raw: dict[str, Any], override: str) -> None:
     target: Any = raw
     try:
         for step, following in itertools.pairwise(steps):
-            if isinstance(target, dict) and step not in target:
+            if isinstance(target, dict) and target.get(step) is None:
                 target[step] = [] if isinstance(following, int) else {}
             if isinstance(target, list) and isinstance(step, int) and isinstance(target[step], str):
                 target[step] = {"regime": target[step]}

@@ -10,7 +10,7 @@ from harness.errors import SuiteError
 from harness.learning import registry
 from harness.session.suite.prepare import prepare
 from harness.suite.cells import keyed
-from harness.suite.load import load, parse_yaml, shipped
+from harness.suite.load import load, parse_yaml, resolve, shipped
 from harness.suite.schema import Evaluation, Policy
 
 GOOD = """
@@ -98,6 +98,13 @@ def test_a_setting_of_the_command_line_is_not_the_files_fault(tmp_path: Path, se
     with pytest.raises(SuiteError) as caught:
         load(str(file), [setting])
     assert str(caught.value).startswith(said)
+
+
+def test_settings_reach_into_what_a_stored_suite_leaves_null() -> None:
+    written = parse_yaml(GOOD.replace(", stage0: {preset: trap, strong: add}", ""), "x")
+    settings = ["groups[0].policies[0].stage0.seed=1", "regimes[1].sharing.record=true"]
+    stored = resolve(written, (), "x").model_dump(mode="json")
+    assert resolve(stored, settings, "x") == resolve(written, settings, "x")
 
 
 def test_numbers_that_every_yaml_reads_alike(tmp_path: Path) -> None:
