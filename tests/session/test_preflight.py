@@ -330,12 +330,13 @@ def test_a_name_in_the_cache_leads_nowhere_else(suite, model, tmp_path, monkeypa
 
 
 @pytest.mark.skipif(inventory.local().gpus > 0, reason="there is a CUDA device")
-def test_a_device_that_is_not_here_is_refused_before_the_bases_are_trained(suite, tmp_path):
+@pytest.mark.parametrize("device", ["cuda", "xpu"])
+def test_a_device_that_is_not_here_is_refused_before_the_bases_are_trained(suite, tmp_path, device):
     file = Path(suite("micro/llama"))
-    file.write_text(file.read_text() + "engine_options: {device: cuda}\n")
+    file.write_text(file.read_text() + f"engine_options: {{device: {device}}}\n")
     prepared = prepare(str(file), tmp_path / "results")
-    assert not [remark for remark in preflight(prepared, run=False) if "cuda" in remark]  # planned for another machine
-    with pytest.raises(SuiteError, match=r"engine_options: device: cuda: there is no CUDA device"):
+    assert not [remark for remark in preflight(prepared, run=False) if device in remark]  # planned for another machine
+    with pytest.raises(SuiteError, match=rf"engine_options: device: {device}: there is no {device.upper()} device"):
         preflight(prepared, run=True)
 
 

@@ -46,8 +46,10 @@ class Embedded(Backend):
 
     @classmethod
     def lacking(cls, options: Mapping[str, Any]) -> str:
-        if options.get("device") == "cuda" and not inventory.local().gpus:
-            return "device: cuda: there is no CUDA device here"
+        if (device := options.get("device")) == "xpu":
+            import torch
+        if (device == "cuda" and not inventory.local().gpus) or (device == "xpu" and not torch.xpu.is_available()):
+            return f"device: {device}: there is no {device.upper()} device here"
         apart = options.get("numerics") == "portable" and (unlike(options) or lacking())
         return (
             f"numerics: portable is computed in fp32 by one thread of an x86-64 CPU with AVX2: {apart}" if apart else ""
