@@ -203,10 +203,12 @@ def test_a_cell_starts_from_the_start(suite: Path, tmp_path: Path, model: Path) 
         ("groups[0].policies[0].stage0.task=gsm8k", r"policies\[0\]\.stage0\.task: there are no examples of gsm8k"),
         ("groups[0].policies[0].stage0.task=ladder.add9", r"policies\[0\]\.stage0\.task: .*unknown level 'add9'"),
         ("training.task=gsm8k", r"policies\[0\]\.stage0\.task: there are no examples of gsm8k"),
+        ("training.task={file: micro.jsonl}", r"policies\[0\]\.stage0\.task: there are no examples of .*micro\.jsonl"),
         ("groups[0].policies[0].stage0.steps=0", r"stage0\.steps"),
     ],
 )
 def test_faults_have_their_place(suite: Path, tmp_path: Path, setting: str, words: str) -> None:
+    (suite.parent / "micro.jsonl").write_text('{"question": "1 + 1 = ?", "answer": "2"}\n')
     with pytest.raises(SuiteError, match=words) as caught:
         prepare(str(suite), tmp_path, overrides=[setting])
     assert "\n" not in str(caught.value)

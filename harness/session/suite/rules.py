@@ -266,15 +266,16 @@ def _with_starts(suite: Suite, source: str) -> Suite:
         stage0 = policy.stage0
         if stage0 is None or policy.is_micro:
             return policy
-        place, task = f"{of}.stage0", stage0.task or str(suite.training.task)
+        place, task = f"{of}.stage0", stage0.task or suite.training.task
         _check_preset(stage0, source, place)
         with at(source, f"{place}.task"):
             get_task(task)
-        if not has_examples(task):
+        if isinstance(task, FileTask) or not has_examples(task):
             raise SuiteError(
                 source,
                 f"{place}.task",
-                f"there are no examples of {task}; micro and the ladder's levels have some (e.g. ladder.add2+chain3)",
+                f"there are no examples of {getattr(task, 'file', task)}; micro and the ladder's levels have some (e.g. "
+                "ladder.add2+chain3)",
             )
         return policy.model_copy(update={"stage0": stage0.model_copy(update={"task": task})})
 
