@@ -171,6 +171,13 @@ def test_the_windows_of_a_model_that_also_sees_images_are_its_texts():
     assert kinds_of_layers(Gemma3Config(text_config=text)) == {"full_attention": None, "sliding_attention": WINDOW}
 
 
+def test_a_window_that_the_architecture_lacks_is_ignored_as_transformers_does():
+    configs = [
+        make(**SIZES, sliding_window=WINDOW) for make in (MistralConfig, Phi3Config, Starcoder2Config, LlamaConfig)
+    ]
+    assert [kinds_of_layers(config) for config in configs] == [{"": WINDOW}] * 3 + [{"": None}]
+
+
 def test_what_is_neither_full_nor_sliding_is_refused_by_name(tmp_path):
     for kind, change, words in (
         ("qwen3", {"layer_types": ["chunked_attention", "linear_attention", *MIXED[2:]]}, "chunked_attention, linear_"),

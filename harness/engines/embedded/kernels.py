@@ -109,7 +109,7 @@ def kinds_of_layers(config: PretrainedConfig) -> dict[str, int | None]:
     window = getattr(config, "sliding_window", None)
     named = set(getattr(config, "layer_types", None) or ())
     if not named:
-        return {"": window}
+        return {"": window if hasattr(type(config), "sliding_window") else None}
     if others := sorted(named - {FULL, SLIDING}):
         raise EngineError(f"{', '.join(others)} layers; the engine runs full and sliding attention")
     if SLIDING in named and not window:
