@@ -124,7 +124,7 @@ def read_header(file: Path) -> dict[str, Any]:
 
     class Reader(GGUFReader):
         def _get(self, offset: Any, dtype: Any, count: Any = 1, **order: Any) -> Any:
-            if count and offset >= len(self.data):  # an array of any stated length would go on here
+            if count and offset >= len(self.data):
                 raise ValueError("cut off")
             return super()._get(offset, dtype, count, **order)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def open_vocabulary(folder: Path, chat: bool, policy: str = "") -> Vocabulary:
         raise EngineError(f"{where}: the tokenizer has no EOS token")
     if chat and not tokenizer.chat_template:
         raise EngineError(f"{where}: the tokenizer has no chat template")
-    stop = {tokenizer.eos_token_id, *stops}
+    stop = {tokenizer.eos_token_id, *stops & set(range(config.vocab_size))}
     unused = set(range(config.vocab_size)) - set(tokenizer.get_vocab().values())
     taught = _end_of_turn(policy, tokenizer, stop) if chat else tokenizer.eos_token_id
     if taught >= config.vocab_size:
@@ -146,7 +147,7 @@ def _generation_stops(folder: Path) -> set[int]:
     if not (folder / "generation_config.json").exists():
         return set()
     ids = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
-    return set(ids if isinstance(ids, list) else [] if ids is None else [ids])
+    return set(map(index, ids if isinstance(ids, list) else [] if ids is None else [ids]))
 
 
 # What a folder lacks, said in seconds ------------------------------------------------------------------------------------

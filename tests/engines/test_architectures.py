@@ -183,6 +183,7 @@ def test_what_is_neither_full_nor_sliding_is_refused_by_name(tmp_path):
         ("qwen3", {"layer_types": ["chunked_attention", "linear_attention", *MIXED[2:]]}, "chunked_attention, linear_"),
         ("qwen3", {"layer_types": MIXED}, "without a sliding_window"),
         ("gemma3", {"use_bidirectional_attention": True}, "look ahead"),
+        ("llama", {"logits_scaling": "x"}, "unsupported operand"),
     ):
         build(kind, tmp_path)
         config = json.loads((tmp_path / "config.json").read_text())

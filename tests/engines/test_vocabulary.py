@@ -45,6 +45,12 @@ def test_the_end_that_is_taught_is_the_templates_own(tmp_path):
     assert open_vocabulary(path, chat=False, policy="p").stop == (1, 5)
 
 
+def test_ends_without_a_row_are_left_out_and_words_refused(tmp_path):
+    assert open_vocabulary(folder(tmp_path, stops=(5, 80, 10**30)), chat=False).stop == (1, 5)
+    with pytest.raises(EngineError, match="does not open: 'str' object"):
+        open_vocabulary(folder(tmp_path, stops=("x",)), chat=False)
+
+
 def test_a_template_without_a_stop_teaches_eos(tmp_path):
     path = folder(tmp_path, template="{% for m in messages %}{{ m.content }}{% endfor %}")
     assert open_vocabulary(path, chat=True, policy="p").stop == (1, 5)

@@ -105,7 +105,7 @@ def open_policy(
         if checkpointing:
             recompute(model)
         head = Head.of(model)
-    except EngineError as error:
+    except (EngineError, TypeError) as error:
         raise EngineError(f"{where}: {error}") from None
     return Policy(model, head, vocabulary, torch.tensor(vocabulary.stop, device=device), forbidden)
 
