@@ -123,10 +123,10 @@ def read_header(file: Path) -> dict[str, Any]:
         raise PluginError(f"{file}: reading GGUF files needs the package gguf (pip install -e '.[gguf]')") from error
 
     class Reader(GGUFReader):
-        def _get(self, offset: Any, dtype: Any, count: Any = 1, **order: Any) -> Any:
+        def _get(self, offset: Any, dtype: Any, count: Any = 1, override_order: Any = None) -> Any:
             if count and offset >= len(self.data):
                 raise ValueError("cut off")
-            return super()._get(offset, dtype, count, **order)
+            return super()._get(offset, dtype, count, override_order)
 
     try:
         header = {name: field.contents() for name, field in Reader(file).fields.items()}
