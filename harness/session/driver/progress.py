@@ -32,7 +32,7 @@ class _Stderr(Console):
 
 
 class Reporter:
-    """Rate and time left count the steps this run makes, while cells run."""
+    """Rate and time left count this run's steps, while cells run."""
 
     def __init__(self) -> None:
         self._console = _Stderr(stderr=True)
