@@ -66,7 +66,7 @@ def _training(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu: bool
     model, size = policy.model, policy.value_bytes
     half = size == 2
     through = model.half if half else model.full
-    # torch's kernel wants keys that several heads share repeated for each; the engine's own keeps scores instead.
+    # torch's kernel repeats shared keys for each head; the engine's own keeps scores.
     copies = sum(2 * a.layers * (a.kv_heads if half else a.heads) * a.head_dim for a in model.attention) * size
     inside = taken * each * through.layers + taken * work.prompt_tokens * copies
     if half and work.sequence <= LONGEST:
@@ -101,7 +101,7 @@ def _cache_bytes(policy: PolicyDemand, tokens: int) -> int:
 
 
 def cores(cell: CellDemand, most: int) -> int:
-    """Two processes of one thread do more than one of two, but large models do not fit twice."""
+    """Two processes of one thread do more than one of two; large models do not fit twice."""
     return max(1, min(most, MOST_CORES)) if max(p.model.parameters for p in cell.policies) >= LARGE else 1
 
 

@@ -300,7 +300,7 @@ class Exchange:
             for delivery in arrived:
                 claimed = min(delivery.step, step + behind)
                 reached[delivery.sender] = max(reached.get(delivery.sender, -1), claimed)
-                # who has collected what this receiver sent `behind` steps before publishes the next step at once
+                # a peer that has collected what was sent `behind` steps before publishes at once
                 ahead = behind > 0 and step < delivery.step <= step + behind + 1
                 # one an author and step: a flood is not worth keeping
                 if not ahead or early.setdefault((delivery.sender, delivery.step), delivery) is not delivery:

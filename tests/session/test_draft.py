@@ -17,6 +17,7 @@ from transformers import LlamaConfig, Qwen2Config
 import harness.engines.embedded
 from harness.allocation.cost_model import device
 from harness.allocation.planner import Plan, Predicted, Resources
+from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_tokenizer
 from harness.errors import DataError, PluginError, UsageError
 from harness.session.policy import base_folder
@@ -82,7 +83,7 @@ def test_the_largest_model_decides(tmp_path: Path, config: dict[str, int], engin
     small = folder(tmp_path / "small", LlamaConfig(**SMALL))
     suite = written((small, folder(tmp_path / "other", Qwen2Config(**config))), "gsm8k")
     assert suite.engine == engine
-    assert suite.training.learning_rate == SIZES[size].rate
+    assert suite.training.learning_rate == pytest.approx(SIZES[size].rate * (10 if size == 1 else 1))
     assert (suite.training.prompts, suite.training.rollouts) == (SIZES[size].prompts, SIZES[size].rollouts)
     assert suite.evaluation.tasks == ["gsm8k"]
     assert suite.training.max_new_tokens == suite.evaluation.max_new_tokens
@@ -153,6 +154,35 @@ def test_bf16_is_for_cards_that_have_it(pair: tuple[str, str], nvidia_smi: Calla
         assert written(pair, "micro").engine_options["dtype"] == dtype
 
 
+def test_adapters_are_drafted_for_real_models_where_peft_is_installed(
+    pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = written(pair, "micro")
+    assert suite.engine_options["lora"] == {"rank": 16, "alpha": 32}
+    assert suite.training.learning_rate == pytest.approx(5e-5)
+    assert "lora" not in written(("micro/llama", "micro/qwen"), "micro").engine_options
+    monkeypatch.setattr("harness.session.suite.draft.find_spec", lambda name: None)
+    suite = written(pair, "micro")
+    assert ("lora" in suite.engine_options, suite.training.learning_rate) == (False, 5e-6)
+
+
+def test_the_first_step_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It allocates the optimiser's state."""
+    monkeypatch.setenv("HARNESS_MODELS", str(BASES[0].parent))
+    suite, source, clock, slow = written(tuple(map(str, BASES)), "micro"), str(tmp_path / "pair.yaml"), [0.0], [0.0]
+    monkeypatch.setattr("harness.session.suite.draft.time.process_time", lambda: clock[0])
+    update = EmbeddedEngine.update
+
+    def updated(engine: EmbeddedEngine, *args: Any) -> Any:
+        clock[0] += 1.0 if engine.version else 1.0 + slow[0]
+        return update(engine, *args)
+
+    monkeypatch.setattr(EmbeddedEngine, "update", updated)
+    plain = paced(suite, source)
+    slow[0] = 100.0
+    assert paced(suite, source) == plain
+
+
 def test_hub_names_by_their_config_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("Qwen/Qwen3-1.7B-Base", "meta-llama/Llama-3.2-3B-Instruct")
     base, chat = written(names, "math").groups[0].policies
@@ -197,7 +227,7 @@ def test_a_trial_finds_how_two_checkpoints_are_asked_how_long_they_write_and_how
     assert f"steps {long.training.steps}: the suite takes 5 minutes" in texts[1]
     assert re.search(r"A step takes \d+\.\d\d times as long here as `harness plan` assumes", texts[0])
     monkeypatch.setattr("harness.session.suite.draft.paced", lambda suite, source: 1e3)
-    assert "Fewer than 8 steps show nothing." in tried(models, "micro", "pair", file, 5)
+    assert "Fewer than 16 steps show nothing." in tried(models, "micro", "pair", file, 5)
 
 
 def test_a_plan_that_is_too_hopeful_is_stretched_by_the_time_of_a_step(
@@ -278,9 +308,9 @@ def test_a_short_time_takes_fewer_regimes_then_seeds_then_questions(tmp_path: Pa
     suite = Suite.model_validate(yaml.safe_load(text))
     assert ([r.name for r in suite.regimes], suite.seeds) == (["independent", "sgt"], [1, 2])
     assert suite.training.steps == STEPS[0]
-    assert "Fewer than 8 steps show nothing.\n" in text
-    assert (suite.training.prompts, suite.evaluation.limit) == (SIZES[0].prompts // 2, 30)
-    fewer = "independent and sgt on 2 seeds, half the questions a step and in evaluation"
+    assert "Fewer than 16 steps show nothing.\n" in text
+    assert (suite.training.prompts, suite.evaluation.limit) == (SIZES[0].prompts // 2, 60)
+    fewer = "independent and sgt on 2 seeds, half the questions a step"
     assert f"{fewer}: with independent, naive, sgt and hacpo on 3" in text
 
 

@@ -10,6 +10,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -62,10 +63,10 @@ PROMPTS, ANSWERS, MORE = 8, 1, 3
 # Answers to each of 2 PROMPTS mixed questions, in every style
 OF_STYLE = 2
 # Questions of the step that is timed
-TIMED = 2
+TIMED = 4
 # The fewest and the most of a suite
-STEPS = (8, 200)
-# Regimes, seeds, divisor of numbers of questions; the next where the fewest steps take too long
+STEPS = (16, 200)
+# Regimes, seeds, divisor of a step's questions; the next where the fewest steps take too long
 EXTENTS = (
     (("independent", "naive", "sgt", "hacpo"), (1, 2, 3), 1),
     (("independent", "sgt", "hacpo"), (1, 2, 3), 1),
@@ -73,6 +74,8 @@ EXTENTS = (
     (("independent", "sgt"), (1, 2), 1),
     (("independent", "sgt"), (1, 2), 2),
 )
+# Where peft is installed; times full fine-tuning's learning rate
+ADAPTERS, ADAPTERS_RATE = "{rank: 16, alpha: 32}", 10
 # Worked examples, until a fifth of sampled answers is right (docs/pretrained.md)
 WARM_UP = "{preset: format, gate: 0.2}"
 
@@ -95,7 +98,7 @@ class Tried:
 @dataclass(frozen=True, slots=True)
 class Findings:
     """What was measured, and why; None and 0 leave what was drafted. warm: policies that need a supervised start.
-    styles: by policy. divided: by this all numbers of questions. pace: seconds of a step here, over the plan's."""
+    styles: by policy. divided: by this the questions of a step. pace: seconds of a step here, over the plan's."""
 
     task: str | None = None
     styles: Mapping[str, Style] = field(default_factory=dict)
@@ -178,28 +181,32 @@ def draft(
     kinds = [node.gpu_kind for node in inventory.local().nodes if node.gpus]
     fast = all(map(inventory.has_bf16, kinds)) if kinds else bool(cpu_bf16())
     dtype = "bf16" if (fast or not embedded) and all(m.half for m in read if not m.micro) else "fp32"
+    adapters = embedded and largest > SIZES[0].parameters and find_spec("peft") is not None
+    rate = ADAPTERS_RATE * sizes.rate if adapters else sizes.rate
     return TEXT.format(
         name=_as_text(name),
         file=as_argument(file or Path(f"{name}.yaml"), [*models, *([] if isinstance(chosen, str) else [chosen.file])]),
         title=" x ".join(named),
         engine="embedded" if embedded else "openrlhf",
         why_engine="one process here, on a CPU or one GPU" if embedded else "Ray, DeepSpeed and vLLM on GPUs (docs/openrlhf.md)",
-        options=f"{{dtype: {dtype}}}",
-        why_options="bf16 where the machine multiplies it fast (`harness doctor`), else fp32",
+        options=f"{{dtype: {dtype}{f', lora: {ADAPTERS}' * adapters}}}",
+        why_options="bf16 where the machine multiplies it fast (`harness doctor`), else fp32"
+        + "; adapters take half the time and less memory" * adapters,
         policies="\n".join(_policy(m, n, evaluated, findings) for m, n in zip(read, named, strict=True)),
         measured="".join(f"#\n#   {line}\n" if i == 0 else f"#   {line}\n" for i, line in enumerate(findings.why)),
         answer_ends="" if findings.answer_ends == "eos" else f"  answer_ends: {findings.answer_ends}\n",
         task=task,
         trained=_written(chosen),
         tokens=tokens,
-        rate=f"{sizes.rate:.0e}".replace("e-0", ".0e-"),
+        rate=f"{rate:.0e}".replace("e-0", ".0e-"),
+        trains="adapters" if adapters else "full fine-tuning",
         prompts=prompts,
         rollouts=sizes.rollouts,
         steps=steps,
         sample=prompts * sizes.rollouts,
         largest=_figure(largest),
         evaluated=_written(evaluated),
-        limit=(60 if largest <= SIZES[1].parameters else 200) // findings.divided,
+        limit=60 if largest <= SIZES[1].parameters else 200,
         curve=steps // 4 if steps >= CURVED_STEPS else 0,
         regimes=", ".join(findings.regimes),
         seeds=", ".join(map(str, findings.seeds)),
@@ -232,7 +239,7 @@ def tried(models: Sequence[str], task: str | None, name: str, file: Path, minute
         if not why:
             findings = replace(findings, pace=paced(_suite(draft(models, task, name, findings)), str(file)))
         findings = fitted(findings, lambda changed: _suite(draft(models, task, name, changed)), str(file), minutes)
-    except HarnessError as error:  # one that this machine cannot plan
+    except HarnessError as error:
         findings = replace(findings, why=(*findings.why, f"steps as by size: {' '.join(str(error).split())}"))
     return draft(models, task, name, findings, file)
 
@@ -335,7 +342,7 @@ training:
   rollouts: {rollouts}
   # Tokens of the longest answer. One that is cut off counts as wrong; a larger limit costs time and memory.
   max_new_tokens: {tokens}
-{answer_ends}  # Of full fine-tuning, for {largest} parameters. A rate too large ruins a model within a few steps.
+{answer_ends}  # Of {trains}, for {largest} parameters. A rate too large ruins a model within a few steps.
   learning_rate: {rate}
   temperature: 1.0
   # Steps between checkpoints: a run that was cut off goes on from the last one.
@@ -412,7 +419,7 @@ def _tried(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[Tried
             from harness.session.single.calibrate import questions_of
 
             levels = [_Asked(n, best.style, questions_of(task, n, PROMPTS)) for n in ladder.levels_of(task)]
-            if best.right:  # where all mixed answers are wrong, more say no more
+            if best.right:  # else more answers say nothing
                 trial.ask(levels, ANSWERS)
                 trial.ask([asked for asked in levels if 0 < trial.tried(asked, told=False).right < 1], MORE)
             for asked in levels:
@@ -530,20 +537,23 @@ def paced(suite: Suite, source: str) -> float:
     taken = planned = 0.0
     for policy, own in zip(cell.group.policies, ask.policies, strict=True):
         raw = base_folder(policy.model_copy(update={"stage0": None}), 0)  # a supervised start takes minutes
-        engine = EmbeddedEngine(policy.name, raw, chat=policy.chat, dtype=suite.engine_options.get("dtype"))
-        prompts = as_asked(training_prompts(cell, 1), training.task, policy)[:TIMED]
-        seeds = np.stack([derive_many(training.rollouts, "pace", p.id) for p in prompts])
+        options = {name: suite.engine_options.get(name) for name in ("dtype", "lora")}
+        engine = EmbeddedEngine(policy.name, raw, chat=policy.chat, **options)
         clock = time.perf_counter if engine.gpus else time.process_time
-        began = clock()
-        drawn = engine.sample(prompts, seeds, Sampling(max_new_tokens=training.max_new_tokens))
-        answers = [
-            TermAnswer(p.id, s.tokens, (-1.0) ** index, s.logprobs)
-            for p, row in zip(prompts, drawn, strict=True)
-            for index, s in enumerate(row)
-        ]
-        term = Term("own", "own", Objective(), tuple(answers))
-        engine.update(prompts, [term], Optimisation(learning_rate=0.0, max_tokens=training.max_new_tokens))
-        taken += clock() - began
+        for count in (1, TIMED):  # the first step allocates, which is not its time
+            prompts = as_asked(training_prompts(cell, 1), training.task, policy)[:count]
+            seeds = np.stack([derive_many(training.rollouts, "pace", p.id) for p in prompts])
+            began = clock()
+            drawn = engine.sample(prompts, seeds, Sampling(max_new_tokens=training.max_new_tokens))
+            answers = [
+                TermAnswer(p.id, s.tokens, (-1.0) ** index, s.logprobs)
+                for p, row in zip(prompts, drawn, strict=True)
+                for index, s in enumerate(row)
+            ]
+            term = Term("own", "own", Objective(), tuple(answers))
+            engine.update(prompts, [term], Optimisation(learning_rate=0.0, max_tokens=training.max_new_tokens))
+            seconds = clock() - began
+        taken += seconds
         engine.close()
         mean = float(np.mean([a.tokens.size for a in answers])) / training.max_new_tokens
         work = replace(ask.workload, steps=1, prompts=len(prompts), trained=1.0, again=0.0, mean=mean)
@@ -580,7 +590,7 @@ def fitted(findings: Findings, suite_of: Callable[[Findings], Suite], source: st
     if takes > minutes:
         told.append(f"Fewer than {fewest} steps show nothing.")
     if (findings.regimes, findings.seeds, findings.divided) != every:
-        fewer = ", half the questions a step and in evaluation" if findings.divided > 1 else ""
+        fewer = ", half the questions a step" if findings.divided > 1 else ""
         told.append(
             f"{joined(findings.regimes)} on {len(findings.seeds)} seeds{fewer}: with {joined(every[0])} on {len(every[1])} seeds "
             f"{fewest} steps would take longer than that. --minutes N gives more time."
