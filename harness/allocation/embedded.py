@@ -33,7 +33,8 @@ WORKER_BYTES = 1 << 30  # RAM of a worker process with torch, transformers and l
 GPU_WORKER_BYTES = 4 << 30  # with CUDA's libraries and weights on their way to the GPU: a prior
 FP32_SHARE = 1 / 15  # of a GPU's bf16 peak (data sheets: 67 of 989 TFLOP/s of an H100, 19.5 of 312 of an A100)
 BF16_GAIN = 3.0  # of a core's fp32 peak, in whole passes: a prior
-LARGE, MOST_CORES, NEXT_CORE = 50_000_000, 4, 0.8  # parameters that get several cores, and what each more adds: a prior
+LARGE, MOST_CORES = 50_000_000, 4  # parameters that may get several cores
+NEXT_CORE = 0.2  # what each more adds: SmolLM2 and Gemma 3 with adapters, in bf16
 ONE_CORE = device(CORE)
 START_SECONDS = 1.0  # opening a cell's engines in a worker that is up: a prior
 
@@ -101,7 +102,7 @@ def _cache_bytes(policy: PolicyDemand, tokens: int) -> int:
 
 
 def cores(cell: CellDemand, most: int) -> int:
-    """Two processes of one thread do more than one of two; large models do not fit twice."""
+    """most: that other processes leave idle."""
     return max(1, min(most, MOST_CORES)) if max(p.model.parameters for p in cell.policies) >= LARGE else 1
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from harness import phases
 from harness.allocation.layout import START_SECONDS
+from harness.allocation.shapes import load_shape
 from harness.engines.backend import read_options
 from harness.engines.openrlhf.plugin import Settings
 from harness.errors import DiskFullError, Fault, HarnessError, StoreError, UsageError
@@ -275,6 +276,37 @@ def test_the_embedded_engine_is_planned_on_the_gpus_there_are(tmp_path):
     assert on_cpu.resources.gpus_used == 0
     own = prepare(str(file), tmp_path / "results", overrides=["engine_options.micro_tokens=1024"])
     assert "micro_tokens" not in place_of(plan_for(own, "1xH100-80G"), own.cells[0]).layout["a"]
+
+
+def test_cores_are_for_cells_side_by_side_before_they_are_for_threads(tmp_path):
+    file = tmp_path / "hub.yaml"
+    file.write_text(HUB)
+
+    def planned(inventory: str, *overrides: str, jobs: int | None = None) -> tuple[int, object]:
+        prepared = prepare(str(file), tmp_path / "results", overrides=overrides)
+        plan = plan_for(prepared, inventory, jobs)
+        return plan.resources.workers, place_of(plan, prepared.cells[0]).layout["a"]["threads"]
+
+    assert planned("2cpu-512G") == (2, 1)
+    assert planned("2cpu-60G") == (1, 2), "two of them do not fit"
+    assert planned("8cpu-512G") == (2, 4)
+    assert planned("2cpu-512G", "regimes=[independent]") == (1, 2), "one cell is left"
+    assert planned("2cpu-512G", jobs=1) == (1, 2)
+    assert planned("2cpu-512G", "engine_options.threads=2") == (1, 2)
+
+
+def test_a_supervised_start_is_planned_with_all_weights_trained(tmp_path):
+    file = tmp_path / "hub.yaml"
+    file.write_text(HUB)
+    small = ["training.max_new_tokens=16", "training.prompts=2", "evaluation.max_new_tokens=16", "evaluation.limit=2"]
+    lora = ["engine_options.lora={rank: 16, alpha: 32}", "groups[0].policies[1].stage0={preset: format, task: ladder}"]
+    prepared = prepare(str(file), tmp_path / "results", overrides=[*small, *lora])
+    plan = plan_for(prepared, "2cpu-512G")
+    (cell, *_), (kept, started) = prepared.cells, prepared.bases
+    own, other, start = (place_of(plan, one).bundles[0].memory for one in (cell, kept, started))
+    assert own == other < start
+    assert start > 16 * load_shape("meta-llama/Llama-3.2-1B", None).parameters
+    assert plan.predicted.memory_bytes >= start
 
 
 def test_workers_go_to_the_gpu_with_the_fewest_of_them(suite_file, tmp_path, nvidia_smi, monkeypatch):

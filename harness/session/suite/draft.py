@@ -537,7 +537,7 @@ def paced(suite: Suite, source: str) -> float:
     taken = planned = 0.0
     for policy, own in zip(cell.group.policies, ask.policies, strict=True):
         raw = base_folder(policy.model_copy(update={"stage0": None}), 0)  # a supervised start takes minutes
-        options = {name: suite.engine_options.get(name) for name in ("dtype", "lora")}
+        options: dict[str, Any] = {name: suite.engine_options.get(name) for name in ("dtype", "lora")}
         engine = EmbeddedEngine(policy.name, raw, chat=policy.chat, **options)
         clock = time.perf_counter if engine.gpus else time.process_time
         for count in (1, TIMED):  # the first step allocates, which is not its time

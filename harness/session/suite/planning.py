@@ -168,10 +168,18 @@ def plan_for(
     else:
         on = replaced or device(next((n.gpu_kind for n in machine.nodes if n.gpus), CORE))
         asks = {name: demand(cell) for name, cell in of_kind.items()}
-        work = [_worker(of_kind[name], asks[name], counts[name], machine, measured, on) for name in counts]
+        left = len(pending) if jobs is None else min(jobs, len(pending))
+        work = [_worker(of_kind[name], asks[name], counts[name], machine, measured, on, left) for name in counts]
         most = max(work, key=lambda kind: (kind.bundles[0].gpu_memory, kind.bundles[0].memory), default=None)
         first = [
-            replace(most, kind="base", cells=1, seconds=_base_seconds(prepared, base, machine, on), micro_tokens=0)
+            replace(
+                most,
+                kind="base",
+                cells=1,
+                seconds=_base_seconds(prepared, base, machine, on, most.bundles[0].cores),
+                bundles=_for_start(base, most.bundles),
+                micro_tokens=0,
+            )
             for base in prepared.missing()
             if most
         ]
@@ -188,9 +196,23 @@ def place_of(plan: Plan, work: Cell | Base) -> Request:
         layout = _layout(kind, work, [p.name for p in work.group.policies])
         return Request(work.key, kind.bundles, kind.seconds, layout)
     kind = next(k for k in plan.kinds if k.kind.startswith(f"{work.group.name}/"))
-    own = [p.bundles for p in kind.layout.policies if p.policy == work.policy.name] if kind.layout else [kind.bundles]
+    own = [_for_start(work, kind.bundles)]
+    if kind.layout:
+        own = [p.bundles for p in kind.layout.policies if p.policy == work.policy.name]
     seconds = kind.layout.phases.start + kind.layout.phases.evaluate if kind.layout else 0.0
     return Request(work.key, own[0], seconds, _layout(kind, work.suite, [work.policy.name]))
+
+
+def _for_start(base: Base, bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
+    """A pretrained model's supervised start trains all weights, where the cells may train adapters."""
+    policy, engine = base.policy, backend_of(base.suite.engine)
+    if policy.is_micro or policy.stage0 is None or bundles[0].gpus:
+        return bundles
+    shape, precision = load_shape(policy.model, policy.revision), engine.precision(policy, base.suite.engine_options)
+    work = Workload(1, START_EXAMPLES, LADDER_PROMPT_TOKENS, LADDER_PROMPT_TOKENS, 2 * LADDER_PROMPT_TOKENS)
+    memory = engine.account.process_memory(CellDemand((PolicyDemand(policy.name, shape, 1, precision),), work)).train
+    least = embedded.WORKER_BYTES + memory
+    return tuple(dataclasses.replace(bundle, memory=max(bundle.memory, least)) for bundle in bundles)
 
 
 def _with_bases(prepared: Prepared, plan: Plan) -> Plan:
@@ -260,8 +282,9 @@ def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = N
 
 
 def _worker(
-    cell: Cell, asks: CellDemand, count: int, machine: Inventory, measured: Mapping[str, float], on: Device
+    cell: Cell, asks: CellDemand, count: int, machine: Inventory, measured: Mapping[str, float], on: Device, left: int
 ) -> KindPlan:
+    """count: of the kind; left: of all kinds, or fewer where fewer may run side by side."""
     account, own, gpus = backend_of(cell.engine).account, cell.engine_options.get("micro_tokens"), machine.gpus > 0
     most = max((n.gpu_memory * USABLE if gpus else n.memory - embedded.WORKER_BYTES) for n in machine.nodes)
     tried = [own] if own else [MICRO_TOKENS, *embedded.FEWER_TOKENS]
@@ -270,19 +293,19 @@ def _worker(
     seconds = measured.get(cell.kind) or account.phases(asks, on).total
     bundle = Bundle(1, 1, embedded.GPU_WORKER_BYTES, sizes[tokens])
     if not gpus:
-        cores, faster = _cores(cell, asks, machine)
-        bundle, seconds = Bundle(0, cores, embedded.WORKER_BYTES + sizes[tokens]), seconds / faster
+        memory, node = embedded.WORKER_BYTES + sizes[tokens], max(machine.nodes, key=lambda n: n.cores)
+        beside = max(1, min(node.cores, node.memory // memory, left))  # processes do more than as many threads
+        cores = cell.engine_options.get("threads") or account.cores(asks, node.cores // beside)
+        bundle, seconds = Bundle(0, cores, memory), seconds / _faster(cores)
     chosen = tokens if tokens != MICRO_TOKENS and not own else 0
     return KindPlan(cell.kind, count, seconds, (bundle,), micro_tokens=chosen)
 
 
-def _cores(cell: Cell, asks: CellDemand, machine: Inventory) -> tuple[int, float]:
-    most = max(n.cores for n in machine.nodes)
-    cores = cell.engine_options.get("threads") or backend_of(cell.engine).account.cores(asks, most)
-    return cores, 1 + embedded.NEXT_CORE * (cores - 1)
+def _faster(cores: int) -> float:
+    return 1 + embedded.NEXT_CORE * (cores - 1)
 
 
-def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device) -> float:
+def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device, cores: int) -> float:
     if base.policy.is_micro:
         return BASE_SECONDS
     cell = next(c for c in prepared.every if base.needed_by(c))
@@ -297,7 +320,7 @@ def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device
         )
         start = CellDemand((dataclasses.replace(own, rollouts=1),), work)
         seconds = 2 * seconds + account.phases(start, on).train
-    return float(seconds if gpus else seconds / _cores(cell, asks, machine)[1])
+    return float(seconds if gpus else seconds / _faster(cores))
 
 
 def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
