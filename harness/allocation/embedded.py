@@ -34,7 +34,7 @@ GPU_WORKER_BYTES = 4 << 30  # with CUDA's libraries and weights on their way to 
 FP32_SHARE = 1 / 15  # of a GPU's bf16 peak (data sheets: 67 of 989 TFLOP/s of an H100, 19.5 of 312 of an A100)
 BF16_GAIN = 3.0  # of a core's fp32 peak, in whole passes: a prior
 LARGE, MOST_CORES = 50_000_000, 4  # parameters that may get several cores
-NEXT_CORE = 0.2  # what each more adds: SmolLM2 and Gemma 3 with adapters, in bf16
+NEXT_CORE = 0.2  # what each more adds, measured in bf16
 ONE_CORE = device(CORE)
 START_SECONDS = 1.0  # opening a cell's engines in a worker that is up: a prior
 

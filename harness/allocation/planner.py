@@ -202,7 +202,7 @@ def plan_workers(
         held = _at_most(held, workers * max((bundle.cores for bundle in bundles), default=1))
     device = max((bundle.gpu_memory for bundle in bundles), default=0)
     sizes = [int(node.gpu_memory * USABLE) for node in held.nodes if node.gpus]
-    if device and sizes:  # every GPU counts as the processes that it holds, by memory and by time
+    if device and sizes:  # a GPU counts as the processes that it holds
         parts = max(1, min(min(sizes) // device, int(1 / max(busy, LEAST_BUSY))))
         nodes = (replace(n, gpus=n.gpus * parts, gpu_memory=int(n.gpu_memory * USABLE) // parts) for n in held.nodes)
         held = Inventory(tuple(nodes))

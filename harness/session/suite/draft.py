@@ -540,7 +540,7 @@ def paced(suite: Suite, source: str) -> float:
         options: dict[str, Any] = {name: suite.engine_options.get(name) for name in ("dtype", "lora")}
         engine = EmbeddedEngine(policy.name, raw, chat=policy.chat, **options)
         clock = time.perf_counter if engine.gpus else time.process_time
-        for count in (1, TIMED):  # the first step allocates, which is not its time
+        for count in (1, TIMED):  # the first one allocates
             prompts = as_asked(training_prompts(cell, 1), training.task, policy)[:count]
             seeds = np.stack([derive_many(training.rollouts, "pace", p.id) for p in prompts])
             began = clock()

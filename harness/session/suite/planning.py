@@ -48,7 +48,7 @@ from harness.suite.cells import Cell
 from harness.suite.schema import FileTask, Suite
 from harness.tasks.registry import source_of
 
-# Longest prompt where no tokenizer is at hand: a prior for the plan, never a limit
+# Longest prompt without a tokenizer: a prior, never a limit
 PROMPT_TOKENS = 1024
 # Of the micro task, by style; a chat template adds some
 MICRO_PROMPT_TOKENS = {None: 24, "raw": 24, "zero-shot": 96, "few-shot": 320}
@@ -204,7 +204,7 @@ def place_of(plan: Plan, work: Cell | Base) -> Request:
 
 
 def _for_start(base: Base, bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
-    """A pretrained model's supervised start trains all weights, where the cells may train adapters."""
+    """A supervised start trains all weights."""
     policy, engine = base.policy, backend_of(base.suite.engine)
     if policy.is_micro or policy.stage0 is None or bundles[0].gpus:
         return bundles
@@ -284,7 +284,7 @@ def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = N
 def _worker(
     cell: Cell, asks: CellDemand, count: int, machine: Inventory, measured: Mapping[str, float], on: Device, left: int
 ) -> KindPlan:
-    """count: of the kind; left: of all kinds, or fewer where fewer may run side by side."""
+    """count: of the kind; left: of all, at most `jobs`."""
     account, own, gpus = backend_of(cell.engine).account, cell.engine_options.get("micro_tokens"), machine.gpus > 0
     most = max((n.gpu_memory * USABLE if gpus else n.memory - embedded.WORKER_BYTES) for n in machine.nodes)
     tried = [own] if own else [MICRO_TOKENS, *embedded.FEWER_TOKENS]
