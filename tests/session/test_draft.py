@@ -83,7 +83,7 @@ def test_the_largest_model_decides(tmp_path: Path, config: dict[str, int], engin
     small = folder(tmp_path / "small", LlamaConfig(**SMALL))
     suite = written((small, folder(tmp_path / "other", Qwen2Config(**config))), "gsm8k")
     assert suite.engine == engine
-    assert suite.training.learning_rate == pytest.approx(SIZES[size].rate * (10 if size == 1 else 1))
+    assert suite.training.learning_rate == (SIZES[size].adapters if size == 1 else SIZES[size].rate)
     assert (suite.training.prompts, suite.training.rollouts) == (SIZES[size].prompts, SIZES[size].rollouts)
     assert suite.evaluation.tasks == ["gsm8k"]
     assert suite.training.max_new_tokens == suite.evaluation.max_new_tokens
@@ -159,11 +159,13 @@ def test_adapters_are_drafted_for_real_models_where_peft_is_installed(
 ) -> None:
     suite = written(pair, "micro")
     assert suite.engine_options["lora"] == {"rank": 16, "alpha": 32}
-    assert suite.training.learning_rate == pytest.approx(5e-5)
+    assert suite.training.learning_rate == 5e-5
     assert "lora" not in written(("micro/llama", "micro/qwen"), "micro").engine_options
     monkeypatch.setattr("harness.session.suite.draft.find_spec", lambda name: None)
-    suite = written(pair, "micro")
-    assert ("lora" in suite.engine_options, suite.training.learning_rate) == (False, 5e-6)
+    text = draft(pair, "micro", "pair")
+    suite = Suite.model_validate(yaml.safe_load(text))
+    assert ("lora" in suite.engine_options, suite.training.learning_rate) == (False, 1e-6)
+    assert "with adapters (pip install -e '.[lora]' -c constraints.txt) half the time" in text
 
 
 def test_the_first_step_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

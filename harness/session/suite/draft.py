@@ -74,8 +74,9 @@ EXTENTS = (
     (("independent", "sgt"), (1, 2), 1),
     (("independent", "sgt"), (1, 2), 2),
 )
-# Where peft is installed; times full fine-tuning's learning rate
-ADAPTERS, ADAPTERS_RATE = "{rank: 16, alpha: 32}", 10
+# Where peft is installed
+ADAPTERS = "{rank: 16, alpha: 32}"
+WITHOUT_PEFT = "; with adapters (pip install -e '.[lora]' -c constraints.txt) half the time"
 # Worked examples, until a fifth of sampled answers is right (docs/pretrained.md)
 WARM_UP = "{preset: format, gate: 0.2}"
 
@@ -118,10 +119,12 @@ AS_BY_SIZE = Findings()
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Up to so many parameters. tokens: of the longest answer, by task."""
+    """Up to so many parameters. rate, adapters: learning rates of full fine-tuning and of LoRA. tokens: of the longest answer,
+    by task."""
 
     parameters: float
     rate: float
+    adapters: float
     prompts: int
     rollouts: int
     steps: int
@@ -129,10 +132,10 @@ class Sizes:
 
 
 SIZES = (
-    Sizes(5e7, 1e-4, 16, 8, 45, {"micro": 44, "other": 128}),
-    Sizes(5e8, 5e-6, 8, 8, 40, {"micro": 96, "gsm8k": 256, "other": 384}),
-    Sizes(2e9, 3e-6, 16, 8, 60, {"micro": 192, "gsm8k": 400, "other": 1024}),
-    Sizes(float("inf"), 1e-6, 64, 8, 60, {"micro": 512, "gsm8k": 768, "other": 3072}),
+    Sizes(5e7, 1e-4, 1e-3, 16, 8, 45, {"micro": 44, "other": 128}),
+    Sizes(5e8, 1e-6, 5e-5, 8, 8, 40, {"micro": 96, "gsm8k": 256, "other": 384}),
+    Sizes(2e9, 1e-6, 3e-5, 16, 8, 60, {"micro": 192, "gsm8k": 400, "other": 1024}),
+    Sizes(float("inf"), 1e-6, 1e-5, 64, 8, 60, {"micro": 512, "gsm8k": 768, "other": 3072}),
 )
 
 
@@ -181,8 +184,10 @@ def draft(
     kinds = [node.gpu_kind for node in inventory.local().nodes if node.gpus]
     fast = all(map(inventory.has_bf16, kinds)) if kinds else bool(cpu_bf16())
     dtype = "bf16" if (fast or not embedded) and all(m.half for m in read if not m.micro) else "fp32"
-    adapters = embedded and largest > SIZES[0].parameters and find_spec("peft") is not None
-    rate = ADAPTERS_RATE * sizes.rate if adapters else sizes.rate
+    real = embedded and largest > SIZES[0].parameters
+    adapters = real and find_spec("peft") is not None
+    rate = sizes.adapters if adapters else sizes.rate
+    faster = "; adapters take half the time and less memory" if adapters else WITHOUT_PEFT * real
     return TEXT.format(
         name=_as_text(name),
         file=as_argument(file or Path(f"{name}.yaml"), [*models, *([] if isinstance(chosen, str) else [chosen.file])]),
@@ -190,8 +195,7 @@ def draft(
         engine="embedded" if embedded else "openrlhf",
         why_engine="one process here, on a CPU or one GPU" if embedded else "Ray, DeepSpeed and vLLM on GPUs (docs/openrlhf.md)",
         options=f"{{dtype: {dtype}{f', lora: {ADAPTERS}' * adapters}}}",
-        why_options="bf16 where the machine multiplies it fast (`harness doctor`), else fp32"
-        + "; adapters take half the time and less memory" * adapters,
+        why_options=f"bf16 where the machine multiplies it fast (`harness doctor`), else fp32{faster}",
         policies="\n".join(_policy(m, n, evaluated, findings) for m, n in zip(read, named, strict=True)),
         measured="".join(f"#\n#   {line}\n" if i == 0 else f"#   {line}\n" for i, line in enumerate(findings.why)),
         answer_ends="" if findings.answer_ends == "eos" else f"  answer_ends: {findings.answer_ends}\n",
