@@ -133,18 +133,18 @@ WORDS = {
 }
 
 
-def examined(raw: dict[str, Any], place: Path) -> Rehearsal:
+def examined(raw: dict[str, Any], place: Path, inventory: str | None = None) -> Rehearsal:
     (place / "lab.yaml").write_text(yaml.safe_dump(raw))
-    return examine(str(place / "lab.yaml"), place / "results", place / "rehearsal")[0]
+    return examine(str(place / "lab.yaml"), place / "results", place / "rehearsal", inventory=inventory)[0]
 
 
 def test_the_plan_is_of_the_suite_as_given_although_its_data_is_absent(raw, tmp_path):
     raw["training"]["task"] = "gsm8k"
     raw["evaluation"]["tasks"] = ["math500", "micro", "gsm8k"]
-    report = examined(raw, tmp_path)
+    report = examined(raw, tmp_path, "8xH100-80G")  # whatever memory this machine has free
     places = [(finding.name, finding.place) for finding in report.findings]
     assert places == [("dataset", at) for at in ("training.task", "evaluation.tasks[0]", "evaluation.tasks[2]")]
-    planned = plan_for(prepare(str(tmp_path / "lab.yaml"), tmp_path / "results"), None)
+    planned = plan_for(prepare(str(tmp_path / "lab.yaml"), tmp_path / "results"), "8xH100-80G")
     assert report.needs["predicted"] == msgspec.to_builtins(planned)["predicted"]
 
 
