@@ -4,7 +4,9 @@ sampling: against `transformers.generate`, on the two base checkpoints of the `t
 beside the faster of its two caches. Greedy answers must be equal.
 steps: whole GRPO steps of the micro setting, 16 prompts x 8 answers sampled and learnt once, in lock step with TRL's GRPOTrainer in
 fp32. All sides have the same prompts, rewards, rate and optimiser, and sample for themselves. `equal rows` trains every answer, as
-TRL does; `as run` leaves out groups that are all right or all wrong. Rewards of the last quarter are compared."""
+TRL does; `as run` leaves out groups that are all right or all wrong. Rewards of the last quarter are compared.
+real: `as run` of the two pretrained models after their supervised start, 8 prompts x 8 answers, all weights trained, in bf16,
+where TRL is twice as fast as in fp32; and steps of the start itself beside TRL's SFTTrainer on the same examples."""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -24,13 +28,15 @@ import torch
 from bench import NotHere, Row, Size, faster, seconds, turns
 from transformers import TrainerCallback
 
+from harness.cache import cache_folder
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_model, build_tokenizer
-from harness.engines.embedded.warmup import MicroSpec, base_checkpoint
+from harness.engines.embedded.warmup import RATE, MicroSpec, Warmup, _learn, base_checkpoint, warmup_checkpoint
 from harness.engines.protocol import Optimisation, Sampling
 from harness.experience.answers import Prompt
 from harness.learning.advantages import GRPO, standardise
 from harness.learning.terms import OLD, Term, TermAnswer
+from harness.tasks import ladder
 from harness.tasks.micro import training_prompts
 
 GROUP, MAX_NEW_TOKENS = 8, 44
@@ -115,11 +121,20 @@ def sampling(size: Size) -> list[Row]:
     return [compare(base_checkpoint(spec), count, size.rounds) for spec in PAIR for count in (128, 256, 1024)]
 
 
-STEPS, PROMPTS, RATE = 42, 16, 1e-4
 # Of `equal rows`, instead of zero, so that the row is trained
 ADVANTAGE_OF_NONE = 1e-9
 # How far apart mean rewards may be
 APART = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Of all sides. asked: prompts of each step."""
+
+    asked: Sequence[Sequence[Prompt]]
+    tokens: int = MAX_NEW_TOKENS
+    rate: float = 1e-4
+    dtype: str = "float32"
 
 
 def judge(texts: list[str], golds: list[str]) -> list[float]:
@@ -127,17 +142,18 @@ def judge(texts: list[str], golds: list[str]) -> list[float]:
 
 
 class Side:
-    def __init__(self, folder: Path, every_row: bool) -> None:
-        self._engine, self._every_row = EmbeddedEngine("own", folder, device="cpu"), every_row
+    def __init__(self, folder: Path, every_row: bool, work: Work) -> None:
+        self._engine, self._every_row, self._work = EmbeddedEngine("own", folder, device="cpu"), every_row, work
         self.spent, self.tokens, self.rewards = list[float](), list[int](), list[float]()
 
-    def step(self, prompts: Sequence[Prompt], number: int) -> None:
+    def step(self, number: int) -> None:
         """Prepared here, timed where the other side is: from sampling to the update's end."""
+        prompts = self._work.asked[number]
         seeds = np.random.default_rng(number).integers(0, 2**64, (len(prompts), GROUP), dtype=np.uint64)
         self.spent.append(seconds(lambda: self._step(prompts, seeds)))
 
     def _step(self, prompts: Sequence[Prompt], seeds: np.ndarray) -> None:
-        groups = self._engine.sample(prompts, seeds, Sampling(1.0, MAX_NEW_TOKENS))
+        groups = self._engine.sample(prompts, seeds, Sampling(1.0, self._work.tokens))
         answers, every = list[TermAnswer](), list[float]()
         for prompt, group in zip(prompts, groups, strict=True):
             rewards = np.array(judge([sample.text for sample in group], [prompt.gold] * GROUP))
@@ -145,18 +161,17 @@ class Side:
             for sample, advantage in zip(group, standardise(rewards, rewards), strict=True):
                 given = float(advantage) or (ADVANTAGE_OF_NONE if self._every_row else 0.0)
                 answers.append(TermAnswer(prompt.id, sample.tokens, given, OLD, sampled=sample.logprobs))
-        settings = Optimisation(learning_rate=RATE, max_tokens=MAX_NEW_TOKENS)
+        settings = Optimisation(learning_rate=self._work.rate, max_tokens=self._work.tokens)
         self._engine.update(prompts, [Term("own", "own", GRPO, tuple(answers))], settings)
         self.tokens.append(sum(len(answer.tokens) for answer in answers))
         self.rewards.append(mean(every))
 
 
-class Rival(TrainerCallback):  # type: ignore[misc]
-    """TRL's trainer; the others have their turn after each step."""
+class Turn(TrainerCallback):  # type: ignore[misc]
+    """Times the steps of TRL's trainer; the others have their turn after each."""
 
     def __init__(self, others: Callable[[int], None]) -> None:
-        self.spent, self.tokens, self.rewards = list[float](), list[int](), list[float]()
-        self._others, self._start = others, 0.0
+        self.spent, self._others, self._start = list[float](), others, 0.0
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self._start = time.process_time()
@@ -165,7 +180,22 @@ class Rival(TrainerCallback):  # type: ignore[misc]
         self.spent.append(time.process_time() - self._start)
         self._others(len(self.spent) - 1)
 
-    def train(self, folder: Path, asked: Sequence[Sequence[Prompt]]) -> None:
+
+def settings_of(work: Work, folder: str, rows: int) -> dict[str, Any]:
+    """Of any trainer of TRL."""
+    return {
+        "output_dir": folder, "use_cpu": True, "per_device_train_batch_size": rows, "max_steps": len(work.asked), "bf16": False,
+        "report_to": "none", "save_strategy": "no", "logging_steps": 1000, "disable_tqdm": True, "gradient_checkpointing": False,
+        "model_init_kwargs": {"dtype": work.dtype}, "learning_rate": work.rate, "lr_scheduler_type": "constant", "adam_beta2": 0.99,
+    }  # fmt: skip
+
+
+class Rival(Turn):
+    def __init__(self, others: Callable[[int], None]) -> None:
+        super().__init__(others)
+        self.tokens, self.rewards = list[int](), list[float]()
+
+    def train(self, folder: Path, work: Work) -> None:
         from datasets import Dataset
         from trl import GRPOConfig, GRPOTrainer
 
@@ -177,41 +207,82 @@ class Rival(TrainerCallback):  # type: ignore[misc]
 
         with tempfile.TemporaryDirectory() as temporary:
             settings = GRPOConfig(
-                output_dir=temporary, use_cpu=True, per_device_train_batch_size=len(asked[0]) * GROUP, num_generations=GROUP,
-                max_completion_length=MAX_NEW_TOKENS, max_steps=len(asked), beta=0.0, temperature=1.0, top_k=0,
-                gradient_checkpointing=False, report_to="none", save_strategy="no", logging_steps=1000, disable_tqdm=True,
-                shuffle_dataset=False, bf16=False, model_init_kwargs={"dtype": "float32"}, learning_rate=RATE,
-                lr_scheduler_type="constant", adam_beta2=0.99, epsilon_high=0.28,
+                **settings_of(work, temporary, len(work.asked[0]) * GROUP), num_generations=GROUP, temperature=1.0, top_k=0,
+                max_completion_length=work.tokens, beta=0.0, shuffle_dataset=False, epsilon_high=0.28,
             )  # fmt: skip
-            data = Dataset.from_list([{"prompt": p.text, "gold": p.gold} for step in asked for p in step])
+            data = Dataset.from_list([{"prompt": p.text, "gold": p.gold} for step in work.asked for p in step])
             GRPOTrainer(str(folder), reward_funcs=reward, args=settings, train_dataset=data, callbacks=[self]).train()
+
+
+def race(title: str, folder: Path, work: Work, bars: Mapping[str, float], smoke: bool) -> list[Row]:
+    """bars: of `equal rows`, `as run` or both."""
+    torch.set_num_threads(1)
+    sides = {name: Side(folder, name == "equal rows", work) for name in bars}
+
+    def others(number: int) -> None:
+        for side in list(sides.values())[:: 1 - 2 * (number % 2)]:
+            side.step(number)
+
+    rival = Rival(others)
+    rival.train(folder, work)
+    quarter = len(work.asked) // 4 or 1
+    last = {name: mean(side.rewards[-quarter:]) for name, side in {"TRL": rival, **sides}.items()}
+    print("mean reward of the last quarter:", {name: round(value, 3) for name, value in last.items()}, file=sys.stderr)
+    for name, side in sides.items():
+        assert 0.8 < sum(side.tokens) / sum(rival.tokens) < 1.25, f"{name}: the answers are not as long as TRL's"
+        assert smoke or abs(last[name] - last["TRL"]) < APART, f"{name}: another reward curve than TRL's"
+    rates = {one: per_token(one.spent[1:], one.tokens[1:]) for one in (rival, *sides.values())}
+    return [
+        faster(f"GRPO step, {title}{name}, per token", "TRL GRPOTrainer", rates[side], rates[rival], bars[name])
+        for name, side in sides.items()
+    ]
 
 
 def steps(size: Size) -> list[Row]:
     if find_spec("trl") is None:
         raise NotHere("TRL: make bench installs it")
-    torch.set_num_threads(1)
-    count, prompts = (2, 2) if size.smoke else (STEPS, PROMPTS)
-    asked = [training_prompts(step, prompts) for step in range(count)]
+    count, prompts = (2, 2) if size.smoke else (42, 16)
     with tempfile.TemporaryDirectory() as temporary:
         folder = random_policy(Path(temporary), "llama")
         if not size.smoke:
             shutil.copytree(base_checkpoint(PAIR[0]), folder, dirs_exist_ok=True)
-        sides = {name: Side(folder, name == "equal rows") for name in ("equal rows", "as run")}
+        work = Work([training_prompts(step, prompts) for step in range(count)])
+        return race("", folder, work, {"equal rows": 3.0, "as run": 4.0}, size.smoke)
 
-        def others(number: int) -> None:
-            for side in list(sides.values())[:: 1 - 2 * (number % 2)]:
-                side.step(asked[number], number)
 
-        rival = Rival(others)
-        rival.train(folder, asked)
-    last = {name: mean(side.rewards[-(count // 4 or 1) :]) for name, side in {"TRL": rival, **sides}.items()}
-    print("mean reward of the last quarter:", {name: round(value, 3) for name, value in last.items()}, file=sys.stderr)
-    for name, side in sides.items():
-        assert 0.8 < sum(side.tokens) / sum(rival.tokens) < 1.25, f"{name}: the answers are not as long as TRL's"
-        assert size.smoke or abs(last[name] - last["TRL"]) < APART, f"{name}: another reward curve than TRL's"
-    rates = {one: per_token(one.spent[1:], one.tokens[1:]) for one in (rival, *sides.values())}
-    return [
-        faster(f"GRPO step, {name}, per token", "TRL GRPOTrainer", rates[side], rates[rival], bar)
-        for (name, side), bar in zip(sides.items(), (3.0, 4.0), strict=True)
-    ]
+LEVELS = "ladder.add1+add2+sub2"
+REAL = {"SmolLM2": "smollm2-135m-instruct", "Gemma 3": "gemma-3-270m"}
+
+
+def real(size: Size) -> list[Row]:
+    folders = {title: cache_folder() / "models" / name for title, name in REAL.items()}
+    if size.smoke or find_spec("trl") is None or not all(folder.is_dir() for folder in folders.values()):
+        raise NotHere("TRL, and both models of `make pretrained ACCEPT_GEMMA_TERMS=yes`")
+    rows = list[Row]()
+    for title, folder in folders.items():
+        warmup = Warmup(title, title, chat=False, task=LEVELS)
+        rows.append(starts(title, folder, warmup))
+        asked = [ladder.training_prompts(ladder.levels_of(LEVELS), step, 8) for step in range(12)]
+        work = Work(asked, 24, 5e-6, "bfloat16")
+        rows += race(f"{title}, ", warmup_checkpoint(warmup, folder), work, {"as run": 3.5}, size.smoke)
+    return rows
+
+
+def starts(title: str, folder: Path, warmup: Warmup) -> Row:
+    """Steps of a supervised start, both sides in bf16."""
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    torch.set_num_threads(1)
+    engine, examples, spent = EmbeddedEngine("own", folder, device="cpu"), warmup.examples(), list[float]()
+    asked = [list(islice(examples, warmup.batch)) for _ in range(12)]
+
+    def own_step(number: int) -> None:
+        spent.append(seconds(lambda: _learn(engine, asked[number], warmup, number, len(asked))))
+
+    turn, work = Turn(own_step), Work(asked, rate=RATE, dtype="bfloat16")  # type: ignore[arg-type]
+    with tempfile.TemporaryDirectory() as temporary:
+        settings = SFTConfig(**settings_of(work, temporary, warmup.batch))
+        data = Dataset.from_list([{"prompt": e.prompt, "completion": e.response} for step in asked for e in step])
+        SFTTrainer(str(folder), args=settings, train_dataset=data, callbacks=[turn]).train()
+    return faster(f"supervised start, {title}", "TRL SFTTrainer", spent[1:], turn.spent[1:], 2.0)

@@ -100,7 +100,10 @@ def _placeless(setting: Any) -> Any:
 
 
 def _folders() -> tuple[str, ...]:
-    return tuple(folder for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder)
+    folders = tuple(folder for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder)
+    for absent in (folder for folder in folders if not Path(folder).is_dir()):  # lm-eval passes over it
+        raise PluginError(f"{VARIABLE}: {absent}: no such folder")
+    return folders
 
 
 @lru_cache(maxsize=16)

@@ -159,6 +159,12 @@ def test_others_are_refused_in_one_line(name: str, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(lm_eval_source.VARIABLE, str(tmp_path / "none"))
+    with pytest.raises(PluginError, match="HARNESS_LM_EVAL_TASKS: .*/none: no such folder"):
+        get_task("lm_eval:tiny_sums")
+
+
 def test_a_metric_that_says_no_right_and_data_that_is_not_there(folder: Path) -> None:
     with pytest.raises(DataError, match="does not say which answers are right"):
         get_task("lm_eval:tiny_distance").documents(None)

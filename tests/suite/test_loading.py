@@ -86,6 +86,7 @@ BAD = {
     ("setting", "said"),
     [
         ("training.steps=abc", "--set training.steps: Input should be a valid integer"),
+        ("training.temperature=0.001", "--set training.temperature: Input should be greater than or equal to 0.01"),
         ("training.kl=.nan", "--set training.kl: line 1, column 1: must be a finite number"),
         ("evaluation={tasks: [micro], k: x}", "--set evaluation.k: Input should be a valid integer"),
         ("foo=1", "--set foo: unknown key"),
