@@ -416,7 +416,7 @@ def test_an_evaluation_s_costs_stay_where_the_next_policy_s_is_stopped(
 def reporter(bases: int, cells: int, steps: int, **at: float) -> Reporter:
     """One whose jobs began a minute ago at these shares."""
     made = Reporter()
-    made.start(bases, cells, steps)
+    made.start(bases, cells, steps, 2, "local: 2 cores, 24 GB")
     for label, share in at.items():
         made.begin(label)
         made.progress(label, share, 1, "")
@@ -449,7 +449,7 @@ def test_while_bases_alone_train_no_time_counts(monkeypatch: pytest.MonkeyPatch)
     now = [100.0]
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
     run = Reporter()
-    run.start(2, 3, 10)
+    run.start(2, 3, 10, 2, "local")
     for cell, ends, left in (("a", 160.0, "7.0 min"), ("b", 1060.0, "6.0 min")):
         run.begin(cell)
         run.progress(cell, 0, 10, "")
@@ -468,7 +468,7 @@ def test_plain_lines_name_the_phase(capsys: pytest.CaptureFixture[str]) -> None:
     plain.tick()
     plain.end("base pair/a", "failed", "a reason [in brackets] longer than any terminal is wide" + " x" * 100, 0.0)
     start, line, end = capsys.readouterr().err.splitlines()
-    assert start == "1 cell and 1 base checkpoint to do"
+    assert start == "1 cell and 1 base checkpoint to do, 2 at a time (local: 2 cores, 24 GB)"
     assert line == "0/1 cells; base pair/a: baseline evaluation of a: generating micro 12/60"
     assert end.startswith("base pair/a: failed, a reason [in brackets]")
     assert end.endswith("x  [0/1 cells]")

@@ -207,7 +207,7 @@ class _Driver:
         self.bases = {b.key for b in bases}
         # By cell: the bases that it waits for
         self.waits = {c.key: {b.key for b in prepared.bases_of(c)} & self.bases for c in cells}
-        self.most = max(1, plan.resources.workers)
+        self.most, self.inventory = max(1, plan.resources.workers), plan.resources.inventory
         self.scheduler = Scheduler(Inventory(plan.resources.nodes))
         # By key, until given to a worker
         self.jobs: dict[str, Job] = {}
@@ -224,7 +224,8 @@ class _Driver:
 
     def run(self) -> RunSummary:
         steps = [job.cell.training.steps for job in self.jobs.values() if job.cell is not None]
-        self.reporter.start(len(self.bases), len(self.waits), sum(steps) / max(1, len(steps)))
+        mean = sum(steps) / max(1, len(steps))
+        self.reporter.start(len(self.bases), len(self.waits), mean, self.most, self.inventory)
         try:
             self._loop()
         except KeyboardInterrupt:

@@ -52,13 +52,13 @@ class Reporter:
         self._paused: float | None = None
         self._said = time.monotonic()
 
-    def start(self, bases: int, cells: int, steps: float) -> None:
+    def start(self, bases: int, cells: int, steps: float, most: int, where: str) -> None:
         self._steps, self._cells = max(1.0, steps), cells
         self._total = (cells + bases * BASE_CELLS) * self._steps
         self._bars.start()
         self._bars.update(self._all, total=self._total)
         base = f" and {bases} base checkpoint{'s' * (bases != 1)}" if bases else ""
-        self.message(f"{cells} cell{'s' * (cells != 1)}{base} to do")
+        self.message(f"{cells} cell{'s' * (cells != 1)}{base} to do, {most} at a time ({where})")
 
     def begin(self, label: str) -> None:
         if not label.startswith("base "):
