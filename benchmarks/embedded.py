@@ -262,7 +262,7 @@ def real(size: Size) -> list[Row]:
     for title, folder in folders.items():
         warmup = Warmup(title, title, chat=False, task=LEVELS)
         rows.append(starts(title, folder, warmup))
-        asked = [ladder.training_prompts(ladder.levels_of(LEVELS), step, 8) for step in range(12)]
+        asked = [ladder.training_prompts(step, 8, ladder.levels_of(LEVELS)) for step in range(12)]
         work = Work(asked, 24, 5e-6, "bfloat16")
         rows += race(f"{title}, ", warmup_checkpoint(warmup, folder), work, {"as run": 3.5}, size.smoke)
     return rows

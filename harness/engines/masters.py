@@ -84,8 +84,9 @@ def dither(weights: Tensor, seed: int) -> Tensor:
     """bf16 values of fp32 weights, away from zero where the part that bf16 lacks exceeds the weight's fixed threshold, else
     towards zero: so the mean of many is right (dithering, Roberts 1962)."""
     draw = torch.Generator(weights.device).manual_seed(seed)
-    threshold = torch.randint(1 << 16, weights.shape, generator=draw, dtype=torch.int32, device=weights.device)
-    return ((weights.view(torch.int32) + threshold) >> 16 << 16).view(torch.float32).bfloat16()
+    bits = torch.randint(1 << 16, weights.shape, generator=draw, dtype=torch.int32, device=weights.device)
+    halves = bits.add_(weights.view(torch.int32)).flatten().view(torch.bfloat16)
+    return halves[1::2].reshape(weights.shape)  # the upper half of each, where numbers are little-endian
 
 
 @torch.no_grad()

@@ -178,7 +178,10 @@ def test_dithering_keeps_what_bf16_holds():
     held = weights.bfloat16()
     assert torch.equal(dither(held.float(), 3), held)
     rounded = dither(weights, 3)
-    assert torch.equal(dither(weights, 3), rounded)
+    threshold = torch.randint(1 << 16, weights.shape, generator=torch.Generator().manual_seed(3), dtype=torch.int32)
+    bits = weights.view(torch.int32)
+    carried = ((bits & 0xFFFF) + threshold) >= 1 << 16
+    assert torch.equal(rounded.float().view(torch.int32), (bits & ~0xFFFF) + (carried.int() << 16))
     step = held.float().abs() * 2**-7
     assert ((rounded.float() - weights).abs() <= step).all()
 

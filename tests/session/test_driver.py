@@ -312,6 +312,7 @@ def test_a_supervised_start_is_planned_with_all_weights_trained(tmp_path):
 def test_workers_go_to_the_gpu_with_the_fewest_of_them(suite_file, tmp_path, nvidia_smi, monkeypatch):
     """Every number true, 3: what is forbidden is not given, and as many are planned with as are visible."""
     nvidia_smi(8)
+    monkeypatch.setattr("harness.allocation.inventory.available", lambda: 24 * 10**9)  # whatever is free here
     prepared = prepare(str(suite_file), tmp_path)
 
     def given():
