@@ -20,7 +20,7 @@ MASTER = "master"
 
 class Masters:
     """Of a model's trained parameters, and AdamW over them. A bf16 model has them dithered: on average it keeps changes below
-    its resolution, which rounding to the nearest would take back."""
+    its resolution."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.named: dict[str, nn.Parameter] = {}
@@ -86,7 +86,7 @@ def dither(weights: Tensor, seed: int) -> Tensor:
     draw = torch.Generator(weights.device).manual_seed(seed)
     bits = torch.randint(1 << 16, weights.shape, generator=draw, dtype=torch.int32, device=weights.device)
     halves = bits.add_(weights.view(torch.int32)).flatten().view(torch.bfloat16)
-    return halves[1::2].reshape(weights.shape)  # the upper half of each, where numbers are little-endian
+    return halves[1::2].reshape(weights.shape)  # upper halves (little-endian)
 
 
 @torch.no_grad()

@@ -370,7 +370,7 @@ class Training(_Model):
     clip_norm: Annotated[float, Field(gt=0, le=1e6)] = Field(
         default=1.0, description="Largest norm of an update's gradient."
     )
-    temperature: Annotated[float, Field(ge=0.01, le=10)] = Field(  # vLLM samples at no lower one
+    temperature: Annotated[float, Field(ge=0.01, le=10)] = Field(  # vLLM's lowest
         default=1.0, description="Of sampling and log-probabilities in training."
     )
     max_new_tokens: Annotated[int, Field(ge=1, le=131072)] = Field(

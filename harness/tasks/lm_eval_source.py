@@ -101,7 +101,7 @@ def _placeless(setting: Any) -> Any:
 
 def _folders() -> tuple[str, ...]:
     folders = tuple(folder for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder)
-    for absent in (folder for folder in folders if not Path(folder).is_dir()):  # lm-eval passes over it
+    for absent in (folder for folder in folders if not Path(folder).is_dir()):
         raise PluginError(f"{VARIABLE}: {absent}: no such folder")
     return folders
 

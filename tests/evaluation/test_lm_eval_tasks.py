@@ -161,7 +161,7 @@ def test_others_are_refused_in_one_line(name: str, words: str) -> None:
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(lm_eval_source.VARIABLE, str(tmp_path / "none"))
-    with pytest.raises(PluginError, match="HARNESS_LM_EVAL_TASKS: .*/none: no such folder"):
+    with pytest.raises(PluginError, match=r"HARNESS_LM_EVAL_TASKS: .*/none: no such folder"):
         get_task("lm_eval:tiny_sums")
 
 
