@@ -167,7 +167,7 @@ class Side:
         self.rewards.append(mean(every))
 
 
-class Turn(TrainerCallback):  # type: ignore[misc]
+class Turn(TrainerCallback):  # type: ignore[misc]  # transformers types it as Any
     """Times the steps of TRL's trainer; the others have their turn after each."""
 
     def __init__(self, others: Callable[[int], None]) -> None:
@@ -181,12 +181,12 @@ class Turn(TrainerCallback):  # type: ignore[misc]
         self._others(len(self.spent) - 1)
 
 
-def settings_of(work: Work, folder: str, rows: int) -> dict[str, Any]:
+def settings_of(folder: str, rows: int, steps: int, rate: float, dtype: str) -> dict[str, Any]:
     """Of any trainer of TRL."""
     return {
-        "output_dir": folder, "use_cpu": True, "per_device_train_batch_size": rows, "max_steps": len(work.asked), "bf16": False,
+        "output_dir": folder, "use_cpu": True, "per_device_train_batch_size": rows, "max_steps": steps, "bf16": False,
         "report_to": "none", "save_strategy": "no", "logging_steps": 1000, "disable_tqdm": True, "gradient_checkpointing": False,
-        "model_init_kwargs": {"dtype": work.dtype}, "learning_rate": work.rate, "lr_scheduler_type": "constant", "adam_beta2": 0.99,
+        "model_init_kwargs": {"dtype": dtype}, "learning_rate": rate, "lr_scheduler_type": "constant", "adam_beta2": 0.99,
     }  # fmt: skip
 
 
@@ -207,8 +207,8 @@ class Rival(Turn):
 
         with tempfile.TemporaryDirectory() as temporary:
             settings = GRPOConfig(
-                **settings_of(work, temporary, len(work.asked[0]) * GROUP), num_generations=GROUP, temperature=1.0, top_k=0,
-                max_completion_length=work.tokens, beta=0.0, shuffle_dataset=False, epsilon_high=0.28,
+                **settings_of(temporary, len(work.asked[0]) * GROUP, len(work.asked), work.rate, work.dtype), num_generations=GROUP,
+                temperature=1.0, top_k=0, max_completion_length=work.tokens, beta=0.0, shuffle_dataset=False, epsilon_high=0.28,
             )  # fmt: skip
             data = Dataset.from_list([{"prompt": p.text, "gold": p.gold} for step in work.asked for p in step])
             GRPOTrainer(str(folder), reward_funcs=reward, args=settings, train_dataset=data, callbacks=[self]).train()
@@ -280,9 +280,9 @@ def starts(title: str, folder: Path, warmup: Warmup) -> Row:
     def own_step(number: int) -> None:
         spent.append(seconds(lambda: _learn(engine, asked[number], warmup, number, len(asked))))
 
-    turn, work = Turn(own_step), Work(asked, rate=RATE, dtype="bfloat16")  # type: ignore[arg-type]
+    turn = Turn(own_step)
     with tempfile.TemporaryDirectory() as temporary:
-        settings = SFTConfig(**settings_of(work, temporary, warmup.batch))
+        settings = SFTConfig(**settings_of(temporary, warmup.batch, len(asked), RATE, "bfloat16"))
         data = Dataset.from_list([{"prompt": e.prompt, "completion": e.response} for step in asked for e in step])
         SFTTrainer(str(folder), args=settings, train_dataset=data, callbacks=[turn]).train()
     return faster(f"supervised start, {title}", "TRL SFTTrainer", spent[1:], turn.spent[1:], 2.0)
