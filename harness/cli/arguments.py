@@ -28,7 +28,9 @@ Finished = Annotated[str, typer.Argument(metavar="SUITE", help="A YAML file, or 
 MaybeSuite = Annotated[str | None, typer.Argument(metavar="[SUITE]", help="A YAML file, or the name of a suite.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Engine = Annotated[str | None, typer.Option("--engine", help="An installed engine, instead of the suite's.")]
-Only = Annotated[str | None, typer.Option("--only", metavar="GLOB", help="Cells whose group/regime/seed matches.")]
+Only = Annotated[
+    list[str] | None, typer.Option("--only", metavar="GLOB", help="Cells whose group/regime/seed matches; repeatable.")
+]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the suite.")]
 Address = Annotated[
     str | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -96,7 +96,7 @@ def run(
 ) -> None:
     """Run what is missing of a suite, resume what was cut off, and print the table."""
     part = None if shard is None else Shard.parse(shard)
-    again = partial(prepare, suite, results, overrides=set_ or (), engine=engine, only=only, shard=part)
+    again = partial(prepare, suite, results, overrides=set_ or (), engine=engine, only=only or (), shard=part)
     prepared = again(online=True)
     if unknown_commits(prepared.suite) and prepared.looked().left():  # the hub was late; what is fetched tells
         with watched("checking models, tokenizers and data"):
@@ -199,14 +199,14 @@ def _ingest(results: Path) -> None:
         print(f"harness: the store was not refreshed: {error}", file=sys.stderr)
 
 
-def _say_scope(prepared: Prepared, only: str | None, shard: Shard | None) -> None:
+def _say_scope(prepared: Prepared, only: Sequence[str] | None, shard: Shard | None) -> None:
     name, here, every = prepared.suite.name, len(prepared.cells), len(prepared.every)
     if prepared.altered:
         settings = " ".join(f"--set {shlex.quote(a)}" for a in prepared.altered)
         words = "its cells are stored under their own keys; the suite as written is unchanged"
         print(f"{name}: altered by {settings}: {words}", file=sys.stderr)
     if here < every:
-        chosen = " ".join([*([f"--only {only}"] if only else []), *([f"--shard {shard}"] if shard else [])])
+        chosen = " ".join([*(f"--only {pattern}" for pattern in only or ()), *([f"--shard {shard}"] if shard else [])])
         print(f"{name}: a part of the suite: {here} of {every} cells ({chosen})", file=sys.stderr)
 
 
@@ -245,7 +245,7 @@ def submit(
     """Write a suite's batch script and submit it; the job requeues itself until the suite is done."""
     if not slurm:
         raise UsageError("submit: name a scheduler: --slurm")
-    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only, online=True)
+    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only or (), online=True)
     for option, asked_for in (("shards", shards), ("nodes", nodes > 1)):
         if asked_for and backend_of(prepared.suite.engine).clustered == (option == "shards"):
             raise UsageError(f"--{option}: has no effect on the {prepared.suite.engine} engine")
@@ -257,7 +257,7 @@ def submit(
     asked = jobs.SlurmOptions(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
     for remark in rules.preflight(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
-    given = [("--only", only), ("--engine", engine)]
+    given = [("--engine", engine), *(("--only", pattern) for pattern in only or ())]
     folders = [("--data-dir", data_dir), *(("--models", folder) for folder in models or ())]
     given += [(option, str(expanded(folder).resolve())) for option, folder in folders if folder]
     options = [word for option, value in given if value for word in (option, value)]
@@ -293,7 +293,7 @@ def plan(
     """Print a suite's memory, layout and time; exit code 1 if it does not fit."""
     if inventory and address:
         raise UsageError("--address: works only without --inventory")
-    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only).looked()
+    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only or ()).looked()
     for remark in rules.preflight(prepared, run=False, elsewhere=inventory is not None):
         print(f"note: {remark}", file=sys.stderr)
     planned = partial(plan_for, inventory=inventory, address=address, calibration=calibration)
@@ -347,7 +347,7 @@ def rehearse(
         places = (place for place in (*root.glob("*"), *root.glob("results/*")) if suite_files(place))
         if any(not place.name.startswith(way.PREFIX) for place in places):
             raise UsageError(f"--results {root}: has results of real runs; give a rehearsal another folder")
-        report, plan = way.rehearse(suite, RESULTS, root, settings, inventory, only)
+        report, plan = way.rehearse(suite, RESULTS, root, settings, inventory, only or ())
         if json:
             print_json(report)
         else:

@@ -120,18 +120,18 @@ def rehearse(
     root: Path,
     overrides: Sequence[str] = (),
     inventory: str | None = None,
-    only: str | None = None,
+    only: Sequence[str] = (),
 ) -> tuple[Rehearsal, Plan]:
     """results: of the full run, left alone. root: where the rehearsal writes. inventory: for the full run's plan. Raises
     UsageError for a suite that cannot be rehearsed, InfeasibleError where even tiny cells do not fit."""
     report, prepared, plan = examine(name, results, root, overrides, inventory)
     kinds = {cell.kind for cell in select(prepared.every, only)}
-    if not kinds:
-        raise UsageError(f"--only {only}: matches none of the suite's cells (they are named group/regime/seed)")
     with watched("making stand-ins"):
         rehearsed = _with_standins(_scaled(prepared.suite, report), kinds, root, report)
     if not rehearsed.cells:
-        raise UsageError(f"--only {only}: matches none of the suite's cells that can be rehearsed (group/regime/seed)")
+        raise UsageError(
+            f"--only {' '.join(only)}: matches none of the suite's cells that can be rehearsed (group/regime/seed)"
+        )
     outcome = run_matrix(rehearsed, check_feasible(rehearsed, None), Reporter(), lambda: None, SECONDS)
     if outcome.interrupted:
         raise KeyboardInterrupt

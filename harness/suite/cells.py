@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
 from pydantic import BaseModel
 
+from harness.errors import UsageError
 from harness.suite.schema import Evaluation, Keep, ModelGroup, Policy, Sharing, Suite, Training, Variant
 
 
@@ -135,6 +136,11 @@ def expand(suite: Suite, identity: Callable[[ModelGroup, Variant], Identity]) ->
     return cells
 
 
-def select(cells: Sequence[Cell], only: str | None) -> list[Cell]:
-    pattern = "*" if only is None else only
-    return [c for c in cells if fnmatch.fnmatchcase(c.label, pattern) or fnmatch.fnmatchcase(c.variant.name, pattern)]
+def select(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
+    """Those that a pattern matches; all where there is none. Raises UsageError for a pattern without cells."""
+    chosen = {p: [c for c in cells if fnmatchcase(c.label, p) or fnmatchcase(c.variant.name, p)] for p in only}
+    for pattern, matching in chosen.items():
+        if not matching:
+            raise UsageError(f"--only {pattern}: matches none of the suite's cells (they are named group/regime/seed)")
+    labels = {cell.label for matching in chosen.values() for cell in matching}
+    return [cell for cell in cells if not only or cell.label in labels]

@@ -194,6 +194,7 @@ def test_parts_and_alterations_lose_nothing(tmp_path, folders):
     run("--only", "*/2")
     whole = {"independent": (2, None), "sgt": (2, "independent")}
     assert shown()[0] == whole
+    assert "3 of 4 cells (--only sgt --only */2)" in run("--only", "sgt", "--only", "*/2")
     assert "nothing left to do" in run()
     stored = read_suite(results / "bop3")
     assert (len(stored.cells), len(stored.bases)) == (4, 2)

@@ -199,7 +199,7 @@ def prepare(
     *,
     overrides: Sequence[str] = (),
     engine: str | None = None,
-    only: str | None = None,
+    only: Sequence[str] = (),
     shard: Shard | None = None,
     online: bool = False,
 ) -> Prepared:
@@ -235,7 +235,7 @@ def prepare_suite(
     altered: Sequence[str] = (),
     *,
     written: Suite | None = None,
-    only: str | None = None,
+    only: Sequence[str] = (),
     online: bool = False,
 ) -> Prepared:
     """Of `source`, or derived from it. altered: the settings that made it of the suite `written`. Raises as `prepare`."""
@@ -245,8 +245,6 @@ def prepare_suite(
     identity = identities(suite)
     every = suite_cells.expand(suite, lambda group, variant: identity(group.policies, variant))
     chosen = suite_cells.select(every, only)
-    if not chosen:
-        raise UsageError(f"--only {only}: matches none of the suite's cells (they are named group/regime/seed)")
     bases = bases_of(suite, lambda _group, policy, _seed: identity([policy], None))
     return Prepared(source, suite, results / suite.name, tuple(every), tuple(chosen), tuple(bases), settings)
 
