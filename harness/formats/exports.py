@@ -57,7 +57,7 @@ class _Training(msgspec.Struct):
 class _Evaluation(msgspec.Struct):
     limit: int | None
     max_new_tokens: int | None
-    k: int
+    k: int | None
 
 
 class _Config(msgspec.Struct):

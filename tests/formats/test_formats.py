@@ -45,11 +45,16 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write(
-    folder: Path, suite: str, tasks: tuple[str, ...] = ("micro", "gsm8k"), limit: int | None = None, **more: Any
+    folder: Path,
+    suite: str,
+    tasks: tuple[str, ...] = ("micro", "gsm8k"),
+    limit: int | None = None,
+    k: int | None = 2,
+    **more: Any,
 ) -> Path:
     more = {"regimes": REGIMES[:3], **more}
     write_results(folder, suite, seeds=(1, 2), steps=2, questions=10, tasks=tasks, text="<b>", **more)
-    evaluation = {"limit": limit, "max_new_tokens": None, "k": 2}
+    evaluation = {"limit": limit, "max_new_tokens": None, "k": k}
     for file in (f for f in folder.glob("*/*/manifest.json") if not f.parent.name.startswith("base-")):
         m = read_manifest(file.parent)
         config = {**m.config, "evaluation": evaluation, "training": {**m.config["training"], "task": "micro"}}
@@ -191,6 +196,13 @@ def test_a_config_that_no_cell_has_is_refused_in_a_line(write_: Callable[..., in
     write_results(tmp_path, groups={"solo": ("llama",)}, regimes=REGIMES[:1], seeds=(1,), steps=2, questions=2)
     with ingested(tmp_path) as snapshot, pytest.raises(StoreError, match=r"manifest\.json: config: Object missing"):
         write_(snapshot, tmp_path, SUITE, tmp_path / "out")
+
+
+@pytest.mark.parametrize("write_", [write_lm_eval, write_every_eval_ever, write_cards], ids=lambda f: f.__name__)
+def test_a_suite_may_take_each_tasks_own_k(write_: Callable[..., int], tmp_path: Path) -> None:
+    folder = write(tmp_path, "s", ("micro",), k=None, groups={"solo": ("llama",)}, regimes=REGIMES[:1])
+    with Snapshot(folder) as snapshot:
+        assert write_(snapshot, folder, "s", tmp_path / "out") == 2
 
 
 @pytest.mark.slow
