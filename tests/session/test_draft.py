@@ -152,6 +152,8 @@ def test_bf16_is_for_cards_that_have_it(pair: tuple[str, str], nvidia_smi: Calla
     for card, dtype in (("Tesla T4", "fp32"), ("NVIDIA H100 80GB HBM3", "bf16")):
         nvidia_smi(1, card)
         assert written(pair, "micro").engine_options["dtype"] == dtype
+        assert written((pair[0], "micro/llama"), "micro").engine_options["dtype"] == dtype
+        assert written(("micro/llama", "micro/qwen"), "micro").engine_options["dtype"] == "fp32"
 
 
 def test_adapters_are_drafted_for_real_models_where_peft_is_installed(

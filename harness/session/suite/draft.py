@@ -183,7 +183,8 @@ def draft(
     embedded = largest <= EMBEDDED_PARAMETERS
     kinds = [node.gpu_kind for node in inventory.local().nodes if node.gpus]
     fast = all(map(inventory.has_bf16, kinds)) if kinds else bool(cpu_bf16())
-    dtype = "bf16" if (fast or not embedded) and all(m.half for m in read if not m.micro) else "fp32"
+    halves = [m.half for m in read if not m.micro]
+    dtype = "bf16" if (fast or not embedded) and halves and all(halves) else "fp32"
     real = embedded and largest > SIZES[0].parameters
     adapters = real and find_spec("peft") is not None
     rate = sizes.adapters if adapters else sizes.rate
@@ -195,7 +196,7 @@ def draft(
         engine="embedded" if embedded else "openrlhf",
         why_engine="one process here, on a CPU or one GPU" if embedded else "Ray, DeepSpeed and vLLM on GPUs (docs/openrlhf.md)",
         options=f"{{dtype: {dtype}{f', lora: {ADAPTERS}' * adapters}}}",
-        why_options=f"bf16 where the machine multiplies it fast (`harness doctor`), else fp32{faster}",
+        why_options=f"bf16 for half-precision weights where the machine multiplies it fast (`harness doctor`), else fp32{faster}",
         policies="\n".join(_policy(m, n, evaluated, findings) for m, n in zip(read, named, strict=True)),
         measured="".join(f"#\n#   {line}\n" if i == 0 else f"#   {line}\n" for i, line in enumerate(findings.why)),
         answer_ends="" if findings.answer_ends == "eos" else f"  answer_ends: {findings.answer_ends}\n",
