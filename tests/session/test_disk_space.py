@@ -194,7 +194,12 @@ def test_the_guard_knows_real_sizes(tmp_path):
     assert disk.caches == pytest.approx(2 * (4.02e9 + 3.21e9 + 3.08e9 + 1.72e9 + 3.21e9), rel=0.01)  # each model once
     none = planning.disk_of(prepare("cross_family", tmp_path, overrides=["keep=none"]), 1)
     assert none.kept < 0.1 * disk.kept  # texts of the answers
-    with pytest.raises(UsageError, match=r"the results.* need about .* GiB are free"):
+    curve = ["keep=best", "evaluation.curve_every=10"]
+    best = planning.disk_of(prepare("cross_family", tmp_path, overrides=curve), 1)
+    assert (best.kept >= disk.kept, best.running > disk.running) == (True, True), "no remedy for a full disk"
+    with pytest.raises(
+        UsageError, match=r"the results.* need about .* GiB are free.*\(`keep: none` in the suite needs less"
+    ):
         planning.check_disk(prepared, disk)
 
 

@@ -415,7 +415,7 @@ def check_disk(prepared: Prepared, disk: Disk) -> None:
             words = " and ".join(dict.fromkeys(what for _, what, size in items if size))
             raise UsageError(
                 f"{place}: {words} need about {needed / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free on this disk "
-                "(`keep: none` or `best` in the suite: docs/suites.md)"
+                "(`keep: none` in the suite needs less: docs/suites.md)"
             )
 
 
