@@ -3,7 +3,7 @@ killed run goes on. Each batch makes an Optuna study from the trials so far, whi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -174,17 +174,22 @@ class Stages:
         for variant in self.suite.regimes:
             name = variant.name
             runs = [
-                trial_name(name, a.number, a.steps if a.steps < top else None) for a in asked if a.variant.name == name
+                (a, trial_name(name, a.number, a.steps if a.steps < top else None))
+                for a in asked
+                if a.variant.name == name
             ]
+            last = {a.number: (a.steps, run) for a, run in runs}
             variants += [
                 Tuned(
                     variant=name, on=on, final=tuned_name(self.suite, name, best.number), chosen=best.number,
-                    trials=tuple(_trial(name, t, top, scored[on].score) for t in told[name]),
+                    trials=tuple(
+                        _trial(t, *last[t.number], scored[on].score, results.score.keys()) for t in told[name]
+                    ),
                     checked=checked[on].get(trial_name(name, best.number)),
                     checked_published=checked[on].get(trial_name(name, 0)),
-                    rollouts=sum(results.rollouts.get(r, 0.0) for r in runs),
-                    cpu_seconds=sum(results.cpu.get(r, 0.0) for r in runs),
-                    gpu_seconds=sum(results.gpu.get(r, 0.0) for r in runs),
+                    rollouts=sum(results.rollouts.get(run, 0.0) for _, run in runs),
+                    cpu_seconds=sum(results.cpu.get(run, 0.0) for _, run in runs),
+                    gpu_seconds=sum(results.gpu.get(run, 0.0) for _, run in runs),
                 )
                 for on, best in chosen[name].items()
             ]  # fmt: skip
@@ -202,13 +207,10 @@ def _starts(prepared: Prepared) -> set[str]:
     return {c.identity.models[p.name] for c in prepared.every for p in c.group.policies if not p.is_micro}
 
 
-def _trial(variant: str, told: CompletedTrial, top: int, scored: Mapping[str, float]) -> Trial:
-    ended = told.value is not None or not told.shorter
-    steps = top if ended else max(told.shorter)
-    name = trial_name(variant, told.number, None if ended else steps)
-    score = None if ended and told.value is None else scored.get(name)
+def _trial(told: CompletedTrial, steps: int, run: str, scored: Mapping[str, float], done: Container[str]) -> Trial:
+    score = scored.get(run) if run in done else None
     fault = "training failed" if score is None else ""
-    return Trial(number=told.number, variant=name, settings=dict(told.settings), steps=steps, score=score, fault=fault)
+    return Trial(number=told.number, variant=run, settings=dict(told.settings), steps=steps, score=score, fault=fault)
 
 
 # Which settings to try next ---------------------------------------------------------------------------------------------

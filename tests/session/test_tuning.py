@@ -99,8 +99,16 @@ def _reachable(monkeypatch: pytest.MonkeyPatch, folders: dict[str, Path], others
         monkeypatch.setenv(name, value)
 
 
-def _drive(file: Path, results: Path, overrides: Sequence[str] = (), most: int | None = None, order: int = 0) -> bool:
-    """Every stage in this process, each stage's cells in an order of its own; False where `most` cells were too few."""
+def _drive(
+    file: Path,
+    results: Path,
+    overrides: Sequence[str] = (),
+    most: int | None = None,
+    order: int = 0,
+    broken: str = "",
+) -> bool:
+    """Every stage in this process, each stage's cells in an order of its own; False where `most` cells were too few. broken: the
+    variant whose training fails."""
     rng, left = Random(order), most
     verifier = Verifier(workers=1)
     try:
@@ -112,6 +120,9 @@ def _drive(file: Path, results: Path, overrides: Sequence[str] = (), most: int |
                 if left == 0:
                     return False
                 left = None if left is None else left - 1
+                if cell.variant.name == broken:
+                    mark(stage.prepared.folder / cell.key, manifest_of(cell), "failed", "", fault=Fault.NOT_FINITE)
+                    continue
                 run_job(job_of(cell, stage.prepared.folder / cell.key), verifier, lambda *a: None, lambda: False)
             assert stages.over(stage)
     finally:
@@ -225,6 +236,13 @@ def test_a_trial_that_came_to_nothing_has_lost_and_any_other_failure_is_mended_f
         (sgt,) = (v for v in read_tuning(results, "tiny").variants if v.variant == "sgt")
         assert [(t.score is None, t.fault) for t in sgt.trials] == [(False, ""), (True, "training failed")]
         assert (sgt.chosen, sgt.final) == (0, "sgt")
+
+
+def test_a_trial_that_fails_after_its_rung_has_failed(tuned_file, tmp_path):
+    overrides = [one for one in SMALLEST if "rungs" not in one]
+    assert _drive(tuned_file, tmp_path / "results", overrides, broken="sgt.1")
+    (sgt,) = (v for v in read_tuning(tmp_path / "results", "tiny").variants if v.variant == "sgt")
+    assert [(t.variant, t.steps, t.score is None) for t in sgt.trials] == [("sgt.0", 3, False), ("sgt.1", 3, True)]
 
 
 def _score(variant: Tuned, number: int) -> float:
