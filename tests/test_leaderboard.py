@@ -50,6 +50,7 @@ from leaderboard.page import csv_text, escaped
 from leaderboard.report import export_report
 from leaderboard.views import PAGES, answers, exchange, stability
 from leaderboard.views.answers import LOST, SOLVED, token_view
+from leaderboard.views.curves import _areas
 from leaderboard.views.standing import _sorted
 
 APP = str(Path(__file__).parents[1] / "leaderboard" / "app.py")
@@ -806,6 +807,12 @@ def test_token_view_marks_common_edges_and_escapes() -> None:
     assert "&lt;c&gt;" in view
     assert view.count('class="edge"') == 4, "after byte 2 and at the end, in both lines"
     assert "-2.50 (-1.00)" in view
+
+
+def test_an_area_under_a_curve_lies_within_0_and_100_percent() -> None:
+    curves = pd.DataFrame({"seed": [1, 1, 2, 2], "steps": [0, 9, 0, 9], "y": [1.0, 1.0, 0.9, 0.9]})
+    (area,) = _areas(curves.assign(group="pair", regime="sgt")).itertuples()
+    assert area.interval == "31.5 to 100.0"
 
 
 def test_bars_over_steps_are_95_percent_intervals_over_seeds() -> None:

@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from harness.statistics import area_under_curve, mean_interval
-from harness.store.statistic import PERCENT
+from harness.store.statistic import PERCENT, bounds
 from leaderboard import charts
 from leaderboard.data import Store
 from leaderboard.frames import SPREAD, over_seeds
@@ -92,7 +92,7 @@ def _areas(rows: pd.DataFrame) -> pd.DataFrame:
     for (group, regime), part in curves.groupby(["group", "regime"], sort=False):
         areas = [float(area_under_curve(s["steps"].to_numpy(), s["y"].to_numpy())) for _, s in part.groupby("seed")]
         mean = mean_interval(areas)
-        interval = PERCENT.interval((float(mean.low), float(mean.high)), "{} to {}") if len(areas) > 1 else ""
+        interval = PERCENT.interval(bounds(mean, within=(0.0, 1.0)), "{} to {}")
         lines.append((group, regime, 100 * float(mean.mean), interval, len(areas)))
     frame = pd.DataFrame(lines, columns=["group", "regime", "area", "interval", "seeds"])
     return frame.sort_values(["group", "area"], ascending=[True, False])
