@@ -19,6 +19,7 @@ from harness.store.journal import write_columns
 from harness.store.manifest import PolicyEntry
 from harness.store.rows import CostRow, ExchangeRow, SampleRow, StepRow, to_arrow
 from harness.store.table import Variant, _lines
+from harness.store.tuning_table import scores as trial_scores
 from harness.verification.verdict import Verdict
 
 POLICIES = (PolicyEntry("L", "micro/llama"), PolicyEntry("Q", "micro/qwen"))
@@ -169,3 +170,16 @@ def test_a_second_round_is_compared_with_the_budget_that_covers_it() -> None:
     assert over(core, "1x") == "independent-1x", "the suite has no other"
     assert over(replace(core, sampled=1.0), "1x", "2x") == "independent-1x"
     assert over(replace(core, sampled=1.0, budget="2x"), "1x", "4x") is None, "as before"
+
+
+def test_a_trial_that_failed_has_its_costs_and_no_score(tmp_path):
+    step, cost = StepRow(policy="L", step=1, rollouts=8), CostRow(attempt=1, policy="L", phase="train", cpu_seconds=3.0)
+    right = SampleRow(policy="L", checkpoint_step=1, task="t", metric="greedy", doc_id="q", verdict="right")
+    for i, state in enumerate(("done", "failed")):
+        rows = [step, msgspec.structs.replace(cost, gpu_seconds=i), right]
+        write_rows(tmp_path, rows, f"cell-{i}", policies=POLICIES[:1], regime=f"sgt.{i}", seed=1, state=state)
+    with ingested(tmp_path) as snapshot:
+        found = trial_scores(snapshot, "hand", "t", 1)
+    assert found.score == {"sgt.0": 1.0}
+    assert found.rollouts == {"sgt.0": 8, "sgt.1": 8}
+    assert (found.cpu, found.gpu) == ({"sgt.0": 3.0, "sgt.1": 3.0}, {"sgt.0": 0.0, "sgt.1": 1.0})

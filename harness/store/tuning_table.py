@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from harness.store.read import Snapshot
-from harness.store.statistic import POINTS, Pair, Spent, bounds, number
+from harness.store.statistic import POINTS, Pair, bounds, number
 from harness.store.table import MEAN, BySeed, Finished, Key, by_line, difference, finished
 from harness.store.tuning import Tuned, Tuning, tuned_label
 
@@ -74,21 +74,26 @@ class Scores(msgspec.Struct, frozen=True):
     gpu: dict[str, float]
 
 
+_COSTS = """
+WITH rolled AS (SELECT suite, cell, sum(rollouts) AS rollouts FROM totals GROUP BY ALL),
+paid AS (SELECT suite, cell, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu FROM spent GROUP BY ALL)
+SELECT regime, coalesce(sum(rollouts), 0)::DOUBLE AS rollouts, round(coalesce(sum(cpu), 0), 6) AS cpu,
+    round(coalesce(sum(gpu), 0), 6) AS gpu
+FROM current_cells LEFT JOIN rolled USING (suite, cell) LEFT JOIN paid USING (suite, cell)
+WHERE suite = ? AND kind = 'cell' GROUP BY regime
+"""
+
+
 def scores(snapshot: Snapshot, suite: str, task: str, cells: int, only: str = "") -> Scores:
-    """cells: groups x seeds; a variant with fewer is left out. only: this group's part."""
+    """cells: groups x seeds; a variant with fewer has no score. only: this group's scores."""
     done = finished(snapshot, suite)
-    panels = {key: lines for key, lines in _panels(done, task).items() if only in ("", key.group)}
     values: dict[str, list[float]] = {}
-    spent: dict[str, list[Spent]] = {}
-    for key, lines in panels.items():
-        for name, by_seed in lines.items():
+    for key, lines in _panels(done, task).items():
+        for name, by_seed in lines.items() if only in ("", key.group) else ():
             values.setdefault(name, []).extend(row.accuracy for row in by_seed.values())
-            spent.setdefault(name, []).extend(done.spent[key, name])
     full = {name: round(float(np.mean(each)), 12) for name, each in values.items() if len(each) == cells}
-    costs = (
-        {name: sum(getattr(s, what) for s in each) for name, each in spent.items()}
-        for what in ("rollouts", "cpu", "gpu")
-    )
+    rows = snapshot.query(_COSTS, [suite]).to_pylist()
+    costs = ({row["regime"]: row[what] for row in rows} for what in ("rollouts", "cpu", "gpu"))
     return Scores(task, _metric(done, task), full, *costs)
 
 

@@ -107,8 +107,7 @@ def _drive(
     order: int = 0,
     broken: str = "",
 ) -> bool:
-    """Every stage in this process, each stage's cells in an order of its own; False where `most` cells were too few. broken: the
-    variant whose training fails."""
+    """Every stage in this process, cells in random order; False where `most` cells were too few. broken: a variant that fails."""
     rng, left = Random(order), most
     verifier = Verifier(workers=1)
     try:
