@@ -34,8 +34,10 @@ def main() -> None:
         _call()
     except OSError as error:
         _told(error)
-    except RuntimeError as error:  # of Path.resolve
-        if not isinstance(loop := error.__context__, OSError) or loop.errno != errno.ELOOP:
+    except RuntimeError as error:
+        if str(error) == "Query interrupted":  # DuckDB's word for KeyboardInterrupt
+            sys.exit(130)
+        if not isinstance(loop := error.__context__, OSError) or loop.errno != errno.ELOOP:  # of Path.resolve
             raise
         _told(loop)
     except KeyboardInterrupt:  # while libraries are imported; later typer ends so

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
+import duckdb
 import msgspec
 import pytest
 from running import here
@@ -151,6 +153,21 @@ def test_ctrl_c_while_the_program_is_imported(monkeypatch: pytest.MonkeyPatch) -
     with suppress(KeyboardInterrupt):
         said = here("status")
     assert said == (130, "", "")
+
+
+def test_ctrl_c_during_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = duckdb.connect(config={"threads": 1})
+
+    def refresh(_: Path) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        store.execute("SELECT count(*) FROM range(100000000000)")
+
+    monkeypatch.setattr("harness.cli.tables.refresh", refresh)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        assert here("show", "pair") == (130, "", "")
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 EMPTY = dict.fromkeys(("run", "plan"), "no such suite")
