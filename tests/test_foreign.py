@@ -171,6 +171,13 @@ def test_corrupt_truncated_and_foreign_files_are_refused_with_reasons(theirs: Pa
     assert not problems(ours)
 
 
+def test_a_linked_journal_is_refused(theirs: Path, ours: Path, tmp_path: Path) -> None:
+    journal = cells(theirs)[0] / "journal"
+    journal.symlink_to(journal.rename(tmp_path / "elsewhere"))
+    report = import_results(theirs, ours, "b")
+    assert (report.cells, report.refused) == (11, [f"{journal}: a link"])
+
+
 def test_a_valid_checksum_over_nonsense_is_no_way_in(theirs: Path, ours: Path) -> None:
     import zlib
 

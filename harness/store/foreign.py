@@ -152,7 +152,7 @@ def _cells(source: Path, report: ImportReport) -> Iterator[tuple[str, Path]]:
 
 def _checked_manifest(suite: str, folder: Path) -> Manifest:
     journal = folder / "journal"
-    files = [folder / "manifest.json", *journal.rglob("*")]
+    files = [folder / "manifest.json", journal, *journal.rglob("*")]
     for file in files:
         if file.is_symlink():
             raise StoreError(f"{file}: a link")
