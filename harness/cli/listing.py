@@ -234,7 +234,8 @@ def examine(results: Path) -> Iterator[Check]:
     broken = [f"{r.name}: {r.error}" for r in regimes if r.error]
     yield check("regimes", not broken, f"{len(regimes) - len(broken)} load", "; ".join(broken))
     folder = cache_folder()
-    writable = os.access(next(p for p in (folder, *folder.parents) if p.exists()), os.W_OK)
+    place = next(p for p in (folder, *folder.parents) if p.exists())
+    writable = place.is_dir() and os.access(place, os.W_OK)
     yield check("cache", writable, str(folder), "set HARNESS_CACHE to a folder that can be written", needed=True)
     yield _data()
     there = all(importlib.util.find_spec(p) is not None for p in ("streamlit", "altair"))

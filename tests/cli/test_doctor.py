@@ -44,6 +44,11 @@ def test_a_cache_that_cannot_be_written(cache, monkeypatch):
     assert "HARNESS_CACHE" in check.advice
 
 
+def test_a_cache_that_is_a_file(cache):
+    cache.touch()
+    assert not checks()["cache"].ok
+
+
 def test_sets_are_counted_where_they_are(cache, tmp_path, monkeypatch):
     check = checks()["benchmark data"]
     assert (check.ok, check.found) == (False, f"0 of {len(SETS)} sets in {cache}")
