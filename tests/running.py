@@ -142,7 +142,7 @@ def run(
     file: Path, results: Path, overrides: Sequence[str] = (), only: str | None = None, stop_after: int | None = None
 ) -> Prepared:
     """Every cell of the suite, one after another; `stop_after` steps each asks to stop."""
-    prepared = prepare(str(file), results, overrides=overrides, only=only)
+    prepared = prepare(str(file), results, overrides=overrides, only=[only] if only else ())
     write_suite(prepared.folder, suite_file(prepared.suite, list(prepared.cells)))
     verifier = Verifier(workers=1)
     try:

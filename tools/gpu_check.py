@@ -429,7 +429,7 @@ def turns(workspace: Workspace, *overrides: str) -> PartReport:
 def one_cell(suite: str, only: str, overrides: Sequence[str], workspace: Workspace) -> PartReport:
     """A cell of a suite: its seconds by phase, planned and measured, planned memory, and what the sampler is off by."""
     suite = str(ROOT / suite) if "/" in suite else suite
-    kinds = plan_for(prepare(suite, workspace.folder / "plan", overrides=overrides, only=only), None).kinds
+    kinds = plan_for(prepare(suite, workspace.folder / "plan", overrides=overrides, only=[only]), None).kinds
     tables = read_journal(run_cell(suite, only, overrides, workspace.folder / "run")).tables
     spent = tables["costs"].to_pandas().groupby("phase")["wall_seconds"].sum().to_dict()
     drift = tables["steps"].to_pandas()["sampler_drift"].mean()

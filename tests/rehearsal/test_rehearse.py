@@ -176,7 +176,7 @@ def test_a_file_that_the_command_line_names_may_lie_anywhere(raw, tmp_path, tmp_
     monkeypatch.setattr(standins, "teach", lambda *_: None)
     monkeypatch.setattr("harness.rehearsal.rehearse.run_matrix", lambda *_: RunSummary(interrupted=True))
     with pytest.raises(KeyboardInterrupt):
-        rehearse(*places, given, only="pair/sgt/*")
+        rehearse(*places, given, only=["pair/sgt/*"])
 
 
 @pytest.mark.slow_but("template", "disk", "length")

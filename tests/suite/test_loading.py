@@ -195,7 +195,7 @@ def test_keys_follow_content_only(tmp_path: Path) -> None:
     changed = keys(GOOD, "regimes[1].lambda=0.5")
     assert {label for label in first if first[label] != changed[label]} == {"pair/sgt/1", "pair/sgt/2"}
     assert not {*keys(GOOD, "training.steps=3").values()} & {*first.values()}
-    assert [c.label for c in prepare(str(file), tmp_path, only="*/sgt/2").cells] == ["pair/sgt/2"]
+    assert [c.label for c in prepare(str(file), tmp_path, only=["*/sgt/2"]).cells] == ["pair/sgt/2"]
 
 
 def test_old_logprobs_are_in_the_key_as_the_regime_declares_them(tmp_path: Path) -> None:
