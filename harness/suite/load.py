@@ -8,7 +8,8 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar
@@ -73,14 +74,23 @@ def resolve(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Su
     own = copy.deepcopy(dict(raw))
     for override in overrides:
         _apply(own, override)
+    with placed_in(overrides):
+        try:
+            return Suite.model_validate(own)
+        except ValidationError as error:
+            raise first_error(error, source) from None
+
+
+@contextmanager
+def placed_in(overrides: Sequence[str]) -> Iterator[None]:
+    """Faults of these are not the file's."""
     try:
-        return Suite.model_validate(own)
-    except (ValidationError, SuiteError) as error:
-        fault = error if isinstance(error, SuiteError) else first_error(error, source)
+        yield
+    except SuiteError as fault:
         given = [override.partition("=")[0] for override in overrides]
         if any(fault.path == key or fault.path.startswith((f"{key}.", f"{key}[")) for key in given):
-            fault = SuiteError(f"--set {fault.path}", "", fault.problem)
-        raise fault from None
+            raise SuiteError(f"--set {fault.path}", "", fault.problem) from None
+        raise
 
 
 def first_error(error: ValidationError, source: str) -> SuiteError:

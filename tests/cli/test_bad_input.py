@@ -111,6 +111,14 @@ REFUSED = [
     ("bandit quickstart", "a suite, for `harness run`"),
     ("convert results folder", "results: is a directory"),
     ("convert /dev/zero folder", "/dev/zero: not a regular file"),
+    *(
+        (f"plan smoke --set '{setting}={value}'", f"harness: --set {setting}")
+        for setting, value in (
+            ("regimes[1]", "{regime: sgt, x: 1}"),
+            ("groups[0].policies[0].model", "."),
+            ("engine_options", "{x: 1}"),
+        )
+    ),
     ("run quickstart --shard ''", "--shard '': expected i/n"),
     ("plan quickstart --inventory ''", "inventory ``: expected for example"),
     ("convert no folder", "no: no such file"),

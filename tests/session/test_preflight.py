@@ -64,10 +64,13 @@ def remarks(file: str, *overrides: str, engine: str = "embedded", run: bool = Tr
 def refusal(file: str, *overrides: str, engine: str = "embedded", run: bool = True) -> str:
     with pytest.raises(SuiteError) as refused:
         remarks(file, *overrides, engine=engine, run=run)
-    text = str(refused.value)
-    assert text.startswith(f"{file}: ")
+    source, text = f"{file}: ", str(refused.value)
+    for key in (setting.partition("=")[0] for setting in overrides):
+        if text.removeprefix(source).removeprefix("--set ").startswith((f"{key}:", f"{key}.", f"{key}[")):
+            source = "--set "
+    assert text.startswith(source)
     assert "\n" not in text
-    return text.removeprefix(f"{file}: ")
+    return text.removeprefix(source)
 
 
 @pytest.mark.parametrize(("verb", "engine"), [("plan", "openrlhf"), ("run", "embedded")])

@@ -28,7 +28,7 @@ from harness.store.read import Snapshot
 from harness.store.remarks import STALE, Missing, missing, mixed
 from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell, Identity
-from harness.suite.load import find, load, resolve
+from harness.suite.load import find, load, placed_in, resolve
 from harness.suite.schema import Policy, Suite, Variant
 from harness.tasks.registry import get_task, results_versions, training_source
 from harness.versions import BASE, CELL, versions
@@ -239,9 +239,10 @@ def prepare_suite(
     online: bool = False,
 ) -> Prepared:
     """Of `source`, or derived from it. altered: the settings that made it of the suite `written`. Raises as `prepare`."""
-    suite = rules.validate(suite, source)
-    settings = tuple(altered) if suite != written else ()
-    suite = pinned(rules.resolved(suite, source), online)
+    with placed_in(altered):
+        suite = rules.validate(suite, source)
+        settings = tuple(altered) if suite != written else ()
+        suite = pinned(rules.resolved(suite, source), online)
     identity = identities(suite)
     every = suite_cells.expand(suite, lambda group, variant: identity(group.policies, variant))
     chosen = suite_cells.select(every, only)

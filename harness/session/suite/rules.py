@@ -28,6 +28,7 @@ from harness.scoring.catalogue import scorer_of
 from harness.session.policy import MAX_FILES, MICRO, hub_folder, local_folder, required_folder
 from harness.store.manifest import suite_files
 from harness.suite.cells import Cell
+from harness.suite.load import placed_in
 from harness.suite.schema import Evaluation, FileTask, Policy, Stage0, Suite, Tune
 from harness.tasks.data import SETS, SOURCES, folder_in_use, load
 from harness.tasks.jsonl import pinned as pinned_file
@@ -320,6 +321,11 @@ def asked(evaluation: Evaluation) -> EvaluationLoad:
 def preflight(prepared: Prepared, run: bool, elsewhere: bool = False) -> list[str]:
     """Check models, tokenizers and data of what is left; returns remarks. run: what is not at hand is fetched or
     refused, otherwise a remark. elsewhere: folders here may lack weights and tokenizer. Raises SuiteError."""
+    with placed_in(prepared.altered):
+        return _preflight(prepared, run, elsewhere)
+
+
+def _preflight(prepared: Prepared, run: bool, elsewhere: bool) -> list[str]:
     cells = prepared.left()
     engine, options = backend_of(prepared.suite.engine), prepared.suite.engine_options
     if run and cells and (lacking := engine.lacking(options)):
