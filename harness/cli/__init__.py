@@ -40,7 +40,7 @@ def main() -> None:
         if not isinstance(loop := error.__context__, OSError) or loop.errno != errno.ELOOP:  # of Path.resolve
             raise
         _told(loop)
-    except KeyboardInterrupt:  # while libraries are imported; later typer ends so
+    except KeyboardInterrupt:  # while libraries are imported
         sys.exit(130)
 
 

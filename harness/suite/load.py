@@ -57,8 +57,8 @@ def find(name: str) -> Path:
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Suite:
-    """overrides: `key=value`, the key a path such as `training.steps`. Raises SuiteError with the place of the first fault
-    (regimes' options: `session.suite.rules.validate`), UsageError for an override."""
+    """overrides: `key=value`, the key a path such as `training.steps`. Raises SuiteError with the place of the first
+    fault, UsageError for an override."""
     path = find(name)
     raw = read_yaml(path)
     if not isinstance(raw, dict):
@@ -70,7 +70,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Suite:
 
 
 def resolve(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Suite:
-    """From plain data, left as it is. source: for messages. Raises as `load`."""
+    """From plain data, left as it is. Raises as `load`."""
     own = copy.deepcopy(dict(raw))
     for override in overrides:
         _apply(own, override)
@@ -83,7 +83,7 @@ def resolve(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Su
 
 @contextmanager
 def placed_in(overrides: Sequence[str]) -> Iterator[None]:
-    """Faults of these are not the file's."""
+    """Their faults are not the file's."""
     try:
         yield
     except SuiteError as fault:
