@@ -137,7 +137,7 @@ def expand(suite: Suite, identity: Callable[[ModelGroup, Variant], Identity]) ->
 
 
 def select(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
-    """Those that a pattern matches; all where there is none. Raises UsageError for a pattern without cells."""
+    """Raises UsageError for a pattern without cells."""
     chosen = {p: [c for c in cells if fnmatchcase(c.label, p) or fnmatchcase(c.variant.name, p)] for p in only}
     for pattern, matching in chosen.items():
         if not matching:

@@ -179,7 +179,7 @@ def questions_of(task: str, level: str, count: int) -> list[Prompt]:
 def sampled(
     engine: EmbeddedEngine, name: str, prompts: Sequence[Prompt], answers: int, length: int, stream: str
 ) -> list[list[Sample]]:
-    """Answers at temperature 1. stream: of the seeds."""
+    """stream: of the seeds."""
     drawn: list[list[Sample]] = []
     size = max(1, ANSWERS_AT_ONCE // answers)
     with phase(f"{engine.name}: {name}", len(prompts)) as sampling:
