@@ -23,7 +23,7 @@ def open_regular(path: Path | str) -> io.BufferedReader:
 
 
 def _opener(path: str, flags: int) -> int:
-    """The kind is checked before opening, which some devices take for an order, and after."""
+    """The kind is checked before and after opening, which some devices take for an order."""
     _check_kind(os.stat(path).st_mode, path)
     handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
     try:

@@ -36,6 +36,7 @@ BF16_GAIN = 3.0  # of a core's fp32 peak, in whole passes: a prior
 LARGE, MOST_CORES = 50_000_000, 4  # parameters that may get several cores
 NEXT_CORE = 0.2  # what each more adds, measured in bf16
 ONE_CORE = device(CORE)
+PORTABLE = 1.7  # what `numerics: portable` costs a core, measured
 START_SECONDS = 1.0  # opening a cell's engines in a worker that is up: a prior
 
 
@@ -111,6 +112,11 @@ def phases(cell: CellDemand, on: Device) -> Phases:
     each = [_phases(p, cell.workload, on) for p in cell.policies]
     summed = {name: sum(getattr(f, name) for f in each) for name in Phases.__struct_fields__}
     return Phases(**{**summed, "start": START_SECONDS})
+
+
+def portable(core: Device) -> Device:
+    slower = {name: getattr(core, name) / PORTABLE for name in ("train", "score", "read")}
+    return replace(core, **slower, layer=core.layer * PORTABLE)
 
 
 def busy(cell: CellDemand, on: Device) -> float:

@@ -91,6 +91,23 @@ Models = Annotated[
 ]  # fmt: skip
 
 
+def check_target(target: Path, format_: str, one: bool) -> None:
+    """one: a file, not a folder of files. Raises UsageError."""
+    if any(len(os.fsencode(part)) > 255 for part in target.parts):
+        raise UsageError(f"--out {str(target)[:40]}...: longer than a file's name can be")
+    whole = target.absolute()
+    place = next(folder for folder in (*([] if one else [whole]), *whole.parents, whole) if os.path.exists(folder))
+    faults = {
+        f"a folder; {format_} is one file": one and whole.is_dir(),
+        f"a file; {format_} is a folder of files": not one and whole.exists() and not whole.is_dir(),
+        f"{place} is no folder": not place.is_dir(),
+        f"nothing can be written to {place}": not os.access(place, os.W_OK),
+    }
+    for problem, wrong in faults.items():
+        if wrong:
+            raise UsageError(f"--out {target}: {problem}")
+
+
 def is_file(given: str) -> bool:
     """Whether SUITE means a file rather than a name. Raises UsageError."""
     if given in {"", ".", ".."}:

@@ -21,6 +21,7 @@ from harness.cli.arguments import (
     Models,
     Results,
     Set,
+    check_target,
     print_json,
     print_report,
     print_table,
@@ -159,7 +160,7 @@ def export(
     if suite is None and format_ != "html":
         raise UsageError(f"--format {format_}: name the suite")
     target = Path("report.html" if format_ == "html" else format_) if out is None else out
-    _check_target(target, format_)
+    check_target(target, format_, one=format_ == "html")
     tables.refresh(results)
     suite = tables.say_what_lacks(suite, results)
     if format_ == "html":
@@ -171,22 +172,6 @@ def export(
     with Snapshot(results) as snapshot:
         count = resolve_name(EXPORTS[format_])(snapshot, results, str(suite), target)
     print(f"wrote {target}: {count} {'tables' if format_ == 'parquet' else 'policies of cells'}", file=sys.stderr)
-
-
-def _check_target(target: Path, format_: str) -> None:
-    if any(len(os.fsencode(part)) > 255 for part in target.parts):
-        raise UsageError(f"--out {str(target)[:40]}...: longer than a file's name can be")
-    one, whole = format_ == "html", target.absolute()
-    place = next(folder for folder in (*([] if one else [whole]), *whole.parents, whole) if os.path.exists(folder))
-    faults = {
-        f"a folder; {format_} is one file": one and whole.is_dir(),
-        f"a file; {format_} is a folder of files": not one and whole.exists() and not whole.is_dir(),
-        f"{place} is no folder": not place.is_dir(),
-        f"nothing can be written to {place}": not os.access(place, os.W_OK),
-    }
-    for problem, wrong in faults.items():
-        if wrong:
-            raise UsageError(f"--out {target}: {problem}")
 
 
 def leaderboard(

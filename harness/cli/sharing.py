@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from harness.cli.arguments import RESULTS, Finished, Json, Results, at, print_report, suite_name
+from harness.cli.arguments import RESULTS, Finished, Json, Results, at, check_target, print_report, suite_name
 from harness.errors import UsageError
 from harness.formats.tracking import follow, manifests, open_tracker
 from harness.store.foreign import bounded, import_results
@@ -40,6 +40,8 @@ def bundle(
     json: Json = False,
 ) -> None:
     """One file of a finished suite's results, for other labs to check: no weights, named by its content."""
+    if out is not None and not out.is_dir():
+        check_target(out, "a bundle", one=True)
     path = make_bundle(suite_name(suite), results, out)
     size = path.stat().st_size
     print_report(str(path), {"bundle": str(path), "bytes": size}, json)

@@ -135,7 +135,7 @@ def show_suite(
 
 
 def _say_runs(one: str, names: list[str], snapshot: Snapshot, results: Path, suite: str | None) -> None:
-    """The run shown, and others. An unreadable one leaves `names`; raises StoreError where it was asked for, or is the
+    """The run shown, and others. An unreadable one leaves `names`; raises StoreError where it was asked for, or the
     last."""
     folder = suite_folder(results, one)
     for i, run in enumerate(suite_files(folder)):

@@ -261,7 +261,7 @@ def verdict(difference: Estimate, adjusted: float, margin: float) -> str:
 
 
 def _closed(p: Matrix, difference: Estimate, asked: Bool[np.ndarray, "regimes regimes"]) -> Matrix:
-    """If A gains over B and B over C, A also gains over C; this adds no error. Those `asked` keep their results."""
+    """If A gains over B and B over C, A gains over C; this adds no error. Those `asked` stay."""
     ahead = (difference.mean > 0) & (difference.p <= ALPHA)
     chain = np.where(ahead, p, 1.0)
     for i in range(p.shape[-1]):

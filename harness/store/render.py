@@ -34,8 +34,8 @@ Rows = Sequence[ShowRow]
 Cell = str | Text
 _LEAST = 3
 _COLOURS = {GAINS: "green", LOSES: "red"}
-MEASURED = """no cells; what `harness eval` measured: harness sql "SELECT group_name, task, metric, accuracy
-FROM cells JOIN scores USING (suite, cell) WHERE suite = 'evaluations'\""""
+MEASURED = """no cells; the query for `harness sql` that shows what `harness eval` measured:
+SELECT group_name, task, metric, accuracy FROM cells JOIN scores USING (suite, cell) WHERE suite = 'evaluations'"""
 SIGNS = {GAINS: "▲", LOSES: "▼", EQUIVALENT: "●", INCONCLUSIVE: "◆"}
 
 

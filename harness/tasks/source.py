@@ -168,7 +168,7 @@ def fair_part(documents: Sequence[Prompt], limit: int | None) -> list[Prompt]:
 
 
 def _spread(documents: Sequence[Prompt], labels: Sequence[str], within: str = "") -> list[Prompt]:
-    """Systematic sampling: the j-th of n stands at (j + u) / n, u in [0, 1)."""
+    """The j-th of n stands at (j + u) / n, u in [0, 1)."""
     if not labels:
         return sorted(documents, key=lambda document: derive(_SEED, document.id))
     label, *rest = labels

@@ -143,7 +143,7 @@ class Stages:
     def _choices(
         self, variant: Variant, told: Sequence[CompletedTrial], scored: Mapping[str, Scores]
     ) -> dict[str, CompletedTrial]:
-        """The best that ran to the end on all tuning groups; of equals the earlier."""
+        """The best that ran to the end everywhere; of equals the earlier."""
         ended = [t for t in told if t.value is not None]
         if not ended:
             raise HarnessError(f"{self.suite.name}: no trial of {variant.name} could be trained to its end")

@@ -190,6 +190,7 @@ def import_(harness: Place) -> None:
 def bundle(harness: Place) -> None:
     size = (harness.root / harness("bundle", "labs").strip()).stat().st_size
     assert harness.json("bundle", "labs", "-o", "again.zip") == {"bundle": "again.zip", "bytes": size}
+    harness("bundle", "labs", "-o", "again.zip/x.zip", code=2)
 
 
 def submit_check(harness: Place) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 
 from harness import phases
@@ -246,6 +247,14 @@ def test_seconds_of_finished_cells_are_this_machines(suite_file, tmp_path, monke
     monkeypatch.setattr(planning, "_measured", lambda *_: {cell.kind: 1e7 for cell in prepared.cells})
     here, there = (plan_for(prepared, inventory).predicted.wall_seconds for inventory in (None, "1xH100-80G"))
     assert there < 1e7 <= here
+
+
+@pytest.mark.parametrize("suite", ["quickstart", "controls", "matched", "beyond"])
+def test_micro_suites_are_planned_to_take_what_the_reference_took(suite, tmp_path):
+    costs = Path(__file__).parents[2] / "results" / "reference" / suite / "costs.parquet"
+    taken = sum(pq.read_table(costs, columns=["cpu_seconds"])["cpu_seconds"].to_pylist())
+    predicted = plan_for(prepare(suite, tmp_path), "2cpu-24G").predicted.cpu_seconds
+    assert predicted == pytest.approx(taken, rel=0.25)
 
 
 HUB = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 from types import MappingProxyType
 from typing import TypeVar
@@ -12,6 +13,7 @@ from typing import TypeVar
 from harness.tasks import ladder
 from harness.tasks.micro import GROUPS, LEVELS, SKILLS, Problem, draw_fact
 
+SHIPPED = Path(__file__).with_name("bases")  # the quickstart's, by their keys
 # A pretrained model's: optimiser steps, and examples of each.
 START_STEPS, START_EXAMPLES = 20, 16
 # `mul` and `muladd` twice: they are the last to be learnt.
@@ -110,7 +112,7 @@ def _stopped_short(problem: AnyProblem) -> AnyProblem:
 
 
 def _slipped(problem: AnyProblem, rng: Random) -> AnyProblem:
-    """With a wrong last step and the answer that follows. What ends in no number stays."""
+    """With a wrong last step and the answer that follows."""
     last, right = problem.steps[-1], str(problem.answer)
     if not (right.isdigit() and last.endswith(right)):
         return problem

@@ -34,6 +34,7 @@ from harness.engines.embedded.families import build_model, build_tokenizer
 from harness.engines.embedded.numerics import Numerics, require
 from harness.engines.embedded.presets import (
     PRESETS,
+    SHIPPED,
     START_EXAMPLES,
     START_STEPS,
     Example,
@@ -62,8 +63,6 @@ RATE, RISE = (
     3,
 )  # a pretrained model's learning rate, and steps until it is reached (docs/pretrained.md)
 REPORT = "stage0.json"
-SHIPPED = Path(__file__).with_name("bases")
-"""Base checkpoints of the quickstart, by their keys: made by `base_checkpoint`, and of no use once their code has changed."""
 IMITATION = Objective(form="nll", aggregation="answer")
 _IGNORED = -100
 

@@ -265,7 +265,7 @@ class _Driver:
         return free
 
     def _retry_alone(self) -> None:
-        """After a lack of memory or a kill: with the machine and a new process."""
+        """After a lack of memory or a kill: alone."""
         for key, job in self.again.items():
             if job is not None:
                 self.again[key], self.jobs[key] = None, job

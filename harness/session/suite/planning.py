@@ -34,18 +34,18 @@ from harness.allocation.shapes import MICRO_TOKENS, load_shape
 from harness.cache import PRETRAINED, cache_folder, hub_cache, model_folder
 from harness.engines import catalogue
 from harness.engines.catalogue import backend_of
-from harness.engines.embedded.presets import START_EXAMPLES, START_STEPS
+from harness.engines.embedded.presets import SHIPPED, START_EXAMPLES, START_STEPS
 from harness.errors import DataError, EngineError, InfeasibleError, StoreError, UsageError
 from harness.experience.records import AnswerRecord
 from harness.learning import registry
 from harness.learning.regime import Need
 from harness.session.cell.manifests import Base
-from harness.session.policy import at_hand
+from harness.session.policy import MICRO, at_hand
 from harness.session.suite.prepare import Prepared
 from harness.session.suite.rules import asked, at
 from harness.store.journal import read_journal
 from harness.suite.cells import Cell
-from harness.suite.schema import FileTask, Suite
+from harness.suite.schema import FileTask, Stage0, Suite
 from harness.tasks.registry import source_of
 
 # Longest prompt without a tokenizer: a prior, never a limit
@@ -167,6 +167,8 @@ def plan_for(
         plan = _with_bases(prepared, plan_cells(len(prepared.cells), kinds, machine, measured, replaced, jobs))
     else:
         on = replaced or device(next((n.gpu_kind for n in machine.nodes if n.gpus), CORE))
+        if options.get("numerics") == "portable" and not on.gpu:
+            on = embedded.portable(on)
         asks = {name: demand(cell) for name, cell in of_kind.items()}
         left = len(pending) if jobs is None else min(jobs, len(pending))
         work = [_worker(of_kind[name], asks[name], counts[name], machine, measured, on, left) for name in counts]
@@ -306,14 +308,14 @@ def _faster(cores: int) -> float:
 
 
 def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device, cores: int) -> float:
-    if base.policy.is_micro:
-        return BASE_SECONDS
     cell = next(c for c in prepared.every if base.needed_by(c))
     account, gpus = backend_of(cell.engine).account, machine.gpus > 0
     asks = demand(cell)
     own = next(p for p in asks.policies if p.name == base.policy.name)
     seconds = account.phases(CellDemand((own,), asks.workload), on).evaluate
     stage0 = base.policy.stage0
+    if base.policy.is_micro:
+        return seconds if _ships(base) else BASE_SECONDS
     if stage0 is not None:
         work = dataclasses.replace(
             asks.workload, steps=stage0.steps or START_STEPS, prompts=START_EXAMPLES, trained=1.0
@@ -321,6 +323,12 @@ def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device
         start = CellDemand((dataclasses.replace(own, rollouts=1),), work)
         seconds = 2 * seconds + account.phases(start, on).train
     return float(seconds if gpus else seconds / _faster(cores))
+
+
+def _ships(base: Base) -> bool:
+    policy, start = base.policy, base.policy.stage0 or Stage0()
+    name = f"{policy.model.removeprefix(MICRO)}-{start.strong}-{start.preset}-{start.seed_of(base.seed or 0)}-*"
+    return any(SHIPPED.glob(name))
 
 
 def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
@@ -343,7 +351,7 @@ def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
 
 
 def _text(task: str | FileTask) -> tuple[float, float]:
-    """Bytes under lz4 per token of an answer's text, and of a trace's lists, measured on micro."""
+    """Bytes under lz4 per token of an answer's text, and of a trace's lists, on micro."""
     return (0.3, 4.0) if source_of(task).generated else (2.2, 32.0)
 
 
