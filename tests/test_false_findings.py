@@ -109,11 +109,11 @@ def test_8_tuned_regimes_stand_beside_the_tuned_baseline(reference: Snapshot) ->
         if (r.policy, r.metric) == (MEAN, "avg@4")
     }
     lines = {name: (r.variant, r.baseline) for (group, name), r in rows.items() if group == "trap-neox-qwen"}
-    assert lines["hacpo, tuned on trap"] == ("hacpo-tuned.7", "independent, tuned on trap")
+    assert lines["hacpo, tuned on trap"] == ("hacpo-tuned.3", "independent, tuned on trap")
     assert lines["hacpo"] == ("hacpo", "independent")
-    assert lines["sapo, tuned on trap"][0] == "sapo", "the published setting was the best"
+    assert lines["ftis, tuned on matched"][0] == "ftis", "the published setting was the best"
     gain = rows["trap-neox-qwen", "hacpo, tuned on trap"].gain
-    assert round(100 * gain, 1) == 18.0, "as README has it, and not +16.8 over the published baseline"
+    assert round(100 * gain, 1) == 16.2, "and not +14.9 over the published baseline"
     small = {r.regime: r.baseline for r in show_rows(reference, "tuned_small@reference")}
     assert small["hacpo, tuned"] == "independent, tuned"
     assert against("hacpo2026", reference, ["tuned_full@reference"]), (
@@ -125,7 +125,7 @@ def test_8_tuned_regimes_stand_beside_the_tuned_baseline(reference: Snapshot) ->
 def test_10_opposite_effects_are_named_and_no_mean_hides_them(reference: Snapshot) -> None:
     said = heading(reference, "tuned_full@reference", said="opening").sentences[0].sentence
     assert re.search(r"Tuned on trap: .* over tuned independent", said)
-    assert "naive (−6.7 on trap-llama-gpt2 to +11.9 on trap-neox-qwen)" in said
+    assert "naive (−1.2 on matched-neox-qwen to +14.2 on trap-neox-qwen)" in said
 
 
 def test_10_groups_that_differ_beyond_chance_are_a_verdict_of_their_own() -> None:
