@@ -115,7 +115,7 @@ def evaluate(harness: Place) -> None:
     told = harness.json("sql", query.replace("%s", Path(shown["folder"]).name), "--results", "elsewhere")["rows"]
     assert told == [[True, 2]]
     advice = " ".join(harness("show", "evaluations", "--results", "elsewhere").split())
-    listed = harness.json("sql", advice.partition('harness sql "')[2].rstrip('"'), "--results", "elsewhere")["rows"]
+    listed = harness.json("sql", advice[advice.index("SELECT") :], "--results", "elsewhere")["rows"]
     assert [row[1:3] for row in listed] == [["micro", "greedy"]] * 2
     harness("eval", folder, "--chat", *more, code=2)
 
