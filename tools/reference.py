@@ -1,6 +1,7 @@
 """Reference results: made of finished runs, and trained again (harness/store/reference_results.py has the format).
 
     python tools/reference.py make RESULTS SUITE...          into results/reference/<suite>
+    python tools/reference.py unpack SUITE RESULTS           their cells as results, for `harness run` to go on with
     python tools/reference.py check [--cells 3] [--bases 1] [--seed N]   so many random cells again, compared row by row
 
     python tools/reference.py again CELL_FOLDER              any finished cell, from its manifest alone, by today's code
@@ -29,22 +30,34 @@ import typer
 
 import harness
 from harness.engines.embedded.numerics import ENVIRONMENT
-from harness.engines.embedded.warmup import REPORT, SHIPPED, MicroSpec, train_base
+from harness.engines.embedded.presets import SHIPPED
+from harness.engines.embedded.warmup import REPORT, MicroSpec, train_base
 from harness.errors import HarnessError, UsageError
 from harness.files import remove
 from harness.learning import registry
 from harness.limits import settle
 from harness.session.cell.manifests import label_of
 from harness.store.ingest import ingest
-from harness.store.journal import read_journal
-from harness.store.manifest import MARK, ORIGIN, Manifest, Submission, SuiteFile, read_manifest, write_submission
+from harness.store.journal import read_journal, write_columns
+from harness.store.manifest import (
+    MARK,
+    ORIGIN,
+    Manifest,
+    Submission,
+    SuiteFile,
+    read_manifest,
+    read_suite,
+    write_manifest,
+    write_submission,
+    write_suite,
+)
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference, references, write_reference
 from harness.store.remarks import stages
 from harness.store.table import show_rows
 from harness.store.tuning import read_tuning, tuning_path
 from harness.store.tuning_table import tuning_rows
-from harness.submission.bundle import compact, gathered
+from harness.submission.bundle import COMPACT, compact, gathered
 from harness.submission.check import category
 from harness.submission.rerun import differences, possible, re_run, repeats, train
 
@@ -83,6 +96,22 @@ def make(results: Annotated[Path, typer.Argument()], suites: list[str], to: Wher
     print(f"{to / ORIGIN}: {total:,} bytes in all", file=sys.stderr)
     if total > MOST:
         raise UsageError(f"{to / ORIGIN}: {total:,} bytes; reference results have at most {MOST:,}")
+
+
+@app.command()
+def unpack(suite: str, to: Annotated[Path, typer.Argument()], results: Where = RESULTS) -> None:
+    source = results / ORIGIN / suite
+    reference = read_reference(source)
+    for key, manifest in reference.manifests.items():
+        folder = to / suite / key
+        (journal := folder / "journal" / COMPACT).mkdir(parents=True)
+        for name, table in reference.cells[key].tables.items():
+            write_columns(journal, name, table)
+        write_manifest(folder, msgspec.structs.replace(manifest, suite=suite, origin=""))
+    write_suite(to / suite, file := read_suite(source))
+    if (tuning := source / "tuning.json").is_file():
+        shutil.copyfile(tuning, tuning_path(to, file))
+    print(f"{to / suite}: {len(reference.manifests)} cells and base checkpoints")
 
 
 def _same_table(suite: str, file: SuiteFile, results: Path, place: Path) -> None:

@@ -135,7 +135,8 @@ WITH judged AS (
     FROM judged SEMI JOIN own USING (group_name, policy) GROUP BY ALL
 )
 SELECT group_name AS 'group', policy, task, CASE metric WHEN 'sampled' THEN 'avg@' || max(repeats) ELSE metric END AS metric,
-    moment, avg(strict) AS strict, avg(lenient) AS lenient, sum(answers)::BIGINT AS answers, count(*) AS seeds
+    moment, avg(strict ORDER BY seed) AS strict, avg(lenient ORDER BY seed) AS lenient, sum(answers)::BIGINT AS answers,
+    count(*) AS seeds
 FROM counted GROUP BY group_name, policy, task, metric, moment, place ORDER BY 1, 3, 4, 2, place, moment
 """
 

@@ -72,7 +72,7 @@ def stage0(family: str, folder: Path) -> tuple[str, str]:
 
 def bases(place: Path) -> dict[str, Path]:
     """The quickstart's bases by family, in folders of `place`."""
-    from harness.engines.embedded.warmup import SHIPPED
+    from harness.engines.embedded.presets import SHIPPED
 
     for folder in filter(Path.is_dir, SHIPPED.iterdir()):
         shutil.copytree(folder, place / folder.name.partition("-")[0], dirs_exist_ok=True)

@@ -53,7 +53,7 @@ def test_one_changed_bit_in_a_weight_gives_another_digest() -> None:
 
 def emulator() -> str:
     if "EMULATE" not in os.environ:
-        pytest.skip("takes most of an hour: make test-portable")
+        pytest.skip("takes a quarter of an hour: make test-portable")
     program = shutil.which("qemu-x86_64")
     if program is None:
         pytest.skip("needs qemu-x86_64 (apt-get install qemu-user)")

@@ -12,7 +12,7 @@ import pytest
 from running import cell, rows, run
 
 from harness.engines import checkpoint as sealed
-from harness.engines.embedded.warmup import SHIPPED
+from harness.engines.embedded.presets import SHIPPED
 from harness.errors import CheckpointError, UsageError
 from harness.phases import Interrupted
 from harness.session.cell import resume_point

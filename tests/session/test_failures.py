@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from running import harness, installed, ok, run
 
-from harness.engines.embedded.warmup import SHIPPED
+from harness.engines.embedded.presets import SHIPPED
 from harness.errors import Fault, TrainingError, VerificationError
 from harness.experience.answers import Answer, Group, Prompt
 from harness.session.cell import cell as training

@@ -75,6 +75,13 @@ def test_they_give_the_table_of_the_run_in_little_room(results: Path, clone: Pat
         assert (tmp_path / "reference" / "labs" / file.name).read_bytes() == file.read_bytes()
 
 
+def test_unpacked_they_are_results_again(clone: Path, tmp_path: Path) -> None:
+    reference.unpack("labs", tmp_path / "unpacked", clone)
+    reference.make(tmp_path / "unpacked", ["labs"], tmp_path)
+    for file in (clone / "reference" / "labs").iterdir():
+        assert (tmp_path / "reference" / "labs" / file.name).read_bytes() == file.read_bytes()
+
+
 def test_a_suite_that_is_not_finished_is_refused(results: Path, tmp_path: Path) -> None:
     shutil.copytree(results, tmp_path / "results")
     shutil.rmtree(next((tmp_path / "results" / "labs").glob("base-*")))
