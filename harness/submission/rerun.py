@@ -112,16 +112,18 @@ def re_execute(evidence: Evidence, again: RerunRequest) -> dict[str, str]:
 
 
 def repeats(manifest: Manifest) -> bool:
-    """Whether this CPU can repeat the cell's rows: computed portably, or on its kind."""
-    portable = manifest.config["engine_options"].get("numerics") == "portable"
-    return portable or manifest.provenance.machine.get("processor") == processor()
+    """Whether this CPU can repeat the cell's rows: portable, or of its kind and one thread."""
+    portable, machine = manifest.config["engine_options"].get("numerics") == "portable", manifest.provenance.machine
+    return portable or (machine.get("processor") == processor() and "threads" not in machine)
 
 
 def possible(manifest: Manifest, place: str) -> None:
     """Raises UsageError where the cell cannot be trained here to the same rows."""
     made_on = manifest.provenance.machine.get("processor") or "an unknown CPU"
+    threads = manifest.provenance.machine.get("threads", "1")
     faults = {
         f"of the engine {manifest.engine}; embedded cells alone can be trained again": manifest.engine != "embedded",
+        f"computed by {threads} threads, which round otherwise in every run": threads != "1",
         f"computed with numerics: fast on {made_on}, and comes out the same there alone": not repeats(manifest),
     }
     for package, version in manifest.identity.versions.items():

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from harness import phases
 from harness.allocation.layout import START_SECONDS
@@ -302,6 +303,9 @@ def test_cores_are_for_cells_side_by_side_before_they_are_for_threads(tmp_path):
     assert planned("2cpu-512G", "regimes=[independent]") == (1, 2), "one cell is left"
     assert planned("2cpu-512G", jobs=1) == (1, 2)
     assert planned("2cpu-512G", "engine_options.threads=2") == (1, 2)
+    assert planned("8cpu-512G", "engine_options={numerics: portable, dtype: fp32}") == (2, 1), (
+        "rows of one thread repeat"
+    )
 
 
 def test_a_supervised_start_is_planned_with_all_weights_trained(tmp_path):
@@ -354,6 +358,14 @@ def test_what_was_looked_at_stays_until_one_looks_again(tmp_path: Path) -> None:
     for now in (prepared, before.looked()):  # without a look each question is asked of the disk
         assert (first in now.pending(), base in now.missing(), now.done()) == (False, False, [first])
         assert now.state(first.key) == ("done", "", 1)
+
+
+def test_results_of_several_threads_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = prepare("quickstart", tmp_path).cells[0]
+    for threads, said in ((1, None), (2, "2")):
+        monkeypatch.setattr(torch, "get_num_threads", lambda count=threads: count)
+        mark(tmp_path / cell.key, manifest_of(cell), "done", attempts=1)
+        assert read_manifest(tmp_path / cell.key).provenance.machine.get("threads") == said
 
 
 @pytest.mark.parametrize("suite", ["cross_family", "bad_peers", "tuned_small"])

@@ -238,6 +238,14 @@ def test_cells_whose_rows_repeat_here_are_drawn(
         UsageError, match="x: computed with numerics: fast on another, and comes out the same there alone"
     ):
         possible(fast, "x")
+    portable = next(manifest for manifest in kept if manifest.regime == "sgt")
+    possible(portable, "x")
+    by_two = msgspec.structs.replace(
+        portable,
+        provenance=msgspec.structs.replace(portable.provenance, machine={"threads": "2"}),
+    )
+    with pytest.raises(UsageError, match="x: computed by 2 threads, which round otherwise in every run"):
+        possible(by_two, "x")
 
 
 def test_results_of_other_results_versions_are_refused(

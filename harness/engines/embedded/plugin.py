@@ -26,8 +26,8 @@ class EmbeddedOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Of the embedded engine. device: torch's name without a number; None takes CUDA where there is one. micro_tokens: unpadded
     tokens of one pass. dtype: None takes bf16 for weights in half precision, else fp32. threads: of torch on a CPU; None takes
     the plan's. lora: `{rank: 16, alpha: 32}` trains adapters instead of the weights. checkpointing: compute activations again in
-    the backward pass. numerics: `portable` gives the same rows on every x86-64 CPU with AVX2 (fp32, one thread), `fast` on one
-    kind of CPU; None takes `portable` where all models are micro families and the CPU can."""
+    the backward pass. numerics: `portable` gives the same rows on every x86-64 CPU with AVX2 (fp32), `fast` on one kind, both
+    with one thread; None takes `portable` where all models are micro families and the CPU can."""
 
     device: Annotated[str, Meta(pattern=r"^(cpu|cuda|xpu)\Z")] | None = None
     micro_tokens: Annotated[int, Meta(ge=1, le=1 << 30)] = MICRO_TOKENS

@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -181,7 +182,7 @@ def mark(
         commit=commit,
         dirty=dirty,
         packages=packages(),
-        machine=_machine(),
+        machine=_machine() | _threads(),
         environment={name: os.environ[name][:_LONGEST] for name in ENVIRONMENT if name in os.environ},
         python=platform.python_version(),
         started=started,
@@ -245,6 +246,11 @@ def _machine() -> dict[str, str]:
         "memory_gib": f"{psutil.virtual_memory().total / 2**30:.0f}",
         **({"gpu": ", ".join(kinds)} if (kinds := sorted({card.kind for card in visible()})) else {}),
     }
+
+
+def _threads() -> dict[str, str]:
+    torch = sys.modules.get("torch")
+    return {"threads": str(count)} if torch and (count := torch.get_num_threads()) > 1 else {}
 
 
 def processor() -> str:

@@ -297,7 +297,8 @@ def _worker(
     if not gpus:
         memory, node = embedded.WORKER_BYTES + sizes[tokens], max(machine.nodes, key=lambda n: n.cores)
         beside = max(1, min(node.cores, node.memory // memory, left))  # processes do more than as many threads
-        cores = cell.engine_options.get("threads") or account.cores(asks, node.cores // beside)
+        idle = 1 if cell.engine_options.get("numerics") == "portable" else node.cores // beside
+        cores = cell.engine_options.get("threads") or account.cores(asks, idle)
         bundle, seconds = Bundle(0, cores, memory), seconds / _faster(cores)
     chosen = tokens if tokens != MICRO_TOKENS and not own else 0
     return KindPlan(cell.kind, count, seconds, (bundle,), micro_tokens=chosen)
