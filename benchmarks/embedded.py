@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from bench import NotHere, Row, Size, faster, seconds, turns
-from transformers import TrainerCallback
+from transformers import TrainerCallback, logging
 
 from harness.cache import cache_folder
 from harness.engines.embedded.engine import EmbeddedEngine
@@ -93,6 +93,7 @@ def per_token(spent: list[float], tokens: list[int]) -> list[float]:
 
 def compare(folder: Path, rollouts: int, rounds: int) -> Row:
     engine = EmbeddedEngine(folder.name, folder, device="cpu")
+    logging.set_verbosity_error()  # of both lengths, at every call
     engine.model.generation_config.max_length = None
     prompts = training_prompts(0, rollouts // GROUP)
     assert own(engine, prompts, 0.0, 1) == generate(engine, prompts, 0.0, 1), "greedy answers differ"
