@@ -38,6 +38,7 @@ from harness.store.manifest import (
     write_suite,
 )
 from harness.store.read import LIMITS, Limits, Snapshot, ask
+from harness.store.remarks import mixed
 from harness.store.render import render
 from harness.store.rows import SCHEMAS, CostRow, Row, SampleRow, StepRow
 from harness.store.table import seed_rows, show_rows
@@ -108,6 +109,14 @@ def test_a_table_says_where_its_pairs_ran_on_unlike_processors(tmp_path: Path, c
     assert "the regimes of pair/1 ran on different ones (x86_64, EPYC, 2b; x86_64, Xeon, 1a)" in " ".join(said.split())
     portable = {"engine_options": {"numerics": "portable"}}
     assert "mixed processors" not in tables("x86_64, Xeon, 1a", config=portable)
+
+
+def test_one_processor_with_unlike_threads_is_said_too() -> None:
+    one, two = {"processor": "EPYC"}, {"processor": "EPYC", "threads": "2"}
+    assert "the regimes of pair/1 ran on different ones (EPYC; EPYC with 2 threads)" in mixed(
+        [("pair", 1, one), ("pair", 1, two), ("pair", 2, two)]
+    )
+    assert mixed([("pair", 1, two), ("pair", 1, two), ("pair", 2, one)]) == ""
 
 
 def test_a_gain_per_rollout_is_that_of_one_policy_on_a_mean_line_too(tmp_path: Path) -> None:

@@ -84,7 +84,8 @@ def mixed(cells: Iterable[tuple[str, int | None, Mapping[str, str]]]) -> str:
     kinds: dict[tuple[str, int | None], set[str]] = {}
     for group, seed, machine in cells:
         if machine.get("processor"):
-            own = " with ".join(machine[part] for part in ("processor", "gpu") if machine.get(part))
+            threads = f"{machine['threads']} threads" if "threads" in machine else ""
+            own = " with ".join(filter(None, (machine["processor"], machine.get("gpu"), threads)))
             kinds.setdefault((group, seed), set()).add(own)
     several = {block: own for block, own in kinds.items() if len(own) > 1}
     if not several:
