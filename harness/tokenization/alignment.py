@@ -27,12 +27,19 @@ class Chunks:
 def chunks(source_ends: Integer[np.ndarray, "S"], receiver_ends: Integer[np.ndarray, "R"]) -> Chunks:
     """Smallest chunks. Ends: bytes from an answer's beginning, not decreasing; the last ones agree. Tokens without bytes join
     the chunk before, else the first."""
-    in_source, in_receiver = np.zeros((2, int(source_ends[-1]) + 1), dtype=bool)
-    in_source[source_ends] = True
+    shared, in_receiver = np.zeros((2, int(source_ends[-1]) + 1), dtype=bool)
+    shared[source_ends] = True
     in_receiver[receiver_ends] = True
-    shared = np.flatnonzero(in_source & in_receiver)
-    shared = shared[shared > 0]
-    return Chunks(*(np.append(0, ends.searchsorted(shared, side="right")) for ends in (source_ends, receiver_ends)))
+    shared &= in_receiver
+    shared[0] = False
+    return Chunks(_closed(source_ends, shared), _closed(receiver_ends, shared))
+
+
+def _closed(ends: Integer[np.ndarray, "T"], shared: Bool[np.ndarray, "B"]) -> Int64[np.ndarray, "C+1"]:
+    """0, and what follows the last token of each shared end."""
+    closes = shared.take(ends)
+    closes[:-1] &= ends[:-1] != ends[1:]
+    return np.append(0, np.flatnonzero(closes) + 1)
 
 
 def distribute(
