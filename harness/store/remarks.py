@@ -80,7 +80,7 @@ def counted(snapshot: Snapshot, suite: str, gaps: Iterable[Missing]) -> str:
 
 
 def mixed(cells: Iterable[tuple[str, int | None, Mapping[str, str]]]) -> str:
-    """Empty unless cells (group, seed, machine) of one group and seed ran on several kinds of processors."""
+    """Empty where cells (group, seed, machine) of one group and seed ran alike."""
     kinds: dict[tuple[str, int | None], set[str]] = {}
     for group, seed, machine in cells:
         if machine.get("processor"):

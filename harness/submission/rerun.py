@@ -38,7 +38,7 @@ _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class RerunRequest:
-    """seed: of the choice; None: a random one. minutes: for each cell."""
+    """seed: of the choice; None: random. minutes: each cell."""
 
     cells: int
     seed: int | None = None
@@ -112,7 +112,7 @@ def re_execute(evidence: Evidence, again: RerunRequest) -> dict[str, str]:
 
 
 def repeats(manifest: Manifest) -> bool:
-    """Whether this CPU can repeat the cell's rows: portable, or of its kind and one thread."""
+    """Rows that this CPU repeats: portable, or of its kind and one thread."""
     portable, machine = manifest.config["engine_options"].get("numerics") == "portable", manifest.provenance.machine
     return portable or (machine.get("processor") == processor() and "threads" not in machine)
 

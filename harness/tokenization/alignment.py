@@ -36,7 +36,7 @@ def chunks(source_ends: Integer[np.ndarray, "S"], receiver_ends: Integer[np.ndar
 
 
 def _closed(ends: Integer[np.ndarray, "T"], shared: Bool[np.ndarray, "B"]) -> Int64[np.ndarray, "C+1"]:
-    """0, and what follows the last token of each shared end."""
+    """From 0, behind each shared end's last token."""
     closes = shared.take(ends)
     closes[:-1] &= ends[:-1] != ends[1:]
     return np.append(0, np.flatnonzero(closes) + 1)
