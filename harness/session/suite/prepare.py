@@ -70,19 +70,23 @@ class Prepared:
     altered: tuple[str, ...]
     elsewhere: frozenset[str] = frozenset()
     seen: Mapping[str, tuple[str, str, int]] | None = None
+    read: Mapping[str, Manifest] | None = None
     damaged: str = ""
 
     def looked(self) -> Prepared:
         """With states, read once. What the table cannot read has failed."""
         keys = (*(cell.key for cell in self.cells), *(base.key for base in self.bases))
-        seen = {key: state_of(f"{self.folder}/{key}") for key in keys}
+        read = {folder.name: manifest for folder, manifest in readable(self.folder / key for key in keys)}
+        seen = {key: (m.state, m.reason, m.attempts) for key, m in read.items()}
+        seen |= {key: state_of(f"{self.folder}/{key}") for key in keys if key not in read}
+        looked = replace(self, seen=seen, read=read)
         if all(state == "pending" for state, *_ in seen.values()):
-            return replace(self, seen=seen)
+            return looked
         damaged = stored_damages(self.folder.parent, self.file())
         for key in seen.keys() & damaged.keys():
             if seen[key][0] != "running":
                 seen[key] = "failed", damaged[key], seen[key][2]
-        return replace(self, seen=seen, damaged=damaged.get("", ""))
+        return replace(looked, damaged=damaged.get("", ""))
 
     def state(self, key: str) -> tuple[str, str, int]:
         return state_of(f"{self.folder}/{key}") if self.seen is None else self.seen[key]
@@ -145,7 +149,9 @@ class Prepared:
         return remaining
 
     def notes(self) -> list[str]:
-        stored = [manifest for _, manifest in readable(self.folder / cell.key for cell in self.cells)]
+        if self.read is None:
+            return self.looked().notes()
+        stored = [self.read[cell.key] for cell in self.cells if cell.key in self.read]
         portable = self.suite.engine_options.get("numerics") == "portable"
         remark = mixed((m.group, m.seed, m.provenance.machine) for m in stored if not portable)
         return [*model_notes(self.suite, stored), *filter(None, [remark, self.damaged])]
