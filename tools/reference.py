@@ -102,6 +102,8 @@ def make(results: Annotated[Path, typer.Argument()], suites: list[str], to: Wher
 def unpack(suite: str, to: Annotated[Path, typer.Argument()], results: Where = RESULTS) -> None:
     source = results / ORIGIN / suite
     reference = read_reference(source)
+    if (to / suite).exists():
+        raise UsageError(f"{to / suite}: exists already")
     for key, manifest in reference.manifests.items():
         folder = to / suite / key
         (journal := folder / "journal" / COMPACT).mkdir(parents=True)

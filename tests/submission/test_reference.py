@@ -77,6 +77,8 @@ def test_they_give_the_table_of_the_run_in_little_room(results: Path, clone: Pat
 
 def test_unpacked_they_are_results_again(clone: Path, tmp_path: Path) -> None:
     reference.unpack("labs", tmp_path / "unpacked", clone)
+    with pytest.raises(UsageError, match="unpacked/labs: exists already"):
+        reference.unpack("labs", tmp_path / "unpacked", clone)
     reference.make(tmp_path / "unpacked", ["labs"], tmp_path)
     for file in (clone / "reference" / "labs").iterdir():
         assert (tmp_path / "reference" / "labs" / file.name).read_bytes() == file.read_bytes()
