@@ -77,7 +77,7 @@ class Prepared:
         """With states, read once. What the table cannot read has failed."""
         keys = (*(cell.key for cell in self.cells), *(base.key for base in self.bases))
         read = {folder.name: manifest for folder, manifest in readable(self.folder / key for key in keys)}
-        seen = {key: (m.state, m.reason, m.attempts) for key, m in read.items()}
+        seen: dict[str, tuple[str, str, int]] = {key: (m.state, m.reason, m.attempts) for key, m in read.items()}
         seen |= {key: state_of(f"{self.folder}/{key}") for key in keys if key not in read}
         looked = replace(self, seen=seen, read=read)
         if all(state == "pending" for state, *_ in seen.values()):
