@@ -58,8 +58,8 @@ class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """cells: asked for; altered: settings other than as written; elsewhere: bases of other shards; seen: states at `looked`;
-    damaged: of the suite's files."""
+    """cells: asked for; altered: settings other than as written; elsewhere: bases of other shards; seen, read: states, manifests at
+    `looked`; damaged: of the suite's files."""
 
     source: str
     suite: Suite
@@ -74,7 +74,7 @@ class Prepared:
     damaged: str = ""
 
     def looked(self) -> Prepared:
-        """With states, read once. What the table cannot read has failed."""
+        """With states. What the table cannot read has failed."""
         keys = (*(cell.key for cell in self.cells), *(base.key for base in self.bases))
         read = {folder.name: manifest for folder, manifest in readable(self.folder / key for key in keys)}
         seen: dict[str, tuple[str, str, int]] = {key: (m.state, m.reason, m.attempts) for key, m in read.items()}
