@@ -46,8 +46,9 @@ from harness.versions import recorded
 # How far two labs' clocks may differ
 CLOCKS = timedelta(days=1)
 ROUNDING = 1e-9
-# How often an honest A/A control may be refused, over a suite's comparisons (Bonferroni)
+# How often honest A/A controls may be refused (Bonferroni)
 ERROR = 0.01
+EVERY = "every x86-64"
 # Of a policy's first step, without a second round
 _sampled = itemgetter("policy", "right", "wrong", "invalid", "truncated", "answers", "answer_tokens_mean")
 _asked = itemgetter("task", "metric", "repeat", "doc_id", "checkpoint_step")
@@ -376,9 +377,10 @@ def cells(e: Evidence) -> str:
             raise e.fault(
                 f"{cell.label} received answers of peers, but its regime shares none: another cell's rows?", place
             )
-        if cell.engine != "embedded" or not rows:  # other samplers do not repeat to the digit
+        made_on = repeats_on(e.manifests[cell.key])
+        if cell.engine != "embedded" or not rows or not made_on:  # does not repeat
             continue
-        like = f"{_stream(cell)}/{cell.variant.factor}/{cell.training.model_dump_json()}"
+        like = f"{made_on}/{_stream(cell)}/{cell.variant.factor}/{cell.training.model_dump_json()}"
         mine = sorted(_sampled(row) for row in rows if row["step"] == 1)
         other, theirs = first.setdefault(like, (cell, mine))
         if theirs != mine:
@@ -388,6 +390,14 @@ def cells(e: Evidence) -> str:
         if _stream(twin) != _stream(cell):
             raise e.fault(f"{cell.label} has the rows of {twin.label}", place)
     return f"{len(e.derived)}, each with rows of its own seed"
+
+
+def repeats_on(manifest: Manifest) -> str:
+    """The kind of CPU that gives its rows again, or EVERY; of several threads none does."""
+    machine = manifest.provenance.machine
+    if manifest.config["engine_options"].get("numerics") == "portable":
+        return EVERY
+    return "" if "threads" in machine else machine.get("processor", "")
 
 
 def _stream(cell: Cell) -> str:

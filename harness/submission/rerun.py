@@ -27,7 +27,7 @@ from harness.session.suite.rules import check_roots
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest
 from harness.submission.bundle import WORDLESS, compact
-from harness.submission.evidence import Evidence, untimed
+from harness.submission.evidence import EVERY, Evidence, repeats_on, untimed
 from harness.suite.cells import cell_of
 from harness.versions import recorded
 
@@ -112,9 +112,8 @@ def re_execute(evidence: Evidence, again: RerunRequest) -> dict[str, str]:
 
 
 def repeats(manifest: Manifest) -> bool:
-    """Rows that this CPU repeats: portable, or of its kind and one thread."""
-    portable, machine = manifest.config["engine_options"].get("numerics") == "portable", manifest.provenance.machine
-    return portable or (machine.get("processor") == processor() and "threads" not in machine)
+    """On this CPU."""
+    return repeats_on(manifest) in (EVERY, processor())
 
 
 def possible(manifest: Manifest, place: str) -> None:

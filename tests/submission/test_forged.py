@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,7 +30,7 @@ from harness.store.manifest import read_manifest
 from harness.store.rows import ExchangeRow, to_arrow
 from harness.submission.bundle import ABOUT, SCORES, pack
 from harness.submission.check import checked
-from harness.submission.evidence import noise_floor
+from harness.submission.evidence import cells, noise_floor
 from harness.suite.schema import Variant
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for nine cells
@@ -227,6 +228,31 @@ def test_a_forged_bundle_is_refused_by_the_check_for_it(bundle: Path, tmp_path: 
     refused = {line.check: line.words for line in report.lines if not line.good}
     assert re.search(words, refused.get(check, "")), report.describe()
     assert ("\x1b" in report.describe(), report.submission) == (False, None)
+
+
+def test_first_samples_are_compared_where_they_repeat(bundle: Path, tmp_path: Path) -> None:
+    forgery = Forgery(bundle, tmp_path / "apart")
+    _swapped("sgt", 2)(forgery)
+    with checked(forgery.pack(tmp_path), tmp_path / "results") as (e, _):
+        honest = e.manifests
+        for numerics, machine, faulty in (
+            ("portable", {}, True), ("portable", {"processor": "another"}, True), ("fast", {}, True),
+            ("fast", {"processor": "another"}, False), ("fast", {"threads": "2"}, False),
+        ):  # fmt: skip
+            e.manifests = {
+                key: replace(
+                    m,
+                    config=m.config | {"engine_options": {"numerics": numerics}},
+                    provenance=replace(
+                        m.provenance, machine=m.provenance.machine | (machine if m.regime == "sgt" else {})
+                    ),
+                )
+                for key, m in honest.items()
+            }
+            with (
+                pytest.raises(UsageError, match="sgt/1 did not begin with the samples of") if faulty else nullcontext()
+            ):
+                cells(e)
 
 
 def test_a_control_of_one_policy_is_compared_too(tmp_path: Path) -> None:
