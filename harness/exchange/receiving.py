@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from jaxtyping import Float32, Int32
 
+from harness.exchange import opening
 from harness.exchange.exchange import Exchange
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerScores, Prompt
 from harness.experience.records import AnswerRecord, Record, Refusal, Scores, sent
@@ -90,7 +91,7 @@ class Receiver:
     scored: bool = False
     asks: Exchange | None = None
 
-    def scores(self, learner: Learner, step: int, prompts: Sequence[Prompt]) -> list[Scores]:
+    def scores(self, learner: Learner, step: int, prompts: Sequence[Prompt], own: Sequence[Group] = ()) -> list[Scores]:
         """The learner's log-probabilities of the drafts that reach it; refusals go into the rows."""
         assert self.asks is not None
         with learner.clock.phase("exchange"):
@@ -100,7 +101,7 @@ class Receiver:
             for record, entry in admitted:
                 if record.step != step:  # its author no longer waits
                     entry.refuse(Refusal.STALE)
-            carried = self.carry([(r, e) for r, e in admitted if e.accepted], learner, by_id)
+            carried = self.carry([(r, e) for r, e in admitted if e.accepted], learner, by_id, own)
         if not carried:
             return []
         with learner.clock.phase("score"):
@@ -116,7 +117,7 @@ class Receiver:
                 reader=record.author,
                 index=record.index,
                 logprobs=logprobs[: text.ends.size].tolist(),
-                pieces=np.diff(text.ends, prepend=0).tolist(),
+                pieces=opening.as_sent(np.diff(text.ends, prepend=0).tolist(), record.text, self._opening(own)),
                 eos_logprob=float(logprobs[-1]) if record.finished else 0.0,
             )
             for (record, text, _), logprobs in zip(carried, logprobs_of, strict=True)
@@ -132,14 +133,14 @@ class Receiver:
         own: Sequence[Group] = (),
     ) -> Received:
         """Receive, retokenise, verify and score; refusals go into the rows. earlier: prompts of earlier steps, for
-        stale records. behind: as `Exchange.collect`. own: the step's groups, for scores."""
+        stale records. behind: as `Exchange.collect`. own: the step's groups."""
         if not self.exchange.authors(learner.name):
             return Received()
         with learner.clock.phase("exchange"):
             collected = self.exchange.collect(learner.name, step, [p.id for p in prompts], behind)
             by_id = {p.id: p for p in (*earlier, *prompts)}
             admitted = list(zip(collected.records, collected.entries, strict=True))
-            carried, placed = self.carry(admitted, learner, by_id), self._placed(admitted, learner, step, own)
+            carried, placed = self.carry(admitted, learner, by_id, own), self._placed(admitted, learner, step, own)
         with learner.clock.phase("verify"):
             answers = self._verified(carried, by_id)
         if self.scored and answers:
@@ -158,7 +159,11 @@ class Receiver:
         return Received(inbox, admitted, [(a, e) for _, a, e in answers], scored, kept_out)
 
     def carry(
-        self, admitted: Sequence[tuple[Record, ExchangeRow]], learner: Learner, prompts: Mapping[str, Prompt]
+        self,
+        admitted: Sequence[tuple[Record, ExchangeRow]],
+        learner: Learner,
+        prompts: Mapping[str, Prompt],
+        own: Sequence[Group] = (),
     ) -> list[tuple[AnswerRecord, Retokenised, ExchangeRow]]:
         """Answers in the learner's tokens; residuals go into the rows."""
 
@@ -166,8 +171,9 @@ class Receiver:
             return learner.engine.score([prompts[r.prompt_id] for r in records], tokens)
 
         texts = [(r, e) for r, e in admitted if isinstance(r, AnswerRecord)]
+        by = self._opening(own)
         results = retokenise(
-            [r for r, _ in texts],
+            [opening.opened(r, by) for r, _ in texts],
             learner.codec,
             budget=self._budget,
             score=score if self.sharing.spread == "receiver" else None,
@@ -215,6 +221,9 @@ class Receiver:
                 scores = PeerScores(record.author, record.version, record.prompt_id, record.index, *source)
                 placed.append((record, scores, answer, entry))
         return placed
+
+    def _opening(self, own: Sequence[Group]) -> str | None:
+        return opening.of(own) if self.sharing.opening == "receiver" else None
 
     @property
     def _budget(self) -> Mapping[str, float]:

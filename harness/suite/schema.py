@@ -198,6 +198,12 @@ class Sharing(_Model):
         default="bytes",
         description="How a rollout's log-probabilities spread over the receiver's tokens: by bytes, or by the receiver's own.",
     )
+    opening: Literal["as_sent", "receiver"] = Field(
+        default="as_sent",
+        exclude_if=lambda opening: opening == "as_sent",  # keeps older keys
+        description="White space before a peer's answer: as sent, or that of most own answers of the step. Authors that are asked "
+        "otherwise (chat, plain) begin otherwise.",
+    )
     defences: Defences = Field(default=Defences(), description="The receiver's defences.")
 
     @model_validator(mode="after")

@@ -228,7 +228,7 @@ class Run:
             self.exchange.publish(learner, records[learner.name], step, drafts=True)
         if self.exchange.asks is not None:  # in place of drafts come scores of others' drafts
             scored = self.engines.each(
-                lambda m: self._receiver().scores(m, step, self._prompts(step, m)), self.learners
+                lambda m: self._receiver().scores(m, step, self._prompts(step, m), groups[m.name]), self.learners
             )
             for learner, scores in zip(self.learners, scored, strict=True):
                 records[learner.name] += scores

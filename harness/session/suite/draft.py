@@ -334,6 +334,8 @@ groups:
 # The ways of sharing (`harness regimes` lists all). Gains are differences to the baseline, training without sharing.
 regimes: [{regimes}]
 baseline: independent
+# A peer's answer begins with the white space of one's own: mostly none in a chat, and one blank elsewhere.
+sharing: {{opening: receiver}}
 # Every regime is trained once for each seed. Intervals are over seeds: fewer than three say little.
 seeds: [{seeds}]
 training:
