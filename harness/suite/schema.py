@@ -201,8 +201,7 @@ class Sharing(_Model):
     opening: Literal["as_sent", "receiver"] = Field(
         default="as_sent",
         exclude_if=lambda opening: opening == "as_sent",  # keeps older keys
-        description="White space before a peer's answer: as sent, or that of most own answers of the step. Authors that are asked "
-        "otherwise (chat, plain) begin otherwise.",
+        description="White space before a peer's answer: as sent, or that of most own answers of the step.",
     )
     defences: Defences = Field(default=Defences(), description="The receiver's defences.")
 
