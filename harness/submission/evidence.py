@@ -377,15 +377,17 @@ def cells(e: Evidence) -> str:
             raise e.fault(
                 f"{cell.label} received answers of peers, but its regime shares none: another cell's rows?", place
             )
-        made_on = repeats_on(e.manifests[cell.key])
-        if cell.engine != "embedded" or not rows or not made_on:  # does not repeat
+        if cell.engine != "embedded" or not rows:  # does not repeat
             continue
-        like = f"{made_on}/{_stream(cell)}/{cell.variant.factor}/{cell.training.model_dump_json()}"
-        mine = sorted(_sampled(row) for row in rows if row["step"] == 1)
-        other, theirs = first.setdefault(like, (cell, mine))
-        if theirs != mine:
-            problem = f"{cell.label} did not begin with the samples of {other.label}, as a seed on one kind of CPU does"
-            raise e.fault(problem, place)
+        if made_on := repeats_on(e.manifests[cell.key]):
+            like = f"{made_on}/{_stream(cell)}/{cell.variant.factor}/{cell.training.model_dump_json()}"
+            mine = sorted(_sampled(row) for row in rows if row["step"] == 1)
+            other, theirs = first.setdefault(like, (cell, mine))
+            if theirs != mine:
+                problem = (
+                    f"{cell.label} did not begin with the samples of {other.label}, as a seed on one kind of CPU does"
+                )
+                raise e.fault(problem, place)
         twin = whole.setdefault(repr([untimed(row) for row in rows]), cell)
         if _stream(twin) != _stream(cell):
             raise e.fault(f"{cell.label} has the rows of {twin.label}", place)
@@ -397,7 +399,7 @@ def repeats_on(manifest: Manifest) -> str:
     machine = manifest.provenance.machine
     if manifest.config["engine_options"].get("numerics") == "portable":
         return EVERY
-    return "" if "threads" in machine else machine.get("processor", "")
+    return "" if "threads" in machine else machine.get("processor", "unknown")
 
 
 def _stream(cell: Cell) -> str:
