@@ -1,4 +1,4 @@
-"""White space before an answer, by which chats and plain prompts differ."""
+"""White space before an answer."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ ROUNDING = 1e-9
 # How often honest A/A controls may be refused (Bonferroni)
 ERROR = 0.01
 EVERY = "every x86-64"
-# Of a policy's first step, without a second round
+# Of a first step, without a second round
 _sampled = itemgetter("policy", "right", "wrong", "invalid", "truncated", "answers", "answer_tokens_mean")
 _asked = itemgetter("task", "metric", "repeat", "doc_id", "checkpoint_step")
 _COMMIT = re.compile(r"([0-9a-f]{40})?")
@@ -77,7 +77,7 @@ class Evidence:
         return self.about.suite
 
     def fault(self, problem: object, *parts: str) -> UsageError:
-        """The problem at its place in the bundle, to raise."""
+        """The problem at its place, to raise."""
         return UsageError(": ".join([str(self.bundle), *parts, str(problem)]))
 
     def container(self) -> str:
@@ -368,7 +368,7 @@ def steps(e: Evidence) -> str:
 
 
 def cells(e: Evidence) -> str:
-    """Regimes of one seed start from the same samples, those of two seeds from others."""
+    """Regimes of one seed start from the same samples."""
     first: dict[str, tuple[Cell, Any]] = {}
     whole: dict[str, Cell] = {}
     for cell in e.derived:
@@ -377,7 +377,7 @@ def cells(e: Evidence) -> str:
             raise e.fault(
                 f"{cell.label} received answers of peers, but its regime shares none: another cell's rows?", place
             )
-        if cell.engine != "embedded" or not rows:  # does not repeat
+        if cell.engine != "embedded" or not rows:
             continue
         if made_on := repeats_on(e.manifests[cell.key]):
             like = f"{made_on}/{_stream(cell)}/{cell.variant.factor}/{cell.training.model_dump_json()}"
@@ -395,7 +395,7 @@ def cells(e: Evidence) -> str:
 
 
 def repeats_on(manifest: Manifest) -> str:
-    """The kind of CPU that gives its rows again, or EVERY; of several threads none does."""
+    """The kind of CPU that repeats its rows, EVERY, or none."""
     machine = manifest.provenance.machine
     if manifest.config["engine_options"].get("numerics") == "portable":
         return EVERY

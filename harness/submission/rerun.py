@@ -112,7 +112,6 @@ def re_execute(evidence: Evidence, again: RerunRequest) -> dict[str, str]:
 
 
 def repeats(manifest: Manifest) -> bool:
-    """On this CPU."""
     return repeats_on(manifest) in (EVERY, processor())
 
 

@@ -200,7 +200,7 @@ class Sharing(_Model):
     )
     opening: Literal["as_sent", "receiver"] = Field(
         default="as_sent",
-        exclude_if=lambda opening: opening == "as_sent",  # keeps older keys
+        exclude_if=lambda opening: opening == "as_sent",
         description="White space before a peer's answer: as sent, or that of most own answers of the step.",
     )
     defences: Defences = Field(default=Defences(), description="The receiver's defences.")
