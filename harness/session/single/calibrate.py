@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Float
 from pydantic import ValidationError
 
 from harness.allocation.shapes import MICRO, load_shape
@@ -33,12 +33,13 @@ SEED = 20_263
 LEAST, MOST = 0.1, 0.5
 ANSWERS_AT_ONCE = 512
 NEXT_QUESTION = ("\n\nQ:",)
-Solved = Bool[np.ndarray, "prompts answers"]
+# NaN: no verdict
+Solved = Float[np.ndarray, "prompts answers"]
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
-    """pass1, pass_any: shares of right answers, and of prompts with one; error: standard error of pass1 over
-    prompts."""
+    """Of answers with a verdict. pass1, pass_any: shares of right ones, of prompts with one; error: standard error of
+    pass1 over prompts."""
 
     policy: str
     level: str
@@ -141,8 +142,8 @@ def rescues(solved_by: Mapping[str, Mapping[str, Solved]], answers: int) -> list
             peer=peer,
             prompts=len(solved),
             answers=answers,
-            failed=float(np.mean(~solved.any(axis=1))),
-            rescued=float(np.mean(~solved.any(axis=1) & solved_by[peer][level].any(axis=1))),
+            failed=float(np.mean(failed := (solved == 0).all(axis=1))),
+            rescued=float(np.mean(failed & (solved_by[peer][level] == 1).any(axis=1))),
         )
         for learner, peer in permutations(solved_by, 2)
         for level, solved in solved_by[learner].items()
@@ -162,7 +163,7 @@ def _levels(task: str, levels: Sequence[str]) -> list[str]:
 
 
 def questions_of(task: str, level: str, count: int) -> list[Prompt]:
-    """Of the training side; fewer where the level is small."""
+    """For training; fewer where the level is small."""
     seed, source = derive(SEED, level), micro if task == "micro" else ladder
     prompts, few, asked, many = list[Prompt](), 0, count, count
     while few < many:  # by halves: a search that fails is slow
@@ -179,7 +180,6 @@ def questions_of(task: str, level: str, count: int) -> list[Prompt]:
 def sampled(
     engine: EmbeddedEngine, name: str, prompts: Sequence[Prompt], answers: int, length: int, stream: str
 ) -> list[list[Sample]]:
-    """stream: of the seeds."""
     drawn: list[list[Sample]] = []
     size = max(1, ANSWERS_AT_ONCE // answers)
     with phase(f"{engine.name}: {name}", len(prompts)) as sampling:
@@ -196,16 +196,19 @@ def measured(
 ) -> tuple[Level, Solved]:
     flat = [(prompt, sample) for prompt, row in zip(questions, drawn, strict=True) for sample in row]
     said = verdicts(verifier, [p.gold for p, _ in flat], [s.text for _, s in flat], [s.finished for _, s in flat])
-    solved = np.array([verdict.value == "right" for verdict in said]).reshape(len(drawn), -1)
-    each = solved.mean(axis=1)
+    solved = np.array([float(v.value == "right") if v.valid else np.nan for v in said]).reshape(len(drawn), -1)
+    judged = solved[~np.isnan(solved).all(axis=1)]
+    if not judged.size:
+        raise UsageError(f"{level}: the verifier decided on no answer of {policy}: {said[0].reason}")
+    each = np.nanmean(judged, axis=1)
     standing = Level(
         policy=policy,
         level=level,
-        prompts=len(drawn),
+        prompts=len(judged),
         answers=solved.shape[1],
         pass1=float(each.mean()),
         error=float(each.std(ddof=1) / len(each) ** 0.5) if len(each) > 1 else float("nan"),
-        pass_any=float(solved.any(axis=1).mean()),
+        pass_any=float((judged == 1).any(axis=1).mean()),
         boxed=float(np.mean(["\\boxed{" in s.text for _, s in flat])),
         finished=float(np.mean([s.finished for _, s in flat])),
     )
