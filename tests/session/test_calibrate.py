@@ -44,14 +44,15 @@ def test_by_hand() -> None:
 
 def test_an_answer_without_a_verdict_is_neither_right_nor_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [Prompt(name, "", "5") for name in "abc"]
-    said = [Verdict(value) for value in ("right", "invalid", "wrong", "invalid", "invalid", "invalid")]  # type: ignore[arg-type]
+    right, wrong, unknown = Verdict("right"), Verdict("wrong"), Verdict("invalid", "timeout")
+    said = [right, unknown, wrong, unknown, unknown, unknown]
     monkeypatch.setattr("harness.session.single.calibrate.verdicts", lambda *_: said)
     with Verifier(workers=1) as verifier:
         standing, solved = measured("p", "add1", prompts, [[sample("5")] * 2] * 3, verifier)
         assert (standing.pass1, standing.pass_any, standing.prompts) == (0.5, 0.5, 2)
         one, other = rescues({"a": {"add1": solved}, "b": {"add1": np.ones((3, 2))}}, 2)
         assert (one.failed, one.rescued, other.failed) == (0, 0, 0)
-        said[:] = [Verdict("invalid", "timeout")] * 6
+        said[:] = [unknown] * 6
         with pytest.raises(UsageError, match="add1: the verifier decided on no answer of p: timeout"):
             measured("p", "add1", prompts, [[sample("5")] * 2] * 3, verifier)
 
