@@ -48,6 +48,11 @@ class Scored(NamedTuple):
     repeats: int
     invalid: int
 
+    @property
+    def title(self) -> str:
+        names = {"greedy": "greedy accuracy", "sampled": f"mean accuracy of samples (avg@{self.repeats})"}
+        return names.get(self.metric, self.metric)
+
 
 class _Training(msgspec.Struct):
     task: str | dict[str, Any]
@@ -171,8 +176,6 @@ def _table(row: type[msgspec.Struct], rows: Sequence[msgspec.Struct]) -> pa.Tabl
 
 # Model cards -----------------------------------------------------------------------------------------------------------
 
-_NAMES = {"greedy": "greedy accuracy", "sampled": "mean accuracy of samples (avg@k)"}
-
 
 def write_cards(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
     """Write a README.md and `.eval_results/` per policy and cell; gives their number. Raises UsageError, StoreError,
@@ -191,7 +194,9 @@ def benchmarks(cell: FinishedPolicy) -> dict[str, EvalResultEntry]:
     """By task, the score on each whole set of the hub: greedy, else the mean of samples."""
     limit = cell.manifest.config["evaluation"]["limit"]
     entries: dict[str, EvalResultEntry] = {}
-    for score in sorted((s for s in cell.scores if s.metric in _NAMES), key=lambda s: s.metric != "greedy"):
+    for score in sorted(
+        (s for s in cell.scores if s.metric in ("greedy", "sampled")), key=lambda s: s.metric != "greedy"
+    ):
         data = cell.published(score.task)
         if score.value is None or data is None or data.remote.host != "hub" or (limit or data.rows) < data.rows:
             continue
@@ -215,8 +220,7 @@ def card(cell: FinishedPolicy) -> str:
     peers = ", ".join(p.name for p in m.policies if p.name != cell.policy) or "none"
     training, p = m.config["training"], m.provenance
     lines = [
-        f"| {s.task} | {_NAMES.get(s.metric, s.metric)} | {'–' if s.value is None else f'{100 * s.value:.1f}'} "
-        f"| {s.questions} | {s.answers} |"
+        f"| {s.task} | {s.title} | {'–' if s.value is None else f'{100 * s.value:.1f}'} | {s.questions} | {s.answers} |"
         for s in cell.scores
     ]
     head = yaml.safe_dump(_metadata(cell), sort_keys=False, allow_unicode=True, width=1000)
@@ -254,7 +258,7 @@ def _metadata(cell: FinishedPolicy) -> dict[str, Any]:
         {
             "task": {"type": "text-generation"},
             "dataset": {"name": s.task, "type": s.task},
-            "metrics": [{"name": _NAMES.get(s.metric, s.metric), "type": "accuracy", "value": s.value}],
+            "metrics": [{"name": s.title, "type": "accuracy", "value": s.value}],
         }
         for s in cell.scores
         if s.value is not None

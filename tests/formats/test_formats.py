@@ -154,6 +154,7 @@ def test_the_hub_reads_cards_and_results_on_its_benchmarks(results: Path, snapsh
         assert "| options | `the regime's own` |" in card.text
         scores = {(e.dataset_name, e.metric_name): e.metric_value for e in card.data.eval_results}
         assert scores["micro", "greedy accuracy"] == stored["micro"]
+        assert ("micro", "mean accuracy of samples (avg@2)") in scores
         assert entry.value == pytest.approx(100 * stored["gsm8k"])
         assert (entry.dataset_id, entry.dataset_revision) == ("openai/gsm8k", SETS["gsm8k"].remote.revision)
         assert entry.notes.startswith("greedy; 10 of 1319 questions")
