@@ -117,13 +117,13 @@ def used(store: Store, suite: str, regime: str, metric: str, group: str = "") ->
 
 
 def regimes(store: Store, suite: str, group: str, *metrics: str) -> str:
-    heads = ["regime", *(h for m in metrics for h in (m, "gain")), "CPU-s a cell"]
+    heads = ["regime", *(h for m in metrics for h in (m, "gain")), "used", "CPU-s a cell"]
     names = dict.fromkeys(r.regime for r in store.rows(suite) if r.group == group)
     lines = []
     for name in names:
         row = store.row(suite, name, metrics[0], group)
         values = [f(store, suite, name, metric, group) for metric in metrics for f in (accuracy, gain)]
-        lines.append([name, *values, f"{row.cpu_seconds:.0f}"])
+        lines.append([name, *values, SHARE.text(row.peer_used), f"{row.cpu_seconds:.0f}"])
     return _table(heads, lines)
 
 
