@@ -100,6 +100,8 @@ def test_figures_are_those_of_harness_show(store: page.Store) -> None:
     expected = f"{100 * row.gain:+.1f} [{100 * low:.1f}, {100 * high:.1f}]".replace("-", "−")
     assert page.gain(store, "reference", "sgt", "avg@4", "trap") == expected
     assert page.used(store, "reference", "sgt", "avg@4", "trap") == f"{100 * row.peer_used:.0f}%"
+    regimes = cells(page.regimes(store, "reference", "trap", "avg@4"))
+    assert regimes["sgt"][regimes["regime"].index("used")] == f"{100 * row.peer_used:.0f}%"
     table = cells(page.over(store, "reference", "independent", "avg@4"))
     assert table["sgt"][table["over independent"].index("trap")] == expected
     assert cells(page.over(store, "reference", "sgt", "avg@4"))["independent"][0].startswith("−")

@@ -185,7 +185,7 @@ PAIRS: list[tuple[str, str | None]] = [
 )
 def test_killed_and_stopped_processes_change_no_verdict(how: signal.Signals, parent: bool) -> None:
     verdicts: list[Verdict] = []
-    with Verifier(workers=1).by(MATH._replace(wall_seconds=10.0)) as verifier:
+    with Verifier(workers=1).by(MATH._replace(wall_seconds=3.0)) as verifier:
         asking = threading.Thread(target=lambda: verdicts.extend(verifier.verify(PAIRS)))
         asking.start()
         struck = 0
