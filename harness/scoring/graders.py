@@ -6,7 +6,7 @@ import re
 from math import isclose
 from typing import Any
 
-from harness.verification.notation import last_box
+from harness.verification.response import last_box
 from harness.verification.scorer import Score, Scorer, Undecided
 
 _NUMBER = re.compile(r"-?\d*\.?\d+")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from harness.verification.notation import last_box
+from harness.verification.response import last_box
 from harness.verification.scorer import Score, Scorer
 
 _DRESS = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\s*|[{}$*]")

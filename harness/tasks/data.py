@@ -25,7 +25,7 @@ from harness.errors import DataError
 from harness.experience.answers import Prompt
 from harness.files import write_atomic
 from harness.reading import read_bytes
-from harness.verification.notation import boxed, extract
+from harness.verification.response import boxed, last_box
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ def math500_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
 
 def math_row(raw: Mapping[str, Any], file: str, place: int) -> Problem | None:
     """The gold is the last box; two training rows have none."""
-    answer = extract(raw["solution"]).rstrip(".,") if "boxed" in raw["solution"] else ""
+    answer = (last_box(raw["solution"]) or "").rstrip(".,")
     if not answer:
         return None
     level = re.search(r"\d", raw["level"])
@@ -126,7 +126,7 @@ def numbered_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
 
 def minerva_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
     """The gold is the solution's box, Python-like spellings as LaTeX."""
-    answer = extract(raw["solution"])
+    answer = last_box(raw["solution"]) or ""
     if number := re.fullmatch(r"(-?[\d.]+)e([-+]?\d+)", answer):
         answer = rf"{number[1]} \times 10^{{{int(number[2])}}}"
     answer = re.sub(r"np\.([a-z]+)\(([^()]*)\)", r"\\\1(\2)", answer)

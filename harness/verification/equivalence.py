@@ -9,25 +9,40 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
 
+from harness.verification.bound import read_bound
 from harness.verification.expression import Expression, OverLimit, near, number, read, same_equation, same_value
-from harness.verification.notation import (
+from harness.verification.notation import Items, compact, expand, normalise, split_items
+from harness.verification.numerals import (
     MAX_DIGITS,
-    Items,
     Numeral,
-    compact,
-    expand,
     is_label,
-    normalise,
     parse_numeral,
     same_number,
-    split_items,
     split_unit,
     without_adverb,
 )
 from harness.verification.scorer import Score
+from harness.verification.sets import Interval, read_congruence, read_real_set
 
-_LABEL = re.compile(r"\\text\s*\{([^{}]*)\}\s*[:=]?\s*(?=\S)")
-_MEMBER = re.compile(r"[A-Za-z]\s*\\in(?![a-zA-Z])\s*")
+_LABEL = re.compile(r"\\text\s*\{(?P<words>[^{}]*)\}\s*(?P<mark>[:=]?)\s*(?=\S)")
+_SAYS_SO = re.compile(
+    r"(?:[:=]|\b(?:is|are|be|equals|was|at|either|both|and|so|thus|hence|therefore))[\s,]*$|^\s*\(?[A-H]\)\s*$",
+    re.IGNORECASE,
+)
+_QUANTITIES = frozenset(
+    {
+        "answer", "result", "solution", "total", "area", "volume", "perimeter", "circumference", "length", "width", "height",
+        "depth", "distance", "speed", "time", "age", "day", "year", "radius", "diameter", "probability", "value", "angle", "cost",
+        "price", "mass", "weight",
+    }
+)  # fmt: skip
+_MEMBER = re.compile(r"(?:[A-Za-z]|\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\))\s*\\in(?![a-zA-Z])\s*(?=\S)")
+_QUALIFIER = re.compile(
+    r"\s*(?:,|\\text\s*\{\s*,?|(?<=\s))\s*(?:for\s+(?:all|any|every|each|some)|where|with\s+any)\b.*$"
+    r"|\s*,?\s*\(?\s*\\forall(?![a-zA-Z]).*$"
+    r"|\s+\(\s*[A-Za-z]\s*(?:\\(?:geq?|leq?|neq?|in)(?![a-zA-Z])|[<>]|\\in(?![a-zA-Z]))[^()]*\)$",
+    re.DOTALL,
+)
 _RELATION = re.compile(r"\\(?:approx|equiv|leq?|geq?|lt|gt|neq?|sim|simeq|to)(?![a-zA-Z])|\\ne(?![a-zA-Z])|[=<>]")
 _SAME = {r"\lt": "<", r"\gt": ">", r"\leq": r"\le", r"\geq": r"\ge", r"\simeq": r"\approx", r"\sim": r"\approx"}
 _TO_DO = re.compile(r"\\(?:sum|prod|int|lim|max|min|gcd|det)(?![a-zA-Z])")
@@ -38,8 +53,7 @@ _ARGUMENT = re.compile(r"_\s*(?:\{[^{}]*\}|\w)|\\[a-zA-Z]+|[A-Za-z]'*\s*(?:\^\s*
 def stated(text: str) -> tuple[str, ...]:
     """Spellings of an answer's one value; else the text."""
     text = without_adverb(text)
-    label = _LABEL.match(text)
-    if label and is_label(label[1]):
+    if (label := _LABEL.match(text)) and _names_what_follows(label):
         text = text[label.end() :]
     if member := _MEMBER.match(text):
         return (text[member.end() :],)
@@ -47,6 +61,8 @@ def stated(text: str) -> tuple[str, ...]:
     if not signs or set(signs) - {"=", r"\approx", r"\equiv"} or not sides[-1]:
         return (text,)
     split = split_items(text)
+    if all(_value_of_sum(side) is not None for side in sides if _GROUPING.search(side)) and _GROUPING.search(text):
+        split = split_items(_GROUPING.sub("", text))
     grouped = split.separators == {","} and "," not in "".join(sides[:-1]) and parse_numeral(sides[-1]) is not None
     if len(split.items) > 1 and not grouped:  # a list, if commas do not group digits
         return (text,)
@@ -64,6 +80,21 @@ def stated(text: str) -> tuple[str, ...]:
         return (text,)
     exact = values[0] if rounded and len(values) > 1 and parse_decimal(values[0]) is None else last
     return (last,) if exact == last else (last, exact)
+
+
+def _names_what_follows(label: re.Match[str]) -> bool:
+    r"""`\text{Area} = 5` and `\text{the value is } 5` are 5; `\text{multiples of } 5` is not, whatever the words are."""
+    words = label["words"]
+    says_so = bool(label["mark"]) or _SAYS_SO.search(words) is not None or words.strip().lower() in _QUANTITIES
+    return says_so and is_label(words)
+
+
+def _without_qualifier(text: str) -> str:
+    r"""Without what says for which values a formula holds, `\text{for all } x`; a condition by `if` stays, as it may choose."""
+    found = _QUALIFIER.search(text)
+    if found is None or not found.start():
+        return text
+    return text[: found.start()].strip(" ,")
 
 
 def parse_decimal(text: str) -> int | None:
@@ -102,7 +133,10 @@ def relation(text: str) -> tuple[list[str], list[str]]:
 def _agree(left: str, right: str, rounded: bool) -> bool:
     if _TO_DO.search(left) or is_name(left):
         return True
-    (ours, phrase), (theirs, _) = split_unit(left), split_unit(right)
+    if sum_of_numbers := _value_of_sum(left):
+        end = parse_numeral(right)
+        return end is not None and sum_of_numbers == end.value
+    (ours, phrase), (theirs, _) = split_unit(_without_words(left)), split_unit(_without_words(right))
     if phrase.factor != 1:
         return False
     first, last = read(ours), read(theirs)
@@ -121,6 +155,26 @@ def _agree(left: str, right: str, rounded: bool) -> bool:
     return near(value, end) or (rounded and near(value, end, Fraction(1, 2 * 10 ** (places or 0))))
 
 
+_GROUPING = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_CURRENCY = re.compile(r"[$€£¥](?=\s*[\d.])")
+
+
+def _without_words(text: str) -> str:
+    """A number without the noun behind it; another text as it is."""
+    numeral = parse_numeral(text)
+    plain = re.match(r"[-+]?[\d,]*\.?\d+", text)
+    return plain.group() if numeral is not None and plain is not None and not numeral.unit else text
+
+
+def _value_of_sum(text: str) -> Fraction | None:
+    """Of prices or of numbers in groups of three that are added or subtracted, `$1,050 - $50`; None for another text."""
+    if not (_CURRENCY.search(text) or _GROUPING.search(text)):
+        return None
+    expression = read(_GROUPING.sub("", _CURRENCY.sub("", text)))
+    value = number(expression) if expression is not None else None
+    return value if isinstance(value, Fraction) else None
+
+
 Algebra = Callable[[str, str], bool]
 MAX_ANSWER = 2_000
 MAX_DEPTH = 24
@@ -135,14 +189,20 @@ _UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _LONG_DIGITS = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 _LARGE = {
     "exponent": re.compile(r"(?:\^|\*\*)\s*\{?\s*[-+(]*\s*\d{4,}"),
-    "tower": re.compile(r"(?:\^|\*\*)[{(\s]*-?\d+[)}\s]*(?:\^|\*\*)[{(\s]*-?\d"),
+    # a power in an exponent; `(x^2)^3` is none
+    "tower": re.compile(r"(?:\^|\*\*)(?:[{(\s]*-?\d+\s*|\s*\{\s*-?\d+\s*\}\s*)(?:\^|\*\*)[{(\s]*-?\d"),
     "factorial": re.compile(r"\d{4,}\s*\}?\)?\s*!|!\s*\)?\s*!"),
     "size": re.compile(r"\\binom\s*\{[^{}]*\d{4,}|\\(?:sum|prod|int)\b"),
 }
 _CLOCK = re.compile(r"(\d{1,4})\s*:\s*(\d{1,4})(?:\s*:\s*(\d{1,4}))?")
 _WORDED = re.compile(r"\\text\s*\{[^{}]*\}|\([A-H]\)|[A-H]")
-_WORD = re.compile(r"[A-Za-z][A-Za-z '\-]{2,}")
-_MATRIX = re.compile(r"\\begin\s*\{[pbB]?matrix\}(.*)\\end\s*\{[pbB]?matrix\}", re.DOTALL)
+_WORD = re.compile(r"[A-Za-z][A-Za-z '\-]{2,}|[Nn]o|[Yy]es")
+_LETTERS_ALONE = re.compile(r"[A-Za-z]{2,}")
+_MATRIX = re.compile(
+    r"(?P<factor>[^=&]*?)\s*(?:\\cdot\s*)?\\begin\s*\{[pbB]?matrix\}(?P<rows>.*)\\end\s*\{[pbB]?matrix\}", re.DOTALL
+)
+_CASES = re.compile(r"\\begin\s*\{cases\}(?P<rows>.*)\\end\s*\{cases\}", re.DOTALL)
+_IF = re.compile(r"^\s*,?\s*(?:\\text\s*\{\s*,?\s*(?:if|for|when)\s*\}|(?:if|for|when)(?![A-Za-z]))\s*|,\s*$")
 _BASED = re.compile(r"(?:\\text\s*\{)?[0-9A-Z.]+\}?\s*_\s*\{?\s*\d+\s*\}?")
 _POSITIVE = re.compile(
     r"\s*(?:[,;(]|\\text\s*\{[\s,(]*(?:for|if|when|where|with|as|since)\s*\}|\s(?:for|if|when|where|with|as|since)\b)\s*"
@@ -191,15 +251,20 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
         return True
     check_limits(gold, answer)
     gold, answer = _without_parentheses(gold), _without_parentheses(answer)
+    if not _QUALIFIER.search(gold):
+        answer = _without_qualifier(answer)
+    answer = _single_alternative(answer, algebra)
     said = stated(answer)
     if clock := _clock(gold):
         return clock == _clock(said[0])
     if _WORDED.fullmatch(gold):
         return any(_letters(gold) == _letters(value) for value in said)
-    numeral = parse_numeral(stated(gold)[0])
+    numeral = parse_numeral(value_of_gold(gold))
     if numeral is not None:
         return any(_is_numeral(numeral, gold, value) for value in said)
     if _WORD.fullmatch(gold) and _letters(gold) == _letters(answer):
+        return True
+    if _LETTERS_ALONE.fullmatch(gold) and gold == _bare(answer):
         return True
     if _BASED.fullmatch(gold):
         return any(_bare(gold) == _bare(value) for value in said)
@@ -211,17 +276,109 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
             gold[: condition.start()],
             answer[: told.start()] if told and told.end() == len(answer) else answer,
         )
-    for rule in (_compare_matrices, _compare_items, _compare_relations):
+    for rule in (
+        _compare_congruences,
+        _compare_sets,
+        _compare_cases,
+        _compare_matrices,
+        _compare_items,
+        _compare_relations,
+    ):
         if (same := rule(gold, answer, algebra)) is not None:
             return same
-    return any(_algebraic(stated(gold)[0], value, algebra, positive) for value in stated(answer))
+    if _same_bound(value_of_gold(gold), said[0], algebra):
+        return True
+    return any(_algebraic(value_of_gold(gold), value, algebra, positive) for value in stated(answer))
+
+
+def _same_bound(gold: str, answer: str, algebra: Algebra | None) -> bool:
+    """Whether both are one sum, product, integral or limit but for the variable's name; False decides nothing."""
+    ours, theirs = read_bound(gold), read_bound(answer)
+    if ours is None or theirs is None or ours.operator != theirs.operator:
+        return False
+    if bool(ours.end) != bool(theirs.end) or bool(ours.start) != bool(theirs.start):
+        return False
+    parts = [(ours.start, theirs.start), (ours.end, theirs.end), (ours.body, theirs.body)]
+    return all(compact(g) == compact(a) or _same_value_of(g, a) for g, a in parts)
+
+
+def _same_value_of(gold: str, answer: str) -> bool:
+    ours, theirs = read(gold), read(answer)
+    if ours is None or theirs is None:
+        return False
+    return same_value(ours, theirs) is True
+
+
+def value_of_gold(gold: str) -> str:
+    """An equation's right side where its left side only names it (`f(x)`, `x`, an area), else the whole gold."""
+    sides, signs = relation(gold)
+    if signs and signs[0] == "=" and not _is_one_name(sides[0], sides[-1]):
+        return gold
+    return stated(gold)[0]
+
+
+_ONE_NAME = re.compile(
+    r"(?:\\(?:angle|triangle|overline|vec|hat|bar|mathbf|mathcal|mathbb)\s*)*\{?(?:\\[a-zA-Z]+|[A-Za-z])\}?'*"
+    r"(?:\s*_\s*(?:\{[^{}]*\}|\w|\\[a-zA-Z]+))?(?:\s*\^\s*\{?\s*-1\s*\}?)?'*(?:\s*\([^()]*\))?"
+)
+
+
+def _is_one_name(left: str, right: str) -> bool:
+    """Whether a left side is a single name; letters side by side name a segment where the right side is a number."""
+    if not left or "\\text" in left or _ONE_NAME.fullmatch(left):
+        return True
+    expression = read(right)
+    measured = expression is not None and not expression.symbols
+    return (
+        measured
+        and re.fullmatch(r"(?:\\angle\s*)?[|\\a-z{]*(?:[A-Z]\s*(?:_\s*\{?\d\}?)?'*\s*)+[|}]*", left) is not None
+    )
+
+
+def _compare_congruences(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
+    ours, theirs = read_congruence(gold), read_congruence(answer)
+    if ours is None or theirs is None:
+        return False if ours is not None and "\\pmod" in answer else None
+    if ours.name and theirs.name and ours.name != theirs.name:
+        return False
+    if not _equal(ours.modulus, theirs.modulus, algebra):
+        return False
+    return _match_unordered(
+        Items("", list(ours.residues), frozenset(",")), Items("", list(theirs.residues), frozenset(",")), algebra
+    )
+
+
+def _compare_sets(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
+    """True for one set of real numbers in two notations; else undecided here."""
+    ours, theirs = read_real_set(gold), read_real_set(answer)
+    if ours is None or theirs is None or not (ours.is_certain or theirs.is_certain):
+        return None
+    if ours.name and theirs.name and ours.name != theirs.name:
+        return None
+    if len(ours.intervals) != len(theirs.intervals) or len(ours.holes) != len(theirs.holes):
+        return None
+    left = list(theirs.intervals)
+    for interval in ours.intervals:
+        same = next((other for other in left if _same_interval(interval, other, algebra)), None)
+        if same is None:
+            return None
+        left.remove(same)
+    comma = frozenset(",")
+    return _match_unordered(Items("", list(ours.holes), comma), Items("", list(theirs.holes), comma), algebra) or None
+
+
+def _same_interval(ours: Interval, theirs: Interval, algebra: Algebra | None) -> bool:
+    if ours.closed != theirs.closed:
+        return False
+    ends = ((ours.low, theirs.low), (ours.high, theirs.high))
+    return all(compact(g) == compact(a) or ("infty" not in g + a and _equal(g, a, algebra)) for g, a in ends)
 
 
 def _is_numeral(numeral: Numeral, gold: str, value: str) -> bool:
     offered = parse_numeral(_without_parentheses(value))
     if offered is not None:
         return same_number(numeral, offered)
-    return compact(value) == compact(stated(gold)[0])
+    return compact(value) == compact(value_of_gold(gold))
 
 
 def _without_parentheses(text: str) -> str:
@@ -244,27 +401,82 @@ def _bare(text: str) -> str:
 
 
 def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    ours, theirs = expand(split_items(stated(gold)[0])), expand(split_items(stated(answer)[0]))
+    ours, theirs = _items_of(value_of_gold(gold)), _items_of(stated(answer)[0])
     if len(ours.items) < 2 and len(theirs.items) < 2:
         return None
-    if len(ours.items) != len(theirs.items) or len(ours.items) > MAX_ITEMS:
-        return False
     if r"\cup" in theirs.separators and r"\cup" not in ours.separators:
+        return False
+    if len(ours.items) != len(theirs.items) or len(ours.items) > MAX_ITEMS:
         return False
     if ours.brackets in ("", r"\{\}"):
         return theirs.brackets in ("", r"\{\}", "()") and _match_unordered(ours, theirs, algebra)
     loose = ours.brackets == "()" and theirs.brackets == ""
-    if (ours.brackets != theirs.brackets and not loose) or not theirs.separators <= {",", ";"}:
-        return False
     names = [name_of(item) for item in theirs.items]
     values = theirs.items
-    if all(len(name) == 1 for name in names) and len(set(names)) == len(names):  # `y = 2, x = 1` is (1, 2)
+    named = all(len(name) == 1 for name in names) and len(set(names)) == len(names)
+    joints = {",", ";", "and"} if named else {",", ";"}
+    if (ours.brackets != theirs.brackets and not loose) or not theirs.separators <= joints:
+        return False
+    if named:  # `y = 2, x = 1` is (1, 2)
         values = [item for _, item in sorted(zip(names, theirs.items, strict=True))]
     return all(_equal(g, a, algebra) for g, a in zip(ours.items, values, strict=True))
 
 
+def _items_of(text: str) -> Items:
+    r"""The parts of a list; rows of `cases` that are equations, as in `x = 1 \\\\ y = 2`, are one too."""
+    if cases := _CASES.fullmatch(text):
+        rows = [row.strip(" ,") for row in cases["rows"].split("\\\\") if row.strip(" ,")]
+        if len(rows) > 1 and all(name_of(row) and "&" not in row for row in rows):
+            return Items("", rows, frozenset(","))
+    return expand(split_items(text))
+
+
+def _single_alternative(answer: str, algebra: Algebra | None) -> str:
+    r"""The first of alternatives that all are one value, as `x+1 \text{ or } 1+x`; another answer as it is."""
+    if "or" not in answer:
+        return answer
+    items = split_items(answer)
+    if items.separators != {"or"} or items.brackets or len(items.items) > MAX_ITEMS:
+        return answer
+    first, *others = items.items
+    return first if all(_equal(first, other, algebra) for other in others) else answer
+
+
+def _compare_cases(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
+    """Rows of value and condition, in any order; None where the gold has none."""
+    ours, theirs = _rows_of_cases(value_of_gold(gold)), _rows_of_cases(stated(answer)[0])
+    if ours is None or theirs is None:
+        return None
+    if len(ours) != len(theirs) or len(ours) > MAX_ITEMS:
+        return False
+    left = list(theirs)
+    for row in ours:
+        same = next(
+            (other for other in left if all(_equal(g, a, algebra) for g, a in zip(row, other, strict=True))), None
+        )
+        if same is None:
+            return False
+        left.remove(same)
+    return True
+
+
+def _rows_of_cases(text: str) -> list[tuple[str, str]] | None:
+    cases = _CASES.fullmatch(text)
+    if cases is None or "\\begin" in cases["rows"]:
+        return None
+    rows = list[tuple[str, str]]()
+    for row in cases["rows"].split("\\\\"):
+        value, mark, condition = row.partition("&")
+        if not row.strip():
+            continue
+        if not mark or "&" in condition:
+            return None
+        rows.append((value.strip(" ,"), _IF.sub("", condition.strip()).strip(" ,.")))
+    return rows or None
+
+
 def _compare_matrices(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    rows, told = _matrix(stated(gold)[0]), _matrix(stated(answer)[0])
+    rows, told = _matrix(value_of_gold(gold)), _matrix(stated(answer)[0])
     if rows is None:
         return None
     if told is None or [len(row) for row in rows] != [len(row) for row in told]:
@@ -275,10 +487,23 @@ def _compare_matrices(gold: str, answer: str, algebra: Algebra | None) -> bool |
 
 def _matrix(text: str) -> list[list[str]] | None:
     match = _MATRIX.fullmatch(text)
-    if match is None or "\\begin" in match.group(1):
+    if match is None or "\\begin" in match["rows"]:
         return None
-    rows = [row for row in match.group(1).split("\\\\") if row.strip()]
-    return [[entry.strip() for entry in row.split("&")] for row in rows]
+    factor = match["factor"].strip()
+    if factor and read(factor) is None:
+        return None
+    rows = [row for row in match["rows"].split("\\\\") if row.strip()]
+    entries = [[entry.strip() for entry in row.split("&")] for row in rows]
+    if not factor:
+        return entries
+    return [[_multiply(factor, entry) for entry in row] for row in entries]
+
+
+def _multiply(factor: str, entry: str) -> str:
+    product = f"({factor})({entry})"
+    expression = read(product)
+    value = number(expression) if expression is not None else None
+    return f"{value.numerator}/{value.denominator}" if isinstance(value, Fraction) else product
 
 
 def _match_unordered(gold: Items, answer: Items, algebra: Algebra | None) -> bool:
@@ -299,12 +524,18 @@ def _compare_relations(gold: str, answer: str, algebra: Algebra | None) -> bool 
     sides, signs = relation(gold)
     if not signs:
         return None
-    if signs == ["="] and relation(answer)[1] == ["="]:
-        ours, theirs = ([read(side) for side in relation(text)[0]] for text in (gold, answer))
-        if None in ours or None in theirs or (compact(stated(gold)[0]) != compact(gold) and not _symbols(ours[1])):
+    if signs == ["="]:
+        named = compact(value_of_gold(gold)) != compact(gold)
+        told, answer_signs = relation(answer)
+        if answer_signs != ["="]:
+            return None if named else False  # `x + y = 2` is no 2
+        ours, theirs = [read(side) for side in sides], [read(side) for side in told]
+        if None in ours or None in theirs:
+            return None if named else _same_sides(sides, told, algebra)
+        if named and not _symbols(ours[1]):
             return None  # `x = 5` wants a value
         same = same_equation((ours[0], ours[1]), (theirs[0], theirs[1]))  # type: ignore[arg-type]
-        return same or (None if compact(stated(gold)[0]) != compact(gold) else same)  # `f(x) = 2x` for `y = 2x`
+        return same or (None if named else same)  # `f(x) = 2x` for `y = 2x`
     if not set(signs) & set(_FLIPPED):
         return None
     told, stated_signs = relation(answer)
@@ -317,6 +548,12 @@ def _compare_relations(gold: str, answer: str, algebra: Algebra | None) -> bool 
         ):
             return True
     return False
+
+
+def _same_sides(ours: list[str], theirs: list[str], algebra: Algebra | None) -> bool:
+    """Of two equations that are not both read: their sides are equal, one to one."""
+    orders = (theirs, theirs[::-1])
+    return any(all(_equal(g, a, algebra) for g, a in zip(ours, told, strict=True)) for told in orders)
 
 
 def _symbols(side: Expression | None) -> frozenset[str]:

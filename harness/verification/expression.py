@@ -184,11 +184,15 @@ class _Parser:
             elif not inside_function and self.accept("/", "\\div"):
                 factors.append(_inverse(self.signed(self.power)))
             elif self._starts_factor(kind, token) and not (inside_function and token[1:] in _FUNCTIONS):
-                if kind == "number":
+                if kind == "number" and not self._is_power_behind_letters(factors[-1]):
                     raise Unread  # what stands before a number is no factor of it
                 factors.append(self.power())
             else:
                 return factors[0] if len(factors) == 1 else ("*", *factors)
+
+    def _is_power_behind_letters(self, before: Node) -> bool:
+        """Whether a number that follows is the base of a power and stands behind no other number: `n 2^{n-1}`."""
+        return self.tokens[self.position + 1][1] in ("^", "**") and before[0] != "number"
 
     def _starts_factor(self, kind: str, token: str) -> bool:
         if kind == "command":

@@ -1,7 +1,8 @@
 """The verifier's killable processes, for threads, daemonic and forked processes, and Ray. Messages: a length, then the bytes.
 
-A process imports the algebra system once and forks children that decide under limits of CPU time and memory. A child ended by
-limits or a library's fault is a wrong answer; one ended from outside is no verdict.
+A process imports the algebra system once and forks children that decide under limits of work and memory. An answer over these
+limits is wrong, and so is one that makes a library crash. What time ends, or another process, is no verdict: both depend on how
+busy the machine is. Mathematics gets a child for each question, so that a verdict does not depend on what was asked before.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from harness import phases
 from harness.errors import VerificationError
 from harness.verification.scorer import MATH, Called, Math, Scorer, Undecided
 from harness.verification.verdict import KEPT, Verdict
+from harness.verification.work import OverWork, WorkLimit
 
 _LONGEST = 1 << 20
 
@@ -207,9 +209,12 @@ class Pool:
 # The deciding side -----------------------------------------------------------------------------------------------------
 
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
-_RENEW = 3  # exit status: answered, but its memory is spent
+_RENEW = 3  # exit status: answered, and the next question wants a process without its memory
 _PR_SET_PDEATHSIG = 1
 _MEMORY = 1 << 30  # bytes of an answer
+_CALLS = (
+    800_000  # of Python functions for an answer: most of a CPU-second; \sum k^2 against its closed form makes 608,000
+)
 
 
 def serve() -> None:
@@ -260,18 +265,18 @@ def _answer(requests: FileIO, replies: FileIO, busy: mmap.mmap, before: float) -
         question = msgspec.msgpack.decode(body, type=Question)
         scorer = _scorer(question.scorer.reference)
         signal.setitimer(signal.ITIMER_PROF, max(question.scorer.cpu_seconds, 1e-6))
-        verdict = judge(question, scorer)
+        verdict = judge_within_work(question, scorer)
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         busy[0] = 0
         _reply(replies, verdict, before)
-        if verdict.reason == "over-limit: memory":
+        if verdict.reason == "over-limit: memory" or question.scorer.reference == MATH.reference:
             return _RENEW
     return 0
 
 
 def _cause(status: int) -> Verdict:
     if status == -signal.SIGPROF:
-        return Verdict("wrong", "over-limit: time")
+        return Verdict("invalid", "timeout: CPU time")
     name = signal.Signals(-status).name if status < 0 else f"exit status {status}"
     if -status in _FAULTS:
         return Verdict("wrong", f"unreadable: {name}")
@@ -286,6 +291,19 @@ def _scorer(reference: str) -> Scorer | str:
     except (Exception, SystemExit) as error:  # whatever a plugin's import raises
         return f"crash: {reference} does not load: {type(error).__name__}"
     return scorer
+
+
+def judge_within_work(question: Question, scorer: Scorer | str) -> Verdict:
+    """A verdict of mathematics under the limit of work; of another scorer, which may start programs, without."""
+    if question.scorer.reference != MATH.reference:
+        return judge(question, scorer)
+    limit = WorkLimit(_CALLS)
+    try:
+        with limit:
+            verdict = judge(question, scorer)
+    except OverWork:
+        return Verdict("wrong", "over-limit: work")
+    return Verdict("wrong", "over-limit: work") if limit.passed else verdict
 
 
 def judge(question: Question, scorer: Scorer | str) -> Verdict:

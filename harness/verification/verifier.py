@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from harness.errors import VerificationError
 from harness.limits import cores
 from harness.verification.equivalence import NeedsAlgebra, decide
-from harness.verification.notation import extract
 from harness.verification.processes import Pool, Question
+from harness.verification.response import read_answer
 from harness.verification.scorer import MATH, Called
 from harness.verification.verdict import KEPT, Verdict
 
@@ -61,7 +61,7 @@ class Verifier(AbstractContextManager["Verifier"]):
             return Verdict("wrong", "missing")
         if len(text) > (MAX_TEXT if self._mathematics else _LONGEST):
             return Verdict("wrong", "over-limit: text")
-        answer = extract(text) if self._mathematics else text.encode("utf-8", "replace").decode()
+        answer = read_answer(text) if self._mathematics else text.encode("utf-8", "replace").decode()
         question = Question(gold, answer, self._scorer)
         if (verdict := self._cache.get(_key(question))) is not None:
             return verdict
@@ -71,6 +71,8 @@ class Verifier(AbstractContextManager["Verifier"]):
             score = decide(gold, answer)
         except NeedsAlgebra:
             return question
+        except Exception as error:  # a fault of our own rules is no verdict, and never the cell's end
+            return Verdict("invalid", f"crash: {type(error).__name__}", answer[:KEPT])
         return self._remember(question, Verdict("right" if score.right else "wrong", score.reason, answer[:KEPT]))
 
     def close(self) -> None:

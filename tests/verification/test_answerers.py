@@ -34,9 +34,13 @@ def test_own_solutions_are_right_and_other_answers_wrong(name: str, verifier: Ve
     assert len(accepted) <= 0.01 * len(wrong), accepted
 
 
-def test_of_several_boxes_only_the_last_counts(verifier: Verifier) -> None:
+def test_of_several_boxes_the_last_counts_and_those_beside_it(verifier: Verifier) -> None:
+    """Golds are the last box of a solution; seven of these solutions offer two values side by side, which is another answer."""
     rows = [row for row in load("math", FOLDER) if row.multi_boxed and row.solution]
     assert len(rows) == 23
-    assert {v.value for v in verifier.verify([(row.answer, row.solution) for row in rows])} == {"right"}
+    verdicts = verifier.verify([(row.answer, row.solution) for row in rows])
+    several = [verdict.extracted for verdict in verdicts if verdict.value != "right"]
+    assert len(several) == 7
+    assert all(", " in answer or " or " in answer for answer in several)
     cut = verifier.verify([(row.answer, row.solution.rpartition("\\boxed")[0]) for row in rows if row.solution])
     assert sum(verdict.value == "right" for verdict in cut) == 8

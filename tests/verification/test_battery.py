@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,9 +17,10 @@ from hostile_answers import HOSTILE
 from harness.errors import VerificationError
 from harness.scoring.catalogue import called
 from harness.verification.processes import Question, judge
-from harness.verification.scorer import MATH, Math
+from harness.verification.scorer import MATH, Called, Math
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier, require_valid
+from harness.verification.work import OverWork, WorkLimit
 
 SAMPLE = [("42", r"\boxed{42}"), (r"\frac{1}{1-x}", r"\boxed{-\frac{1}{x-1}}"), ("x^2", r"\boxed{x^3}"), *HOSTILE[:24]]
 EXPECTED = ["right", "right", "wrong", *["wrong"] * 24]
@@ -82,7 +84,7 @@ SLOWEST = (r"\sum_{k=1}^{n} k", r"\boxed{n \lfloor e^{e^{e^3}} \rfloor}")
 
 
 @pytest.mark.parametrize(
-    ("pair", "reason", "patience"), [(SLOWEST, "over-limit: time", 1), (HUGE, "over-limit: memory", 10)]
+    ("pair", "reason", "patience"), [(SLOWEST, "over-limit: work", 1), (HUGE, "over-limit: memory", 10)]
 )
 def test_an_answer_over_the_limits_is_wrong_and_the_pool_goes_on(
     pair: tuple[str, str], reason: str, patience: int
@@ -116,10 +118,12 @@ def test_memory_and_depth_are_the_answers_doing(
 
 
 @pytest.mark.slow
-def test_a_child_killed_from_outside_is_no_verdict() -> None:
+def test_a_child_killed_from_outside_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     others = set(psutil.Process().children())
-    with Verifier(workers=1).by(MATH._replace(cpu_seconds=20.0)) as verifier:
-        assert verifier.verify([UNREAD])[0].value == "right"
+    with Verifier(workers=1) as mathematics:
+        verifier = mathematics.by(Called("test_costs:Busy", 30.0, 60.0))
+        assert verifier.verify([("gold", "itself 0.01")])[0].value == "right"
 
         def deciding() -> list[psutil.Process]:
             return [child for worker in {*psutil.Process().children()} - others for child in worker.children()]
@@ -127,9 +131,64 @@ def test_a_child_killed_from_outside_is_no_verdict() -> None:
         killers = [threading.Timer(after, lambda: [busy.kill() for busy in deciding()]) for after in (1.0, 2.0)]
         for killer in killers:
             killer.start()
-        verdict = verifier.verify([SLOWEST])[0]
+        verdict = verifier.verify([("gold", "itself 20")])[0]
         assert (verdict.value, verdict.reason) == ("invalid", "crash: SIGKILL")
-        assert verifier.verify([(r"\max(y, z)", r"\boxed{\max(z, y)}")])[0].value == "right"
+        assert mathematics.verify([(r"\max(y, z)", r"\boxed{\max(z, y)}")])[0].value == "right"
+
+
+@pytest.mark.slow
+def test_what_time_alone_ends_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    with Verifier(workers=1) as mathematics:
+        verdict = mathematics.by(Called("test_costs:Busy", 0.2, 60.0)).verify([("gold", "itself 9")])[0]
+    assert (verdict.value, verdict.reason) == ("invalid", "timeout: CPU time")
+
+
+def test_a_fault_of_our_rules_is_no_verdict_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rule(gold: str, answer: str, algebra: object) -> bool:
+        raise RecursionError
+
+    with Verifier(workers=1) as verifier:
+        monkeypatch.setattr("harness.verification.equivalence._compare_sets", rule)
+        verdict = verifier.verify([("x+1", r"\boxed{x+2}")])[0]
+        monkeypatch.undo()
+        assert (verdict.value, verdict.reason) == ("invalid", "crash: RecursionError")
+        assert verifier.verify([("x+1", r"\boxed{x+2}")])[0].value == "wrong"
+
+
+def test_an_answer_gets_one_verdict_whatever_was_asked_before() -> None:
+    """A computation's count of calls begins anew for each question: caches of earlier ones would make it smaller."""
+    pair = (r"\sum_{k=1}^{n} k^2", r"\boxed{\frac{n(n+1)(2n+1)}{6}}")
+    near = (r"\sum_{k=1}^{n} k^2", r"\boxed{\frac{n(n+1)(2n+1)}{3}}")
+    with Verifier(workers=1) as verifier:
+        values = [verifier.verify([asked])[0].value for asked in (pair, near, pair)]
+        verifier._cache.clear()
+        again = [verifier.verify([asked])[0].value for asked in (near, pair)]
+    assert (values, again) == (["right", "wrong", "right"], ["wrong", "right"])
+
+
+@pytest.mark.parametrize(("calls", "over"), [(50, True), (5_000, False)])
+def test_work_is_counted_by_calls(calls: int, over: bool) -> None:
+    """Exactly, also where the block ends before anybody looks."""
+
+    def work() -> int:
+        return 1
+
+    limit = WorkLimit(calls)
+    with limit:
+        total = sum(work() for _ in range(100))
+    assert (total, limit.passed) == (100, over)
+
+
+def call_for_ever() -> None:
+    with WorkLimit(10_000):
+        while True:
+            _values([])
+
+
+def test_a_block_over_its_work_is_stopped() -> None:
+    with pytest.raises(OverWork):
+        call_for_ever()
 
 
 def test_a_stopped_process_is_not_waited_for_while_it_is_asked() -> None:

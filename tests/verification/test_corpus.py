@@ -15,8 +15,8 @@ from running import within
 
 from harness.tasks.data import SETS, load
 from harness.verification.equivalence import same_answer
-from harness.verification.notation import extract
 from harness.verification.processes import asked_seconds
+from harness.verification.response import read_answer
 from harness.verification.verifier import Verifier
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -73,7 +73,7 @@ def test_an_answer_that_offers_two_values_is_right_for_neither(
 ) -> None:
     text = placed % (around % (pair[0] + joined + pair[1]))
     for gold in pair:
-        assert not same_answer(gold, extract(text)), text
+        assert not same_answer(gold, read_answer(text)), text
 
 
 SURFACES = {
@@ -97,5 +97,5 @@ def test_every_gold_is_right_for_itself_in_thirty_forms() -> None:
     golds = sorted({row.answer for name in SETS for row in load(name, FOLDER)})
     assert (len(SURFACES), len(golds) > 5_000) == (30, True)
     for name, write in SURFACES.items():
-        fallen = [gold for gold in golds if not same_answer(gold, extract(write.replace("%s", gold)))]
+        fallen = [gold for gold in golds if not same_answer(gold, read_answer(write.replace("%s", gold)))]
         assert len(fallen) <= (0 if name in ("box", "display", "space", "stop") else 0.005 * len(golds)), (name, fallen)

@@ -1,0 +1,316 @@
+"""Numbers as they are written, and the words beside them: units, scales, per cent, and words that make another value of it.
+
+A number is evaluated exactly, as a `Fraction`. Words that change a value are listed; other words only name what was counted and
+are not compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+_ALIASES = {
+    "cm": "cm centimeter centimetre", "m": "m meter metre", "km": "km kilometer kilometre", "mm": "mm millimeter millimetre",
+    "nm": "nm nanometer", "in": "in inch inches", "ft": "ft foot feet", "yd": "yd yard", "mi": "mi mile", "s": "s sec second",
+    "ms": "ms millisecond", "min": "min minute", "h": "h hr hour", "day": "day", "week": "week wk", "month": "month",
+    "year": "year yr", "g": "g gram", "kg": "kg kilogram", "mg": "mg milligram", "lb": "lb lbs pound", "oz": "oz ounce",
+    "ton": "ton tonne", "degree": "degree deg", "dollar": "dollar usd", "cent": "cent", "radian": "radian rad",
+    "l": "l liter litre", "ml": "ml milliliter millilitre", "gal": "gal gallon", "unit": "unit", "hz": "hz hertz",
+    "j": "j joule", "k": "k kelvin", "n": "n newton", "w": "w watt", "v": "v volt", "pa": "pa pascal", "mol": "mol mole",
+    "a": "amp ampere", "ev": "ev", "erg": "erg", "pc": "pc parsec", "acre": "acre",
+    "angstrom": "å angstrom", "um": "um µm micrometer micrometre micron", "us": "us µs microsecond", "ug": "ug µg microgram",
+    "ohm": "ohm", "molar": "molar", "tesla": "tesla",
+}  # fmt: skip
+_UNITS = {alias: name for name, aliases in _ALIASES.items() for alias in aliases.split()}
+_COMPOUND = {"mph": {"mi": 1, "h": -1}, "kph": {"km": 1, "h": -1}, "kmh": {"km": 1, "h": -1}, "mps": {"m": 1, "s": -1}}
+_LETTERS = {"m", "g", "s", "h", "l", "L", "J", "K", "N", "W", "V", "A", "C", "F", "M", "T", "Å"}
+_LETTER_UNITS = {"M": "molar", "T": "tesla", "Å": "angstrom"}
+
+_SCALES: dict[str, int | Fraction] = {
+    "hundred": 100, "thousand": 1_000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "quadrillion": 10**15,
+    "lakh": 10**5, "crore": 10**7, "dozen": 12, "gross": 144, "half": Fraction(1, 2), "halves": Fraction(1, 2),
+    "third": Fraction(1, 3), "fourth": Fraction(1, 4), "fifth": Fraction(1, 5), "sixth": Fraction(1, 6),
+    "seventh": Fraction(1, 7), "eighth": Fraction(1, 8), "ninth": Fraction(1, 9), "tenth": Fraction(1, 10),
+    "hundredth": Fraction(1, 100), "thousandth": Fraction(1, 1_000), "millionth": Fraction(1, 10**6),
+    "billionth": Fraction(1, 10**9), "mil": 10**6, "mln": 10**6, "bn": 10**9,
+}  # fmt: skip
+_NUMBERS = """
+zero nought naught one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
+eighteen nineteen twenty thirty forty fourty fifty sixty seventy eighty ninety infinity once twice thrice double triple
+twofold threefold score ii iii iv vi vii
+"""
+_ALTERNATIVES = """
+or and nor either neither both else otherwise alternatively alternately instead maybe perhaps possibly probably perchance
+versus vs also another other others if unless depending depends but except however rather resp respectively xor not no never
+none wrong false incorrect isn isnt unlike without through thru until till between beyond beside besides than roughly hmm
+wait actually to from up until by onward onwards upward upwards downward downwards under below above cannot wont
+"""
+_OPERATIONS = """
+plus minus times multiplied divided over added subtract subtracted add squared cubed root roots sqrt power powers raised
+factorial choose mod modulo modulus base radix negative positive point dot log ln lg exp sin cos tan cot sec csc arcsin arccos
+arctan max min gcd lcm sum product less more fewer greater least most equal equals equivalent approx approximately about
+around inverse reciprocal opposite conjugate derivative prime pi alpha beta gamma delta epsilon zeta eta theta iota kappa
+lambda mu nu xi rho sigma tau phi chi psi omega infty percent pct permille binary octal hex hexadecimal decimal imaginary iota
+first multiple multiples factors divisor divisors digit digits prime primes remainder quotient kilo mega giga tera milli micro
+nano pico
+"""
+_OTHER_VALUE = frozenset(_NUMBERS.split() + _ALTERNATIVES.split() + _OPERATIONS.split())
+_POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
+_RAISED_WORDS = {"squared": 2, "cubed": 3}
+_WHERE = "of in for on at each every after during total altogether the his her their its that away"
+_CIRCUMSTANCE = frozenset(_WHERE.split())
+_ADVERB = re.compile(
+    r"(?:\\text\s*\{\s*)?\b(?:(?:is|equals|approximately|approx\.?|about|around|roughly|nearly|almost|exactly|precisely|only|just|simply"
+    r"|equal to|a total of)\b\.?\s*)+\}?\s*(?=\S)",
+    re.IGNORECASE,
+)
+_TOKEN = re.compile(
+    r"\s*(?:(?P<text>\\text\s*\{)|(?P<close>\})|(?P<word>[A-Za-zÅåµ]+)"
+    r"|(?P<power>\^\s*(?:\{\s*-?\d\s*\}|-?\d))|(?P<over>/)"
+    r"|(?P<skip>\\cdot(?![a-zA-Z])|[.'*]|(?<=[A-Za-z])-(?=[A-Za-z])))"
+)
+
+
+_PERCENT = re.compile(r"\\?%\s*(?=\S)")  # and words: `25\% \text{ of the total}`
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """Words after a value: a factor and known units."""
+
+    factor: Fraction = Fraction(1)
+    percent: bool = False
+    unit: frozenset[tuple[str, int]] = frozenset()
+
+
+def read_phrase(text: str) -> Phrase | None:
+    r"""None for others. A lone letter is a unit inside `\text` or behind a unit, else a variable."""
+    text = text.strip()
+    if not text:
+        return Phrase()
+    if percent := _PERCENT.match(text):
+        rest = read_phrase(text[percent.end() :])
+        return Phrase(percent=True) if rest is not None and not rest.unit and rest.factor == 1 else None
+    if text in ("%", r"\%", r"\text{%}") or re.fullmatch(r"(?:\\text\s*\{\s*)?(?:percent|per cent|pct)\s*\}?\.?", text):
+        return Phrase(percent=True)
+    factor, units = Fraction(1), Counter[str]()
+    position, inside, sign, power, last, circumstance = 0, False, 1, 1, "", False
+    wanting = False  # `per` and `/` want a noun behind them
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None or (match["skip"] and not position):
+            return None
+        position = match.end()
+        if match["text"] or match["close"]:
+            if inside is bool(match["text"]):
+                return None
+            inside, circumstance = bool(match["text"]), False
+        elif match["power"]:
+            if not last:
+                return None
+            exponent = int(re.sub(r"[^\d-]", "", match["power"]))
+            units[last] += (exponent - 1) * sign
+            last = ""
+        elif match["over"]:
+            sign, circumstance, wanting = -1, False, True
+        elif word := match["word"]:
+            lower = word.lower()
+            singular = lower if lower in _UNITS or lower in _SCALES else _singular(lower)
+            if lower in _RAISED_WORDS and last:
+                units[last] += (_RAISED_WORDS[lower] - 1) * sign
+            elif lower in ("per", "a", "an"):
+                sign, circumstance, wanting = -1, False, True
+                continue
+            elif lower in _CIRCUMSTANCE and (lower != "in" or re.match(r"[\s}]*[A-Za-z]", text[position:])):
+                circumstance = True
+            elif singular in _SCALES:
+                factor *= _SCALES[singular]
+            elif lower in _POWERS:
+                power = _POWERS[lower]
+            elif len(word) == 1:
+                if word not in _LETTERS or not (inside or units):
+                    return None
+                last = _LETTER_UNITS.get(word, lower)
+                units[last] += sign
+            elif lower in _COMPOUND:
+                for name, exponent in _COMPOUND[lower].items():
+                    units[name] += exponent * sign
+            elif singular in _UNITS and not circumstance:
+                last = _UNITS[singular]
+                units[last] += power * sign
+                power = 1
+            elif (
+                lower in _OTHER_VALUE
+                or singular in _OTHER_VALUE
+                or not re.search("[aeiou]|.y.|y..", lower)
+                or len(word) < (2 if inside else 3)
+            ):
+                return None
+            else:
+                last = ""
+            wanting = False
+    return None if inside or wanting else Phrase(factor, False, frozenset((n, e) for n, e in units.items() if e))
+
+
+def _singular(word: str) -> str:
+    return word.removesuffix("ies") + "y" if word.endswith("ies") else word.removesuffix("s")
+
+
+def is_label(text: str) -> bool:
+    """Whether words only name a value."""
+    words = re.findall(r"[A-Za-z]+", text.lower())
+    return not re.search(r"[\d$=<>+*^/]", text) and not any(
+        word in _OTHER_VALUE or word in _SCALES or _singular(word) in _SCALES for word in words
+    )
+
+
+def without_adverb(text: str) -> str:
+    """Without `approximately`, `a total of` and the like."""
+    match = _ADVERB.match(text)
+    return text[match.end() :] if match and match.group().count("{") == match.group().count("}") else text
+
+
+MAX_DIGITS = 400
+_MAX_EXPONENT = 4_000
+
+_INTEGER = r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!\d)|\d{1,3}(?: \d{3})+(?!\d)|\d+"
+_DECIMAL = rf"(?:(?:{_INTEGER})(?:\.\d*)?|\.\d+)"
+_SIGNED = rf"[-+]?\s*{_DECIMAL}"
+_FRACTION = rf"\\frac\s*\{{\s*(?P<top>{_SIGNED})\s*\}}\s*\{{\s*(?P<bottom>{_SIGNED})\s*\}}"
+_NUMERAL = re.compile(
+    rf"(?P<sign>[-+]?)\s*(?P<currency>[$€£¥])?\s*(?:"
+    rf"(?P<whole>\d+)?\s*{_FRACTION}"
+    rf"|(?:(?P<whole2>\d+) )?(?P<top2>{_DECIMAL})\s*/\s*(?P<bottom2>{_DECIMAL})"
+    rf"|(?:(?P<mantissa>{_DECIMAL})\s*(?:\\times|\\cdot|\*)\s*)?10\s*\^\s*(?:\{{\s*(?P<power>[-+]?\s*\d+)\s*\}}|(?P<power1>\d))"
+    rf"|(?P<mantissa2>{_DECIMAL})[eE](?P<power2>[-+]?\d+)"
+    rf"|(?P<base>\d+)\s*\^\s*(?:\{{\s*(?P<exponent>-?\s*\d+)\s*\}}|(?P<exponent1>\d))"
+    rf"|(?P<digits>\d+)\s*_\s*(?:\{{\s*(?P<radix>\d+)\s*\}}|(?P<radix1>\d+)|\{{?\s*\\text\s*\{{\s*(?P<radix2>[a-z]+)\s*\}}\s*\}}?)"
+    rf"|(?P<start>\d*\.\d*)\\(?:overline|bar)\s*\{{(?P<period>\d+)\}}"
+    rf"|(?P<decimal>{_DECIMAL}))"
+    rf"\s*(?P<tail>.*)"
+)
+_BASES = {
+    "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11, "twelve": 12,
+}  # fmt: skip
+_DOLLARS = frozenset({("dollar", 1)})
+_DEGREE = frozenset({("degree", 1)})
+
+
+@dataclass(frozen=True, slots=True)
+class Numeral:
+    """places: of a decimal."""
+
+    value: Fraction
+    percent: bool = False
+    unit: frozenset[tuple[str, int]] = frozenset()
+    radix: int | None = None
+    places: int | None = None
+
+
+@lru_cache(maxsize=8_192)
+def parse_numeral(text: str) -> Numeral | None:
+    """None where it is none, or too long."""
+    text = _strip_parentheses(text.strip())
+    if not text or len(text) > 3 * MAX_DIGITS or re.search(rf"\d{{{MAX_DIGITS + 1}}}", text):
+        return None
+    match = _NUMERAL.fullmatch(text)
+    if match is None or (tail := _tail(match["tail"])) is None:
+        return None
+    value = _value(match)
+    if value is None:
+        return None
+    unit = tail.unit
+    if match["currency"] == "$":
+        if ("cent", 1) in unit:
+            return None
+        unit |= _DOLLARS
+    radix = match["radix"] or match["radix1"] or _BASES.get(match["radix2"])
+    if match["radix2"] and radix is None:
+        return None
+    decimal = match["decimal"]
+    value *= -tail.factor if match["sign"] == "-" else tail.factor
+    return Numeral(
+        value=value,
+        percent=tail.percent,
+        unit=unit,
+        radix=int(radix) if radix else None,
+        places=len(decimal.partition(".")[2]) if decimal and tail.factor == 1 else None,
+    )
+
+
+def same_number(gold: Numeral, answer: Numeral) -> bool:
+    """Exact; known units must agree. A percent sign may mean the hundredth, or from 1 on the bare number; six right digits
+    answer a fraction without a finite decimal."""
+    if gold.unit and answer.unit and gold.unit != answer.unit:
+        return False
+    if (gold.unit and answer.percent) or (answer.unit and gold.percent):
+        return False
+    if answer.radix is not None and answer.radix != (gold.radix or 10):
+        return False
+    difference = abs(gold.value - answer.value)
+    if gold.percent != answer.percent:
+        hundredth = answer.value == (gold.value / 100 if gold.percent else gold.value * 100)
+        return hundredth or (difference == 0 and abs(gold.value) >= 1)
+    if difference == 0:
+        return True
+    if answer.places is None or gold.places is not None or gold.value.denominator == 1:
+        return False
+    significant = len(str(abs(int(answer.value * 10**answer.places))))
+    return significant >= 6 and difference < Fraction(1, 10**answer.places)
+
+
+def _strip_parentheses(text: str) -> str:
+    while len(text) > 2 and text[0] + text[-1] in ("()", "{}") and not re.search(r"[(){},]", text[1:-1]):
+        text = text[1:-1].strip()
+    return text
+
+
+def _number(digits: str) -> Fraction:
+    return Fraction(digits.replace(",", "").replace(" ", "").rstrip("."))
+
+
+def _value(match: re.Match[str]) -> Fraction | None:
+    top, bottom = match["top"] or match["top2"], match["bottom"] or match["bottom2"]
+    if top:
+        denominator = _number(bottom)
+        if denominator == 0:
+            return None
+        fraction = _number(top) / denominator
+        whole = match["whole"] or match["whole2"]
+        if whole is None:
+            return fraction
+        return Fraction(whole) + fraction if 0 <= fraction < 1 else None
+    if power := match["power"] or match["power1"] or match["power2"]:
+        exponent = int(power.replace(" ", ""))
+        mantissa = match["mantissa"] or match["mantissa2"]
+        return None if abs(exponent) > _MAX_EXPONENT else _number(mantissa or "1") * Fraction(10) ** exponent
+    if match["base"]:
+        base, exponent = int(match["base"]), int((match["exponent"] or match["exponent1"]).replace(" ", ""))
+        small = abs(exponent) * base.bit_length() <= 3 * _MAX_EXPONENT and (base or exponent >= 0)
+        return Fraction(base) ** exponent if small else None
+    if match["period"]:
+        start, period = match["start"], match["period"]
+        places = len(start.partition(".")[2])
+        fraction = Fraction(int(period), (10 ** len(period) - 1) * 10**places)
+        return fraction + (Fraction("0" + start + "0") if start != "." else 0)
+    return _number(match["digits"] or match["decimal"])
+
+
+def _tail(tail: str) -> Phrase | None:
+    tail = tail.strip()
+    if tail.startswith(r"^\circ"):
+        rest = tail.removeprefix(r"^\circ").strip()
+        return Phrase(unit=_DEGREE) if re.fullmatch(r"(?:\\text\s*\{\s*[CFK]\s*\}|[CFK])?", rest) else None
+    return read_phrase(tail)
+
+
+def split_unit(text: str) -> tuple[str, Phrase]:
+    """An expression and the words behind it."""
+    for start in re.finditer(r"(?<=[^\s{(^_])\s*\\text\s*\{|(?<=[\d})\]a-z])\s(?=[A-Za-z]{2})", text):
+        phrase = read_phrase(text[start.start() :])
+        if phrase is not None and ("\\text" in start.group() or phrase.unit or phrase.factor != 1):
+            return text[: start.start()].strip(), phrase
+    return text, Phrase()

@@ -1,0 +1,489 @@
+r"""Which part of a response is its answer.
+
+`read_answer` decides by the first of these that the response has; each reads behind the last closing mark of thinking:
+
+1. the last box or answer tag, whichever ends later; boxes side by side (`\boxed{3}` and `\boxed{5}`) are one list,
+2. what follows the last answer phrase (`The answer is`, `####`, `Answer:`, the same in other languages),
+3. of the last sentence that has a value, the last formula or number as a whole, or a list that the sentence ends with,
+4. a letter that is chosen (`**C**`, `so we choose C`).
+
+A response whose thinking was never closed has no answer. The answer is returned as it was written; `notation` gives it one
+spelling. Every scan is linear in the response's length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from harness.verification.numerals import is_label, read_phrase
+
+__all__ = [
+    "THINKING_CLOSES",
+    "THINKING_OPENS",
+    "boxed",
+    "closing_brace",
+    "last_box",
+    "read_answer",
+    "text_behind_thinking",
+]
+
+# Thinking ----------------------------------------------------------------------------------------------------------------
+
+THINKING_OPENS = (
+    "<think>", "[THINK]", "<|START_THINKING|>", "<seed:think>", "◁think▷", "<thinking>", "<thought>", "<reasoning>",
+    "<|begin_of_thought|>",
+)  # fmt: skip
+THINKING_CLOSES = (
+    "</think>", "[/THINK]", "<|END_THINKING|>", "</seed:think>", "◁/think▷", "</thinking>", "</thought>", "</reasoning>",
+    "<|end_of_thought|>",
+)  # fmt: skip
+"""The marks of published tokenizers, and those that models write as plain text; in one order."""
+
+
+def text_behind_thinking(text: str) -> str:
+    """What follows the last closing mark of thinking; empty where thinking was opened again, or never closed.
+
+    A response may close what its prompt has opened, so a closing mark counts without an opening one.
+    """
+    end = 0
+    for mark in THINKING_CLOSES:
+        place = text.rfind(mark)
+        if place >= 0:
+            end = max(end, place + len(mark))
+    visible = text[end:]
+    if any(mark in visible for mark in THINKING_OPENS):
+        return ""
+    return visible
+
+
+# Boxes -------------------------------------------------------------------------------------------------------------------
+
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_BOX = re.compile(r"(?:(?<=\\)boxed|(?<=\\f)box(?:ed)?)(?![a-zA-Z])\s*")
+_BARE_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
+_MOST_BOXES = 40
+_BETWEEN_BOXES = re.compile(
+    r"(?:\s|\$|\\[()\[\]]|\\(?:q?quad(?![a-zA-Z])|[,;:! \\])|[,;&、，；*]"
+    r"|(?<![A-Za-z])(?:and|or|und|oder|et|ou|y|o)(?![A-Za-z])|[和或与及]"
+    r"|\\(?:text|mbox|textrm)\s*\{[\s,]*(?:and|or)?[\s,]*\}|\([a-h]\)|\(i{1,3}\)|(?<=\n)(?:\d{1,2}[.)]|[-•])(?=\s))*"
+    r"(?:(?P<name>[A-Za-z](?:_\{?\w\}?)?)\s*=\s*)?"
+)
+_OR = re.compile(r"(?<![A-Za-z])(?:or|oder|ou|o)(?![A-Za-z])|或")
+_NAME_BEFORE = re.compile(r"(?<![A-Za-z\\])([A-Za-z](?:_\{?\w\}?)?)\s*=\s*$")
+_SAME_AGAIN = re.compile(r"(?:\s|\$|\\[()\[\]]|\*)*")  # between a box and its repetition
+
+
+class _Box(NamedTuple):
+    """start, end: of the command and behind its closing brace. content: None where the brace never closes."""
+
+    start: int
+    end: int
+    content: str | None
+
+
+def closing_brace(text: str, start: int) -> int | None:
+    """Where the brace at `start` closes; None beyond 65,536 characters."""
+    depth = 0
+    for brace in _BRACE.finditer(text, start, start + (1 << 16)):
+        depth += {"{": 1, "}": -1}.get(brace.group(), 0)
+        if depth == 0:
+            return brace.start()
+    return None
+
+
+def boxed(text: str, start: int) -> str | None:
+    """What a box that opens at `start` holds; None where its brace never closes."""
+    return _read_box(text, start, start).content
+
+
+def last_box(text: str) -> str | None:
+    """What the last box holds that holds something; empty where its brace never closes, None without any box."""
+    box = next(_boxes_from_the_end(text), None)
+    return None if box is None else (box.content or "").strip()
+
+
+def _read_box(text: str, start: int, opening: int) -> _Box:
+    if text[opening : opening + 1] != "{":
+        number = _BARE_NUMBER.match(text, opening)
+        if number is None:
+            return _Box(start, opening, "")
+        return _Box(start, number.end(), number.group().rstrip(","))
+    close = text.find("}", opening)
+    simple = text[opening + 1 : close]
+    if close < 0:
+        return _Box(start, len(text), None)
+    if "{" in simple or "\\" in simple:
+        end = closing_brace(text, opening)
+        if end is None:
+            return _Box(start, len(text), None)
+        close = end
+    return _Box(start, close + 1, text[opening + 1 : close])
+
+
+def _boxes_from_the_end(text: str) -> Iterator[_Box]:
+    """Boxes that hold something, the last first; of a box in a box, the inner one and then the outer one."""
+    end = len(text)
+    while (end := text.rfind("box", 0, end)) >= 0:
+        if command := _BOX.match(text, end):
+            start = end - 1 if text[end - 1] == "\\" else end - 2
+            box = _read_box(text, start, command.end())
+            if box.content is None or box.content.strip():
+                yield box
+
+
+class _Marked(NamedTuple):
+    """An answer that is marked as such, and where its mark ends."""
+
+    answer: str
+    end: int
+
+
+def _last_boxes(text: str) -> _Marked | None:
+    """The last box, with those that stand side by side with it as one list."""
+    boxes = _boxes_from_the_end(text)
+    last = next(boxes, None)
+    if last is None:
+        return None
+    if last.content is None:
+        return _Marked("", last.end)
+    answer = first = last.content.strip()
+    start, end, named = last.start, last.end, False
+    for count, box in enumerate(boxes, 2):
+        if box.content is None or count > _MOST_BOXES:
+            break
+        if box.end > start:  # it holds the one that was read
+            start, end = box.start, max(end, box.end)
+            continue
+        between = text[box.end : start] if start - box.end <= 120 else "."
+        joined = _BETWEEN_BOXES.fullmatch(between)
+        if joined is None:
+            break
+        if joined["name"]:
+            answer, named = f"{joined['name']} = {answer}", True
+        content, start = box.content.strip(), box.start
+        if not (content == first and _SAME_AGAIN.fullmatch(between)):
+            answer = content + (r" \text{ or } " if _OR.search(between) else ", ") + answer
+        first = content
+    if named and (name := _NAME_BEFORE.search(text, max(0, start - 20), start)):
+        answer = f"{name[1]} = {answer}"
+    return _Marked(answer, end)
+
+
+# Answer tags -------------------------------------------------------------------------------------------------------------
+
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
+
+
+def _last_tag(text: str) -> _Marked | None:
+    """What the last answer tag holds that holds something; the end of the response may close it."""
+    tags = list(_TAG.finditer(text[-_TAIL:]))
+    end = len(text[-_TAIL:])
+    for tag in reversed(tags):
+        if tag[1]:
+            end = tag.start()
+            continue
+        if content := text[-_TAIL:][tag.end() : end].strip():
+            return _Marked(content, max(0, len(text) - _TAIL) + end)
+        end = tag.start()
+    return None
+
+
+def _read_tag(content: str) -> str:
+    if (boxes := _last_boxes(content)) is not None:
+        return boxes.answer
+    if (stated := _last_stated(content)) is not None:
+        return stated
+    if "\n" in content and not _WHOLE_FORMULA.fullmatch(content):
+        return _last_value(content)
+    return _undress(content)
+
+
+# Answer phrases ----------------------------------------------------------------------------------------------------------
+
+_VERB = (
+    r"(?:is|are|equals?|(?:should|would|will|must|has\sto|can\sonly)\sbe|comes?\s(?:out\s)?to|works?\sout\s(?:to|as)"
+    r"|turns?\sout\sto\sbe|becomes)"
+)
+_OF_WHAT = rf"(?:\s(?:to|for|of|in)\s[^.!?\n\d$\\:=]{{1,80}}?(?=\s{_VERB}\b)|,\s[a-z ]{{2,30}},(?=\s{_VERB}\b))?"
+_PHRASE = re.compile(
+    rf"####(?!#)|\b(?:answers?|ans|(?:correct|right|best)\s+(?:option|choice))\b{_OF_WHAT}[*_`]{{0,3}}\s{{0,8}}"
+    rf"(?:\.?\s{{0,8}}[:：=]|[-–—]\s|\b{_VERB}\b(?!\s{{0,8}}not\b))"
+    rf"|(?:^|\n)[ \t#*_>]{{0,20}}(?:the\s|my\s)?(?:final\s)?answer[ \t*_#:]{{0,20}}\n"
+    r"|答案\s?(?:应该|應該)?\s?(?:是|为|為|[:：])|答えは|答え\s?[:：]|정답은|답은|답\s?[:：]"
+    r"|\brespuesta(?:\sfinal|\scorrecta)?\s?(?:es\b|:)|\br[ée]ponse(?:\sfinale)?\s?(?:est\b|:)"
+    r"|\bantwort\s?(?:ist\b|lautet\b|:)|\bresposta(?:\sfinal)?\s?(?:é\b|:)|\brisposta(?:\sfinale)?\s?(?:è\b|:)"
+    r"|\bответ(?:ом\sявляется|\s?[:—–-])",
+    re.IGNORECASE,
+)
+_REFUSED = re.compile(r"\banswers?\b[^.!?\n]{0,60}?(?:n['’]t\b|\bnot\b|\bcannot\b)", re.IGNORECASE)
+_HEADING = re.compile(r"[^\S\n]*\**[A-Za-z]{2,}")  # `#### Step 2` is a title
+_LEADING = re.compile(
+    r"(?:(?:therefore|thus|then|hence|simply|clearly|obviously|also|now|indeed|again|still|finally|in fact|of course|so)\b[,:]?\s*"
+    r")+",
+    re.IGNORECASE,
+)
+_NAMED_LETTER = re.compile(r"(?:option|choice|answer|letter)\s+(\(?[A-Z]\)?)", re.IGNORECASE)
+_ON = r"(?!\s+(?:or|alternatively|otherwise|maybe|perhaps|possibly)\b)"  # the sentence goes on
+_SENTENCE_END = re.compile(
+    rf"(?<!\\)(?<!\bapprox)(?<!\bsq)(?:[.?]|!(?!\s*[-=+*/<>\\]))(?=\s|$){_ON}|[。！？]|\n(?![^{{}}\n]*\}})",
+    re.IGNORECASE,
+)
+_REASON = re.compile(r"(?:,?\s+|\s*\(\s*)(?:because|since|which|where|when|as|so|hence|i\.e\.|by|from|see|given)\s")
+_MATH = tuple(
+    (opening, re.compile(closing))
+    for opening, closing in (
+        ("$$", r"\$\$"),
+        ("$", r"(?<!\\)\$(?!\d)"),  # `$18 ... $9` are prices
+        ("\\(", r"\\\)"),
+        ("\\[", r"\\\]"),
+    )
+)
+_PRICE = re.compile(r"\$\s?\d[\d,]*(?:\.\d+)?(?:[.!?]?\s+[A-Za-z]|[.!?]\s).*\s\$$", re.DOTALL)
+_DELIMITER = re.compile(r"(?<!\\)\$+|\\[()\[\]]")
+_FOLLOWS = re.compile(r"\s*(?:(?P<list>[,;/]?\s*(?:(?:or|and)\s*)?(?:\$|\\\(|\d))|[,;.]?\s*\(?(?P<word>[A-Za-z]+))")
+_ASIDE = re.compile(r",\s+([a-z]{2,})\b")
+_TAIL = 4_096
+_MOST_PHRASES = 64
+
+
+def _last_stated(text: str) -> str | None:
+    """What follows the last answer phrase that something follows; None without any."""
+    ends = [phrase.end() for phrase in _PHRASE.finditer(text) if not _is_title(text, phrase)]
+    for end in reversed(ends[-_MOST_PHRASES:]):
+        if stated := _read_statement(text[end : end + _TAIL]):
+            return stated
+    return None
+
+
+def _is_title(text: str, phrase: re.Match[str]) -> bool:
+    """Whether `####` opens a title with text under it, as in Markdown."""
+    if phrase.group() != "####" or not _HEADING.match(text, phrase.end()):
+        return False
+    line_end = text.find("\n", phrase.end())
+    return line_end >= 0 and not text[line_end:].isspace()
+
+
+def _read_statement(rest: str) -> str:
+    """To the sentence's end or a reason; a lone formula where no other value follows."""
+    rest = rest.lstrip(" \t:：*=\n>`_")
+    rest = rest[match.end() :] if (match := _LEADING.match(rest)) else rest
+    for opening, closing in _MATH:
+        if not rest.startswith(opening):
+            continue
+        close = closing.search(rest, len(opening))
+        if close is None or (opening == "$" and _PRICE.match(rest[: close.end()])):
+            break
+        formula = rest[len(opening) : close.start()].strip()
+        behind = _clause(rest[close.end() :])
+        follows = _FOLLOWS.match(behind)
+        if follows is None or not (follows["list"] or not is_label(follows["word"])):
+            return formula
+        return formula + " " + _DELIMITER.sub(" ", behind).strip(" *")
+    return _undress(_clause(rest))
+
+
+def _clause(text: str) -> str:
+    end = _SENTENCE_END.search(text)
+    clause = _REASON.split(text[: end.start()] if end else text, maxsplit=1)[0]
+    aside = next((comma for comma in _ASIDE.finditer(clause) if is_label(comma[1])), None)
+    return clause[: aside.start()] if aside else clause
+
+
+def _undress(text: str) -> str:
+    r"""Without emphasis, and without a closing delimiter whose opening one stands before the phrase (`\[Answer: 7\]`)."""
+    text = text.strip(" \t\n*`_")
+    for opening, closing in (("\\[", "\\]"), ("\\(", "\\)"), ("$", "$")):
+        if text.endswith(closing) and opening not in text[: -len(closing)]:
+            text = text[: -len(closing)].strip(" *`_")
+    letter = _NAMED_LETTER.fullmatch(text)
+    return letter[1] if letter else text
+
+
+# The last value of a response that marks none ------------------------------------------------------------------------------
+
+_FORMULA = re.compile(
+    r"\$\$(?P<display>.+?)\$\$|\\\[(?P<bracket>.+?)\\\]|\\\((?P<inline>.+?)\\\)"
+    r"|(?<!\\)\$(?=\S)(?P<dollar>[^$\n]{1,800}?)(?<![\s\\])\$(?!\d)",
+    re.DOTALL,
+)
+_WHOLE_FORMULA = re.compile(r"\s*(?:" + _FORMULA.pattern + r")\s*", re.DOTALL)
+_PLACEHOLDER = "\ue000"  # a private character: it stands for a formula while sentences are told apart
+_FUNCTION = r"(?:sqrt|sin|cos|tan|log|ln|exp|pi)"
+_MATH_WORD = re.compile(
+    rf"(?:\\[a-zA-Z]+|\\[{{}}%$!,;: ]|{_FUNCTION}(?![a-zA-Z])|(?<![A-Za-z])[A-Za-z](?![A-Za-z])"
+    r"|[\d.,:;%$€£¥°²³√π∞≤≥×·÷±−+*/^=_<>!|(){}\[\]'-])+"
+)
+_WITH_UNIT = re.compile(r"[$€£]?\d[\d,]*(?:\.\d+)?[A-Za-z]{1,3}(?:\^?\d|[²³])?")
+_ORDINAL = re.compile(r"\d+(?:st|nd|rd|th)")
+_LONE_LETTER = re.compile(r"[A-Za-z]")
+_MEASURED = re.compile(r"([-−+]?[\d.,]+)\s+([mgslhLJKNWVA](?:\^?\d|[²³])?)")
+_SCORE = re.compile(r"\d+(?:-\d+)+")  # `7-5` outside a formula is no difference
+_SOLE_NAME = re.compile(r"(?:[A-Za-z]|\\(?!pi\b|infty\b)[a-zA-Z]+)(?:_\{?\w+\}?)?'*")
+_UNIT_ALONE = re.compile(r"(?:\s*\\(?:text|mathrm|mbox|textrm)\s*\{[^{}]*\}\s*(?:\^\s*\{?-?\d\}?)?)+\s*")
+_JOINS = re.compile(r"\s*(?:[,;、，]|[,;]?\s*(?:and|or)|和|或)\s*")
+_OPENS_LIST = re.compile(r"(?:\b(?:is|are|be|equals?|get|obtain|have|gives?)|=|^)\s*$", re.IGNORECASE)
+_CHOSEN = re.compile(r"\b(?:choose|chose|pick|select|option|choice)\b[\s:*]*\(?([A-H])\)?[\s.*]*$", re.IGNORECASE)
+_LETTER_ALONE = re.compile(r"[\s*_]*\(?([A-H])\)?[\s*_.]*")
+
+
+class _Item(NamedTuple):
+    """A formula or a number in a sentence."""
+
+    start: int
+    end: int
+    text: str
+    is_formula: bool
+
+
+def _last_value(text: str) -> str:
+    """Of the last sentence with a value, its last formula or number as a whole; else a chosen letter, else nothing."""
+    tail = text[-_TAIL:]
+    formulas: list[str] = []
+
+    def keep(match: re.Match[str]) -> str:
+        formulas.append(next(part for part in match.groups() if part is not None).strip())
+        return _PLACEHOLDER
+
+    plain = _FORMULA.sub(keep, tail.replace(_PLACEHOLDER, " "))
+    sentences = _split_sentences(plain)
+    for sentence in reversed(sentences):
+        count = sentence.count(_PLACEHOLDER)
+        own = formulas[len(formulas) - count :] if count else []
+        del formulas[len(formulas) - count :]
+        if _REFUSED.search(sentence):
+            continue
+        if value := _value_of_sentence(sentence, own):
+            return value
+    last = sentences[-1] if sentences else ""
+    chosen = _CHOSEN.search(last) or _LETTER_ALONE.fullmatch(last)
+    return chosen[1] if chosen else ""
+
+
+def _split_sentences(text: str) -> list[str]:
+    sentences, start = list[str](), 0
+    for end in _SENTENCE_END.finditer(text):
+        sentences.append(text[start : end.start()])
+        start = end.end()
+    sentences.append(text[start:])
+    return [sentence for sentence in sentences if sentence.strip()]
+
+
+def _value_of_sentence(sentence: str, formulas: list[str]) -> str:
+    items = list(_items_of_sentence(sentence, formulas))
+    values = [item for item in items if not (item.is_formula and _SOLE_NAME.fullmatch(item.text))]
+    if not values:
+        return items[-1].text if items else ""
+    first = last = len(values) - 1
+    while first and _JOINS.fullmatch(sentence, values[first - 1].end, values[first].start):
+        first -= 1
+    together = [item.text for item in values[first:]]
+    if len(together) > 1 and (all(i.is_formula for i in values[first:]) or _opens_list(sentence, values[first])):
+        return ", ".join(together)
+    item = values[last]
+    if item.is_formula:
+        return item.text
+    if measured := _MEASURED.fullmatch(item.text):  # in prose a letter behind a number and a blank is a unit
+        return rf"{measured[1]} \text{{ {measured[2]}}}"
+    return item.text + _words_behind(sentence[item.end :])
+
+
+def _opens_list(sentence: str, item: _Item) -> bool:
+    return _OPENS_LIST.search(sentence, 0, item.start) is not None
+
+
+def _items_of_sentence(sentence: str, formulas: list[str]) -> Iterator[_Item]:
+    """Formulas, and runs of words that are mathematics; a number and a formula that is its unit are one."""
+    remaining = iter(formulas)
+    found: list[_Item] = []
+    position = 0
+    for word in [*re.finditer(r"\S+", sentence), None]:
+        if word is not None and _PLACEHOLDER not in word.group() and _is_mathematics(sentence, word, position):
+            continue
+        end = word.start() if word else len(sentence)
+        if run := _plain_item(sentence, position, end):
+            found.append(run)
+        if word is None:
+            break
+        if _PLACEHOLDER not in word.group():
+            position = word.end()
+            continue
+        position = word.start()
+        for place in re.finditer(_PLACEHOLDER, word.group()):
+            at = word.start() + place.start()
+            formula = next(remaining)
+            before = _plain_item(sentence, position, at)
+            if before is None and found and not found[-1].is_formula and not sentence[found[-1].end : at].strip():
+                before = found.pop()
+            if before is not None and _UNIT_ALONE.fullmatch(formula):
+                found.append(_Item(before.start, at + 1, f"{before.text} {formula}", True))
+            else:
+                found += [before] if before is not None else []
+                found.append(_Item(at, at + 1, formula, True))
+            position = at + 1
+        if behind := _plain_item(sentence, position, word.end()):
+            found.append(behind)
+        position = word.end()
+    yield from found
+
+
+def _is_mathematics(sentence: str, word: re.Match[str], start: int) -> bool:
+    """Whether a run of mathematics that began at `start` goes on with this word."""
+    text = word.group().strip("*`_\"'") or "*"
+    if _WITH_UNIT.fullmatch(text.rstrip(".,;:")) or not _MATH_WORD.fullmatch(text) or text in ("a", "A", "I"):
+        return False
+    before = sentence[start : word.start()].rstrip()
+    ended = before.endswith((",", ";", ":")) and not _is_open(before)  # `3, 5` are two numbers, `(3, 5)` is one value
+    return not ended
+
+
+def _is_open(text: str) -> bool:
+    return sum(text.count(mark) for mark in "([{") > sum(text.count(mark) for mark in ")]}")
+
+
+def _plain_item(sentence: str, start: int, end: int) -> _Item | None:
+    """The mathematics in a part of a sentence without words; None where there is no value."""
+    text = sentence[start:end]
+    offset = len(text) - len(text.lstrip(" \t*`_\"',;:"))
+    text = text.strip(" \t*`_\"',;:")
+    trimmed = re.sub(r"^[-+*/=<>|]\s+", "", text)  # a dash before a blank is no sign
+    offset += len(text) - len(trimmed)
+    text = trimmed
+    if _SCORE.fullmatch(text):
+        offset += text.rindex("-") + 1
+        text = text[text.rindex("-") + 1 :]
+    if re.fullmatch(r"[A-Za-z]\s*=\s*[-−]?[\d.,]+", text):  # `x=-5`
+        offset += len(text) - len(text.partition("=")[2].lstrip())
+        text = text.partition("=")[2].lstrip()
+    if not re.search(r"\d|\\[a-zA-Z]|[=^√π∞]", text) or _LONE_LETTER.fullmatch(text):
+        return None
+    return _Item(start + offset, start + offset + len(text), text, False)
+
+
+def _words_behind(text: str) -> str:
+    """The words behind a number that make another value of it, or name its unit."""
+    words = re.findall(r"\S+", _clause(text))[:6]
+    if not words or not words[0][0].isalpha():
+        return ""
+    tail = ""
+    for count in range(len(words), 0, -1):
+        phrase = read_phrase(" ".join(words[:count]).rstrip(".,;:*`_"))
+        if phrase is not None:
+            tail = " ".join(words[:count]) if phrase.unit or phrase.factor != 1 or phrase.percent else ""
+            break
+    else:
+        tail = " ".join(words) if not is_label(words[0]) else ""
+    return f" {tail}".rstrip(" .,;:*`_") if tail else ""
+
+
+def read_answer(text: str) -> str:
+    """A response's answer as it was written; empty without one, and where the last box is never closed."""
+    visible = text_behind_thinking(text)
+    boxes, tag = _last_boxes(visible), _last_tag(visible)
+    if tag is not None and (boxes is None or boxes.end <= tag.end):
+        return _read_tag(tag.answer)
+    if boxes is not None:
+        return boxes.answer
+    stated = _last_stated(visible)
+    return stated if stated is not None else _last_value(visible)
