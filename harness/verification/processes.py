@@ -212,9 +212,7 @@ _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.
 _RENEW = 3  # exit status: answered, and the next question wants a process without its memory
 _PR_SET_PDEATHSIG = 1
 _MEMORY = 1 << 30  # bytes of an answer
-_CALLS = (
-    800_000  # of Python functions for an answer: most of a CPU-second; \sum k^2 against its closed form makes 608,000
-)
+_CALLS = 500_000  # of Python functions for an answer: half a CPU-second and more
 
 
 def serve() -> None:
