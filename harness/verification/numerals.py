@@ -250,6 +250,8 @@ def same_number(gold: Numeral, answer: Numeral) -> bool:
         return False
     if answer.radix is not None and answer.radix != (gold.radix or 10):
         return False
+    if gold.radix is not None and (answer.unit or answer.percent):
+        return False
     difference = abs(gold.value - answer.value)
     if gold.percent != answer.percent:
         hundredth = answer.value == (gold.value / 100 if gold.percent else gold.value * 100)

@@ -148,6 +148,8 @@ KINDS: dict[str, list[tuple[str, str, bool]]] = {
         ("120000", "It is $100,000 + $20,000 = $120,000.", True),
         ("75", r"\boxed{75\% \text{ of all}}", True),
         (r"7\text{ degrees}", r"\boxed{7\%}", False),
+        ("41_6", r"\boxed{41^\circ}", False),
+        ("41_6", r"\boxed{41}", True),
         ("7.5", r"\boxed{7.5\,\frac{\text{km}}{\text{h}}}", True),
         ("3.2", r"\boxed{3.2 \text{ \AA}}", True),
         (r"6 \times 10^{9}", r"\boxed{6 x 10^9}", True),
