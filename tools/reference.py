@@ -7,8 +7,9 @@
     python tools/reference.py again CELL_FOLDER              any finished cell, from its manifest alone, by today's code
     python tools/reference.py base NAME FOLDER               a base checkpoint that comes with the package, trained again
 
-`make` refuses what is not finished, or gives another table than the run. `check` draws from the cells whose rows repeat here, and
-trains some of the package's base checkpoints. Exit codes: 0 done, 1 something came out as another one, 2 usage.
+`make` refuses what is not finished, or gives another table than the run. `check` draws from the cells of today's results versions
+whose rows repeat here, and says where there are none; it trains some of the package's base checkpoints too. Exit codes: 0 done,
+1 something came out as another one, 2 usage.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ from harness.store.tuning_table import tuning_rows
 from harness.submission.bundle import COMPACT, compact, gathered
 from harness.submission.check import category
 from harness.submission.rerun import differences, possible, re_run, repeats, train
+from harness.versions import PACKAGES, versions
 
 RESULTS = Path(__file__).parents[1] / "results"
 MOST = 20_000_000
@@ -136,12 +138,24 @@ def check(results: Path, cells: int, seed: int | None, minutes: float, bases: in
         for manifest in read_reference(folder).manifests.values()
         if manifest.kind == "cell"
     ]
-    drawable = [(folder, m) for folder, m in stored_cells if _here(m)]
+    current = [(folder, m) for folder, m in stored_cells if _is_current(m)]
+    if stored_cells and not current:
+        print(
+            f"{results / ORIGIN}: all {len(stored_cells)} cells have older results versions (docs/versions.md); none is trained",
+            file=sys.stderr,
+        )
+        return sum(_base_differs(name, minutes) for name in _drawn_bases(seed, bases))
+    if len(current) < len(stored_cells):
+        print(
+            f"{len(stored_cells) - len(current)} of {len(stored_cells)} cells have older results versions",
+            file=sys.stderr,
+        )
+    drawable = [(folder, m) for folder, m in current if _here(m)]
     if not drawable:
         raise UsageError(f"{results / ORIGIN}: no cells that can be trained again here ({len(stored_cells)} in all)")
-    if len(drawable) < len(stored_cells):
+    if len(drawable) < len(current):
         print(
-            f"{len(stored_cells) - len(drawable)} of {len(stored_cells)} cells need models, engines or another kind of CPU",
+            f"{len(current) - len(drawable)} of {len(current)} cells need models, engines or another kind of CPU",
             file=sys.stderr,
         )
     print(f"drawn from {len(drawable)} of {len(stored_cells)} cells, whose rows must be the same", file=sys.stderr)
@@ -161,8 +175,18 @@ def check(results: Path, cells: int, seed: int | None, minutes: float, bases: in
                 wrong += 1
             else:
                 print(f"ok           {folder.name}: {label_of(manifest)}: {again}", flush=True)
-    names = Random(seed).sample(list(Names), min(bases, len(Names)))
-    return wrong + sum(_base_differs(name, minutes) for name in names)
+    return wrong + sum(_base_differs(name, minutes) for name in _drawn_bases(seed, bases))
+
+
+def _drawn_bases(seed: int, count: int) -> list[Names]:
+    return Random(seed).sample(list(Names), min(count, len(Names)))
+
+
+def _is_current(manifest: Manifest) -> bool:
+    """Whether today's code is of the results versions that the cell was made with; rows of others may differ."""
+    stored = manifest.identity.versions
+    now = versions(package for package in stored if package in PACKAGES)
+    return bool(stored) and all(stored[package] == version for package, version in now.items())
 
 
 def _base_differs(name: str, minutes: float) -> bool:

@@ -250,9 +250,12 @@ def test_cells_whose_rows_repeat_here_are_drawn(
         possible(by_two, "x")
 
 
-def test_results_of_other_results_versions_are_refused(
+def test_results_of_other_results_versions_are_not_drawn(
     copy: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Their rows may differ by right; where there are no others, that is said, and no fault."""
+    drawn: list[str] = []
+    monkeypatch.setattr(reference, "re_run", lambda manifest, *rest, **more: drawn.append(manifest.regime) or "")
     monkeypatch.setattr(reference, "_base_differs", lambda name, minutes: False)
 
     def older(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
@@ -260,9 +263,19 @@ def test_results_of_other_results_versions_are_refused(
         return msgspec.structs.replace(manifest, identity=msgspec.structs.replace(manifest.identity, versions=versions))
 
     assert "session" in recorded()
+
+    def older_but_one(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
+        return manifest if manifest.regime == "sgt" else older(manifest, tables)
+
+    altered(copy / "reference" / "labs", older_but_one)
+    assert reference.check(copy, 9, 0, 10.0) == 0
+    assert set(drawn) == {"sgt"}
+    assert re.search(r"\d of 9 cells have older results versions", capfd.readouterr().err)
+    drawn.clear()
     altered(copy / "reference" / "labs", older)
-    assert reference.check(copy, 2, 0, 10.0) == 2
-    assert "computed by session 0; here is" in capfd.readouterr().out
+    assert reference.check(copy, 2, 0, 10.0) == 0
+    assert not drawn
+    assert "all 9 cells have older results versions" in capfd.readouterr().err
 
 
 def test_where_there_is_none_the_check_says_so(
