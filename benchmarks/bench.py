@@ -36,7 +36,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from harness.limits import LARGE_BLOCKS  # noqa: E402  # of this tree, whatever is installed
 
-ENTRIES = {"starts": "commands.starts", "alignment": "alignment", "sampling": "embedded.sampling",
+ENTRIES = {"starts": "commands.starts", "verdicts": "verifying", "alignment": "alignment", "sampling": "embedded.sampling",
            "steps": "embedded.steps", "real": "embedded.real", "sharing": "sharing", "peers": "sharing.peers",
            "beyond": "sharing.beyond", "portable": "sharing.portable", "many": "commands.many",
            "quickstart": "commands.quickstart", "board": "leaderboard_speed"}  # fmt: skip
