@@ -196,6 +196,7 @@ _LARGE = {
 }
 _CLOCK = re.compile(r"(\d{1,4})\s*:\s*(\d{1,4})(?:\s*:\s*(\d{1,4}))?")
 _WORDED = re.compile(r"\\text\s*\{[^{}]*\}|\([A-H]\)|[A-H]")
+_OPTION = re.compile(r"(?:\\text\s*\{\s*)?\(([A-H])\)\s*\}?(?=\s*\S)")
 _WORD = re.compile(r"[A-Za-z][A-Za-z '\-]{2,}|[Nn]o|[Yy]es")
 _LETTERS_ALONE = re.compile(r"[A-Za-z]{2,}")
 _MATRIX = re.compile(
@@ -258,7 +259,8 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
     if clock := _clock(gold):
         return clock == _clock(said[0])
     if _WORDED.fullmatch(gold):
-        return any(_letters(gold) == _letters(value) for value in said)
+        option = _OPTION.match(answer)  # `(B) 42` chooses B
+        return any(_letters(gold) == _letters(value) for value in (*said, option[1] if option else ""))
     numeral = parse_numeral(value_of_gold(gold))
     if numeral is not None:
         return any(_is_numeral(numeral, gold, value) for value in said)

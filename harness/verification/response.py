@@ -33,11 +33,11 @@ __all__ = [
 
 THINKING_OPENS = (
     "<think>", "[THINK]", "<|START_THINKING|>", "<seed:think>", "◁think▷", "<thinking>", "<thought>", "<reasoning>",
-    "<|begin_of_thought|>",
+    "<|begin_of_thought|>", "<|channel|>analysis<|message|>",
 )  # fmt: skip
 THINKING_CLOSES = (
     "</think>", "[/THINK]", "<|END_THINKING|>", "</seed:think>", "◁/think▷", "</thinking>", "</thought>", "</reasoning>",
-    "<|end_of_thought|>",
+    "<|end_of_thought|>", "<|channel|>final<|message|>",
 )  # fmt: skip
 """The marks of published tokenizers, and those that models write as plain text; in one order."""
 
@@ -173,6 +173,7 @@ def _last_boxes(text: str) -> _Marked | None:
 
 # Answer tags -------------------------------------------------------------------------------------------------------------
 
+_SENTENCE_WITH_VALUE = re.compile(r"[A-Z][a-z]+\s[a-z]+\s.*[\d$\\]", re.DOTALL)
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 
 
@@ -195,9 +196,9 @@ def _read_tag(content: str) -> str:
         return boxes.answer
     if (stated := _last_stated(content)) is not None:
         return stated
-    if "\n" in content and not _WHOLE_FORMULA.fullmatch(content):
-        return _last_value(content)
-    return _undress(content)
+    if _WHOLE_FORMULA.fullmatch(content) or not ("\n" in content or _SENTENCE_WITH_VALUE.match(content)):
+        return _undress(content)
+    return _last_value(content)
 
 
 # Answer phrases ----------------------------------------------------------------------------------------------------------
@@ -324,6 +325,12 @@ _SOLE_NAME = re.compile(r"(?:[A-Za-z]|\\(?!pi\b|infty\b)[a-zA-Z]+)(?:_\{?\w+\}?)
 _UNIT_ALONE = re.compile(r"(?:\s*\\(?:text|mathrm|mbox|textrm)\s*\{[^{}]*\}\s*(?:\^\s*\{?-?\d\}?)?)+\s*")
 _JOINS = re.compile(r"\s*(?:[,;、，]|[,;]?\s*(?:and|or)|和|或)\s*")
 _OPENS_LIST = re.compile(r"(?:\b(?:is|are|be|equals?|get|obtain|have|gives?)|=|^)\s*$", re.IGNORECASE)
+_EQUATIONS = re.compile(
+    r"(?<![\w\\])([A-Za-z] ?= ?[^\s,;=$]+(?:(?:, ?(?:and )?| and | or )[A-Za-z] ?= ?[^\s,;=$]+)+)[\s.]*$"
+)
+_BOUND_BEFORE = re.compile(
+    r"\b(?:between\s[^.]{1,40}\sand|(?:more|less|greater|fewer|larger|smaller)\s+than)\s*$", re.IGNORECASE
+)
 _CHOSEN = re.compile(r"\b(?:choose|chose|pick|select|option|choice)\b[\s:*]*\(?([A-H])\)?[\s.*]*$", re.IGNORECASE)
 _LETTER_ALONE = re.compile(r"[\s*_]*\(?([A-H])\)?[\s*_.]*")
 
@@ -379,9 +386,13 @@ def _value_of_sentence(sentence: str, formulas: list[str]) -> str:
     while first and _JOINS.fullmatch(sentence, values[first - 1].end, values[first].start):
         first -= 1
     together = [item.text for item in values[first:]]
+    if equations := _EQUATIONS.search(sentence):
+        return equations[1]
     if len(together) > 1 and (all(i.is_formula for i in values[first:]) or _opens_list(sentence, values[first])):
         return ", ".join(together)
     item = values[last]
+    if bound := _BOUND_BEFORE.search(sentence, 0, item.start):  # `more than 7` is not 7
+        return bound.group().strip() + " " + item.text
     if item.is_formula:
         return item.text
     if measured := _MEASURED.fullmatch(item.text):  # in prose a letter behind a number and a blank is a unit

@@ -52,6 +52,8 @@ KINDS: dict[str, list[tuple[str, str, bool]]] = {
         ("4", r"La respuesta es $\frac{1}{4}$.", False),
         ("14", "Die Antwort lautet 14.", True),
         ("B", "The correct option is **B**.", True),
+        ("B", "Answer: (B) 42", True),
+        ("B", "Answer: (C) 42", False),
         ("2,9", "The solutions are $x=2$ and $x=9$.", True),
         ("14", "Answer: 5 + 9 = 14 pears", True),
     ],
