@@ -41,6 +41,7 @@ from harness.store.reference_results import (
     restored,
 )
 from harness.store.rows import SCHEMAS
+from harness.store.starts import write_unpaired
 from harness.store.tuning import chosen, read_tuning, tuning_name
 
 _LOCK = ".harness.lock"
@@ -209,6 +210,7 @@ def _write(
             batch, size = [], 0
     forget()
     _insert(connection, "problems", problems)
+    write_unpaired(connection)
     connection.execute("CHECKPOINT")
 
 
@@ -306,4 +308,5 @@ def _cell(source: Source, m: Manifest) -> Row:
         "policies": [p.name for p in m.policies], "models": [p.model for p in m.policies],
         "options": json.dumps(m.options, sort_keys=True), "config": json.dumps(m.config), "commit_hash": m.provenance.commit,
         "packages": json.dumps(m.provenance.packages), "machine": json.dumps(m.provenance.machine),
+        "starts": [p.start for p in m.policies], "identity": msgspec.json.encode(m.identity).decode(),
     }  # fmt: skip
