@@ -16,7 +16,6 @@ from running import harness, ingested, ok
 from synthetic_results import write_rows
 
 from harness.store.manifest import (
-    Identity,
     Manifest,
     PolicyEntry,
     Provenance,
@@ -30,6 +29,7 @@ from harness.store.rows import SampleRow, StepRow
 from harness.store.standing import board
 from harness.store.starts import OTHER_FIRST_STEP, OTHER_MACHINE, OTHER_VERSION, OTHER_WEIGHTS
 from harness.store.table import seed_rows
+from harness.suite.cells import Identity
 
 A, B = "a" * 32, "b" * 32
 TRAINED = {"name": "p", "model": "pretrained/p", "stage0": {"preset": "format"}}

@@ -124,7 +124,8 @@ def difference(ours: BySeed, theirs: BySeed) -> Estimate:
 # Rows of one cell, task and metric stand together.
 _SCORES = """
 WITH by_policy AS (SELECT suite, cell, policy, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu FROM spent GROUP BY ALL),
-by_cell AS (SELECT suite, cell, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu FROM spent GROUP BY ALL)
+by_cell AS (SELECT suite, cell, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu FROM spent GROUP BY ALL),
+every AS (SELECT suite, cell, sum(answers) AS answers FROM totals GROUP BY ALL)
 SELECT c.kind = 'base' AS base, c.cell, c.group_name, c.regime, c.seed, c.policies, s.task,
     CASE s.metric WHEN 'sampled' THEN 'avg@' || s.repeats ELSE s.metric END AS metric, s.policy,
     coalesce(t.gradient_norm, 'NaN') = 0 AS idle, round(coalesce(w.cpu, 0), 6) AS cell_cpu,
@@ -132,10 +133,11 @@ SELECT c.kind = 'base' AS base, c.cell, c.group_name, c.regime, c.seed, c.polici
     CASE s.metric WHEN 'sampled' THEN s.answers ELSE s.questions END AS answers,
     coalesce(t.rollouts, 0) AS rollouts, coalesce(t.generated_tokens, 0) AS tokens,
     round(coalesce(p.cpu, 0), 6) AS cpu, round(coalesce(p.gpu, 0), 6) AS gpu,
-    coalesce(t.peer_received, 0) AS received, coalesce(t.peer_used, 0) AS used
+    coalesce(t.peer_received, 0) AS received, coalesce(t.peer_used, 0) AS used,
+    coalesce(nullif(every.answers - t.answers, 0), t.peer_received, 0)::DOUBLE AS offered
 FROM current_cells c JOIN scores s USING (suite, cell)
 LEFT JOIN totals t USING (suite, cell, policy) LEFT JOIN by_policy p USING (suite, cell, policy)
-LEFT JOIN by_cell w USING (suite, cell)
+LEFT JOIN by_cell w USING (suite, cell) LEFT JOIN every USING (suite, cell)
 WHERE c.suite = ? AND c.state = 'done' AND s.accuracy IS NOT NULL
 ORDER BY base, c.group_name, s.task, 8, c.regime, c.seed, c.cell, s.policy
 """
