@@ -210,8 +210,8 @@ def test_two_digests_of_one_start_in_show_board_bundle_and_import(mixed: tuple[P
     assert words in " ".join(ok("show", "labs", "--results", results).split())
     assert _seeds(results, "labs") == {1, 3}
     with Snapshot(results) as snapshot:
-        cells = [row for row in board(snapshot, "all").of("built") if row[0] == "sgt"]
-    assert [row.seeds for _, row in cells] == [2]
+        seeds = [row.seeds for name, _, row in board(snapshot, "all").of("built") if name == "sgt"]
+    assert seeds == [2]
 
     code, out, err = harness("bundle", "labs", "--results", results, "-o", tmp_path)
     assert (code, words in err) == (0, True), err

@@ -105,8 +105,8 @@ class Board(msgspec.Struct, frozen=True):
     unlike: tuple[OneBase, ...] = ()
 
     @property
-    def settings(self) -> list[Setting]:
-        return [setting for section in self.sections for setting in section.settings]
+    def settings(self) -> tuple[Setting, ...]:
+        return tuple(setting for section in self.sections for setting in section.settings)
 
     def of(self, kind: Kind | None = None) -> list[tuple[str, Setting, ShowRow]]:
         """Regime and gain in each setting of that kind, or of all."""
