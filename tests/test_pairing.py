@@ -15,6 +15,10 @@ import pytest
 from running import harness, ingested, ok
 from synthetic_results import write_rows
 
+from harness.session.cell.cell import _begun
+from harness.session.cell.manifests import mark
+from harness.session.cell.resume_point import has_begun
+from harness.session.policy import content_digest, weights_digest
 from harness.store.manifest import (
     Manifest,
     PolicyEntry,
@@ -174,6 +178,45 @@ def test_what_is_not_paired_leaves_every_number_and_is_named(tmp_path: Path) -> 
         "pair/hacpo/2 unpaired (started from other weights than pair/independent; to make it again, remove its folder and run "
         "the suite)"
     ]
+
+
+def test_a_cell_that_goes_on_started_from_what_it_noted_first(tmp_path: Path) -> None:
+    """On another machine, whose own start is another one; one that begins anew starts from that."""
+
+    def started(noted: str, here: str, begun: bool) -> str:
+        folder = tmp_path / f"{noted}{here}{begun}"
+        entry = PolicyEntry("p", "micro/llama")
+        manifest = Manifest(suite="s", key="k", group="g", policies=(entry,))
+        mark(
+            folder,
+            msgspec.structs.replace(manifest, policies=(msgspec.structs.replace(entry, start=noted),)),
+            "running",
+        )
+        mark(folder, manifest, "failed")
+        assert read_manifest(folder).policies[0].start == noted, "a later state keeps it"
+        if begun:
+            (folder / "resume" / "step-00000002").mkdir(parents=True)
+        assert has_begun(folder) == begun
+        new = msgspec.structs.replace(manifest, policies=(msgspec.structs.replace(entry, start=here),))
+        return (_begun(new, folder) if has_begun(folder) else new).policies[0].start
+
+    assert started(A, B, begun=True) == A
+    assert started(A, B, begun=False) == B
+    assert started("", B, begun=True) == "", "from before digests were noted"
+
+
+def test_a_start_is_known_by_its_weights_alone(tmp_path: Path) -> None:
+    def folder(name: str, **files: bytes) -> Path:
+        (tmp_path / name).mkdir()
+        for file, content in files.items():
+            (tmp_path / name / file.replace("_", ".")).write_bytes(content)
+        return tmp_path / name
+
+    first = folder("first", model_safetensors=b"1", config_json=b"{}")
+    assert weights_digest(first) == weights_digest(folder("second", model_safetensors=b"1", config_json=b"{ }"))
+    assert weights_digest(first) != weights_digest(folder("third", model_safetensors=b"2", config_json=b"{}"))
+    assert len(weights_digest(first)) == 32
+    assert content_digest(first) != weights_digest(first)
 
 
 @pytest.fixture
