@@ -28,14 +28,14 @@ from harness.store import standing
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest, write_suite
-from harness.store.ranking import heading
+from harness.store.ranking import heading, rank
 from harness.store.read import Snapshot
 from harness.store.reference_results import write_reference
 from harness.store.rows import ExchangeRow, Row, SampleRow, StepRow
 from harness.store.sentences import verdict_mark
 from harness.store.standing import KINDS, Section, Standing, board
 from harness.store.statistic import PERCENT, POINTS
-from harness.store.table import show_rows
+from harness.store.table import seed_rows, show_rows
 from harness.store.tuning import write_tuning
 
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
@@ -406,6 +406,24 @@ def test_settings_of_a_pair_stand_side_by_side_with_the_same_numbers_in_every_vi
     assert not any(isinstance(cell, str) for cell in lines["sgt"][:2])
 
 
+def test_a_group_that_holds_another_is_in_no_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pair, with a third and with a fourth, made one effect look like three."""
+    groups = {"pair": ("neox", "qwen"), "three": ("neox", "qwen", "gpt2"), "other": ("llama", "gpt2")}
+    write_results(tmp_path, "nested", groups, REGIMES[:4], (1, 2, 3), steps=1, questions=40, preset="matched")
+    ingest(tmp_path)
+    with Snapshot(tmp_path) as snapshot:
+        rows = [r for r in seed_rows(snapshot, "nested", "*") if r.metric == "avg@2"]
+        head = heading(snapshot, "nested")
+    first = head.sentences[0].sentence
+    assert first.startswith("On 2 groups and 3 seeds")
+    assert first.endswith("Left out: three (it holds pair).")
+    assert {a.tasks for a in head.across["avg@2"]} == {2}
+    kept = [r for r in rows if r.group != "three"]
+    assert rank(rows, among=rows).ranks[0].accuracy == rank(kept, among=kept).ranks[0].accuracy
+    assert rank([r for r in rows if r.group == "three"], among=rows).groups == 1, "by itself it has its verdict"
+    assert "Mean of 2 of the 3 panels" in html_of(page(tmp_path, "ranking", "nested"))
+
+
 def test_not_run_is_said_where_nothing_ran_alone(tmp_path: Path) -> None:
     """Of what ran under other settings, is not finished, was not tuned or is not paired, the column says that."""
     regimes = [REGIMES[0], REGIMES[2], REGIMES[4], replace(REGIMES[5], name="hacpo-a")]
@@ -688,7 +706,9 @@ def test_means_are_over_what_has_finished_and_been_compared(half: Path) -> None:
         frame = store.frame(sql, SUITE)
         assert ("one", "prp") in {*zip(frame["group"], frame["regime"], strict=True)}
         assert ("two", "prp") not in {*zip(frame["group"], frame["regime"], strict=True)}
-    assert "Mean of the panels with a verdict (1 of 2), avg@2</figcaption>" in html_of(page(half, "ranking"))
+    assert "Mean of 1 of the 2 panels (the sentence says which are left out), avg@2</figcaption>" in html_of(
+        page(half, "ranking")
+    )
 
 
 @pytest.mark.slow

@@ -117,6 +117,10 @@ def _build(
     changed = [s for key, s in sources.items() if known is None or known.get(key) != s.fingerprint]
     gone = [key for key in known or {} if key[1] and key not in sources]
     keys = [*((s.suite, s.cell) for s in changed), *gone]
+    # where cells or the suite's own files changed, and with them what is compared
+    rejudged = {suite for suite, _ in keys} | {
+        name for name, mark in suites.items() if known is None or known.get((name, "")) != mark
+    }
 
     def fill(temporary: Path) -> None:
         if known is not None:
@@ -132,6 +136,8 @@ def _build(
                         connection.execute(f"DELETE FROM {table} WHERE (suite, cell) IN (FROM keys)")
                     connection.execute("DELETE FROM suites; DELETE FROM problems WHERE cell = ''")
                 _write(connection, changed, suites, results)
+                write_unpaired(connection, rejudged)
+                connection.execute("CHECKPOINT")
             sync(temporary)
         except duckdb.Error as error:  # a failed write has several kinds
             full = "No space left" in str(error)
@@ -210,8 +216,6 @@ def _write(
             batch, size = [], 0
     forget()
     _insert(connection, "problems", problems)
-    write_unpaired(connection)
-    connection.execute("CHECKPOINT")
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row]) -> None:

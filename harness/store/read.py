@@ -153,7 +153,7 @@ def _instead(connection: duckdb.DuckDBPyConnection, shown: SuiteFile, results: P
     connection.execute("CREATE TABLE unpaired AS FROM store.unpaired LIMIT 0")
     for view in OF_A_RUN:
         connection.execute(f"CREATE VIEW {view} AS {VIEWS[view]}")
-    write_unpaired(connection)
+    write_unpaired(connection, [shown.name])
     connection.execute("USE store")
 
 

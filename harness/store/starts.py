@@ -13,7 +13,8 @@ table, sentence or figure counts it, and every list of missing cells names it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import duckdb
@@ -42,15 +43,18 @@ WITH firsts AS (
     }) AS first
     FROM steps WHERE step = 1 GROUP BY suite, cell
 )
-SELECT c.suite, c.cell, c.kind, c.group_name, c.regime, c.seed, c.policies, c.starts, c.engine, c.config, c.machine, c.identity,
+SELECT c.suite, c.cell, c.kind, c.group_name, c.regime, c.seed, c.policies, c.starts, c.engine, c.machine, c.identity,
+    c.config -> '$.group' AS models, c.config -> '$.training' AS training, c.config ->> '$.engine_options.numerics' AS numerics,
+    c.config ->> '$.variant.sampling_stream' AS stream, c.config ->> '$.variant.budget' AS budget,
     coalesce(nullif(s.baseline, ''), c.baseline) AS baseline, coalesce(list_position(s.variants, c.regime), 0) AS place, f.first
 FROM placed_cells c LEFT JOIN suites s USING (suite) LEFT JOIN firsts f USING (suite, cell)
-WHERE c.state = 'done' ORDER BY c.suite, c.cell
+WHERE c.state = 'done' AND c.suite IN (SELECT unnest($1::VARCHAR[])) ORDER BY c.suite, c.cell
 """
 
 
 class _Done(NamedTuple):
-    """A finished cell, or a base checkpoint. starts: by policy, empty where unknown. first: the first step's row by policy."""
+    """A finished cell, or a base checkpoint. starts: by policy, empty where unknown. models, training: of its configuration.
+    draws: what else of it decides the first answers. first: the first step's row by policy."""
 
     suite: str
     key: str
@@ -60,21 +64,25 @@ class _Done(NamedTuple):
     seed: int | None
     starts: Mapping[str, str]
     engine: str
-    config: Mapping[str, Any]
+    models: Mapping[str, Any]
+    training: Mapping[str, Any]
+    numerics: str
+    draws: tuple[str | None, ...]
     machine: Mapping[str, str]
     identity: Mapping[str, Any]
     rank: tuple[bool, int, str]
     first: Mapping[str, Mapping[str, Any]]
 
 
-def write_unpaired(connection: duckdb.DuckDBPyConnection) -> None:
-    """Fill the table `unpaired` of the open database anew, from its cells and their first steps."""
-    rows = connection.sql(_CELLS).to_arrow_table().to_pylist()
+def write_unpaired(connection: duckdb.DuckDBPyConnection, suites: Collection[str]) -> None:
+    """Judge those suites of the open database anew, from its cells and their first steps, into its table `unpaired`."""
+    names = sorted(suites)
+    rows = connection.sql(_CELLS, params=[names]).to_arrow_table().to_pylist()
     reasons = find_unpaired([_read(row) for row in rows])
-    connection.execute("DELETE FROM unpaired")
+    connection.execute("DELETE FROM unpaired WHERE suite IN (SELECT unnest($1::VARCHAR[]))", [names])
     if reasons:
-        suites, cells = zip(*reasons, strict=True)
-        connection.register("found", pa.table({"suite": suites, "cell": cells, "why": list(reasons.values())}))
+        of, cells = zip(*reasons, strict=True)
+        connection.register("found", pa.table({"suite": of, "cell": cells, "why": list(reasons.values())}))
         connection.execute("INSERT INTO unpaired FROM found")
         connection.unregister("found")
 
@@ -119,7 +127,7 @@ def _apart(one: _Done, reference: _Done) -> str:
     if any(one.starts[name] != reference.starts[name] for name in known):
         return OTHER_WEIGHTS
     unknown = [name for name in names if name not in known]
-    policies = {policy["name"]: policy for policy in reference.config.get("group", {}).get("policies", ())}
+    policies = {policy["name"]: policy for policy in reference.models.get("policies", ())}
     made = [name for name in unknown if name in policies and _is_made(policies[name])]
     models, theirs = (done.identity.get("models", {}) for done in (one, reference))
     if any(models[name] != theirs[name] for name in unknown if name in models and name in theirs):
@@ -140,7 +148,7 @@ def _made_apart(one: _Done, reference: _Done, policies: Sequence[str]) -> str:
             return ""
         if _repeats(one) and _repeats(reference):
             return OTHER_FIRST_STEP
-    if reference.config.get("engine_options", {}).get("numerics") == "portable":
+    if reference.numerics == "portable":
         return ""
     processors = {_processor(done) for done in (one, reference)} - {""}
     return OTHER_MACHINE if len(processors) > 1 else ""
@@ -153,11 +161,9 @@ def _is_made(policy: Mapping[str, Any]) -> bool:
 
 def _draws(done: _Done) -> tuple[object, ...]:
     """What decides a first step's answers besides the weights."""
-    config = done.config
-    training, variant = config.get("training", {}), config.get("variant", {})
-    asked = {name: value for name, value in training.items() if name not in _LEARNING}
-    rollouts = training.get("rollouts"), variant.get("budget")
-    return asked, rollouts, variant.get("sampling_stream"), config.get("group"), done.engine, done.identity.get("pool")
+    asked = {name: value for name, value in done.training.items() if name not in _LEARNING}
+    rollouts = done.training.get("rollouts")
+    return asked, rollouts, done.draws, done.models, done.engine, done.identity.get("pool")
 
 
 def _values(row: Mapping[str, Any], columns: Sequence[str]) -> list[Any]:
@@ -184,7 +190,10 @@ def _read(row: Mapping[str, Any]) -> _Done:
         seed=row["seed"],
         starts=dict(zip(row["policies"], starts, strict=True)) if len(starts) == len(row["policies"]) else {},
         engine=row["engine"],
-        config=_mapping(row["config"]),
+        models=_mapping(row["models"]),
+        training=_mapping(row["training"]),
+        numerics=row["numerics"] or "",
+        draws=(row["stream"], row["budget"]),
         machine=_mapping(row["machine"]),
         identity=_mapping(row["identity"]),
         rank=(row["regime"] != row["baseline"], row["place"], row["cell"]),
@@ -192,6 +201,8 @@ def _read(row: Mapping[str, Any]) -> _Done:
     )
 
 
+@lru_cache(maxsize=1024)
 def _mapping(text: str | None) -> Mapping[str, Any]:
+    """Of many cells the same text."""
     value = json.loads(text or "{}")
     return value if isinstance(value, dict) else {}
