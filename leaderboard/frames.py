@@ -185,7 +185,7 @@ def panels(
         spent = rows.groupby("regime")[["rollouts", "cpu_seconds"]].mean()
         ranks = show_frame(said.ranking.ranks, Rank).join(spent, on="regime")
         if said.ranking.panels < len(parts):
-            mean = f"Mean of the panels with a verdict ({said.ranking.panels} of {{}})"
+            mean = f"Mean of {said.ranking.panels} of the {{}} panels (the sentence says which are left out)"
         parts = {f"{mean.format(len(parts))}, {choice.metric}": ranks.to_dict("records"), **parts}
     return [
         _panel(sorted(part, key=lambda row: place[row["regime"]]), title, measure, margin)

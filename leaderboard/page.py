@@ -138,6 +138,8 @@ def number(title: str | None, form: str, help: str | None = None) -> Any:
 
 
 INK, GRID = {"light": "#31333f", "dark": "#d5d7dc"}, {"light": "#dfe1e6", "dark": "#3a3d45"}
+# Streamlit's own, for what must hide what is scrolled below it
+BEHIND = {"light": "#ffffff", "dark": "#171614"}
 
 
 def theme() -> str:

@@ -76,9 +76,10 @@ def write_results(
     baseline: str = "independent",
     preset: str = "",
     per_seed: bool = False,
+    rate: float | None = None,
 ) -> None:
     """A whole suite under `results`; `text` is put into every sample. preset: of the bases; without one
-    the suite has no config. per_seed: a base for each."""
+    the suite has no config. per_seed: a base for each. rate: the suite's learning rate."""
     groups = groups or GROUPS
     cells = []
     for group, policies in groups.items():
@@ -117,6 +118,7 @@ def write_results(
             seeds=tuple(seeds),
             cells=tuple(cells),
             config={
+                **({"training": {"learning_rate": rate}} if rate else {}),
                 "regimes": [{"name": r.name, "regime": r.kind, "options": dict(r.options)} for r in regimes],
                 "groups": [
                     {

@@ -24,17 +24,18 @@ from synthetic_results import REGIMES, write_cell, write_results, write_rows, wr
 from harness.errors import StoreError
 from harness.statistics import mean_interval
 from harness.statistics.comparison import EQUIVALENT, INCONCLUSIVE
+from harness.store import standing
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest, write_suite
-from harness.store.ranking import heading
+from harness.store.ranking import heading, rank
 from harness.store.read import Snapshot
 from harness.store.reference_results import write_reference
 from harness.store.rows import ExchangeRow, Row, SampleRow, StepRow
 from harness.store.sentences import verdict_mark
-from harness.store.standing import Board, Standing, board
+from harness.store.standing import KINDS, Section, Standing, board
 from harness.store.statistic import PERCENT, POINTS
-from harness.store.table import show_rows
+from harness.store.table import seed_rows, show_rows
 from harness.store.tuning import write_tuning
 
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
@@ -280,32 +281,46 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_first_screen_names_the_leader_where_it_does_not_help_and_the_cost(
+def by_kind(app: AppTest) -> dict[str, list[list[str]]]:
+    """The first screen's tables by the kind of their settings, each from its row of columns' names on."""
+    kinds = re.findall("<caption>(.*?): gain in points</caption>", html_of(app))
+    return {kind: table[1:] for kind, table in zip(kinds, html_tables(app), strict=True)}
+
+
+def test_the_first_screen_has_each_setting_by_itself_and_no_rank_over_them(
     settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody who has read nothing reads this from its text: an answer in a sentence, a row a regime, a column a pair."""
+    """Somebody who has read nothing reads this from its text: an answer in a sentence, a row a regime, a column a setting."""
     app = app_on(settings, monkeypatch)
     answer = said(app).replace("\\", "")
     assert answer.startswith("**It depends on the pair and the settings.**")
     assert "Where each policy was taught what the other lacks," in answer
     assert "On tiny models with the statistics of real pairs, sgt gains as published" in answer
-    (kinds, heads, leader, *rest) = table_of(app)
-    assert kinds[1:] == ["Built so that sharing must help", "Tiny models, statistics as of real pairs"]
-    assert leader[1].startswith("sgt")
-    assert "▲" in leader[heads.index("qwen × gpt2")]
-    assert "▲" not in leader[heads.index("llama × neox")]
-    assert re.fullmatch(r"\d\.\d×", leader[heads.index("cost")])
-    assert not any(row[1].startswith("hacpo-wide") for row in rest), "not as published"
+    tables = by_kind(app)
+    assert list(tables) == [KINDS["alike"], KINDS["built"]]
+    heads, *rows = tables[KINDS["alike"]]
+    assert heads == ["regime", "cost", "other4 seeds", "alike4 seeds", "unlike4 seeds"]
+    assert [row[0].partition("Where")[0] for row in rows] == sorted(row[0].partition("Where")[0] for row in rows)
+    sgt = next(row for row in rows if row[0].startswith("sgt"))
+    assert "▲" in sgt[3]
+    assert "▲" not in sgt[4]
+    assert re.fullmatch(r"\d\.\d(–\d\.\d)?×", sgt[1].strip())
+    assert "mean" not in "".join(heads)
+    assert not any(row[0].startswith("hacpo-wide") for row in rows), "not as published"
     app.get("button_group")[0].set_value("all").run()
-    assert any(row[1].startswith("hacpo-wide") for row in table_of(app)[2:])
+    assert any(row[0].startswith("hacpo-wide") for row in by_kind(app)[KINDS["alike"]])
+    app.selectbox(key="by").set_value("gain on qwen × gpt2, alike").run()
+    gains = [float(re.search(r"[+−][\d.]+", row[3])[0].replace("−", "-")) for row in by_kind(app)[KINDS["alike"]][1:]]  # type: ignore[index]
+    assert gains == sorted(gains, reverse=True)
 
 
 # What a newcomer asks, and what of the first screen's text answers it
 ASKED = {
-    "which regime leads": r"Largest mean gains as published, .*?: (\w+) \+\d",
-    "by how much": r": \w+ (\+[\d.]+) \[.*?\] points",
-    "at what cost": r"points at ([\d.]+) times the cost of independent training",
-    "where it gains": r"- (.*?), (?:\w+, )*\w+ (?:and \w+ )?gains? as published",
+    "on which pair": r"settings: on (.*?) the gain of",
+    "which regime": r"the gain of (\w+) is",
+    "by how much": r"is (\+[\d.]+) \[.*?\] points at learning rate 1e-4",
+    "at twice the rate": r"and ([+−][\d.]+) \[.*?\] points at learning rate 2e-4 in fast",
+    "what it has without sharing": r"at learning rate 2e-4 .*?; independent training ends at ([\d.]+) %",
     "where it does not help": r"in (\d+) of \d+ comparisons no effect",
 }
 
@@ -317,21 +332,133 @@ def read(text: str) -> dict[str, str]:
     return {question: match[1] for question, match in matches.items() if match}
 
 
-def test_a_newcomer_reads_the_answer_from_the_first_screens_text(
-    settings: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(scope="module")
+def rates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pair at two learning rates: sgt and hacpo-wide gain at the smaller one, and nothing does at the other. The suite `again`
+    has the cells of `slow` and one regime more; `three` holds the pair and another policy."""
+    folder = tmp_path_factory.mktemp("rates")
+    useless = [replace(r, effect=0.0) for r in REGIMES]
+    few, wide = [r for r in REGIMES if r.name != "hacpo-wide"], REGIMES[-1]
+    pair, seeds = {"pair": ("neox", "qwen")}, (1, 2, 3, 4)
+    for name, groups, regimes, rate in (
+        ("slow", pair, few, 1e-4),
+        ("fast", pair, useless[:5], 2e-4),
+        ("three", {"three": ("neox", "qwen", "gpt2")}, few, 1e-4),
+    ):
+        write_results(folder, name, groups, regimes, seeds, steps=3, questions=400, preset="matched", rate=rate)
+    shutil.copytree(folder / "slow", folder / "again")
+    for cell in [file.parent for file in folder.glob("again/*/manifest.json")]:
+        write_manifest(cell, msgspec.structs.replace(read_manifest(cell), suite="again"))
+    more = [write_cell(folder, "again", "pair", pair["pair"], wide, s, 3, 400, 2, ("micro",), 0) for s in seeds]
+    suite = read_suite(folder / "again")
+    variants = (*suite.variants, msgspec.structs.replace(suite.variants[0], name=wide.name, regime_type=wide.kind))
+    lines = [*suite.config["regimes"], {"name": wide.name, "regime": wide.kind, "options": dict(wide.options)}]
+    write_suite(
+        folder / "again",
+        msgspec.structs.replace(
+            suite,
+            name="again",
+            variants=variants,
+            cells=(*suite.cells, *more),
+            config={**suite.config, "regimes": lines},
+        ),
+    )
+    ingest(folder)
+    return folder
+
+
+def test_a_newcomer_reads_a_pair_at_both_learning_rates_from_the_first_sentence(
+    rates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = app_on(settings, monkeypatch)
+    app = app_on(rates, monkeypatch)
     text = said(app).replace("\\", "")
+    first = text.partition("\n")[0]
     facts = read(text)
-    (_, heads, leader, *_) = table_of(app)
-    assert leader[1].startswith(facts["which regime leads"])
-    assert leader[heads.index("mean gain, pairs not built to gain")].startswith(facts["by how much"])
-    assert leader[heads.index("cost")] == f"{facts['at what cost']}×"
+    assert all(re.search(pattern, first) for question, pattern in ASKED.items() if "help" not in question)
+    heads, *rows = by_kind(app)[KINDS["alike"]]
+    row = next(row for row in rows if row[0].startswith(facts["which regime"]))
+    assert (facts["on which pair"], facts["which regime"]) == ("neox × qwen", "sgt")
+    for rate, fact in (("1e-4", "by how much"), ("2e-4", "at twice the rate")):
+        place = next(i for i, head in enumerate(heads) if f"rate {rate}" in head)
+        assert facts[fact] in row[place]
+    assert "At one learning rate alone ran 3 families" in text
     for pattern in ASKED.values():
         match = re.search(pattern, text)
         assert match
         with pytest.raises(AssertionError):
             read(re.sub(pattern, "", text))
+
+
+def test_settings_of_a_pair_stand_side_by_side_with_the_same_numbers_in_every_view(rates: Path) -> None:
+    with Snapshot(rates) as snapshot:
+        published, every = (board(snapshot, which) for which in ("published", "all"))
+    for shown in (published, every):
+        (section,) = shown.sections
+        assert [(s.title, s.rate, s.names) for s in section.settings] == [
+            ("neox × qwen", 1e-4, "again and slow"),
+            ("neox × qwen", 2e-4, "fast"),
+            ("3 families", 1e-4, "three"),
+        ], "the same cells are one column"
+    lines = {line.regime: line.cells for line in every.sections[0].standings}
+    for line in published.sections[0].standings:
+        assert line.cells == lines[line.regime]
+    assert lines["hacpo-wide"][1:] == ("not run", "not run")
+    assert not any(isinstance(cell, str) for cell in lines["sgt"][:2])
+
+
+def test_a_group_that_holds_another_is_in_no_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pair, with a third and with a fourth, made one effect look like three."""
+    groups = {"pair": ("neox", "qwen"), "three": ("neox", "qwen", "gpt2"), "other": ("llama", "gpt2")}
+    write_results(tmp_path, "nested", groups, REGIMES[:4], (1, 2, 3), steps=1, questions=40, preset="matched")
+    ingest(tmp_path)
+    with Snapshot(tmp_path) as snapshot:
+        rows = [r for r in seed_rows(snapshot, "nested", "*") if r.metric == "avg@2"]
+        head = heading(snapshot, "nested")
+    first = head.sentences[0].sentence
+    assert first.startswith("On 2 groups and 3 seeds")
+    assert first.endswith("Left out: three (it holds pair).")
+    assert {a.tasks for a in head.across["avg@2"]} == {2}
+    kept = [r for r in rows if r.group != "three"]
+    assert rank(rows, among=rows).ranks[0].accuracy == rank(kept, among=kept).ranks[0].accuracy
+    assert rank([r for r in rows if r.group == "three"], among=rows).groups == 1, "by itself it has its verdict"
+    assert "Mean of 2 of the 3 panels" in html_of(page(tmp_path, "ranking", "nested"))
+
+
+def test_not_run_is_said_where_nothing_ran_alone(tmp_path: Path) -> None:
+    """Of what ran under other settings, is not finished, was not tuned or is not paired, the column says that."""
+    regimes = [REGIMES[0], REGIMES[2], REGIMES[4], replace(REGIMES[5], name="hacpo-a")]
+    write_results(tmp_path, "one", DUO, regimes, (1, 2), steps=1, questions=4, preset="matched")
+    write_results(tmp_path, "two", {"duo": ("neox", "gpt2")}, REGIMES, (1, 2), steps=1, questions=4, preset="matched")
+    for file in tmp_path.glob("one/*/manifest.json"):
+        manifest = read_manifest(file.parent)
+        if manifest.regime == "sgt":
+            write_manifest(file.parent, msgspec.structs.replace(manifest, state="failed"))
+        if manifest.regime in ("independent", "prp"):
+            start = ("a" if manifest.regime == "prp" else "b") * 32
+            entries = tuple(msgspec.structs.replace(p, start=start) for p in manifest.policies)
+            write_manifest(file.parent, msgspec.structs.replace(manifest, policies=entries))
+    ingest(tmp_path)
+    with Snapshot(tmp_path) as snapshot:
+        (section,) = board(snapshot, "all").sections
+    place = next(i for i, setting in enumerate(section.settings) if setting.names == "one")
+    said = {line.regime: line.cells[place] for line in section.standings}
+    assert {name: why for name, why in said.items() if isinstance(why, str)} == {
+        "prp": "not paired", "sgt": "not finished", "hacpo": "only as hacpo-a", "hacpo-wide": "not run", "xgrpo": "not run",
+    }  # fmt: skip
+
+
+def test_real_models_that_were_taught_unlike_things_are_a_positive_control() -> None:
+    def kind(*starts: dict[str, object], models: str = "org/{}") -> str | None:
+        policies = [
+            {"name": f"p{i}", "model": models.format(i), "stage0": start or None} for i, start in enumerate(starts)
+        ]
+        shape = standing._shape({"name": "g", "policies": policies}, {})
+        return shape and shape.kind
+
+    form = {"preset": "format", "task": "ladder.add1"}
+    assert kind(form, form) == kind({}, {}) == "real"
+    assert kind(form, {**form, "task": "ladder.spell"}) == kind(form, {**form, "preset": "trap"}) == "built"
+    assert kind({"preset": "matched"}, {"preset": "matched"}, models="micro/{}") == "alike"
 
 
 @pytest.mark.slow
@@ -351,7 +478,7 @@ def test_the_first_screen_says_where_a_gain_is_of_one_base_checkpoint_alone(
     text = said(app_on(tmp_path, monkeypatch)).replace("\\", "")
     assert f"sgt gains {POINTS.with_interval(quick.gain, quick.gain_interval)} points on llama × qwen in quick" in text
     assert (
-        "all seeds start from one base checkpoint a family. Over 4 base checkpoints a family, as in the table" in text
+        "all seeds start from one base checkpoint a family. Over 4 base checkpoints a family, in fresh, it is" in text
     )
     assert f"it is {POINTS.with_interval(fresh.gain, fresh.gain_interval)}: no gain is shown there." in text
     assert "base checkpoint" not in said(app_on(settings, monkeypatch)), "nothing differs"
@@ -375,7 +502,7 @@ def test_variants_under_names_of_their_own_are_on_the_first_screen(
     assert "No suite compares regimes as published" in said(app)
     assert "shown to gain" not in said(app), "nothing was compared as published"
     app.get("button_group")[0].set_value("all").run()
-    assert [row[1] for row in table_of(app)[2:]] == ["sgt-a"]
+    assert [row[0] for row in by_kind(app)[KINDS["alike"]][1:]] == ["sgt-a"]
 
 
 def test_a_tuning_group_of_any_name_chooses_for_pairs_of_its_kind(tmp_path: Path) -> None:
@@ -389,12 +516,12 @@ def test_a_tuning_group_of_any_name_chooses_for_pairs_of_its_kind(tmp_path: Path
     write_tuning(tmp_path, file, msgspec.structs.replace(tuning, variants=variants))
     ingest(tmp_path)
     with Snapshot(tmp_path) as snapshot:
-        assert [line.regime for line in board(snapshot, "tuned").standings] == ["sgt"]
+        assert [line.regime for line in board(snapshot, "tuned").sections[0].standings] == ["sgt"]
 
 
 def test_by_cost_what_is_not_known_is_last() -> None:
-    rows = tuple(Standing(regime=n, cells=(), gain=None, interval=None, cost=c) for n, c in (("a", None), ("b", 1.0)))
-    assert [row.regime for row in _sorted(Board((), rows), "cost")] == ["b", "a"]
+    rows = tuple(Standing(regime=n, cells=(), costs=c) for n, c in (("a", None), ("b", (1.0, 1.5))))
+    assert [row.regime for row in _sorted(Section("real", (), rows), "cost")] == ["b", "a"]
 
 
 def html_tables(app: AppTest) -> list[list[list[str]]]:
@@ -402,11 +529,6 @@ def html_tables(app: AppTest) -> list[list[list[str]]]:
     parts = re.findall("<table.*?</table>", html_of(app), re.S)
     rows = ([*ElementTree.fromstring(part).iter("tr")] for part in parts)
     return [[["".join(cell.itertext()) for cell in row] for row in table] for table in rows]
-
-
-def table_of(app: AppTest) -> list[list[str]]:
-    (first,) = html_tables(app)
-    return first
 
 
 @pytest.mark.slow
@@ -584,7 +706,9 @@ def test_means_are_over_what_has_finished_and_been_compared(half: Path) -> None:
         frame = store.frame(sql, SUITE)
         assert ("one", "prp") in {*zip(frame["group"], frame["regime"], strict=True)}
         assert ("two", "prp") not in {*zip(frame["group"], frame["regime"], strict=True)}
-    assert "Mean of the panels with a verdict (1 of 2), avg@2</figcaption>" in html_of(page(half, "ranking"))
+    assert "Mean of 1 of the 2 panels (the sentence says which are left out), avg@2</figcaption>" in html_of(
+        page(half, "ranking")
+    )
 
 
 @pytest.mark.slow
@@ -624,7 +748,7 @@ def test_the_authors_of_a_replay_are_in_the_picture() -> None:
     totals = pd.DataFrame({"regime": ["r"], "policy": ["llama"], "received": [3.0], "used": [3.0]})
     flows = pd.DataFrame({"regime": ["r"], "author": ["old"], "receiver": ["llama"], "records": [4.0], "used": [3.0]})
     gains = pd.DataFrame(columns=["variant", "policy", "gain", "verdict"])
-    assert "old to llama: 4 sent, 75% used" in exchange._network("r", flows, totals, gains)["description"]
+    assert "old to llama: 4 sent, 3 used" in exchange._network("r", flows, totals, gains)["description"]
 
 
 @pytest.mark.slow
@@ -744,10 +868,10 @@ def test_who_helps_whom_is_a_picture_of_any_group(tmp_path: Path) -> None:
                 here = shown.query("group == @group and regime == 'prp' and metric == @shown.metric[0]")
                 gains = dict(zip(here["policy"], here["gain"], strict=True))
                 assert all(f"{p}: {POINTS.text(gains[p])}" in pictures[suite, group] for p in groups[group])
-    assert re.search(r"llama to qwen: \d+ sent, \d+% used; qwen to llama: \d+ sent", pictures[SUITE, "duo"])
+    assert re.search(r"llama to qwen: \d+ sent, \d+ used; qwen to llama: \d+ sent", pictures[SUITE, "duo"])
     with Snapshot(tmp_path) as snapshot:
         ((received, used),) = (row.values() for row in snapshot.query(_RECEIVED).to_pylist())
-    assert f"llama to qwen: {received:,.0f} received, {used / received:.0%} used" in pictures["kept", "duo"]
+    assert f"llama to qwen: {received:,.0f} received, {used:,.0f} used" in pictures["kept", "duo"]
     assert "gpt2 to llama: not kept; gpt2 to qwen: not kept" in pictures["kept", "trio"]
 
 
@@ -776,7 +900,7 @@ def test_what_a_page_lacks_is_said_truly(tmp_path: Path) -> None:
     app = page(tmp_path, "exchange", "hand")
     (picture,) = app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart")
     told = json.loads(picture.proto.spec)["description"]
-    assert [word in told for word in ("50% used", "\nnothing received", "nan")] == [True, True, False]
+    assert [word in told for word in ("10 received, 5 used", "\nnothing received", "nan")] == [True, True, False]
     assert "No policy has both" in said(page(tmp_path, "stability", "hand", x="entropy", y="KL to the base policy"))
     assert page(tmp_path, "curves", "hand").code[0].value == "harness status hand", "its cells have run"
     assert page(tmp_path, "ranking", "apart").toggle[0].label == "Show all panels", "three, of which two are shown"

@@ -413,3 +413,34 @@ def test_duckdb_tells_of_no_leak_where_what_it_made_is_frozen():
     read = "import duckdb; duckdb.sql('SELECT 1').fetchall()\nfrom harness.limits import loading\nwith loading(): pass"
     done = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == ""
+
+
+def test_used_is_a_share_of_the_other_policies_answers(tmp_path: Path) -> None:
+    """Not of those that arrived: a regime that sends right answers alone looked as if it used most of them, and copies of a
+    spammer as if hardly any were used."""
+    policies = tuple(PolicyEntry(name, f"micro/{name}") for name in "abc")
+    counts = {
+        "all": {"a": (20, 12), "b": (20, 12), "c": (20, 12)},
+        "right alone": {"a": (8, 6), "b": (8, 6), "c": (8, 6)},
+        "copies": {"a": (400, 18), "b": (20, 0), "c": (20, 0)},
+        "none": {"a": (0, 0), "b": (0, 0), "c": (0, 0)},
+    }
+    for regime, of in counts.items():
+        rows: list[Row] = []
+        for name, (received, used) in of.items():
+            at = {"policy": name, "checkpoint_step": 1, "task": "t", "metric": "greedy"}
+            rows += [SampleRow(doc_id="1", verdict="right", **at), SampleRow(doc_id="2", verdict="wrong", **at)]
+            rows.append(StepRow(policy=name, step=1, answers=10, peer_received=received, peer_used=used))
+        write_rows(tmp_path, rows, regime, regime=regime, regime_type=regime, seed=1, policies=policies)
+    alone = [
+        StepRow(policy="a", step=1, answers=10, peer_received=4, peer_used=3),
+        SampleRow(policy="a", checkpoint_step=1, task="t", metric="greedy", doc_id="1", verdict="right"),
+    ]
+    write_rows(tmp_path, alone, "replay", group="one", regime="replay", seed=1, policies=policies[:1])
+    with ingested(tmp_path) as snapshot:
+        used = {(row.regime, row.policy): row.peer_used for row in show_rows(snapshot, "hand")}
+    assert {name: used[name, "*"] for name in counts} == {
+        "all": 0.6, "right alone": 0.3, "copies": 0.3, "none": None,
+    }  # fmt: skip
+    assert used["copies", "a"] == 0.9
+    assert used["replay", "a"] == 0.75, "its authors' answers are another run's"

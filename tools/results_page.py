@@ -23,12 +23,15 @@ from typing import Any
 import numpy as np
 
 from harness.errors import HarnessError, UsageError
+from harness.statistics import MARGIN
 from harness.statistics.comparison import GAINS, LOSES
 from harness.store.ingest import ingest
 from harness.store.manifest import MARK, ORIGIN
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
 from harness.store.reference_results import references
+from harness.store.sentences import verdict_mark
+from harness.store.standing import written_rate
 from harness.store.statistic import PERCENT, POINTS, SHARE, bounds, number
 from harness.store.table import MEAN, BySeed, ShowRow, by_line, difference, finished, show_rows
 from harness.store.tuning import read_tuning
@@ -96,13 +99,44 @@ def gain(store: Store, suite: str, regime: str, metric: str, group: str = "", po
     return POINTS.with_interval(row.gain, row.gain_interval)
 
 
-def best(store: Store, suite: str, metric: str, group: str, count: str) -> str:
-    """`hacpo +4.3 [2.5, 6.1], ftis +3.5 [1.6, 5.4]`: the largest gains on a group."""
-    rows = [
-        r for r in store.rows(suite) if (r.policy, r.metric, r.group) == (MEAN, metric, group) and r.gain is not None
-    ]
-    largest = sorted(rows, key=lambda r: -r.gain)[: int(count)]
-    return ", ".join(f"{r.regime} {POINTS.with_interval(r.gain, r.gain_interval)}" for r in largest)
+def span(store: Store, suite: str, metric: str, group: str) -> str:
+    """`−0.4 [−2.2, 1.4] (sgt) to +1.9 [−0.7, 4.5] (naive)`: the smallest and the largest gain on a group, of regimes that share."""
+    rows = [r for r in _shared(store, suite) if (r.policy, r.metric, r.group) == (MEAN, metric, group)]
+    ends = (find(rows, key=lambda r: r.gain) for find in (min, max))
+    return " to ".join(f"{POINTS.with_interval(r.gain, r.gain_interval)} ({r.regime})" for r in ends)
+
+
+def power(store: Store, suite: str, metric: str, group: str) -> str:
+    """`3.8 (graft) to 6.6 points (luffy)`: the smallest gains that a suite's seeds would have shown with 80 % power."""
+    rows = [r for r in _shared(store, suite) if (r.policy, r.metric, r.group) == (MEAN, metric, group)]
+    least, most = (find(rows, key=lambda r: r.detectable) for find in (min, max))
+    return f"{100 * least.detectable:.1f} ({least.regime}) to {100 * most.detectable:.1f} points ({most.regime})"
+
+
+def verdict(store: Store, suite: str, regime: str, metric: str, group: str = "") -> str:
+    """`cannot tell`: by the test that is corrected for all that the suite compares."""
+    return verdict_mark(store.row(suite, regime, metric, group).verdict, MARGIN)
+
+
+def rates(store: Store, suite: str, group: str, other: str, there: str, metric: str) -> str:
+    """Gains of every regime that shares on a pair in one suite and, at another learning rate, in another suite; the baselines'
+    accuracies in the first line."""
+    heads, columns = [], []
+    for name, place in ((suite, group), (other, there)):
+        config = json.loads(store.query("SELECT config FROM suites WHERE suite = ?", name)[0]["config"])
+        heads.append(f"at {written_rate(config['training']['learning_rate'])}: `{place}` of `{name}`")
+        own = [r for r in store.rows(name) if (r.policy, r.metric, r.group) == (MEAN, metric, place)]
+        columns.append({r.regime: r for r in own})
+    alone = next(r.baseline for r in columns[0].values() if r.baseline)
+    sharing = [{r.regime for r in _shared(store, name)} for name in (suite, other)]
+    both = [name for name in columns[0] if name in columns[1] and name in sharing[0] & sharing[1]]
+    return _table(["regime", *heads], [[name, *(_gain(rows[name]) for rows in columns)] for name in [alone, *both]])
+
+
+def _shared(store: Store, suite: str) -> list[ShowRow]:
+    """Rows of regimes that share, over a baseline."""
+    alone = {row["regime"] for row in store.query(_ALONE, suite)}
+    return [r for r in store.rows(suite) if r.variant not in alone and r.gain is not None]
 
 
 def accuracy(store: Store, suite: str, regime: str, metric: str, group: str = "", policy: str = MEAN) -> str:
@@ -112,7 +146,7 @@ def accuracy(store: Store, suite: str, regime: str, metric: str, group: str = ""
 
 
 def used(store: Store, suite: str, regime: str, metric: str, group: str = "") -> str:
-    """`2%`: of peers' answers those that had a gradient."""
+    """`2%`: of the other policies' answers those that had a gradient."""
     return SHARE.text(store.row(suite, regime, metric, group).peer_used)
 
 
@@ -191,16 +225,36 @@ def _gain(row: ShowRow) -> str:
     return f"**{text}**" if row.verdict in (GAINS, LOSES) else text
 
 
+def _harms(store: Store) -> list[tuple[str, ShowRow]]:
+    """Suite and row of every policy, and of every group's mean, that a regime which shares makes worse, by avg@k."""
+    return [
+        (suite, r)
+        for suite in store.suites
+        for r in _shared(store, suite)
+        if r.metric.startswith("avg@") and r.verdict == LOSES
+    ]
+
+
 def harmed(store: Store) -> str:
-    """Every policy, and every group's mean, that a regime which shares makes worse."""
+    """The table of `_harms`."""
     lines = []
-    for suite in store.suites:
-        alone = {row["regime"] for row in store.query(_ALONE, suite)}
-        for r in store.rows(suite):
-            if r.metric.startswith("avg@") and r.verdict == LOSES and r.variant not in alone:
-                both = (gain(store, suite, r.regime, r.metric, r.group, policy) for policy in (r.policy, MEAN))
-                lines.append([suite, r.group, r.regime, "mean" if r.policy == MEAN else r.policy, *both])
+    for suite, r in _harms(store):
+        both = (gain(store, suite, r.regime, r.metric, r.group, policy) for policy in (r.policy, MEAN))
+        lines.append([suite, r.group, r.regime, "mean" if r.policy == MEAN else r.policy, *both])
     return _table(["suite", "group", "regime", "policy", "gain", "its group's"], lines) if lines else "\nNone.\n"
+
+
+def harms(store: Store) -> str:
+    """The table of `_harms` in a sentence: groups whose mean is worse, then policies of other groups."""
+    every = _harms(store)
+    worse = {(suite, r.group, r.regime) for suite, r in every if r.policy == MEAN}
+    told = [
+        f"{r.regime} {POINTS.with_interval(r.gain, r.gain_interval)}"
+        f"{'' if r.policy == MEAN else f' for `{r.policy}`'} on `{r.group}` of `{suite}`"
+        for suite, r in every
+        if r.policy == MEAN or (suite, r.group, r.regime) not in worse
+    ]
+    return "; ".join(told) or "nothing"
 
 
 def alike(store: Store, suite: str, metric: str) -> str:
@@ -246,9 +300,12 @@ def _model(processor: str) -> str:
     return re.sub(r"^\w+, |\(R\)|\(TM\)| Processor|, \w+$", "", processor)
 
 
-_KINDS = (gain, best, accuracy, rise, used, regimes, gains, peers, over, sentence, harmed, alike, optimism, provenance)
+_KINDS = (
+    gain, span, power, verdict, rates, accuracy, rise, used, regimes, gains, peers, over, sentence, harmed, harms, alike,
+    optimism, provenance,
+)  # fmt: skip
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}
-OVER_ALL = ("harmed", "provenance")
+OVER_ALL = ("harmed", "harms", "provenance")
 
 
 def _apart(ours: BySeed, theirs: BySeed) -> str:
@@ -266,7 +323,8 @@ def figure(store: Store, words: str) -> str | None:
     kind, *arguments = shlex.split(words)
     if kind not in FIGURES:
         raise UsageError(f"{words}: no figure {kind!r} (there are {', '.join(FIGURES)})")
-    if kind not in OVER_ALL and arguments[0] not in store.suites:
+    named = [] if kind in OVER_ALL else [arguments[0], *([arguments[2]] if kind == "rates" else [])]
+    if not {*named} <= {*store.suites}:
         return None
     try:
         return FIGURES[kind](store, *arguments)

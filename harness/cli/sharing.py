@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -12,9 +13,13 @@ import msgspec
 import typer
 
 from harness.cli.arguments import RESULTS, Finished, Json, Results, at, check_target, print_report, suite_name
-from harness.errors import UsageError
+from harness.errors import StoreError, UsageError
 from harness.formats.tracking import follow, manifests, open_tracker
 from harness.store.foreign import bounded, import_results
+from harness.store.ingest import ingest
+from harness.store.read import Snapshot
+from harness.store.remarks import unpaired
+from harness.store.table import suites
 from harness.store.text import visible
 from harness.submission.bundle import make_bundle
 from harness.submission.check import BundleReport, checked, mark_reported, take_bundle
@@ -42,10 +47,12 @@ def bundle(
     """One file of a finished suite's results, for other labs to check: no weights, named by its content."""
     if out is not None and not out.is_dir():
         check_target(out, "a bundle", one=True)
-    path = make_bundle(suite_name(suite), results, out)
+    path, apart = make_bundle(suite_name(suite), results, out)
     size = path.stat().st_size
-    print_report(str(path), {"bundle": str(path), "bytes": size}, json)
+    print_report(str(path), {"bundle": str(path), "bytes": size, "unpaired": apart}, json)
     if not json:
+        for line in apart:
+            print(f"in no table: {visible(line, 400)}", file=sys.stderr)
         print(f"{size:,} bytes; next: harness submit-check {shlex.quote(str(path))}", file=sys.stderr)
 
 
@@ -90,6 +97,7 @@ def import_(
     with bounded():
         imported = import_results(source, results, label)
     mark_reported(results, label)
+    imported.unpaired += _unpaired(results, label)
     print_report(imported.describe(), imported, json)
     if imported.refused and not imported.cells + imported.present:
         raise typer.Exit(1)
@@ -124,6 +132,16 @@ def _again(cells: int, seed: int | None, minutes: float) -> RerunRequest | None:
     if seed is not None or minutes != RerunRequest(0).minutes:
         raise UsageError(f"--{'minutes' if seed is None else 'seed'}: works only with --re-execute")
     return None
+
+
+def _unpaired(results: Path, label: str) -> list[str]:
+    """Of the suites from that origin; nothing where another process is writing the store: its tables will say it."""
+    with suppress(StoreError):
+        ingest(results)
+        with Snapshot(results) as snapshot:
+            names = [name for name in suites(snapshot) if name.endswith(f"@{label}")]
+            return [line for name in names for line in unpaired(snapshot, name)]
+    return []
 
 
 def _end(report: BundleReport, json: bool) -> None:

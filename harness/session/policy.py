@@ -35,6 +35,8 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_SECONDS = 4.0
 MAX_FILES = 10_000
+# Suffixes of files with weights
+WEIGHTS = {".safetensors", ".bin", ".gguf", ".pt", ".pth"}
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 # As HF_ENDPOINT may have
 _CREDENTIALS = re.compile(r"//[^/@\s]*@")
@@ -229,11 +231,23 @@ def _commit_of(model: str, revision: str, online: bool) -> str | None:
 
 def content_digest(folder: Path) -> str:
     """Of all files but hidden ones and *.md, links followed. Raises DataError."""
+    return _digest_of(folder, lambda path: path.suffix.lower() != ".md")
+
+
+def weights_digest(folder: Path) -> str:
+    """Of the files with weights alone, links followed: what a cell started from, whatever its tokenizer's files say of their
+    library's version. Raises DataError."""
+    return _digest_of(folder, lambda path: path.suffix.lower() in WEIGHTS)
+
+
+def _digest_of(folder: Path, wanted: Callable[[Path], bool]) -> str:
+    """Of the names and contents of those files of a folder that are wanted and not hidden. Large files that did not change are
+    not read again. Raises DataError."""
     try:
         listed = list(itertools.islice(folder.rglob("*"), MAX_FILES + 1))
         if len(listed) > MAX_FILES:
             raise DataError(f"{folder}: more than {MAX_FILES:,} files: not a model's folder")
-        named = {p.relative_to(folder): p for p in sorted(listed) if p.suffix.lower() != ".md" and not p.is_dir()}
+        named = {p.relative_to(folder): p for p in sorted(listed) if wanted(p) and not p.is_dir()}
         files = {n.as_posix(): p for n, p in named.items() if not any(part.startswith(".") for part in n.parts)}
         stats = {name: path.stat() for name, path in files.items()}
         stamps = {name: (s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for name, s in stats.items()}
@@ -256,8 +270,8 @@ def content_digest(folder: Path) -> str:
         for name, stamp in stamps.items()
         if stamp[0] >= _LEAST_REMEMBERED_BYTES and max(stamp[1:3]) < settled
     }
-    if kept and kept != seen:
-        _remember(note, msgspec.json.encode(kept))
+    if not kept.items() <= seen.items():
+        _remember(note, msgspec.json.encode({**seen, **kept}))
     whole = hashlib.blake2b(digest_size=16)
     for name, digest in digests.items():
         whole.update(f"{name}\0{digest}\0".encode())

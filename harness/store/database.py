@@ -15,6 +15,7 @@ import pyarrow as pa
 from harness.cache import cache_folder, expanded
 from harness.errors import StoreError
 from harness.store.rows import SCHEMAS
+from harness.store.starts import JUDGEMENT, UNPAIRED
 
 STORE = "harness.duckdb"
 VARIABLE = "HARNESS_STORE"
@@ -67,15 +68,20 @@ CREATE TABLE cells (
     suite VARCHAR, cell VARCHAR, kind VARCHAR, origin VARCHAR, group_name VARCHAR, regime VARCHAR, regime_type VARCHAR,
     seed BIGINT, budget VARCHAR, options VARCHAR, engine VARCHAR, baseline VARCHAR, policies VARCHAR[], models VARCHAR[],
     state VARCHAR, reason VARCHAR, fault VARCHAR, attempts BIGINT, config VARCHAR, code_version VARCHAR, commit_hash VARCHAR,
-    dirty BOOLEAN, packages VARCHAR, machine VARCHAR, python VARCHAR, started VARCHAR, finished VARCHAR, fingerprint VARCHAR
+    dirty BOOLEAN, packages VARCHAR, machine VARCHAR, python VARCHAR, started VARCHAR, finished VARCHAR, fingerprint VARCHAR,
+    starts VARCHAR[], identity VARCHAR
 );
 CREATE TABLE suites (
     suite VARCHAR, title VARCHAR, baseline VARCHAR, engine VARCHAR, variants VARCHAR[], groups VARCHAR[], seeds BIGINT[],
     cells VARCHAR[], bases VARCHAR[], altered VARCHAR[], tuned VARCHAR[][], config VARCHAR, fingerprint VARCHAR
 );
 CREATE TABLE problems (suite VARCHAR, cell VARCHAR, problem VARCHAR, remedy VARCHAR);
+CREATE TABLE unpaired (suite VARCHAR, cell VARCHAR, why VARCHAR);
 CREATE TABLE about (version VARCHAR);
 """
+# Of a base checkpoint
+BASE = "base "
+BASE_LABEL = f"'{BASE}' || group_name || '/' || policies[1] || coalesce('/' || seed, '')"
 # A cell's key where its manifest cannot be read
 LABEL = "CASE group_name || regime WHEN '' THEN cell ELSE group_name || '/' || regime || coalesce('/' || seed, '') END"
 
@@ -140,7 +146,7 @@ SELECT suite, cell, author, receiver, kind, accepted, reason, sum(messages)::BIG
     avg(residual_canonical) AS residual_canonical
 FROM exchanges GROUP BY ALL
 """,
-    "current_cells": """
+    "placed_cells": """
 SELECT * FROM cells
 WHERE (suite, cell) IN (SELECT suite, unnest(cells || bases) FROM suites)
     OR kind = 'cell' AND suite NOT IN (SELECT suite FROM suites WHERE len(cells) > 0)
@@ -151,9 +157,16 @@ QUALIFY row_number() OVER (
     ORDER BY state = 'done' DESC, finished DESC, cell
 ) = 1
 """,
+    "current_cells": f"""
+SELECT c.* REPLACE (
+    CASE WHEN u.why IS NULL THEN c.state ELSE '{UNPAIRED}' END AS state, coalesce(u.why, c.reason) AS reason
+) FROM placed_cells c LEFT JOIN unpaired u ON u.suite = c.suite AND u.cell = c.cell
+""",
 }
 # Tables with rows of single cells
 CELL_TABLES = (*SCHEMAS, "scores", "cells", "problems")
+# Views of the cells that a suite shows, which the run that is shown decides
+OF_A_RUN = ("placed_cells", "current_cells")
 
 
 def create(connection: duckdb.DuckDBPyConnection) -> None:
@@ -168,8 +181,8 @@ def create(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def version() -> str:
-    """Hash of all table definitions: a store of another version is rebuilt."""
-    return f"{zlib.crc32(repr((SCHEMAS, _CELLS, SCORES, VIEWS)).encode()):08x}"
+    """Hash of all table definitions, and of how starts are judged: a store of another version is rebuilt."""
+    return f"{zlib.crc32(repr((SCHEMAS, _CELLS, SCORES, VIEWS, JUDGEMENT)).encode()):08x}"
 
 
 def quoted(path: Path) -> str:

@@ -41,6 +41,8 @@ from harness.suite.load import resolve
 from harness.suite.schema import LONGEST_NAME, LONGEST_TASK, NAME_PATTERN, TASK_PATTERN
 
 _BUDGET = re.compile(r"[1-9][0-9]?x")
+# Of a policy's start, where it was noted
+_DIGEST = re.compile(r"([0-9a-f]{32})?")
 LONGEST_KEY = 128
 _MAX_TEXT = 1 << 20
 _MAX_NAME = 256
@@ -70,14 +72,18 @@ IMPORT_MEMORY = 4 << 30
 
 @dataclass(slots=True)
 class ImportReport:
+    """unpaired: cells that started from other weights than their baseline, filled in once the store is built."""
+
     cells: int = 0
     present: int = 0
     rows: int = 0
     rows_refused: int = 0
     refused: list[str] = field(default_factory=list)
+    unpaired: list[str] = field(default_factory=list)
 
     def describe(self) -> str:
         lines = [f"{self.cells} cells with {self.rows:,} rows imported, {self.present} were there already"]
+        lines += [f"in no table: {visible(line, 400)}" for line in self.unpaired]
         if self.refused:
             lines.append(f"refused ({self.rows_refused} rows in all):")
             lines += [f"  {visible(line, 400)}" for line in self.refused]
@@ -257,6 +263,7 @@ def fault(manifest: Manifest, key: str) -> str:
         "state: only finished cells are taken": manifest.state == "done",
         "policies: empty, doubled or too many": 0 < len(names) <= 64 and len(set(names)) == len(names),
         "policies: not names as a suite has them": all(good(name) for name in names),
+        "policies: a start that is no digest": all(_DIGEST.fullmatch(policy.start) for policy in manifest.policies),
         "group: not a name as a suite has it": good(manifest.group),
         "regime: not a name as a suite has it": is_name(manifest.regime) or (base and not manifest.regime),
         "seed: absent or out of range": base or (manifest.seed is not None and manifest.seed < _MAX_COUNT),

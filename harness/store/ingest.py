@@ -41,6 +41,7 @@ from harness.store.reference_results import (
     restored,
 )
 from harness.store.rows import SCHEMAS
+from harness.store.starts import write_unpaired
 from harness.store.tuning import chosen, read_tuning, tuning_name
 
 _LOCK = ".harness.lock"
@@ -116,6 +117,10 @@ def _build(
     changed = [s for key, s in sources.items() if known is None or known.get(key) != s.fingerprint]
     gone = [key for key in known or {} if key[1] and key not in sources]
     keys = [*((s.suite, s.cell) for s in changed), *gone]
+    # where cells or the suite's own files changed, and with them what is compared
+    rejudged = {suite for suite, _ in keys} | {
+        name for name, mark in suites.items() if known is None or known.get((name, "")) != mark
+    }
 
     def fill(temporary: Path) -> None:
         if known is not None:
@@ -131,6 +136,8 @@ def _build(
                         connection.execute(f"DELETE FROM {table} WHERE (suite, cell) IN (FROM keys)")
                     connection.execute("DELETE FROM suites; DELETE FROM problems WHERE cell = ''")
                 _write(connection, changed, suites, results)
+                write_unpaired(connection, rejudged)
+                connection.execute("CHECKPOINT")
             sync(temporary)
         except duckdb.Error as error:  # a failed write has several kinds
             full = "No space left" in str(error)
@@ -209,7 +216,6 @@ def _write(
             batch, size = [], 0
     forget()
     _insert(connection, "problems", problems)
-    connection.execute("CHECKPOINT")
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row]) -> None:
@@ -306,4 +312,5 @@ def _cell(source: Source, m: Manifest) -> Row:
         "policies": [p.name for p in m.policies], "models": [p.model for p in m.policies],
         "options": json.dumps(m.options, sort_keys=True), "config": json.dumps(m.config), "commit_hash": m.provenance.commit,
         "packages": json.dumps(m.provenance.packages), "machine": json.dumps(m.provenance.machine),
+        "starts": [p.start for p in m.policies], "identity": msgspec.json.encode(m.identity).decode(),
     }  # fmt: skip

@@ -36,10 +36,13 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class PolicyEntry(msgspec.Struct, frozen=True):
+    """start: digest of the weights that it started from (`session.policy.weights_digest`); empty where it was not noted."""
+
     name: str
     model: str
     revision: str = ""
     precision: str = ""
+    start: str = ""
 
 
 class Pool(msgspec.Struct, frozen=True):

@@ -117,7 +117,10 @@ NOTHING_PAIRED = "no seed of two regimes"
 
 def rank(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRow] | None = None) -> Ranking:
     """Mean over the panels of `rows` (of one policy and metric) that have a verdict, seed by seed. among: all rows of
-    that policy and metric, for which the choice is corrected too."""
+    that policy and metric, for which the choice is corrected too.
+
+    A group that holds another one (a pair with a third) is left out of the mean, which would count the pair's policies twice
+    and narrow an interval by repeating them."""
     panels = list(dict.fromkeys((r.group, r.task) for r in rows))
     if not panels:
         return Ranking([], 0, 0, 0, "", margin)
@@ -125,7 +128,9 @@ def rank(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRo
     names, comparisons = compared(rows if among is None else among, margin, panels if several else None)
     references = {r.regime: r.baseline for r in rows}
     withheld = {(r.group, r.task): r.withheld for r in rows if r.withheld}
-    used = [p for p in panels if any(v not in (*WITHHELD, BASELINE, ALONE) for v in comparisons[p].verdicts)] or panels
+    holding = _holding(rows)
+    apart = [p for p in panels if p not in holding]
+    used = [p for p in apart if any(v not in (*WITHHELD, BASELINE, ALONE) for v in comparisons[p].verdicts)] or apart
     whole = comparisons[None if several else panels[0]]
     if len(used) < len(panels):  # what has no verdict is not in the mean
         whole = compared(rows if among is None else among, margin, used)[1][None]
@@ -134,7 +139,8 @@ def rank(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRo
     def called(place: Place) -> str:
         return ", ".join(place) if by_group and by_task else place[by_task]
 
-    said = {p: withheld.get(p, NOTHING_PAIRED).removeprefix("withheld: ") for p in panels if p not in used}
+    why = {p: withheld.get(p, NOTHING_PAIRED).removeprefix("withheld: ") for p in panels} | holding
+    said = {p: why[p] for p in panels if p not in used}
     ranks, left_out = [], [f"{called(p)} ({why})" for p, why in said.items()]
     for i, name in ((i, name) for i, name in enumerate(names) if name in references):
         if not whole.own.n[i]:
@@ -161,6 +167,13 @@ def rank(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRo
         len(used),
         frozenset(r.regime for r in rows if r.unlike),
     )
+
+
+def _holding(rows: Sequence[SeedRow]) -> dict[Place, str]:
+    """Panels of a group that holds another group of the same rows, and which."""
+    panels = {(r.group, r.task): r.holds for r in rows}
+    held = {p: [group for group in groups if (group, p[1]) in panels] for p, groups in panels.items()}
+    return {p: f"it holds {joined(groups)}" for p, groups in held.items() if groups}
 
 
 def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MARGIN) -> list[Pairing]:
@@ -194,7 +207,10 @@ def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MAR
 
 
 def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
-    """Regimes over two or more groups or benchmarks (else none), best IQM first, of seeds finished everywhere."""
+    """Regimes over two or more groups or benchmarks (else none), best IQM first, of seeds finished everywhere. Groups that hold
+    another one are left out, as by `rank`."""
+    holding = _holding(rows)
+    rows = [r for r in rows if (r.group, r.task) not in holding]
     panels = list(dict.fromkeys((r.group, r.task) for r in rows))
     if len(panels) < 2:
         return []

@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from harness import limits as process_limits
 from harness.errors import HarnessError, StoreError, UsageError
-from harness.store.database import CELL_TABLES, VIEWS, quoted, store_path
+from harness.store.database import CELL_TABLES, OF_A_RUN, VIEWS, quoted, store_path
 from harness.store.manifest import SuiteFile
+from harness.store.starts import write_unpaired
 from harness.store.tuning import chosen, read_tuning
 
 __all__ = ["LIMITS", "OWN_MEMORY", "OWN_SECONDS", "START_SECONDS", "Answer", "Limits", "Snapshot", "ask"]
@@ -143,13 +144,17 @@ def _instead(connection: duckdb.DuckDBPyConnection, shown: SuiteFile, results: P
         "cells": list(shown.cells), "bases": list(shown.bases), "altered": list(shown.altered),
         "tuned": chosen(read_tuning(results, shown.name, shown)),
     }  # fmt: skip
-    for table in (*CELL_TABLES, *VIEWS.keys() - {"current_cells"}):
+    for table in (*CELL_TABLES, *VIEWS.keys() - {*OF_A_RUN}):
         connection.execute(f"CREATE VIEW memory.{table} AS FROM store.{table}")
     connection.execute("CREATE TABLE memory.suites AS FROM store.suites WHERE suite = ?", [shown.name])
     values = ", ".join(f"{name} = ?" for name in changed)
     connection.execute(f"UPDATE memory.suites SET {values}", list(changed.values()))
-    for statement in ("USE memory", f"CREATE VIEW current_cells AS {VIEWS['current_cells']}", "USE store"):
-        connection.execute(statement)
+    connection.execute("USE memory")
+    connection.execute("CREATE TABLE unpaired AS FROM store.unpaired LIMIT 0")
+    for view in OF_A_RUN:
+        connection.execute(f"CREATE VIEW {view} AS {VIEWS[view]}")
+    write_unpaired(connection, [shown.name])
+    connection.execute("USE store")
 
 
 def _first_line(error: Exception) -> str:

@@ -9,9 +9,10 @@ from itertools import product
 
 import msgspec
 
-from harness.store.database import LABEL
+from harness.store.database import BASE, BASE_LABEL, LABEL
 from harness.store.read import Snapshot
 from harness.store.rows import PUBLISHED
+from harness.store.starts import UNPAIRED
 
 # The state of a cell whose row is of other settings or code
 STALE = "stale"
@@ -19,7 +20,8 @@ _NAMED = 3
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell that is in no row, or is there STALE. key: empty where unknown. fault: of `errors.Fault`."""
+    """A cell that is in no row, or is there STALE; or a base checkpoint that is UNPAIRED (`store.starts`). key: empty where
+    unknown. fault: of `errors.Fault`."""
 
     cell: str
     key: str
@@ -36,8 +38,9 @@ def missing(snapshot: Snapshot, suite: str) -> list[Missing]:
     keys = keys if len(keys) == len(labels) else [""] * len(labels)
     known = dict(zip(keys, labels, strict=True))
     rows = snapshot.query(
-        f"SELECT {LABEL} AS cell, cell AS key, state, fault, reason FROM current_cells WHERE suite = ? AND kind = 'cell'",
-        [suite],
+        f"SELECT CASE kind WHEN 'base' THEN {BASE_LABEL} ELSE {LABEL} END AS cell, cell AS key, state, fault, reason "
+        "FROM current_cells WHERE suite = ? AND (kind = 'cell' OR state = ?)",
+        [suite, UNPAIRED],
     )
     there = [
         msgspec.structs.replace(m, cell=known.get(m.key, m.cell))
@@ -46,6 +49,11 @@ def missing(snapshot: Snapshot, suite: str) -> list[Missing]:
     began = {m.cell for m in there}
     pending = [Missing(cell=c, key=k, state="pending") for c, k in zip(labels, keys, strict=True) if c not in began]
     return sorted([*(m for m in there if m.state != "done"), *pending], key=lambda m: m.cell)
+
+
+def unpaired(snapshot: Snapshot, suite: str) -> list[str]:
+    """A line for each reason why cells or base checkpoints of a suite are in no comparison."""
+    return _told(m for m in missing(snapshot, suite) if m.state == UNPAIRED)
 
 
 def _told(gaps: Iterable[Missing]) -> list[str]:
@@ -73,9 +81,9 @@ def counted(snapshot: Snapshot, suite: str, gaps: Iterable[Missing]) -> str:
     done = snapshot.query(
         "SELECT count(*) AS n FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done'", [suite]
     )
-    states = Counter(m.state for m in gaps)
+    states = Counter(m.state for m in gaps if not m.cell.startswith(BASE))
     states["done"] = done["n"][0].as_py() - states[STALE]
-    order = ("done", STALE, "running", "cut off", "failed", "pending")
+    order = ("done", STALE, UNPAIRED, "running", "cut off", "failed", "pending")
     return ", ".join(f"{states[state]:,} {state}" for state in order if states[state])
 
 

@@ -139,8 +139,8 @@ class _Page:
             self.table(title, ("regime", "seeds", "IQM", "better than baseline"), lines, note)
         self._beside(head)
         self.say(
-            "gain: paired by seed with the baseline at the same rollout budget (Student t). used: share of received peer answers "
-            f"that gave a gradient. {explained(head.margin)}",
+            "gain: paired by seed with the baseline at the same rollout budget (Student t). used: share of the other policies' "
+            f"answers that gave a gradient. {explained(head.margin)}",
             "dim",
         )
 

@@ -1,35 +1,39 @@
-"""The place of each regime over all suites, for the leaderboard."""
+"""Every regime in every setting of all suites, for the leaderboard."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, permutations
 from typing import Any, Literal
 
 import msgspec
 
-from harness.statistics import MARGIN, mean_interval
+from harness.statistics import MARGIN
 from harness.statistics.comparison import EQUIVALENT, GAINS, LOSES
+from harness.store.manifest import MARK
 from harness.store.read import Snapshot
-from harness.store.sentences import joined
-from harness.store.statistic import POINTS, Pair
+from harness.store.sentences import joined, verdict_mark
+from harness.store.starts import UNPAIRED
+from harness.store.statistic import PERCENT, POINTS, Pair
 from harness.store.table import MEAN, ShowRow, choice_rows, finished
 from harness.store.tuning import without_trials
 
 Kind = Literal["built", "alike", "real"]
 Settings = Literal["published", "tuned", "all"]
 KINDS: dict[Kind, str] = {
-    "built": "Built so that sharing must help",
     "alike": "Tiny models, statistics as of real pairs",
     "real": "Real models",
+    "built": "Positive controls, built so that sharing must help",
 }
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A suite's group on a benchmark, by the suite's first metric."""
+    """A group on a benchmark, by its suite's first metric, under one set of settings. suites: that hold its cells, all the same.
+    rate: the suite's learning rate; steps, prompts, rollouts: of training; None where the suite's file does not say it. alone:
+    the baseline's accuracy. tiny: micro models alone."""
 
-    suite: str
+    suites: tuple[str, ...]
     group: str
     task: str
     kind: Kind
@@ -37,59 +41,111 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
     seeds: int
     own_bases: bool
+    tiny: bool = False
+    rate: float | None = None
+    steps: int | None = None
+    prompts: int | None = None
+    rollouts: int | None = None
+    alone: float | None = None
 
     @property
     def title(self) -> str:
         return " × ".join(self.policies) if len(self.policies) < 3 else f"{len(self.policies)} families"
 
+    @property
+    def pair(self) -> tuple[object, ...]:
+        """The same for settings of the same models with the same kind of starts on the same benchmark."""
+        return self.kind, self.task, *sorted(self.models)
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """How much training, and from what kind of bases."""
+        return self.steps, self.prompts, self.rollouts, self.own_bases
+
+    @property
+    def names(self) -> str:
+        return joined([suite.removesuffix(MARK) for suite in self.suites])
+
+
+# A row of the store, or in words why there is none
+Entry = ShowRow | str
+
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """A regime's line in each setting, None where it was not run. gain: mean over the settings not built to gain, with
-    a 95 % interval over them (Student t). cost: mean over all settings, over the baseline's."""
+    """A regime's line in each setting of one kind. costs: smallest and largest, over the baseline's."""
 
     regime: str
-    cells: tuple[ShowRow | None, ...]
-    gain: float | None
-    interval: Pair | None
-    cost: float | None
+    cells: tuple[Entry, ...]
+    costs: Pair | None
 
-    def count(self, verdict: str) -> int:
-        return sum(cell is not None and cell.verdict == verdict for cell in self.cells)
+
+class Section(msgspec.Struct, frozen=True):
+    """The settings of one kind, those of the same pair side by side, and a line for each regime that ran in one, by name. There is
+    no mean over settings: they differ in models, settings and regimes, and some hold others (a pair, the same with a third)."""
+
+    kind: Kind
+    settings: tuple[Setting, ...]
+    standings: tuple[Standing, ...]
 
 
 class OneBase(msgspec.Struct, frozen=True):
-    """A regime gains where all seeds share a family's base checkpoint, and not in the column of the same models."""
+    """A regime gains where all seeds share a family's base checkpoint, and not in the setting of the same models where each seed
+    has its own."""
 
     alone: Setting
     gain: ShowRow
-    column: Setting
+    own: Setting
     there: ShowRow
 
 
 class Board(msgspec.Struct, frozen=True):
-    """settings: by kind. standings: the largest mean gain first, those without one last. unlike: largest gain first."""
+    """unlike: largest gain first."""
 
-    settings: tuple[Setting, ...]
-    standings: tuple[Standing, ...]
+    sections: tuple[Section, ...]
     unlike: tuple[OneBase, ...] = ()
 
-    def of(self, kind: Kind) -> list[tuple[str, ShowRow]]:
-        """Regime and gain in each setting of that kind."""
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        return tuple(setting for section in self.sections for setting in section.settings)
+
+    def of(self, kind: Kind | None = None) -> list[tuple[str, Setting, ShowRow]]:
+        """Regime and gain in each setting of that kind, or of all."""
         return [
-            (line.regime, cell)
-            for line in self.standings
-            for setting, cell in zip(self.settings, line.cells, strict=True)
-            if setting.kind == kind and cell
+            (line.regime, setting, cell)
+            for section in self.sections
+            for line in section.standings
+            for setting, cell in zip(section.settings, line.cells, strict=True)
+            if kind in (None, section.kind) and not isinstance(cell, str)
         ]
 
 
+class _Variant(msgspec.Struct):
+    """What a group's cells of one variant are: the regime's type, their keys and states."""
+
+    kind: str = ""
+    keys: set[str] = msgspec.field(default_factory=set)
+    states: set[str] = msgspec.field(default_factory=set)
+
+
+class _Held(msgspec.Struct):
+    """A setting as its suites hold it. rows: of the lines that are shown; same: of its baseline's cells, the keys; ran: what ran
+    of each variant; tuned: variants that have a tuned line."""
+
+    setting: Setting
+    rows: dict[str, ShowRow]
+    same: frozenset[str]
+    ran: dict[str, _Variant]
+    tuned: set[str]
+
+
 def board(snapshot: Snapshot, which: Settings = "published", margin: float = MARGIN) -> Board:
-    """Every suite's groups of well-behaved peers of different kinds, over a plain baseline. Of groups of the same
-    models and kind the one with most seeds counts, own base checkpoints before shared ones."""
-    stored = snapshot.query("SELECT suite, baseline, config FROM suites WHERE config <> '' ORDER BY suite").to_pylist()
+    """Every suite's groups of well-behaved peers of different kinds, over a plain baseline: each is a setting of its own, but for
+    those that several suites hold with the same cells."""
+    stored = snapshot.query("SELECT suite, baseline, config FROM suites WHERE config <> ''").to_pylist()
     suites = {row["suite"]: (row["baseline"], json.loads(row["config"])) for row in stored}
-    settings: dict[Setting, dict[str, ShowRow]] = {}
-    for suite in without_trials(list(suites)):
+    ran = _ran(snapshot)
+    held: list[_Held] = []
+    for suite in without_trials(sorted(suites, key=lambda name: (name.endswith(MARK), name))):
         baseline, config = suites[suite]
         variants = {v["name"]: v for v in config.get("regimes", ())}
         if variants.get(baseline, {"options": {}})["options"].get("objective", "grpo") != "grpo":
@@ -99,50 +155,153 @@ def board(snapshot: Snapshot, which: Settings = "published", margin: float = MAR
         if not metric:
             continue
         rows = choice_rows(MEAN, metric, cells, margin)
+        training = config.get("training", {})
         shapes, choosers = (
-            {group["name"]: shape for group in part.get("groups", ()) if (shape := _shape(group))}
+            {group["name"]: shape for group in part.get("groups", ()) if (shape := _shape(group, training))}
             for part in (config, config.get("tune") or {})
         )
-        for (group, task), lines in groupby(rows, key=lambda row: (row.group, row.task)):
-            if group in shapes and (kept := _kept(list(lines), variants, which, choosers, shapes[group].kind)):
-                seeds = max(row.seeds for row in kept.values())
-                settings[msgspec.structs.replace(shapes[group], suite=suite, task=task, seeds=seeds)] = kept
-    best: dict[tuple[str, ...], Setting] = {}
-    unlike: list[OneBase] = []
-    for setting in sorted(settings, key=lambda s: (s.own_bases, s.seeds, len(settings[s])), reverse=True):
-        column = best.setdefault((setting.kind, setting.task, *sorted(setting.models)), setting)
-        for name, row in settings[setting].items() if column.own_bases > setting.own_bases else ():
-            there = settings[column].get(name)
+        for (group, task), own in groupby(rows, key=lambda row: (row.group, row.task)):
+            lines = list(own)
+            if group not in shapes:
+                continue
+            kept = _kept(lines, variants, which, choosers, shapes[group].kind)
+            if not kept:
+                continue
+            alone = next((row.accuracy for row in lines if row.regime == baseline), None)
+            setting = msgspec.structs.replace(
+                shapes[group],
+                suites=(suite,),
+                task=task,
+                seeds=max(row.seeds for row in kept.values()),
+                alone=alone,
+            )
+            there = ran.get((suite, group), {})
+            keys = frozenset(there.get(baseline, _NOTHING).keys)
+            tuned = {row.regime.partition(", tuned")[0] for row in lines if ", tuned" in row.regime}
+            _add(held, _Held(setting, kept, keys, there, tuned))
+    sections = [_section(kind, [one for one in held if one.setting.kind == kind], which) for kind in KINDS]
+    return Board(tuple(section for section in sections if section.settings), _unlike(held))
+
+
+_NOTHING = _Variant()
+
+
+def _ran(snapshot: Snapshot) -> dict[tuple[str, str], dict[str, _Variant]]:
+    """By suite and group, then by variant."""
+    ran: dict[tuple[str, str], dict[str, _Variant]] = {}
+    query = "SELECT suite, group_name, regime, regime_type, cell, state FROM current_cells WHERE kind = 'cell'"
+    for suite, group, regime, kind, key, state in (row.values() for row in snapshot.query(query).to_pylist()):
+        variant = ran.setdefault((suite, group), {}).setdefault(regime, _Variant(kind))
+        variant.keys.add(key)
+        variant.states.add(state)
+    return ran
+
+
+def _add(held: list[_Held], new: _Held) -> None:
+    """Beside the others, or to one whose baseline has the same cells, if both have the same numbers of what both have."""
+    for old in held:
+        alike = (old.setting.group, old.setting.task, old.same) == (new.setting.group, new.setting.task, new.same)
+        both = old.rows.keys() & new.rows.keys()
+        if alike and all(_numbers(old.rows[name]) == _numbers(new.rows[name]) for name in both):
+            for name, row in new.rows.items():
+                # corrected for what each suite compares: the most cautious one
+                old.rows[name] = max(old.rows.get(name, row), row, key=_width)
+            old.ran = {**new.ran, **old.ran}
+            old.tuned = old.tuned | new.tuned
+            old.setting = msgspec.structs.replace(old.setting, suites=(*old.setting.suites, *new.setting.suites))
+            return
+    held.append(new)
+
+
+def _numbers(row: ShowRow) -> tuple[object, ...]:
+    return row.accuracy, row.gain, row.gain_interval
+
+
+def _width(row: ShowRow) -> float:
+    low, high = row.gain_corrected_interval or (0.0, 0.0)
+    return float(high - low)
+
+
+def _section(kind: Kind, held: Sequence[_Held], which: Settings) -> Section:
+    def place(one: _Held) -> tuple[object, ...]:
+        s = one.setting
+        return not s.tiny, len(s.models), sorted(s.models), s.task, s.steps or 0, s.rate or 0.0, s.suites
+
+    columns = sorted(held, key=place)
+    names = sorted({name for column in columns for name in column.rows})
+    standings = []
+    for name in names:
+        cells = tuple(column.rows.get(name) or _why(name, column, which) for column in columns)
+        costs = [cell.cost for cell in cells if not isinstance(cell, str) and cell.cost is not None]
+        standings.append(Standing(regime=name, cells=cells, costs=(min(costs), max(costs)) if costs else None))
+    return Section(kind, tuple(column.setting for column in columns), tuple(standings))
+
+
+def _why(name: str, column: _Held, which: Settings) -> str:
+    """Why a setting has no number of that line; only where nothing of the regime ran it was not run."""
+    variant, tuned, _ = name.partition(", tuned")
+    others = sorted(other for other, ran in column.ran.items() if ran.kind == variant and other != variant)
+    if variant in column.ran and (tuned or which == "tuned"):
+        return "tuned elsewhere" if variant in column.tuned else "not tuned"
+    if variant in column.ran:
+        states = column.ran[variant].states
+        if "done" in states:
+            return "no baseline"
+        return "not paired" if UNPAIRED in states else "not finished"
+    if others:
+        return f"only as {others[0]}" if len(others) == 1 else f"only as {len(others)} variants"
+    return "not run"
+
+
+def _unlike(held: Sequence[_Held]) -> tuple[OneBase, ...]:
+    unlike = []
+    for one, other in permutations(held, 2):
+        if one.setting.pair != other.setting.pair or one.setting.own_bases or not other.setting.own_bases:
+            continue
+        if one.setting.rate != other.setting.rate:
+            continue
+        for name, row in one.rows.items():
+            there = other.rows.get(name)
             if there and row.verdict == GAINS != there.verdict:
-                unlike.append(OneBase(setting, row, column, there))
-    columns = sorted(best.values(), key=lambda s: (list(KINDS).index(s.kind), len(s.models), s.models))
-    names = dict.fromkeys(name for column in columns for name in settings[column])
-    standings = [_standing(name, columns, settings) for name in names]
-    standings.sort(key=lambda s: (s.gain is None, -(s.gain or 0.0)))
-    return Board(tuple(columns), tuple(standings), tuple(sorted(unlike, key=lambda u: -u.gain.gain)))
+                unlike.append(OneBase(one.setting, row, other.setting, there))
+    return tuple(sorted(unlike, key=lambda each: -each.gain.gain))
 
 
-def _shape(group: Mapping[str, Any]) -> Setting | None:
+def _shape(group: Mapping[str, Any], training: Mapping[str, Any]) -> Setting | None:
     """None for a control: a bad peer, or a copy of the same model."""
     policies = group["policies"]
     models = tuple(policy["model"].rstrip("/").rpartition("/")[2] for policy in policies)
     if len(set(models)) < max(2, len(models)) or any(policy.get("condition") for policy in policies):
         return None
     starts = [policy.get("stage0") or {} for policy in policies]
-    if any(not policy["model"].startswith("micro/") for policy in policies):
-        kind: Kind = "real" if all(start.get("preset", "format") == "format" for start in starts) else "built"
-    else:
-        kind = "alike" if all(start.get("preset") == "matched" for start in starts) else "built"
     return Setting(
-        suite="",
+        suites=(),
         group=group["name"],
         task="",
-        kind=kind,
+        kind=_kind(policies, starts),
         policies=tuple(policy["name"] for policy in policies),
         models=models,
         seeds=0,
         own_bases=any(start.get("per_seed") for start in starts),
+        tiny=_are_tiny(policies),
+        rate=training.get("learning_rate"),
+        steps=training.get("steps"),
+        prompts=training.get("prompts"),
+        rollouts=training.get("rollouts"),
     )
+
+
+def _kind(policies: Sequence[Mapping[str, Any]], starts: Sequence[Mapping[str, Any]]) -> Kind:
+    """Real models whose starts differ in what they were taught are as built as tiny ones: each was given what the other lacks."""
+    if _are_tiny(policies):
+        return "alike" if all(start.get("preset") == "matched" for start in starts) else "built"
+    form_alone = all(start.get("preset", "format") == "format" for start in starts)
+    taught = {start.get("task") for start in starts}
+    return "real" if form_alone and len(taught) == 1 else "built"
+
+
+def _are_tiny(policies: Sequence[Mapping[str, Any]]) -> bool:
+    return all(policy["model"].startswith("micro/") for policy in policies)
 
 
 def _kept(
@@ -167,50 +326,88 @@ def _kept(
     return kept
 
 
-def _standing(name: str, columns: Sequence[Setting], settings: Mapping[Setting, Mapping[str, ShowRow]]) -> Standing:
-    cells = tuple(settings[column].get(name) for column in columns)
-    gains = [cell.gain for column, cell in zip(columns, cells, strict=True) if cell and column.kind != "built"]
-    costs = [cell.cost for cell in cells if cell and cell.cost is not None]
-    mean = sum(gains) / len(gains) if gains else None
-    over = mean_interval(gains) if len(gains) > 2 else None
-    interval = (float(over.low), float(over.high)) if over else None
-    cost = sum(costs) / len(costs) if costs else None
-    return Standing(regime=name, cells=cells, gain=mean, interval=interval, cost=cost)
+# In sentences ---------------------------------------------------------------------------------------------------------
 
 
-def answer(published: Board, tuned: Board) -> list[str]:
-    verdicts = {cell.verdict for shown in (published, tuned) for row in shown.standings for cell in row.cells if cell}
-    parts = ["It depends on the pair and the settings." if GAINS in verdicts else "No regime is shown to gain."]
-    if ahead := [s for s in published.standings if s.gain is not None and s.interval][:2]:
-        each = joined([f"{s.regime} {POINTS.with_interval(s.gain, s.interval)} points{_at(s.cost)}" for s in ahead])
-        parts.append(f"Largest mean gains as published, on pairs that were not built to gain: {each}.")
+def answer(published: Board, tuned: Board, margin: float = MARGIN) -> list[str]:
+    """What the settings say together, the first sentence with a pair at two learning rates where there is one."""
+    verdicts = {cell.verdict for shown in (published, tuned) for _, _, cell in shown.of()}
+    opening = "It depends on the pair and the settings" if GAINS in verdicts else "No regime is shown to gain"
+    rates = _at_two_rates(published, margin)
+    parts = [f"{opening}: {rates}" if rates else f"{opening}."]
     for kind in KINDS:
-        cells = published.of(kind)
+        cells = [(name, cell) for name, _, cell in published.of(kind)]
         if not cells:
             continue
         gains = sorted({name for name, cell in cells if cell.verdict == GAINS})
         loses = sorted({name for name, cell in cells if cell.verdict == LOSES})
         nothing = sum(cell.verdict == EQUIVALENT for _, cell in cells)
         low, high = (POINTS.text(f(cell.gain for _, cell in cells)) for f in (min, max))
-        also = sorted({name for name, cell in tuned.of(kind) if cell.verdict == GAINS} - set(gains))
+        also = sorted({name for name, _, cell in tuned.of(kind) if cell.verdict == GAINS} - set(gains))
         said = f"{_who(gains, 'gain') or 'no regime gains'} as published"
         said += f", {joined(also)} when tuned" if also else ""
         said += f"; {_who(loses, 'lose')}" if loses else ""
         parts.append(
             f"{_WHERE[kind]} {said} (gains from {low} to {high} points; in {nothing} of {len(cells)} comparisons no effect)."
         )
+    if single := _at_one_rate(published):
+        parts.append(f"At one learning rate alone ran {single}: whether their gains hold at another is not known.")
     for one in published.unlike[:1]:
         alone, there = (POINTS.with_interval(row.gain, row.gain_interval) for row in (one.gain, one.there))
         parts.append(
-            f"{one.gain.regime} gains {alone} points on {one.alone.title} in {one.alone.suite}, where all seeds start from one "
-            f"base checkpoint a family. Over {one.column.seeds} base checkpoints a family, as in the table, it is {there}: "
+            f"{one.gain.regime} gains {alone} points on {one.alone.title} in {one.alone.names}, where all seeds start from one "
+            f"base checkpoint a family. Over {one.own.seeds} base checkpoints a family, in {one.own.names}, it is {there}: "
             "no gain is shown there."
         )
     return parts
 
 
-def _at(cost: float | None) -> str:
-    return "" if cost is None else f" at {cost:.1f} times the cost of independent training"
+def written_rate(rate: float) -> str:
+    """`1e-4`."""
+    digits, _, power = f"{rate:e}".partition("e")
+    return f"{float(digits):g}e{int(power)}"
+
+
+def _at_two_rates(published: Board, margin: float) -> str:
+    """The largest gain of a regime that ran on the same pair at two learning rates, at both, if possible after as much training;
+    not of a positive control where there is another pair."""
+    by_pair: dict[tuple[object, ...], list[tuple[Setting, ShowRow]]] = {}
+    for name, setting, row in published.of():
+        if setting.rate is not None:
+            by_pair.setdefault((name, *setting.pair), []).append((setting, row))
+    best: tuple[bool, bool, float] | None = None
+    both: list[tuple[Setting, ShowRow]] = []
+    for cells in by_pair.values():
+        for first, second in permutations(cells, 2):
+            (setting, row), (other, _) = first, second
+            worth = setting.kind != "built", setting.shape == other.shape, float(row.gain)
+            if setting.rate != other.rate and (best is None or worth > best):
+                best, both = worth, [first, second]
+    if not both:
+        return ""
+    (setting, row), _ = both
+    at = [_at_a_rate(one, cell, margin) for one, cell in both]
+    return f"on {setting.title} the gain of {row.regime} is {at[0]} and {at[1]}."
+
+
+def _at_a_rate(setting: Setting, row: ShowRow, margin: float) -> str:
+    corrected = "" if row.verdict == EQUIVALENT else "corrected: "
+    alone = f"; independent training ends at {PERCENT.text(setting.alone)} %"
+    return (
+        f"{POINTS.with_interval(row.gain, row.gain_interval)} points at learning rate {written_rate(setting.rate or 0.0)} in "
+        f"{setting.names} ({corrected}{verdict_mark(row.verdict, margin)}{alone if setting.alone is not None else ''})"
+    )
+
+
+def _at_one_rate(published: Board) -> str:
+    """Pairs that were not built to gain."""
+    rates: dict[tuple[object, ...], set[float | None]] = {}
+    titles: dict[tuple[object, ...], str] = {}
+    for setting in (setting for setting in published.settings if setting.kind != "built"):
+        rates.setdefault(setting.pair, set()).add(setting.rate)
+        titles[setting.pair] = setting.title
+    single = [titles[pair] for pair, known in rates.items() if len(known) == 1 and None not in known]
+    return joined(single) if single else ""
 
 
 def _who(names: Sequence[str], verb: str) -> str:

@@ -55,7 +55,8 @@ RATE = Unit(name="points", factor=100, digits=2)
 
 
 class Spent(NamedTuple):
-    """What one seed cost, and its received and used peer answers."""
+    """What one seed cost, and the peer answers that it received and used. offered: answers that the group's other policies
+    sampled; where there are none, as in a replay of another run, those received."""
 
     rollouts: float
     tokens: float
@@ -63,6 +64,7 @@ class Spent(NamedTuple):
     gpu: float
     received: float
     used: float
+    offered: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,11 +202,13 @@ def baseline(row: TableRow) -> str | None:
     return row.reference if row.comparison.gains.n[row.place] else None
 
 
-@statistic("Peer data used", SHARE, head="used", terminal=7, markdown=7, page=10)
+@statistic("Peers' answers used", SHARE, head="used", terminal=7, markdown=7, page=10)
 def peer_used(row: TableRow) -> float | None:
-    """Share of the received peer answers that gave a nonzero gradient."""
-    received = sum(seed.received for seed in row.spent)
-    return float(sum(seed.used for seed in row.spent)) / received if received else None
+    """Share of the other policies' answers that gave a nonzero gradient. Answers that were not sent, or refused, count as not
+    used; one that arrived several times counts once."""
+    if not any(seed.received for seed in row.spent):
+        return None
+    return float(sum(seed.used for seed in row.spent)) / sum(seed.offered for seed in row.spent)
 
 
 @statistic("Rollouts", NUMBER, better="lower", terminal=10, markdown=8, page=11)

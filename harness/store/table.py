@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import json
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import eq, itemgetter, le
@@ -64,7 +66,8 @@ else:
 
 class SeedRow(_Place, frozen=True, kw_only=True):
     """One seed of a row. variant: whose cell. gain: over the baseline's same seed. noise: `sampling_variance`.
-    withheld: why there is no verdict. unlike: the baseline had other rollouts, or too few for a second round."""
+    withheld: why there is no verdict. unlike: the baseline had other rollouts, or too few for a second round. holds: other
+    groups of the suite, all of whose policies are in this one too."""
 
     variant: str
     seed: int
@@ -75,6 +78,7 @@ class SeedRow(_Place, frozen=True, kw_only=True):
     baseline: str | None
     withheld: str = ""
     unlike: bool = False
+    holds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,8 @@ def difference(ours: BySeed, theirs: BySeed) -> Estimate:
 # Rows of one cell, task and metric stand together.
 _SCORES = """
 WITH by_policy AS (SELECT suite, cell, policy, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu FROM spent GROUP BY ALL),
-by_cell AS (SELECT suite, cell, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu FROM spent GROUP BY ALL)
+by_cell AS (SELECT suite, cell, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu FROM spent GROUP BY ALL),
+every AS (SELECT suite, cell, sum(answers) AS answers FROM totals GROUP BY ALL)
 SELECT c.kind = 'base' AS base, c.cell, c.group_name, c.regime, c.seed, c.policies, s.task,
     CASE s.metric WHEN 'sampled' THEN 'avg@' || s.repeats ELSE s.metric END AS metric, s.policy,
     coalesce(t.gradient_norm, 'NaN') = 0 AS idle, round(coalesce(w.cpu, 0), 6) AS cell_cpu,
@@ -132,10 +137,11 @@ SELECT c.kind = 'base' AS base, c.cell, c.group_name, c.regime, c.seed, c.polici
     CASE s.metric WHEN 'sampled' THEN s.answers ELSE s.questions END AS answers,
     coalesce(t.rollouts, 0) AS rollouts, coalesce(t.generated_tokens, 0) AS tokens,
     round(coalesce(p.cpu, 0), 6) AS cpu, round(coalesce(p.gpu, 0), 6) AS gpu,
-    coalesce(t.peer_received, 0) AS received, coalesce(t.peer_used, 0) AS used
+    coalesce(t.peer_received, 0) AS received, coalesce(t.peer_used, 0) AS used,
+    coalesce(nullif(every.answers - t.answers, 0), t.peer_received, 0)::DOUBLE AS offered
 FROM current_cells c JOIN scores s USING (suite, cell)
 LEFT JOIN totals t USING (suite, cell, policy) LEFT JOIN by_policy p USING (suite, cell, policy)
-LEFT JOIN by_cell w USING (suite, cell)
+LEFT JOIN by_cell w USING (suite, cell) LEFT JOIN every USING (suite, cell)
 WHERE c.suite = ? AND c.state = 'done' AND s.accuracy IS NOT NULL
 ORDER BY base, c.group_name, s.task, 8, c.regime, c.seed, c.cell, s.policy
 """
@@ -163,8 +169,11 @@ def finished(snapshot: Snapshot, suite: str) -> Finished:
 
 
 def _finished(snapshot: Snapshot, suite: str) -> Finished:
-    described = snapshot.query("SELECT groups, variants, tuned FROM suites WHERE suite = ?", [suite]).to_pylist()
-    about = described[0] if described else {"groups": [], "variants": [], "tuned": []}
+    described = snapshot.query(
+        "SELECT groups, variants, tuned, config FROM suites WHERE suite = ?", [suite]
+    ).to_pylist()
+    about: dict[str, Any] = described[0] if described else {"groups": [], "variants": [], "tuned": [], "config": ""}
+    holds = _held_groups(json.loads(about["config"] or "{}").get("groups", ()))
     variants = [Variant(*row.values()) for row in snapshot.query(_VARIANTS, [suite]).to_pylist()]
     done = Finished(_lines(variants, about["variants"], about["tuned"]))
     scores: dict[Key, dict[str, dict[int, _Score]]] = {}
@@ -226,9 +235,21 @@ def _finished(snapshot: Snapshot, suite: str) -> Finished:
                         accuracy=score.accuracy, noise=score.noise, base=start.get(seed, start.get(None)),
                         gain=score.accuracy - theirs.accuracy if seed in against else None,
                         baseline=reference, withheld=why, unlike=not same(score.spent.rollouts, theirs.spent.rollouts),
+                        holds=holds.get(key.group, ()),
                     )
                 )  # fmt: skip
     return done
+
+
+def _held_groups(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """By group of a suite's file, the smaller groups whose policies it all has, whatever they are called."""
+
+    def policies(group: Mapping[str, Any]) -> Counter[str]:
+        unnamed = ({k: v for k, v in policy.items() if k != "name"} for policy in group.get("policies", ()))
+        return Counter(json.dumps(policy, sort_keys=True) for policy in unnamed)
+
+    own = {group["name"]: policies(group) for group in groups}
+    return {name: tuple(other for other in own if own[other] and own[other] < own[name]) for name in own}
 
 
 def _lines(variants: Sequence[Variant], order: Sequence[str], tuned: Sequence[Sequence[str]]) -> dict[str, Variant]:

@@ -14,7 +14,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -31,6 +31,7 @@ from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, remedy, write_manifest, write_suite
 from harness.store.read import Snapshot
 from harness.store.reference_results import KEPT, PART, ResultsIndex
+from harness.store.remarks import unpaired
 from harness.store.table import show_rows
 from harness.store.tuning import read_tuning, write_tuning
 from harness.suite.load import resolve
@@ -50,9 +51,16 @@ _MEMBER = re.compile(
 _BROKEN = (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, struct.error, RuntimeError)
 
 
-def make_bundle(suite: str, results: Path, out: Path | None = None) -> Path:
-    """Write the bundle of results/<suite> to `out` (a file or a folder); returns its path. Raises UsageError for
-    unfinished ones, StoreError, DiskFullError."""
+class Made(NamedTuple):
+    """A bundle's path, and a line for each reason why cells of it are in no comparison."""
+
+    path: Path
+    unpaired: list[str]
+
+
+def make_bundle(suite: str, results: Path, out: Path | None = None) -> Made:
+    """Write the bundle of results/<suite> to `out` (a file or a folder). Raises UsageError for unfinished ones, StoreError,
+    DiskFullError."""
     file, _, cells = gathered(results, suite)
     with tempfile.TemporaryDirectory(prefix="bundle-") as root:
         scratch = Path(root)
@@ -68,10 +76,11 @@ def make_bundle(suite: str, results: Path, out: Path | None = None) -> Path:
         members = [path for path in (scratch / suite).rglob("*") if path.is_file()]
         files = {path.relative_to(scratch).as_posix(): path.read_bytes() for path in members}
         files[SCORES] = _json(stated(scratch, suite))
+        apart = not_paired(scratch, suite)
     name, data = pack(suite, files, harness.__version__, processor())
     target = Path(name) if out is None else out / name if out.is_dir() else out
     write_atomic(target, data)
-    return target
+    return Made(target, apart)
 
 
 def gathered(results: Path, suite: str) -> tuple[SuiteFile, Suite, dict[str, tuple[Manifest, dict[str, pa.Table]]]]:
@@ -112,6 +121,12 @@ def stated(results: Path, suite: str) -> dict[str, Any]:
             [suite],
         )
         return {"scores": scores.to_pylist(), "rows": show_rows(snapshot, suite)}
+
+
+def not_paired(results: Path, suite: str) -> list[str]:
+    """Of the suite in `results`, which `stated` has read."""
+    with Snapshot(results) as snapshot:
+        return unpaired(snapshot, suite)
 
 
 def compact(tables: Mapping[str, pa.Table], wordless: Sequence[str] = WORDLESS) -> dict[str, pa.Table]:

@@ -33,7 +33,7 @@ from harness.store.rows import PUBLISHED
 from harness.store.table import by_line, difference, finished
 from harness.store.text import visible
 from harness.store.tuning_table import whole
-from harness.submission.bundle import SCORES, WORDLESS, installed, stated, unpack
+from harness.submission.bundle import SCORES, WORDLESS, installed, not_paired, stated, unpack
 from harness.suite.cells import NO_IDENTITY, Cell, Identity, digest, expand
 from harness.suite.load import load, resolve, shipped
 from harness.suite.schema import Suite
@@ -368,7 +368,7 @@ def steps(e: Evidence) -> str:
 
 
 def cells(e: Evidence) -> str:
-    """Regimes of one seed start from the same samples."""
+    """Regimes of one seed start from the same samples, where they state the same start."""
     first: dict[str, tuple[Cell, Any]] = {}
     whole: dict[str, Cell] = {}
     for cell in e.derived:
@@ -380,7 +380,8 @@ def cells(e: Evidence) -> str:
         if cell.engine != "embedded" or not rows:
             continue
         if made_on := repeats_on(e.manifests[cell.key]):
-            like = f"{made_on}/{_stream(cell)}/{cell.variant.factor}/{cell.training.model_dump_json()}"
+            starts = [policy.start for policy in e.manifests[cell.key].policies]
+            like = f"{made_on}/{_stream(cell)}/{cell.variant.factor}/{cell.training.model_dump_json()}/{starts}"
             mine = sorted(_sampled(row) for row in rows if row["step"] == 1)
             other, theirs = first.setdefault(like, (cell, mine))
             if theirs != mine:
@@ -459,7 +460,8 @@ def table(e: Evidence) -> str:
         row: Mapping[str, Any] = next(iter(given[at[1]][int(at[2]) :]), {}) if at else {}
         who = ", ".join(str(row[name]) for name in ("cell", "regime", "policy", "task", "metric") if name in row)
         raise e.fault(f"{theirs} for {who}; the samples give {ours}", f"{SCORES}: {path}")
-    return f"{len(given['scores'])} accuracies and {len(given['rows'])} lines, as the samples give them"
+    apart = "".join(f"; in no line: {line}" for line in not_paired(e.root, e.suite))
+    return f"{len(given['scores'])} accuracies and {len(given['rows'])} lines, as the samples give them{apart}"
 
 
 def noise_floor(e: Evidence) -> str:

@@ -32,8 +32,9 @@ _NUMBERS = """
   quantile of that distribution is replaced by the quantile, so three equal seeds do not give an interval of width 0.
 - **IQM**: the mean of the middle half of all runs on all groups and benchmarks. **Better than baseline**: how often a
   run beats one of the baseline (ties half). Both describe; whether a difference is real is for the tests to say.
-- **Peer data used**: share of the received peer answers that gave a nonzero gradient. A regime whose window lets
-  nothing through is the baseline under another name.
+- **Peers' answers used**: share of the other policies' answers that gave a nonzero gradient. What a regime does not send,
+  or refuses, is not used; an answer that arrives several times counts once. A regime whose window lets nothing through is
+  the baseline under another name.
 - **Stability and support**: *support* is what peers add that the policy never samples itself; *stability* is how
   noisy the updates become.
 - **Costs**: rollouts, tokens and CPU- or GPU-seconds per seed, repeated work after interruptions included in the
@@ -50,7 +51,7 @@ For the shared table a finished suite is bundled in one file, which others check
 Imported suites carry their origin in their name.
 """
 _QUESTION = (
-    'harness sql "SELECT regime, avg(peer_used / nullif(peer_received, 0)) FROM steps JOIN cells '
+    'harness sql "SELECT regime, sum(peer_used), sum(peer_received) FROM steps JOIN cells '
     'USING (suite, cell) GROUP BY ALL"'
 )
 

@@ -62,9 +62,9 @@ def draw(store: Store, suite: str) -> None:
     figures = [_network(name, part, totals, gains) for name in chosen]
     draw_figures(figures, "network")
     st.caption(
-        "An arrow: what one policy sent to another over all seeds, and the share of it that gave a gradient; the wider, the more "
-        "of it did. Under a policy and in the arrow's colour: the policy's own gain in points over training without sharing "
-        f"with the same rollouts, mean over seeds, with its verdict. {LEGEND}"
+        "An arrow: what one policy sent to another over all seeds, and how many answers of it gave a gradient (one that was sent "
+        "several times counts once); the wider, the more did. Under a policy and in the arrow's colour: the policy's own gain in "
+        f"points over training without sharing with the same rollouts, mean over seeds, with its verdict. {LEGEND}"
     )
     if part.empty:
         st.caption(
@@ -116,23 +116,26 @@ def _network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains: pd.D
             records, used = math.nan, math.nan
         else:
             continue
-        label = f"{records:,.0f} {verb}, {used / records:.0%} used" if records > 0 else ""
+        label = f"{records:,.0f} {verb}, {used:,.0f} used" if records > 0 else ""
         edges.append({"author": author, "receiver": receiver, "used": used, "label": label})
     if sent.empty and len(totals) > 2:
-        shares = totals["used"] / totals["received"]
-        told = ["nothing received" if math.isnan(used) else f"{used:.0%} used" for used in shares]
+        counts = zip(totals["received"], totals["used"], strict=True)
+        told = [
+            f"{received:,.0f} received, {used:,.0f} used" if received else "nothing received"
+            for received, used in counts
+        ]
         nodes["gain"] += "\n" + pd.Series(told)
     return charts.network(nodes, pd.DataFrame(edges), f"{regime}: who helps whom")
 
 
 def _draw_totals(flows: pd.DataFrame, rescues: pd.DataFrame) -> None:
-    total, received, size = flows["records"].sum(), rescues["received"].sum(), float(flows["bytes"].sum())
+    total, size = flows["records"].sum(), float(flows["bytes"].sum())
     power = min(4, int(math.log10(max(size, 1.0))) // 3)
-    help = "Share of the received peer answers of which a token had a nonzero gradient, as `used` in the ranking."
+    help = "Peers' answers of which a token had a nonzero gradient; one that arrived several times counts once."
     with st.container(horizontal=True):
         st.metric("Messages", f"{total:,.0f}")
         st.metric("Accepted", f"{flows.loc[flows['accepted'], 'records'].sum() / total:.2%}" if total else "–")
-        st.metric("Gave a gradient", f"{rescues['used'].sum() / received:.1%}" if received else "–", help=help)
+        st.metric("Gave a gradient", f"{rescues['used'].sum():,.0f}", help=help)
         st.metric("Sent", f"{size / 1000**power:,.0f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}")
 
 

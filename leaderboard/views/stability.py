@@ -38,8 +38,8 @@ MEASURES: dict[str, Measure] = {
         "share of the hopeless prompts on which a peer succeeded",
     ),
     "peer data used": Measure(
-        "peer_used / nullif(peer_received, 0)",
-        "share of received peer answers with a nonzero gradient",
+        "peer_used / nullif(others, 0)",
+        "share of the other policies' answers with a nonzero gradient",
         0.0,
     ),
     "second moment of the weights": Measure(
@@ -87,14 +87,19 @@ _PER_CELL = {name: Measure(f"avg({m.sql})", m.meaning, m.without_peers) for name
     )
 }
 
+# Steps with the number of answers that the other policies sampled, or where there are none, of those received
+_OTHERS = """(
+    SELECT *, coalesce(nullif(sum(answers) OVER (PARTITION BY suite, cell, step) - answers, 0), peer_received) AS others
+    FROM steps WHERE suite = $1
+)"""
 _CELLS = f"""
 SELECT c.group_name AS "group", c.regime, c.seed, t.policy, x, y FROM current_cells c JOIN (
-    SELECT suite, cell, policy, {{x}} AS x, {{y}} AS y FROM steps WHERE suite = $1 GROUP BY suite, cell, policy
+    SELECT suite, cell, policy, {{x}} AS x, {{y}} AS y FROM {_OTHERS} GROUP BY suite, cell, policy
 ) t USING (suite, cell) WHERE c.suite = $1 AND {COUNTED}
 """
 _STEPS = f"""
 SELECT c.group_name AS "group", c.regime, c.seed, t.step AS steps, {{value}} AS y
-FROM current_cells c JOIN steps t USING (suite, cell) WHERE c.suite = ? AND {COUNTED} AND y IS NOT NULL
+FROM current_cells c JOIN {_OTHERS} t USING (suite, cell) WHERE c.suite = $1 AND {COUNTED} AND y IS NOT NULL
 """
 
 

@@ -1,35 +1,35 @@
-"""Which regime should I use, and does sharing really help? Every regime over all settings: the first screen."""
+"""Which regime should I use, and does sharing really help? Every regime in every setting, side by side: the first screen."""
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import cast, get_args
 from urllib.parse import quote
 
 import streamlit as st
 
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
-from harness.store.sentences import verdict_mark
-from harness.store.standing import KINDS, Board, Settings, Standing, answer
+from harness.store.manifest import MARK
+from harness.store.sentences import count_of, verdict_mark
+from harness.store.standing import KINDS, Entry, Section, Setting, Settings, Standing, answer, written_rate
 from harness.store.statistic import POINTS
 from leaderboard.charts import COLOURS, SIGNS, filled
 from leaderboard.data import Store
 from leaderboard.frames import judged_by
-from leaderboard.page import Page, choose, choose_margin, empty, escaped
+from leaderboard.page import BEHIND, Page, choose, choose_margin, empty, escaped, theme
 
 _TOLD: dict[Settings, str] = {
     "published": "as published",
     "tuned": "tuned, over the tuned baseline",
     "all": "every variant",
 }
-_AXIS = 0.125
+_AXIS = 0.2
 """Half of the width of a cell's axis, as a share."""
-# Verdicts in a row's order
-COUNTED = (GAINS, EQUIVALENT, LOSES, INCONCLUSIVE)
-_SORTS = ("mean gain", "cost", "name")
+_BY_NAME, _BY_COST = "name", "cost"
 
 
 def draw(store: Store, suite: str) -> None:
-    if store.board("all").settings:
+    if store.board("all").sections:
         _draw_board(store)
     else:
         empty(
@@ -54,23 +54,51 @@ def _draw_board(store: Store) -> None:
             bind="query-params",
             format_func=lambda s: _TOLD[s],
         )
-        sort = choose("Sort by", _SORTS, "by", width=140)
+        board = store.board(cast(Settings, asked))
+        columns = {_called(setting): setting for setting in board.settings}
+        sort = choose("Sort by", [_BY_NAME, _BY_COST, *columns], "by", width=330)
         margin = choose_margin()
     published, tuned = store.board("published", margin), store.board("tuned", margin)
-    if published.settings or tuned.settings:
-        first, *rest = answer(published, tuned)
-        top.markdown("\n".join([f"**{escaped(first)}**", "", *(f"- {escaped(said, 2000)}" for said in rest)]))
+    if published.sections or tuned.sections:
+        first, *rest = answer(published, tuned, margin)
+        top.markdown("\n".join([f"**{escaped(first, 2000)}**", "", *(f"- {escaped(said, 2000)}" for said in rest)]))
     board = store.board(cast(Settings, asked), margin)
     st.caption(_legend(margin))
-    if board.settings:
+    if board.sections:
         ways = {"judged_by": judged_by, "verdict_mark": verdict_mark, "place": _place, "address": _address}
-        looks = {"KINDS": KINDS, "SIGNS": SIGNS, "COLOURS": COLOURS, "counted": COUNTED, "points": POINTS}
-        values = {"settings": board.settings, "rows": _sorted(board, sort), "summaries": store.summaries()}
+        looks = {"KINDS": KINDS, "SIGNS": SIGNS, "COLOURS": COLOURS, "points": POINTS}
+        lines = [(section, _pairs(section), _sorted(section, sort)) for section in board.sections]
+        values = {
+            "lines": lines,
+            "settings_of": _settings_of,
+            "summaries": store.summaries(),
+            "MARK": MARK,
+            "behind": BEHIND[theme()],
+        }
         st.html(filled("standing.html.tmpl", margin=margin, **values, **looks, **ways))
     elif asked == "tuned":
         empty("No suite has searched settings yet.", "harness run tuned_small")
     else:
         empty("No suite compares regimes as published on different models yet.", "harness run quickstart")
+
+
+def _called(setting: Setting) -> str:
+    """A column's name among the ways to sort."""
+    rate = "" if setting.rate is None else f", rate {written_rate(setting.rate)}"
+    return f"gain on {setting.title}{rate}, {setting.names}"
+
+
+def _settings_of(setting: Setting) -> str:
+    """What tells a column from the others of its pair."""
+    rate = "" if setting.rate is None else f"rate {written_rate(setting.rate)}"
+    steps = "" if setting.steps is None else count_of(setting.steps, "step")
+    return "\n".join(filter(None, (rate, steps, count_of(setting.seeds, "seed"))))
+
+
+def _pairs(section: Section) -> list[tuple[str, int]]:
+    """The pairs' names, each over so many columns."""
+    alike = [[*settings] for _, settings in groupby(section.settings, key=lambda setting: setting.pair)]
+    return [(settings[0].title, len(settings)) for settings in alike]
 
 
 def _address(suite: str) -> str:
@@ -81,16 +109,26 @@ def _legend(margin: float) -> str:
     marks = ", ".join(f"{SIGNS[v]} {verdict_mark(v, margin)}" for v in (GAINS, LOSES, EQUIVALENT, INCONCLUSIVE))
     return escaped(
         f"{marks}. Bars: 95 % interval of the gain over independent training with the same rollouts, over seeds (Student t), "
-        f"corrected for all that its suite compares unless the verdict is no effect. Axis: ±{100 * _AXIS:g} points.",
+        f"corrected for all that its suite compares unless the verdict is no effect. Axis: ±{100 * _AXIS:g} points. "
+        "A column is one setting of one pair; columns differ in models, learning rate, steps and regimes, so there is no mean over "
+        "them and no rank.",
         2000,
     )
 
 
-def _sorted(board: Board, by: str) -> list[Standing]:
-    rows = list(board.standings)
-    if by == "name":
-        return sorted(rows, key=lambda row: row.regime)
-    return sorted(rows, key=lambda row: (row.cost is None, row.cost or 0.0)) if by == "cost" else rows
+def _sorted(section: Section, by: str) -> list[Standing]:
+    """By name where the section has not the column."""
+    rows = list(section.standings)
+    if by == _BY_COST:
+        return sorted(rows, key=lambda row: (row.costs is None, row.costs or (0.0, 0.0)))
+    for place, setting in enumerate(section.settings):
+        if _called(setting) == by:
+            return sorted(rows, key=lambda row: _less_gain(row.cells[place]))
+    return rows
+
+
+def _less_gain(entry: Entry) -> tuple[bool, float]:
+    return (True, 0.0) if isinstance(entry, str) else (False, -entry.gain)
 
 
 def _place(gain: float) -> float:

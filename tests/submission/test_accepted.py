@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)  # the first test waits for nine cells
 def test_a_bundle_is_the_same_bytes_again_and_holds_no_path_of_this_machine(
     results: Path, bundle: Path, tmp_path: Path
 ) -> None:
-    again = make_bundle("labs", results, tmp_path)
+    again = make_bundle("labs", results, tmp_path).path
     assert (again.name, again.read_bytes()) == (bundle.name, bundle.read_bytes())
     assert str(results).encode() not in bundle.read_bytes()
 

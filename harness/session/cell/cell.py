@@ -28,7 +28,7 @@ from harness.session.cell.evaluate import cost_rows, sample_rows
 from harness.session.cell.exchanges import CellExchange
 from harness.session.cell.health import Watch, check_loss, check_trained
 from harness.session.cell.learners import Clock, Learner, roll_out, second_round, verdicts
-from harness.session.cell.manifests import manifest_of, mark, with_commits
+from harness.session.cell.manifests import manifest_of, mark, with_starts, with_starts_of
 from harness.session.cell.questions import (
     as_asked,
     curve_prompts,
@@ -41,6 +41,7 @@ from harness.session.cell.questions import (
 )
 from harness.session.policy import base_folder
 from harness.store.journal import Journal, read_journal
+from harness.store.manifest import Manifest, read_manifest
 from harness.store.rows import CurveRow, SampleRow, StepRow, TermRow, TraceRow
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy
@@ -88,9 +89,12 @@ def run_cell(
     with open_backend(cell.engine, options, cell.training.temperature) as engines:
         learners = engines.each(opened, cell.group.policies)
         computed = {m.name: getattr(m.engine, "precision", "") for m in learners}
-        manifest = with_commits(manifest, {m.name: m.base for m in learners}, computed)
         try:
             stored = read_journal(folder)
+            manifest = with_starts(manifest, {m.name: m.base for m in learners}, computed)
+            if resume_point.has_begun(folder) or "samples" in stored.tables:
+                manifest = _begun(manifest, folder)
+            mark(folder, manifest, "running", attempts=attempt)
             # With all samples, it was interrupted while tidying weights.
             if stored.problems or "samples" not in stored.tables:
                 trained = scored_as(cell.training.task, verifier)
@@ -109,6 +113,17 @@ def run_cell(
     resume_point.settle(folder, cell.keep)
     mark(folder, manifest, "done", attempts=attempt)
     return sum(learner.clock.ever for learner in learners)
+
+
+def _begun(manifest: Manifest, folder: Path) -> Manifest:
+    """Of a cell that goes on from weights of its own: it started from what it noted then, whatever this machine would start
+    from."""
+    before = with_starts_of(read_manifest(folder), manifest)
+    for here, noted in zip(manifest.policies, before.policies, strict=True):
+        if noted.start and noted.start != here.start:
+            words = "%s goes on from its checkpoint; its start on this machine is another one than it began from"
+            log.warning(words, here.name, extra={"topic": f"{manifest.group}/start"})
+    return before
 
 
 def due(every: int, step: int, last: int = -1) -> bool:

@@ -15,7 +15,7 @@ from harness.evaluation.metrics import EvaluationSample, votes
 from harness.evaluation.run import evaluate, metric_names
 from harness.phases import halt, phase
 from harness.session.cell.learners import Clock
-from harness.session.cell.manifests import Base, manifest_of, mark, with_commits
+from harness.session.cell.manifests import Base, manifest_of, mark, with_starts
 from harness.session.cell.questions import with_length
 from harness.session.policy import base_folder, raw_folder
 from harness.store.journal import Journal
@@ -60,7 +60,7 @@ def evaluate_base(
     rows, precision = measured(checkpoint, 0)
     if policy.stage0 is not None and not policy.is_micro:  # what the start has changed
         rows = [*measured(raw_folder(policy), PUBLISHED, " as published")[0], *rows]
-    manifest = with_commits(manifest_of(base), {policy.name: checkpoint}, {policy.name: precision})
+    manifest = with_starts(manifest_of(base), {policy.name: checkpoint}, {policy.name: precision})
     store(folder, manifest, rows, cost_rows(attempt, policy.name, clock, rows), attempt)
     return clock.ever
 

@@ -25,7 +25,7 @@ from harness.engines import catalogue
 from harness.engines.embedded import numerics
 from harness.errors import Fault, StoreError
 from harness.limits import cores
-from harness.session.policy import loaded_commit
+from harness.session.policy import loaded_commit, weights_digest
 from harness.store.manifest import (
     MANIFEST,
     Manifest,
@@ -137,12 +137,26 @@ def label_of(manifest: Manifest) -> str:
     return f"base {manifest.group}/{manifest.policies[0].name}{seed}"
 
 
-def with_commits(manifest: Manifest, bases: Mapping[str, Path], precision: Mapping[str, str]) -> Manifest:
-    """With the hub commits that were loaded, and the precision, of each policy."""
+def with_starts(manifest: Manifest, bases: Mapping[str, Path], precision: Mapping[str, str]) -> Manifest:
+    """With the hub commits that were loaded, the precision, and the digest of the weights that each policy starts from. Raises
+    DataError."""
     entries = (
-        PolicyEntry(e.name, e.model, loaded_commit(bases[e.name]) or e.revision, precision[e.name])
+        PolicyEntry(
+            e.name,
+            e.model,
+            revision=loaded_commit(bases[e.name]) or e.revision,
+            precision=precision[e.name],
+            start=weights_digest(bases[e.name]),
+        )
         for e in manifest.policies
     )
+    return msgspec.structs.replace(manifest, policies=tuple(entries))
+
+
+def with_starts_of(before: Manifest, manifest: Manifest) -> Manifest:
+    """With the digests of starts that an earlier manifest of the same cell has, or none."""
+    noted = {entry.name: entry.start for entry in before.policies}
+    entries = (msgspec.structs.replace(e, start=noted.get(e.name, "")) for e in manifest.policies)
     return msgspec.structs.replace(manifest, policies=tuple(entries))
 
 
@@ -170,12 +184,14 @@ def suite_file(
 def mark(
     folder: Path, manifest: Manifest, state: State, reason: str = "", attempts: int = 0, fault: Fault | None = None
 ) -> None:
-    """A new state; the first start and the training pool are kept."""
+    """A new state; the first start, the training pool and, where the manifest has none, the digests of starts are kept."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     started, pool = now, manifest.pool
     with suppress(StoreError):
         before = read_manifest(folder)
         started, pool = before.provenance.started or started, pool or before.pool
+        if not any(entry.start for entry in manifest.policies):
+            manifest = with_starts_of(before, manifest)
     commit, dirty = _commit()
     provenance = Provenance(
         code_version=f"{harness.__version__}+{digest(dict(manifest.identity.versions))[:12]}",

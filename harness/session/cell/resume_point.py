@@ -133,6 +133,11 @@ def latest(folder: Path) -> tuple[int, Path] | None:
     return max(checkpoints, default=None)
 
 
+def has_begun(folder: Path) -> bool:
+    """Whether a cell goes on from weights of its own."""
+    return latest(folder) is not None or (folder / FINAL).is_dir()
+
+
 def read(path: Path) -> SessionState:
     """What a checkpoint says besides weights. Raises CheckpointError."""
     try:

@@ -40,7 +40,7 @@ from harness.experience.records import AnswerRecord
 from harness.learning import registry
 from harness.learning.regime import Need
 from harness.session.cell.manifests import Base
-from harness.session.policy import MICRO, at_hand
+from harness.session.policy import MICRO, WEIGHTS, at_hand
 from harness.session.suite.prepare import Prepared
 from harness.session.suite.rules import asked, at
 from harness.store.journal import read_journal
@@ -60,7 +60,6 @@ HINTED = 0.25
 BASE_SECONDS = 75.0
 # Of the longest predicted phase, at least half an hour: an engine's deadline
 LEAST_CALL_SECONDS, CALL_FACTOR = 1800.0, 4.0
-_WEIGHTS = {".safetensors", ".bin", ".gguf", ".pt", ".pth"}
 # Bytes of a finished journal: schemas, and per row without texts and lists; measured on micro cells
 _TABLES = {
     "samples": (4200, 72),
@@ -447,7 +446,7 @@ def _caches(prepared: Prepared) -> Iterator[tuple[Path, int]]:
 def _tokenizer(folder: Path) -> int | None:
     if not folder.is_dir():
         return None
-    return sum(p.stat().st_size for p in folder.iterdir() if p.is_file() and p.suffix not in _WEIGHTS)
+    return sum(p.stat().st_size for p in folder.iterdir() if p.is_file() and p.suffix not in WEIGHTS)
 
 
 def _existing(path: Path) -> Path:

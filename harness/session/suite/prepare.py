@@ -26,6 +26,7 @@ from harness.store.diagnosis import stored_damages
 from harness.store.manifest import Manifest, SuiteFile, read_suite, readable, suite_files, write_suite
 from harness.store.read import Snapshot
 from harness.store.remarks import STALE, Missing, missing, mixed
+from harness.store.starts import UNPAIRED
 from harness.suite import cells as suite_cells
 from harness.suite.cells import Cell, Identity
 from harness.suite.load import find, load, placed_in, resolve
@@ -295,6 +296,7 @@ def _compared(snapshot: Snapshot, suite: str, stored: list[Missing], prepared: P
         return [*gaps, *known.values()]
     return [
         *gaps,
+        *(m for m in known.values() if m.state == UNPAIRED),
         *(Missing(cell=c, key=k, state=STALE, reason="no longer in the suite") for c, k in sorted(old.items())),
     ]
 
