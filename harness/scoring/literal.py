@@ -25,7 +25,7 @@ class Exact(Scorer):
         ("Paris", "\\boxed{Rome}\nParis", False),
     )
 
-    def score(self, gold: str, text: str) -> Score:
+    def judge(self, text: str, gold: str) -> Score:
         box = last_box(text)
         lines = [line for line in text.splitlines() if line.strip()]
         said = " ".join((box if box is not None else lines[-1] if lines else "").split())
@@ -49,7 +49,7 @@ class Choice(Scorer):
     def fault(self, gold: str) -> str:
         return "" if _letter(gold) else "the answer is no letter from A to Z"
 
-    def score(self, gold: str, text: str) -> Score:
+    def judge(self, text: str, gold: str) -> Score:
         if (box := last_box(text)) is not None:
             said = _letter(box)
         elif phrases := _SAID.findall(text):

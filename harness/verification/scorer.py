@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from abc import ABC
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any, ClassVar, NamedTuple, Self
 
 from harness.verification.notation import extract
+from harness.verification.verdict import KEPT
 
-__all__ = ["MATH", "Called", "Math", "Score", "Scorer", "Undecided"]
+__all__ = ["MATH", "Called", "Math", "Same", "Score", "Scorer", "Undecided", "beginning", "digested"]
+
+Same = Callable[[str, str], bool]
+"""Whether two read answers say the same."""
+_CUT = " ... blake2b:"
+_DIGEST = 16  # bytes
 
 
 class Score(NamedTuple):
-    """extracted: the answer read. reason: why it is wrong."""
+    """extracted: the answer read, by which votes tell answers apart; of a longer one than `verdict.KEPT` characters its
+    beginning is kept (`digested` keeps what tells it apart). reason: why it is wrong."""
 
     right: bool
     extracted: str = ""
@@ -31,9 +39,28 @@ class Called(NamedTuple):
     wall_seconds: float
 
 
-class Scorer(ABC):
+def digested(answer: str) -> str:
+    """A read answer, short enough to be kept whole: of a longer one its beginning and a digest of all of it, so that two are
+    the same only where all of their text is."""
+    if len(answer) <= KEPT:
+        return answer
+    mark = _CUT + blake2b(answer.encode("utf-8", "backslashreplace"), digest_size=_DIGEST).hexdigest()
+    return answer[: KEPT - len(mark)] + mark
+
+
+def beginning(extracted: str) -> str:
+    """What `digested` has kept of an answer's own text."""
+    head, mark, digest = extracted.rpartition(_CUT)
+    return head if mark and len(extracted) == KEPT and len(digest) == 2 * _DIGEST else extracted
+
+
+class Scorer(ABC):  # noqa: B024  # one of two methods is enough
     """Named by the entry-point group `harness.scorers`; made without arguments in a killable process. Its module imports
-    nothing heavy."""
+    nothing heavy.
+
+    A scorer defines `judge(text, gold)`, and `same(a, b)` where equal answers may be written differently. Packages made
+    before define `score(gold, text)` instead, which still works; whichever is not defined calls the other.
+    """
 
     results_version: ClassVar[int | None] = None
     """Raised by the author when it decides otherwise; None takes the code's digest."""
@@ -43,6 +70,11 @@ class Scorer(ABC):
     """More is invalid."""
     examples: ClassVar[Sequence[tuple[str, str, bool]]] = ()
     """(gold, text, whether it is right), of both kinds."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        if cls.judge is Scorer.judge and cls.score is Scorer.score:
+            raise TypeError(f"{cls.__qualname__} defines no judge(text, gold)")
+        return super().__new__(cls)
 
     def prepare(self) -> None:  # noqa: B027  # most need nothing
         """Heavy imports, not counted."""
@@ -59,9 +91,18 @@ class Scorer(ABC):
         """What this machine lacks for it, else empty."""
         return ""
 
-    @abstractmethod
+    def judge(self, text: str, gold: str) -> Score:
+        """Decide on the whole response. Raises Undecided."""
+        return self.score(gold, text)
+
+    def same(self, a: str, b: str) -> bool:
+        """Whether two answers, as `Score.extracted` gives them, say the same: one vote of maj@k and of regimes that vote. It
+        is asked in the harness's own process, on texts that peers wrote: nothing slow."""
+        return a == b
+
     def score(self, gold: str, text: str) -> Score:
-        """On the whole response. Raises Undecided."""
+        """`judge`, by its earlier name and order."""
+        return self.judge(text, gold)
 
 
 class Math(Scorer):
@@ -75,11 +116,17 @@ class Math(Scorer):
 
         equivalent("\\frac{x}{2}", "0.5x")  # builds the parser's tables
 
-    def score(self, gold: str, text: str) -> Score:
+    def judge(self, text: str, gold: str) -> Score:
         from harness.verification.algebra import equivalent
         from harness.verification.equivalence import decide
 
         return decide(gold, extract(text), equivalent)
+
+    def same(self, a: str, b: str) -> bool:
+        """By exact arithmetic, without algebra."""
+        from harness.verification.equivalence import same_answer
+
+        return same_answer(a, b)
 
 
 MATH = Called(f"{__name__}:{Math.__name__}", Math.cpu_seconds, Math.wall_seconds)
