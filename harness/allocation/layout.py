@@ -11,8 +11,8 @@ whole cell, every way of a smaller machine is among those of a larger one, and n
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeVar
 
@@ -41,6 +41,8 @@ from harness.allocation.shapes import GPU_LOGITS
 
 # Numbers of GPUs that are tried, those of a larger cluster among them, so that it is never the slower one
 SIZES = (*range(1, 33), *range(40, 129, 8), *(2**n for n in range(8, 13)))
+# Those of a whole cell, and of policies that take turns
+PLACES = (*range(1, 9), *(step * 2**n for n in range(2, 11) for step in (3, 4)))
 MICRO_BATCHES = (16, 8, 4, 2, 1)
 MOST_CONCURRENT = 2048  # vLLM's tokens of one step, at least one for each answer
 LEAST_CONCURRENT = 8  # sequences below which a rollout engine is not worth starting
@@ -60,8 +62,8 @@ START_SECONDS = 120.0  # loading a cell's models and starting engines: a prior
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """node: GPUs of a node, which tensor parallelism must not exceed. stacks: policies may take turns on it. measured: by a
-    hardware record. ram: bytes of a node's RAM, ram_each: for each of its GPUs; None where it does not count.
-    spread_over: nodes, over which a cell that is alone is spread evenly. widest: tensor parallelism at most."""
+    hardware record. ram: bytes of RAM for a cell, ram_each: beside each of its GPUs; None where it does not count.
+    widest: tensor parallelism at most."""
 
     kind: str
     memory: int
@@ -70,7 +72,6 @@ class Gpu:
     measured: Device | None = None
     ram: int | None = None
     ram_each: int | None = None
-    spread_over: int = 0
     widest: int = 8
 
     @property
@@ -200,8 +201,9 @@ def policy_layouts(
         return (), 0
     ways, least = list[_Way](), 0
     for way in _ways(policy, work, gpus, gpu, others):
-        least = min(least or way.needed, way.needed)
-        if way.needed <= gpu.usable:
+        needed = way if isinstance(way, int) else way.needed
+        least = min(least or needed, needed)
+        if not isinstance(way, int):
             ways.append(way)
     ways.sort(key=lambda way: (work.steps * way.step + way.rest, way.host))
     best = list[_Way]()
@@ -219,8 +221,8 @@ def policy_layout(
     return (layouts[0] if layouts else None), least
 
 
-def _ways(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int) -> Iterator[_Way]:
-    """All that are tried; one that needs more memory than there is has no seconds. Side by side and in turns are both tried
+def _ways(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int) -> Iterator[_Way | int]:
+    """All that are tried; of one that does not fit, the bytes per GPU that it needs. Side by side and in turns are both tried
     and the faster one counts: a preference for either makes plans slower where there is more memory."""
     model, on, answers = policy.model, gpu.on, work.prompts * policy.rollouts
     stored, mean = weight_bytes(model, policy.precision), work.mean_sequence
@@ -228,38 +230,44 @@ def _ways(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int
     # Own answers under the trainer (and the reference), peers' where the regime asks.
     score = score_seconds(model, answers * (1 + work.scored + policy.penalised) * mean, mean, on) / gpus
     engine_sizes = [t for t in (1, 2, 4, 8) if t <= min(gpu.node, gpu.widest) and gpus % t == 0 and model.divides(t)]
+    known = dict[tuple[int, int, int], tuple[float, float]]()  # seconds of rollouts, and beside the steps
+    caches = {t: kv_cache_bytes(policy, work.longest, t) for t in engine_sizes}
     for trainer, micro_batch, checkpointing, zero in _trainers(policy, work, gpus, gpu):
         train = train_seconds(policy, answers * work.trained * mean, mean, on, checkpointing) / gpus
         host = gpu.host * gpus + host_bytes(policy, zero, gpus, gpu)
+        trained = trainer.train
         for tensor_parallel in engine_sizes:
-            engines, weights = gpus // tensor_parallel, stored // tensor_parallel
-            wanted, one = -(-answers // engines), kv_cache_bytes(policy, work.longest, tensor_parallel)
+            engines, weights, one = gpus // tensor_parallel, stored // tensor_parallel, caches[tensor_parallel]
+            wanted = -(-answers // engines)
             for sleeps in (False, True):
-                beside = asleep + on.context + (on.context if sleeps else trainer.train)
+                beside = asleep + on.context + (on.context if sleeps else trained)
                 needed = beside + weights + min(LEAST_CONCURRENT, wanted) * one
                 synced = trainer.weights + weights + 2 * on.context  # both have their weights while they are sent
-                needed = max(needed, asleep + trainer.train + on.context * sleeps, asleep + synced)
-                concurrent = min(wanted, MOST_CONCURRENT, max(0, gpu.usable - beside - weights) // one)
+                needed = max(needed, asleep + trained + on.context * sleeps, asleep + synced)
+                if needed > gpu.usable:
+                    yield needed
+                    continue
+                concurrent = min(wanted, MOST_CONCURRENT, (gpu.usable - beside - weights) // one)
                 memory = msgspec.structs.replace(
                     trainer, rollout_weights=weights, kv_cache=concurrent * one, rollout_context=on.context
                 )
                 if sleeps:
-                    peak = asleep + max(memory.train + on.context, memory.rollout + on.context, synced)
+                    peak = asleep + max(trained + on.context, memory.rollout + on.context, synced)
                 else:
-                    peak = asleep + memory.train + memory.rollout
+                    peak = asleep + trained + memory.rollout
                 moved = memory.states + weights if sleeps or others else 0
-                seconds, rest = StepSeconds(), 0.0
-                if needed <= gpu.usable:
-                    spread = engines, tensor_parallel, concurrent
-                    rollout = (1 + work.again) * rollout_seconds(policy, work, work.answer_tokens, answers, *spread, on)
-                    turns = (TURNS_COST * sleeps + STACKED_COST * (others > 0)) * (rollout + score + train)
-                    seconds = StepSeconds(rollout, score, train, stored / SYNC_LINK + 2 * moved / on.link + turns)
-                    rest = sum(_beside_steps(policy, work, gpus, *spread, on))
+                spread = engines, tensor_parallel, concurrent
+                if spread not in known:
+                    once = rollout_seconds(policy, work, work.answer_tokens, answers, *spread, on)
+                    known[spread] = (1 + work.again) * once, sum(_beside_steps(policy, work, gpus, *spread, on))
+                rollout, rest = known[spread]
+                turns = (TURNS_COST * sleeps + STACKED_COST * (others > 0)) * (rollout + score + train)
+                seconds = StepSeconds(rollout, score, train, stored / SYNC_LINK + 2 * moved / on.link + turns)
                 yield _Way(
                     step=seconds.total,
                     rest=rest,
-                    host=-(-(host + gpu.pinned * moved * gpus) // gpus)
-                    * gpus,  # each bundle has a whole number of bytes
+                    # each bundle has a whole number of bytes
+                    host=-(-(host + gpu.pinned * moved * gpus) // gpus) * gpus,
                     needed=needed,
                     peak=peak,
                     memory=memory,
@@ -389,8 +397,13 @@ def _sizes(policy: PolicyDemand) -> tuple[int, ...]:
 
 
 def sizes_up_to(gpus: int) -> tuple[int, ...]:
-    """Numbers of GPUs that are tried, at most so many."""
-    return tuple(n for n in SIZES if n <= gpus)
+    """Numbers of GPUs that are tried for a cell that is alone: all there are, too."""
+    return (*(n for n in SIZES if n < gpus), gpus)
+
+
+def places_up_to(gpus: int) -> tuple[int, ...]:
+    """Numbers of GPUs that are tried for a cell, at most so many."""
+    return tuple(n for n in PLACES if n <= gpus)
 
 
 def least_gpus(policy: PolicyDemand, work: Workload, gpu: Gpu) -> int | None:
@@ -432,16 +445,16 @@ class CellLayout(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=65536)
 def cell_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
     """The fastest way on at most so many GPUs and in the RAM beside them, or None."""
-    found = _layouts(cell, gpu, _limits(gpus, gpu))
+    found = _layouts(cell, gpu, _Limit(gpus, gpu.ram, gpu.ram_each))
     return min(found, key=lambda layout: layout.seconds, default=None)
 
 
 def frugal_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
     """The way that takes least RAM on at most so many GPUs, however much there is; or None where GPUs are what lacks."""
-    least, found = None, _layouts(cell, gpu, [_Limit(gpus)])
+    least, found = None, _layouts(cell, gpu, _Limit(gpus))
     while found:  # something takes less
         least = min(found, key=lambda layout: layout.host)
-        found = _layouts(cell, gpu, [_Limit(gpus, ram=least.host - 1)])
+        found = _layouts(cell, gpu, _Limit(gpus, ram=least.host - 1))
     return least
 
 
@@ -453,27 +466,15 @@ class _Limit(NamedTuple):
     each: int | None = None
 
 
-def _limits(gpus: int, gpu: Gpu) -> Iterator[_Limit]:
-    """Within one node a cell has the RAM that as large ones beside it leave. Across nodes none of its GPUs takes more than the
-    share of one, so that every node can hold what is placed there; of a cell that is alone, of those that it has there."""
-    if gpu.spread_over and gpu.ram is not None:
-        yield _Limit(gpus, each=gpu.ram // -(-gpus // gpu.spread_over))
-        return
-    inside = min(gpus, gpu.node)
-    yield _Limit(inside, ram=None if gpu.ram is None else gpu.ram // max(1, gpu.node // inside))
-    if gpus > inside:
-        yield _Limit(gpus, each=gpu.ram_each)
-
-
-def _layouts(cell: CellDemand, gpu: Gpu, limits: Iterable[_Limit]) -> list[CellLayout]:
+def _layouts(cell: CellDemand, gpu: Gpu, limit: _Limit) -> list[CellLayout]:
     several, found = len(cell.policies) > 1, list[CellLayout]()
-    for limit in limits:
-        if not (cell.shared and several):
-            options = [_on_own_gpus(policy, cell.workload, limit, gpu) for policy in cell.policies]
-            if places := fastest_together(options, cell.workload.steps, limit.gpus, limit.ram):
-                found.append(_cell(cell, sum(place.gpus for place in places), places, gpu.on, stacked=False))
-        if several and cell.shared is not False and gpu.stacks:
-            found += _in_turns(cell, limit, gpu)
+    gpu = replace(gpu, ram=None, ram_each=None)  # from here on the limit says it
+    if not (cell.shared and several):
+        options = [_on_own_gpus(policy, cell.workload, limit, gpu) for policy in cell.policies]
+        if places := fastest_together(options, cell.workload.steps, limit.gpus, limit.ram):
+            found.append(_cell(cell, sum(place.gpus for place in places), places, gpu.on, stacked=False))
+    if several and cell.shared is not False and gpu.stacks:
+        found += _in_turns(cell, limit, gpu)
     return found
 
 
@@ -489,7 +490,7 @@ def _on_own_gpus(policy: PolicyDemand, work: Workload, limit: _Limit, gpu: Gpu) 
 def _in_turns(cell: CellDemand, limit: _Limit, gpu: Gpu) -> Iterator[CellLayout]:
     """On each number of GPUs the fastest way in which all policies take turns on all of them."""
     others, stated = len(cell.policies) - 1, cell.policies[0].devices
-    for gpus in (stated,) if stated else sizes_up_to(limit.gpus):
+    for gpus in (stated,) if stated else places_up_to(limit.gpus):
         if gpus > limit.gpus:
             break
         ram = limit.ram if limit.each is None else limit.each * gpus

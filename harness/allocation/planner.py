@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from harness.allocation.layout import (
     cell_layout,
     frugal_layout,
     least_gpus,
+    places_up_to,
     policy_layout,
     sizes_up_to,
 )
@@ -353,11 +354,27 @@ def _feasible(
 
 def _alone(cell: CellDemand, cluster: Inventory, gpu: Gpu) -> CellLayout | None:
     """The fastest way to run one cell at a time, which has all RAM; None where the nodes hold none."""
-    tried = [_placeable(cell, cluster.gpus, cluster, gpu)]
+    inside = replace(gpu, ram=_ram(cluster))
+    tried = [_placeable(cell, gpu.node, cluster, inside)]
     if len(cluster.nodes) > 1:
-        spread = replace(gpu, spread_over=len(cluster.nodes))
-        tried += [_placeable(cell, size, cluster, spread) for size in sizes_up_to(cluster.gpus)]
+        free = cell_layout(cell, cluster.gpus, gpu)
+        for size in reversed(sizes_up_to(cluster.gpus)):
+            tried.append(_placeable(cell, size, cluster, _across(cluster, gpu, size)))
+            if tried[-1] == free:  # RAM is not what lacks, and smaller places are not faster
+                break
     return min(filter(None, tried), key=lambda layout: layout.seconds, default=None)
+
+
+def _ram(cluster: Inventory) -> int:
+    """Bytes of RAM of a node that has as many GPUs as any."""
+    most = max(node.gpus for node in cluster.nodes)
+    return max(node.memory for node in cluster.nodes if node.gpus == most)
+
+
+def _across(cluster: Inventory, gpu: Gpu, gpus: int) -> Gpu:
+    """So many GPUs in use, evenly on all nodes: no one takes more RAM than those beside it leave."""
+    least = min(node.memory for node in cluster.nodes)
+    return replace(gpu, ram_each=least // -(-gpus // len(cluster.nodes)))
 
 
 def _placeable(cell: CellDemand, gpus: int, cluster: Inventory, gpu: Gpu) -> CellLayout | None:
@@ -386,16 +403,33 @@ def _candidates(
     order on equal places, whatever their length: so none of its plans is longer. Unlike places for unlike kinds would
     save up to a twentieth of the shipped suites' time, and break this."""
     candidates = []
-    for size in sizes_up_to(cluster.gpus):
-        layouts = {kind: fit for kind, (cell, _) in kinds.items() if (fit := _placeable(cell, size, cluster, gpu))}
-        if len(layouts) < len(kinds):
+    for size in places_up_to(cluster.gpus):
+        free = {kind: cell_layout(cell, size, gpu) for kind, (cell, _) in kinds.items()}
+        if None in free.values():
             continue
-        seconds = {kind: measured.get(kind, layout.seconds) for kind, layout in layouts.items()}
-        places = sum(_places(node, size) for node in cluster.nodes) or cluster.gpus // size
-        at_once = max(1, min(places, MAX_PARALLEL))
-        work = sum(seconds[kind] * count for kind, (_, count) in kinds.items())
-        candidates.append(_Candidate(max(work / at_once, *seconds.values()), at_once, layouts))
+        for places, limited in _ways_to_divide(cluster, gpu, size):
+            layouts = {
+                kind: fit for kind, (cell, _) in kinds.items() if (fit := _placeable(cell, size, cluster, limited))
+            }
+            if len(layouts) < len(kinds):
+                continue
+            seconds = {kind: measured.get(kind, layout.seconds) for kind, layout in layouts.items()}
+            at_once = min(places, MAX_PARALLEL)
+            work = sum(seconds[kind] * count for kind, (_, count) in kinds.items())
+            candidates.append(_Candidate(max(work / at_once, *seconds.values()), at_once, layouts))
+            if layouts == free:  # RAM is not what lacks: fewer places make none faster
+                break
     return sorted(candidates, key=lambda candidate: candidate.bound)
+
+
+def _ways_to_divide(cluster: Inventory, gpu: Gpu, size: int) -> Iterator[tuple[int, Gpu]]:
+    """Cells at once on so many GPUs each, the most first, with the RAM that each has: within nodes, or evenly across them."""
+    for beside in range(gpu.node // size, 0, -1):
+        places = sum(min(_places(node, size), beside) for node in cluster.nodes)
+        yield max(1, places), replace(gpu, ram=_ram(cluster) // beside)
+    if len(cluster.nodes) > 1 and size > 1:
+        for places in range(min(cluster.gpus // size, MAX_PARALLEL), 0, -1):
+            yield places, _across(cluster, gpu, places * size)
 
 
 def _places(node: Node, size: int) -> int:
@@ -465,8 +499,6 @@ def _gpu_of(cluster: Inventory, on: Device | None) -> Gpu:
         node=widest,
         stacks=True,
         measured=on,
-        ram=max(node.memory for node in cluster.nodes if node.gpus == widest),
-        ram_each=min(node.memory // node.gpus for node in cluster.nodes),
     )
 
 

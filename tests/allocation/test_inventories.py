@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from harness.allocation.cost_model import SHEETS, USABLE, CellDemand, PolicyDemand, Workload
@@ -94,7 +94,12 @@ def cells(draw: st.DrawFn) -> CellDemand:
 
 
 kinds = st.lists(st.tuples(cells(), st.sampled_from([1, 2, 3, 5])), min_size=1, max_size=3)
-several = settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+several = settings(
+    deadline=None,
+    max_examples=12,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 
 def planned(machine: Machine, asked: list[tuple[CellDemand, int]]) -> Plan:
