@@ -7,7 +7,7 @@ from math import isclose
 from typing import Any
 
 from harness.verification.notation import last_box
-from harness.verification.scorer import Score, Scorer, Undecided
+from harness.verification.scorer import Score, Scorer, Undecided, unmatchable
 
 _NUMBER = re.compile(r"-?\d*\.?\d+")
 _ASIDE = re.compile(r"\\(?:left|right|!|,|;|:|quad|qquad|displaystyle)(?![a-zA-Z])|\\[$%]|[$%]|\^\{?\\circ\}?|\\ ")
@@ -28,6 +28,9 @@ class MathVerifyPlain(Scorer):
 
     def prepare(self) -> None:
         import math_verify  # noqa: F401
+
+    def fault(self, gold: str) -> str:
+        return unmatchable(gold)
 
     def judge(self, text: str, gold: str) -> Score:
         from math_verify import parse, verify
@@ -60,6 +63,9 @@ class QwenGrader(Scorer):
         from latex2sympy2_extended import latex2sympy
 
         latex2sympy("x")
+
+    def fault(self, gold: str) -> str:
+        return unmatchable(gold)
 
     def judge(self, text: str, gold: str) -> Score:
         box = last_box(text)

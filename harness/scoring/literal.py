@@ -31,6 +31,10 @@ class Exact(Scorer):
         said = " ".join((box if box is not None else lines[-1] if lines else "").split())
         return Score(said == " ".join(gold.split()), said, "" if said else "missing")
 
+    def same(self, a: str, b: str) -> bool:
+        """But for white space."""
+        return a.split() == b.split()
+
 
 class Choice(Scorer):
     """The same letter: of the last box, of "the answer is (B)", or of a last line that is a letter alone"""
@@ -59,6 +63,10 @@ class Choice(Scorer):
             last = next((line for line in reversed(lines) if line.strip()), "")
             said = _letter(last) if len(last.strip()) <= 4 else ""
         return Score(said == _letter(gold) != "", said, "" if said else "missing")
+
+    def same(self, a: str, b: str) -> bool:
+        """The same letter."""
+        return _letter(a) == _letter(b)
 
 
 def _letter(text: str) -> str:

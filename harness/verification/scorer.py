@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from abc import ABC
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
@@ -10,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from harness.verification.notation import extract
 from harness.verification.verdict import KEPT
 
-__all__ = ["MATH", "Called", "Math", "Same", "Score", "Scorer", "Undecided", "beginning", "digested"]
+__all__ = ["MATH", "Called", "Math", "Same", "Score", "Scorer", "Undecided", "beginning", "digested", "unmatchable"]
 
 Same = Callable[[str, str], bool]
 """Whether two read answers say the same."""
@@ -52,6 +54,40 @@ def beginning(extracted: str) -> str:
     """What `digested` has kept of an answer's own text."""
     head, mark, digest = extracted.rpartition(_CUT)
     return head if mark and len(extracted) == KEPT and len(digest) == 2 * _DIGEST else extracted
+
+
+_PLACEHOLDER = re.compile(
+    r"n\s*/\s*a|n\.\s*a\.?|none|null|nan|nil|unknown|tbd|todo|not available|no answer|omitted|"
+    r"see\b.*|(?:a |the )?proof\b.*|answers? (?:may |can )?var(?:y|ies)\.?|[?\-–—_.*]+",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_PROSE = 4  # words without a formula between them
+# What JSON reads of a LaTeX command behind one backslash: a line break and `eq` of `\neq`. Others are control characters alone.
+_UNESCAPED = re.compile(r"\n(?:eq?|u|abla|ot(?:in)?|eg|mid|leq|geq|parallel)(?![a-zA-Z])")
+
+
+def unmatchable(gold: str) -> str:
+    """Why no answer in mathematics can equal a gold, where its text alone tells: control characters, a placeholder, prose; else
+    empty. Words within LaTeX are left to the verifier."""
+    gold = gold.strip(" \n").rstrip()  # a leading form feed is half of `\\frac`
+    broken = next((c for c in gold if unicodedata.category(c) == "Cc" and c != "\n"), "")
+    if not broken and _UNESCAPED.search(gold):
+        broken = "\n"
+    if broken:
+        return (
+            f"the answer holds the control character U+{ord(broken):04X} (in JSON a LaTeX command wants two backslashes: "
+            '"\\\\frac")'
+        )
+    if not gold:
+        return "the answer is empty"
+    if _PLACEHOLDER.fullmatch(gold):
+        return f"the answer {gold!r} stands for none"
+    if "=" in gold or "\\" in gold:
+        return ""
+    if any(len(_WORD.findall(part)) >= _PROSE for part in gold.split(",")):
+        return f"the answer {gold!r:.80} is prose, no value"
+    return ""
 
 
 class Scorer(ABC):  # noqa: B024  # one of two methods is enough
@@ -115,6 +151,20 @@ class Math(Scorer):
         from harness.verification.algebra import equivalent
 
         equivalent("\\frac{x}{2}", "0.5x")  # builds the parser's tables
+
+    def fault(self, gold: str) -> str:
+        """Told by the text, and by the verifier, which must find a perfect answer right."""
+        from harness.verification.equivalence import NeedsAlgebra, decide
+
+        if why := unmatchable(gold):
+            return why
+        try:
+            right = decide(gold, extract(self.perfect(gold) or "")).right
+        except NeedsAlgebra:  # it is read
+            return ""
+        except Exception:  # whatever the gold makes the verifier raise, it would raise of every answer
+            right = False
+        return "" if right else f"the answer {gold!r:.80} equals not even itself"
 
     def judge(self, text: str, gold: str) -> Score:
         from harness.verification.algebra import equivalent
