@@ -11,7 +11,7 @@ from harness.experience.records import TextRollout
 from harness.learning.advantages import GRPO, Rewards, by_author, own_term, rewards_of, standardise
 from harness.learning.regime import Context, Regime
 from harness.learning.terms import Term
-from harness.verification.equivalence import same_answer
+from harness.verification.scorer import Same
 
 
 class RLCCF(Regime):
@@ -30,19 +30,20 @@ class RLCCF(Regime):
 
         def advantages(group: Group) -> Rewards:
             peers = by_author(inbox.valid(group.prompt.id))
-            rewards = voted(group.valid, peers) if peers else rewards_of(group.valid)
+            rewards = voted(group.valid, peers, context.same) if peers else rewards_of(group.valid)
             return standardise(rewards, rewards)
 
         return [own_term(own, advantages, GRPO)]
 
 
-def voted(own: Sequence[Answer], peers: Sequence[Sequence[PeerAnswer]]) -> Rewards:
-    """1 for own answers that agree with the winner of the vote; 0 for others, cut off or empty ones."""
+def voted(own: Sequence[Answer], peers: Sequence[Sequence[PeerAnswer]], same: Same) -> Rewards:
+    """1 for own answers that agree with the winner of the vote; 0 for others, cut off or empty ones. same: the task's scorer's
+    rule."""
     kinds: list[str] = []
 
     def kind(said: str) -> int:
         """Which of the different answers, -1 for none."""
-        index = next((i for i, other in enumerate(kinds) if same_answer(other, said)), len(kinds))
+        index = next((i for i, other in enumerate(kinds) if same(other, said)), len(kinds))
         if said and index == len(kinds):
             kinds.append(said)
         return index if said else -1

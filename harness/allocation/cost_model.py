@@ -293,16 +293,18 @@ def rollout_seconds(
     concurrent: int,
     on: Device,
 ) -> float:
-    """Answers of at most `longest` tokens by engines that hold `concurrent` sequences each. Prefill by its FLOPs; a decoding
-    step reads weights and KV cache once, or does 2 N FLOPs per sequence, whichever takes longer. A wave's last answers are
-    longest."""
+    """Answers of at most `longest` tokens by engines that hold `concurrent` sequences each. Prefill by its FLOPs; decoding
+    reads the weights at each step and every sequence's KV cache at each of its tokens, or does 2 N FLOPs a token, whichever
+    takes longer. A wave's last answers are longest, and the ended ones take nothing more: so more sequences at once are never
+    slower."""
     model, prompt, mean = policy.model, work.prompt_tokens, work.mean * longest
     batch = max(1.0, min(answers / engines, concurrent))
     waves = max(1.0, answers / engines / batch)
-    steps = (waves - 1) * mean + longest
-    read = policy.value_bytes * model.read(batch) / tensor_parallel
-    read += batch * kv_cache_bytes(policy, int(prompt + mean), tensor_parallel)
-    flops = 2 * model.matmul * batch / tensor_parallel
-    decode = steps * max(read / on.read, flops / on.score)
+    weights = (waves - 1) * mean * model.read(batch) + longest * model.read(max(1.0, batch * work.mean))
+    tokens = answers / engines * mean
+    read = policy.value_bytes * weights / tensor_parallel
+    read += tokens * kv_cache_bytes(policy, int(prompt + mean), tensor_parallel)
+    flops = 2 * model.matmul * tokens / tensor_parallel
+    decode = max(read / on.read, flops / on.score)
     prefill = score_seconds(model, answers / policy.rollouts * prompt, prompt, on)
     return decode + prefill / (engines * tensor_parallel)

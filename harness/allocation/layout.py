@@ -1,16 +1,20 @@
 """Where the policies of a cell go on so many GPUs, for an engine with trainers and rollout engines: the fastest way that fits.
 
-colocated: each policy has its own GPUs, on which trainer and rollout engine take turns (or stand side by side where both
-fit); shares follow predicted work, so that the policies finish a step together. stacked: all policies take turns on all
-GPUs, where nothing else fits or the suite wants it.
+colocated: each policy has its own GPUs, on which trainer and rollout engine take turns or stand side by side; shares are
+those of the shortest step, so that the policies finish it together. stacked: all policies take turns on all GPUs, where
+that is faster, or the suite wants it.
+
+More memory, more GPUs, more RAM or faster cards never make a layout slower: all ways are compared by the seconds of the
+whole cell, every way of a smaller machine is among those of a larger one, and no way is preferred to a faster one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -35,11 +39,16 @@ from harness.allocation.cost_model import (
 from harness.allocation.inventory import LOGICAL, Bundle
 from harness.allocation.shapes import GPU_LOGITS
 
-SIZES = (*range(1, 17), *(2**n for n in range(5, 13)))  # numbers of GPUs tried for a policy alone
+# Numbers of GPUs that are tried, those of a larger cluster among them, so that it is never the slower one
+SIZES = (*range(1, 33), *range(40, 129, 8), *(2**n for n in range(8, 13)))
+# Those of a whole cell, and of policies that take turns
+PLACES = (*range(1, 9), *(step * 2**n for n in range(2, 11) for step in (3, 4)))
 MICRO_BATCHES = (16, 8, 4, 2, 1)
 MOST_CONCURRENT = 2048  # vLLM's tokens of one step, at least one for each answer
 LEAST_CONCURRENT = 8  # sequences below which a rollout engine is not worth starting
-TURNS_GAIN = 0.9  # taking turns must shorten a step by this factor unless nothing else fits
+# What turns cost beside the bytes moved, as a share of the work, priors that nobody has measured: caches and graphs built anew
+# where trainer and engine take turns; where policies do, also the communication of each over more GPUs, which is not counted.
+TURNS_COST, STACKED_COST = 0.1, 1.0
 HOST_BYTES = 4 * 10**9  # RAM of trainer and rollout processes, sleepers apart: a prior
 LOGICAL_HOST_BYTES = 3 * 10**9  # where a GPU is a core, what a CUDA context would hold included (docs/openrlhf.md)
 REDUCE_BUCKET = 5 * 10**7  # gradients that ZeRO 2 and 3 reduce at once; DeepSpeed's default takes 1 GB of bf16
@@ -53,13 +62,17 @@ START_SECONDS = 120.0  # loading a cell's models and starting engines: a prior
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """node: GPUs of a node, which tensor parallelism must not exceed. stacks: policies may take turns on it. measured: by a
-    hardware record."""
+    hardware record. ram: bytes of RAM for a cell, ram_each: beside each of its GPUs; None where it does not count.
+    widest: tensor parallelism at most."""
 
     kind: str
     memory: int
     node: int
     stacks: bool = False
     measured: Device | None = None
+    ram: int | None = None
+    ram_each: int | None = None
+    widest: int = 8
 
     @property
     def on(self) -> Device:
@@ -95,7 +108,8 @@ class StepSeconds(msgspec.Struct, frozen=True):
 
 class PolicyLayout(msgspec.Struct, frozen=True):
     """gpus: of trainer and rollout engines alike. sleeps: these take turns in their memory. concurrent: sequences per engine.
-    sequence: longest prompt and answer trained on, tokens. memory, needed (with the smallest KV cache), peak,
+    sequence: longest prompt and answer trained on, tokens. rest: seconds of a cell beside its
+    steps. asleep: bytes per GPU of the other policies' sleeping processes. memory, needed (with the smallest KV cache), peak,
     capacity: bytes per GPU; host: RAM over all its GPUs."""
 
     policy: str
@@ -115,12 +129,30 @@ class PolicyLayout(msgspec.Struct, frozen=True):
     host: int
     seconds: StepSeconds
     sequence: int
+    rest: float = 0.0
+    asleep: int = 0
 
     @property
     def bundles(self) -> tuple[Bundle, ...]:
         """One per tensor-parallel group, which must not cross nodes; a core with each GPU."""
         size = self.tensor_parallel
         return (Bundle(size, size, self.host // self.gpus * size, self.capacity),) * self.engines
+
+    def moments(self) -> dict[str, dict[str, int]]:
+        """What is on a GPU in training, in rollouts and in a weight sync, in bytes by part; all of it at once where nothing
+        takes turns. The fullest moment's parts add up to `peak`."""
+        memory: dict[str, int] = msgspec.structs.asdict(self.memory)
+        context, rollout_context = memory.pop("context"), memory.pop("rollout_context")
+        asleep = self.asleep + rollout_context if self.sleeps else self.asleep
+        if not self.sleeps:
+            return {"always": {**memory, "contexts and buffers": context + rollout_context + asleep}}
+        engine = {part: memory.pop(part) for part in ("rollout_weights", "kv_cache")}
+        synced = {"weights": memory["weights"], "rollout_weights": engine["rollout_weights"]}
+        return {
+            "in training": {**memory, "contexts and buffers": context + asleep},
+            "in rollouts": {**engine, "contexts and buffers": rollout_context + asleep},
+            "in a weight sync": {**synced, "contexts and buffers": rollout_context + asleep},
+        }
 
     def engine_options(self) -> dict[str, int | float | bool]:
         return {
@@ -139,66 +171,163 @@ class PolicyLayout(msgspec.Struct, frozen=True):
 # One policy -----------------------------------------------------------------------------------------------------------
 
 
+class _Way(NamedTuple):
+    """A way to place a policy's trainer and rollout engines, not yet written out. step, rest: seconds of a step, and of all
+    that a cell does beside its steps; host: RAM in bytes over all GPUs."""
+
+    step: float
+    rest: float
+    host: int
+    needed: int
+    peak: int
+    memory: Memory
+    seconds: StepSeconds
+    zero: int
+    micro_batch: int
+    checkpointing: bool
+    tensor_parallel: int
+    sleeps: bool
+    concurrent: int
+
+
 @lru_cache(maxsize=65536)
+def policy_layouts(
+    policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int = 0
+) -> tuple[tuple[PolicyLayout, ...], int]:
+    """Every way to put a policy's trainer and rollouts on the same GPUs that no other beats in seconds and in RAM, the fastest
+    cell first; and the bytes per GPU without which nothing fits (0: memory is not what lacks). others: policies that sleep
+    there meanwhile."""
+    if policy.devices not in {None, gpus}:
+        return (), 0
+    ways, least = list[_Way](), 0
+    for way in _ways(policy, work, gpus, gpu, others):
+        needed = way if isinstance(way, int) else way.needed
+        least = min(least or needed, needed)
+        if not isinstance(way, int):
+            ways.append(way)
+    ways.sort(key=lambda way: (work.steps * way.step + way.rest, way.host))
+    best = list[_Way]()
+    for way in ways:
+        if not any(b.step <= way.step and b.rest <= way.rest and b.host <= way.host for b in best):
+            best.append(way)
+    return tuple(_written(policy, work, gpus, gpu, way, others) for way in best), least
+
+
 def policy_layout(
     policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int = 0
 ) -> tuple[PolicyLayout | None, int]:
-    """The fastest way to put a policy's trainer and rollouts on the same GPUs, or None; and the bytes per GPU without which
-    nothing fits (0: memory is not what lacks). others: policies that sleep there meanwhile."""
-    best: PolicyLayout | None = None
-    least, asleep = 0, 2 * gpu.on.context * others  # a sleeping process keeps its context
-    if policy.devices not in {None, gpus}:
-        return best, least
+    """The fastest of `policy_layouts`, or None, whatever RAM it takes; and the bytes per GPU without which nothing fits."""
+    layouts, least = policy_layouts(policy, work, gpus, gpu, others)
+    return (layouts[0] if layouts else None), least
+
+
+def _ways(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int) -> Iterator[_Way | int]:
+    """All that are tried; of one that does not fit, the bytes per GPU that it needs. Side by side and in turns are both tried
+    and the faster one counts: a preference for either makes plans slower where there is more memory."""
     model, on, answers = policy.model, gpu.on, work.prompts * policy.rollouts
     stored, mean = weight_bytes(model, policy.precision), work.mean_sequence
+    asleep = 2 * on.context * others  # a sleeping process keeps its context
     # Own answers under the trainer (and the reference), peers' where the regime asks.
     score = score_seconds(model, answers * (1 + work.scored + policy.penalised) * mean, mean, on) / gpus
+    engine_sizes = [t for t in (1, 2, 4, 8) if t <= min(gpu.node, gpu.widest) and gpus % t == 0 and model.divides(t)]
+    known = dict[tuple[int, int, int], tuple[float, float]]()  # seconds of rollouts, and beside the steps
+    caches = {t: kv_cache_bytes(policy, work.longest, t) for t in engine_sizes}
     for trainer, micro_batch, checkpointing, zero in _trainers(policy, work, gpus, gpu):
         train = train_seconds(policy, answers * work.trained * mean, mean, on, checkpointing) / gpus
-        for tensor_parallel in (t for t in (1, 2, 4, 8) if t <= gpu.node and gpus % t == 0 and model.divides(t)):
-            engines, weights = gpus // tensor_parallel, stored // tensor_parallel
-            wanted, one = -(-answers // engines), kv_cache_bytes(policy, work.longest, tensor_parallel)
+        host = gpu.host * gpus + host_bytes(policy, zero, gpus, gpu)
+        trained = trainer.train
+        for tensor_parallel in engine_sizes:
+            engines, weights, one = gpus // tensor_parallel, stored // tensor_parallel, caches[tensor_parallel]
+            wanted = -(-answers // engines)
             for sleeps in (False, True):
-                beside = asleep + gpu.on.context + (gpu.on.context if sleeps else trainer.train)
+                beside = asleep + on.context + (on.context if sleeps else trained)
                 needed = beside + weights + min(LEAST_CONCURRENT, wanted) * one
-                synced = trainer.weights + weights + 2 * gpu.on.context  # both have their weights while they are sent
-                needed = max(needed, asleep + trainer.train + gpu.on.context * sleeps, asleep + synced)
-                least = min(least or needed, needed)
+                synced = trainer.weights + weights + 2 * on.context  # both have their weights while they are sent
+                needed = max(needed, asleep + trained + on.context * sleeps, asleep + synced)
                 if needed > gpu.usable:
+                    yield needed
                     continue
                 concurrent = min(wanted, MOST_CONCURRENT, (gpu.usable - beside - weights) // one)
                 memory = msgspec.structs.replace(
-                    trainer, rollout_weights=weights, kv_cache=concurrent * one, rollout_context=gpu.on.context
+                    trainer, rollout_weights=weights, kv_cache=concurrent * one, rollout_context=on.context
                 )
-                both = memory.train, memory.rollout
-                moved = (memory.states + weights) * sleeps
-                rollout = (1 + work.again) * rollout_seconds(
-                    policy, work, work.answer_tokens, answers, engines, tensor_parallel, concurrent, on
-                )
-                candidate = PolicyLayout(
-                    policy=policy.name,
-                    model=model.name,
-                    gpus=gpus,
-                    engines=engines,
-                    tensor_parallel=tensor_parallel,
+                if sleeps:
+                    peak = asleep + max(trained + on.context, memory.rollout + on.context, synced)
+                else:
+                    peak = asleep + trained + memory.rollout
+                moved = memory.states + weights if sleeps or others else 0
+                spread = engines, tensor_parallel, concurrent
+                if spread not in known:
+                    once = rollout_seconds(policy, work, work.answer_tokens, answers, *spread, on)
+                    known[spread] = (1 + work.again) * once, sum(_beside_steps(policy, work, gpus, *spread, on))
+                rollout, rest = known[spread]
+                turns = (TURNS_COST * sleeps + STACKED_COST * (others > 0)) * (rollout + score + train)
+                seconds = StepSeconds(rollout, score, train, stored / SYNC_LINK + 2 * moved / on.link + turns)
+                yield _Way(
+                    step=seconds.total,
+                    rest=rest,
+                    # each bundle has a whole number of bytes
+                    host=-(-(host + gpu.pinned * moved * gpus) // gpus) * gpus,
+                    needed=needed,
+                    peak=peak,
+                    memory=memory,
+                    seconds=seconds,
                     zero=zero,
                     micro_batch=micro_batch,
                     checkpointing=checkpointing,
+                    tensor_parallel=tensor_parallel,
                     sleeps=sleeps,
                     concurrent=concurrent,
-                    memory=memory,
-                    needed=needed,
-                    peak=asleep + (max(*(part + gpu.on.context for part in both), synced) if sleeps else sum(both)),
-                    capacity=gpu.memory,
-                    host=gpu.host * gpus + host_bytes(policy, zero, gpus, gpu) + gpu.pinned * moved * gpus,
-                    seconds=StepSeconds(rollout, score, train, stored / SYNC_LINK + 2 * moved / on.link),
-                    sequence=work.sequence,
                 )
-                gain = TURNS_GAIN if sleeps and best is not None and not best.sleeps else 0.999
-                if best is None or candidate.seconds.total < gain * best.seconds.total:
-                    best = candidate
-                break
-    return best, least
+
+
+class _BesideSteps(NamedTuple):
+    """Seconds of a policy in a whole cell, its steps apart."""
+
+    measure: float
+    curve: float
+    evaluate: float
+
+
+def _beside_steps(
+    policy: PolicyDemand, work: Workload, gpus: int, engines: int, tensor_parallel: int, concurrent: int, on: Device
+) -> _BesideSteps:
+    def generate(answers: int, tokens: int) -> float:
+        if not answers:
+            return 0.0
+        return rollout_seconds(policy, work, tokens, answers, engines, tensor_parallel, concurrent, on)
+
+    # Measuring scores own answers again, under the updated policy and the base.
+    tokens = 2 * work.prompts * policy.rollouts * work.mean_sequence
+    return _BesideSteps(
+        measure=work.measured * score_seconds(policy.model, tokens, work.mean_sequence, on) / gpus,
+        curve=generate(work.curve, work.answer_tokens),
+        evaluate=generate(work.evaluated, work.evaluation_tokens),
+    )
+
+
+def _written(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, way: _Way, others: int) -> PolicyLayout:
+    return PolicyLayout(
+        policy=policy.name,
+        model=policy.model.name,
+        gpus=gpus,
+        engines=gpus // way.tensor_parallel,
+        tensor_parallel=way.tensor_parallel,
+        zero=way.zero,
+        micro_batch=way.micro_batch,
+        checkpointing=way.checkpointing,
+        sleeps=way.sleeps,
+        concurrent=way.concurrent,
+        memory=way.memory,
+        needed=way.needed,
+        peak=way.peak,
+        capacity=gpu.memory,
+        host=way.host,
+        seconds=way.seconds,
+        sequence=work.sequence,
+        rest=way.rest,
+        asleep=2 * gpu.on.context * others,
+    )
 
 
 def _trainers(policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu) -> Iterator[tuple[Memory, int, bool, int]]:
@@ -267,6 +396,16 @@ def _sizes(policy: PolicyDemand) -> tuple[int, ...]:
     return (policy.devices,) if policy.devices else SIZES
 
 
+def sizes_up_to(gpus: int) -> tuple[int, ...]:
+    """Numbers of GPUs that are tried for a cell that is alone: all there are, too."""
+    return (*(n for n in SIZES if n < gpus), gpus)
+
+
+def places_up_to(gpus: int) -> tuple[int, ...]:
+    """Numbers of GPUs that are tried for a cell, at most so many."""
+    return tuple(n for n in PLACES if n <= gpus)
+
+
 def least_gpus(policy: PolicyDemand, work: Workload, gpu: Gpu) -> int | None:
     """On which the policy can be trained, or None."""
     return next((gpus for gpus in _sizes(policy) if policy_layout(policy, work, gpus, gpu)[0]), None)
@@ -305,88 +444,140 @@ class CellLayout(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=65536)
 def cell_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
-    """The fastest way on at most so many GPUs, or None."""
-    work, several = cell.workload, len(cell.policies) > 1
-
-    def alone(policy: PolicyDemand, number: int) -> PolicyLayout | None:
-        return policy_layout(policy, work, number, gpu)[0]
-
-    share = [] if cell.shared and several else _shares(cell.policies, gpus, alone)
-    places = [place for p, n in zip(cell.policies, share, strict=False) if (place := alone(p, n))]
-    if places:
-        return _cell(cell, sum(share), places, gpu.on, stacked=False)
-    own, others = cell.policies[0].devices or gpus, len(cell.policies) - 1
-    if several and cell.shared is not False and gpu.stacks and own <= gpus:
-        turns = (_in_turns(policy_layout(p, work, own, gpu, others)[0], gpu) for p in cell.policies)
-        places = [place for place in turns if place]
-    return _cell(cell, own, places, gpu.on, stacked=True) if len(places) == len(cell.policies) else None
+    """The fastest way on at most so many GPUs and in the RAM beside them, or None."""
+    found = _layouts(cell, gpu, _Limit(gpus, gpu.ram, gpu.ram_each))
+    return min(found, key=lambda layout: layout.seconds, default=None)
 
 
-def _in_turns(layout: PolicyLayout | None, gpu: Gpu) -> PolicyLayout | None:
-    if layout is None or layout.sleeps:
-        return layout
-    moved = layout.memory.states + layout.memory.rollout_weights
-    seconds = msgspec.structs.replace(layout.seconds, move=layout.seconds.move + 2 * moved / gpu.on.link)
-    return msgspec.structs.replace(layout, host=layout.host + gpu.pinned * moved * layout.gpus, seconds=seconds)
+def frugal_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
+    """The way that takes least RAM on at most so many GPUs, however much there is; or None where GPUs are what lacks."""
+    least, found = None, _layouts(cell, gpu, _Limit(gpus))
+    while found:  # something takes less
+        least = min(found, key=lambda layout: layout.host)
+        found = _layouts(cell, gpu, _Limit(gpus, ram=least.host - 1))
+    return least
 
 
-def _shares(
-    policies: tuple[PolicyDemand, ...], gpus: int, layout: Callable[[PolicyDemand, int], PolicyLayout | None]
-) -> list[int]:
-    """GPUs of each policy for the shortest step; none if the least does not fit. The slowest takes as many as
-    its next faster size wants: optimal for seconds that never rise with GPUs.
-    """
+class _Limit(NamedTuple):
+    """ram: bytes for the whole cell; each: bytes beside each GPU; None for no limit."""
 
-    def seconds(index: int, number: int) -> float:
-        placed = layout(policies[index], number)
-        return placed.seconds.total if placed else float("inf")
+    gpus: int
+    ram: int | None = None
+    each: int | None = None
 
-    share = [next((n for n in _sizes(p) if n <= gpus and layout(p, n)), gpus + 1) for p in policies]
-    if sum(share) > gpus:
-        return []
-    while left := gpus - sum(share):
-        slowest = max(range(len(share)), key=lambda i: (seconds(i, share[i]), policies[i].name))
-        now = seconds(slowest, share[slowest])
-        jump = next((n for n in range(1, left + 1) if seconds(slowest, share[slowest] + n) < now), 0)
-        if not jump:
+
+def _layouts(cell: CellDemand, gpu: Gpu, limit: _Limit) -> list[CellLayout]:
+    several, found = len(cell.policies) > 1, list[CellLayout]()
+    gpu = replace(gpu, ram=None, ram_each=None)  # from here on the limit says it
+    if not (cell.shared and several):
+        options = [_on_own_gpus(policy, cell.workload, limit, gpu) for policy in cell.policies]
+        if places := fastest_together(options, cell.workload.steps, limit.gpus, limit.ram):
+            found.append(_cell(cell, sum(place.gpus for place in places), places, gpu.on, stacked=False))
+    if several and cell.shared is not False and gpu.stacks:
+        found += _in_turns(cell, limit, gpu)
+    return found
+
+
+def _on_own_gpus(policy: PolicyDemand, work: Workload, limit: _Limit, gpu: Gpu) -> list[PolicyLayout]:
+    found = list[PolicyLayout]()
+    for gpus in _sizes(policy):
+        if gpus > limit.gpus:
             break
-        share[slowest] += jump
-    return share
+        found += policy_layouts(policy, work, gpus, gpu)[0]
+    return [place for place in found if limit.each is None or place.host <= limit.each * place.gpus]
+
+
+def _in_turns(cell: CellDemand, limit: _Limit, gpu: Gpu) -> Iterator[CellLayout]:
+    """On each number of GPUs the fastest way in which all policies take turns on all of them."""
+    others, stated = len(cell.policies) - 1, cell.policies[0].devices
+    for gpus in (stated,) if stated else places_up_to(limit.gpus):
+        if gpus > limit.gpus:
+            break
+        ram = limit.ram if limit.each is None else limit.each * gpus
+        options = [policy_layouts(policy, cell.workload, gpus, gpu, others)[0] for policy in cell.policies]
+        # Their seconds and their RAM add up: of the first policies' ways only those are kept that no other beats in both.
+        kept: list[tuple[float, int, list[PolicyLayout]]] = [(0.0, 0, [])]
+        for own in options:
+            longer = [
+                (seconds + cell.workload.steps * place.seconds.total + place.rest, host + place.host, [*places, place])
+                for seconds, host, places in kept
+                for place in own
+            ]
+            kept = _unbeaten([way for way in longer if ram is None or way[1] <= ram])
+        if kept:
+            yield _cell(cell, gpus, kept[0][2], gpu.on, stacked=True)
+
+
+_Costs = TypeVar("_Costs", bound=float)
+
+
+def _unbeaten(ways: list[tuple[_Costs, int, list[PolicyLayout]]]) -> list[tuple[_Costs, int, list[PolicyLayout]]]:
+    """Those that no other beats in both of their first two figures, the least of the first one first."""
+    kept = list[tuple[_Costs, int, list[PolicyLayout]]]()
+    for way in sorted(ways, key=lambda way: way[:2]):
+        if not kept or way[1] < kept[-1][1]:
+            kept.append(way)
+    return kept
+
+
+def fastest_together(
+    options: Sequence[Sequence[PolicyLayout]], steps: int, gpus: int, ram: int | None = None
+) -> list[PolicyLayout]:
+    """One of each policy's options, for the shortest cell on so many GPUs and in so much RAM (bytes); none where they do not
+    fit together.
+
+    A step is as long as its slowest policy's, and so is the rest of a cell. For each pace of a step, from the fastest,
+    the shortest rest is searched that fits; so nothing that fits is faster, and more of anything is never slower."""
+    if not all(options):
+        return []
+    paces = sorted({place.seconds.total for own in options for place in own})
+    rests = sorted({place.rest for own in options for place in own})
+    least_rest = max(min(place.rest for place in own) for own in options)
+
+    def fit(pace: float, rest: float) -> list[PolicyLayout]:
+        able = [[place for place in own if place.seconds.total <= pace and place.rest <= rest] for own in options]
+        return _fewest_gpus(able, gpus, ram)
+
+    first = bisect_left(paces, True, key=lambda pace: bool(fit(pace, rests[-1])))
+    best, shortest = list[PolicyLayout](), float("inf")
+    for pace in paces[first:]:
+        if steps * pace + least_rest >= shortest:
+            break
+        rest = rests[bisect_left(rests, True, key=lambda rest: bool(fit(pace, rest)))]
+        if steps * pace + rest < shortest:
+            best, shortest = fit(pace, rest), steps * pace + rest
+    return best
+
+
+def _fewest_gpus(options: Sequence[Sequence[PolicyLayout]], gpus: int, ram: int | None) -> list[PolicyLayout]:
+    kept: list[tuple[int, int, list[PolicyLayout]]] = [(0, 0, [])]
+    for own in options:
+        alone = _unbeaten([(place.gpus, place.host, [place]) for place in own])
+        longer = [(n + m, host + more, [*places, *place]) for n, host, places in kept for m, more, place in alone]
+        kept = _unbeaten([way for way in longer if way[0] <= gpus and (ram is None or way[1] <= ram)])
+    return kept[0][2] if kept else []
 
 
 def _cell(cell: CellDemand, gpus: int, places: list[PolicyLayout], on: Device, stacked: bool) -> CellLayout:
-    """The slowest policy sets the pace of each phase."""
+    """The slowest policy sets the pace of a step, and of what follows; of policies that take turns all count."""
     work = cell.workload
-    together: Callable[[list[float]], float] = sum if stacked else max
-    pairs = list(zip(cell.policies, places, strict=True))
-
-    def generate(answers: int, tokens: int) -> float:
-        if not answers:
-            return 0.0
-        return together(
-            [
-                rollout_seconds(p, work, tokens, answers, at.engines, at.tensor_parallel, at.concurrent, on)
-                for p, at in pairs
-            ]
-        )
-
-    step = together([p.seconds.total for p in places])
     slowest = max(places, key=lambda p: p.seconds.total).seconds
+    step = sum(p.seconds.total for p in places) if stacked else slowest.total
     scale = work.steps * step / slowest.total if slowest.total else 0.0
-    # Own answers are scored again, under the updated policy and the base.
-    again = [
-        score_seconds(p.model, 2 * work.prompts * p.rollouts * work.mean_sequence, work.mean_sequence, on) / at.gpus
-        for p, at in pairs
+    beside = [
+        _beside_steps(p, work, at.gpus, at.engines, at.tensor_parallel, at.concurrent, on)
+        for p, at in zip(cell.policies, places, strict=True)
     ]
+    rest = _BesideSteps(*map(sum, zip(*beside, strict=True))) if stacked else max(beside, key=sum)
     phases = Phases(
         start=START_SECONDS,
         generate=scale * slowest.rollout,
         score=scale * slowest.score,
         train=scale * slowest.train,
         move=scale * slowest.move,
-        measure=work.measured * together(again),
-        curve=generate(work.curve, work.answer_tokens),
-        evaluate=generate(work.evaluated, work.evaluation_tokens),
+        measure=rest.measure,
+        curve=rest.curve,
+        evaluate=rest.evaluate,
         save=work.saves
         * sum(checkpoint_bytes(p.model, p.precision, adapters=p.adapters).whole for p in cell.policies)
         / DISK,

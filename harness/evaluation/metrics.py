@@ -7,13 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from typing import Literal
 
 import msgspec
 
 from harness.errors import UsageError
-from harness.verification.equivalence import same_answer
+from harness.scoring.catalogue import same_by
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 
@@ -121,21 +122,17 @@ def pass_at_k(n: int, right: int, k: int) -> float:
     return 1.0 - math.comb(n - right, k) / math.comb(n, k)
 
 
-def _same(one: EvaluationSample, other: EvaluationSample) -> bool:
-    said = one.verdict.extracted, other.verdict.extracted
-    return same_answer(*said) if one.scorer == "math" else said[0] == said[1]
-
-
 def votes(answers: Sequence[EvaluationSample]) -> list[int]:
-    """For each answer the `repeat` of the first valid one that says the same; -1 where invalid or silent."""
+    """For each answer the `repeat` of the first valid one that says the same, by its scorer; -1 where invalid or silent."""
     firsts: list[EvaluationSample] = []
     winners = []
+    same = cache(same_by)
     for answer in answers:
         said = answer.verdict.extracted if answer.verdict.valid else ""
         if not said:
             winners.append(-1)
             continue
-        first = next((f for f in firsts if _same(f, answer)), answer)
+        first = next((f for f in firsts if same(answer.scorer)(f.verdict.extracted, said)), answer)
         if first is answer:
             firsts.append(answer)
         winners.append(first.repeat)

@@ -13,6 +13,8 @@ from harness.experience.answers import Group, Inbox
 from harness.experience.records import Pieces, Record
 from harness.learning.hints import Hint
 from harness.learning.terms import OldLogprobs, Term
+from harness.verification.equivalence import same_answer
+from harness.verification.scorer import Same
 
 __all__ = ["Context", "Measured", "Need", "NoOptions", "Regime"]
 
@@ -39,7 +41,8 @@ class Measured:
 @dataclass(frozen=True, slots=True)
 class Context:
     """What `learn` may know besides. step: from 1. rng: never derived from the regime. max_tokens: longest answer sampled.
-    updates: of the optimiser, a step."""
+    updates: of the optimiser, a step. same: whether two read answers (`Verdict.extracted`) say the same, by the task's scorer;
+    mathematics by default."""
 
     learner: str
     policies: tuple[str, ...]
@@ -47,6 +50,7 @@ class Context:
     rng: np.random.Generator
     max_tokens: int
     updates: int = 1
+    same: Same = same_answer
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from harness.errors import PluginError
 from harness.plugins import PluginRegistry, blamed
-from harness.verification.scorer import Called, Scorer
+from harness.verification.scorer import Called, Same, Scorer
 
-PLUGINS: PluginRegistry[Scorer] = PluginRegistry("harness.scorers", "scorer", Scorer)  # type: ignore[type-abstract]
+PLUGINS: PluginRegistry[Scorer] = PluginRegistry("harness.scorers", "scorer", Scorer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,22 @@ def called(name: str) -> Called:
 def scorer_of(name: str) -> Scorer:
     """Raises PluginError."""
     return PLUGINS.make(name)
+
+
+def same_by(name: str) -> Same:
+    """How a scorer tells votes apart; of lm-eval's own rules, and of a scorer that is not installed, by their text."""
+    try:
+        scorer = scorer_of(name)
+    except PluginError:
+        return str.__eq__
+
+    def same(a: str, b: str) -> bool:
+        try:
+            return bool(scorer.same(a, b))
+        except Exception:  # a plugin raises anything, on texts that peers wrote; a vote is no reason to end a cell
+            return a == b
+
+    return same
 
 
 def listing() -> list[ScorerInfo]:

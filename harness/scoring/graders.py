@@ -7,7 +7,7 @@ from math import isclose
 from typing import Any
 
 from harness.verification.response import last_box
-from harness.verification.scorer import Score, Scorer, Undecided
+from harness.verification.scorer import Score, Scorer, Undecided, unmatchable
 
 _NUMBER = re.compile(r"-?\d*\.?\d+")
 _ASIDE = re.compile(r"\\(?:left|right|!|,|;|:|quad|qquad|displaystyle)(?![a-zA-Z])|\\[$%]|[$%]|\^\{?\\circ\}?|\\ ")
@@ -29,7 +29,10 @@ class MathVerifyPlain(Scorer):
     def prepare(self) -> None:
         import math_verify  # noqa: F401
 
-    def score(self, gold: str, text: str) -> Score:
+    def fault(self, gold: str) -> str:
+        return unmatchable(gold)
+
+    def judge(self, text: str, gold: str) -> Score:
         from math_verify import parse, verify
 
         reference = parse(f"\\boxed{{{gold}}}", parsing_timeout=None)
@@ -61,13 +64,20 @@ class QwenGrader(Scorer):
 
         latex2sympy("x")
 
-    def score(self, gold: str, text: str) -> Score:
+    def fault(self, gold: str) -> str:
+        return unmatchable(gold)
+
+    def judge(self, text: str, gold: str) -> Score:
         box = last_box(text)
         numbers = _NUMBER.findall(text.replace(",", "")) if box is None else []
         said = box if box is not None else numbers[-1] if numbers else ""
         if not said:
             return Score(False, reason="missing")
         return Score(_equal(_plain(gold), _plain(said)), said)
+
+    def same(self, a: str, b: str) -> bool:
+        """As it compares with a gold, but for algebra."""
+        return _equal(_plain(a), _plain(b), algebra=False)
 
 
 def _plain(text: str) -> str:
@@ -78,7 +88,7 @@ def _plain(text: str) -> str:
     return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", "".join(text.split())).rstrip(".")
 
 
-def _equal(gold: str, said: str) -> bool:
+def _equal(gold: str, said: str, algebra: bool = True) -> bool:
     if gold.lower() == said.lower():
         return True
     one, other = _value(gold), _value(said)
@@ -86,8 +96,9 @@ def _equal(gold: str, said: str) -> bool:
         return any(isclose(other, each, rel_tol=_TOLERANCE) for each in (one / 100, one, one * 100))
     parts = [_parts(each) for each in (gold, said)]
     if len(parts[0]) > 1:
-        return len(parts[0]) == len(parts[1]) and gold[0] == said[0] and all(map(_equal, *parts))
-    return _same_by_algebra(gold, said)
+        alike = len(parts[0]) == len(parts[1]) and gold[0] == said[0]
+        return alike and all(_equal(one, other, algebra) for one, other in zip(*parts, strict=True))
+    return algebra and _same_by_algebra(gold, said)
 
 
 def _value(text: str) -> float | None:

@@ -25,11 +25,15 @@ class Exact(Scorer):
         ("Paris", "\\boxed{Rome}\nParis", False),
     )
 
-    def score(self, gold: str, text: str) -> Score:
+    def judge(self, text: str, gold: str) -> Score:
         box = last_box(text)
         lines = [line for line in text.splitlines() if line.strip()]
         said = " ".join((box if box is not None else lines[-1] if lines else "").split())
         return Score(said == " ".join(gold.split()), said, "" if said else "missing")
+
+    def same(self, a: str, b: str) -> bool:
+        """But for white space."""
+        return a.split() == b.split()
 
 
 class Choice(Scorer):
@@ -49,7 +53,7 @@ class Choice(Scorer):
     def fault(self, gold: str) -> str:
         return "" if _letter(gold) else "the answer is no letter from A to Z"
 
-    def score(self, gold: str, text: str) -> Score:
+    def judge(self, text: str, gold: str) -> Score:
         if (box := last_box(text)) is not None:
             said = _letter(box)
         elif phrases := _SAID.findall(text):
@@ -59,6 +63,10 @@ class Choice(Scorer):
             last = next((line for line in reversed(lines) if line.strip()), "")
             said = _letter(last) if len(last.strip()) <= 4 else ""
         return Score(said == _letter(gold) != "", said, "" if said else "missing")
+
+    def same(self, a: str, b: str) -> bool:
+        """The same letter."""
+        return _letter(a) == _letter(b)
 
 
 def _letter(text: str) -> str:

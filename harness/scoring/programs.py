@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from harness.verification.processes import hear, say
-from harness.verification.scorer import Score, Scorer, Undecided
+from harness.verification.scorer import Score, Scorer, Undecided, digested
 
 SANDBOX = Path(__file__).with_name("sandbox.py")
 CPU_SECONDS = 4
@@ -54,14 +54,14 @@ class Python(Scorer):
     def remark(self) -> str:
         return "" if has_no_network() else "this kernel lets no process give up its network: programs may use it"
 
-    def score(self, gold: str, text: str) -> Score:
+    def judge(self, text: str, gold: str) -> Score:
         program = program_in(text)
         if not program:
             return Score(False, reason="missing")
         why = run(program, gold)
         if why == KILLED:  # if it happens again, not by the machine's lack of memory
             why = run(program, gold)
-        return Score(not why, program, why)
+        return Score(not why, digested(program), why)
 
 
 def program_in(text: str) -> str:

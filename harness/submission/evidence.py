@@ -427,11 +427,15 @@ def verdicts(e: Evidence) -> str:
             count += len(rows)
             for task, of_task in groupby(rows, key=lambda row: str(row["task"])):
                 own = list(of_task)
-                judge = verifier.by(called(get_task(task).scorer))
+                scorer = get_task(task).scorer
+                judge = verifier.by(called(scorer))
                 judged = iter(judge.verify([(row["gold"], row["text"]) for row in own]))
                 for _, answers in groupby(own, key=_question):
                     given = list(answers)
-                    samples = [msgspec.structs.replace(stored_sample(row), verdict=next(judged)) for row in given]
+                    samples = [
+                        msgspec.structs.replace(stored_sample(row), verdict=next(judged), scorer=scorer)
+                        for row in given
+                    ]
                     for row, sample, vote in zip(given, samples, votes(samples), strict=True):
                         value, extracted = sample.verdict.value, sample.verdict.extracted
                         said = row["verdict"], row["extracted"], vote if row["vote"] is None else row["vote"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -16,20 +17,24 @@ import msgspec
 from harness.cache import expanded
 from harness.errors import DataError
 from harness.experience.answers import Prompt
-from harness.scoring.catalogue import scorer_of
+from harness.scoring.catalogue import same_by, scorer_of
 from harness.suite.schema import FileTask
 from harness.tasks.data import content_of
 from harness.tasks.overlap import Overlap, find_overlaps, tokens
 from harness.tasks.source import TaskSource, TrainingPool
 from harness.tasks.task import STEP_BY_STEP, Task
+from harness.verification.equivalence import compare
+from harness.verification.notation import last_box
 
 MAX_BYTES = 64 << 20
 MAX_LINE = 1 << 20
 MAX_ROWS = 200_000
 BOXED = "Put your final answer within \\boxed{}."
+MATHEMATICS = ("math", "math_verify_plain", "qwen_grader")
+_GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 INSTRUCTIONS: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(("math", "math_verify_plain", "qwen_grader"), STEP_BY_STEP),
+        **dict.fromkeys(MATHEMATICS, STEP_BY_STEP),
         "choice": "Think step by step, and put the letter of the right option within \\boxed{}.",
         "python": "Answer with a Python program in a ```python block.",
     }
@@ -40,12 +45,14 @@ Option = Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
 
 
 class Line(msgspec.Struct, frozen=True):
-    """Other fields are ignored. tests: for programs."""
+    """Other fields are ignored. tests: for programs. solution: read where there is no answer beside it."""
 
     prompt: Text | None = None
     question: Text | None = None
+    problem: Text | None = None
     answer: Gold | int | float | bool | None = None
     gold: Gold | int | float | bool | None = None
+    solution: Gold | None = None
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=200)] | int | None = None
     split: Literal["train", "test"] | None = None
     choices: Annotated[list[Option], msgspec.Meta(min_length=2, max_length=26)] | None = None
@@ -82,6 +89,7 @@ def questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]:
         raise DataError(f"{path}: has SHA-256 {digest[:12]}..., expected {sha256[:12]}...; its content was altered")
     judge = scorer_of(scorer)
     rows: dict[str, tuple[int, Question]] = {}
+    asked: dict[str, tuple[int, str]] = {}
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         if not line.strip():
             continue
@@ -96,6 +104,13 @@ def questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]:
             raise DataError(f"{at}: {fault}, which the scorer {scorer} needs")
         if (before := rows.get(question.prompt.id)) is not None:
             raise DataError(f"{at}: the id {question.prompt.id!r:.80} is that of line {before[0]}")
+        text, gold = "".join(question.prompt.text.split()), question.prompt.gold
+        earlier, other = asked.setdefault(text, (number, gold))
+        if scorer != "python" and other != gold and _differ(scorer, other, gold):
+            raise DataError(
+                f"{at}: asks the question of line {earlier} again and answers it with {gold!r:.80}, there with {other!r:.80}; "
+                "one of them is wrong"
+            )
         rows[question.prompt.id] = number, question
         if len(rows) > MAX_ROWS:
             raise DataError(f"{at}: more than {MAX_ROWS:,} questions")
@@ -105,9 +120,9 @@ def questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]:
 
 
 def _question(line: Line, number: int, scorer: str) -> Question:
-    text = _one(line.prompt, line.question, "prompt", "question")
+    text = _one(_one(line.prompt, line.question, "prompt", "question"), line.problem, "question", "problem")
     if not isinstance(text, str) or not text.strip():
-        raise ValueError("there is no question (`prompt` or `question`)")
+        raise ValueError("there is no question (`prompt`, `question` or `problem`)")
     answer = _one(line.answer, line.gold, "answer", "gold")
     if scorer == "python":
         tests = line.tests if line.tests is not None else answer
@@ -116,14 +131,44 @@ def _question(line: Line, number: int, scorer: str) -> Question:
             raise ValueError("there are no `tests`")
         if len(gold) > 65_536:
             raise ValueError("tests of more than 65,536 characters")
-    elif answer is None:
+    elif answer is None and line.solution is None:
         raise ValueError("there is no `answer`")
+    elif answer is None:
+        gold = _final_answer(line.solution or "")
+        if not gold:
+            raise ValueError("there is no `answer`, and the `solution` ends in neither `#### ...` nor a `\\boxed{...}`")
     else:
         gold = str(answer)
+        if scorer != "choice" or not line.choices:
+            gold = _final_answer(gold) if _is_solution(gold) else gold
     if line.choices:
         gold = _letter(gold, line.choices)
         text += "\n\n" + "\n".join(f"{chr(65 + i)}. {option}" for i, option in enumerate(line.choices))
     return Question(Prompt(str(line.id if line.id is not None else number), text, gold), line.split)
+
+
+def _is_solution(answer: str) -> bool:
+    """GSM8K's rows and others' have the whole solution as answer."""
+    return "####" in answer or "\\boxed" in answer
+
+
+def _final_answer(solution: str) -> str:
+    """What stands behind the last `####`, as in GSM8K, else in the last box; empty without."""
+    _, mark, final = solution.rpartition("####")
+    if mark:
+        first_line = final.strip().partition("\n")[0].strip()
+        return _GROUPED.sub("", first_line)
+    return (last_box(solution) or "").strip()
+
+
+def _differ(scorer: str, one: str, other: str) -> bool:
+    """Whether two golds of one question are known to be different answers."""
+    if scorer not in MATHEMATICS:
+        return not same_by(scorer)(one, other)
+    try:
+        return not compare(one, other)
+    except Exception:  # what only algebra could tell, or no rule can read
+        return False
 
 
 def _one(first: object, second: object, *names: str) -> object:

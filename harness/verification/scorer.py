@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+import re
+import unicodedata
+from abc import ABC
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any, ClassVar, NamedTuple, Self
 
 from harness.verification.response import read_answer
+from harness.verification.verdict import KEPT
 
-__all__ = ["MATH", "Called", "Math", "Score", "Scorer", "Undecided"]
+__all__ = ["MATH", "Called", "Math", "Same", "Score", "Scorer", "Undecided", "beginning", "digested", "unmatchable"]
+
+Same = Callable[[str, str], bool]
+"""Whether two read answers say the same."""
+_CUT = " ... blake2b:"
+_DIGEST = 16  # bytes
 
 
 class Score(NamedTuple):
-    """extracted: the answer read. reason: why it is wrong."""
+    """extracted: the answer read, by which votes tell answers apart; of a longer one than `verdict.KEPT` characters its
+    beginning is kept (`digested` keeps what tells it apart). reason: why it is wrong."""
 
     right: bool
     extracted: str = ""
@@ -31,9 +41,62 @@ class Called(NamedTuple):
     wall_seconds: float
 
 
-class Scorer(ABC):
+def digested(answer: str) -> str:
+    """A read answer, short enough to be kept whole: of a longer one its beginning and a digest of all of it, so that two are
+    the same only where all of their text is."""
+    if len(answer) <= KEPT:
+        return answer
+    mark = _CUT + blake2b(answer.encode("utf-8", "backslashreplace"), digest_size=_DIGEST).hexdigest()
+    return answer[: KEPT - len(mark)] + mark
+
+
+def beginning(extracted: str) -> str:
+    """What `digested` has kept of an answer's own text."""
+    head, mark, digest = extracted.rpartition(_CUT)
+    return head if mark and len(extracted) == KEPT and len(digest) == 2 * _DIGEST else extracted
+
+
+_PLACEHOLDER = re.compile(
+    r"n\s*/\s*a|n\.\s*a\.?|none|null|nan|nil|unknown|tbd|todo|not available|no answer|omitted|"
+    r"see\b.*|(?:a |the )?proof\b.*|answers? (?:may |can )?var(?:y|ies)\.?|[?\-–—_.*]+",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_PROSE = 4  # words without a formula between them
+# What JSON reads of a LaTeX command behind one backslash: a line break and `eq` of `\neq`. Others are control characters alone.
+_UNESCAPED = re.compile(r"\n(?:eq?|u|abla|ot(?:in)?|eg|mid|leq|geq|parallel)(?![a-zA-Z])")
+
+
+def unmatchable(gold: str) -> str:
+    """Why no answer in mathematics can equal a gold, where its text alone tells: control characters, a placeholder, prose; else
+    empty. Words within LaTeX are left to the verifier."""
+    gold = gold.strip(" \n").rstrip()  # a leading form feed is half of `\\frac`
+    broken = next((c for c in gold if unicodedata.category(c) == "Cc" and c != "\n"), "")
+    if not broken and _UNESCAPED.search(gold):
+        broken = "\n"
+    if broken:
+        return (
+            f"the answer holds the control character U+{ord(broken):04X} (in JSON a LaTeX command wants two backslashes: "
+            '"\\\\frac")'
+        )
+    if not gold:
+        return "the answer is empty"
+    if _PLACEHOLDER.fullmatch(gold):
+        return f"the answer {gold!r} stands for none"
+    if "=" in gold or "\\" in gold:
+        return ""
+    if any(len(_WORD.findall(part)) >= _PROSE for part in gold.split(",")):
+        return f"the answer {gold!r:.80} is prose, no value"
+    return ""
+
+
+class Scorer(ABC):  # noqa: B024  # one of two methods is enough
     """Named by the entry-point group `harness.scorers`; made without arguments in a killable process. Its module imports
-    nothing heavy."""
+    nothing heavy.
+
+    A scorer defines `judge(text, gold)`, and `same(a, b)` where equal answers may be written differently. Packages made
+    before define `score(gold, text)` instead, which still works; whichever is not defined calls the other.
+    """
 
     results_version: ClassVar[int | None] = None
     """Raised by the author when it decides otherwise; None takes the code's digest."""
@@ -43,6 +106,11 @@ class Scorer(ABC):
     """More is invalid."""
     examples: ClassVar[Sequence[tuple[str, str, bool]]] = ()
     """(gold, text, whether it is right), of both kinds."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        if cls.judge is Scorer.judge and cls.score is Scorer.score:
+            raise TypeError(f"{cls.__qualname__} defines no judge(text, gold)")
+        return super().__new__(cls)
 
     def prepare(self) -> None:  # noqa: B027  # most need nothing
         """Heavy imports, not counted."""
@@ -59,9 +127,18 @@ class Scorer(ABC):
         """What this machine lacks for it, else empty."""
         return ""
 
-    @abstractmethod
+    def judge(self, text: str, gold: str) -> Score:
+        """Decide on the whole response. Raises Undecided."""
+        return self.score(gold, text)
+
+    def same(self, a: str, b: str) -> bool:
+        """Whether two answers, as `Score.extracted` gives them, say the same: one vote of maj@k and of regimes that vote. It
+        is asked in the harness's own process, on texts that peers wrote: nothing slow."""
+        return a == b
+
     def score(self, gold: str, text: str) -> Score:
-        """On the whole response. Raises Undecided."""
+        """`judge`, by its earlier name and order."""
+        return self.judge(text, gold)
 
 
 _USUAL = (
@@ -86,11 +163,31 @@ class Math(Scorer):
         for gold, answer in _USUAL:  # builds the parser's tables, which every answer would build again
             equivalent(gold, answer)
 
-    def score(self, gold: str, text: str) -> Score:
+    def fault(self, gold: str) -> str:
+        """Told by the text, and by the verifier, which must find a perfect answer right."""
+        from harness.verification.equivalence import NeedsAlgebra, decide
+
+        if why := unmatchable(gold):
+            return why
+        try:
+            right = decide(gold, read_answer(self.perfect(gold) or "")).right
+        except NeedsAlgebra:  # it is read
+            return ""
+        except Exception:  # whatever the gold makes the verifier raise, it would raise of every answer
+            right = False
+        return "" if right else f"the answer {gold!r:.80} equals not even itself"
+
+    def judge(self, text: str, gold: str) -> Score:
         from harness.verification.algebra import equivalent
         from harness.verification.equivalence import decide
 
         return decide(gold, read_answer(text), equivalent)
+
+    def same(self, a: str, b: str) -> bool:
+        """By exact arithmetic, without algebra."""
+        from harness.verification.equivalence import same_answer
+
+        return same_answer(a, b)
 
 
 MATH = Called(f"{__name__}:{Math.__name__}", Math.cpu_seconds, Math.wall_seconds)

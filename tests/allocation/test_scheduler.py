@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.allocation import layout
-from harness.allocation.cost_model import PolicyDemand
 from harness.allocation.inventory import Bundle, capacity, parse, place
 from harness.allocation.planner import Request, Scheduler, timetable
-from harness.allocation.shapes import load_shape
 
 GB = 10**9
 FOUR = parse("4xH100-80G")
@@ -52,6 +50,17 @@ def test_of_what_fits_the_widest_and_longest_start_first():
     assert scheduler.end("slow") == ["quick"]
 
 
+def test_a_turn_comes_before_width_and_length():
+    """The run's order: what a comparison needs first; a job that does not fit is passed by those behind it."""
+    gpu = Bundle(1, 1)
+    wide = Request("wide", (gpu,) * 4, 9.0, turn=1)
+    jobs = [Request("last", (gpu,), 99.0, turn=2), wide, Request("first", (gpu,), 1.0, turn=0)]
+    assert Scheduler(FOUR).submit(jobs) == ["first", "last"]
+    scheduler = Scheduler(FOUR, most=1)
+    assert scheduler.submit(jobs) == ["first"]
+    assert scheduler.end("first") == ["wide"]
+
+
 def test_a_timetable_is_what_a_run_takes():
     """Every number true, 21: a plan plays the scheduler that the driver runs."""
     three = (Bundle(1, 1, GB),) * 3
@@ -63,30 +72,37 @@ def test_a_timetable_is_what_a_run_takes():
 @given(
     works=st.lists(st.floats(0.1, 100), min_size=1, max_size=4),
     least=st.lists(st.integers(1, 3), min_size=4, max_size=4),
+    rests=st.lists(st.floats(0, 300), min_size=4, max_size=4),
     useful=st.sampled_from([1, 2, 4]),
-    gpus=st.integers(1, 10),
+    gpus=st.integers(1, 8),
+    ram=st.none() | st.integers(1, 40),
 )
-def test_no_division_makes_the_slowest_faster(works, least, useful, gpus):
-    policies = tuple(PolicyDemand(f"p{i}", load_shape("micro/llama"), 1) for i in range(len(works)))
+def test_no_division_makes_a_cell_shorter(works, least, rests, useful, gpus, ram):
+    """Each policy has two ways on each number of GPUs: a fast one, and a slower one that takes a third of the RAM."""
+    steps = 10
 
-    def seconds(i, n):
-        return works[i] / max(1, n // useful * useful)
+    def ways(i):
+        for n in range(least[i], gpus + 1):
+            yield _Place(n, works[i] / max(1, n // useful * useful), rests[i] / n, 3 * n)
+            yield _Place(n, 1.5 * works[i] / max(1, n // useful * useful), rests[i] / n, n)
 
-    def place_of(policy, n):
-        i = int(policy.name[1:])
-        return _Place(seconds(i, n)) if n >= least[i] else None
+    def seconds(places):
+        return steps * max(place.seconds.total for place in places) + max(place.rest for place in places)
 
-    share = layout._shares(policies, gpus, place_of)
-    possible = [d for d in product(range(1, gpus + 1), repeat=len(works))
-                if sum(d) <= gpus and all(n >= own for n, own in zip(d, least, strict=False))]  # fmt: skip
-    if not any(share):
-        assert not possible
+    options = [list(ways(i)) for i in range(len(works))]
+    possible = [places for places in product(*options) if fits(places, gpus, ram)]
+    chosen = layout.fastest_together(options, steps, gpus, ram)
+    if not possible:
+        assert not chosen
         return
-    best = min(max(seconds(i, n) for i, n in enumerate(d)) for d in possible)
-    assert sum(share) <= gpus
-    assert max(seconds(i, n) for i, n in enumerate(share)) == pytest.approx(best)
+    assert fits(chosen, gpus, ram)
+    assert seconds(chosen) == pytest.approx(min(seconds(places) for places in possible))
+
+
+def fits(places, gpus, ram):
+    return sum(p.gpus for p in places) <= gpus and (ram is None or sum(p.host for p in places) <= ram)
 
 
 class _Place:
-    def __init__(self, total):
-        self.seconds = layout.StepSeconds(total)
+    def __init__(self, gpus, step, rest, host):
+        self.gpus, self.seconds, self.rest, self.host = gpus, layout.StepSeconds(step), rest, host

@@ -23,6 +23,7 @@ from harness.learning import registry
 from harness.learning.regime import Context, Measured, Need
 from harness.learning.terms import Objective, Term, TermAnswer, scheduled
 from harness.phases import Interrupted, Phase, halt, log, phase
+from harness.scoring.catalogue import same_by
 from harness.session.cell import resume_point, step_rows
 from harness.session.cell.evaluate import cost_rows, sample_rows
 from harness.session.cell.exchanges import CellExchange
@@ -46,6 +47,7 @@ from harness.store.rows import CurveRow, SampleRow, StepRow, TermRow, TraceRow
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy
 from harness.suite.seeds import derive_many, generator
+from harness.tasks.registry import get_task
 from harness.verification.verifier import Verifier
 
 KL = Objective(form="kl", aggregation="token")
@@ -321,6 +323,7 @@ class Run:
             ),
             max_tokens=training.max_new_tokens,
             updates=training.updates,
+            same=same_by(get_task(training.task).scorer),
         )
         with learner.clock.phase("exchange"):
             heard_of = {r.prompt_id for r, _ in received.admitted}

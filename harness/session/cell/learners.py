@@ -26,6 +26,7 @@ from harness.suite.seeds import derive_many
 from harness.tasks.registry import get_task
 from harness.tokenization.codec import TokenCodec
 from harness.verification.processes import asked_seconds
+from harness.verification.scorer import beginning
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 
@@ -144,7 +145,7 @@ def second_round(
                 return [v.value != "wrong" for v in verdicts(verifier, [gold] * len(texts), texts, [True] * len(texts))]
 
             text = answer.text[: min((at for t in control if (at := answer.text.find(t)) >= 0), default=None)]
-            secrets = prompt.gold, answer.verdict.extracted
+            secrets = prompt.gold, beginning(answer.verdict.extracted)
             whole = without_answer(text, secrets, scorer.perfect, right)
             read = learner.codec.try_encode([whole])[0]
             if isinstance(read, TokenizationError):  # nothing readable was left
