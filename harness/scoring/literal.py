@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from harness.verification.response import last_box
+from harness.verification.response import last_box, text_behind_thinking
 from harness.verification.scorer import Score, Scorer
 
 _DRESS = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\s*|[{}$*]")
@@ -23,9 +23,12 @@ class Exact(Scorer):
         ("Paris", "It is Paris", False),
         ("Paris", "paris", False),
         ("Paris", "\\boxed{Rome}\nParis", False),
+        ("Paris", "<think>\\boxed{Rome}?</think>\nParis", True),
+        ("Paris", "<think>\\boxed{Paris}", False),
     )
 
     def judge(self, text: str, gold: str) -> Score:
+        text = text_behind_thinking(text)
         box = last_box(text)
         lines = [line for line in text.splitlines() if line.strip()]
         said = " ".join((box if box is not None else lines[-1] if lines else "").split())
@@ -45,6 +48,7 @@ class Choice(Scorer):
         ("B", "A is tempting, but the answer is **(B)**.", True),
         ("B", "The answer is: \\textbf{(B)} Paris, not A.", True),
         ("B", "Let me see.\n(b).", True),
+        ("B", "<think>The answer is (A)? No.</think> (B)", True),
         ("B", "The answer is (A), or is it \\boxed{C}", False),
         ("A", "A train leaves at noon.", False),
         ("I", "I do not know", False),
@@ -54,6 +58,7 @@ class Choice(Scorer):
         return "" if _letter(gold) else "the answer is no letter from A to Z"
 
     def judge(self, text: str, gold: str) -> Score:
+        text = text_behind_thinking(text)
         if (box := last_box(text)) is not None:
             said = _letter(box)
         elif phrases := _SAID.findall(text):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from harness.verification.processes import hear, say
+from harness.verification.response import text_behind_thinking
 from harness.verification.scorer import Score, Scorer, Undecided, digested
 
 SANDBOX = Path(__file__).with_name("sandbox.py")
@@ -55,7 +56,7 @@ class Python(Scorer):
         return "" if has_no_network() else "this kernel lets no process give up its network: programs may use it"
 
     def judge(self, text: str, gold: str) -> Score:
-        program = program_in(text)
+        program = program_in(text_behind_thinking(text))
         if not program:
             return Score(False, reason="missing")
         why = run(program, gold)

@@ -24,7 +24,7 @@ from harness.tasks.overlap import Overlap, find_overlaps, tokens
 from harness.tasks.source import TaskSource, TrainingPool
 from harness.tasks.task import STEP_BY_STEP, Task
 from harness.verification.equivalence import compare
-from harness.verification.notation import last_box
+from harness.verification.response import last_box
 
 MAX_BYTES = 64 << 20
 MAX_LINE = 1 << 20

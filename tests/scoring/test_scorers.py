@@ -166,7 +166,7 @@ FAULTS = [
     ("raise KeyError('x')", "invalid", "crash: KeyError"),
     ("'neither'", "invalid", "crash: neither"),
     ("raise Undecided('who knows')", "invalid", "undecided: who knows"),
-    ("while True: pass", "wrong", "over-limit: time"),
+    ("while True: pass", "invalid", "timeout: CPU time"),
     ("time.sleep(100)", "invalid", "timeout"),
     ("raise SystemExit(3)", "invalid", "crash: exit status"),
     ("'works'", "right", ""),
