@@ -445,6 +445,16 @@ def test_not_run_is_said_where_nothing_ran_alone(tmp_path: Path) -> None:
     assert {name: why for name, why in said.items() if isinstance(why, str)} == {
         "prp": "not paired", "sgt": "not finished", "hacpo": "only as hacpo-a", "hacpo-wide": "not run", "xgrpo": "not run",
     }  # fmt: skip
+    shutil.rmtree(tmp_path / "two")
+    write_results(
+        tmp_path, "three", {"duo": ("neox", "gpt2")}, REGIMES[:4:3], (1, 2), steps=1, questions=4, preset="matched"
+    )
+    ingest(tmp_path)
+    with Snapshot(tmp_path) as snapshot:
+        (section,) = board(snapshot, "all").sections
+    assert {line.regime: set(line.cells) for line in section.standings}["prp"] == {"not run", "not paired"}, (
+        "it is named"
+    )
 
 
 def test_real_models_that_were_taught_unlike_things_are_a_positive_control() -> None:

@@ -169,6 +169,7 @@ def _table(row: type[msgspec.Struct], rows: Sequence[msgspec.Struct]) -> pa.Tabl
         float: pa.float64(),
         bool: pa.bool_(),
         Pair: pa.list_(pa.float64()),
+        tuple[str, ...]: pa.list_(pa.string()),
     }
     columns = {f.name: next(t for kind, t in types.items() if f.type in (kind, kind | None)) for f in fields(row)}
     return pa.Table.from_pylist(msgspec.to_builtins(rows), pa.schema(columns))

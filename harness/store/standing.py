@@ -228,13 +228,23 @@ def _section(kind: Kind, held: Sequence[_Held], which: Settings) -> Section:
         return not s.tiny, len(s.models), sorted(s.models), s.task, s.steps or 0, s.rate or 0.0, s.suites
 
     columns = sorted(held, key=place)
-    names = sorted({name for column in columns for name in column.rows})
+    names = sorted({name for column in columns for name in (*column.rows, *_unpaired(column, which))})
     standings = []
     for name in names:
         cells = tuple(column.rows.get(name) or _why(name, column, which) for column in columns)
         costs = [cell.cost for cell in cells if not isinstance(cell, str) and cell.cost is not None]
         standings.append(Standing(regime=name, cells=cells, costs=(min(costs), max(costs)) if costs else None))
     return Section(kind, tuple(column.setting for column in columns), tuple(standings))
+
+
+def _unpaired(column: _Held, which: Settings) -> list[str]:
+    """Lines of which every finished cell is left out, because it started from other weights than the baseline's."""
+    wanted = {
+        name: ran.states
+        for name, ran in column.ran.items()
+        if which == "all" or (which == "published" and ran.kind == name)
+    }
+    return [name for name, states in wanted.items() if UNPAIRED in states and "done" not in states]
 
 
 def _why(name: str, column: _Held, which: Settings) -> str:
