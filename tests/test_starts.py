@@ -15,6 +15,7 @@ from harness.store.remarks import stages
 from harness.store.render import render
 from harness.store.rows import SampleRow
 from harness.store.table import show_rows
+from harness.verification.verdict import RIGHT_AS_IT_STANDS
 
 BOXED, BARE, LAST, CUT, WRONG, NONE = (
     (r"so \boxed{1,234}", "right", True),
@@ -25,6 +26,7 @@ BOXED, BARE, LAST, CUT, WRONG, NONE = (
     ("", "wrong", True),
 )
 INVALID = ("1234", "invalid", True)
+STANDS = (r"\boxed{1234}, and 7 of", RIGHT_AS_IT_STANDS, False)
 
 
 def cell(
@@ -40,7 +42,8 @@ def cell(
     for step, every in answers.items():
         for doc, (text, verdict, finished) in enumerate(every):
             row = SampleRow(policy="g", checkpoint_step=step, task="t", metric="greedy", doc_id=str(doc), text=text, gold="1234",
-                            verdict=verdict, finished=finished)  # fmt: skip
+                            verdict="wrong" if verdict == RIGHT_AS_IT_STANDS else verdict,
+                            reason=verdict if verdict == RIGHT_AS_IT_STANDS else "", finished=finished)  # fmt: skip
             journal.append(row)
     journal.commit(max(answers) + 1)
 
@@ -64,3 +67,13 @@ def test_by_hand(tmp_path: Path) -> None:
     assert "RL: sgt" in shown
     assert "RL: sgt" not in render("hand", rows, head=msgspec.structs.replace(head, starts=[]))
     assert render("hand", rows, "markdown", head=head).count("as published") == 1
+
+
+def test_what_was_cut_off_is_right_in_the_lenient_share_alone(tmp_path: Path) -> None:
+    cell(tmp_path, "base-g", "base", None, {-1: [STANDS, WRONG], 0: [STANDS, BOXED, STANDS, NONE]})
+    with ingested(tmp_path) as snapshot:
+        measured = stages(snapshot, "hand")
+    assert [(m.moment, m.strict, m.lenient) for m in measured] == [
+        ("as published", 0.0, 0.5),
+        ("after its start", 0.25, 0.75),
+    ]

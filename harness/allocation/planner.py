@@ -359,8 +359,8 @@ def _alone(cell: CellDemand, cluster: Inventory, gpu: Gpu) -> CellLayout | None:
     if len(cluster.nodes) > 1:
         free = cell_layout(cell, cluster.gpus, gpu)
         for size in reversed(sizes_up_to(cluster.gpus)):
-            tried.append(_placeable(cell, size, cluster, _across(cluster, gpu, size)))
-            if tried[-1] == free:  # RAM is not what lacks, and smaller places are not faster
+            tried += [_placeable(cell, size, cluster, limited) for limited in _across(cluster, gpu, size)]
+            if free in tried:  # RAM is not what lacks, and smaller places are not faster
                 break
     return min(filter(None, tried), key=lambda layout: layout.seconds, default=None)
 
@@ -371,17 +371,20 @@ def _ram(cluster: Inventory) -> int:
     return max(node.memory for node in cluster.nodes if node.gpus == most)
 
 
-def _across(cluster: Inventory, gpu: Gpu, gpus: int) -> Gpu:
-    """So many GPUs in use, evenly on all nodes: no one takes more RAM than those beside it leave."""
-    least = min(node.memory for node in cluster.nodes)
-    return replace(gpu, ram_each=least // -(-gpus // len(cluster.nodes)))
+def _across(cluster: Inventory, gpu: Gpu, gpus: int) -> Iterator[Gpu]:
+    """So many GPUs in use, evenly on all nodes, or on those alone that have more RAM: no GPU takes more than those beside it
+    leave."""
+    for least in sorted({node.memory for node in cluster.nodes}):
+        nodes = sum(node.memory >= least for node in cluster.nodes)
+        yield replace(gpu, ram_each=least // -(-gpus // nodes))
 
 
-def _placeable(cell: CellDemand, gpus: int, cluster: Inventory, gpu: Gpu) -> CellLayout | None:
-    """The fastest layout that the empty nodes hold as they are cut: with narrower tensor parallelism, if need be."""
+def _placeable(cell: CellDemand, gpus: int, cluster: Inventory, gpu: Gpu, copies: int = 1) -> CellLayout | None:
+    """The fastest layout of which the empty nodes, as they are cut, hold so many: with narrower tensor parallelism, if need
+    be."""
     for widest in WIDEST:
         layout = cell_layout(cell, gpus, replace(gpu, widest=widest))
-        if layout is None or place(layout.bundles, capacity(cluster)) is not None:
+        if layout is None or place(layout.bundles * copies, capacity(cluster)) is not None:
             return layout
     return None
 
@@ -408,13 +411,14 @@ def _candidates(
         if None in free.values():
             continue
         for places, limited in _ways_to_divide(cluster, gpu, size):
-            layouts = {
-                kind: fit for kind, (cell, _) in kinds.items() if (fit := _placeable(cell, size, cluster, limited))
-            }
+            at_once = min(places, MAX_PARALLEL)
+            layouts = dict[str, CellLayout]()
+            for kind, (cell, _) in kinds.items():
+                if fit := _placeable(cell, size, cluster, limited, at_once):
+                    layouts[kind] = fit
             if len(layouts) < len(kinds):
                 continue
             seconds = {kind: measured.get(kind, layout.seconds) for kind, layout in layouts.items()}
-            at_once = min(places, MAX_PARALLEL)
             work = sum(seconds[kind] * count for kind, (_, count) in kinds.items())
             candidates.append(_Candidate(max(work / at_once, *seconds.values()), at_once, layouts))
             if layouts == free:  # RAM is not what lacks: fewer places make none faster
@@ -429,7 +433,7 @@ def _ways_to_divide(cluster: Inventory, gpu: Gpu, size: int) -> Iterator[tuple[i
         yield max(1, places), replace(gpu, ram=_ram(cluster) // beside)
     if len(cluster.nodes) > 1 and size > 1:
         for places in range(min(cluster.gpus // size, MAX_PARALLEL), 0, -1):
-            yield places, _across(cluster, gpu, places * size)
+            yield from ((places, limited) for limited in _across(cluster, gpu, places * size))
 
 
 def _places(node: Node, size: int) -> int:

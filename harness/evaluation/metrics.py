@@ -15,7 +15,7 @@ import msgspec
 
 from harness.errors import UsageError
 from harness.scoring.catalogue import same_by
-from harness.verification.verdict import Verdict
+from harness.verification.verdict import Verdict, of_unfinished
 from harness.verification.verifier import Verifier
 
 Mode = Literal["greedy", "sampled"]
@@ -139,6 +139,15 @@ def votes(answers: Sequence[EvaluationSample]) -> list[int]:
     return winners
 
 
+def judged(verifier: Verifier, pairs: Sequence[tuple[str, str]], finished: Sequence[bool | None]) -> list[Verdict]:
+    """Verdicts of (gold, text): one that was cut off is wrong, and its reason says whether it is right as it stands. finished:
+    None where unknown, which counts as finished. Raises VerificationError."""
+    return [
+        of_unfinished(verdict) if done is False else verdict
+        for verdict, done in zip(verifier.verify(pairs), finished, strict=True)
+    ]
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     mode: str
@@ -151,7 +160,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 def rescore(samples: Sequence[EvaluationSample], verifier: Verifier) -> list[Change]:
     """Stored samples that are decided otherwise today. Raises VerificationError."""
-    verdicts = verifier.verify([(sample.gold, sample.text) for sample in samples])
+    pairs = [(sample.gold, sample.text) for sample in samples]
+    verdicts = judged(verifier, pairs, [sample.finished for sample in samples])
     return [
         Change(
             task=sample.task,

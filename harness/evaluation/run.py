@@ -8,8 +8,8 @@ from pathlib import Path
 
 from harness.engines.protocol import Sampling
 from harness.errors import DataError, UsageError
-from harness.evaluation.backends import Answerer
-from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric, MetricSpec, Mode, summarise
+from harness.evaluation.backends import Answer, Answerer
+from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric, MetricSpec, Mode, judged, summarise
 from harness.experience.answers import Prompt
 from harness.phases import phase
 from harness.scoring.catalogue import called
@@ -80,7 +80,7 @@ def evaluate(
                     scorer=task.scorer,
                 )
                 for (document, repeat, answer), verdict in zip(
-                    given, _verdicts(task, mode, [(d, answer.text) for d, _, answer in given], verifier), strict=True
+                    given, _verdicts(task, mode, [(d, answer) for d, _, answer in given], verifier), strict=True
                 )
             ]
         samples += own
@@ -88,11 +88,13 @@ def evaluate(
     return Evaluation(metrics=tuple(results), samples=tuple(samples))
 
 
-def _verdicts(task: Task, mode: Mode, answers: list[tuple[Prompt, str]], verifier: Verifier) -> list[Verdict]:
+def _verdicts(task: Task, mode: Mode, answers: list[tuple[Prompt, Answer]], verifier: Verifier) -> list[Verdict]:
+    """Of a task of lm-eval's by its own rules, which judge an answer that was cut off as it stands."""
     with phase(f"verifying {len(answers):,} answers of {task.name}:{mode}", quiet=True):
         if task.judge is not None:
-            return task.judge(answers)
-        return verifier.by(called(task.scorer)).verify([(document.gold, text) for document, text in answers])
+            return task.judge([(document, answer.text) for document, answer in answers])
+        asked = [(document.gold, answer.text) for document, answer in answers]
+        return judged(verifier.by(called(task.scorer)), asked, [answer.finished for _, answer in answers])
 
 
 def metric_names(greedy: bool, k: int) -> list[str]:

@@ -13,6 +13,7 @@ from harness.store.database import BASE, BASE_LABEL, LABEL
 from harness.store.read import Snapshot
 from harness.store.rows import PUBLISHED
 from harness.store.starts import UNPAIRED
+from harness.verification.verdict import RIGHT_AS_IT_STANDS
 
 # The state of a cell whose row is of other settings or code
 STALE = "stale"
@@ -121,12 +122,12 @@ def mixed_in(snapshot: Snapshot, suite: str) -> str:
 
 AS_PUBLISHED, STARTED = "as published", "after its start"
 STRICT = (
-    "strict: finished, boxed and right. lenient: the right answer in any form, or as the last number. What a start moves is mostly "
-    "form. Elsewhere an answer counts as right where the verifier finds it."
+    "strict: finished, boxed and right. lenient: the right answer in any form, or as the last number, of answers cut off as they "
+    "stand. What a start moves is mostly form. Elsewhere an answer counts as right where it has ended and the verifier finds it."
 )
 _MOMENTS = rf"""
 WITH judged AS (
-    SELECT c.group_name, c.seed, s.policy, s.task, s.metric, s.verdict, s.finished, s.text, s.gold, s.repeat,
+    SELECT c.group_name, c.seed, s.policy, s.task, s.metric, s.verdict, s.finished, s.text, s.gold, s.repeat, s.reason,
         CASE WHEN c.kind = 'cell' THEN c.regime WHEN s.checkpoint_step = {PUBLISHED} THEN '{AS_PUBLISHED}' ELSE '{STARTED}' END
             AS moment,
         CASE WHEN c.kind = 'cell' THEN 2 ELSE (s.checkpoint_step <> {PUBLISHED})::INT END AS place,
@@ -138,8 +139,8 @@ WITH judged AS (
 ), counted AS (
     SELECT group_name, policy, task, metric, moment, place, seed,
         avg((verdict = 'right' AND finished AND contains(text, '\boxed{{'))::INT) AS strict,
-        avg((verdict = 'right' OR coalesce(TRY_CAST(replace(number, ',', '') AS DOUBLE) = TRY_CAST(gold AS DOUBLE), false))::INT)
-            AS lenient,
+        avg((verdict = 'right' OR reason = '{RIGHT_AS_IT_STANDS}'
+            OR coalesce(TRY_CAST(replace(number, ',', '') AS DOUBLE) = TRY_CAST(gold AS DOUBLE), false))::INT) AS lenient,
         count(*) AS answers, max(repeat) + 1 AS repeats
     FROM judged SEMI JOIN own USING (group_name, policy) GROUP BY ALL
 )

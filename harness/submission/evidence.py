@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from harness.errors import DataError, PluginError, StoreError, SuiteError, UsageError
-from harness.evaluation.metrics import votes
+from harness.evaluation.metrics import judged, votes
 from harness.learning import registry
 from harness.scoring.catalogue import called
 from harness.session.cell.manifests import bases_of, label_of, manifest_of, suite_file
@@ -429,12 +429,12 @@ def verdicts(e: Evidence) -> str:
                 own = list(of_task)
                 scorer = get_task(task).scorer
                 judge = verifier.by(called(scorer))
-                judged = iter(judge.verify([(row["gold"], row["text"]) for row in own]))
+                pairs, finished = [(row["gold"], row["text"]) for row in own], [row["finished"] for row in own]
+                again = iter(judged(judge, pairs, finished))
                 for _, answers in groupby(own, key=_question):
                     given = list(answers)
                     samples = [
-                        msgspec.structs.replace(stored_sample(row), verdict=next(judged), scorer=scorer)
-                        for row in given
+                        msgspec.structs.replace(stored_sample(row), verdict=next(again), scorer=scorer) for row in given
                     ]
                     for row, sample, vote in zip(given, samples, votes(samples), strict=True):
                         value, extracted = sample.verdict.value, sample.verdict.extracted

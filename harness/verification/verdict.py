@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Verdict"]
+__all__ = ["RIGHT_AS_IT_STANDS", "TRUNCATED", "Verdict", "of_unfinished"]
 
 KEPT = 512  # characters
 
@@ -30,3 +30,15 @@ class Verdict(msgspec.Struct, frozen=True):
     def reward(self) -> float:
         """1.0, 0.0, or NaN for invalid."""
         return {"right": 1.0, "wrong": 0.0}.get(self.value, float("nan"))
+
+
+TRUNCATED = Verdict("wrong", "truncated")
+"""Of an answer that was cut off: it has no last word, so it is wrong and no vote, in training, curves, evaluation and rescoring
+alike."""
+RIGHT_AS_IT_STANDS = "truncated: right as it stands"
+"""The reason where its text would be right: `lenient` shares count it, as lm-eval does."""
+
+
+def of_unfinished(as_it_stands: Verdict) -> Verdict:
+    """The verdict of a cut off answer whose text alone has the verdict `as_it_stands`."""
+    return Verdict("wrong", RIGHT_AS_IT_STANDS) if as_it_stands.value == "right" else TRUNCATED

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 
+import msgspec
 import pytest
 
 from harness.errors import UsageError
-from harness.evaluation.metrics import EvaluationSample, MetricSpec, Mode, pass_at_k, rescore, summarise
+from harness.evaluation.metrics import EvaluationSample, MetricSpec, Mode, judged, pass_at_k, rescore, summarise, votes
 from harness.evaluation.run import metric_names
-from harness.verification.verdict import Verdict
+from harness.verification.verdict import RIGHT_AS_IT_STANDS, Verdict
 from harness.verification.verifier import Verifier
 
 
@@ -76,3 +77,27 @@ def test_rescoring_gives_the_changed_decisions() -> None:
     with Verifier(workers=1) as verifier:
         changes = [(c.document, c.before.value, c.after.value) for c in rescore(stored, verifier)]
     assert changes == [("a", "wrong", "right"), ("b", "right", "wrong"), ("c", "invalid", "right")]
+
+
+CUT = r"So it is \boxed{5}, and I check this once more, as"
+
+
+def test_an_answer_that_was_cut_off_is_wrong_and_no_vote_whatever_stands_in_it() -> None:
+    """As in training and curves; its reason says what it would be as it stands."""
+    pairs, ends = [("5", CUT), ("5", CUT), ("5", "So it is"), ("5", CUT), ("5", "")], [True, None, False, False, False]
+    with Verifier(workers=1) as verifier:
+        verdicts = judged(verifier, pairs, ends)
+    assert [verdict.value for verdict in verdicts] == ["right", "right", "wrong", "wrong", "wrong"]
+    assert [verdict.reason for verdict in verdicts[2:]] == ["truncated", RIGHT_AS_IT_STANDS, "truncated"]
+    answers = [msgspec.structs.replace(sample("a", i, "5", "right"), verdict=v) for i, v in enumerate(verdicts)]
+    assert votes(answers) == [0, 0, -1, -1, -1]
+
+
+def test_cut_off_answers_are_rescored_by_the_same_rule() -> None:
+    stored = [
+        msgspec.structs.replace(sample("a", i, CUT, "right"), finished=ended) for i, ended in enumerate((True, False))
+    ]
+    with Verifier(workers=1) as verifier:
+        (change,) = rescore(stored, verifier)
+    assert (change.repeat, change.before.value, change.after.value) == (1, "right", "wrong")
+    assert change.after.reason == RIGHT_AS_IT_STANDS

@@ -27,7 +27,7 @@ from harness.tasks.registry import get_task
 from harness.tokenization.codec import TokenCodec
 from harness.verification.processes import asked_seconds
 from harness.verification.scorer import beginning
-from harness.verification.verdict import Verdict
+from harness.verification.verdict import TRUNCATED, Verdict
 from harness.verification.verifier import Verifier
 
 DOING = {
@@ -83,9 +83,6 @@ class Clock:
     def take(self) -> dict[str, Spent]:
         total, self.total = self.total, {}
         return total
-
-
-TRUNCATED = Verdict("wrong", "truncated")
 
 
 @dataclass
