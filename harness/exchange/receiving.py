@@ -38,6 +38,9 @@ class Scorer(Protocol):
     ) -> list[Float32[np.ndarray, "T"]]:
         """Log-probabilities of given answers, nats."""
 
+    def reads(self, prompt: Prompt, /) -> str:
+        """A prompt's text as the policy reads it."""
+
 
 class Phases(Protocol):
     def phase(self, name: str, /) -> AbstractContextManager[object]:
@@ -117,8 +120,8 @@ class Receiver:
                 reader=record.author,
                 index=record.index,
                 logprobs=logprobs[: text.ends.size].tolist(),
-                pieces=opening.as_sent(np.diff(text.ends, prepend=0).tolist(), record.text, self._opening(own)),
-                eos_logprob=float(logprobs[-1]) if record.finished else 0.0,
+                pieces=opening.as_sent(np.diff(text.ends, prepend=0).tolist(), record.text, opening.of(own)),
+                eos_logprob=float(logprobs[text.ends.size :].sum()) if record.finished else 0.0,
             )
             for (record, text, _), logprobs in zip(carried, logprobs_of, strict=True)
         ]
@@ -171,19 +174,21 @@ class Receiver:
             return learner.engine.score([prompts[r.prompt_id] for r in records], tokens)
 
         texts = [(r, e) for r, e in admitted if isinstance(r, AnswerRecord)]
-        by = self._opening(own)
+        by = opening.of(own)
         results = retokenise(
             [opening.opened(r, by) for r, _ in texts],
             learner.codec,
             budget=self._budget,
             score=score if self.sharing.spread == "receiver" else None,
+            closing=opening.closing(own),
+            joined=opening.joined(own, learner.codec, lambda: learner.engine.reads(next(iter(prompts.values())))),
         )
         kept: list[tuple[AnswerRecord, Retokenised, ExchangeRow]] = []
         for (record, entry), result in zip(texts, results, strict=True):
             if not isinstance(result, Retokenised):
                 entry.refuse(result.reason)
                 continue
-            entry.receiver_tokens = result.tokens.size - record.finished
+            entry.receiver_tokens = result.ends.size
             entry.marks_spelled = result.spelled_tags
             entry.measured(result.residuals)
             if result.tokens.size > self.longest:
@@ -208,12 +213,12 @@ class Receiver:
                 entry.refuse(Refusal.INCONSISTENT)
             else:
                 fitting.append((record, entry, answer))
-        read = learner.codec.read([a.tokens[: a.tokens.size - a.finished] for _, _, a in fitting])
+        read = learner.codec.read([a.content for _, _, a in fitting])
         ends = [np.cumsum(content.pieces, dtype=np.int32) for content in read]
         placed = []
         for (record, entry, answer), edges in zip(fitting, ends, strict=True):
-            residuals, source = align(record, edges, answer.finished)
-            entry.receiver_tokens = answer.tokens.size - answer.finished
+            residuals, source = align(record, edges, answer.tokens.size - answer.content.size)
+            entry.receiver_tokens = answer.content.size
             entry.measured(residuals)
             if excess(residuals, self._budget):
                 entry.refuse(Refusal.RESIDUAL)
@@ -221,9 +226,6 @@ class Receiver:
                 scores = PeerScores(record.author, record.version, record.prompt_id, record.index, *source)
                 placed.append((record, scores, answer, entry))
         return placed
-
-    def _opening(self, own: Sequence[Group]) -> str | None:
-        return opening.of(own) if self.sharing.opening == "receiver" else None
 
     @property
     def _budget(self) -> Mapping[str, float]:
@@ -259,6 +261,7 @@ class Receiver:
                     aligned=result.aligned,
                     source_logprob=result.source_logprob,
                     source_tokens=result.source_tokens,
+                    ending=result.tokens.size - result.ends.size or 1,
                 )
                 answers.append((record, answer, entry))
         return answers

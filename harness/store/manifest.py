@@ -42,6 +42,19 @@ class PolicyEntry(msgspec.Struct, frozen=True):
     precision: str = ""
 
 
+class CarriedPrice(msgspec.Struct, frozen=True):
+    """What a policy's own greedy answers cost it before the first step, carried as a peer's. nats: mean over the `compared`
+    ones. noncanonical: left out, since the policy's ids are not those that its tokenizer makes of the text. why: of the price,
+    or empty."""
+
+    answers: Count
+    finished: Count
+    compared: Count
+    noncanonical: Count
+    nats: float
+    why: str = ""
+
+
 class Pool(msgspec.Struct, frozen=True):
     """Training data. overlaps: prompts left out because an evaluation set repeats them."""
 
@@ -77,7 +90,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A cell, or an evaluated base checkpoint (kind `base`; its `seed` is None unless each seed has its own). regime:
     the variant's name; regime_type: the registered regime. origin: a label after an import. identity: what the key
-    holds besides `config`. pool: None for micro."""
+    holds besides `config`. pool: None for micro. carried: by policy, where answers travel."""
 
     suite: str
     key: str
@@ -100,6 +113,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     origin: str = ""
     identity: Identity = Identity()
     pool: Pool | None = None
+    carried: dict[str, CarriedPrice] = {}
 
 
 class VariantEntry(msgspec.Struct, frozen=True, kw_only=True):

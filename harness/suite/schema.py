@@ -201,7 +201,7 @@ class Sharing(_Model):
     opening: Literal["as_sent", "receiver"] = Field(
         default="as_sent",
         exclude_if=lambda opening: opening == "as_sent",
-        description="White space before a peer's answer: as sent, or that of most own answers of the step.",
+        description="Of older suites, without effect: a peer's answer begins and ends as most own answers of the step.",
     )
     defences: Defences = Field(default=Defences(), description="The receiver's defences.")
 

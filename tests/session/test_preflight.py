@@ -372,21 +372,3 @@ def test_what_is_said_of_a_variant_is_of_its_own_updates(suite, all_of_them, own
     file = suite("micro/llama", regime=f"{{regime: hacpo, training: {{updates: {own}}}}}")
     said = rules.remarks(prepare(file, Path("nowhere"), overrides=[f"training.updates={all_of_them}"]).suite)
     assert [remark.startswith("hacpo: one update a step") for remark in said] == [True] * (own == 1)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "noted"),
-    [
-        (["groups[0].policies[0].chat=true"], True),
-        (["groups[0].policies[0].chat=true", "sharing.opening=receiver"], False),
-        ([], False),
-    ],
-)
-def test_a_chat_beside_a_plain_prompt_is_noted_where_answers_are_shared(suite, broken, overrides, noted):
-    (broken / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
-    for regime in ("sgt", "xgrpo"):
-        prepared = prepare(suite(broken, regime=regime), Path("nowhere"), overrides=overrides)
-        said = [words for words in rules.remarks(prepared.suite) if "white space" in words]
-        assert [words.startswith("sgt: in pair some policies") for words in said] == [True] * (
-            noted and regime == "sgt"
-        )

@@ -23,6 +23,7 @@ from harness.engines import lora as adapters
 from harness.engines.backend import Lora
 from harness.engines.embedded.kernels import GROUPED, kinds_of_layers, recompute
 from harness.engines.head import NEVER, Head
+from harness.engines.templates import Chat
 from harness.engines.vocabulary import Vocabulary, check_small_files, check_weights, in_one_line, open_vocabulary
 from harness.errors import EngineError
 
@@ -49,7 +50,7 @@ class Policy:
 def open_policy(
     folder: Path,
     device: torch.device,
-    chat: bool,
+    chat: Chat,
     name: str,
     precision: Precision | None = None,
     lora: Lora | None = None,

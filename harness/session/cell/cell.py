@@ -19,11 +19,13 @@ from harness.engines.protocol import Optimisation, PolicyEngine, Sampling
 from harness.errors import HarnessError, VerificationError
 from harness.exchange.receiving import Receiver
 from harness.experience.answers import Group, Prompt
+from harness.experience.records import AnswerRecord
 from harness.learning import registry
 from harness.learning.regime import Context, Measured, Need
 from harness.learning.terms import Objective, Term, TermAnswer, scheduled
 from harness.phases import Interrupted, Phase, halt, log, phase
 from harness.session.cell import resume_point, step_rows
+from harness.session.cell.carried import measure_price, said_of
 from harness.session.cell.evaluate import cost_rows, sample_rows
 from harness.session.cell.exchanges import CellExchange
 from harness.session.cell.health import Watch, check_loss, check_trained
@@ -41,6 +43,7 @@ from harness.session.cell.questions import (
 )
 from harness.session.policy import base_folder
 from harness.store.journal import Journal, read_journal
+from harness.store.manifest import CarriedPrice, read_manifest, write_manifest
 from harness.store.rows import CurveRow, SampleRow, StepRow, TermRow, TraceRow
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy
@@ -170,6 +173,7 @@ class Run:
         lockstep = not apart or scored or cell.variant.replay is not None
         self.exchange = CellExchange(cell, self.folder, self.learners, self._strengths, done, lockstep)
         if saved is None:
+            self._measure_prices()
             if cell.evaluation.curve_every:
                 self._curve(0)
         else:
@@ -203,6 +207,27 @@ class Run:
         if steps == 0 and saved is None:
             self._checkpoint(0)
         self.exchange.close()
+
+    def _measure_prices(self) -> None:
+        """Of own answers carried as a peer's, into the manifest; who pays is named."""
+        if not any(issubclass(kind, AnswerRecord) for m in self.learners for kind in m.regime.shares):
+            return
+        if not any(self.exchange.exchange.authors(m.name) for m in self.learners):
+            return
+
+        def measured(learner: Learner) -> CarriedPrice:
+            strings = stop_strings(self.cell, learner.policy)
+            with learner.clock.phase("measure"):
+                prompts = self._prompts(1, learner)
+                return measure_price(learner, prompts, self.cell.training.max_new_tokens, strings)
+
+        with phase("carrying own answers as a peer's"):
+            found = self.engines.each(measured, self.learners)
+        prices = {m.name: price for m, price in zip(self.learners, found, strict=True)}
+        write_manifest(self.folder, structs.replace(read_manifest(self.folder), carried=prices))
+        for name, price in prices.items():
+            if said := said_of(name, price):
+                log.warning("%s", said, extra={"topic": f"{self.cell.group.name}/{name}/carried"})
 
     def _meeting(self, step: int) -> int:
         training, every = self.cell.training, self.cell.evaluation.curve_every

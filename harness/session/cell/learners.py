@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Int32
 
 from harness import phases
 from harness.engines.protocol import PolicyEngine, Sampling
@@ -103,7 +104,17 @@ class Learner:
     @cached_property
     def codec(self) -> TokenCodec:
         """Raises TokenizationError."""
-        return TokenCodec(self.engine.tokenizer, self.engine.stop)
+        return TokenCodec(self.engine.tokenizer, self.engine.stop, self.closing)
+
+    @property
+    def closing(self) -> tuple[int, ...]:
+        """Ids that end a carried answer; an engine may say but one, its first `stop`."""
+        return tuple(getattr(self.engine, "closing", self.engine.stop[:1]))
+
+    def ending(self, tokens: Int32[np.ndarray, "T"]) -> int:
+        """Tokens of a finished answer's end: the whole of `closing` where it ends so, else one."""
+        size = len(self.closing)
+        return size if tuple(tokens[-size:].tolist()) == self.closing else 1
 
     def pieces(self, groups: Sequence[Group]) -> Pieces:
         """Bytes of each token, without the final EOS."""
@@ -112,7 +123,7 @@ class Learner:
         def of(answer: Answer) -> list[int]:
             if not table:
                 answers = [a for g in groups for a in g.answers if a.text]
-                read = self.codec.read([a.tokens[: a.tokens.size - a.finished] for a in answers])
+                read = self.codec.read([a.content for a in answers])
                 table.update({id(a): r.pieces.tolist() for a, r in zip(answers, read, strict=True)})
             return table[id(answer)]
 
@@ -183,7 +194,18 @@ def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt],
             learner.name,
             version,
             step,
-            tuple(Answer(s.tokens, s.logprobs, s.text, s.finished, next(said), closed) for s, closed in row),
+            tuple(
+                Answer(
+                    s.tokens,
+                    s.logprobs,
+                    s.text,
+                    s.finished,
+                    next(said),
+                    closed,
+                    1 if closed else learner.ending(s.tokens),
+                )
+                for s, closed in row
+            ),
         )
         for prompt, row in zip(prompts, answers, strict=True)
     ]

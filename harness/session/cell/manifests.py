@@ -170,12 +170,13 @@ def suite_file(
 def mark(
     folder: Path, manifest: Manifest, state: State, reason: str = "", attempts: int = 0, fault: Fault | None = None
 ) -> None:
-    """A new state; the first start and the training pool are kept."""
+    """A new state; the first start, the training pool and what was measured at the start are kept."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    started, pool = now, manifest.pool
+    started, pool, carried = now, manifest.pool, manifest.carried
     with suppress(StoreError):
         before = read_manifest(folder)
         started, pool = before.provenance.started or started, pool or before.pool
+        carried = carried or before.carried
     commit, dirty = _commit()
     provenance = Provenance(
         code_version=f"{harness.__version__}+{digest(dict(manifest.identity.versions))[:12]}",
@@ -189,7 +190,14 @@ def mark(
         finished=now if state in {"done", "failed"} else "",
     )
     marked = msgspec.structs.replace(
-        manifest, state=state, reason=reason, fault=fault, attempts=attempts, provenance=provenance, pool=pool
+        manifest,
+        state=state,
+        reason=reason,
+        fault=fault,
+        attempts=attempts,
+        provenance=provenance,
+        pool=pool,
+        carried=carried,
     )
     write_manifest(folder, marked)
 

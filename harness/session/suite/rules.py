@@ -20,7 +20,7 @@ from harness.engines.checkpoint import INDEX, WEIGHTS
 from harness.engines.embedded.presets import PRESETS
 from harness.errors import DataError, EngineError, PluginError, SuiteError, TokenizationError, UsageError
 from harness.exchange.misbehaviour import condition_of
-from harness.experience.records import AnswerRecord, Record, Rollout, Success, TextRollout
+from harness.experience.records import Record, Rollout, Success, TextRollout
 from harness.learning import registry
 from harness.learning.regime import Need
 from harness.plugins import blamed
@@ -119,23 +119,7 @@ def remarks(suite: Suite) -> list[str]:
     for v in suite.regimes:
         with blamed(f"regime {v.regime!r}: `remarks`"):
             said += [f"{v.name}: {words}" for words in registry.build(v.regime, v.options).remarks(updates[v.name])]
-    return [*said, *filter(None, [_openings(suite), own])]
-
-
-def _openings(suite: Suite) -> str:
-    mixed = [group.name for group in suite.groups if len({policy.chat for policy in group.policies}) > 1]
-    as_sent = [
-        v.name
-        for v in suite.regimes
-        if (v.sharing or suite.sharing).opening == "as_sent"
-        and any(issubclass(kind, AnswerRecord) for kind in registry.build(v.regime, v.options).shares)
-    ]
-    if not mixed or not as_sent:
-        return ""
-    return (
-        f"{', '.join(as_sent)}: in {', '.join(mixed)} some policies are asked in a chat and some are not; they begin answers with "
-        "other white space, which makes peers' answers unlikely (`sharing: {opening: receiver}` gives them one's own)"
-    )
+    return [*said, *filter(None, [own])]
 
 
 def resolved(suite: Suite, source: str) -> Suite:
