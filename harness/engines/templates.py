@@ -11,12 +11,12 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import EngineError
-from harness.tokenization.codec import REASONING_TAGS, control_tokens
+from harness.tokenization.codec import control_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["Chat", "ChatTemplate", "closing_tokens", "in_one_line", "unclosed_tag"]
+__all__ = ["Chat", "ChatTemplate", "closing_tokens", "in_one_line"]
 
 Chat = bool | Mapping[str, Any]
 """A policy's `chat`: whether its prompts go through the chat template; or also `system`, `date` and the template's arguments."""
@@ -145,15 +145,6 @@ def closing_tokens(template: ChatTemplate, declared: Collection[int]) -> tuple[i
         return ()
     count = next((place + 1 for place, i in enumerate(end) if i in declared), len(end))
     return tuple(end[:count])
-
-
-def unclosed_tag(text: str) -> str:
-    """The closing spelling of a thought that a prompt leaves open; empty where it leaves none."""
-    opening, closing = REASONING_TAGS[0], REASONING_TAGS[1]
-    for begin, end in zip(opening, closing, strict=True):
-        if text.rfind(begin) > text.rfind(end):
-            return end
-    return ""
 
 
 def in_one_line(error: Exception) -> str:

@@ -18,6 +18,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from harness.allocation.shapes import read_config
 from harness.engines.checkpoint import weight_files
+from harness.engines.faults import check_adapter, check_quantised, check_tokens
 from harness.engines.templates import Chat, ChatTemplate, closing_tokens, in_one_line
 from harness.errors import EngineError, TokenizationError, UsageError
 from harness.experience.answers import Prompt
@@ -199,17 +200,22 @@ def read_folder(folder: Path) -> tuple[PretrainedConfig, PreTrainedTokenizerFast
         raise EngineError(f"{folder}: config.json: {config.model_type!r} is no causal language model of transformers")
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         raise EngineError(f"{folder}: there is no tokenizer (tokenizer.json)")
-    return config.get_text_config(), open_vocabulary(folder, chat=False).tokenizer
+    tokenizer = open_vocabulary(folder, chat=bool(has_template(folder))).tokenizer
+    check_tokens(folder, config, tokenizer)
+    return config.get_text_config(), tokenizer
 
 
 def check_small_files(folder: Path) -> None:
-    """Raises EngineError where config.json is no model's, or a file that libraries read whole is too large."""
+    """Raises EngineError where config.json is no model's or that of quantised weights, an adapter lies in the folder, or a file
+    that libraries read whole is too large."""
+    check_adapter(folder)
     if not (folder / "config.json").exists():
         raise EngineError(f"{folder}: there is no config.json")
     try:
-        read_config(folder / "config.json")
+        config = read_config(folder / "config.json")
     except UsageError as error:
         raise EngineError(str(error).replace(f"{folder}/", f"{folder}: ", 1)) from None
+    check_quantised(folder, config)
     for file in folder.iterdir():
         if file.suffix in SMALL and not file.is_dir():
             if not file.is_file():

@@ -1,14 +1,15 @@
 """How an answer begins and ends: as most of the learner's own do.
 
 White space before a text is part of it, and another one than a policy writes makes the best answer unlikely (13 nats in one
-real pair). SentencePiece tokenizers put a blank of their own in front of a text, which the text does not show: a policy whose
-prompt ends a line begins with `The`, others with a blank and `The`. The own answers of the step decide both.
-They also decide which of several ends a carried answer gets."""
+real pair). So where most answers of an author begin with another white space than most own ones, all of that author's get
+the own; where both begin alike, an answer that does not is left as it is. SentencePiece tokenizers put a blank of their own
+in front of a text, which the text does not show: a policy whose prompt ends a line begins with `The`, others with a blank
+and `The`. The own answers of the step decide. They also decide which of several ends a carried answer gets."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -16,12 +17,24 @@ from harness.experience.answers import Group
 from harness.experience.records import AnswerRecord, Rollout
 from harness.tokenization.codec import TokenCodec
 
-__all__ = ["as_sent", "closing", "joined", "of", "opened"]
+__all__ = ["as_sent", "by_author", "closing", "joined", "of", "opened"]
 
 
 def of(own: Sequence[Group]) -> str | None:
     """That of most own answers, else None."""
-    seen = Counter(_space(a.text) for group in own for a in group.answers if a.text.strip())
+    return _most(a.text for group in own for a in group.answers)
+
+
+def by_author(own: Sequence[Group], records: Sequence[AnswerRecord]) -> dict[str, str | None]:
+    """The white space that an author's answers get; None leaves them as sent."""
+    mine, texts = of(own), dict[str, list[str]]()
+    for record in records:
+        texts.setdefault(record.author, []).append(record.text)
+    return {author: None if _most(sent) == mine else mine for author, sent in texts.items()}
+
+
+def _most(texts: Iterable[str]) -> str | None:
+    seen = Counter(_space(text) for text in texts if text.strip())
     return min(seen, key=lambda space: (-seen[space], len(space), space), default=None)
 
 

@@ -49,7 +49,8 @@ class Refusal(StrEnum):
     to learn from. The header: `not_subscribed`: no such edge; `unknown_prompt`: not asked at that step; `future`: a
     step not reached; `version`: contradicts an earlier record; `late`: nothing by the deadline. The content:
     `unverified`: not right, as claimed; `invalid`: undecided; `untranslatable`: the receiver's tokenizer failed;
-    `too_long`: more tokens than it trains on.
+    `too_long`: more tokens than it trains on, or than its model has positions for; `open_thought`: its prompt opens a
+    thought, which the answer does not close.
     """
 
     OVERSIZED = "oversized"
@@ -74,6 +75,7 @@ class Refusal(StrEnum):
     RESIDUAL = "residual"
     UNTRANSLATABLE = "untranslatable"
     TOO_LONG = "too_long"
+    OPEN_THOUGHT = "open_thought"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):

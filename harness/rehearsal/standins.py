@@ -167,7 +167,7 @@ def teach(folder: Path, policy: Policy, prompts: Sequence[Prompt]) -> None:
     answers = []
     for prompt in prompts:
         answer = engine.tokenizer.encode(f"\\boxed{{{prompt.gold}}}", add_special_tokens=False)
-        answers.append(TermAnswer(prompt.id, np.array([*answer, engine.stop[0]], dtype=np.int32), advantage=1.0))
+        answers.append(TermAnswer(prompt.id, np.array([*answer, *engine.closing], dtype=np.int32), advantage=1.0))
     term = Term("taught", "own", Objective(form="nll", aggregation="constant"), tuple(answers))
     rule = Optimisation(LEARNING_RATE, betas=(0.9, 0.999), max_tokens=1)  # the loss is the surprise of a whole answer
     for _ in range(ROUNDS):

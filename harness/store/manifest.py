@@ -36,10 +36,13 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class PolicyEntry(msgspec.Struct, frozen=True):
+    """date: the day that its chat template writes, frozen at the start; empty where it writes none."""
+
     name: str
     model: str
     revision: str = ""
     precision: str = ""
+    date: str = ""
 
 
 class CarriedPrice(msgspec.Struct, frozen=True):

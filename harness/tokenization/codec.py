@@ -99,6 +99,17 @@ def _renamed(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
     return model
 
 
+def leaves_thought_open(prompt: str) -> bool:
+    """Whether the text ends inside a thought, in any spelling of its tags."""
+    begins, ends = (max(prompt.rfind(tag) for tag in tags) for tags in REASONING_TAGS[:2])
+    return begins > ends
+
+
+def closes_thought(answer: str) -> bool:
+    """Whether the text ends a thought, in any spelling of its tag."""
+    return any(tag in answer for tag in REASONING_TAGS[1])
+
+
 @dataclass(frozen=True, slots=True)
 class Translated:
     """A text in the receiver's tags. cuts: (end in the original, start, end in `text`) of replaced tags, in bytes. spelled:
@@ -229,6 +240,10 @@ class TokenCodec:
             isinstance(a, Encoded) and isinstance(b, Encoded) and not np.array_equal(a.ids, b.ids)
             for a, b in zip(plain, behind, strict=True)
         )
+
+    def count(self, prompt: str) -> int:
+        """Tokens of a prompt's text, in which control tokens are what they are."""
+        return len(self._own.encode(prompt, add_special_tokens=False).ids)
 
     def opens_with_blank(self, token: int) -> bool:
         """Whether an answer that begins with this id begins with that blank."""

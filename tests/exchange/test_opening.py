@@ -21,6 +21,7 @@ from harness.verification.verdict import Verdict
 
 NAMES = ("me", "you")
 RIGHT = Verdict("right")
+ENGINE: Any = SimpleNamespace(reads=lambda prompt: prompt.text)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def received(codecs: dict[str, TokenCodec], record: Rollout | TextRollout, own: 
     exchange._gates["me"].open(4, ["x"])
     exchange.publish("you", 5, [record])
     receiver = Receiver(exchange, Sharing(opening=way), lambda golds, *_: [RIGHT] * len(golds), longest=99)
-    learner: Any = SimpleNamespace(name="me", codec=codecs["llama"], engine=None, clock=Clock())
+    learner: Any = SimpleNamespace(name="me", codec=codecs["llama"], engine=ENGINE, clock=Clock())
     (answer,) = receiver.collect(learner, 5, [own.prompt], own=[own]).inbox.answers["x"]
     return answer
 
@@ -124,7 +125,7 @@ def test_scores_of_a_draft_have_the_bytes_that_its_author_sent(codecs: dict[str,
         read.extend(codecs["qwen"].decode(t) for t in tokens)
         return [np.zeros(t.size, dtype=np.float32) for t in tokens]
 
-    engine = SimpleNamespace(version=8, score=score)
+    engine = SimpleNamespace(version=8, score=score, reads=ENGINE.reads)
     learner: Any = SimpleNamespace(name="you", codec=codecs["qwen"], engine=engine, clock=Clock())
     receiver = Receiver(asks, Sharing(), lambda *_: [], longest=999, asks=asks)
     own = group(codecs["qwen"], "7", "8", " 9")

@@ -135,6 +135,7 @@ class EmbeddedEngine:
                 adapters.save(self.model, new)
             else:
                 self.model.save_pretrained(new)
+            checkpoint.keep_generation(self._folder, new)
             self.tokenizer.save_pretrained(new)
             self._trained().save(new / checkpoint.OPTIMISER)
 

@@ -230,6 +230,7 @@ class OpenRLHFEngine:
                 target = str(new.resolve())
                 calls = [member.call("save", target, checkpoint.OPTIMISER) for member in self._trainers]
                 self._gather(calls, "saving")
+            checkpoint.keep_generation(Path(self._folder), new)
             self.tokenizer.save_pretrained(new)
 
         checkpoint.write(folder, self.name, self.version, fill)

@@ -97,11 +97,11 @@ def said_of(policy: str, price: CarriedPrice) -> str:
 
 def _carried(learner: Learner, groups: Sequence[Group], told: Sequence[Group]) -> list[Retokenised | Exception]:
     """As `Receiver.carry` carries a peer's answers, without a budget."""
-    by = opening.of(groups)
     records = [
         TextRollout.about(group, index=0, text=group.answers[0].text, finished=True, reward=0.0) for group in told
     ]
-    opened = [opening.opened(record, by) for record in records]
+    by = opening.by_author(groups, records)
+    opened = [opening.opened(record, by[record.author]) for record in records]
     joined = opening.joined(groups, learner.codec, lambda: learner.engine.reads(groups[0].prompt))
     return list(retokenise(opened, learner.codec, joined=joined, closing=opening.closing(groups)))
 

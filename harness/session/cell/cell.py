@@ -29,8 +29,8 @@ from harness.session.cell.carried import measure_price, said_of
 from harness.session.cell.evaluate import cost_rows, sample_rows
 from harness.session.cell.exchanges import CellExchange
 from harness.session.cell.health import Watch, check_loss, check_trained
-from harness.session.cell.learners import Clock, Learner, roll_out, second_round, verdicts
-from harness.session.cell.manifests import manifest_of, mark, with_commits
+from harness.session.cell.learners import Clock, Learner, roll_out, second_round, template_date, verdicts
+from harness.session.cell.manifests import frozen_dates, manifest_of, mark, with_commits, with_dates
 from harness.session.cell.questions import (
     as_asked,
     curve_prompts,
@@ -41,7 +41,7 @@ from harness.session.cell.questions import (
     truncate_at_stop,
     with_length,
 )
-from harness.session.policy import base_folder
+from harness.session.policy import base_folder, dated
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import CarriedPrice, read_manifest, write_manifest
 from harness.store.rows import CurveRow, SampleRow, StepRow, TermRow, TraceRow
@@ -67,6 +67,7 @@ def run_cell(
 ) -> float:
     """From its newest checkpoint; returns CPU-seconds. layout: a plan's engine options, by policy, which the suite's override.
     Raises CellError, DiskFullError, Interrupted."""
+    dates = frozen_dates(folder, cell.group.policies)
     manifest = structs.replace(manifest_of(cell), pool=pool_entry(cell.training))
     mark(folder, manifest, "running", attempts=attempt)
     journal, folders, options = Journal(folder), dict[str, Path](), dict[str, dict[str, Any]]()
@@ -76,6 +77,7 @@ def run_cell(
         options[p.name] = with_length(cell.engine, chosen, p, folders[p.name], cell.evaluation, cell)
 
     def opened(policy: Policy) -> Learner:
+        policy = dated(policy, dates[policy.name])
         with phase(f"opening {policy.name}"):
             engine = engines.open(policy, folders[policy.name])
         regime = registry.build(cell.variant.regime, cell.variant.options)
@@ -92,6 +94,8 @@ def run_cell(
         learners = engines.each(opened, cell.group.policies)
         computed = {m.name: getattr(m.engine, "precision", "") for m in learners}
         manifest = with_commits(manifest, {m.name: m.base for m in learners}, computed)
+        manifest = with_dates(manifest, {m.name: template_date(m.policy, m.engine.tokenizer) for m in learners})
+        mark(folder, manifest, "running", attempts=attempt)
         try:
             stored = read_journal(folder)
             # With all samples, it was interrupted while tidying weights.

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Int32
@@ -29,6 +30,9 @@ from harness.tokenization.codec import TokenCodec
 from harness.verification.processes import asked_seconds
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 DOING = {
     "generate": "sampling", "verify": "verifying", "exchange": "exchanging", "score": "scoring", "train": "learning",
@@ -128,6 +132,15 @@ class Learner:
             return table[id(answer)]
 
         return of
+
+
+def template_date(policy: Policy, tokenizer: PreTrainedTokenizerFast) -> str:
+    """The day that the chat template of a `dated` policy writes; empty where it writes none."""
+    if not isinstance(policy.chat, dict):
+        return ""
+    from harness.engines.templates import ChatTemplate
+
+    return str(policy.chat["date"]) if ChatTemplate.of(policy.name, tokenizer, policy.chat).writes_date() else ""
 
 
 def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], finished: Sequence[bool]) -> list[Verdict]:

@@ -140,9 +140,24 @@ def label_of(manifest: Manifest) -> str:
 def with_commits(manifest: Manifest, bases: Mapping[str, Path], precision: Mapping[str, str]) -> Manifest:
     """With the hub commits that were loaded, and the precision, of each policy."""
     entries = (
-        PolicyEntry(e.name, e.model, loaded_commit(bases[e.name]) or e.revision, precision[e.name])
+        msgspec.structs.replace(e, revision=loaded_commit(bases[e.name]) or e.revision, precision=precision[e.name])
         for e in manifest.policies
     )
+    return msgspec.structs.replace(manifest, policies=tuple(entries))
+
+
+def frozen_dates(folder: Path, policies: Sequence[Policy]) -> dict[str, str]:
+    """The day of each policy's chat template: that of the first start, else today."""
+    today = datetime.now().astimezone().date().isoformat()
+    dates = {policy.name: today for policy in policies}
+    with suppress(StoreError):
+        dates |= {entry.name: entry.date for entry in read_manifest(folder).policies if entry.date}
+    return dates
+
+
+def with_dates(manifest: Manifest, dates: Mapping[str, str]) -> Manifest:
+    """With the days that templates write."""
+    entries = (msgspec.structs.replace(e, date=dates.get(e.name, "")) for e in manifest.policies)
     return msgspec.structs.replace(manifest, policies=tuple(entries))
 
 
@@ -172,11 +187,12 @@ def mark(
 ) -> None:
     """A new state; the first start, the training pool and what was measured at the start are kept."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    started, pool, carried = now, manifest.pool, manifest.carried
+    started, pool, carried, dates = now, manifest.pool, manifest.carried, dict[str, str]()
     with suppress(StoreError):
         before = read_manifest(folder)
         started, pool = before.provenance.started or started, pool or before.pool
         carried = carried or before.carried
+        dates = {entry.name: entry.date for entry in before.policies}
     commit, dirty = _commit()
     provenance = Provenance(
         code_version=f"{harness.__version__}+{digest(dict(manifest.identity.versions))[:12]}",
@@ -189,8 +205,10 @@ def mark(
         started=started,
         finished=now if state in {"done", "failed"} else "",
     )
+    entries = (msgspec.structs.replace(e, date=e.date or dates.get(e.name, "")) for e in manifest.policies)
     marked = msgspec.structs.replace(
         manifest,
+        policies=tuple(entries),
         state=state,
         reason=reason,
         fault=fault,

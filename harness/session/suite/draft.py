@@ -407,7 +407,7 @@ def _tried(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[Tried
     """Each level, in the style with most right answers over all."""
     from harness.engines.embedded.engine import EmbeddedEngine
 
-    known, drafted, dtype = get_task(task), style_of(policy.chat, task), suite.engine_options.get("dtype")
+    known, drafted, dtype = get_task(task), style_of(bool(policy.chat), task), suite.engine_options.get("dtype")
     source = training_source(task)
     count = 2 * PROMPTS if source.generated else min(2 * PROMPTS, len(source.pool(None).prompts))
     mixed = source.draw(derive(0, "trial"), count)

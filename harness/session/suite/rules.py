@@ -353,7 +353,7 @@ def _preflight(prepared: Prepared, run: bool, elsewhere: bool) -> list[str]:
                 )
             if lacks := elsewhere and _lacks(policy):
                 remarks.append(f"{place}.model: {policy.model} has no {lacks} here, which a run needs")
-            if not lacks and not _model(policy, own, prepared, place, run):
+            if not lacks and not _model(policy, own, prepared, place, run, remarks):
                 unseen.append(policy.model)
             elif slow and engine.precision(policy, options) == "bf16":
                 emulated.append(policy.model)
@@ -458,8 +458,10 @@ def _lacks(policy: Policy) -> str:
     return " and no ".join(lacks if names & {WEIGHTS, INDEX} else ["weights", *lacks])
 
 
-def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str, run: bool) -> bool:
-    """Whether the folder could be checked."""
+def _model(
+    policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str, run: bool, remarks: list[str]
+) -> bool:
+    """Whether the folder could be checked. remarks: to which what is worth a word is added."""
     from huggingface_hub import is_offline_mode
 
     suite, source = prepared.suite, prepared.source
@@ -473,11 +475,16 @@ def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str
                 return False
         config, tokenizer = backend_of(suite.engine).check(folder, suite.engine_options)
         if complete:
+            from harness.engines.faults import check_unused_weights
             from harness.engines.vocabulary import check_weights
 
             check_weights(folder)
+            check_unused_weights(folder)
     if policy.chat and not tokenizer.chat_template:
         raise SuiteError(source, f"{place}.chat", f"the tokenizer of {policy.model} has no chat template")
+    carries = any(shared(cell) & TEXTS for cell in cells)
+    remarks += [f"{place}.chat: {words}" for words in _check_prompts(policy, folder, source, place, carries)]
+    _check_room(policy, folder, cells, suite, source)
     positions = getattr(config, "max_position_embeddings", None)
     if positions and suite.training.max_new_tokens >= positions:
         raise SuiteError(
@@ -494,6 +501,59 @@ def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str
             problem = f"{carrying!r} shares text, which cannot be carried to the tokenizer of {policy.model}: {error}"
             raise SuiteError(source, f"{place}.model", problem) from None
     return True
+
+
+def _check_prompts(policy: Policy, folder: Path, source: str, place: str, carries: bool) -> Iterator[str]:
+    """Whether the chat template can ask a question; remarks on what it does besides. Raises SuiteError."""
+    from harness.engines.vocabulary import open_vocabulary
+    from harness.tokenization.codec import leaves_thought_open
+
+    with at(source, f"{place}.model", EngineError):
+        vocabulary = open_vocabulary(folder, policy.chat)
+    if not policy.chat:
+        return
+    template = vocabulary.template
+    if fault := template.fault():
+        raise SuiteError(source, f"{place}.chat", f"{policy.model}: {fault}")
+    if carries and leaves_thought_open(template.behind_question()):
+        yield (
+            f"{policy.name}'s prompts open a thought: peers' answers that do not close one are refused (open_thought); where the "
+            "template has a switch, such as `chat: {enable_thinking: false}`, it is asked without"
+        )
+    if template.date is None and template.writes_date():
+        yield (
+            f"{policy.name}'s template writes the day: each cell keeps that of its start; `chat: {{date: 2026-01-31}}` gives all "
+            "cells the same"
+        )
+
+
+def _check_room(policy: Policy, folder: Path, cells: Sequence[Cell], suite: Suite, source: str) -> None:
+    """Raises SuiteError where the model has too few positions for the longest question and its answer. Questions that are not on
+    this machine are not measured."""
+    from harness.engines.vocabulary import open_vocabulary
+    from harness.session.cell.questions import longest_prompts
+
+    positions = open_vocabulary(folder, policy.chat).positions
+    if positions is None:
+        return
+    asked_of = {(cell.training.model_dump_json(), cell.variant.regime): cell for cell in cells}
+    wanted: dict[str, tuple[int, int]] = {}
+    with suppress(DataError):
+        for of_evaluation, question, answer in longest_prompts(
+            policy, folder, suite.evaluation, list(asked_of.values())
+        ):
+            where = "evaluation.max_new_tokens" if of_evaluation else "training.max_new_tokens"
+            wanted[where] = max(wanted.get(where, (0, 0)), (question, answer), key=sum)
+    for where, (question, answer) in wanted.items():
+        if question + answer > positions:
+            room = positions - question
+            remedy = f"at most {room:,} fit" if room > 0 else "no answer fits; take shorter questions or another model"
+            raise SuiteError(
+                source,
+                where,
+                f"the longest question of {policy.name} takes {question:,} tokens and an answer up to {answer:,}, but the model "
+                f"has {positions:,} positions: {remedy}",
+            )
 
 
 def _small(policy: Policy) -> bool:
