@@ -27,6 +27,8 @@ OPTIMISER = "optimiser.safetensors"
 """The file of the optimiser's state."""
 GENERATION = "generation_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+# Of formats that run code when they are read, or that are converted first
+OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf")
 MAX_INDEX_BYTES = 64 << 20
 
 
@@ -143,6 +145,12 @@ def weight_files(folder: Path) -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
+        others = sorted(file.name for file in folder.iterdir() if file.name.endswith(OTHER_WEIGHTS))
+        if others:
+            raise EngineError(
+                f"{folder}: there are no weights ({WEIGHTS}), only {others[0]}: save them as safetensors (save_pretrained; `harness "
+                "convert` for GGUF)"
+            )
         raise EngineError(f"{folder}: there are no weights ({WEIGHTS})")
     try:
         files = sorted(

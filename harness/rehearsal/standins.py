@@ -65,11 +65,13 @@ def fault_of(policy: Policy, folder: Path) -> tuple[str, str] | None:
     name = "tokenizer"
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        if tokenizer.eos_token_id is None:
+        if tokenizer.eos_token_id is None and not policy.chat:
             name = "EOS"
         elif policy.chat:
             name = "chat template"
-        open_vocabulary(folder, policy.chat, policy.name)
+        vocabulary = open_vocabulary(folder, policy.chat, policy.name)
+        if policy.chat and (fault := vocabulary.template.fault()):
+            return name, f"{policy.name}: {fault}"
     except EngineError as error:
         return name, str(error)
     except Exception as error:  # what the library makes of damaged files has no common base

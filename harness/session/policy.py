@@ -65,7 +65,8 @@ def required_folder(policy: Policy) -> Path | None:
         place = model_folder(policy.model)
         raise DataError(f"{policy.model} is not in the cache ({place}): `make pretrained` fetches and converts it")
     if folder is None and not HUB_NAME.fullmatch(policy.model):
-        raise DataError(f"no such folder: {policy.model}")
+        relative = "" if model_folder(policy.model).is_absolute() else " (neither beside the suite's file nor here)"
+        raise DataError(f"no such folder: {policy.model}{relative}")
     return folder
 
 

@@ -287,11 +287,12 @@ tune:
 """
 
 
-def test_models_and_files_of_a_search_lie_in_declared_folders_too(suite, tmp_path, monkeypatch):
+def test_models_and_files_of_an_imported_search_lie_in_declared_folders_too(suite, tmp_path, monkeypatch):
     monkeypatch.delenv("HARNESS_MODELS", raising=False)
     outside, file = tmp_path / "outside", tmp_path / "own" / "x.yaml"
     outside.mkdir()
     file.parent.mkdir()
+    (file.parent / "submission.json").write_text("{}")
     file.write_text(Path(suite("micro/llama")).read_text() + TUNE.replace("OUTSIDE", str(outside)))
     with pytest.raises(SuiteError, match=r"tune\.groups\[0\]\.policies\[0\]\.model: .* is outside the folders"):
         prepare(str(file), tmp_path / "results")
@@ -327,6 +328,7 @@ def test_a_name_in_the_cache_leads_nowhere_else(suite, model, tmp_path, monkeypa
     sub = tmp_path / "sub"
     sub.mkdir()
     file = sub / "x.yaml"
+    (sub / "submission.json").write_text("{}")
     file.write_text(Path(suite(name)).read_text())
     with pytest.raises(SuiteError, match="is outside the folders that a suite may name"):
         prepare(str(file), tmp_path / "results")

@@ -218,7 +218,7 @@ def test_training_on_what_is_evaluated_is_refused(tmp_path: Path) -> None:
         ("{file: my.jsonl, sha256: '00'}", "training.task.sha256: "),
         ("7", "training.task: "),
         ("my.jsonl", "unknown training task 'my.jsonl'"),
-        ("{file: /etc/passwd}", "is outside the folders that a suite may name"),
+        ("{file: /etc/passwd}", "/etc/passwd:1: "),
     ],
 )
 def test_suites_are_refused_in_one_line(tmp_path: Path, trained: str, words: str) -> None:

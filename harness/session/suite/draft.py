@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import time
 from bisect import bisect_right
@@ -33,7 +34,6 @@ from harness.session.cell.questions import as_asked, scored_as, training_prompts
 from harness.session.policy import at_hand, base_folder
 from harness.session.suite.planning import demand, plan_for
 from harness.session.suite.prepare import prepare_suite
-from harness.session.suite.rules import as_argument
 from harness.store.sentences import joined
 from harness.suite.load import resolve
 from harness.suite.schema import FileTask, Policy, Suite
@@ -191,7 +191,7 @@ def draft(
     faster = "; adapters take half the time and less memory" if adapters else WITHOUT_PEFT * real
     return TEXT.format(
         name=_as_text(name),
-        file=as_argument(file or Path(f"{name}.yaml"), [*models, *([] if isinstance(chosen, str) else [chosen.file])]),
+        file=shlex.quote(str(file or Path(f"{name}.yaml"))),
         title=" x ".join(named),
         engine="embedded" if embedded else "openrlhf",
         why_engine="one process here, on a CPU or one GPU" if embedded else "Ray, DeepSpeed and vLLM on GPUs (docs/openrlhf.md)",

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from harness.allocation.shapes import EMULATED, cpu_bf16, load_shape
 from harness.cache import PRETRAINED, cache_folder, expanded, model_folder
 from harness.engines.backend import read_options
 from harness.engines.catalogue import MICRO_FAMILIES, backend_of
-from harness.engines.checkpoint import INDEX, WEIGHTS
+from harness.engines.checkpoint import INDEX, OTHER_WEIGHTS, WEIGHTS
 from harness.engines.embedded.presets import PRESETS
 from harness.errors import DataError, EngineError, PluginError, SuiteError, TokenizationError, UsageError
 from harness.exchange.misbehaviour import condition_of
@@ -26,7 +25,7 @@ from harness.learning.regime import Need
 from harness.plugins import blamed
 from harness.scoring.catalogue import scorer_of
 from harness.session.policy import MAX_FILES, MICRO, hub_folder, local_folder, required_folder
-from harness.store.manifest import suite_files
+from harness.store.manifest import SUBMISSION, suite_files
 from harness.suite.cells import Cell
 from harness.suite.load import placed_in
 from harness.suite.schema import Evaluation, FileTask, Policy, Stage0, Suite, Tune
@@ -167,7 +166,10 @@ def resolved(suite: Suite, source: str) -> Suite:
 
 
 def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> None:
-    """Raises SuiteError for a folder or file, or a link in one, outside the declared ones."""
+    """Raises SuiteError for a folder or file, or a link in one, outside the declared ones. For suites that others wrote: what came
+    with results that were imported. One's own may name any folder."""
+    if not is_imported(source):
+        return
     said = [setting.partition("=")[2] for setting in overrides]
     tasks = {"training.task": suite.training.task}
     for within, each in (("", suite), ("tune.", suite.tune)):
@@ -185,16 +187,14 @@ def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> No
             _refuse(_outside(folder, source), source, f"{place}.model")
 
 
-def undeclared(named: Sequence[str], source: Path) -> list[Path]:
-    """Parents of files and models' folders that need `--models`."""
-    paths = [path for path in map(expanded, named) if path.exists()]
-    return list(dict.fromkeys(path.resolve().parent for path in paths if _outside(path, source) is not None))
-
-
-def as_argument(source: Path, named: Sequence[str]) -> str:
-    """On a command line, with its `--models`."""
-    return shlex.join(
-        [str(source), *(word for folder in undeclared(named, source) for word in ("--models", str(folder)))]
+def is_imported(source: Path) -> bool:
+    """Whether a suite came with others' results: it lies in an imported suite's folder, or is no file of its own."""
+    if not source.is_file():
+        return True
+    folders = source.resolve().parents
+    return any(
+        (folder / SUBMISSION).exists() or ("@" in folder.name and (folder / "suite.json").exists())
+        for folder in folders
     )
 
 
@@ -455,7 +455,8 @@ def _lacks(policy: Policy) -> str:
         return ""
     names = {file.name for file in folder.iterdir()}
     lacks = [] if names & {"tokenizer.json", "tokenizer_config.json"} else ["tokenizer"]
-    return " and no ".join(lacks if names & {WEIGHTS, INDEX} else ["weights", *lacks])
+    present = names & {WEIGHTS, INDEX} or any(name.endswith(OTHER_WEIGHTS) for name in names)
+    return " and no ".join(lacks if present else ["weights", *lacks])
 
 
 def _model(
@@ -482,9 +483,6 @@ def _model(
             check_unused_weights(folder)
     if policy.chat and not tokenizer.chat_template:
         raise SuiteError(source, f"{place}.chat", f"the tokenizer of {policy.model} has no chat template")
-    carries = any(shared(cell) & TEXTS for cell in cells)
-    remarks += [f"{place}.chat: {words}" for words in _check_prompts(policy, folder, source, place, carries)]
-    _check_room(policy, folder, cells, suite, source)
     positions = getattr(config, "max_position_embeddings", None)
     if positions and suite.training.max_new_tokens >= positions:
         raise SuiteError(
@@ -492,6 +490,9 @@ def _model(
             "training.max_new_tokens",
             f"{suite.training.max_new_tokens} leave no room for a prompt: {policy.model} has {positions} positions",
         )
+    carries = any(shared(cell) & TEXTS for cell in cells)
+    remarks += [f"{place}.chat: {words}" for words in _check_prompts(policy, folder, source, place, carries)]
+    _check_room(policy, folder, cells, suite, source)
     if carrying := next((cell.variant.name for cell in cells if shared(cell) & TEXTS), None):
         from harness.tokenization.codec import TokenCodec
 
