@@ -148,8 +148,8 @@ def weight_files(folder: Path) -> list[Path]:
         others = sorted(file.name for file in folder.iterdir() if file.name.endswith(OTHER_WEIGHTS))
         if others:
             raise EngineError(
-                f"{folder}: there are no weights ({WEIGHTS}), only {others[0]}: save them as safetensors (save_pretrained; `harness "
-                "convert` for GGUF)"
+                f"{folder}: there are no weights ({WEIGHTS}), only {others[0]}: save them as safetensors "
+                "(save_pretrained; `harness convert` for GGUF)"
             )
         raise EngineError(f"{folder}: there are no weights ({WEIGHTS})")
     try:

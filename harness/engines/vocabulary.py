@@ -18,7 +18,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from harness.allocation.shapes import read_config
 from harness.engines.checkpoint import weight_files
-from harness.engines.faults import check_adapter, check_quantised, check_tokens
+from harness.engines.faults import check_adapter, check_quantised, check_tokens, check_unused_weights
 from harness.engines.templates import Chat, ChatTemplate, closing_tokens, in_one_line
 from harness.errors import EngineError, TokenizationError, UsageError
 from harness.experience.answers import Prompt
@@ -28,6 +28,7 @@ from harness.tokenization.spelled import SpelledQuestions
 __all__ = [
     "Vocabulary",
     "check_small_files",
+    "check_weight_files",
     "check_weights",
     "has_template",
     "in_one_line",
@@ -234,6 +235,12 @@ def has_template(checkpoint: Path) -> bool:
 
 
 def check_weights(folder: Path) -> None:
+    """As `check_weight_files`; also where the model has no place for some of the weights."""
+    check_weight_files(folder)
+    check_unused_weights(folder)
+
+
+def check_weight_files(folder: Path) -> None:
     """Raises EngineError where a file is missing or not of its stated length."""
     for file in weight_files(folder):
         try:

@@ -65,8 +65,7 @@ def required_folder(policy: Policy) -> Path | None:
         place = model_folder(policy.model)
         raise DataError(f"{policy.model} is not in the cache ({place}): `make pretrained` fetches and converts it")
     if folder is None and not HUB_NAME.fullmatch(policy.model):
-        relative = "" if model_folder(policy.model).is_absolute() else " (neither beside the suite's file nor here)"
-        raise DataError(f"no such folder: {policy.model}{relative}")
+        raise DataError(f"no such folder: {policy.model}")
     return folder
 
 

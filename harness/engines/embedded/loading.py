@@ -26,7 +26,7 @@ from harness.engines.embedded.kernels import GROUPED, kinds_of_layers, recompute
 from harness.engines.faults import check_unexpected, quiet_loading
 from harness.engines.head import NEVER, Head
 from harness.engines.templates import Chat
-from harness.engines.vocabulary import Vocabulary, check_small_files, check_weights, in_one_line, open_vocabulary
+from harness.engines.vocabulary import Vocabulary, check_small_files, check_weight_files, in_one_line, open_vocabulary
 from harness.errors import EngineError
 
 transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -62,7 +62,7 @@ def open_policy(
     Raises EngineError."""
     try:
         check_small_files(folder)
-        check_weights(folder)
+        check_weight_files(folder)
     except EngineError as error:
         raise EngineError(f"{name}: does not open: {str(error).removeprefix(f'{name}: ')}") from error
     vocabulary = open_vocabulary(folder, chat, name)

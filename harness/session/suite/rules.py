@@ -476,11 +476,9 @@ def _model(
                 return False
         config, tokenizer = backend_of(suite.engine).check(folder, suite.engine_options)
         if complete:
-            from harness.engines.faults import check_unused_weights
             from harness.engines.vocabulary import check_weights
 
             check_weights(folder)
-            check_unused_weights(folder)
     if policy.chat and not tokenizer.chat_template:
         raise SuiteError(source, f"{place}.chat", f"the tokenizer of {policy.model} has no chat template")
     positions = getattr(config, "max_position_embeddings", None)
