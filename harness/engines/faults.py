@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_adapter",
+    "check_own_code",
     "check_quantised",
     "check_tokens",
     "check_unexpected",
@@ -41,6 +42,18 @@ def check_adapter(folder: Path) -> None:
         f"{folder}: an adapter lies beside the weights ({ADAPTER}), and would count twice or not at all. Where the weights "
         f"are merged, remove {ADAPTER} and adapter_model.*; else merge it first"
     )
+
+
+def check_own_code(folder: Path, config: Mapping[str, Any]) -> None:
+    """Raises EngineError for an architecture that only the folder's own code has. config: of config.json."""
+    from transformers import CONFIG_MAPPING
+
+    kind = config.get("model_type")
+    if config.get("auto_map") and kind not in CONFIG_MAPPING:
+        raise EngineError(
+            f"{folder}: config.json: the architecture {str(kind)[:60]!r} is code of the folder's own (auto_map), and a folder's code is "
+            "never run; name a model whose architecture transformers has"
+        )
 
 
 def check_quantised(folder: Path, config: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from harness.allocation.shapes import read_config
 from harness.engines.checkpoint import weight_files
-from harness.engines.faults import check_adapter, check_quantised, check_tokens, check_unused_weights
+from harness.engines.faults import check_adapter, check_own_code, check_quantised, check_tokens, check_unused_weights
 from harness.engines.templates import Chat, ChatTemplate, closing_tokens, in_one_line
 from harness.errors import EngineError, TokenizationError, UsageError
 from harness.experience.answers import Prompt
@@ -217,6 +217,7 @@ def check_small_files(folder: Path) -> None:
     except UsageError as error:
         raise EngineError(str(error).replace(f"{folder}/", f"{folder}: ", 1)) from None
     check_quantised(folder, config)
+    check_own_code(folder, config)
     for file in folder.iterdir():
         if file.suffix in SMALL and not file.is_dir():
             if not file.is_file():

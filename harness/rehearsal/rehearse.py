@@ -232,7 +232,7 @@ def _checked(
         else:
             if not plan.feasible:
                 report.findings.append(Finding("plan", inventory or LARGE, first_of(plan.shortfall or "")))
-            report.remarks += remarks
+            report.remarks += [words for words in remarks if str(root) not in words]  # of what stands in here, nothing
             return prepared, plan
 
 

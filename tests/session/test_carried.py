@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "engines"))
 
@@ -21,10 +24,15 @@ from harness.exchange.receiving import Receiver
 from harness.experience.answers import Answer, Group, Prompt
 from harness.experience.records import Rollout, TextRollout
 from harness.learning import registry
+from harness.phases import Interrupted
 from harness.session.cell.carried import FREE, measure_price, said_of
+from harness.session.cell.cell import run_cell
 from harness.session.cell.learners import Learner
-from harness.store.manifest import CarriedPrice
-from harness.suite.schema import Policy, Sharing, edges_of
+from harness.session.suite.draft import WARM_WHY, Findings, draft, started
+from harness.session.suite.prepare import prepare
+from harness.store.journal import read_journal
+from harness.store.manifest import CarriedPrice, read_manifest
+from harness.suite.schema import Policy, Sharing, Suite, edges_of
 from harness.tokenization.retokenise import retokenise
 from harness.verification.verdict import Verdict
 
@@ -178,3 +186,69 @@ def test_two_closing_tokens_are_carried_and_are_one_action(tmp_path):
     assert carried.tokens.tolist() == tokens.tolist()
     assert carried.aligned.sum() == pytest.approx(logprobs.sum())
     assert carried.aligned[-2] == carried.aligned[-1]
+
+
+def days(monkeypatch: pytest.MonkeyPatch, day: str) -> None:
+    """Have the clock say this day to what freezes it."""
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.fromisoformat(f"{day}T12:00:00").replace(tzinfo=tz or UTC)
+
+    monkeypatch.setattr("harness.session.cell.manifests.datetime", Clock)
+
+
+def test_a_resumed_cell_keeps_its_day_and_its_prices(tmp_path, verifier, monkeypatch):
+    chat_model(tmp_path / "dated", template="<|turn|>system {{ strftime_now('%d.%m.%Y') }}<|done|>" + TURNS)
+    blank_model(tmp_path / "plain", None, with_blank_first=True)
+    rows = [{"question": q, "answer": a, "split": "test" if i % 4 else "train"} for i, (q, a) in enumerate(SUMS)]
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sums = {"file": "sums.jsonl"}
+    policies = [
+        {"name": "dated", "model": "./dated", "chat": True, "style": "raw"},
+        {"name": "plain", "model": "./plain", "style": "raw"},
+    ]
+    suite = {
+        "groups": [{"name": "pair", "policies": policies}], "regimes": ["naive"], "baseline": "naive", "seeds": [1],
+        "training": {"task": sums, "steps": 2, "prompts": 2, "rollouts": 2, "max_new_tokens": 16, "checkpoint_every": 1},
+        "evaluation": {"tasks": [sums], "k": 0, "limit": 2, "max_new_tokens": 16, "curve_every": 0},
+    }  # fmt: skip
+    (tmp_path / "x.yaml").write_text(json.dumps(suite))
+    prepared = prepare(str(tmp_path / "x.yaml"), tmp_path / "results")
+    cell = prepared.cells[0]
+    folder = prepared.folder / cell.key
+
+    def run(stop: bool) -> None:
+        run_cell(cell, folder, verifier, lambda *_: None, lambda: stop)
+
+    days(monkeypatch, "2026-01-30")
+    with pytest.raises(Interrupted):
+        run(True)
+    first = read_manifest(folder)
+    days(monkeypatch, "2026-02-02")
+    run(False)
+    manifest = read_manifest(folder)
+    assert manifest.state == "done"
+    assert [(p.name, p.date) for p in manifest.policies] == [("dated", "2026-01-30"), ("plain", "")]
+    assert manifest.carried == first.carried
+    assert {name: abs(price.nats) <= FREE for name, price in manifest.carried.items()} == {"dated": True, "plain": True}
+    rows = read_journal(folder).tables["samples"].to_pylist()
+    asked = {row["prompt"] for row in rows if row["policy"] == "dated"}
+    assert asked
+    assert all("30.01.2026" in prompt for prompt in asked)
+
+
+def test_a_start_that_a_suite_proposes_is_tried_first(tmp_path, monkeypatch):
+    """Two models of a few thousand parameters learn no sums in two dozen steps."""
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
+    folders = [str(chat_model(tmp_path / name)) for name in ("one", "two")]
+    proposed = Findings("ladder.add2", warm=("one", "two"), why=(f"one and two: {WARM_WHY}", "Kept."))
+    suite = Suite.model_validate(yaml.safe_load(draft(folders, "ladder", "pair", proposed)))
+    found = started(proposed, suite, str(tmp_path / "pair.yaml"))
+    assert found.warm == ()
+    assert found.why[0] == "Kept."
+    assert [words.partition(":")[0] for words in found.why[1:]] == [
+        f"{name} cannot learn this here" for name in ("one", "two")
+    ]
+    assert "stage0" not in draft(folders, "ladder", "pair", found).partition("regimes:")[0].partition("policies:\n")[2]
