@@ -51,8 +51,8 @@ def check_own_code(folder: Path, config: Mapping[str, Any]) -> None:
     kind = config.get("model_type")
     if config.get("auto_map") and kind not in CONFIG_MAPPING:
         raise EngineError(
-            f"{folder}: config.json: the architecture {str(kind)[:60]!r} is code of the folder's own (auto_map), and a folder's code is "
-            "never run; name a model whose architecture transformers has"
+            f"{folder}: config.json: the architecture {str(kind)[:60]!r} is code of the folder's own (auto_map), and a folder's "
+            "code is never run; name a model whose architecture transformers has"
         )
 
 
