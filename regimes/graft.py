@@ -83,6 +83,6 @@ class GRAFT(Regime):
 
     def _compatibility(self, answer: PeerAnswer) -> float:
         assert answer.receiver_old is not None
-        mine = answer.receiver_old[:-1] if answer.finished else answer.receiver_old
+        mine = answer.receiver_old[: answer.content.size]
         ratio = float(np.exp(min(mine.mean(dtype=np.float64) - answer.source_logprob / answer.source_tokens, 0.0)))
         return ratio if ratio > self.options.threshold else 0.0

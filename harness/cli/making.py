@@ -66,9 +66,7 @@ def new_suite(
         raise UsageError(f"{file}: cannot be written: {error.strerror}") from error
     suite = rules.validate(load(str(file)), str(file))
     cells = len(suite.groups) * len(suite.regimes) * len(suite.seeds)
-    trained = suite.training.task
-    paths = [*models, *([] if isinstance(trained, str) else [trained.file])]
-    named = rules.as_argument(file, paths)
+    named = shlex.quote(str(file))
     first = "--set training.steps=2 --set 'seeds=[1]' --set evaluation.limit=6"
     print(
         f"{file}: written, {cells} cells. Next:\n"

@@ -352,7 +352,8 @@ def rehearse(
             print_json(report)
         else:
             _say_rehearsed(report)
-            print(f"\nThe full run needs\n{describe(plan)}")
+            if plan is not None:
+                print(f"\nThe full run needs\n{describe(plan)}")
             if results:
                 print(
                     f"the table: harness show {way.name_of(report.suite)} --results {shlex.quote(report.results)}",

@@ -1,4 +1,7 @@
-"""Checkpoints, whole or absent: a Hugging Face folder, `optimiser.safetensors` (until the cell is done), a seal written last."""
+"""Checkpoints, whole or absent: a Hugging Face folder, `optimiser.safetensors` (until the cell is done), a seal written last.
+
+What training does not change is kept as the model's folder has it: its generation settings, which transformers may read but
+refuses to write, and all of its chat templates, of which some lie in a folder of their own."""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,12 +20,15 @@ from harness.errors import CheckpointError, EngineError
 from harness.files import TEMPORARY, sync, write_atomic
 from harness.reading import open_regular, read_bytes
 
-__all__ = ["OPTIMISER", "Seal", "check", "drop_optimiser", "weight_files", "write"]
+__all__ = ["OPTIMISER", "Seal", "check", "drop_optimiser", "keep_generation", "make_savable", "weight_files", "write"]
 
 SEAL, MAX_SEAL_BYTES = "engine.json", 1 << 20
 OPTIMISER = "optimiser.safetensors"
 """The file of the optimiser's state."""
+GENERATION = "generation_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+# Of formats that run code when they are read, or that are converted first
+OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf")
 MAX_INDEX_BYTES = 64 << 20
 
 
@@ -47,9 +54,9 @@ def write(folder: Path, policy: str, version: int, fill: Callable[[Path], None])
             if not isinstance(error, OSError) and (code := re.search(r"\(os error (\d+)\)", str(error))):
                 raise OSError(int(code[1]), os.strerror(int(code[1])), str(folder)) from error
             raise
-        seal = Seal(1, policy, version, {path.name: _digest(path) for path in sorted(new.iterdir())})
+        seal = Seal(1, policy, version, {name: _digest(path) for name, path in sorted(_files(new).items())})
         (new / SEAL).write_bytes(_sealed(seal))
-        for path in new.iterdir():
+        for path in new.rglob("*"):
             sync(path)
         if folder.exists():
             folder.rename(old)
@@ -79,7 +86,7 @@ def check(folder: Path, policy: str) -> Seal:
         raise CheckpointError(f"{folder}: checkpoint of policy {seal.policy!r}, not of {policy!r}")
     # An unsealed optimiser's state is never read.
     unread = {OPTIMISER} - seal.files.keys()
-    present = {path.name for path in folder.iterdir()} - {SEAL} - unread
+    present = _files(folder).keys() - {SEAL} - unread
     for name in sorted(seal.files.keys() | present):
         if name not in seal.files:
             raise CheckpointError(f"{folder / name}: not part of the checkpoint")
@@ -92,6 +99,27 @@ def check(folder: Path, policy: str) -> Seal:
         if actual != seal.files[name]:
             raise CheckpointError(f"{folder / name}: truncated or altered (its digest is not the sealed one)")
     return seal
+
+
+def make_savable(model: Any) -> None:
+    """Have the model's generation settings hold its tokens alone: the library does not write settings that contradict each other,
+    such as a temperature of greedy decoding, though models are published with them. The engine decodes by its own."""
+    said = model.generation_config
+    tokens = {name: getattr(said, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    model.generation_config = type(said)(**tokens)
+
+
+def keep_generation(source: Path, folder: Path) -> None:
+    """In a checkpoint, the generation settings of the folder that it was trained from; none where that has none."""
+    own, new = source / GENERATION, folder / GENERATION
+    new.unlink(missing_ok=True)
+    if own.is_file():
+        shutil.copyfile(own, new)
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """All files by their place, of subfolders too."""
+    return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}
 
 
 def _seal(folder: Path) -> Seal:
@@ -117,6 +145,12 @@ def weight_files(folder: Path) -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
+        others = sorted(file.name for file in folder.iterdir() if file.name.endswith(OTHER_WEIGHTS))
+        if others:
+            raise EngineError(
+                f"{folder}: there are no weights ({WEIGHTS}), only {others[0]}: save them as safetensors "
+                "(save_pretrained; `harness convert` for GGUF)"
+            )
         raise EngineError(f"{folder}: there are no weights ({WEIGHTS})")
     try:
         files = sorted(

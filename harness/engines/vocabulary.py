@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -17,42 +18,56 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from harness.allocation.shapes import read_config
 from harness.engines.checkpoint import weight_files
-from harness.errors import EngineError, UsageError
+from harness.engines.faults import check_adapter, check_own_code, check_quantised, check_tokens, check_unused_weights
+from harness.engines.templates import Chat, ChatTemplate, closing_tokens, in_one_line
+from harness.errors import EngineError, TokenizationError, UsageError
 from harness.experience.answers import Prompt
 from harness.reading import read_bytes
+from harness.tokenization.spelled import SpelledQuestions
 
 __all__ = [
     "Vocabulary",
     "check_small_files",
+    "check_weight_files",
     "check_weights",
     "has_template",
     "in_one_line",
     "open_vocabulary",
+    "positions_of",
     "read_folder",
 ]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Vocabulary:
     """size: rows of the output layer. forbidden: ids that are no content (padding, rows without a token). stop: ids that end an
-    answer; the first is taught. opening: ids before every raw prompt."""
+    answer; the first is taught. closing: ids behind the text of an answer that is taught or carried; the last is `stop[0]`.
+    opening: ids before every raw prompt. chat: how prompts go through the chat template, or False."""
 
     policy: str
     config: PretrainedConfig
     tokenizer: PreTrainedTokenizerFast
-    chat: bool
+    chat: Chat
     size: int
     stop: tuple[int, ...]
     forbidden: frozenset[int]
     opening: tuple[int, ...]
+    closing: tuple[int, ...]
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """By the chat template if `chat`. Raises EngineError where that fails or there are no ids."""
-        if self.chat:
-            turns = [{"role": "user", "content": prompt.text}]
-            ids = _templated(self.policy, self.tokenizer, turns, opens_answer=True)
+        """By the chat template if `chat`; control tokens that the question spells are text. Raises EngineError where the template
+        fails or there are no ids."""
+        try:
+            question = self._questions.hide(prompt.text)
+        except TokenizationError as error:
+            raise EngineError(f"{self.policy}: prompt {prompt.id!r} cannot be read: {error}") from None
+        whole = self.template.render(question, opens_answer=True) if self.chat else question
+        if question == prompt.text:
+            ids = list(self.tokenizer.encode(whole, add_special_tokens=False))
         else:
-            ids = [*self.opening, *self.tokenizer.encode(prompt.text, add_special_tokens=False)]
+            ids = self._questions.encode(whole)
+        if not self.chat:
+            ids = [*self.opening, *ids]
         if not ids:
             raise EngineError(f"{self.policy}: prompt {prompt.id!r} has no tokens")
         return ids
@@ -66,6 +81,20 @@ class Vocabulary:
                 f"which the model has no row: it has {self.size:,}"
             )
         return ids
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """With the settings of `chat`."""
+        return ChatTemplate.of(self.policy, self.tokenizer, self.chat)
+
+    @cached_property
+    def _questions(self) -> SpelledQuestions:
+        return SpelledQuestions(self.tokenizer)
+
+    @property
+    def positions(self) -> int | None:
+        """Tokens that a prompt and its answer may have; None where the config does not say."""
+        return positions_of(self.config)
 
     def reads(self, prompt: Prompt) -> str:
         """The text that stands for `encode`'s ids."""
@@ -86,68 +115,73 @@ class Vocabulary:
         return str(self.tokenizer.decode(ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
-def open_vocabulary(folder: Path, chat: bool, policy: str = "") -> Vocabulary:
-    """No code of the folder runs. Raises EngineError where it does not open, has no EOS, or its chat template is asked for and
-    absent or fails."""
+def open_vocabulary(folder: Path, chat: Chat, policy: str = "") -> Vocabulary:
+    """No code of the folder runs. Raises EngineError where it does not open, declares no end of an answer, or its chat template is
+    asked for and absent."""
     where = f"{policy}: {folder}" if policy else str(folder)
     try:
         whole = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         config, here = whole.get_text_config(), {"local_files_only": True, "trust_remote_code": False}
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, config=whole, **here)
-        stops = _generation_stops(folder)
+        listed = _declared_ends(folder)
     except Exception as error:  # damaged files raise anything
         raise EngineError(f"{where}: does not open: {in_one_line(error)}") from error
-    if tokenizer.eos_token_id is None:
-        raise EngineError(f"{where}: the tokenizer has no EOS token")
     if chat and not tokenizer.chat_template:
         raise EngineError(f"{where}: the tokenizer has no chat template")
-    stop = {tokenizer.eos_token_id, *stops & set(range(config.vocab_size))}
-    unused = set(range(config.vocab_size)) - set(tokenizer.get_vocab().values())
-    taught = _end_of_turn(policy, tokenizer, stop) if chat else tokenizer.eos_token_id
-    if taught >= config.vocab_size:
+    rows = range(config.vocab_size)
+    unused = set(rows) - set(tokenizer.get_vocab().values())
+    eos = tokenizer.eos_token_id
+    declared = [i for i in dict.fromkeys([eos, *listed]) if i in rows and i not in unused]
+    written = closing_tokens(ChatTemplate.of(policy, tokenizer, chat), declared) if tokenizer.chat_template else ()
+    written = tuple(i for i in written if i in rows)
+    closing = written if chat else ()
+    if not closing and eos is not None and eos not in rows:
         raise EngineError(
-            f"{where}: the model has {config.vocab_size:,} rows, none for the EOS token {taught}: it never ends"
+            f"{where}: the model has {config.vocab_size:,} rows, none for the EOS token {eos}: it never ends"
         )
-    padding = ({tokenizer.pad_token_id} - stop) & set(range(config.vocab_size))  # one that was added may have no row
-    first = tokenizer.encode("a")[:1]
+    closing = closing or tuple(declared[:1]) or written[-1:]
+    if not closing:
+        raise EngineError(f"{where}: the tokenizer has no EOS token, and no file of the model names another end")
+    stop = {closing[-1], *written[-1:], *declared}  # a chat model may end so, however it is asked
+    padding = ({tokenizer.pad_token_id} - stop - {*closing}) & set(rows)  # one that was added may have no row
     return Vocabulary(
         policy=policy,
         config=whole,
         tokenizer=tokenizer,
         chat=chat,
         size=config.vocab_size,
-        stop=(taught, *sorted(stop - {taught})),
+        stop=(closing[-1], *sorted(stop - {closing[-1]})),
         forbidden=frozenset(unused | padding),
-        opening=(first[0],) if first and first[0] == tokenizer.bos_token_id else (),
+        opening=_opening_tokens(tokenizer),
+        closing=closing,
     )
 
 
-def _templated(policy: str, tokenizer: Any, turns: list[dict[str, str]], opens_answer: bool) -> list[int]:
-    try:
-        return list(tokenizer.apply_chat_template(turns, add_generation_prompt=opens_answer, return_dict=False))
-    except Exception as error:  # a template is a foreign program, and fails with errors of its own
-        raise EngineError(f"{policy}: the chat template fails: {in_one_line(error)}") from error
+def _opening_tokens(tokenizer: Any) -> tuple[int, ...]:
+    """All ids that the tokenizer puts in front of a text by itself, named ones or not."""
+    plain, whole = tokenizer.encode("a", add_special_tokens=False), tokenizer.encode("a")
+    starts = (at for at in range(len(whole) - len(plain) + 1) if whole[at : at + len(plain)] == plain)
+    return tuple(whole[: next(starts, 0)])
 
 
-def _end_of_turn(policy: str, tokenizer: Any, stop: set[int]) -> int:
-    """With which the chat template ends an answer, else EOS."""
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    opened = _templated(policy, tokenizer, turns[:1], opens_answer=True)
-    whole = _templated(policy, tokenizer, turns, opens_answer=False)
-    said = (i for i in whole[len(opened) :] if i in stop)
-    return int(next(said, tokenizer.eos_token_id))
+def _declared_ends(folder: Path) -> list[int]:
+    """What generation_config.json and config.json say, of composite models also their text's part, without repeats. The library's
+    config would fill in a class's default, which is no end of this model's."""
+    said = []
+    if (folder / "generation_config.json").exists():
+        said.append(GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id)
+    config = read_config(folder / "config.json")
+    said += [part.get("eos_token_id") for part in (config, config.get("text_config")) if isinstance(part, dict)]
+    ends: list[int] = []
+    for ids in said:
+        ends += map(index, ids if isinstance(ids, list | tuple) else [] if ids is None else [ids])
+    return list(dict.fromkeys(ends))
 
 
-def in_one_line(error: Exception) -> str:
-    """What a library has to say, short."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-def _generation_stops(folder: Path) -> set[int]:
-    if not (folder / "generation_config.json").exists():
-        return set()
-    ids = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
-    return set(map(index, ids if isinstance(ids, list) else [] if ids is None else [ids]))
+def positions_of(config: PretrainedConfig) -> int | None:
+    """Tokens that a sequence may have; None where the config does not say."""
+    most = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return most if isinstance(most, int) and most > 0 else None
 
 
 # What a folder lacks, said in seconds ------------------------------------------------------------------------------------
@@ -167,17 +201,23 @@ def read_folder(folder: Path) -> tuple[PretrainedConfig, PreTrainedTokenizerFast
         raise EngineError(f"{folder}: config.json: {config.model_type!r} is no causal language model of transformers")
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         raise EngineError(f"{folder}: there is no tokenizer (tokenizer.json)")
-    return config.get_text_config(), open_vocabulary(folder, chat=False).tokenizer
+    tokenizer = open_vocabulary(folder, chat=bool(has_template(folder))).tokenizer
+    check_tokens(folder, config, tokenizer)
+    return config.get_text_config(), tokenizer
 
 
 def check_small_files(folder: Path) -> None:
-    """Raises EngineError where config.json is no model's, or a file that libraries read whole is too large."""
+    """Raises EngineError where config.json is no model's or that of quantised weights, an adapter lies in the folder, or a file
+    that libraries read whole is too large."""
+    check_adapter(folder)
     if not (folder / "config.json").exists():
         raise EngineError(f"{folder}: there is no config.json")
     try:
-        read_config(folder / "config.json")
+        config = read_config(folder / "config.json")
     except UsageError as error:
         raise EngineError(str(error).replace(f"{folder}/", f"{folder}: ", 1)) from None
+    check_quantised(folder, config)
+    check_own_code(folder, config)
     for file in folder.iterdir():
         if file.suffix in SMALL and not file.is_dir():
             if not file.is_file():
@@ -196,6 +236,12 @@ def has_template(checkpoint: Path) -> bool:
 
 
 def check_weights(folder: Path) -> None:
+    """As `check_weight_files`; also where the model has no place for some of the weights."""
+    check_weight_files(folder)
+    check_unused_weights(folder)
+
+
+def check_weight_files(folder: Path) -> None:
     """Raises EngineError where a file is missing or not of its stated length."""
     for file in weight_files(folder):
         try:

@@ -38,26 +38,27 @@ class Answerer(Protocol):
 class EngineBackend:
     """Answers of `engine.sample`, at most `rows` a call, by its chat template.
 
-    Answers get up to three quarters of the context; a longer prompt loses its beginning. Raises EngineError where the
-    context ends an answer: it would count as wrong. Seeds derive from (seed, name, prompt, repeat) alone.
+    Questions are never cut. Raises EngineError where the model's positions hold no answer to one, or end an answer: it would
+    count as wrong. Seeds derive from (seed, name, prompt, repeat) alone.
     """
 
     def __init__(self, engine: PolicyEngine, seed: int = 0, rows: int = 1_024) -> None:
         self.engine, self.seed, self.rows = engine, seed, rows
-        self.context = min(int(engine.tokenizer.model_max_length), 1 << 20)
+        self.positions: int | None = getattr(engine, "positions", None)
 
     def answer(
         self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
     ) -> list[list[Answer]]:
         wanted, step = sampling.max_new_tokens, max(1, self.rows // repeats)
-        length = min(wanted, 3 * self.context // 4)
         answers: list[list[Answer]] = []
-        cut = 0
+        cut, shortest = 0, wanted
         with phase(f"generating {name}", len(prompts) * repeats) as generation:
             for start in range(0, len(prompts), step):
                 halt()
-                chunk = [replace(p, text=self._fit(p.text, length)) for p in prompts[start : start + step]]
+                chunk = prompts[start : start + step]
                 seeds = np.stack([derive_many(repeats, "evaluation", self.seed, name, prompt.id) for prompt in chunk])
+                length = self._room(name, chunk, wanted)
+                shortest = min(shortest, length)
                 rows = self.engine.sample(chunk, seeds, replace(sampling, max_new_tokens=length))
                 for prompt, row in zip(chunk, rows, strict=True):
                     read = self.engine.reads(prompt)
@@ -66,20 +67,26 @@ class EngineBackend:
                 generation.count(len(answers) * repeats)
         if cut:
             raise EngineError(
-                f"{name}: {cut:,} of {len(prompts) * repeats:,} answers were ended by the model's context of {self.context:,} "
-                f"tokens, before their {wanted:,} new tokens; ask for at most {length:,} "
-                "(evaluation.max_new_tokens, --max-new-tokens)"
+                f"{name}: {cut:,} of {len(prompts) * repeats:,} answers were ended by the model's {self.positions:,} positions, "
+                f"before their {wanted:,} new tokens; ask for at most {shortest:,} (evaluation.max_new_tokens, --max-new-tokens)"
             )
         return answers
 
-    def _fit(self, text: str, answer: int) -> str:
-        room = self.context - answer
-        if len(text.encode()) <= room:
-            return text  # a token is at least one byte long
-        offsets = self.engine.tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        ).offset_mapping
-        return text if len(offsets) <= room else text[offsets[-room][0] :]
+    def _room(self, name: str, prompts: Sequence[Prompt], wanted: int) -> int:
+        """New tokens, at most `wanted`, that the positions leave behind the longest of these prompts."""
+        if self.positions is None:
+            return wanted
+        longest = 0
+        for prompt in prompts:
+            text = self.engine.reads(prompt)
+            if len(text.encode()) > max(longest, self.positions - wanted):  # a token is at least one byte long
+                longest = max(longest, len(self.engine.tokenizer.encode(text)))
+        if longest >= self.positions:
+            raise EngineError(
+                f"{name}: a question takes {longest:,} tokens, and the model has {self.positions:,} positions: no answer fits. "
+                "Ask it without worked examples, or take another model"
+            )
+        return min(wanted, self.positions - longest)
 
 
 def _ended(sample: Sample, stops: Sequence[str], prompt: str) -> Answer:

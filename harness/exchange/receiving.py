@@ -18,7 +18,7 @@ from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerSco
 from harness.experience.records import AnswerRecord, Record, Refusal, Scores, sent
 from harness.store.rows import ExchangeRow
 from harness.suite.schema import Sharing
-from harness.tokenization.codec import TokenCodec
+from harness.tokenization.codec import TokenCodec, closes_thought, leaves_thought_open
 from harness.tokenization.retokenise import Retokenised, align, excess, retokenise
 from harness.verification.verdict import Verdict
 
@@ -37,6 +37,9 @@ class Scorer(Protocol):
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]], /
     ) -> list[Float32[np.ndarray, "T"]]:
         """Log-probabilities of given answers, nats."""
+
+    def reads(self, prompt: Prompt, /) -> str:
+        """A prompt's text as the policy reads it."""
 
 
 class Phases(Protocol):
@@ -80,6 +83,33 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
+class _Room:
+    """What a learner's prompts leave for an answer. Each is read once."""
+
+    learner: Learner
+    prompts: Mapping[str, Prompt]
+    _read: dict[str, str] = field(default_factory=dict)
+
+    def opens_thought(self, prompt_id: str) -> bool:
+        """Whether the prompt leaves a thought open, by what it says behind the question."""
+        question = self.prompts[prompt_id].text
+        return leaves_thought_open(self._text(prompt_id).rpartition(question)[2])
+
+    def holds(self, prompt_id: str, tokens: int) -> bool:
+        """Whether the model has positions for the prompt and so many tokens."""
+        positions: int | None = getattr(self.learner.engine, "positions", None)
+        text = self._text(prompt_id)
+        if positions is None or len(text.encode()) + tokens <= positions:  # a token is at least one byte long
+            return True
+        return self.learner.codec.count(text) + tokens <= positions
+
+    def _text(self, prompt_id: str) -> str:
+        if prompt_id not in self._read:
+            self._read[prompt_id] = self.learner.engine.reads(self.prompts[prompt_id])
+        return self._read[prompt_id]
+
+
+@dataclass(frozen=True, slots=True)
 class Receiver:
     """Admission, retokenising and verification for a cell's learners. longest: tokens of an answer at most. scored:
     score peers' answers (`Need.RECEIVER_OLD`). asks: the exchange of drafts."""
@@ -101,7 +131,9 @@ class Receiver:
             for record, entry in admitted:
                 if record.step != step:  # its author no longer waits
                     entry.refuse(Refusal.STALE)
-            carried = self.carry([(r, e) for r, e in admitted if e.accepted], learner, by_id, own)
+            asked = [(r, e) for r, e in admitted if e.accepted]
+            carried = self.carry(asked, learner, by_id, own)
+            by = opening.by_author(own, [r for r, _ in asked if isinstance(r, AnswerRecord)])
         if not carried:
             return []
         with learner.clock.phase("score"):
@@ -117,8 +149,8 @@ class Receiver:
                 reader=record.author,
                 index=record.index,
                 logprobs=logprobs[: text.ends.size].tolist(),
-                pieces=opening.as_sent(np.diff(text.ends, prepend=0).tolist(), record.text, self._opening(own)),
-                eos_logprob=float(logprobs[-1]) if record.finished else 0.0,
+                pieces=opening.as_sent(np.diff(text.ends, prepend=0).tolist(), record.text, by[record.author]),
+                eos_logprob=float(logprobs[text.ends.size :].sum()) if record.finished else 0.0,
             )
             for (record, text, _), logprobs in zip(carried, logprobs_of, strict=True)
         ]
@@ -171,23 +203,28 @@ class Receiver:
             return learner.engine.score([prompts[r.prompt_id] for r in records], tokens)
 
         texts = [(r, e) for r, e in admitted if isinstance(r, AnswerRecord)]
-        by = self._opening(own)
+        by = opening.by_author(own, [r for r, _ in texts])
         results = retokenise(
-            [opening.opened(r, by) for r, _ in texts],
+            [opening.opened(r, by[r.author]) for r, _ in texts],
             learner.codec,
             budget=self._budget,
             score=score if self.sharing.spread == "receiver" else None,
+            closing=opening.closing(own),
+            joined=opening.joined(own, learner.codec, lambda: learner.engine.reads(next(iter(prompts.values())))),
         )
+        room = _Room(learner, prompts)
         kept: list[tuple[AnswerRecord, Retokenised, ExchangeRow]] = []
         for (record, entry), result in zip(texts, results, strict=True):
             if not isinstance(result, Retokenised):
                 entry.refuse(result.reason)
                 continue
-            entry.receiver_tokens = result.tokens.size - record.finished
+            entry.receiver_tokens = result.ends.size
             entry.marks_spelled = result.spelled_tags
             entry.measured(result.residuals)
-            if result.tokens.size > self.longest:
+            if result.tokens.size > self.longest or not room.holds(record.prompt_id, result.tokens.size):
                 entry.refuse(Refusal.TOO_LONG)
+            elif room.opens_thought(record.prompt_id) and not closes_thought(record.text):
+                entry.refuse(Refusal.OPEN_THOUGHT)
             else:
                 kept.append((record, result, entry))
         return kept
@@ -208,12 +245,12 @@ class Receiver:
                 entry.refuse(Refusal.INCONSISTENT)
             else:
                 fitting.append((record, entry, answer))
-        read = learner.codec.read([a.tokens[: a.tokens.size - a.finished] for _, _, a in fitting])
+        read = learner.codec.read([a.content for _, _, a in fitting])
         ends = [np.cumsum(content.pieces, dtype=np.int32) for content in read]
         placed = []
         for (record, entry, answer), edges in zip(fitting, ends, strict=True):
-            residuals, source = align(record, edges, answer.finished)
-            entry.receiver_tokens = answer.tokens.size - answer.finished
+            residuals, source = align(record, edges, answer.tokens.size - answer.content.size)
+            entry.receiver_tokens = answer.content.size
             entry.measured(residuals)
             if excess(residuals, self._budget):
                 entry.refuse(Refusal.RESIDUAL)
@@ -221,9 +258,6 @@ class Receiver:
                 scores = PeerScores(record.author, record.version, record.prompt_id, record.index, *source)
                 placed.append((record, scores, answer, entry))
         return placed
-
-    def _opening(self, own: Sequence[Group]) -> str | None:
-        return opening.of(own) if self.sharing.opening == "receiver" else None
 
     @property
     def _budget(self) -> Mapping[str, float]:
@@ -259,6 +293,7 @@ class Receiver:
                     aligned=result.aligned,
                     source_logprob=result.source_logprob,
                     source_tokens=result.source_tokens,
+                    ending=result.tokens.size - result.ends.size or 1,
                 )
                 answers.append((record, answer, entry))
         return answers

@@ -36,8 +36,9 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """An answer in the learner's own tokens, with the final EOS when `finished`; text without it. logprobs: nats, of
-    the sampling distribution. closed: the harness ended it at a string, not the policy."""
+    """An answer in the learner's own tokens, with its end when `finished`; text without it. logprobs: nats, of the
+    sampling distribution. closed: the harness ended it at a string, not the policy. ending: tokens of the end, one in
+    most models; together they are one action."""
 
     tokens: Int32[np.ndarray, "T"]
     logprobs: Float32[np.ndarray, "T"]
@@ -45,6 +46,12 @@ class Answer:
     finished: bool
     verdict: Verdict
     closed: bool = False
+    ending: int = 1
+
+    @property
+    def content(self) -> Int32[np.ndarray, "C"]:
+        """(C,) the tokens before the end."""
+        return self.tokens[: self.tokens.size - self.ending] if self.finished else self.tokens
 
     @property
     def reward(self) -> float:
@@ -83,7 +90,8 @@ class Group:
 class PeerAnswer:
     """In the learner's tokens, verified by the learner. index: in the author's group. aligned: (T,) the peer's
     log-probabilities (nats) on these tokens; source_logprob, source_tokens: their sum and number over its own, EOS left
-    out. receiver_old: (T,) the learner's before the step's first update, where `needs` asks."""
+    out. receiver_old: (T,) the learner's before the step's first update, where `needs` asks. ending: tokens of the end of
+    a finished answer, as `Answer.ending`."""
 
     author: str
     version: int
@@ -98,6 +106,12 @@ class PeerAnswer:
     source_logprob: float = float("nan")
     source_tokens: int = 0
     receiver_old: Float32[np.ndarray, "T"] | None = None
+    ending: int = 1
+
+    @property
+    def content(self) -> Int32[np.ndarray, "C"]:
+        """(C,) the tokens before the end."""
+        return self.tokens[: self.tokens.size - self.ending] if self.finished else self.tokens
 
     @property
     def reward(self) -> float:

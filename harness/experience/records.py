@@ -49,7 +49,8 @@ class Refusal(StrEnum):
     to learn from. The header: `not_subscribed`: no such edge; `unknown_prompt`: not asked at that step; `future`: a
     step not reached; `version`: contradicts an earlier record; `late`: nothing by the deadline. The content:
     `unverified`: not right, as claimed; `invalid`: undecided; `untranslatable`: the receiver's tokenizer failed;
-    `too_long`: more tokens than it trains on.
+    `too_long`: more tokens than it trains on, or than its model has positions for; `open_thought`: its prompt opens a
+    thought, which the answer does not close.
     """
 
     OVERSIZED = "oversized"
@@ -74,6 +75,7 @@ class Refusal(StrEnum):
     RESIDUAL = "residual"
     UNTRANSLATABLE = "untranslatable"
     TOO_LONG = "too_long"
+    OPEN_THOUGHT = "open_thought"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
@@ -124,8 +126,9 @@ class AnswerRecord(Record, frozen=True, kw_only=True):
 
 
 class Rollout(AnswerRecord, frozen=True, kw_only=True, tag="rollout"):
-    """An answer with the author's log-probabilities (nats). tokens: the author's ids, EOS left out. pieces: bytes of
-    each token's text. noncanonical: share of tokens that encoding the text would not make."""
+    """An answer with the author's log-probabilities (nats). tokens: the author's ids, the end left out. pieces: bytes
+    of each token's text. eos_logprob: of the end, the sum over its tokens. noncanonical: share of tokens that encoding
+    the text would not make."""
 
     tokens: Annotated[list[Count], Meta(max_length=MAX_TOKENS)]
     logprobs: Annotated[list[float], Meta(max_length=MAX_TOKENS)]
@@ -140,17 +143,17 @@ class Rollout(AnswerRecord, frozen=True, kw_only=True, tag="rollout"):
         """One record per sent answer."""
         records = []
         for i, a in sent(group):
-            end = a.tokens.size - a.finished
+            end = a.content.size
             records.append(
                 cls.about(
                     group,
                     index=i,
                     text=a.text,
-                    tokens=a.tokens[:end].tolist(),
+                    tokens=a.content.tolist(),
                     logprobs=a.logprobs[:end].tolist(),
                     pieces=pieces(a),
                     finished=a.finished,
-                    eos_logprob=float(a.logprobs[-1]) if a.finished else 0.0,
+                    eos_logprob=float(a.logprobs[end:].sum()) if a.finished else 0.0,
                     reward=a.reward,
                 )
             )

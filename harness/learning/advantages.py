@@ -83,8 +83,7 @@ def peer_answer(
 ) -> TermAnswer:
     """A peer's answer as a term's. denominator: `answer.aligned`, `answer.receiver_old`, a float for `cross` ratios, None for
     no ratio. without_eos: leave the learner's EOS out."""
-    size = answer.tokens.size
-    mask = np.arange(size) < size - 1 if without_eos and answer.finished else None
+    mask = np.arange(answer.tokens.size) < answer.content.size if without_eos and answer.finished else None
     return TermAnswer(
         answer.prompt_id,
         answer.tokens,

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from harness.allocation.planner import Plan, first_of
-from harness.allocation.shapes import load_config
+from harness.allocation.shapes import load_config, load_shape, shipped
 from harness.engines import catalogue
 from harness.engines.catalogue import backend_of
-from harness.errors import DataError, StoreError, SuiteError, UsageError
+from harness.errors import CellError, DataError, HarnessError, StoreError, SuiteError, UsageError
 from harness.experience.answers import Prompt
 from harness.rehearsal import standins
 from harness.session.cell.manifests import label_of
@@ -31,7 +31,7 @@ from harness.session.suite.planning import check_disk, check_feasible, check_pla
 from harness.session.suite.prepare import Prepared, prepare_suite
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
-from harness.store.manifest import readable
+from harness.store.manifest import read_manifest, readable
 from harness.store.read import Snapshot
 from harness.store.table import show_rows
 from harness.suite.cells import select
@@ -50,6 +50,8 @@ LARGE = "8xH100-80G"
 SECONDS = 300.0
 STEPS, PROMPTS, ROLLOUTS, TOKENS, QUESTIONS = 2, 2, 4, 32, 2
 SMALL_VLLM = {"rollout_memory": 0.05, "rollout_sequences": 16}
+# Places of faults that a model may have and no stand-in mends
+OF_A_MODEL = re.compile(r"groups\[\d+\]\.policies|(training|evaluation)\.max_new_tokens")
 TASK = re.compile(r"evaluation\.tasks\[(\d+)\]")
 # Of the suite's engine options; the layout is this machine's
 KEPT_OPTIONS = ("dtype", "zero_stage", "gradient_checkpointing", "lora", "checkpointing")
@@ -84,6 +86,15 @@ class Rehearsal(msgspec.Struct, kw_only=True):
     needs: Any = None
 
 
+class UnrehearsableError(Exception):
+    """No cell can be run, for a fault that cannot be replaced; the report names it."""
+
+    def __init__(self, report: Rehearsal) -> None:
+        report.not_rehearsed.append("any cell, for what is named above")
+        self.report = report
+        super().__init__(report.suite)
+
+
 def name_of(suite: str) -> str:
     return f"{PREFIX}{suite}"[:LONGEST_NAME]
 
@@ -91,7 +102,8 @@ def name_of(suite: str) -> str:
 def examine(
     name: str, results: Path, root: Path, overrides: Sequence[str] = (), inventory: str | None = None
 ) -> tuple[Rehearsal, Prepared, Plan]:
-    """What the full run's checks find, the suite mended, and its plan. Arguments and errors as of `rehearse`."""
+    """What the full run's checks find, the suite mended, and its plan. Arguments and errors as of `rehearse`;
+    UnrehearsableError for what cannot be mended."""
     source = str(find(name))
     suite = load(name, overrides)
     rules.check_roots(suite, Path(source), overrides)
@@ -121,13 +133,21 @@ def rehearse(
     overrides: Sequence[str] = (),
     inventory: str | None = None,
     only: Sequence[str] = (),
-) -> tuple[Rehearsal, Plan]:
-    """results: of the full run, left alone. root: where the rehearsal writes. inventory: for the full run's plan. Raises
-    UsageError for a suite that cannot be rehearsed, InfeasibleError where even tiny cells do not fit."""
-    report, prepared, plan = examine(name, results, root, overrides, inventory)
+) -> tuple[Rehearsal, Plan | None]:
+    """A report, and the full run's plan where there is one. results: of the full run, left alone. root: where the rehearsal
+    writes. inventory: for the full run's plan. Raises UsageError for a suite that cannot be rehearsed, InfeasibleError where
+    even tiny cells do not fit."""
+    try:
+        report, prepared, plan = examine(name, results, root, overrides, inventory)
+    except UnrehearsableError as fault:
+        return fault.report, None
     kinds = {cell.kind for cell in select(prepared.every, only)}
-    with watched("making stand-ins"):
-        rehearsed = _with_standins(_scaled(prepared.suite, report), kinds, root, report)
+    try:
+        with watched("making stand-ins"):
+            rehearsed = _with_standins(_scaled(prepared.suite, report), kinds, root, report)
+    except CellError as error:  # a stand-in cannot be asked the suite's questions
+        report.findings.append(Finding("model", prepared.suite.name, str(error)))
+        return UnrehearsableError(report).report, plan
     if not rehearsed.cells:
         raise UsageError(
             f"--only {' '.join(only)}: matches none of the suite's cells that can be rehearsed (group/regime/seed)"
@@ -148,7 +168,7 @@ def rehearse(
 def _with_tokenizer(policy: Policy, place: str, root: Path, report: Rehearsal) -> Policy:
     """With another tokenizer where its own would fail."""
     own = at_hand(policy)
-    if own is None:
+    if own is None or not _known_kind(policy):
         return policy
     fault = standins.fault_of(policy, own)
     if fault is not None:
@@ -160,8 +180,24 @@ def _with_tokenizer(policy: Policy, place: str, root: Path, report: Rehearsal) -
 
 
 def _replaced(policy: Policy, folder: Path) -> Policy:
-    standins.write_tokenizer(folder, load_config(policy.model, policy.revision), None)
-    return policy.model_copy(update={"model": str(folder), "revision": None})
+    standins.write_tokenizer(folder, _config_of(policy), None)
+    chat = policy.chat and True  # the arguments are the own template's
+    return policy.model_copy(update={"model": str(folder), "revision": None, "chat": chat})
+
+
+def _known_kind(policy: Policy) -> bool:
+    """Whether the model's config says what transformers can build."""
+    with suppress(HarnessError):
+        return bool(load_shape(policy.model, policy.revision))
+    return False
+
+
+def _config_of(policy: Policy) -> Mapping[str, Any]:
+    """The model's own without what makes it another kind, or a small published one where it has none that can be used."""
+    if not _known_kind(policy):
+        return min(shipped().values(), key=lambda config: config.get("hidden_size", 1 << 20))
+    config = load_config(policy.model, policy.revision)
+    return {name: value for name, value in config.items() if name != "quantization_config"}
 
 
 def _checked(
@@ -187,18 +223,21 @@ def _checked(
         except SuiteError as error:
             mended = _mended(suite, error, root)
             if mended is None or mended[1] == suite:
-                raise
+                if not OF_A_MODEL.match(error.path):
+                    raise
+                report.findings.append(Finding("model", _place(given, suite, error.path), error.problem))
+                raise UnrehearsableError(report) from None
             previous, (name, suite) = suite, mended
             report.findings.append(Finding(name, _place(given, previous, error.path), error.problem))
         else:
             if not plan.feasible:
                 report.findings.append(Finding("plan", inventory or LARGE, first_of(plan.shortfall or "")))
-            report.remarks += remarks
+            report.remarks += [words for words in remarks if str(root) not in words]  # of what stands in here, nothing
             return prepared, plan
 
 
 def _plan(given: Suite, mended: Prepared, results: Path, overrides: Sequence[str], inventory: str | None) -> Plan:
-    with suppress(SuiteError):
+    with suppress(UsageError):  # SuiteError, or a config that says nothing of its size
         return plan_for(prepare_suite(given, mended.source, results, overrides).looked(), inventory)
     return plan_for(mended, inventory)
 
@@ -234,6 +273,9 @@ def _mended(suite: Suite, error: SuiteError, root: Path) -> tuple[str, Suite] | 
     for start, (name, fields) in mended.items():
         if place.startswith(start):
             return name, suite.model_copy(update={"training": suite.training.model_copy(update=fields)})
+    if place.startswith("evaluation.max_new_tokens"):
+        shorter = suite.evaluation.model_copy(update={"max_new_tokens": TOKENS})
+        return "max_new_tokens", suite.model_copy(update={"evaluation": shorter})
     if match := TASK.match(place):
         tasks = list(suite.evaluation.tasks)
         name = _kind_of(tasks.pop(int(match[1])))
@@ -383,6 +425,8 @@ def _look_at_cells(rehearsed: Prepared, failed: Mapping[str, str], report: Rehea
             if counts.total() and not counts[""] and edge[0] not in bad:
                 problem = f"all {counts.total()} records were refused, most often as {counts.most_common(1)[0][0]!r}"
                 report.findings.append(Finding("peers refused", f"{cell.label}: {' -> '.join(edge)}", problem))
+        if state == "done":
+            report.remarks += _unlike_carried(rehearsed.folder / cell.key, report)
         if state == "done" and rules.shared(cell) and not received + refused:
             silent.append(cell.kind)
         report.cells.append(Rehearsed(cell.label, state, reason, received, refused))
@@ -391,6 +435,17 @@ def _look_at_cells(rehearsed: Prepared, failed: Mapping[str, str], report: Rehea
         report.findings.append(Finding("cell", f"{labels[0]}{more}", reason))
     if silent:
         report.not_rehearsed.append(f"learning from peers in {', '.join(silent)}: none had anything to send")
+
+
+def _unlike_carried(folder: Path, report: Rehearsal) -> list[str]:
+    """Policies whose own answers have other ids when they are carried as a peer's. What that costs, only real weights tell."""
+    prices = read_manifest(folder).carried.items()
+    said = (
+        f"{name}: its own answers, carried as a peer's, get other ids: {price.why}"
+        for name, price in prices
+        if price.why
+    )
+    return [words for words in said if words not in report.remarks]
 
 
 def _heard(folder: Path) -> dict[tuple[str, str], Counter[str]]:

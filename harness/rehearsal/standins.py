@@ -65,11 +65,13 @@ def fault_of(policy: Policy, folder: Path) -> tuple[str, str] | None:
     name = "tokenizer"
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        if tokenizer.eos_token_id is None:
+        if tokenizer.eos_token_id is None and not policy.chat:
             name = "EOS"
         elif policy.chat:
             name = "chat template"
-        open_vocabulary(folder, policy.chat, policy.name)
+        vocabulary = open_vocabulary(folder, policy.chat, policy.name)
+        if policy.chat and (fault := vocabulary.template.fault()):
+            return name, f"{policy.name}: {fault}"
     except EngineError as error:
         return name, str(error)
     except Exception as error:  # what the library makes of damaged files has no common base
@@ -114,6 +116,8 @@ def write_tokenizer(folder: Path, config: Mapping[str, Any], own: Path | None) -
     )  # fmt: skip
     tokenizer.chat_template = TEMPLATE[headed]
     tokenizer.save_pretrained(folder)
+    if (rows := config.get("vocab_size")) and rows < len(tokenizer):  # a tiny model's, with a tokenizer as tiny
+        (folder / "config.json").write_text(json.dumps({**config, "vocab_size": len(tokenizer)}))
 
 
 def write_model(folder: Path, source: Path) -> None:
@@ -167,7 +171,7 @@ def teach(folder: Path, policy: Policy, prompts: Sequence[Prompt]) -> None:
     answers = []
     for prompt in prompts:
         answer = engine.tokenizer.encode(f"\\boxed{{{prompt.gold}}}", add_special_tokens=False)
-        answers.append(TermAnswer(prompt.id, np.array([*answer, engine.stop[0]], dtype=np.int32), advantage=1.0))
+        answers.append(TermAnswer(prompt.id, np.array([*answer, *engine.closing], dtype=np.int32), advantage=1.0))
     term = Term("taught", "own", Objective(form="nll", aggregation="constant"), tuple(answers))
     rule = Optimisation(LEARNING_RATE, betas=(0.9, 0.999), max_tokens=1)  # the loss is the surprise of a whole answer
     for _ in range(ROUNDS):

@@ -81,6 +81,14 @@ def unpinned(policy: Policy) -> bool:
     return on_hub(policy) and not COMMIT.fullmatch(policy.revision or "")
 
 
+def dated(policy: Policy, day: str) -> Policy:
+    """With this day for its chat template, unless the suite names one. day: ISO 8601."""
+    if not policy.chat:
+        return policy
+    own = policy.chat if isinstance(policy.chat, dict) else {}
+    return policy.model_copy(update={"chat": {"date": day, **own}})
+
+
 # From a model to its folder -------------------------------------------------------------------------------------------
 
 

@@ -36,13 +36,28 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class PolicyEntry(msgspec.Struct, frozen=True):
-    """start: digest of the weights that it started from (`session.policy.weights_digest`); empty where it was not noted."""
+    """start: digest of the weights that it started from (`session.policy.weights_digest`); empty where it was not noted. date:
+    the day that its chat template writes, frozen at the start; empty where it writes none."""
 
     name: str
     model: str
     revision: str = ""
     precision: str = ""
     start: str = ""
+    date: str = ""
+
+
+class CarriedPrice(msgspec.Struct, frozen=True):
+    """What a policy's own greedy answers cost it before the first step, carried as a peer's. nats: mean over the `compared`
+    ones. noncanonical: left out, since the policy's ids are not those that its tokenizer makes of the text. why: of the price,
+    or empty."""
+
+    answers: Count
+    finished: Count
+    compared: Count
+    noncanonical: Count
+    nats: float
+    why: str = ""
 
 
 class Pool(msgspec.Struct, frozen=True):
@@ -80,7 +95,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A cell, or an evaluated base checkpoint (kind `base`; its `seed` is None unless each seed has its own). regime:
     the variant's name; regime_type: the registered regime. origin: a label after an import. identity: what the key
-    holds besides `config`. pool: None for micro."""
+    holds besides `config`. pool: None for micro. carried: by policy, where answers travel."""
 
     suite: str
     key: str
@@ -103,6 +118,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     origin: str = ""
     identity: Identity = Identity()
     pool: Pool | None = None
+    carried: dict[str, CarriedPrice] = {}
 
 
 class VariantEntry(msgspec.Struct, frozen=True, kw_only=True):

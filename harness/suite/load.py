@@ -17,10 +17,11 @@ from typing import Any, ClassVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from harness.cache import PRETRAINED, model_folder
 from harness.errors import SuiteError, UsageError
 from harness.reading import CONTROLS, in_words, read_text
 from harness.suite import schema
-from harness.suite.schema import TASK_FORMS, Suite
+from harness.suite.schema import TASK_FORMS, ModelGroup, Policy, Suite
 
 __all__ = ["LABORATORY", "find", "first_error", "load", "parse_yaml", "read_yaml", "resolve", "shipped"]
 
@@ -66,7 +67,25 @@ def load(name: str, overrides: Sequence[str] = ()) -> Suite:
         raise SuiteError(str(path), "", "the file is empty" if raw is None else mapping)
     if "bandits" in raw and "groups" not in raw:
         raise SuiteError(str(path), "", f"a file of bandits, not a suite; run it with: harness bandit {name}")
-    return resolve({"name": path.stem, **raw}, overrides, str(path))
+    return with_folders(resolve({"name": path.stem, **raw}, overrides, str(path)), path.parent)
+
+
+def with_folders(suite: Suite, place: Path) -> Suite:
+    """With the whole path of every model folder that lies beside the suite's file, in `place`. Other relative ones start at the
+    working folder, as those of a task's file do."""
+
+    def found(policy: Policy) -> Policy:
+        path = model_folder(policy.model)
+        if policy.is_micro or policy.model.startswith(PRETRAINED) or path.is_absolute():
+            return policy
+        beside = place / path
+        return policy.model_copy(update={"model": str(beside.resolve())}) if beside.is_dir() else policy
+
+    def all_found(groups: Sequence[ModelGroup]) -> list[ModelGroup]:
+        return [g.model_copy(update={"policies": [found(policy) for policy in g.policies]}) for g in groups]
+
+    tune = suite.tune and suite.tune.model_copy(update={"groups": all_found(suite.tune.groups)})
+    return suite.model_copy(update={"groups": all_found(suite.groups), "tune": tune})
 
 
 def resolve(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Suite:

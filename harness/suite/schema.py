@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -115,6 +116,37 @@ class Stage0(_Model):
         return self.seed + 1000 * (seed + 1) if self.per_seed else self.seed
 
 
+# What rendering itself passes to a template
+_OF_RENDERING = {
+    "messages", "tools", "documents", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict",
+    "return_assistant_tokens_mask", "tokenizer_kwargs", "conversation", "chat_template", "add_generation_prompt",
+    "continue_final_message", "strftime_now", "raise_exception",
+}  # fmt: skip
+_ARGUMENT = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
+
+
+def _chat_settings(chat: Any) -> Any:
+    """Raises ValueError for a name that no template can be given; no settings are true."""
+    if not isinstance(chat, dict):
+        return chat
+    for name in chat:
+        if not _ARGUMENT.fullmatch(name) or name in _OF_RENDERING:
+            raise ValueError(
+                f"{name[:80]!r} cannot be set; `system`, `date`, or a template's argument such as enable_thinking"
+            )
+    if not isinstance(chat.get("system", ""), str):
+        raise ValueError("`system` is the text of a system turn")
+    if "date" in chat:
+        try:
+            date.fromisoformat(str(chat["date"]))
+        except ValueError:
+            raise ValueError("`date` is a day, such as 2026-01-31") from None
+    return chat or True
+
+
+ChatValue = bool | int | float | Annotated[str, Field(max_length=4096)]
+
+
 class Policy(_Model):
     name: Annotated[Name, _not_of_a_file("session.json")] = Field(description="Unique within its group.")
     model: Annotated[str, Field(min_length=1, max_length=256)] = Field(
@@ -126,7 +158,12 @@ class Policy(_Model):
     stage0: Stage0 | None = Field(
         default=None, description="Supervised start; null: for micro models preset `trap`, for others none."
     )
-    chat: bool = Field(default=False, description="Use the tokenizer's chat template.")
+    chat: Annotated[bool | Annotated[dict[str, ChatValue], Field(max_length=32)], AfterValidator(_chat_settings)] = (
+        Field(
+            default=False,
+            description="Use the tokenizer's chat template; also {system: a turn, date: 2026-01-31, enable_thinking: false}.",
+        )
+    )
     style: Style | None = Field(
         default=None,
         description="`raw`: the question; `zero-shot`: with instruction; `few-shot`: after examples; null: the task's own.",
@@ -201,7 +238,7 @@ class Sharing(_Model):
     opening: Literal["as_sent", "receiver"] = Field(
         default="as_sent",
         exclude_if=lambda opening: opening == "as_sent",
-        description="White space before a peer's answer: as sent, or that of most own answers of the step.",
+        description="Of older suites, without effect: a peer's answer begins and ends as most own answers of the step.",
     )
     defences: Defences = Field(default=Defences(), description="The receiver's defences.")
 

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +22,7 @@ from harness.suite.schema import FileTask
 from harness.tasks.data import content_of
 from harness.tasks.overlap import Overlap, find_overlaps, tokens
 from harness.tasks.source import TaskSource, TrainingPool
-from harness.tasks.task import STEP_BY_STEP, Task
+from harness.tasks.task import STEP_BY_STEP, Style, Task
 from harness.verification.equivalence import compare
 from harness.verification.response import last_box
 
@@ -189,6 +189,19 @@ def _letter(gold: str, options: list[str]) -> str:
     return meant.pop()
 
 
+@dataclass(frozen=True, slots=True)
+class FileQuestions(Task):
+    """A file's task. `raw` is the line's question, also of a training prompt, which has the instruction with it."""
+
+    asked: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def render(self, prompt: Prompt, style: Style) -> str:
+        """As `Task.render`."""
+        if style == "raw" and prompt.text == f"{self.asked.get(prompt.id)}\n\n{self.instruction}":
+            return self.asked[prompt.id]
+        return Task.render(self, prompt, style)
+
+
 class Jsonl(TaskSource):
     """A JSONL file"""
 
@@ -202,10 +215,11 @@ class Jsonl(TaskSource):
         """A file's name may hold dots."""
 
     def evaluation(self) -> Task:
-        task, size = self.task, None
+        task, size, asked = self.task, None, dict[str, str]()
         with suppress(DataError):  # of results that were made elsewhere
             size = len(_sides(task)[1])
-        return Task(
+            asked = _texts(Path(task.file), str(task.sha256), task.scorer)
+        return FileQuestions(
             name=self.name,
             title=Path(task.file).name,
             documents=self._documents,
@@ -216,6 +230,7 @@ class Jsonl(TaskSource):
             checksum=task.sha256,
             instruction=task.instruction if task.instruction is not None else INSTRUCTIONS.get(task.scorer, BOXED),
             scorer=task.scorer,
+            asked=asked,
         )
 
     def _documents(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
@@ -239,6 +254,12 @@ class Jsonl(TaskSource):
         if exact := len(repeated["exact"]):
             said += f"; {exact:,} of the former are left out, since they repeat one of the latter"
         return [said + (f"; {len(repeated['near']):,} nearly do (a few words differ)" if repeated["near"] else "")]
+
+
+@lru_cache(maxsize=8)
+def _texts(path: Path, sha256: str, scorer: str) -> dict[str, str]:
+    """Questions as the file has them, by id."""
+    return {question.prompt.id: question.prompt.text for question in questions(path, sha256, scorer)}
 
 
 @lru_cache(maxsize=8)

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -58,12 +59,17 @@ def control_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
     return {content: i for content, i in vocab.items() if is_control(content, i)}
 
 
+def renamed(control: Iterable[str]) -> dict[str, str]:
+    """Names that no text has, by control token. Each ends in a letter: a digit of the text behind it would name another one."""
+    return {content: f"{MARKER}{index}x" for index, content in enumerate(control)}
+
+
 def isolated(tokenizer: Tokenizer, settings: Mapping[str, Any], control: Iterable[str]) -> Tokenizer:
     """A copy with control tokens out of reach, ids unchanged; adds and truncates nothing. Raises TokenizationError
     (`vocabulary`)."""
     from tokenizers import Tokenizer
 
-    names = {content: f"{MARKER}{index}" for index, content in enumerate(control)}
+    names = renamed(control)
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     changed = dict(settings) | {"truncation": None, "padding": None, "post_processor": None}
     changed["added_tokens"] = [
@@ -91,6 +97,17 @@ def _renamed(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
         pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
         model["merges"] = [[a, b] for a, b in pairs if a not in names and b not in names and a + b not in names]
     return model
+
+
+def leaves_thought_open(prompt: str) -> bool:
+    """Whether the text ends inside a thought, in any spelling of its tags."""
+    begins, ends = (max(prompt.rfind(tag) for tag in tags) for tags in REASONING_TAGS[:2])
+    return begins > ends
+
+
+def closes_thought(answer: str) -> bool:
+    """Whether the text ends a thought, in any spelling of its tag."""
+    return any(tag in answer for tag in REASONING_TAGS[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +158,10 @@ class ReasoningTags:
 
 
 T = TypeVar("T")
+# What an answer's text stands behind in a chat whose prompt ends a line
+_LINE = "\n"
+# Beginnings of answers, by which a tokenizer's own blank is found, and how tokens spell that
+_PROBES, _BLANKS = ("a", "The", "1", "\\"), ("\u2581", "\u0120")
 MAX_TEXT_BYTES = 1 << 20
 
 
@@ -163,17 +184,23 @@ class Decoded:
 
 
 class TokenCodec:
-    """stop: ids that end answers, the first is taught; default `eos_token_id`. No text becomes an id that ends, opens or pads.
+    """stop: ids that end answers, the first is taught; default `eos_token_id`. closing: ids behind a carried answer's text, by
+    default that one. No text becomes an id that ends, opens or pads.
     Raises TokenizationError (`slow`, `eos`, `vocabulary`: cannot be copied; `decoder`: a token's bytes depend on others)."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, stop: Sequence[int] = ()) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, stop: Sequence[int] = (), closing: Sequence[int] = ()
+    ) -> None:
         if getattr(tokenizer, "backend_tokenizer", None) is None:
             raise TokenizationError("slow", f"{type(tokenizer).__name__} is not a fast tokenizer")
         if not stop and tokenizer.eos_token_id is None:
             raise TokenizationError("eos", "the tokenizer has no end token")
         self.eos_id = int(stop[0] if stop else tokenizer.eos_token_id)
+        self.closing = tuple(closing) or (self.eos_id,)
         self._own = core = tokenizer.backend_tokenizer
-        reserved = {*stop, tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id} - {None}
+        reserved = {*stop, *self.closing, tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id} - {
+            None
+        }
         added = core.get_added_tokens_decoder().items()
         self._tags = ReasoningTags(token.content for i, token in added if not token.special and i not in reserved)
         control = {name: i for name, i in control_tokens(tokenizer).items() if name not in self._tags.own}
@@ -205,25 +232,61 @@ class TokenCodec:
             texts.append(Decoded(text, np.array(lengths, dtype=np.int32)))
         return texts
 
-    def try_encode(self, texts: Sequence[str]) -> list[Encoded | TokenizationError]:
+    @cached_property
+    def puts_blank(self) -> bool:
+        """Whether the tokenizer puts a blank in front of a text, as SentencePiece does."""
+        plain, behind = (self.try_encode(_PROBES, joined) for joined in (False, True))
+        return any(
+            isinstance(a, Encoded) and isinstance(b, Encoded) and not np.array_equal(a.ids, b.ids)
+            for a, b in zip(plain, behind, strict=True)
+        )
+
+    def count(self, prompt: str) -> int:
+        """Tokens of a prompt's text, in which control tokens are what they are."""
+        return len(self._own.encode(prompt, add_special_tokens=False).ids)
+
+    def opens_with_blank(self, token: int) -> bool:
+        """Whether an answer that begins with this id begins with that blank."""
+        return str(self._own.id_to_token(token)).startswith(_BLANKS)
+
+    def try_encode(self, texts: Sequence[str], joined: bool = False) -> list[Encoded | TokenizationError]:
         """Ids and spans, or a refusal: `empty`, `too_long`, `unicode` (lone surrogates), `control` (a control token or its
-        marker), `panic` (the tokenizer died), `untokenized` (no token)."""
+        marker), `panic` (the tokenizer died), `untokenized` (no token). joined: as behind a line's end, without the blank that
+        the tokenizer puts in front of a text."""
         refusals = [_refusal(text) for text in texts]
         kept = [self._tags.translate(t) for t, refusal in zip(texts, refusals, strict=True) if refusal is None]
-        tried = iter(self._attempt(kept))
+        tried = iter(self._attempt(kept, _LINE if joined else ""))
         return [next(tried) if refusal is None else refusal for refusal in refusals]
 
-    def _attempt(self, kept: list[Translated]) -> list[Encoded | TokenizationError]:
-        """A batch on which the core dies is tried text by text."""
-        texts = [translated.text for translated in kept]
+    def _attempt(self, kept: list[Translated], before: str) -> list[Encoded | TokenizationError]:
+        """A batch on which the core dies is tried text by text. before: what the texts stand behind."""
+        texts = [before + translated.text for translated in kept]
         try:
             encodings = _guarded(lambda: self._reader.encode_batch(texts, add_special_tokens=False))
         except TokenizationError as panic:
-            return [panic] if len(kept) == 1 else [result for one in kept for result in self._attempt([one])]
-        return [self._encoded(*each) for each in zip(kept, encodings, strict=True)]
+            return [panic] if len(kept) == 1 else [result for one in kept for result in self._attempt([one], before)]
+        return [
+            self._encoded(one, *self._behind(before, one, encoding))
+            for one, encoding in zip(kept, encodings, strict=True)
+        ]
 
-    def _encoded(self, translated: Translated, encoding: Encoding) -> Encoded | TokenizationError:
-        ids = encoding.ids
+    def _behind(
+        self, before: str, translated: Translated, encoding: Encoding
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids and offsets of the text alone; of a text without what it stands behind, where a token holds parts of both."""
+        if not before:
+            return encoding.ids, encoding.offsets
+        own = self._reader.encode(before, add_special_tokens=False).ids
+        if encoding.ids[: len(own)] != own:
+            alone = self._reader.encode(translated.text, add_special_tokens=False)
+            return alone.ids, alone.offsets
+        size = len(before)
+        places = [(max(0, begin - size), max(0, end - size)) for begin, end in encoding.offsets[len(own) :]]
+        return encoding.ids[len(own) :], places
+
+    def _encoded(
+        self, translated: Translated, ids: list[int], offsets: list[tuple[int, int]]
+    ) -> Encoded | TokenizationError:
         if not ids:
             return TokenizationError("untokenized", "no token came out")
         if not self._control.isdisjoint(ids):
@@ -231,7 +294,7 @@ class TokenCodec:
         pieces = self._vocabulary.pieces(ids)
         text, cut = translated.text, self._vocabulary.invalid != "none"
         exact = ends_by_bytes(pieces, text.encode())
-        ends, inverse = exact or (ends_by_offsets(pieces, text, encoding.offsets, cut), False)
+        ends, inverse = exact or (ends_by_offsets(pieces, text, offsets, cut), False)
         places = translated.restore(np.array(ends, dtype=np.int32))
         return Encoded(np.array(ids, dtype=np.int32), places, inverse, translated.spelled)
 

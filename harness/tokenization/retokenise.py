@@ -24,8 +24,8 @@ Score = Callable[[Sequence[AnswerRecord], Sequence[Int32[np.ndarray, "T"]]], Seq
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Retokenised:
-    """One record in the receiver's tokens, with EOS iff finished. ends: byte position where each but EOS ends. residuals, our
-    reading: `text`: byte edit distance of the round trip / bytes; with log-probabilities `boundary`: share of tokens in chunks
+    """One record in the receiver's tokens, with its end iff finished. ends: byte position where each before that ends. residuals,
+    our reading: `text`: byte edit distance of the round trip / bytes; with log-probabilities `boundary`: share of tokens in chunks
     with several; `mass`: |aligned - source| sum, nats; `length`: difference of tokens / source's; `canonical`: the record's
     `noncanonical`. aligned: (T,) nats; source_logprob, source_tokens: without EOS."""
 
@@ -44,11 +44,14 @@ def retokenise(
     *,
     budget: Mapping[str, float] = {},
     score: Score | None = None,
+    joined: bool = False,
+    closing: Sequence[int] = (),
 ) -> list[Retokenised | ExchangeError]:
     """In order; an error (`untranslatable`, `residual`) for a refused one. budget: most by residual; what was not measured is
-    within it. score: the receiver's log-probabilities without EOS, by which chunks are spread; None: by bytes."""
+    within it. score: the receiver's log-probabilities without EOS, by which chunks are spread; None: by bytes. joined: as
+    `TokenCodec.try_encode`. closing: ids that end a finished answer, by default the receiver's."""
     read: list[tuple[Encoded, float] | ExchangeError] = []
-    for record, encoded in zip(records, receiver.try_encode([r.text for r in records]), strict=True):
+    for record, encoded in zip(records, receiver.try_encode([r.text for r in records], joined), strict=True):
         try:
             if isinstance(encoded, TokenizationError):
                 raise encoded
@@ -69,9 +72,10 @@ def retokenise(
             results.append(r)
             continue
         encoded, text = r
-        tokens = np.append(encoded.ids, np.int32(receiver.eos_id)) if record.finished else encoded.ids
+        end = np.array((closing or receiver.closing) if record.finished else (), dtype=np.int32)
+        tokens = np.append(encoded.ids, end)
         residuals, source = (
-            align(record, encoded.ends, record.finished, next(weights)) if isinstance(record, Rollout) else ({}, ())
+            align(record, encoded.ends, end.size, next(weights)) if isinstance(record, Rollout) else ({}, ())
         )
         residuals = {"text": text, **residuals}
         over = excess(residuals, budget)
@@ -92,11 +96,12 @@ def excess(residuals: Mapping[str, float], budget: Mapping[str, float]) -> str:
 def align(
     record: Rollout | Scores,
     ends: Int32[np.ndarray, "T"],
-    finished: bool,
+    ending: int,
     weights: Float32[np.ndarray, "T"] | None = None,
 ) -> tuple[dict[str, float], tuple[Float32[np.ndarray, "T"], float, int]]:
     """Residuals; log-probabilities on the receiver's tokens, the source's sum and number. ends: of those tokens in bytes,
-    without EOS. finished: EOS follows. weights: as for `distribute`."""
+    without the end. ending: tokens of the end that follow; they are one action, whose log-probability they share equally.
+    weights: as for `distribute`."""
     size, count, logprobs = ends.size, len(record.logprobs), np.array(record.logprobs, dtype=np.float64)
     parts = chunks(np.cumsum(record.pieces), ends)
     by = None if weights is None else np.asarray(weights, dtype=np.float64)
@@ -109,7 +114,7 @@ def align(
     }
     if isinstance(record, Rollout):
         residuals["canonical"] = nan if record.noncanonical is None else record.noncanonical
-    values = np.append(aligned, np.float32(record.eos_logprob)) if finished else aligned
+    values = np.append(aligned, np.full(ending, record.eos_logprob / max(1, ending), dtype=np.float32))
     return residuals, (values, float(mass), count)
 
 

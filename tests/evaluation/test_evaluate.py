@@ -10,6 +10,8 @@ import socket
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,9 +111,13 @@ FOLDER = Path(os.environ.get("HARNESS_DATA") or Path(__file__).resolve().parents
 
 @pytest.mark.skipif(not (FOLDER / "math500.jsonl").is_file(), reason="no benchmark folder (HARNESS_DATA)")
 @pytest.mark.parametrize("name", ["gsm8k", "olympiad"])
-def test_a_benchmark_runs_end_to_end(name: str, engine: EmbeddedEngine, verifier: Verifier) -> None:
+def test_a_benchmark_runs_end_to_end(name: str, checkpoint: Path, tmp_path: Path, verifier: Verifier) -> None:
+    """With positions for its questions, which are long."""
+    shutil.copytree(checkpoint, tmp_path / "long")
+    config = json.loads((tmp_path / "long/config.json").read_text())
+    (tmp_path / "long/config.json").write_text(json.dumps({**config, "max_position_embeddings": 4096}))
     evaluation = evaluate(
-        EngineBackend(engine),
+        EngineBackend(EmbeddedEngine("tiny", tmp_path / "long")),
         [get_task(name)],
         verifier=verifier,
         metrics=["avg@4"],
@@ -184,34 +190,51 @@ def test_transformers_samples_from_the_model_alone_and_an_answer_has_room(talkin
         evaluate(lm, [task], verifier=verifier, metrics=["greedy"], max_new_tokens=250)
 
 
-def test_a_stop_string_ends_an_answer_and_long_prompts_lose_their_beginning(
-    engine: EmbeddedEngine, verifier: Verifier
-) -> None:
-    text = "Tom has 3 pens. " * 200
-    task = replace(
-        get_task("micro", per_skill=1),
-        documents=lambda data_dir, fetch=True: [
-            Prompt("long", text + "Q: 2+3\nA:", "5"),
-            Prompt("short", "Q: 2+3\nA:", "5"),
-        ],
-    )
-    samples = keyed(evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"]).samples)
-    assert samples["micro", "greedy", "long", 0].tokens <= 44
-    lm = EngineBackend(engine)
-    assert lm._fit(text, 44).endswith(text[-400:])
-    assert len(engine.tokenizer.encode(lm._fit(text, 44))) <= engine.tokenizer.model_max_length - 44
-
-
-def test_answers_that_the_models_context_ends_fail_the_evaluation(engine: EmbeddedEngine, verifier: Verifier) -> None:
-    """24.1: they counted as wrong; 192 tokens are three quarters of this model's context."""
+def test_a_question_is_never_cut_and_one_without_room_is_refused(engine: EmbeddedEngine, verifier: Verifier) -> None:
+    """Whatever the tokenizer says of its longest text: the model's positions count."""
     task = get_task("micro", per_skill=1)
-    whole = evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=192).samples
-    cut = sum(s.tokens == 192 and not s.finished for s in whole)
+    short = Prompt("short", "Q: 2+3\nA:", "5")
+    asked: list[str] = []
+
+    def sample(prompts: Any, *rest: Any) -> Any:
+        asked.extend(prompt.text for prompt in prompts)
+        return engine.sample(prompts, *rest)
+
+    watched = EngineBackend(engine)
+    watched.engine = SimpleNamespace(sample=sample, reads=engine.reads, tokenizer=engine.tokenizer)  # type: ignore[assignment]
+    whole = "Tom has 3 pens. " * 10 + "Q: 2+3\nA:"
+    tokens = len(engine.tokenizer.encode(whole))
+    assert engine.positions == 256
+    fits = replace(task, documents=lambda data_dir, fetch=True: [Prompt("long", whole, "5"), short])
+    before, engine.tokenizer.model_max_length = engine.tokenizer.model_max_length, 32
+    try:
+        samples = keyed(evaluate(watched, [fits], verifier=verifier, metrics=["greedy"]).samples)
+    finally:
+        engine.tokenizer.model_max_length = before
+    assert whole in asked
+    assert tokens > 32
+    assert samples["micro", "greedy", "long", 0].tokens <= 44
+    over = replace(task, documents=lambda data_dir, fetch=True: [Prompt("long", "Tom has 3 pens. " * 200, "5"), short])
+    with pytest.raises(
+        EngineError, match=r"micro:greedy: a question takes [\d,]+ tokens, and the model has 256 positions"
+    ):
+        evaluate(EngineBackend(engine), [over], verifier=verifier, metrics=["greedy"])
+
+
+def test_answers_that_the_models_positions_end_fail_the_evaluation(engine: EmbeddedEngine, verifier: Verifier) -> None:
+    """They would count as wrong."""
+    task = get_task("micro", per_skill=1)
+    longest = max(len(engine.tokenizer.encode(p.text)) for p in task.documents(None))
+    room = 256 - longest
+    whole = evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=room).samples
+    cut = sum(s.tokens == room and not s.finished for s in whole)
     assert cut
-    words = rf"micro:greedy: {cut} of {len(whole)} answers were ended by the model's context of 256 tokens, before their 300 new"
+    words = (
+        rf"micro:greedy: {cut} of {len(whole)} answers were ended by the model's 256 positions, before their 300 new"
+    )
     with pytest.raises(EngineError, match=words):
         evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=300)
-    stopped = replace(task, until=tuple({s.text[0] for s in whole if s.tokens == 192}))
+    stopped = replace(task, until=tuple({s.text[0] for s in whole if s.tokens == room}))
     evaluate(EngineBackend(engine), [stopped], verifier=verifier, metrics=["greedy"], max_new_tokens=300)
 
 

@@ -106,7 +106,7 @@ def test_a_draft_gets_eos_by_whether_it_was_finished(codecs: dict[str, TokenCode
     def score(_: Any, tokens: list[np.ndarray]) -> list[np.ndarray]:
         return [-np.arange(1, t.size + 1, dtype=np.float32) for t in tokens]
 
-    engine = SimpleNamespace(version=8, score=score)
+    engine = SimpleNamespace(version=8, score=score, reads=lambda prompt: prompt.text)
     learner: Any = SimpleNamespace(name="you", codec=codecs["qwen"], engine=engine, clock=Clock())
     receiver = Receiver(asks, Sharing(), lambda *_: [], longest=999, asks=asks)
     finished, cut = receiver.scores(learner, 5, [own_group(codecs["qwen"]).prompt])

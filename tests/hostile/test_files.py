@@ -264,11 +264,12 @@ def test_a_models_config_that_is_no_file(
 
 
 @pytest.mark.parametrize("way", ["absolute", "dots", "link", "home", "inner link", "root"])
-def test_a_suite_reaches_no_folder_that_nobody_declared(
+def test_an_imported_suite_reaches_no_folder_that_nobody_declared(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     outside, own = place / "outside", place / "own"
     (own / "model").mkdir(parents=True)
+    (own / "submission.json").write_text("{}")  # the suite came with others' results
     outside.mkdir()
     (outside / "config.json").write_text("{}")
     (own / "link").symlink_to(outside)

@@ -81,8 +81,12 @@ def bad_template(raw: dict[str, Any], place: Path) -> None:
 
 
 def no_eos(raw: dict[str, Any], place: Path) -> None:
-    file = place / "qwen/tokenizer_config.json"
-    file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "eos_token"}))
+    """Any of these files alone would name an end."""
+    for name in ("tokenizer_config.json", "config.json", "generation_config.json"):
+        file = place / "qwen" / name
+        if file.exists():
+            said = json.loads(file.read_text()).items()
+            file.write_text(json.dumps({k: v for k, v in said if k not in ("eos_token", "eos_token_id")}))
 
 
 def short_length(raw: dict[str, Any], place: Path) -> None:

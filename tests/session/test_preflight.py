@@ -287,11 +287,12 @@ tune:
 """
 
 
-def test_models_and_files_of_a_search_lie_in_declared_folders_too(suite, tmp_path, monkeypatch):
+def test_models_and_files_of_an_imported_search_lie_in_declared_folders_too(suite, tmp_path, monkeypatch):
     monkeypatch.delenv("HARNESS_MODELS", raising=False)
     outside, file = tmp_path / "outside", tmp_path / "own" / "x.yaml"
     outside.mkdir()
     file.parent.mkdir()
+    (file.parent / "submission.json").write_text("{}")
     file.write_text(Path(suite("micro/llama")).read_text() + TUNE.replace("OUTSIDE", str(outside)))
     with pytest.raises(SuiteError, match=r"tune\.groups\[0\]\.policies\[0\]\.model: .* is outside the folders"):
         prepare(str(file), tmp_path / "results")
@@ -327,6 +328,7 @@ def test_a_name_in_the_cache_leads_nowhere_else(suite, model, tmp_path, monkeypa
     sub = tmp_path / "sub"
     sub.mkdir()
     file = sub / "x.yaml"
+    (sub / "submission.json").write_text("{}")
     file.write_text(Path(suite(name)).read_text())
     with pytest.raises(SuiteError, match="is outside the folders that a suite may name"):
         prepare(str(file), tmp_path / "results")
@@ -374,19 +376,102 @@ def test_what_is_said_of_a_variant_is_of_its_own_updates(suite, all_of_them, own
     assert [remark.startswith("hacpo: one update a step") for remark in said] == [True] * (own == 1)
 
 
+TURNS = (
+    "{% for m in messages %}<|turn|>{{ m.role }} {{ m.content }}<|done|>{% endfor %}"
+    "{% if add_generation_prompt %}<|turn|>{% endif %}"
+)
+CHAT = "groups[0].policies[0].chat"
+
+
 @pytest.mark.parametrize(
-    ("overrides", "noted"),
+    ("template", "words"),
     [
-        (["groups[0].policies[0].chat=true"], True),
-        (["groups[0].policies[0].chat=true", "sharing.opening=receiver"], False),
-        ([], False),
+        ("{{ raise_exception('no') }}", "the chat template fails: no"),
+        ("{{ bos_token }}hello", "the chat template leaves the question out"),
+        (
+            "{% if messages[0].role != 'system' %}{{ raise_exception('who') }}{% endif %}" + TURNS,
+            "`chat: {system: ...}`",
+        ),
     ],
 )
-def test_a_chat_beside_a_plain_prompt_is_noted_where_answers_are_shared(suite, broken, overrides, noted):
-    (broken / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
-    for regime in ("sgt", "xgrpo"):
-        prepared = prepare(suite(broken, regime=regime), Path("nowhere"), overrides=overrides)
-        said = [words for words in rules.remarks(prepared.suite) if "white space" in words]
-        assert [words.startswith("sgt: in pair some policies") for words in said] == [True] * (
-            noted and regime == "sgt"
-        )
+@pytest.mark.parametrize("engine", ["embedded", "openrlhf"])
+def test_a_template_that_cannot_ask_is_refused_with_a_remedy(suite, broken, template, words, engine):
+    (broken / "chat_template.jinja").write_text(template)
+    said = refusal(suite(broken), f"{CHAT}=true", engine=engine, run=False)
+    assert said.startswith(f"{CHAT}: {broken}: the chat template ")
+    assert words in said
+
+
+def test_a_system_turn_mends_a_template_that_demands_one(suite, broken):
+    (broken / "chat_template.jinja").write_text(
+        "{% if messages[0].role != 'system' %}{{ raise_exception('who') }}{% endif %}" + TURNS
+    )
+    assert remarks(suite(broken), f"{CHAT}={{system: You add.}}") == []
+
+
+def test_an_open_thought_and_a_day_are_remarked(suite, broken):
+    (broken / "chat_template.jinja").write_text(TURNS.replace("<|turn|>{% endif", "<|turn|><think>{% endif"))
+    (said,) = remarks(suite(broken), f"{CHAT}=true")
+    assert said.startswith(f"{CHAT}: a's prompts open a thought: peers' answers that do not close one are refused")
+    assert remarks(suite(broken, regime="xgrpo"), f"{CHAT}=true") == [], "no answers travel"
+    (broken / "chat_template.jinja").write_text("{{ strftime_now('%Y') }}" + TURNS)
+    (said,) = remarks(suite(broken), f"{CHAT}=true")
+    assert "each cell keeps that of its start" in said
+    assert remarks(suite(broken), f"{CHAT}={{date: 2026-01-31}}") == []
+
+
+@pytest.mark.parametrize(
+    ("chat", "words"),
+    [
+        ("{tokenize: true}", "'tokenize' cannot be set"),
+        ("{date: 31.1.2026}", "`date` is a day"),
+        ("{system: 7}", "`system` is the text"),
+        ("{a b: 1}", "'a b' cannot be set"),
+    ],
+)
+def test_settings_that_no_template_has(suite, broken, chat, words):
+    with pytest.raises(SuiteError, match=r"groups\[0\]\.policies\[0\]\.chat") as caught:
+        prepare(suite(broken), Path("nowhere"), overrides=[f"{CHAT}={chat}"])
+    assert words in str(caught.value)
+
+
+def test_a_chat_without_settings_keeps_its_keys(suite, broken):
+    (broken / "chat_template.jinja").write_text(TURNS)
+    file = suite(broken)
+    with_chat = [prepare(file, Path("nowhere"), overrides=[f"{CHAT}={said}"]).cells[0] for said in ("true", "{}")]
+    assert with_chat[0].key == with_chat[1].key
+    assert with_chat[0].group.policies[0].model_dump(mode="json")["chat"] is True
+    assert prepare(file, Path("nowhere"), overrides=[f"{CHAT}={{system: a}}"]).cells[0].key != with_chat[0].key
+
+
+def test_too_few_positions_for_a_question_and_its_answer(suite, model):
+    said = refusal(suite(model), "training.max_new_tokens=250", run=False)
+    assert said.startswith("training.max_new_tokens: the longest question of a takes ")
+    assert said.endswith("fit")
+    said = refusal(suite(model), "evaluation.max_new_tokens=250", run=False)
+    assert said.startswith("evaluation.max_new_tokens: ")
+
+
+def test_a_relative_folder_is_looked_for_beside_the_suite(suite, broken, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.delenv("HARNESS_MODELS", raising=False)
+    absolute = prepare(suite(broken), Path("nowhere")).cells[0]
+    for name in ("./model", "model", "elsewhere/../model"):
+        prepared = prepare(suite(name), Path("nowhere"))
+        assert Path(prepared.cells[0].group.policies[0].model) == broken.resolve()
+        assert prepared.cells[0].key == absolute.key
+        assert not prepared.altered
+    assert here("plan", suite("./model"), "--results", tmp_path / "r")[0] == 0
+
+
+def test_ones_own_suite_names_folders_anywhere(suite, broken, tmp_path, tmp_path_factory, monkeypatch):
+    monkeypatch.delenv("HARNESS_MODELS", raising=False)
+    monkeypatch.chdir(tmp_path_factory.mktemp("work"))
+    own = tmp_path_factory.mktemp("own") / "x.yaml"
+    own.write_text(Path(suite(broken)).read_text())
+    assert prepare(str(own), tmp_path / "results").cells
+    (own.parent / "submission.json").write_text("{}")
+    with pytest.raises(SuiteError, match="is outside the folders that a suite may name"):
+        prepare(str(own), tmp_path / "results")

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import DataError, PluginError, SuiteError
+from harness.session.cell.questions import as_asked
 from harness.session.suite.prepare import prepare
 from harness.session.suite.rules import preflight
-from harness.suite.schema import FileTask, Training
+from harness.suite.schema import FileTask, Policy, Training
 from harness.tasks import jsonl
 from harness.tasks.overlap import find_overlaps
 from harness.tasks.registry import get_task, named, source_of, training_source
@@ -218,7 +219,7 @@ def test_training_on_what_is_evaluated_is_refused(tmp_path: Path) -> None:
         ("{file: my.jsonl, sha256: '00'}", "training.task.sha256: "),
         ("7", "training.task: "),
         ("my.jsonl", "unknown training task 'my.jsonl'"),
-        ("{file: /etc/passwd}", "is outside the folders that a suite may name"),
+        ("{file: /etc/passwd}", "/etc/passwd:1: "),
     ],
 )
 def test_suites_are_refused_in_one_line(tmp_path: Path, trained: str, words: str) -> None:
@@ -241,3 +242,23 @@ def test_on_a_command_line(tmp_path: Path) -> None:
 def test_a_frame_may_end_with_the_question(frame: str) -> None:
     task = Task("t", "T", lambda data_dir, fetch=True: [], frame=frame)
     assert task.bare(frame.format("why?")) == "why?"
+
+
+@pytest.mark.parametrize("question", ["{} plus 1 is", "{} plus 1 is\n\nPut your final answer within \\boxed{{}}."])
+def test_training_asks_what_evaluation_asks_in_every_style(tmp_path: Path, question: str) -> None:
+    """Also where a question ends with the words of the instruction."""
+    rows = [
+        {"question": question.format(word), "answer": i, "split": "test" if i % 2 else "train"}
+        for i, word in enumerate(WORDS)
+    ]
+    task = task_of(write(tmp_path, rows))
+    known, drawn = get_task(task), training_source(task).draw(1, 4)
+    plain = {row["question"] for row in rows}
+    for style in known.styles:
+        trained = [p.text for p in as_asked(drawn, task, Policy(name="x", model="./m", style=style))]
+        asked = [known.render(p, style) for p in known.documents(None)]
+        behind = {text.partition(" plus 1 is")[2] for text in (*trained, *asked)}
+        assert len(behind) == 1, style
+        if style == "raw":
+            assert {*trained, *asked} <= plain
+    assert [p.text for p in drawn] == [known.render(p, known.styles[0]) for p in drawn], "as before without a style"

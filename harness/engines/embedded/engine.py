@@ -26,6 +26,7 @@ from harness.engines.embedded.sampling import draw
 from harness.engines.learner import learn
 from harness.engines.masters import Masters
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
+from harness.engines.templates import Chat
 from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Prompt
 from harness.learning.terms import Term, TermAnswer
@@ -42,7 +43,7 @@ class EmbeddedEngine:
         *,
         device: str | None = None,
         temperature: float = 1.0,
-        chat: bool = False,
+        chat: Chat = False,
         micro_tokens: int = MICRO_TOKENS,
         dtype: Precision | None = None,
         threads: int | None = None,
@@ -63,6 +64,7 @@ class EmbeddedEngine:
         self._policy = self._open(folder, precision=dtype)
         vocabulary = self._vocabulary = self._policy.vocabulary
         self.tokenizer, self.stop, self.reads = vocabulary.tokenizer, vocabulary.stop, vocabulary.reads
+        self.closing, self.positions = vocabulary.closing, vocabulary.positions
         if numerics == "portable":
             if (self._device.type, self.precision) != ("cpu", "fp32"):
                 raise EngineError(
@@ -133,6 +135,7 @@ class EmbeddedEngine:
                 adapters.save(self.model, new)
             else:
                 self.model.save_pretrained(new)
+            checkpoint.keep_generation(self._folder, new)
             self.tokenizer.save_pretrained(new)
             self._trained().save(new / checkpoint.OPTIMISER)
 

@@ -19,11 +19,14 @@ from transformers import (
 )
 
 from harness.allocation.shapes import Precision, chosen
+from harness.engines import checkpoint
 from harness.engines import lora as adapters
 from harness.engines.backend import Lora
 from harness.engines.embedded.kernels import GROUPED, kinds_of_layers, recompute
+from harness.engines.faults import check_unexpected, quiet_loading
 from harness.engines.head import NEVER, Head
-from harness.engines.vocabulary import Vocabulary, check_small_files, check_weights, in_one_line, open_vocabulary
+from harness.engines.templates import Chat
+from harness.engines.vocabulary import Vocabulary, check_small_files, check_weight_files, in_one_line, open_vocabulary
 from harness.errors import EngineError
 
 transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -49,7 +52,7 @@ class Policy:
 def open_policy(
     folder: Path,
     device: torch.device,
-    chat: bool,
+    chat: Chat,
     name: str,
     precision: Precision | None = None,
     lora: Lora | None = None,
@@ -59,7 +62,7 @@ def open_policy(
     Raises EngineError."""
     try:
         check_small_files(folder)
-        check_weights(folder)
+        check_weight_files(folder)
     except EngineError as error:
         raise EngineError(f"{name}: does not open: {str(error).removeprefix(f'{name}: ')}") from error
     vocabulary = open_vocabulary(folder, chat, name)
@@ -77,20 +80,23 @@ def open_policy(
         kind, "_supports_attention_backend", False
     )
     try:
-        opened: Any = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=vocabulary.config,
-            local_files_only=True,
-            dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
-            attn_implementation=GROUPED if ours else "sdpa",
-            use_safetensors=True,
-            output_loading_info=True,
-        )
+        with quiet_loading():
+            opened: Any = AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=vocabulary.config,
+                local_files_only=True,
+                dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
+                attn_implementation=GROUPED if ours else "sdpa",
+                use_safetensors=True,
+                output_loading_info=True,
+            )
     except Exception as error:  # what transformers makes of damaged files has no common base
         raise EngineError(f"{where}: does not open: {in_one_line(error)}") from error
     model, loaded = opened
     if loaded["missing_keys"]:
         raise EngineError(f"{where}: does not open: the weights lack {min(loaded['missing_keys'])}")
+    check_unexpected(where, loaded)
+    checkpoint.make_savable(model)
     torch.nn.Module.to(model, device).train(False)
     most = getattr(config, "max_position_embeddings", None) or 0
     for table in model.modules():

@@ -7,7 +7,7 @@ import hashlib
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
@@ -136,7 +136,7 @@ class Warmup:
 
     name: str
     content: str
-    chat: bool
+    chat: bool | Mapping[str, Any]
     preset: str = "format"
     strong: str = "add"
     task: str = "micro"
@@ -247,6 +247,7 @@ def warmup_checkpoint(
 
         _train(warmup, warmup.steps, train, lambda: engine, new, progress)
         engine.model.save_pretrained(new)
+        checkpoint.keep_generation(folder, new)
         engine.tokenizer.save_pretrained(new)
         engine.close()
 
@@ -376,10 +377,10 @@ def _learn(engine: EmbeddedEngine, examples: Sequence[Example], warmup: Warmup, 
     engine.update(prompts, [Term("start", "own", IMITATION, answers)], optimisation)
 
 
-def _response(engine: EmbeddedEngine, text: str, chat: bool) -> np.ndarray:
+def _response(engine: EmbeddedEngine, text: str, chat: bool | Mapping[str, Any]) -> np.ndarray:
     """A chat template ends with its own separator, so no blank is added."""
     ids = engine.tokenizer.encode(text.lstrip() if chat else text, add_special_tokens=False)
-    return np.array([*ids, engine.stop[0]], dtype=np.int32)
+    return np.array([*ids, *engine.closing], dtype=np.int32)
 
 
 Row = tuple[Int64[np.ndarray, "T"], int]

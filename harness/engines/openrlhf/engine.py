@@ -25,6 +25,7 @@ from harness.engines.openrlhf.rollout import open_rollouts
 from harness.engines.openrlhf.strategy import Strategy
 from harness.engines.openrlhf.trainer import AnswerRow, Learnt, learning_splits, open_trainers, report, scoring_split
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
+from harness.engines.templates import Chat
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Prompt
@@ -49,7 +50,7 @@ class OpenRLHFEngine:
         *,
         settings: Settings,
         temperature: float = 1.0,
-        chat: bool = False,
+        chat: Chat = False,
         reservation: Reservation,
         trained: bool = True,
     ) -> None:
@@ -59,6 +60,7 @@ class OpenRLHFEngine:
         vocabulary = self._vocabulary = open_vocabulary(folder, chat, name)
         self.version = 0
         self.tokenizer, self.stop, self.reads = vocabulary.tokenizer, vocabulary.stop, vocabulary.reads
+        self.closing, self.positions = vocabulary.closing, vocabulary.positions
         self._closed = False
         self._used = 0.0
         self._before: float | None = None
@@ -228,6 +230,7 @@ class OpenRLHFEngine:
                 target = str(new.resolve())
                 calls = [member.call("save", target, checkpoint.OPTIMISER) for member in self._trainers]
                 self._gather(calls, "saving")
+            checkpoint.keep_generation(Path(self._folder), new)
             self.tokenizer.save_pretrained(new)
 
         checkpoint.write(folder, self.name, self.version, fill)
@@ -369,6 +372,7 @@ class Base:
     def __init__(self, engine: OpenRLHFEngine) -> None:
         self._engine, self.name = engine, engine.name
         self.tokenizer, self.stop, self.gpus = engine.tokenizer, engine.stop, engine.gpus
+        self.closing, self.positions = engine.closing, engine.positions
         self.reads, self.score = engine.reads, engine.score_base
 
     def sample(

@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor, distributed
 from torch.nn.utils.rnn import pad_sequence
 
-from harness.engines import lora
+from harness.engines import checkpoint, lora
 from harness.engines.head import NEVER, Head
 from harness.engines.head import logprobs as in_parts
 from harness.engines.learner import Tally, mean
@@ -326,6 +326,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         self._offloaded = {}
         release()  # before the next model takes memory
         super().init_model_from_pretrained(strategy, pretrain, max_steps, None)
+        checkpoint.make_savable(self.actor.model.module)
         _without_dropout(self.actor, training=strategy.args.actor.gradient_checkpointing_enable)
 
     def join(self, engines: list[Any], forbidden: Collection[int]) -> None:

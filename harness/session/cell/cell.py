@@ -19,17 +19,19 @@ from harness.engines.protocol import Optimisation, PolicyEngine, Sampling
 from harness.errors import HarnessError, VerificationError
 from harness.exchange.receiving import Receiver
 from harness.experience.answers import Group, Prompt
+from harness.experience.records import AnswerRecord
 from harness.learning import registry
 from harness.learning.regime import Context, Measured, Need
 from harness.learning.terms import Objective, Term, TermAnswer, scheduled
 from harness.phases import Interrupted, Phase, halt, log, phase
 from harness.scoring.catalogue import same_by
 from harness.session.cell import resume_point, step_rows
+from harness.session.cell.carried import measure_price, said_of
 from harness.session.cell.evaluate import cost_rows, sample_rows
 from harness.session.cell.exchanges import CellExchange
 from harness.session.cell.health import Watch, check_loss, check_trained
-from harness.session.cell.learners import Clock, Learner, roll_out, second_round, verdicts
-from harness.session.cell.manifests import manifest_of, mark, with_starts, with_starts_of
+from harness.session.cell.learners import Clock, Learner, roll_out, second_round, template_date, verdicts
+from harness.session.cell.manifests import frozen_dates, manifest_of, mark, with_dates, with_starts, with_starts_of
 from harness.session.cell.questions import (
     as_asked,
     curve_prompts,
@@ -40,9 +42,9 @@ from harness.session.cell.questions import (
     truncate_at_stop,
     with_length,
 )
-from harness.session.policy import base_folder
+from harness.session.policy import base_folder, dated
 from harness.store.journal import Journal, read_journal
-from harness.store.manifest import Manifest, read_manifest
+from harness.store.manifest import CarriedPrice, Manifest, read_manifest, write_manifest
 from harness.store.rows import CurveRow, SampleRow, StepRow, TermRow, TraceRow
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy
@@ -67,6 +69,7 @@ def run_cell(
 ) -> float:
     """From its newest checkpoint; returns CPU-seconds. layout: a plan's engine options, by policy, which the suite's override.
     Raises CellError, DiskFullError, Interrupted."""
+    dates = frozen_dates(folder, cell.group.policies)
     manifest = structs.replace(manifest_of(cell), pool=pool_entry(cell.training))
     mark(folder, manifest, "running", attempts=attempt)
     journal, folders, options = Journal(folder), dict[str, Path](), dict[str, dict[str, Any]]()
@@ -76,6 +79,7 @@ def run_cell(
         options[p.name] = with_length(cell.engine, chosen, p, folders[p.name], cell.evaluation, cell)
 
     def opened(policy: Policy) -> Learner:
+        policy = dated(policy, dates[policy.name])
         with phase(f"opening {policy.name}"):
             engine = engines.open(policy, folders[policy.name])
         regime = registry.build(cell.variant.regime, cell.variant.options)
@@ -94,6 +98,7 @@ def run_cell(
         try:
             stored = read_journal(folder)
             manifest = with_starts(manifest, {m.name: m.base for m in learners}, computed)
+            manifest = with_dates(manifest, {m.name: template_date(m.policy, m.engine.tokenizer) for m in learners})
             if resume_point.has_begun(folder) or "samples" in stored.tables:
                 manifest = _begun(manifest, folder)
             mark(folder, manifest, "running", attempts=attempt)
@@ -187,6 +192,7 @@ class Run:
         lockstep = not apart or scored or cell.variant.replay is not None
         self.exchange = CellExchange(cell, self.folder, self.learners, self._strengths, done, lockstep)
         if saved is None:
+            self._measure_prices()
             if cell.evaluation.curve_every:
                 self._curve(0)
         else:
@@ -220,6 +226,27 @@ class Run:
         if steps == 0 and saved is None:
             self._checkpoint(0)
         self.exchange.close()
+
+    def _measure_prices(self) -> None:
+        """Of own answers carried as a peer's, into the manifest; who pays is named."""
+        if not any(issubclass(kind, AnswerRecord) for m in self.learners for kind in m.regime.shares):
+            return
+        if not any(self.exchange.exchange.authors(m.name) for m in self.learners):
+            return
+
+        def measured(learner: Learner) -> CarriedPrice:
+            strings = stop_strings(self.cell, learner.policy)
+            with learner.clock.phase("measure"):
+                prompts = self._prompts(1, learner)
+                return measure_price(learner, prompts, self.cell.training.max_new_tokens, strings)
+
+        with phase("carrying own answers as a peer's"):
+            found = self.engines.each(measured, self.learners)
+        prices = {m.name: price for m, price in zip(self.learners, found, strict=True)}
+        write_manifest(self.folder, structs.replace(read_manifest(self.folder), carried=prices))
+        for name, price in prices.items():
+            if said := said_of(name, price):
+                log.warning("%s", said, extra={"topic": f"{self.cell.group.name}/{name}/carried"})
 
     def _meeting(self, step: int) -> int:
         training, every = self.cell.training, self.cell.evaluation.curve_every

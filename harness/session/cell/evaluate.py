@@ -14,10 +14,10 @@ from harness.evaluation.backends import EngineBackend
 from harness.evaluation.metrics import EvaluationSample, votes
 from harness.evaluation.run import evaluate, metric_names
 from harness.phases import halt, phase
-from harness.session.cell.learners import Clock
-from harness.session.cell.manifests import Base, manifest_of, mark, with_starts
+from harness.session.cell.learners import Clock, template_date
+from harness.session.cell.manifests import Base, frozen_dates, manifest_of, mark, with_dates, with_starts
 from harness.session.cell.questions import with_length
-from harness.session.policy import base_folder, raw_folder
+from harness.session.policy import base_folder, dated, raw_folder
 from harness.store.journal import Journal
 from harness.store.manifest import Manifest
 from harness.store.rows import PUBLISHED, CostRow, SampleRow
@@ -35,7 +35,9 @@ def evaluate_base(
     attempt: int,
 ) -> float:
     """Make the base checkpoint if need be, and measure it; returns CPU-seconds."""
-    policy, suite, seed, clock = base.policy, base.suite, base.seed or 0, Clock()
+    suite, seed, clock = base.suite, base.seed or 0, Clock()
+    dates = frozen_dates(folder, [base.policy])
+    policy = dated(base.policy, dates[base.policy.name])
     options = {**layout, **suite.engine_options}
     with clock.phase("stage0"), phase(f"base weights of {policy.name}", 1.0) as weights:
 
@@ -44,14 +46,18 @@ def evaluate_base(
             weights.count(share)
             progress(share, 1.0, words)
 
-        checkpoint = base_folder(policy, seed, trained, options if suite.engine == "embedded" else {})
+        checkpoint = base_folder(base.policy, seed, trained, options if suite.engine == "embedded" else {})
     options = with_length(suite.engine, options, policy, checkpoint, suite.evaluation)
     Journal(folder).rewind(-1)
 
+    date = ""
+
     def measured(place: Path, step: int, what: str = "") -> tuple[list[SampleRow], str]:
+        nonlocal date
         with open_backend(suite.engine, {policy.name: options}, 1.0) as engines:
             with phase(f"opening {policy.name}{what}"):
                 engine = engines.reference(policy, place)
+            date = template_date(policy, engine.tokenizer)
             clock.meter, clock.gpus = partial(engines.cpu_seconds, policy.name), engine.gpus
             with clock.phase("evaluate"):
                 sampled = sample_rows(engine, suite.evaluation, policy, step, seed, verifier)
@@ -61,6 +67,7 @@ def evaluate_base(
     if policy.stage0 is not None and not policy.is_micro:  # what the start has changed
         rows = [*measured(raw_folder(policy), PUBLISHED, " as published")[0], *rows]
     manifest = with_starts(manifest_of(base), {policy.name: checkpoint}, {policy.name: precision})
+    manifest = with_dates(manifest, {policy.name: date})
     store(folder, manifest, rows, cost_rows(attempt, policy.name, clock, rows), attempt)
     return clock.ever
 

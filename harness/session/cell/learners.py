@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Int32
 
 from harness import phases
 from harness.engines.protocol import PolicyEngine, Sampling
@@ -29,6 +31,9 @@ from harness.verification.processes import asked_seconds
 from harness.verification.scorer import beginning
 from harness.verification.verdict import TRUNCATED, Verdict
 from harness.verification.verifier import Verifier
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 DOING = {
     "generate": "sampling", "verify": "verifying", "exchange": "exchanging", "score": "scoring", "train": "learning",
@@ -101,7 +106,17 @@ class Learner:
     @cached_property
     def codec(self) -> TokenCodec:
         """Raises TokenizationError."""
-        return TokenCodec(self.engine.tokenizer, self.engine.stop)
+        return TokenCodec(self.engine.tokenizer, self.engine.stop, self.closing)
+
+    @property
+    def closing(self) -> tuple[int, ...]:
+        """Ids that end a carried answer; an engine may say but one, its first `stop`."""
+        return tuple(getattr(self.engine, "closing", self.engine.stop[:1]))
+
+    def ending(self, tokens: Int32[np.ndarray, "T"]) -> int:
+        """Tokens of a finished answer's end: the whole of `closing` where it ends so, else one."""
+        size = len(self.closing)
+        return size if tuple(tokens[-size:].tolist()) == self.closing else 1
 
     def pieces(self, groups: Sequence[Group]) -> Pieces:
         """Bytes of each token, without the final EOS."""
@@ -110,11 +125,20 @@ class Learner:
         def of(answer: Answer) -> list[int]:
             if not table:
                 answers = [a for g in groups for a in g.answers if a.text]
-                read = self.codec.read([a.tokens[: a.tokens.size - a.finished] for a in answers])
+                read = self.codec.read([a.content for a in answers])
                 table.update({id(a): r.pieces.tolist() for a, r in zip(answers, read, strict=True)})
             return table[id(answer)]
 
         return of
+
+
+def template_date(policy: Policy, tokenizer: PreTrainedTokenizerFast) -> str:
+    """The day that the chat template of a `dated` policy writes; empty where it writes none."""
+    if not isinstance(policy.chat, dict):
+        return ""
+    from harness.engines.templates import ChatTemplate
+
+    return str(policy.chat["date"]) if ChatTemplate.of(policy.name, tokenizer, policy.chat).writes_date() else ""
 
 
 def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], finished: Sequence[bool]) -> list[Verdict]:
@@ -181,7 +205,18 @@ def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt],
             learner.name,
             version,
             step,
-            tuple(Answer(s.tokens, s.logprobs, s.text, s.finished, next(said), closed) for s, closed in row),
+            tuple(
+                Answer(
+                    s.tokens,
+                    s.logprobs,
+                    s.text,
+                    s.finished,
+                    next(said),
+                    closed,
+                    1 if closed else learner.ending(s.tokens),
+                )
+                for s, closed in row
+            ),
         )
         for prompt, row in zip(prompts, answers, strict=True)
     ]

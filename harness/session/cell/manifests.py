@@ -141,9 +141,8 @@ def with_starts(manifest: Manifest, bases: Mapping[str, Path], precision: Mappin
     """With the hub commits that were loaded, the precision, and the digest of the weights that each policy starts from. Raises
     DataError."""
     entries = (
-        PolicyEntry(
-            e.name,
-            e.model,
+        msgspec.structs.replace(
+            e,
             revision=loaded_commit(bases[e.name]) or e.revision,
             precision=precision[e.name],
             start=weights_digest(bases[e.name]),
@@ -157,6 +156,21 @@ def with_starts_of(before: Manifest, manifest: Manifest) -> Manifest:
     """With the digests of starts that an earlier manifest of the same cell has, or none."""
     noted = {entry.name: entry.start for entry in before.policies}
     entries = (msgspec.structs.replace(e, start=noted.get(e.name, "")) for e in manifest.policies)
+    return msgspec.structs.replace(manifest, policies=tuple(entries))
+
+
+def frozen_dates(folder: Path, policies: Sequence[Policy]) -> dict[str, str]:
+    """The day of each policy's chat template: that of the first start, else today."""
+    today = datetime.now().astimezone().date().isoformat()
+    dates = {policy.name: today for policy in policies}
+    with suppress(StoreError):
+        dates |= {entry.name: entry.date for entry in read_manifest(folder).policies if entry.date}
+    return dates
+
+
+def with_dates(manifest: Manifest, dates: Mapping[str, str]) -> Manifest:
+    """With the days that templates write."""
+    entries = (msgspec.structs.replace(e, date=dates.get(e.name, "")) for e in manifest.policies)
     return msgspec.structs.replace(manifest, policies=tuple(entries))
 
 
@@ -184,14 +198,17 @@ def suite_file(
 def mark(
     folder: Path, manifest: Manifest, state: State, reason: str = "", attempts: int = 0, fault: Fault | None = None
 ) -> None:
-    """A new state; the first start, the training pool and, where the manifest has none, the digests of starts are kept."""
+    """A new state; the first start, the training pool, what was measured at the start and, where the manifest has none, the
+    digests of starts are kept."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    started, pool = now, manifest.pool
+    started, pool, carried, dates = now, manifest.pool, manifest.carried, dict[str, str]()
     with suppress(StoreError):
         before = read_manifest(folder)
         started, pool = before.provenance.started or started, pool or before.pool
         if not any(entry.start for entry in manifest.policies):
             manifest = with_starts_of(before, manifest)
+        carried = carried or before.carried
+        dates = {entry.name: entry.date for entry in before.policies}
     commit, dirty = _commit()
     provenance = Provenance(
         code_version=f"{harness.__version__}+{digest(dict(manifest.identity.versions))[:12]}",
@@ -204,8 +221,17 @@ def mark(
         started=started,
         finished=now if state in {"done", "failed"} else "",
     )
+    entries = (msgspec.structs.replace(e, date=e.date or dates.get(e.name, "")) for e in manifest.policies)
     marked = msgspec.structs.replace(
-        manifest, state=state, reason=reason, fault=fault, attempts=attempts, provenance=provenance, pool=pool
+        manifest,
+        policies=tuple(entries),
+        state=state,
+        reason=reason,
+        fault=fault,
+        attempts=attempts,
+        provenance=provenance,
+        pool=pool,
+        carried=carried,
     )
     write_manifest(folder, marked)
 

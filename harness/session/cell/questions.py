@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,11 +115,7 @@ def measured(
     prompt = longest = 0
     if cell is not None:
         prompt = _longest(vocabulary, as_asked(_trained(cell, fetch), cell.training.task, policy))
-        regime = registry.build(cell.variant.regime, cell.variant.options)
-        if regime.hint_tokens:  # of a second round, with the words around it
-            around = getattr(regime.options, "template", "{question} {hint}").format(question="", hint="")
-            prompt += len(vocabulary.tokenizer.encode(around, add_special_tokens=False))
-            prompt += min(regime.hint_tokens, 2 * cell.training.max_new_tokens)
+        prompt += _hint_tokens(cell, vocabulary)
         longest = prompt + cell.training.max_new_tokens
     for i, task in enumerate(map(get_task, evaluation.tasks)):
         style = policy.style or task.styles[0]
@@ -130,6 +126,38 @@ def measured(
         asked = [Prompt(p.id, task.render(p, style), "") for p in documents]
         longest = max(longest, _longest(vocabulary, asked) + answer)
     return Lengths(prompt, longest)
+
+
+def longest_prompts(
+    policy: Policy, folder: Path, evaluation: Evaluation, cells: Sequence[Cell]
+) -> Iterator[tuple[bool, int, int]]:
+    """Tokens of the longest question and of its longest answer: whether of evaluation, question, answer. folder: may lack weights.
+    Raises EngineError, DataError where a data set is not on this machine."""
+    from harness.engines.vocabulary import open_vocabulary
+
+    vocabulary = open_vocabulary(folder, policy.chat, policy.name)
+    pools: dict[str, int] = {}
+    for cell in cells:
+        pool = cell.training.model_dump_json(include={"task", "min_level", "part", "prompts", "steps"})
+        if pool not in pools:
+            trained = as_asked(_trained(cell, fetch=False), cell.training.task, policy)
+            pools[pool] = _longest(vocabulary, trained)
+        yield False, pools[pool] + _hint_tokens(cell, vocabulary), cell.training.max_new_tokens
+    for task in map(get_task, evaluation.tasks):
+        documents = fair_part(task.documents(None, fetch=False), evaluation.limit)
+        style = policy.style or task.styles[0]
+        texts = [Prompt(p.id, task.render(p, style), "") for p in documents]
+        yield True, _longest(vocabulary, texts), evaluation.max_new_tokens or task.max_new_tokens
+
+
+def _hint_tokens(cell: Cell, vocabulary: Vocabulary) -> int:
+    """That a second round adds to a question, with the words around the hint."""
+    regime = registry.build(cell.variant.regime, cell.variant.options)
+    if not regime.hint_tokens:
+        return 0
+    around = getattr(regime.options, "template", "{question} {hint}").format(question="", hint="")
+    words = len(vocabulary.tokenizer.encode(around, add_special_tokens=False))
+    return words + min(regime.hint_tokens, 2 * cell.training.max_new_tokens)
 
 
 def checked(engine: str, options: Mapping[str, Any], policy: Policy, folder: Path, lengths: Lengths) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def trace_rows(learner: Learner, step: int, own: Sequence[Group], received: Rece
 
 def _row(learner: Learner, step: int, group: Group, answer: PeerAnswer, used: bool, received: Received) -> TraceRow:
     record = received.originals[answer.author, answer.prompt_id, answer.index]
-    content = answer.tokens[: answer.tokens.size - answer.finished]
+    content = answer.content
     source = record if isinstance(record, Rollout) else None
     return TraceRow(
         step=step,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import time
 from bisect import bisect_right
@@ -23,8 +24,9 @@ from harness.allocation.cost_model import CORE, CellDemand, device
 from harness.allocation.planner import first_of
 from harness.allocation.shapes import MICRO, chosen, cpu_bf16, load_config, load_shape
 from harness.cache import expanded
+from harness.engines.catalogue import backend_of
 from harness.engines.protocol import Optimisation, Sample, Sampling, cut_at
-from harness.errors import DataError, EngineError, HarnessError, UsageError
+from harness.errors import CellError, DataError, EngineError, HarnessError, UsageError
 from harness.experience.answers import Prompt
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.limits import every_core
@@ -33,7 +35,6 @@ from harness.session.cell.questions import as_asked, scored_as, training_prompts
 from harness.session.policy import at_hand, base_folder
 from harness.session.suite.planning import demand, plan_for
 from harness.session.suite.prepare import prepare_suite
-from harness.session.suite.rules import as_argument
 from harness.store.sentences import joined
 from harness.suite.load import resolve
 from harness.suite.schema import FileTask, Policy, Suite
@@ -77,7 +78,10 @@ EXTENTS = (
 # Where peft is installed
 ADAPTERS = "{rank: 16, alpha: 32}"
 WITHOUT_PEFT = "; with adapters (pip install -e '.[lora]' -c constraints.txt) half the time"
+# A line of `why` on one level
+_OF_LEVEL = re.compile(r"[\w.+-]+: .*% right$")
 # Worked examples, until a fifth of sampled answers is right (docs/pretrained.md)
+WARM_WHY = "a supervised start first, because RL learns nothing from groups that are all wrong."
 WARM_UP = "{preset: format, gate: 0.2}"
 
 
@@ -191,7 +195,7 @@ def draft(
     faster = "; adapters take half the time and less memory" if adapters else WITHOUT_PEFT * real
     return TEXT.format(
         name=_as_text(name),
-        file=as_argument(file or Path(f"{name}.yaml"), [*models, *([] if isinstance(chosen, str) else [chosen.file])]),
+        file=shlex.quote(str(file or Path(f"{name}.yaml"))),
         title=" x ".join(named),
         engine="embedded" if embedded else "openrlhf",
         why_engine="one process here, on a CPU or one GPU" if embedded else "Ray, DeepSpeed and vLLM on GPUs (docs/openrlhf.md)",
@@ -224,6 +228,7 @@ def tried(models: Sequence[str], task: str | None, name: str, file: Path, minute
     where the suite will be. Raises as `draft`; SuiteError, DataError."""
     given_task, task = task, task or USUAL
     suite = _suite(draft(models, task, name))
+    _check_models(suite)
     if why := untried(suite):
         findings = Findings(why=(f"Not measured on this machine: {why}.",))
     else:
@@ -231,10 +236,13 @@ def tried(models: Sequence[str], task: str | None, name: str, file: Path, minute
         instead = ""
         try:
             findings = try_models(suite)
-        except DataError as error:
+        except DataError:
             if given_task:
                 raise
-            instead = f"On {ladder.NAME}, because {USUAL} cannot be had here ({str(error).partition(':')[0]})."
+            instead = (
+                f"On {ladder.NAME}, because the questions of {USUAL} are not on this machine and cannot be fetched now. With "
+                f"{USUAL}_train.jsonl in a folder that HARNESS_DATA names, --task {USUAL} trains on them."
+            )
             task = ladder.NAME
             findings = try_models(_suite(draft(models, task, name)))
         most = PROMPTS * (ANSWERS + MORE)
@@ -242,11 +250,35 @@ def tried(models: Sequence[str], task: str | None, name: str, file: Path, minute
         findings = replace(findings, why=(*filter(None, [instead]), told, *findings.why))
     try:
         if not why:
+            findings = started(findings, _suite(draft(models, task, name, findings)), str(file))
             findings = replace(findings, pace=paced(_suite(draft(models, task, name, findings)), str(file)))
         findings = fitted(findings, lambda changed: _suite(draft(models, task, name, changed)), str(file), minutes)
     except HarnessError as error:
-        findings = replace(findings, why=(*findings.why, f"steps as by size: {' '.join(str(error).split())}"))
+        problem = " ".join(str(error).split())
+        findings = replace(
+            findings,
+            why=(*findings.why, f"The time could not be measured, so the steps are by the models' size: {problem}"),
+        )
+    unsaid = [line for line in findings.why if not _OF_LEVEL.match(line)]  # those were said while they were measured
+    print("\n".join(["", *unsaid]), file=sys.stderr)
     return draft(models, task, name, findings, file)
+
+
+def _check_models(suite: Suite) -> None:
+    """What `harness plan` would refuse of the models that are here. Raises UsageError."""
+    from harness.engines.vocabulary import open_vocabulary
+
+    for policy in suite.groups[0].policies:
+        folder = at_hand(policy)
+        if folder is None:
+            continue
+        try:
+            backend_of(suite.engine).check(folder, {})
+            vocabulary = open_vocabulary(folder, policy.chat)
+        except EngineError as error:
+            raise UsageError(f"--models: {error}") from None
+        if policy.chat and (fault := vocabulary.template.fault()):
+            raise UsageError(f"--models: {policy.model}: {fault}")
 
 
 def _suite(text: str) -> Suite:
@@ -334,8 +366,6 @@ groups:
 # The ways of sharing (`harness regimes` lists all). Gains are differences to the baseline, training without sharing.
 regimes: [{regimes}]
 baseline: independent
-# A peer's answer begins with the white space of one's own: mostly none in a chat, and one blank elsewhere.
-sharing: {{opening: receiver}}
 # Every regime is trained once for each seed. Intervals are over seeds: fewer than three say little.
 seeds: [{seeds}]
 training:
@@ -407,7 +437,7 @@ def _tried(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[Tried
     """Each level, in the style with most right answers over all."""
     from harness.engines.embedded.engine import EmbeddedEngine
 
-    known, drafted, dtype = get_task(task), style_of(policy.chat, task), suite.engine_options.get("dtype")
+    known, drafted, dtype = get_task(task), style_of(bool(policy.chat), task), suite.engine_options.get("dtype")
     source = training_source(task)
     count = 2 * PROMPTS if source.generated else min(2 * PROMPTS, len(source.pool(None).prompts))
     mixed = source.draw(derive(0, "trial"), count)
@@ -504,20 +534,22 @@ def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Finding
         nearest = max(min(right[level]) for level in possible)
         chosen = [level for level in possible if min(right[level]) == nearest][:3]
         why.append(f"No level has {LEAST:.0%} to {MOST:.0%} of both models' answers right. Nearest: {joined(chosen)}.")
+        never = [p for p in dict.fromkeys(t.policy for t in tried) if not any(t.right for t in tried if t.policy == p)]
+        if never:
+            why.append(f"{joined(never)}: no answer right on any level.")
     here = [trial for trial in tried if trial.level in chosen]
     low = tuple(dict.fromkeys(f.policy for f in here if f.right < LEAST))
     name = f"{ladder.NAME}.{'+'.join(chosen)}" if chosen[0] in ladder.LEVELS else None
     warm = low if has_examples(name or str(task)) and not fits else ()
     if warm:
-        why.append(
-            f"{joined(warm)}: a supervised start first, because RL learns nothing from groups that are all wrong."
-        )
+        why.append(f"{joined(warm)}: {WARM_WHY}")
     elif low:
         why.append(
-            f"{joined(low)}: too few right answers to learn from, and the task has no worked examples to start with."
+            f"{joined(low)}: too few right answers to learn from, and the task has no worked examples to start with. Take a larger "
+            f"model, easier questions, or --task {ladder.NAME}."
         )
     if not low and not fits:
-        why.append("More than that are right: little is left to learn. A harder task would show more.")
+        why.append("More than that are right: little is left to learn. Take a harder task: --task gsm8k or math.")
     longest = [trial.worked if warm else trial.tokens for trial in here]
     tokens = min(limit, 8 * -(-int(1.25 * max(longest)) // 8)) if all(longest) else 0
     if tokens:
@@ -532,6 +564,35 @@ def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Finding
             f"style: {', '.join(f'{policy} {style}' for policy, style in styles.items())} had most right answers."
         )
     return Findings(name, styles, warm, ends, tokens, why=tuple(why))
+
+
+def started(findings: Findings, suite: Suite, source: str) -> Findings:
+    """Whether the supervised starts that are proposed succeed; a run finds them in the cache. One that fails is left out, and
+    the reason says so."""
+    if not findings.warm:
+        return findings
+    with TemporaryDirectory() as results:
+        prepared = prepare_suite(suite, source, Path(results))
+    failed: dict[str, str] = {}
+    for policy in prepared.every[0].group.policies:
+        if policy.name not in findings.warm:
+            continue
+        print(f"{policy.name}: trying its supervised start", file=sys.stderr)
+        try:
+            with every_core():
+                base_folder(policy, prepared.suite.seeds[0], options=prepared.suite.engine_options)
+        except CellError as error:
+            failed[policy.name] = " ".join(str(error).split())
+    why = [
+        f"{name} cannot learn this here: its supervised start was tried and failed ({problem}). Without right answers RL teaches "
+        "nothing; take a larger model or easier questions (--task ladder.add1)."
+        for name, problem in failed.items()
+    ]
+    works = [name for name in findings.warm if name not in failed]
+    if works:
+        why.insert(0, f"The supervised start of {joined(works)} was tried: it works, and a run goes on from it.")
+    before = findings.why if not failed else [line for line in findings.why if not line.endswith(WARM_WHY)]
+    return replace(findings, warm=tuple(works), why=(*before, *why))
 
 
 def paced(suite: Suite, source: str) -> float:
@@ -591,11 +652,9 @@ def fitted(findings: Findings, suite_of: Callable[[Findings], Suite], source: st
     takes, every = predicted(findings), EXTENTS[0]
     told = [f"steps {findings.steps}: the suite takes {takes:.0f} minutes on this machine, and {minutes:g} were given."]
     if findings.pace != 1.0:
-        told.append(
-            f"A step takes {findings.pace:.2f} times as long here as `harness plan` assumes, which is counted in."
-        )
+        told.append("That is by a step that was measured here; `harness plan` knows no such measurement.")
     if takes > minutes:
-        told.append(f"Fewer than {fewest} steps show nothing.")
+        told.append(f"Fewer than {fewest} steps show nothing. Give more time: --minutes {takes + 1:.0f}.")
     if (findings.regimes, findings.seeds, findings.divided) != every:
         fewer = ", half the questions a step" if findings.divided > 1 else ""
         told.append(

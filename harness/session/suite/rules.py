@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -16,17 +15,17 @@ from harness.allocation.shapes import EMULATED, cpu_bf16, load_shape
 from harness.cache import PRETRAINED, cache_folder, expanded, model_folder
 from harness.engines.backend import read_options
 from harness.engines.catalogue import MICRO_FAMILIES, backend_of
-from harness.engines.checkpoint import INDEX, WEIGHTS
+from harness.engines.checkpoint import INDEX, OTHER_WEIGHTS, WEIGHTS
 from harness.engines.embedded.presets import PRESETS
 from harness.errors import DataError, EngineError, PluginError, SuiteError, TokenizationError, UsageError
 from harness.exchange.misbehaviour import condition_of
-from harness.experience.records import AnswerRecord, Record, Rollout, Success, TextRollout
+from harness.experience.records import Record, Rollout, Success, TextRollout
 from harness.learning import registry
 from harness.learning.regime import Need
 from harness.plugins import blamed
 from harness.scoring.catalogue import scorer_of
 from harness.session.policy import MAX_FILES, MICRO, hub_folder, local_folder, required_folder
-from harness.store.manifest import suite_files
+from harness.store.manifest import SUBMISSION, suite_files
 from harness.suite.cells import Cell
 from harness.suite.load import placed_in
 from harness.suite.schema import Evaluation, FileTask, Policy, Stage0, Suite, Tune
@@ -119,23 +118,7 @@ def remarks(suite: Suite) -> list[str]:
     for v in suite.regimes:
         with blamed(f"regime {v.regime!r}: `remarks`"):
             said += [f"{v.name}: {words}" for words in registry.build(v.regime, v.options).remarks(updates[v.name])]
-    return [*said, *filter(None, [_openings(suite), own])]
-
-
-def _openings(suite: Suite) -> str:
-    mixed = [group.name for group in suite.groups if len({policy.chat for policy in group.policies}) > 1]
-    as_sent = [
-        v.name
-        for v in suite.regimes
-        if (v.sharing or suite.sharing).opening == "as_sent"
-        and any(issubclass(kind, AnswerRecord) for kind in registry.build(v.regime, v.options).shares)
-    ]
-    if not mixed or not as_sent:
-        return ""
-    return (
-        f"{', '.join(as_sent)}: in {', '.join(mixed)} some policies are asked in a chat and some are not; they begin answers with "
-        "other white space, which makes peers' answers unlikely (`sharing: {opening: receiver}` gives them one's own)"
-    )
+    return [*said, *filter(None, [own])]
 
 
 def resolved(suite: Suite, source: str) -> Suite:
@@ -183,7 +166,10 @@ def resolved(suite: Suite, source: str) -> Suite:
 
 
 def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> None:
-    """Raises SuiteError for a folder or file, or a link in one, outside the declared ones."""
+    """Raises SuiteError for a folder or file, or a link in one, outside the declared ones. For suites that others wrote: what came
+    with results that were imported. One's own may name any folder."""
+    if not is_imported(source):
+        return
     said = [setting.partition("=")[2] for setting in overrides]
     tasks = {"training.task": suite.training.task}
     for within, each in (("", suite), ("tune.", suite.tune)):
@@ -201,16 +187,14 @@ def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> No
             _refuse(_outside(folder, source), source, f"{place}.model")
 
 
-def undeclared(named: Sequence[str], source: Path) -> list[Path]:
-    """Parents of files and models' folders that need `--models`."""
-    paths = [path for path in map(expanded, named) if path.exists()]
-    return list(dict.fromkeys(path.resolve().parent for path in paths if _outside(path, source) is not None))
-
-
-def as_argument(source: Path, named: Sequence[str]) -> str:
-    """On a command line, with its `--models`."""
-    return shlex.join(
-        [str(source), *(word for folder in undeclared(named, source) for word in ("--models", str(folder)))]
+def is_imported(source: Path) -> bool:
+    """Whether a suite came with others' results: it lies in an imported suite's folder, or is no file of its own."""
+    if not source.is_file():
+        return True
+    folders = source.resolve().parents
+    return any(
+        (folder / SUBMISSION).exists() or ("@" in folder.name and (folder / "suite.json").exists())
+        for folder in folders
     )
 
 
@@ -369,7 +353,7 @@ def _preflight(prepared: Prepared, run: bool, elsewhere: bool) -> list[str]:
                 )
             if lacks := elsewhere and _lacks(policy):
                 remarks.append(f"{place}.model: {policy.model} has no {lacks} here, which a run needs")
-            if not lacks and not _model(policy, own, prepared, place, run):
+            if not lacks and not _model(policy, own, prepared, place, run, remarks):
                 unseen.append(policy.model)
             elif slow and engine.precision(policy, options) == "bf16":
                 emulated.append(policy.model)
@@ -471,11 +455,14 @@ def _lacks(policy: Policy) -> str:
         return ""
     names = {file.name for file in folder.iterdir()}
     lacks = [] if names & {"tokenizer.json", "tokenizer_config.json"} else ["tokenizer"]
-    return " and no ".join(lacks if names & {WEIGHTS, INDEX} else ["weights", *lacks])
+    present = names & {WEIGHTS, INDEX} or any(name.endswith(OTHER_WEIGHTS) for name in names)
+    return " and no ".join(lacks if present else ["weights", *lacks])
 
 
-def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str, run: bool) -> bool:
-    """Whether the folder could be checked."""
+def _model(
+    policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str, run: bool, remarks: list[str]
+) -> bool:
+    """Whether the folder could be checked. remarks: to which what is worth a word is added."""
     from huggingface_hub import is_offline_mode
 
     suite, source = prepared.suite, prepared.source
@@ -501,6 +488,9 @@ def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str
             "training.max_new_tokens",
             f"{suite.training.max_new_tokens} leave no room for a prompt: {policy.model} has {positions} positions",
         )
+    carries = any(shared(cell) & TEXTS for cell in cells)
+    remarks += [f"{place}.chat: {words}" for words in _check_prompts(policy, folder, source, place, carries)]
+    _check_room(policy, folder, cells, suite, source)
     if carrying := next((cell.variant.name for cell in cells if shared(cell) & TEXTS), None):
         from harness.tokenization.codec import TokenCodec
 
@@ -510,6 +500,59 @@ def _model(policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str
             problem = f"{carrying!r} shares text, which cannot be carried to the tokenizer of {policy.model}: {error}"
             raise SuiteError(source, f"{place}.model", problem) from None
     return True
+
+
+def _check_prompts(policy: Policy, folder: Path, source: str, place: str, carries: bool) -> Iterator[str]:
+    """Whether the chat template can ask a question; remarks on what it does besides. Raises SuiteError."""
+    from harness.engines.vocabulary import open_vocabulary
+    from harness.tokenization.codec import leaves_thought_open
+
+    with at(source, f"{place}.model", EngineError):
+        vocabulary = open_vocabulary(folder, policy.chat)
+    if not policy.chat:
+        return
+    template = vocabulary.template
+    if fault := template.fault():
+        raise SuiteError(source, f"{place}.chat", f"{policy.model}: {fault}")
+    if carries and leaves_thought_open(template.behind_question()):
+        yield (
+            f"{policy.name}'s prompts open a thought: peers' answers that do not close one are refused (open_thought); where the "
+            "template has a switch, such as `chat: {enable_thinking: false}`, it is asked without"
+        )
+    if template.date is None and template.writes_date():
+        yield (
+            f"{policy.name}'s template writes the day: each cell keeps that of its start; `chat: {{date: 2026-01-31}}` gives all "
+            "cells the same"
+        )
+
+
+def _check_room(policy: Policy, folder: Path, cells: Sequence[Cell], suite: Suite, source: str) -> None:
+    """Raises SuiteError where the model has too few positions for the longest question and its answer. Questions that are not on
+    this machine are not measured."""
+    from harness.engines.vocabulary import open_vocabulary
+    from harness.session.cell.questions import longest_prompts
+
+    positions = open_vocabulary(folder, policy.chat).positions
+    if positions is None:
+        return
+    asked_of = {(cell.training.model_dump_json(), cell.variant.regime): cell for cell in cells}
+    wanted: dict[str, tuple[int, int]] = {}
+    with suppress(DataError):
+        for of_evaluation, question, answer in longest_prompts(
+            policy, folder, suite.evaluation, list(asked_of.values())
+        ):
+            where = "evaluation.max_new_tokens" if of_evaluation else "training.max_new_tokens"
+            wanted[where] = max(wanted.get(where, (0, 0)), (question, answer), key=sum)
+    for where, (question, answer) in wanted.items():
+        if question + answer > positions:
+            room = positions - question
+            remedy = f"at most {room:,} fit" if room > 0 else "no answer fits; take shorter questions or another model"
+            raise SuiteError(
+                source,
+                where,
+                f"the longest question of {policy.name} takes {question:,} tokens and an answer up to {answer:,}, but the model "
+                f"has {positions:,} positions: {remedy}",
+            )
 
 
 def _small(policy: Policy) -> bool:

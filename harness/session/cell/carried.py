@@ -1,0 +1,136 @@
+"""What it costs a policy to be taught its own answers as a peer's are taught.
+
+A peer's answer arrives as text. It is encoded by the receiver's tokenizer, begins as the receiver's own answers begin, and ends
+with the receiver's end. Where a model's files say something else of these than the model does, every peer's answer is unlikely
+through no fault of the peer (8 to 16 nats were seen), and regimes that weigh answers by their likelihood use none. Before the
+first step each policy therefore gives greedy answers, which are carried as a peer's would be and scored. A right policy pays
+nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int32
+
+from harness.engines.protocol import Sampling
+from harness.exchange import opening
+from harness.experience.answers import Answer, Group, Prompt
+from harness.experience.records import TextRollout
+from harness.session.cell.learners import Learner
+from harness.session.cell.questions import truncate_at_stop
+from harness.store.manifest import CarriedPrice
+from harness.tokenization.retokenise import Retokenised, retokenise
+from harness.verification.verdict import Verdict
+
+__all__ = ["ANSWERS", "FREE", "measure_price", "said_of"]
+
+# Greedy answers of each policy
+ANSWERS = 8
+# Nats up to which nobody is named
+FREE = 0.05
+# Tokens at an answer's beginning that another opening may change
+_OPENING_TOKENS = 2
+_UNJUDGED = Verdict("wrong", "not judged")
+
+
+def measure_price(
+    learner: Learner, prompts: Sequence[Prompt], max_new_tokens: int, strings: Sequence[str] = ()
+) -> CarriedPrice:
+    """Of greedy answers to the first `ANSWERS` prompts. strings: that end answers besides the policy's own end."""
+    asked = list(prompts[:ANSWERS])
+    seeds = np.zeros((len(asked), 1), dtype=np.uint64)
+    sampled = [row[0] for row in learner.engine.sample(asked, seeds, Sampling(0.0, max_new_tokens))]
+    if strings:
+        sampled = [truncate_at_stop(learner.codec, sample, strings)[0] for sample in sampled]
+    groups = []
+    for prompt, sample in zip(asked, sampled, strict=True):
+        ending = learner.ending(sample.tokens)
+        answer = Answer(sample.tokens, sample.logprobs, sample.text, sample.finished, _UNJUDGED, ending=ending)
+        groups.append(Group(prompt, learner.name, learner.engine.version, 0, (answer,)))
+    finished = [group for group in groups if group.answers[0].finished]
+    told = [group for group in finished if group.answers[0].text]
+    carried = _carried(learner, groups, told)
+    compared: list[tuple[Prompt, Answer, Retokenised]] = []
+    reasons: list[str] = []
+    unusual = 0
+    for group, result in zip(told, carried, strict=True):
+        if not isinstance(result, Retokenised):
+            reasons.append(f"its own answers are refused as a peer's: {result}")
+            continue
+        why = _difference(learner, group.answers[0], result)
+        if why is None:
+            unusual += 1
+            continue
+        compared.append((group.prompt, group.answers[0], result))
+        reasons += [why] if why else []
+    own = learner.engine.score([p for p, _, _ in compared], [a.tokens for _, a, _ in compared])
+    theirs = learner.engine.score([p for p, _, _ in compared], [r.tokens for _, _, r in compared])
+    nats = [float(a.sum(dtype=np.float64) - b.sum(dtype=np.float64)) for a, b in zip(own, theirs, strict=True)]
+    most = [reason for reason, _ in Counter(reasons).most_common(1)]
+    return CarriedPrice(
+        answers=len(asked),
+        finished=len(finished),
+        compared=len(compared),
+        noncanonical=unusual,
+        nats=float(np.mean(nats)) if nats else 0.0,
+        why=most[0] if most else "",
+    )
+
+
+def said_of(policy: str, price: CarriedPrice) -> str:
+    """A sentence on who pays, how much and why; empty where there is nothing to say."""
+    if price.answers and not price.finished:
+        return (
+            f"{policy}: none of its {price.answers} greedy answers ended. Either training.max_new_tokens is too small for them, or "
+            "the model ends answers with a token that none of its files names (eos_token_id in generation_config.json)"
+        )
+    if price.nats <= FREE and not price.why.startswith("its own answers are refused"):
+        return ""
+    return (
+        f"{policy}: pays {price.nats:.2f} nats for its own greedy answers when they are carried as a peer's"
+        + f": {price.why}" * bool(price.why)
+        + "; peers' answers cost it as much too much"
+    )
+
+
+def _carried(learner: Learner, groups: Sequence[Group], told: Sequence[Group]) -> list[Retokenised | Exception]:
+    """As `Receiver.carry` carries a peer's answers, without a budget."""
+    records = [
+        TextRollout.about(group, index=0, text=group.answers[0].text, finished=True, reward=0.0) for group in told
+    ]
+    by = opening.by_author(groups, records)
+    opened = [opening.opened(record, by[record.author]) for record in records]
+    joined = opening.joined(groups, learner.codec, lambda: learner.engine.reads(groups[0].prompt))
+    return list(retokenise(opened, learner.codec, joined=joined, closing=opening.closing(groups)))
+
+
+def _difference(learner: Learner, answer: Answer, carried: Retokenised) -> str | None:
+    """Why its ids are others than the sampled ones; empty where they are the same, None where the policy's own ids are not those
+    that its tokenizer makes of the text, which is no fault of the carrying."""
+    own, theirs = answer.content, carried.tokens[: carried.ends.size]
+    end, closing = answer.tokens[answer.content.size :], carried.tokens[carried.ends.size :]
+    if not np.array_equal(own, theirs):
+        same = _common_end(own, theirs)
+        if max(own.size, theirs.size) - same > _OPENING_TOKENS:
+            return None
+        return (
+            f"it begins them with {_shown(learner, own[:1])}, a carried one begins with {_shown(learner, theirs[:1])}"
+        )
+    if not np.array_equal(end, closing):
+        return f"it ends them with {_shown(learner, end)}, a carried one ends with {_shown(learner, closing)}"
+    return ""
+
+
+def _common_end(a: Int32[np.ndarray, "A"], b: Int32[np.ndarray, "B"]) -> int:
+    """Equal tokens at the end of both."""
+    size = min(a.size, b.size)
+    if not size:
+        return 0
+    unequal = np.flatnonzero(a[::-1][:size] != b[::-1][:size])
+    return int(unequal[0]) if unequal.size else size
+
+
+def _shown(learner: Learner, ids: Int32[np.ndarray, "T"]) -> str:
+    return "".join(map(str, learner.engine.tokenizer.convert_ids_to_tokens(ids.tolist()))) or "nothing"
