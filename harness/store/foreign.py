@@ -264,6 +264,7 @@ def fault(manifest: Manifest, key: str) -> str:
         "policies: empty, doubled or too many": 0 < len(names) <= 64 and len(set(names)) == len(names),
         "policies: not names as a suite has them": all(good(name) for name in names),
         "policies: a start that is no digest": all(_DIGEST.fullmatch(policy.start) for policy in manifest.policies),
+        "carried: of a policy that the cell does not have": manifest.carried.keys() <= set(names),
         "group: not a name as a suite has it": good(manifest.group),
         "regime: not a name as a suite has it": is_name(manifest.regime) or (base and not manifest.regime),
         "seed: absent or out of range": base or (manifest.seed is not None and manifest.seed < _MAX_COUNT),

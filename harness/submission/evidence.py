@@ -245,6 +245,7 @@ def _planned(manifest: Manifest) -> Manifest:
         attempts=0,
         provenance=Provenance(),
         pool=None,
+        carried={},
     )
 
 
