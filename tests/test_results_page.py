@@ -107,6 +107,26 @@ def test_figures_are_those_of_harness_show(store: page.Store) -> None:
     assert cells(page.over(store, "reference", "sgt", "avg@4"))["independent"][0].startswith("−")
 
 
+def test_harm_is_the_same_in_its_sentence_and_its_table(store: page.Store) -> None:
+    table = [line.strip("| ").split(" | ") for line in page.harmed(store).strip().splitlines()[2:]]
+    means = {(suite, group, regime): gain for suite, group, regime, policy, gain, _ in table if policy == "mean"}
+    told = re.findall(r"(\S+) (\S+ \[.*?\])(?: for `(\w+)`)? on `(\S+)` of `(\S+)`", page.harms(store))
+    assert {(suite, group, regime): gain for regime, gain, policy, group, suite in told if not policy} == means
+    assert all(
+        [suite, group, regime, policy, gain] in [line[:5] for line in table]
+        for regime, gain, policy, group, suite in told
+        if policy
+    )
+    assert means
+
+
+def test_the_ends_of_a_span_are_gains_of_the_table(store: page.Store) -> None:
+    low, high = page.span(store, "reference", "avg@4", "trap").split(" to ")
+    assert low == f"{page.gain(store, 'reference', 'sapo', 'avg@4', 'trap')} (sapo)"
+    assert high.endswith(("(sgt)", "(sgt-2x)"))
+    assert re.fullmatch(r"\d+\.\d \(\S+\) to \d+\.\d points \(\S+\)", page.power(store, "reference", "avg@4", "trap"))
+
+
 def test_a_digit_that_is_another_is_found_and_mended(store: page.Store) -> None:
     right = "before <!-- results: gain reference sgt avg@4 trap -->{}<!-- /results --> after"
     good = right.format(page.gain(store, "reference", "sgt", "avg@4", "trap"))

@@ -112,7 +112,7 @@ def test_parquet_columns_have_their_type_without_a_value_too(tmp_path: Path, cou
     with Snapshot(folder) as snapshot:
         write_parquet(snapshot, folder, "s", tmp_path)
     schemas = {name: pq.read_schema(tmp_path / f"{name}.parquet") for name in ("show", "seeds")}
-    assert (schemas["show"].names[0], schemas["seeds"].names[-1]) == ("group", "unlike")
+    assert (schemas["show"].names[0], schemas["seeds"].names[-1]) == ("group", "holds")
     assert pa.null() not in [*schemas["show"].types, *schemas["seeds"].types]
     assert schemas["show"].field("gain_interval").type == pa.list_(pa.float64())
 
