@@ -259,7 +259,8 @@ def _ways(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int
                 spread = engines, tensor_parallel, concurrent
                 if spread not in known:
                     once = rollout_seconds(policy, work, work.answer_tokens, answers, *spread, on)
-                    known[spread] = (1 + work.again) * once, sum(_beside_steps(policy, work, gpus, *spread, on))
+                    beside_steps = sum(_beside_steps(policy, work, gpus, *spread, on))
+                    known[spread] = (1 + work.again) * once, beside_steps * (1 + STACKED_COST * (others > 0))
                 rollout, rest = known[spread]
                 turns = (TURNS_COST * sleeps + STACKED_COST * (others > 0)) * (rollout + score + train)
                 seconds = StepSeconds(rollout, score, train, stored / SYNC_LINK + 2 * moved / on.link + turns)
@@ -568,9 +569,12 @@ def _cell(cell: CellDemand, gpus: int, places: list[PolicyLayout], on: Device, s
         _beside_steps(p, work, at.gpus, at.engines, at.tensor_parallel, at.concurrent, on)
         for p, at in zip(cell.policies, places, strict=True)
     ]
-    rest = _BesideSteps(*map(sum, zip(*beside, strict=True))) if stacked else max(beside, key=sum)
+    if stacked:
+        rest = _BesideSteps(*((1 + STACKED_COST) * sum(part) for part in zip(*beside, strict=True)))
+    else:
+        rest = max(beside, key=sum)
     phases = Phases(
-        start=START_SECONDS,
+        start=START_SECONDS * (len(places) if stacked else 1),  # on the same GPUs one after the other
         generate=scale * slowest.rollout,
         score=scale * slowest.score,
         train=scale * slowest.train,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -10,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -26,7 +28,7 @@ from harness.session.cell.cell import run_cell
 from harness.session.cell.learners import Clock
 from harness.session.cell.manifests import manifest_of, mark
 from harness.session.driver import matrix, progress
-from harness.session.driver.jobs import Alive, Finished, Heartbeat, Job, encoder, job_of, to_worker
+from harness.session.driver.jobs import Alive, Finished, Heartbeat, Job, encoder, job_of, run_job, to_worker
 from harness.session.driver.matrix import WorkerProcess, _Driver, run_matrix
 from harness.session.driver.progress import Reporter, watched
 from harness.session.suite import planning
@@ -451,19 +453,19 @@ def test_rate_and_time_left_are_those_of_the_steps_that_this_run_makes() -> None
     base = reporter(1, 1, 10, **{"base a": 1.0, "a": 0.0})
     assert base.words() == "0/1 cells", "what a base takes is no step of a cell"
     base.progress("a", 2, 10, "")
-    assert base.words() == "0/1 cells, 30 s a step, about 4.0 min left"
+    assert base.words() == "0/1 cells, 30 s a step, about 4 min left"
     run = reporter(0, 3, 400, trained=1.0, half=0.5, fresh=0.0)
     assert run.words() == "0/3 cells"
     run.end("trained", "done", "", 1.0)
     run.progress("half", 205, 400, "")
     run.progress("fresh", 5, 400, "")
-    assert run.words() == "1/3 cells, 6 s a step, about 59.0 min left"
+    assert run.words() == "1/3 cells, 6 s a step, about 59 min left"
     run.end("half", "once more, after the others and alone", "", 0.0)
     run.begin("half")
     run.progress("half", 200, 400, "")
-    assert run.words() == "1/3 cells, 6 s a step, about 59.5 min left", "to be made again, and made"
+    assert run.words() == "1/3 cells, 6 s a step, about 60 min left", "to be made again, and made"
     run.end("fresh", "failed", "", 0.0)
-    assert run.words() == "1/3 cells, 6 s a step, about 20.0 min left", "its other steps are not made, nor will be"
+    assert run.words() == "1/3 cells, 6 s a step, about 20 min left", "its other steps are not made, nor will be"
 
 
 def test_while_bases_alone_train_no_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,7 +474,7 @@ def test_while_bases_alone_train_no_time_counts(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
     run = Reporter()
     run.start(2, 3, 10, 2, "local")
-    for cell, ends, left in (("a", 160.0, "7.0 min"), ("b", 1060.0, "6.0 min")):
+    for cell, ends, left in (("a", 160.0, "7 min"), ("b", 1060.0, "6 min")):
         run.begin(cell)
         run.progress(cell, 0, 10, "")
         now[0] = ends
@@ -529,3 +531,51 @@ def test_a_run_whose_cells_somebody_took_over_ends(suite_file: Path, tmp_path: P
         claim.file.unlink()  # as the next run does with that of a dead one
         with pytest.raises(HarnessError, match="another run has taken over its cells"):
             driver._check_heartbeats()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_baseline_runs_first_seed_by_seed(
+    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
+) -> None:
+    """Whatever takes longest, after two cells of a seed there is something to compare."""
+    more = ["regimes=[{name: double, regime: independent, training: {steps: 40}}, hacpo, independent]", "seeds=[1, 2]"]
+    prepared = prepare(str(suite_file), tmp_path, overrides=more)
+    order = list[str]()
+    fates: dict[str, list[str | None]] = {f"base pair/{name}": ["done"] for name in "ab"}
+    monkeypatch.setattr(Reporter, "begin", lambda self, label: order.append(label))
+    summary, _ = driven(prepared, {**fates, **{cell.label: ["done"] for cell in prepared.cells}}, monkeypatch, jobs)
+    assert (summary.done, summary.failed) == (6, {})
+    cells = [label for label in order if not label.startswith("base ")]
+    regimes = [label.split("/")[1] for label in cells]
+    seeds = [label.split("/")[2] for label in cells]
+    assert regimes == ["independent", "double", "hacpo"] * 2
+    assert seeds == ["1"] * 3 + ["2"] * 3
+
+
+def test_a_plan_counts_on_that_order(suite_file: Path, tmp_path: Path) -> None:
+    prepared = prepare(str(suite_file), tmp_path, overrides=["regimes=[hacpo, sgt, independent]", "seeds=[1, 2]"])
+    plan = plan_for(prepared, "8cpu-24G", 1)
+    assert [kind.kind for kind in plan.kinds] == ["pair/independent", "pair/hacpo", "pair/sgt"]
+
+
+@pytest.mark.parametrize("error", [phases.Interrupted(), DiskFullError("the disk is full")])
+def test_the_log_of_an_interrupted_cell_ends_without_a_traceback(
+    error: Exception,
+    suite_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    prepared = prepare(str(suite_file), tmp_path)
+    (cell, *_) = prepared.cells
+
+    def stop(*_: object) -> float:
+        raise error
+
+    monkeypatch.setattr("harness.session.cell.cell.run_cell", stop)
+    with caplog.at_level(logging.INFO), pytest.raises(type(error)):
+        run_job(job_of(cell, tmp_path / cell.key), cast(Verifier, None), lambda *_: None, lambda: False)
+    last = caplog.records[-1]
+    assert last.getMessage().startswith("interrupted: ")
+    assert last.exc_info is None
+    assert "Traceback" not in caplog.text

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from harness.errors import Fault, TrainingError
 from harness.store.journal import read_journal
 from harness.store.rows import Row, StepRow, TermRow
-from harness.store.symptoms import ADVICE, LAST_SHARE, Trouble, judge, late
+from harness.store.symptoms import ADVICE, LAST_SHARE, Sums, Trouble, judge
 
 # A surrogate loss is of the order of advantage times ratio; an imitation loss of a uniform guess is 12.
 EXPLODED_LOSS = 1e4
@@ -21,21 +23,62 @@ WATCHED_ANSWERS = 32
 CHANCE = 1e-6
 
 
+class _Running:
+    """`symptoms.late` of one policy's steps so far, without its rows: of every step a few sums of all steps up to it are kept, so
+    that those of any window are a difference, and a step takes as long after ten thousand others as at first."""
+
+    COUNTS = ("answers", "right", "wrong", "invalid", "truncated", "empty", "unboxed")
+
+    def __init__(self) -> None:
+        self.steps = array("q")
+        self.sums = {name: array("q", [0]) for name in (*self.COUNTS, "own", "active", "known")}
+        self.entropy = array("d", [0.0])
+        self.first: float | None = None
+
+    def add(self, row: StepRow, terms: Iterable[TermRow]) -> None:
+        own = [t for t in terms if t.source == "own" and t.name != "kl"]
+        known = row.entropy == row.entropy
+        if not self.steps:
+            self.first = row.entropy
+        self.steps.append(row.step)
+        for name in self.COUNTS:
+            self.sums[name].append(self.sums[name][-1] + getattr(row, name))
+        self.sums["own"].append(self.sums["own"][-1] + sum(t.answers for t in own))
+        self.sums["active"].append(self.sums["active"][-1] + sum(t.active for t in own))
+        self.sums["known"].append(self.sums["known"][-1] + known)
+        self.entropy.append(self.entropy[-1] + (row.entropy if known else 0.0))
+
+    def late(self, policy: str, least: int) -> Sums:
+        """As `symptoms.late` has it: the last quarter of the steps, or more until there are `least` answers."""
+        count, answers = len(self.steps), self.sums["answers"]
+        begin = count - max(1, math.ceil(LAST_SHARE * count))
+        # The latest beginning with enough answers behind it, where the quarter has not.
+        begin = min(begin, max(0, bisect_right(answers, answers[-1] - least) - 1))
+        within = {name: sums[-1] - sums[begin] for name, sums in self.sums.items()}
+        known = within.pop("known")
+        mean = (self.entropy[-1] - self.entropy[begin]) / known if known else None
+        return Sums(
+            policy=policy,
+            first=self.steps[begin],
+            last=self.steps[-1],
+            entropy=mean,
+            entropy_first=self.first,
+            **within,
+        )
+
+
 class Watch:
     """A policy's troubles while it trains, each once."""
 
     def __init__(self) -> None:
-        self._steps: dict[str, list[StepRow]] = {}
-        self._terms: dict[str, list[TermRow]] = {}
+        self._running: dict[str, _Running] = {}
         self._told: set[tuple[str, Trouble]] = set()
 
     def hear(self, row: StepRow, details: Sequence[Row]) -> list[tuple[str, str]]:
         """What a policy's newest step adds: (who and what, the sentence)."""
-        steps = self._steps.setdefault(row.policy, [])
-        terms = self._terms.setdefault(row.policy, [])
-        steps.append(row)
-        terms += [one for one in details if isinstance(one, TermRow)]
-        sums = late(steps, terms, WATCHED_ANSWERS)
+        running = self._running.setdefault(row.policy, _Running())
+        running.add(row, [one for one in details if isinstance(one, TermRow)])
+        sums = running.late(row.policy, WATCHED_ANSWERS)
         if sums.answers < WATCHED_ANSWERS:
             return []
         new = [(trouble, words) for trouble, words in judge(sums) if (row.policy, trouble) not in self._told]

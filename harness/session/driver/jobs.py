@@ -144,8 +144,11 @@ def run_job(
             assert job.base is not None
             layout = job.layout.get(job.base.policy.name, {})
             return evaluate_base(job.base, folder, verifier, progress, layout, attempt)
-        except (DiskFullError, phases.Interrupted):
-            log.info("interrupted", exc_info=True)
+        except phases.Interrupted:
+            log.info("interrupted: the next run goes on from the last checkpoint")
+            raise
+        except DiskFullError as error:
+            log.info("interrupted: %s", error)
             raise
         except (Exception, SystemExit) as error:
             log.exception("failed")

@@ -41,7 +41,7 @@ from harness.session.driver.jobs import (
 )
 from harness.session.driver.progress import Reporter
 from harness.session.suite.lock import Claim, holding, locked
-from harness.session.suite.planning import place_of
+from harness.session.suite.planning import in_run_order, place_of
 from harness.session.suite.prepare import Prepared
 from harness.suite.cells import Cell
 
@@ -213,9 +213,13 @@ class _Driver:
         self.jobs: dict[str, Job] = {}
         self.requests: dict[str, Request] = {}
         own = "" if claim is None else str(claim.file)
+        turns: dict[str, int] = {}  # a base's is that of the first cell that waits for it
+        for turn, cell in enumerate(in_run_order(cells)):
+            for key in (*sorted(self.waits[cell.key]), cell.key):
+                turns.setdefault(key, turn)
         todo: list[Base | Cell] = [*bases, *cells]
         for work in todo:
-            self.requests[work.key] = request = place_of(plan, work)
+            self.requests[work.key] = request = place_of(plan, work, turns.get(work.key, len(turns)))
             self.jobs[work.key] = job_of(work, prepared.folder / work.key, request.layout, own)
         self.granted: deque[str] = deque()
         # Failures to be tried once more, then None

@@ -6,7 +6,7 @@ import dataclasses
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -151,7 +151,7 @@ def plan_for(
     UsageError."""
     engine, options = backend_of(prepared.suite.engine), prepared.suite.engine_options
     machine = engine.inventory(address) if inventory is None else machines.parse(inventory)
-    pending = prepared.left()
+    pending = in_run_order(prepared.left())
     counts = Counter(cell.kind for cell in pending)
     of_kind = {cell.kind: cell for cell in reversed(pending)}
     if not engine.clustered and str(options.get("device") or "cuda").startswith("cpu"):
@@ -190,18 +190,27 @@ def plan_for(
     return replace(plan, disk=disk_of(prepared, plan.resources.workers))
 
 
-def place_of(plan: Plan, work: Cell | Base) -> Request:
-    """A base is where its policy will be."""
+def in_run_order(cells: Iterable[Cell]) -> list[Cell]:
+    """Seed by seed, and of each group the baseline first: so that after two cells there is something to compare."""
+    groups: dict[str, int] = {}
+    listed = list(cells)
+    for cell in listed:
+        groups.setdefault(cell.group.name, len(groups))
+    return sorted(listed, key=lambda cell: (cell.seed, groups[cell.group.name], cell.variant.name != cell.baseline))
+
+
+def place_of(plan: Plan, work: Cell | Base, turn: int = 0) -> Request:
+    """A base is where its policy will be. turn: of its start."""
     if isinstance(work, Cell):
         kind = next(k for k in plan.kinds if k.kind == work.kind)
         layout = _layout(kind, work, [p.name for p in work.group.policies])
-        return Request(work.key, kind.bundles, kind.seconds, layout)
+        return Request(work.key, kind.bundles, kind.seconds, layout, turn)
     kind = next(k for k in plan.kinds if k.kind.startswith(f"{work.group.name}/"))
     own = [_for_start(work, kind.bundles)]
     if kind.layout:
         own = [p.bundles for p in kind.layout.policies if p.policy == work.policy.name]
     seconds = kind.layout.phases.start + kind.layout.phases.evaluate if kind.layout else 0.0
-    return Request(work.key, own[0], seconds, _layout(kind, work.suite, [work.policy.name]))
+    return Request(work.key, own[0], seconds, _layout(kind, work.suite, [work.policy.name]), turn)
 
 
 def _for_start(base: Base, bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
