@@ -288,3 +288,49 @@ def test_a_stand_in_answers(tmp_path, config):
     standins.write_tokenizer(tmp_path / "tokenizer", config, None)
     standins.write_model(tmp_path / "tiny", tmp_path / "tokenizer")
     standins.teach(tmp_path / "tiny", Policy(name="a", model="a"), [Prompt("q", "1 + 1 = ?", "2")])
+
+
+def quantised(folder: Path) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "quantization_config": {"quant_method": "gptq"}}))
+
+
+def adapter_alone(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def own_code(folder: Path) -> None:
+    file = folder / "config.json"
+    changed = {"auto_map": {"AutoConfig": "own.Own"}, "model_type": "own_kind"}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (quantised, "cannot be trained"),
+        (adapter_alone, "holds an adapter alone"),
+        (own_code, "is code of the folder's own"),
+    ],
+)
+def test_a_folder_that_is_no_model_is_a_finding_and_the_rest_is_examined(raw, tmp_path, spoil, words):
+    spoil(tmp_path / "llama")
+    report = examined(raw, tmp_path)
+    (finding,) = report.findings
+    assert (finding.name, finding.place) == ("model", "groups[0].policies[0].model")
+    assert words in finding.problem
+    assert report.needs["cells"] == 6
+    assert not any("rehearsal-tokenizers" in words for words in report.remarks)
+
+
+def test_what_cannot_be_replaced_ends_in_a_report_too(raw, tmp_path):
+    file = tmp_path / "llama/config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "max_position_embeddings": 8}))
+    (tmp_path / "lab.yaml").write_text(yaml.safe_dump({**raw, "engine_options": {}, "engine": "embedded"}))
+    report, plan = rehearse(str(tmp_path / "lab.yaml"), tmp_path / "results", tmp_path / "rehearsal")
+    assert plan is None
+    assert report.findings[-1].name == "model"
+    assert "positions" in report.findings[-1].problem
+    assert report.not_rehearsed == ["any cell, for what is named above"]

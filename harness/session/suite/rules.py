@@ -351,9 +351,11 @@ def _preflight(prepared: Prepared, run: bool, elsewhere: bool) -> list[str]:
                     f"{place}.style: {policy.name} is asked micro questions without a word on the box that is scored; `zero-shot` "
                     "asks for it, `few-shot` shows it"
                 )
-            if lacks := elsewhere and _lacks(policy):
+            if lacks := _lacks(policy) if elsewhere else "":
                 remarks.append(f"{place}.model: {policy.model} has no {lacks} here, which a run needs")
-            if not lacks and not _model(policy, own, prepared, place, run, remarks):
+            if "tokenizer" in lacks:
+                continue
+            if not _model(policy, own, prepared, place, run, remarks, weights=not lacks):
                 unseen.append(policy.model)
             elif slow and engine.precision(policy, options) == "bf16":
                 emulated.append(policy.model)
@@ -460,9 +462,15 @@ def _lacks(policy: Policy) -> str:
 
 
 def _model(
-    policy: Policy, cells: Sequence[Cell], prepared: Prepared, place: str, run: bool, remarks: list[str]
+    policy: Policy,
+    cells: Sequence[Cell],
+    prepared: Prepared,
+    place: str,
+    run: bool,
+    remarks: list[str],
+    weights: bool = True,
 ) -> bool:
-    """Whether the folder could be checked. remarks: to which what is worth a word is added."""
+    """Whether the folder could be checked. remarks: to which what is worth a word is added. weights: whether they are here."""
     from huggingface_hub import is_offline_mode
 
     suite, source = prepared.suite, prepared.source
@@ -475,7 +483,7 @@ def _model(
             if folder is None or not (run or (folder / "tokenizer_config.json").is_file()):
                 return False
         config, tokenizer = backend_of(suite.engine).check(folder, suite.engine_options)
-        if complete:
+        if complete and weights:
             from harness.engines.vocabulary import check_weights
 
             check_weights(folder)
