@@ -57,6 +57,7 @@ lambda mu nu xi rho sigma tau phi chi psi omega infty percent pct permille binar
 first multiple multiples factors divisor divisors digit digits prime primes remainder quotient kilo mega giga tera milli micro
 nano pico
 """
+_ALTERNATIVE_WORDS = frozenset(_ALTERNATIVES.split())
 _OTHER_VALUE = frozenset(_NUMBERS.split() + _ALTERNATIVES.split() + _OPERATIONS.split())
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _RAISED_WORDS = {"squared": 2, "cubed": 3}
@@ -165,6 +166,11 @@ def is_label(text: str) -> bool:
     return not re.search(r"[\d$=<>+*^/]", text) and not any(
         word in _OTHER_VALUE or word in _SCALES or _singular(word) in _SCALES for word in words
     )
+
+
+def is_connective(word: str) -> bool:
+    """Whether a word makes another value only together with one that follows: `7 or 8`."""
+    return word.lower().strip(".,;:") in _ALTERNATIVE_WORDS
 
 
 def without_adverb(text: str) -> str:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from harness.verification.numerals import is_label, read_phrase
+from harness.verification.numerals import is_connective, is_label, read_phrase
 
 __all__ = [
     "THINKING_CLOSES",
@@ -62,6 +62,7 @@ def text_behind_thinking(text: str) -> str:
 
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BOX = re.compile(r"(?:(?<=\\)boxed|(?<=\\f)box(?:ed)?)(?![a-zA-Z])\s*")
+_EMPTY_BOX = re.compile(r"\\f?box(?:ed)?\s?\{\s?\}")  # of a response that repeats what it was asked
 _BARE_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
 _MOST_BOXES = 40
 _BETWEEN_BOXES = re.compile(
@@ -410,7 +411,8 @@ def _items_of_sentence(sentence: str, formulas: list[str]) -> Iterator[_Item]:
     found: list[_Item] = []
     position = 0
     for word in [*re.finditer(r"\S+", sentence), None]:
-        if word is not None and _PLACEHOLDER not in word.group() and _is_mathematics(sentence, word, position):
+        is_plain = word is not None and _PLACEHOLDER not in word.group() and _is_mathematics(word.group())
+        if is_plain and word is not None and not _has_ended(sentence[position : word.start()]):
             continue
         end = word.start() if word else len(sentence)
         if run := _plain_item(sentence, position, end):
@@ -418,7 +420,7 @@ def _items_of_sentence(sentence: str, formulas: list[str]) -> Iterator[_Item]:
         if word is None:
             break
         if _PLACEHOLDER not in word.group():
-            position = word.end()
+            position = word.start() if is_plain else word.end()
             continue
         position = word.start()
         for place in re.finditer(_PLACEHOLDER, word.group()):
@@ -439,14 +441,20 @@ def _items_of_sentence(sentence: str, formulas: list[str]) -> Iterator[_Item]:
     yield from found
 
 
-def _is_mathematics(sentence: str, word: re.Match[str], start: int) -> bool:
-    """Whether a run of mathematics that began at `start` goes on with this word."""
-    text = word.group().strip("*`_\"'") or "*"
-    if _WITH_UNIT.fullmatch(text.rstrip(".,;:")) or not _MATH_WORD.fullmatch(text) or text in ("a", "A", "I"):
-        return False
-    before = sentence[start : word.start()].rstrip()
-    ended = before.endswith((",", ";", ":")) and not _is_open(before)  # `3, 5` are two numbers, `(3, 5)` is one value
-    return not ended
+def _is_mathematics(word: str) -> bool:
+    """Whether a word outside a formula is a part of one; an article or a number with its unit is none."""
+    text = word.strip("*`_\"'") or "*"
+    return (
+        _MATH_WORD.fullmatch(text) is not None
+        and text not in ("a", "A", "I")
+        and not _WITH_UNIT.fullmatch(text.rstrip(".,;:"))
+    )
+
+
+def _has_ended(run: str) -> bool:
+    """Whether a run of mathematics ends here: `3, 5` are two numbers, `(3, 5)` is one value."""
+    before = run.rstrip()
+    return before.endswith((",", ";", ":")) and not _is_open(before)
 
 
 def _is_open(text: str) -> bool:
@@ -474,23 +482,24 @@ def _plain_item(sentence: str, start: int, end: int) -> _Item | None:
 
 def _words_behind(text: str) -> str:
     """The words behind a number that make another value of it, or name its unit."""
-    words = re.findall(r"\S+", _clause(text))[:6]
+    clause = _clause(text)
+    words = re.findall(r"\S+", clause)[:6]
     if not words or not words[0][0].isalpha():
         return ""
-    tail = ""
     for count in range(len(words), 0, -1):
         phrase = read_phrase(" ".join(words[:count]).rstrip(".,;:*`_"))
-        if phrase is not None:
-            tail = " ".join(words[:count]) if phrase.unit or phrase.factor != 1 or phrase.percent else ""
-            break
-    else:
-        tail = " ".join(words) if not is_label(words[0]) else ""
-    return f" {tail}".rstrip(" .,;:*`_") if tail else ""
+        if phrase is None:
+            continue
+        tells = phrase.unit or phrase.factor != 1 or phrase.percent
+        return " " + " ".join(words[:count]).rstrip(" .,;:*`_") if tells else ""
+    if is_label(words[0]) or (is_connective(words[0]) and not re.search(rf"[\d{_PLACEHOLDER}]", clause)):
+        return ""  # `7 and nothing else`
+    return " " + " ".join(words).rstrip(" .,;:*`_")
 
 
 def read_answer(text: str) -> str:
     """A response's answer as it was written; empty without one, and where the last box is never closed."""
-    visible = text_behind_thinking(text)
+    visible = _EMPTY_BOX.sub("", text_behind_thinking(text))
     boxes, tag = _last_boxes(visible), _last_tag(visible)
     if tag is not None and (boxes is None or boxes.end <= tag.end):
         return _read_tag(tag.answer)
