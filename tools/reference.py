@@ -1,6 +1,7 @@
 """Reference results: made of finished runs, and trained again (harness/store/reference_results.py has the format).
 
     python tools/reference.py make RESULTS SUITE...          into results/reference/<suite>
+    python tools/reference.py rescore SUITE...               stored texts judged again by today's verifier
     python tools/reference.py unpack SUITE RESULTS           their cells as results, for `harness run` to go on with
     python tools/reference.py check [--cells 3] [--bases 1] [--seed N]   so many random cells again, compared row by row
 
@@ -27,6 +28,7 @@ from random import Random
 from typing import Annotated
 
 import msgspec
+import pyarrow as pa
 import typer
 
 import harness
@@ -34,10 +36,12 @@ from harness.engines.embedded.numerics import ENVIRONMENT
 from harness.engines.embedded.presets import SHIPPED
 from harness.engines.embedded.warmup import REPORT, MicroSpec, train_base
 from harness.errors import HarnessError, UsageError
+from harness.evaluation.metrics import judged, votes
 from harness.files import remove
 from harness.learning import registry
 from harness.limits import settle
 from harness.session.cell.manifests import label_of
+from harness.session.single.rescoring import stored_sample
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import (
@@ -47,6 +51,7 @@ from harness.store.manifest import (
     Submission,
     SuiteFile,
     read_manifest,
+    read_submission,
     read_suite,
     write_manifest,
     write_submission,
@@ -61,6 +66,7 @@ from harness.store.tuning_table import tuning_rows
 from harness.submission.bundle import COMPACT, compact, gathered
 from harness.submission.check import category
 from harness.submission.rerun import differences, possible, re_run, repeats, train
+from harness.verification.verifier import Verifier
 from harness.versions import PACKAGES, versions
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -116,6 +122,55 @@ def unpack(suite: str, to: Annotated[Path, typer.Argument()], results: Where = R
     if (tuning := source / "tuning.json").is_file():
         shutil.copyfile(tuning, tuning_path(to, file))
     print(f"{to / suite}: {len(reference.manifests)} cells and base checkpoints")
+
+
+@app.command()
+def rescore(suites: list[str], results: Where = RESULTS) -> None:
+    """Training is not repeated: rewards stay those of the verifier that the cell's results versions name."""
+    with Verifier() as verifier:
+        for suite in suites:
+            folder = results / ORIGIN / suite
+            reference = read_reference(folder)
+            manifests, tables = {}, {}
+            changed = 0
+            for key, manifest in reference.manifests.items():
+                tables[key] = dict(reference.cells[key].tables)
+                manifests[key] = msgspec.structs.replace(manifest, suite=suite, origin="")
+                if "samples" in tables[key] and not _micro(manifest):
+                    tables[key]["samples"], count = _judged_again(tables[key]["samples"], verifier)
+                    changed += count
+            tuning = folder / "tuning.json"
+            kept = tuning.read_bytes() if tuning.is_file() else None
+            submission = read_submission(folder)
+            write_reference(folder, read_suite(folder), harness.__version__, manifests, tables, kept)
+            if submission is not None:
+                write_submission(folder, submission)
+            print(f"{folder}: {changed} verdicts are other ones")
+
+
+def _judged_again(table: pa.Table, verifier: Verifier) -> tuple[pa.Table, int]:
+    """The samples with today's verdicts, reasons, extracted answers and votes, and how many verdicts are other ones."""
+    rows = table.to_pylist()
+    samples = [stored_sample(row) for row in rows]
+    verdicts = judged(verifier, [(s.gold, s.text) for s in samples], [s.finished for s in samples])
+    again = [msgspec.structs.replace(s, verdict=verdict) for s, verdict in zip(samples, verdicts, strict=True)]
+    places: dict[tuple[object, ...], list[int]] = {}
+    for place, row in enumerate(rows):
+        question = tuple(row[name] for name in ("policy", "checkpoint_step", "task", "metric", "doc_id"))
+        places.setdefault(question, []).append(place)
+    votes_at = dict[int, int]()
+    for question in places.values():
+        votes_at |= dict(zip(question, votes([again[place] for place in question]), strict=True))
+    columns = {
+        "verdict": [verdict.value for verdict in verdicts],
+        "reason": [verdict.reason for verdict in verdicts],
+        "extracted": [verdict.extracted for verdict in verdicts],
+        "vote": [votes_at[place] for place in range(len(rows))],
+    }
+    for name, values in columns.items():
+        field = table.schema.field(name)
+        table = table.set_column(table.schema.get_field_index(name), field, pa.array(values, field.type))
+    return table, sum(sample.verdict.value != verdict.value for sample, verdict in zip(samples, verdicts, strict=True))
 
 
 def _same_table(suite: str, file: SuiteFile, results: Path, place: Path) -> None:
