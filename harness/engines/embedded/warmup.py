@@ -319,8 +319,10 @@ def _train(
         if min(given_cot.groups.values()) >= spec.gate:
             break
     else:
+        shares = ", ".join(f"{group} {share:.0%}" for group, share in given_cot.groups.items())
         raise CellError(
-            f"{spec.title}: accuracy given chain of thought is {given_cot.groups} after {steps} steps; RL needs {spec.gate}"
+            f"{spec.title}: after {steps} steps too few answers by steps are right ({shares}; RL needs {spec.gate:.0%} in each). "
+            "Take easier levels, more steps or a larger model"
         )
     plain = spec.questions(hinted=False)
     report = {
