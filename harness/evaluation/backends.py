@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, get_args
@@ -13,7 +12,7 @@ import numpy as np
 
 from harness.engines.protocol import PolicyEngine, Sample, Sampling, cut_at
 from harness.engines.vocabulary import has_template
-from harness.errors import EngineError, InfeasibleError, UsageError
+from harness.errors import InfeasibleError, RoomError, UsageError
 from harness.evaluation import Backend
 from harness.experience.answers import Prompt
 from harness.phases import halt, phase
@@ -27,19 +26,35 @@ class Answer(NamedTuple):
     prompt: str
 
 
+class Room(NamedTuple):
+    """Tokens of the longest question, and all that the model's positions hold: a question and its answer."""
+
+    longest: int
+    positions: int
+
+    @property
+    def new_tokens(self) -> int:
+        """That fit behind the longest question."""
+        return self.positions - self.longest
+
+
 class Answerer(Protocol):
     def answer(
         self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
     ) -> list[list[Answer]]:
-        """`repeats` answers to each prompt. name: of task and mode."""
+        """`repeats` answers to each prompt. name: of task and mode. The caller has asked `room`."""
+        ...
+
+    def room(self, name: str, prompts: Sequence[Prompt]) -> Room | None:
+        """What the longest of these prompts leaves to an answer; None where the model states no positions. Samples nothing. name:
+        of the task. Raises RoomError where no answer fits."""
         ...
 
 
 class EngineBackend:
     """Answers of `engine.sample`, at most `rows` a call, by its chat template.
 
-    Questions are never cut. Raises EngineError where the model's positions hold no answer to one, or end an answer: it would
-    count as wrong. Seeds derive from (seed, name, prompt, repeat) alone.
+    Questions are never cut. Seeds derive from (seed, name, prompt, repeat) alone.
     """
 
     def __init__(self, engine: PolicyEngine, seed: int = 0, rows: int = 1_024) -> None:
@@ -49,44 +64,40 @@ class EngineBackend:
     def answer(
         self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
     ) -> list[list[Answer]]:
-        wanted, step = sampling.max_new_tokens, max(1, self.rows // repeats)
+        step = max(1, self.rows // repeats)
         answers: list[list[Answer]] = []
-        cut, shortest = 0, wanted
         with phase(f"generating {name}", len(prompts) * repeats) as generation:
             for start in range(0, len(prompts), step):
                 halt()
                 chunk = prompts[start : start + step]
                 seeds = np.stack([derive_many(repeats, "evaluation", self.seed, name, prompt.id) for prompt in chunk])
-                length = self._room(name, chunk, wanted)
-                shortest = min(shortest, length)
-                rows = self.engine.sample(chunk, seeds, replace(sampling, max_new_tokens=length))
+                rows = self.engine.sample(chunk, seeds, sampling)
                 for prompt, row in zip(chunk, rows, strict=True):
                     read = self.engine.reads(prompt)
                     answers.append([_ended(sample, stops, read) for sample in row])
-                    cut += sum(not a.finished and a.tokens < wanted for a in answers[-1])
                 generation.count(len(answers) * repeats)
-        if cut:
-            raise EngineError(
-                f"{name}: {cut:,} of {len(prompts) * repeats:,} answers were ended by the model's {self.positions:,} positions, "
-                f"before their {wanted:,} new tokens; ask for at most {shortest:,} (evaluation.max_new_tokens, --max-new-tokens)"
-            )
         return answers
 
-    def _room(self, name: str, prompts: Sequence[Prompt], wanted: int) -> int:
-        """New tokens, at most `wanted`, that the positions leave behind the longest of these prompts."""
+    def room(self, name: str, prompts: Sequence[Prompt]) -> Room | None:
         if self.positions is None:
-            return wanted
-        longest = 0
+            return None
+        longest, opening = 0, len(self.engine.tokenizer.encode("a"))
         for prompt in prompts:
             text = self.engine.reads(prompt)
-            if len(text.encode()) > max(longest, self.positions - wanted):  # a token is at least one byte long
-                longest = max(longest, len(self.engine.tokenizer.encode(text)))
-        if longest >= self.positions:
-            raise EngineError(
-                f"{name}: a question takes {longest:,} tokens, and the model has {self.positions:,} positions: no answer fits. "
-                "Ask it without worked examples, or take another model"
-            )
-        return min(wanted, self.positions - longest)
+            if len(text.encode()) + opening > longest:  # a token has at least one byte: shorter texts are skipped
+                # What a chat template wrote has its opening tokens in it; the tokenizer adds them to a bare question.
+                ids = self.engine.tokenizer.encode(text, add_special_tokens=text == prompt.text, verbose=False)
+                longest = max(longest, len(ids))
+        return _room_behind(name, longest, self.positions)
+
+
+def _room_behind(name: str, longest: int, positions: int) -> Room:
+    if longest >= positions:
+        raise RoomError(
+            f"{name}: a question takes {longest:,} tokens, and the model has {positions:,} positions: no answer fits. "
+            "Ask it without worked examples, or take another model"
+        )
+    return Room(longest, positions)
 
 
 def _ended(sample: Sample, stops: Sequence[str], prompt: str) -> Answer:
@@ -112,18 +123,7 @@ class LmEvalBackend:
             "do_sample": sampling.temperature > 0,
             "temperature": sampling.temperature,
         }
-        read = [p.text for p in prompts]
-        if self.chat:
-            read = [
-                self.lm.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)
-                for text in read
-            ]
-        longest = max((len(self.lm.tok_encode(text)) for text in read), default=0)
-        if longest + sampling.max_new_tokens > self.lm.max_length:
-            raise EngineError(
-                f"{name}: the model's context of {self.lm.max_length:,} tokens has no room for a prompt of {longest:,} and "
-                f"{sampling.max_new_tokens:,} new tokens; ask for fewer (--max-new-tokens), or use --backend embedded"
-            )
+        read = self._read(prompts)
         requests = [
             Instance("generate_until", {}, (text, settings), 0, metadata=(name, i, repeats))
             for i, text in enumerate(read)
@@ -135,6 +135,19 @@ class LmEvalBackend:
             for text, request in zip(said, requests, strict=True)
         ]
         return [answers[start : start + repeats] for start in range(0, len(answers), repeats)]
+
+    def room(self, name: str, prompts: Sequence[Prompt]) -> Room | None:
+        longest = max((len(self.lm.tok_encode(text)) for text in self._read(prompts)), default=0)
+        return _room_behind(name, longest, int(self.lm.max_length))
+
+    def _read(self, prompts: Sequence[Prompt]) -> list[str]:
+        """The texts that the model reads."""
+        if not self.chat:
+            return [prompt.text for prompt in prompts]
+        return [
+            self.lm.apply_chat_template([{"role": "user", "content": prompt.text}], add_generation_prompt=True)
+            for prompt in prompts
+        ]
 
 
 def open_backend(backend: str, checkpoint: Path, *, seed: int = 0, chat: bool | None = None) -> Answerer:
