@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, get_args
@@ -12,7 +13,7 @@ import numpy as np
 
 from harness.engines.protocol import PolicyEngine, Sample, Sampling, cut_at
 from harness.engines.vocabulary import has_template
-from harness.errors import InfeasibleError, RoomError, UsageError
+from harness.errors import EngineError, InfeasibleError, RoomError, UsageError
 from harness.evaluation import Backend
 from harness.experience.answers import Prompt
 from harness.phases import halt, phase
@@ -42,7 +43,7 @@ class Answerer(Protocol):
     def answer(
         self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
     ) -> list[list[Answer]]:
-        """`repeats` answers to each prompt. name: of task and mode. The caller has asked `room`."""
+        """`repeats` answers to each prompt. name: of task and mode."""
         ...
 
     def room(self, name: str, prompts: Sequence[Prompt]) -> Room | None:
@@ -54,7 +55,8 @@ class Answerer(Protocol):
 class EngineBackend:
     """Answers of `engine.sample`, at most `rows` a call, by its chat template.
 
-    Questions are never cut. Seeds derive from (seed, name, prompt, repeat) alone.
+    Questions are never cut. Raises RoomError where the model's positions hold no answer to one, EngineError where they end an
+    answer: it would count as wrong. Seeds derive from (seed, name, prompt, repeat) alone.
     """
 
     def __init__(self, engine: PolicyEngine, seed: int = 0, rows: int = 1_024) -> None:
@@ -64,18 +66,28 @@ class EngineBackend:
     def answer(
         self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
     ) -> list[list[Answer]]:
-        step = max(1, self.rows // repeats)
+        wanted, step = sampling.max_new_tokens, max(1, self.rows // repeats)
         answers: list[list[Answer]] = []
+        cut, shortest = 0, wanted
         with phase(f"generating {name}", len(prompts) * repeats) as generation:
             for start in range(0, len(prompts), step):
                 halt()
                 chunk = prompts[start : start + step]
                 seeds = np.stack([derive_many(repeats, "evaluation", self.seed, name, prompt.id) for prompt in chunk])
-                rows = self.engine.sample(chunk, seeds, sampling)
+                room = self.room(name, chunk)
+                length = wanted if room is None else min(wanted, room.new_tokens)
+                shortest = min(shortest, length)
+                rows = self.engine.sample(chunk, seeds, replace(sampling, max_new_tokens=length))
                 for prompt, row in zip(chunk, rows, strict=True):
                     read = self.engine.reads(prompt)
                     answers.append([_ended(sample, stops, read) for sample in row])
+                    cut += sum(not a.finished and a.tokens < wanted for a in answers[-1])
                 generation.count(len(answers) * repeats)
+        if cut:
+            raise EngineError(
+                f"{name}: {cut:,} of {len(prompts) * repeats:,} answers were ended by the model's {self.positions:,} positions, "
+                f"before their {wanted:,} new tokens; ask for at most {shortest:,} (evaluation.max_new_tokens, --max-new-tokens)"
+            )
         return answers
 
     def room(self, name: str, prompts: Sequence[Prompt]) -> Room | None:
@@ -89,6 +101,15 @@ class EngineBackend:
                 ids = self.engine.tokenizer.encode(text, add_special_tokens=text == prompt.text, verbose=False)
                 longest = max(longest, len(ids))
         return _room_behind(name, longest, self.positions)
+
+
+def check_room(name: str, room: Room, length: int) -> None:
+    """Raises RoomError where answers of so many tokens do not fit."""
+    if length > room.new_tokens:
+        raise RoomError(
+            f"{name}: the longest question takes {room.longest:,} tokens and an answer up to {length:,}, but the model has "
+            f"{room.positions:,} positions; ask for at most {room.new_tokens:,} (evaluation.max_new_tokens, --max-new-tokens)"
+        )
 
 
 def _room_behind(name: str, longest: int, positions: int) -> Room:
@@ -124,6 +145,8 @@ class LmEvalBackend:
             "temperature": sampling.temperature,
         }
         read = self._read(prompts)
+        if (room := self.room(name, prompts)) is not None:
+            check_room(name, room, sampling.max_new_tokens)  # lm-eval would cut the questions
         requests = [
             Instance("generate_until", {}, (text, settings), 0, metadata=(name, i, repeats))
             for i, text in enumerate(read)

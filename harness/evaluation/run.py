@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.engines.protocol import Sampling
-from harness.errors import DataError, RoomError, UsageError
-from harness.evaluation.backends import Answer, Answerer
+from harness.errors import DataError, UsageError
+from harness.evaluation.backends import Answer, Answerer, check_room
 from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric, MetricSpec, Mode, judged, summarise
 from harness.experience.answers import Prompt
 from harness.phases import phase
@@ -34,9 +34,9 @@ def evaluate(
     """Have `model` answer `tasks` and verify every answer.
 
     metrics: default greedy and avg@k by task. limit: documents a task (`fair_part`). max_new_tokens, style: default the
-    task's. remark: is told where a task's own length has no room behind its questions and is clipped; without it, or where
-    `max_new_tokens` is given, such a length is refused. Both before anything is sampled. Raises UsageError, DataError,
-    RoomError, EngineError, VerificationError.
+    task's. remark: is told before anything is sampled where a task's own length has no room behind its questions and is
+    clipped; a `max_new_tokens` without room is refused then. Without `remark` (a suite's lengths are checked before its cells)
+    nothing is clipped. Raises UsageError, DataError, RoomError, EngineError, VerificationError.
     """
     plans = []
     for task in tasks:
@@ -51,7 +51,9 @@ def evaluate(
             raise DataError(f"{task.name}: it has no questions, or two with one id")
         asked = style or task.styles[0]
         prompts = [replace(document, text=task.render(document, asked)) for document in documents]
-        length = _fitting_length(model, task, prompts, max_new_tokens, remark)
+        length = task.max_new_tokens if max_new_tokens is None else max_new_tokens
+        if remark is not None:
+            length = _fitting_length(model, task, prompts, max_new_tokens, remark)
         plans.append((task, specs, documents, prompts, length))
     samples: list[EvaluationSample] = []
     results: list[Metric] = []
@@ -95,24 +97,21 @@ def _fitting_length(
     task: Task,
     prompts: Sequence[Prompt],
     asked: int | None,
-    remark: Callable[[str], None] | None,
+    remark: Callable[[str], None],
 ) -> int:
-    """The longest answer in tokens: `asked`, else the task's own, which `remark` lets be clipped to the room behind the longest
-    question. Raises RoomError where it does not fit: answers that the model's positions end would count as wrong."""
+    """The longest answer in tokens: `asked`, else the task's own, clipped with a remark to the room behind the longest question.
+    Raises RoomError where `asked` does not fit: answers that the model's positions end would count as wrong."""
     length = task.max_new_tokens if asked is None else asked
     room = model.room(task.name, prompts)
     if room is None or length <= room.new_tokens:
         return length
-    if asked is None and remark is not None:
-        remark(
-            f"{task.name}: answers get at most {room.new_tokens:,} new tokens, not {length:,}: the longest question takes "
-            f"{room.longest:,} of the model's {room.positions:,} positions. Longer answers are cut off"
-        )
-        return room.new_tokens
-    raise RoomError(
-        f"{task.name}: the longest question takes {room.longest:,} tokens and an answer up to {length:,}, but the model has "
-        f"{room.positions:,} positions; ask for at most {room.new_tokens:,} (evaluation.max_new_tokens, --max-new-tokens)"
+    if asked is not None:
+        check_room(task.name, room, asked)
+    remark(
+        f"{task.name}: answers get at most {room.new_tokens:,} new tokens, not {length:,}: the longest question takes "
+        f"{room.longest:,} of the model's {room.positions:,} positions. Longer answers are cut off"
     )
+    return room.new_tokens
 
 
 def _verdicts(task: Task, mode: Mode, answers: list[tuple[Prompt, Answer]], verifier: Verifier) -> list[Verdict]:

@@ -19,7 +19,7 @@ import torch
 
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.protocol import Sampling
-from harness.errors import DataError, InfeasibleError, RoomError, UsageError
+from harness.errors import DataError, EngineError, InfeasibleError, RoomError, UsageError
 from harness.evaluation.backends import EngineBackend, LmEvalBackend, open_backend
 from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric
 from harness.evaluation.run import evaluate
@@ -186,7 +186,7 @@ def test_transformers_samples_from_the_model_alone_and_an_answer_has_room(talkin
     samples = evaluate(lm, [task], verifier=verifier, metrics=["avg@2"], max_new_tokens=8).samples
     assert len({s.text for s in samples}) > len(samples) / 2
     assert all(row.finished for row in journal_rows(samples, "a", 0)), "unknown is not cut off"
-    with pytest.raises(RoomError, match=r"micro: .* an answer up to 250, but the model has 256 positions"):
+    with pytest.raises(RoomError, match=r"micro:greedy: .* an answer up to 250, but the model has 256 positions"):
         evaluate(lm, [task], verifier=verifier, metrics=["greedy"], max_new_tokens=250)
 
 
@@ -215,7 +215,9 @@ def test_a_question_is_never_cut_and_one_without_room_is_refused(engine: Embedde
     assert tokens > 32
     assert samples["micro", "greedy", "long", 0].tokens <= 44
     over = replace(task, documents=lambda data_dir, fetch=True: [Prompt("long", "Tom has 3 pens. " * 200, "5"), short])
-    with pytest.raises(RoomError, match=r"micro: a question takes [\d,]+ tokens, and the model has 256 positions"):
+    with pytest.raises(
+        RoomError, match=r"micro:greedy: a question takes [\d,]+ tokens, and the model has 256 positions"
+    ):
         evaluate(EngineBackend(engine), [over], verifier=verifier, metrics=["greedy"])
 
 
@@ -294,19 +296,21 @@ def test_a_tasks_own_length_is_clipped_to_the_models_positions_with_a_remark_bef
     assert lengths == [256 - longest] * 2, "greedy and sampled"
 
 
-def test_a_cells_evaluation_that_has_no_room_is_refused_before_anything_is_sampled(
-    engine: EmbeddedEngine, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Answers that the positions end would count as wrong, and models would be measured to different lengths."""
+def test_answers_that_the_models_positions_end_fail_the_evaluation(engine: EmbeddedEngine, verifier: Verifier) -> None:
+    """They would count as wrong."""
     task = get_task("micro", per_skill=1)
     longest = max(len(engine.tokenizer.encode(p.text)) for p in task.documents(None))
-    evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=256 - longest)
-    monkeypatch.setattr(engine, "sample", lambda *_: pytest.fail("it was sampled"))
-    with pytest.raises(RoomError, match=rf"ask for at most {256 - longest} \(evaluation.max_new_tokens"):
-        evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=257 - longest)
-    own = replace(task, max_new_tokens=300)
-    with pytest.raises(RoomError, match="an answer up to 300"):
-        evaluate(EngineBackend(engine), [own], verifier=verifier, metrics=["greedy"])
+    room = 256 - longest
+    whole = evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=room).samples
+    cut = sum(s.tokens == room and not s.finished for s in whole)
+    assert cut
+    words = (
+        rf"micro:greedy: {cut} of {len(whole)} answers were ended by the model's 256 positions, before their 300 new"
+    )
+    with pytest.raises(EngineError, match=words):
+        evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=300)
+    stopped = replace(task, until=tuple({s.text[0] for s in whole if s.tokens == room}))
+    evaluate(EngineBackend(engine), [stopped], verifier=verifier, metrics=["greedy"], max_new_tokens=300)
 
 
 def test_refusals(checkpoint: Path, engine: EmbeddedEngine, verifier: Verifier, tmp_path: Path) -> None:
