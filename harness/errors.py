@@ -10,6 +10,7 @@ HarnessError (exit code 1)
     CellError (the other cells go on)
         TrainingError
         EngineError
+            RoomError (exit code 2)
         VerificationError
         CheckpointError
         FencedError
@@ -36,6 +37,7 @@ __all__ = [
     "HarnessError",
     "InfeasibleError",
     "PluginError",
+    "RoomError",
     "StoreError",
     "SuiteError",
     "TokenizationError",
@@ -108,6 +110,12 @@ class TrainingError(CellError):
 
 class EngineError(CellError):
     """An engine died, hung or returned nonsense."""
+
+
+class RoomError(EngineError):
+    """A question and its answer are longer than the model's positions; nothing was sampled."""
+
+    exit_code = 2
 
 
 class VerificationError(CellError):

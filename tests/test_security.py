@@ -42,8 +42,9 @@ CALLS = {
 
 REASONED = {
     "harness/scoring/sandbox.py": [
-        "exec",
         "compile",
+        "exec",
+        "eval",
     ],  # an answer that is a program, in a process of its own with limits
 }
 

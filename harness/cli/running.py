@@ -50,6 +50,7 @@ from harness.store.diagnosis import summary
 from harness.store.ingest import ingest
 from harness.store.manifest import suite_files
 from harness.store.read import Snapshot
+from harness.store.statistic import PERCENT
 from harness.tasks.registry import get_task, named
 from harness.tuning.derived import check_variants, foreseen, placed, runs
 from harness.tuning.stages import Stages
@@ -414,12 +415,14 @@ def evaluate(
         measured = evaluate_checkpoint(
             checkpoint, names, limit=limit, k=k, seed=seed, backend=backend, max_new_tokens=max_new_tokens,
             chat=chat, few_shot=few_shot, data_dir=data_dir, results=results,
+            remark=lambda words: print(f"note: {words}", file=sys.stderr),
         )  # fmt: skip
     rows = [
-        [m.task, m.name, f"{m.value:.4f}", str(m.documents), str(m.samples), str(m.invalid)] for m in measured.metrics
+        [m.task, m.name, PERCENT.text(m.value), str(m.documents), str(m.samples), str(m.invalid)]
+        for m in measured.metrics
     ]
     columns = ["task", "metric", "accuracy", "questions", "answers", "invalid"]
-    print_table(f"{checkpoint}", columns, rows, columns[2:], json=measured if json else None)
+    print_table(f"{checkpoint}; accuracy in %", columns, rows, columns[2:], json=measured if json else None)
     if not json:
         print(f"\nall answers: {measured.answers}")
         print(f"stored in {measured.folder}", file=sys.stderr)

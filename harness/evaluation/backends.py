@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.engines.protocol import PolicyEngine, Sample, Sampling, cut_at
 from harness.engines.vocabulary import has_template
-from harness.errors import EngineError, InfeasibleError, UsageError
+from harness.errors import EngineError, InfeasibleError, RoomError, UsageError
 from harness.evaluation import Backend
 from harness.experience.answers import Prompt
 from harness.phases import halt, phase
@@ -27,6 +27,18 @@ class Answer(NamedTuple):
     prompt: str
 
 
+class Room(NamedTuple):
+    """Tokens of the longest question, and all that the model's positions hold: a question and its answer."""
+
+    longest: int
+    positions: int
+
+    @property
+    def new_tokens(self) -> int:
+        """That fit behind the longest question."""
+        return self.positions - self.longest
+
+
 class Answerer(Protocol):
     def answer(
         self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
@@ -34,12 +46,17 @@ class Answerer(Protocol):
         """`repeats` answers to each prompt. name: of task and mode."""
         ...
 
+    def room(self, name: str, prompts: Sequence[Prompt]) -> Room | None:
+        """What the longest of these prompts leaves to an answer; None where the model states no positions. Samples nothing. name:
+        of the task. Raises RoomError where no answer fits."""
+        ...
+
 
 class EngineBackend:
     """Answers of `engine.sample`, at most `rows` a call, by its chat template.
 
-    Questions are never cut. Raises EngineError where the model's positions hold no answer to one, or end an answer: it would
-    count as wrong. Seeds derive from (seed, name, prompt, repeat) alone.
+    Questions are never cut. Raises RoomError where the model's positions hold no answer to one, EngineError where they end an
+    answer: it would count as wrong. Seeds derive from (seed, name, prompt, repeat) alone.
     """
 
     def __init__(self, engine: PolicyEngine, seed: int = 0, rows: int = 1_024) -> None:
@@ -57,7 +74,8 @@ class EngineBackend:
                 halt()
                 chunk = prompts[start : start + step]
                 seeds = np.stack([derive_many(repeats, "evaluation", self.seed, name, prompt.id) for prompt in chunk])
-                length = self._room(name, chunk, wanted)
+                room = self.room(name, chunk)
+                length = wanted if room is None else min(wanted, room.new_tokens)
                 shortest = min(shortest, length)
                 rows = self.engine.sample(chunk, seeds, replace(sampling, max_new_tokens=length))
                 for prompt, row in zip(chunk, rows, strict=True):
@@ -72,21 +90,35 @@ class EngineBackend:
             )
         return answers
 
-    def _room(self, name: str, prompts: Sequence[Prompt], wanted: int) -> int:
-        """New tokens, at most `wanted`, that the positions leave behind the longest of these prompts."""
+    def room(self, name: str, prompts: Sequence[Prompt]) -> Room | None:
         if self.positions is None:
-            return wanted
-        longest = 0
+            return None
+        longest, opening = 0, len(self.engine.tokenizer.encode("a"))
         for prompt in prompts:
             text = self.engine.reads(prompt)
-            if len(text.encode()) > max(longest, self.positions - wanted):  # a token is at least one byte long
-                longest = max(longest, len(self.engine.tokenizer.encode(text)))
-        if longest >= self.positions:
-            raise EngineError(
-                f"{name}: a question takes {longest:,} tokens, and the model has {self.positions:,} positions: no answer fits. "
-                "Ask it without worked examples, or take another model"
-            )
-        return min(wanted, self.positions - longest)
+            if len(text.encode()) + opening > longest:  # a token has at least one byte: shorter texts are skipped
+                # What a chat template wrote has its opening tokens in it; the tokenizer adds them to a bare question.
+                ids = self.engine.tokenizer.encode(text, add_special_tokens=text == prompt.text, verbose=False)
+                longest = max(longest, len(ids))
+        return _room_behind(name, longest, self.positions)
+
+
+def check_room(name: str, room: Room, length: int) -> None:
+    """Raises RoomError where answers of so many tokens do not fit."""
+    if length > room.new_tokens:
+        raise RoomError(
+            f"{name}: the longest question takes {room.longest:,} tokens and an answer up to {length:,}, but the model has "
+            f"{room.positions:,} positions; ask for at most {room.new_tokens:,} (evaluation.max_new_tokens, --max-new-tokens)"
+        )
+
+
+def _room_behind(name: str, longest: int, positions: int) -> Room:
+    if longest >= positions:
+        raise RoomError(
+            f"{name}: a question takes {longest:,} tokens, and the model has {positions:,} positions: no answer fits. "
+            "Ask it without worked examples, or take another model"
+        )
+    return Room(longest, positions)
 
 
 def _ended(sample: Sample, stops: Sequence[str], prompt: str) -> Answer:
@@ -112,18 +144,9 @@ class LmEvalBackend:
             "do_sample": sampling.temperature > 0,
             "temperature": sampling.temperature,
         }
-        read = [p.text for p in prompts]
-        if self.chat:
-            read = [
-                self.lm.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)
-                for text in read
-            ]
-        longest = max((len(self.lm.tok_encode(text)) for text in read), default=0)
-        if longest + sampling.max_new_tokens > self.lm.max_length:
-            raise EngineError(
-                f"{name}: the model's context of {self.lm.max_length:,} tokens has no room for a prompt of {longest:,} and "
-                f"{sampling.max_new_tokens:,} new tokens; ask for fewer (--max-new-tokens), or use --backend embedded"
-            )
+        read = self._read(prompts)
+        if (room := self.room(name, prompts)) is not None:
+            check_room(name, room, sampling.max_new_tokens)  # lm-eval would cut the questions
         requests = [
             Instance("generate_until", {}, (text, settings), 0, metadata=(name, i, repeats))
             for i, text in enumerate(read)
@@ -135,6 +158,19 @@ class LmEvalBackend:
             for text, request in zip(said, requests, strict=True)
         ]
         return [answers[start : start + repeats] for start in range(0, len(answers), repeats)]
+
+    def room(self, name: str, prompts: Sequence[Prompt]) -> Room | None:
+        longest = max((len(self.lm.tok_encode(text)) for text in self._read(prompts)), default=0)
+        return _room_behind(name, longest, int(self.lm.max_length))
+
+    def _read(self, prompts: Sequence[Prompt]) -> list[str]:
+        """The texts that the model reads."""
+        if not self.chat:
+            return [prompt.text for prompt in prompts]
+        return [
+            self.lm.apply_chat_template([{"role": "user", "content": prompt.text}], add_generation_prompt=True)
+            for prompt in prompts
+        ]
 
 
 def open_backend(backend: str, checkpoint: Path, *, seed: int = 0, chat: bool | None = None) -> Answerer:

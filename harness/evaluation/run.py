@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from harness.engines.protocol import Sampling
 from harness.errors import DataError, UsageError
-from harness.evaluation.backends import Answer, Answerer
+from harness.evaluation.backends import Answer, Answerer, check_room
 from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric, MetricSpec, Mode, judged, summarise
 from harness.experience.answers import Prompt
 from harness.phases import phase
@@ -29,11 +29,14 @@ def evaluate(
     max_new_tokens: int | None = None,
     style: Style | None = None,
     data_dir: Path | None = None,
+    remark: Callable[[str], None] | None = None,
 ) -> Evaluation:
     """Have `model` answer `tasks` and verify every answer.
 
     metrics: default greedy and avg@k by task. limit: documents a task (`fair_part`). max_new_tokens, style: default the
-    task's. Raises UsageError, DataError, VerificationError.
+    task's. remark: is told before anything is sampled where a task's own length has no room behind its questions and is
+    clipped; a `max_new_tokens` without room is refused then. Without `remark` (a suite's lengths are checked before its cells)
+    nothing is clipped. Raises UsageError, DataError, RoomError, EngineError, VerificationError.
     """
     plans = []
     for task in tasks:
@@ -46,23 +49,24 @@ def evaluate(
         documents = fair_part(task.documents(data_dir), limit)
         if len({document.id for document in documents}) != (len(documents) or 1):
             raise DataError(f"{task.name}: it has no questions, or two with one id")
-        plans.append((task, specs, documents))
+        asked = style or task.styles[0]
+        prompts = [replace(document, text=task.render(document, asked)) for document in documents]
+        length = task.max_new_tokens if max_new_tokens is None else max_new_tokens
+        if remark is not None:
+            length = _fitting_length(model, task, prompts, max_new_tokens, remark)
+        plans.append((task, specs, documents, prompts, length))
     samples: list[EvaluationSample] = []
     results: list[Metric] = []
-    for task, specs, documents in plans:
+    for task, specs, documents, prompts, length in plans:
         modes: dict[Mode, int] = {}
         for spec in specs:
             mode: Mode = "greedy" if spec.kind == "greedy" else "sampled"
             modes[mode] = max(modes.get(mode, 1), spec.k)
-        asked = style or task.styles[0]
-        prompts = [replace(document, text=task.render(document, asked)) for document in documents]
+        stops = task.stop(style or task.styles[0])
         own: list[EvaluationSample] = []
         for mode, repeats in modes.items():
-            sampling = Sampling(
-                temperature=0.0 if mode == "greedy" else 1.0,
-                max_new_tokens=max_new_tokens if max_new_tokens is not None else task.max_new_tokens,
-            )
-            answers = model.answer(f"{task.name}:{mode}", prompts, repeats, sampling, task.stop(asked))
+            sampling = Sampling(temperature=0.0 if mode == "greedy" else 1.0, max_new_tokens=length)
+            answers = model.answer(f"{task.name}:{mode}", prompts, repeats, sampling, stops)
             given = [(d, i, answer) for d, row in zip(documents, answers, strict=True) for i, answer in enumerate(row)]
             own += [
                 EvaluationSample(
@@ -86,6 +90,28 @@ def evaluate(
         samples += own
         results += summarise(task.name, specs, own)
     return Evaluation(metrics=tuple(results), samples=tuple(samples))
+
+
+def _fitting_length(
+    model: Answerer,
+    task: Task,
+    prompts: Sequence[Prompt],
+    asked: int | None,
+    remark: Callable[[str], None],
+) -> int:
+    """The longest answer in tokens: `asked`, else the task's own, clipped with a remark to the room behind the longest question.
+    Raises RoomError where `asked` does not fit: answers that the model's positions end would count as wrong."""
+    length = task.max_new_tokens if asked is None else asked
+    room = model.room(task.name, prompts)
+    if room is None or length <= room.new_tokens:
+        return length
+    if asked is not None:
+        check_room(task.name, room, asked)
+    remark(
+        f"{task.name}: answers get at most {room.new_tokens:,} new tokens, not {length:,}: the longest question takes "
+        f"{room.longest:,} of the model's {room.positions:,} positions. Longer answers are cut off"
+    )
+    return room.new_tokens
 
 
 def _verdicts(task: Task, mode: Mode, answers: list[tuple[Prompt, Answer]], verifier: Verifier) -> list[Verdict]:

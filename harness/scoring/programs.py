@@ -1,4 +1,11 @@
-"""Programs as answers, unit-tested in a process with limits (docs/tasks.md)."""
+"""Programs as answers, unit-tested in a process with limits (docs/tasks.md).
+
+A test calls the program, so it runs in the program's process, whose words the program can write itself. Two things stand
+against that. Where every test is `assert EXPRESSION == LITERAL`, the process is asked for values and this one compares them:
+what is expected never enters the program's process. Other tests run there whole, and then once more with an exception of a
+random name behind them, which an honest process must report: a program that says "passed" whatever happens is wrong. One that
+searches its process for the tests and tells the two runs apart can still pass.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +17,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from functools import cache
 from io import FileIO
 from pathlib import Path
 from typing import cast
 
+from harness.scoring.compared import Step, is_as_expected, steps_of
 from harness.verification.processes import hear, say
 from harness.verification.response import text_behind_thinking
 from harness.verification.scorer import Score, Scorer, Undecided, digested
@@ -25,15 +34,21 @@ WALL_SECONDS = 12.0
 START_SECONDS = 20.0
 MEMORY = 512 << 20
 KILLED = "over-limit: killed"
+FORGED = "failed: says that it passes tests that must fail"
+_FAILED_COMPARISON = "failed in the tests: AssertionError"
 _FENCE = re.compile(r"^[ \t]*```[ \t]*(\w*)[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 
 
 class Python(Scorer):
-    """A Python program that passes the task's unit tests, in a process with limits and without network where the kernel allows"""
+    """A Python program that passes the task's unit tests, in a process with limits and without network where the kernel allows
+
+    Where all tests compare values with literals, that happens outside the program's process. Other tests are not held apart from a
+    program that looks for them (docs/tasks.md).
+    """
 
     cpu_seconds = 2.0  # of the waiting scorer
-    wall_seconds = 2 * (START_SECONDS + WALL_SECONDS) + 20.0
+    wall_seconds = 4 * (START_SECONDS + WALL_SECONDS) + 20.0
     examples = (
         ("assert f(2) == 4", "```python\ndef f(x):\n    return x * x\n```", True),
         ("assert f(3) == 9", "def f(x):\n    return x * x", True),
@@ -73,7 +88,23 @@ def program_in(text: str) -> str:
 
 
 def run(program: str, tests: str) -> str:
-    """Why it fails, else empty. Raises Undecided where the sandbox fails before the program."""
+    """Why it fails, else empty. Raises Undecided where the sandbox fails before the program, or where tests that pass take too
+    long when they run again."""
+    if steps := steps_of(tests):
+        return _run_steps(program, steps)
+    if why := _run_steps(program, [Step(tests)]):
+        return why
+    name = "E" + os.urandom(8).hex()
+    must_fail = Step(f"{tests}\nraise type({name!r}, (BaseException,), {{}})")
+    for _ in range(2):
+        why = _run_steps(program, [must_fail])
+        if not why.startswith("over-limit"):
+            return "" if why == f"failed in the tests: {name}" else FORGED
+    raise Undecided(f"the tests passed once; again: {why}")
+
+
+def _run_steps(program: str, steps: list[Step]) -> str:
+    """Why the program or a step fails in a process of its own, else empty. Raises Undecided where the sandbox does not start."""
     with tempfile.TemporaryDirectory(prefix="harness-python-", ignore_cleanup_errors=True) as folder:
         try:
             process = subprocess.Popen(
@@ -84,24 +115,34 @@ def run(program: str, tests: str) -> str:
         except OSError as error:
             raise Undecided(f"no process: {error.strerror}") from None
         try:
-            return _watched(process, cast(FileIO, process.stdout), cast(FileIO, process.stdin), program, tests)
+            return _watched(process, cast(FileIO, process.stdout), cast(FileIO, process.stdin), program, steps)
         finally:
             _end(process)
 
 
-def _watched(process: subprocess.Popen[bytes], heard: FileIO, asking: FileIO, program: str, tests: str) -> str:
+def _watched(process: subprocess.Popen[bytes], heard: FileIO, asking: FileIO, program: str, steps: list[Step]) -> str:
     if hear(heard, START_SECONDS) != b"ready":
         raise Undecided("the sandbox does not start")
     try:
         say(asking, program.encode("utf-8", "replace"))
-        if (ran := hear(heard, WALL_SECONDS)) != b"ran":
-            return _ended(process, ran)
-        token = os.urandom(16).hex().encode()  # the program has ended without it
-        say(asking, token)
-        say(asking, tests.encode("utf-8", "replace"))
+        if (reply := hear(heard, WALL_SECONDS)) != b"ran":
+            return _ended(process, reply)
+        deadline = time.monotonic() + WALL_SECONDS
+        for step in steps:
+            say(asking, (b"e" if step.compared else b"x") + step.source.encode("utf-8", "replace"))
+            reply = hear(heard, max(0.0, deadline - time.monotonic()))
+            if step.compared and reply and not reply.startswith(b"failed "):
+                if not is_as_expected(step.expected, reply):
+                    return _FAILED_COMPARISON
+            elif reply != b"ran":
+                return _ended(process, reply)
+        token = (
+            os.urandom(16).hex().encode()
+        )  # the tests have ended without it: a "ran" that was written ahead is no answer to it
+        say(asking, b"t" + token)
+        reply = hear(heard, max(0.0, deadline - time.monotonic()))
     except BrokenPipeError:
         return _ended(process, b"")
-    reply = hear(heard, WALL_SECONDS)
     return "" if reply == token else _ended(process, reply)
 
 

@@ -1,16 +1,24 @@
-"""Runs a program and its tests, without site packages and our code.
+"""Runs a program, then the steps of its tests one by one, without site packages and our code.
 
     python -I -S sandbox.py CPU_SECONDS MEMORY
 
-The token that says "passed" comes once the program has ended.
+A step is a message whose first byte says what to do: `x` runs statements, `e` tells the value of an expression, `t` says the
+token that follows. Whatever this process says may be the program's word (programs.py).
 """
 
 import ctypes
+import decimal
+import fractions
+import json
 import os
 import resource
 import signal
 import struct
 import sys
+import types
+from typing import Any
+
+_SETS: tuple[type, ...] = (set, frozenset, type({}.keys()), type({}.items()))
 
 
 def main() -> None:
@@ -37,21 +45,64 @@ def main() -> None:
         resource.setrlimit(limit, (min(soft, most), most))
     del sys.argv[1:]
     _say(says, b"ready")
-    space: dict[str, object] = {"__name__": "__main__"}
-    _run(says, _hear(asked), "answer", space)
+    module = types.ModuleType("__main__")  # the program's own: that name must not lead to this file
+    sys.modules["__main__"] = module
+    _run(says, _hear(asked), "answer", module.__dict__)
     _say(says, b"ran")
-    token, tests = _hear(asked), _hear(asked)
-    _run(says, tests, "tests", space)
-    _say(says, token)
-    os._exit(0)
+    while True:
+        step = _hear(asked)
+        kind, source = step[:1], step[1:]
+        if kind == b"t":
+            _say(says, source)
+        elif kind == b"e":
+            _say(says, _run(says, source, "tests", module.__dict__, "eval"))
+        else:
+            _run(says, source, "tests", module.__dict__)
+            _say(says, b"ran")
 
 
-def _run(says: int, source: bytes, name: str, space: dict[str, object]) -> None:
+def _run(says: int, source: bytes, name: str, space: dict[str, object], mode: str = "exec") -> bytes:
+    """The words for an expression's value, empty for statements."""
     try:
-        exec(compile(source, name, "exec"), space)  # what this process is for; its limits are set before
+        code = compile(source, name, mode)
+        if mode == "exec":
+            exec(code, space)  # what this process is for; its limits are set before
+            return b""
+        return json.dumps(_tell(eval(code, space))).encode()
     except BaseException as error:
         _say(says, b"failed in the " + name.encode() + b": " + type(error).__name__.encode("ascii", "replace")[:40])
         os._exit(0)
+
+
+def _tell(value: Any) -> list[object]:
+    """A value as its kind and plain data. A subclass's value is that of its base: its own comparisons do not count."""
+    if value is None or value is ...:
+        return ["None" if value is None else "...", None]
+    if isinstance(value, bool):
+        return ["bool", value]
+    if isinstance(value, int):
+        return ["int", int.__repr__(value)]
+    if isinstance(value, float):
+        return ["float", float.__repr__(value)]
+    if isinstance(value, complex):
+        return ["complex", [repr(value.real), repr(value.imag)]]
+    if isinstance(value, str):
+        return ["str", str.__str__(value)]
+    if isinstance(value, bytes | bytearray):
+        return ["bytes", value.hex()]
+    if isinstance(value, list):
+        return ["list", [_tell(item) for item in list.__iter__(value)]]
+    if isinstance(value, tuple):
+        return ["tuple", [_tell(item) for item in tuple.__iter__(value)]]
+    if isinstance(value, _SETS):
+        return ["set", [_tell(item) for item in value]]
+    if isinstance(value, dict):
+        return ["dict", [[_tell(key), _tell(item)] for key, item in dict.items(value)]]
+    if isinstance(value, fractions.Fraction):
+        return ["fraction", [str(value.numerator), str(value.denominator)]]
+    if isinstance(value, decimal.Decimal):
+        return ["decimal", str(value)]
+    return ["other", None]
 
 
 def _say(says: int, message: bytes) -> None:

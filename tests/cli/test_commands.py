@@ -117,6 +117,10 @@ def evaluate(harness: Place) -> None:
     advice = " ".join(harness("show", "evaluations", "--results", "elsewhere").split())
     listed = harness.json("sql", advice[advice.index("SELECT") :], "--results", "elsewhere")["rows"]
     assert [row[1:3] for row in listed] == [["micro", "greedy"]] * 2
+    printed = harness("eval", folder, "--tasks", "micro", "--limit", 3, "--k", 0, "--results", "elsewhere")
+    assert "accuracy in %" in " ".join(printed.split()), "as `show` prints it"
+    assert f"{100 * said['metrics'][0]['value']:.1f}" in printed.split()
+    harness("eval", folder, "--max-new-tokens", 4_000, *more, code=2)
     harness("eval", folder, "--chat", *more, code=2)
 
 

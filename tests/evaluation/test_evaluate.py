@@ -18,14 +18,16 @@ import pytest
 import torch
 
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.errors import DataError, EngineError, InfeasibleError, UsageError
-from harness.evaluation.backends import EngineBackend, open_backend
+from harness.engines.protocol import Sampling
+from harness.errors import DataError, EngineError, InfeasibleError, RoomError, UsageError
+from harness.evaluation.backends import EngineBackend, LmEvalBackend, open_backend
 from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric
 from harness.evaluation.run import evaluate
 from harness.experience.answers import Prompt
 from harness.session.cell.evaluate import journal_rows
 from harness.session.single.standalone import evaluate_checkpoint
 from harness.store.manifest import read_manifest
+from harness.store.read import Snapshot
 from harness.tasks.registry import get_task
 from harness.tasks.task import Style
 from harness.verification.verdict import of_unfinished
@@ -184,9 +186,7 @@ def test_transformers_samples_from_the_model_alone_and_an_answer_has_room(talkin
     samples = evaluate(lm, [task], verifier=verifier, metrics=["avg@2"], max_new_tokens=8).samples
     assert len({s.text for s in samples}) > len(samples) / 2
     assert all(row.finished for row in journal_rows(samples, "a", 0)), "unknown is not cut off"
-    with pytest.raises(
-        EngineError, match=r"micro:greedy: the model's context of 256 tokens has no room for a prompt of \d+"
-    ):
+    with pytest.raises(RoomError, match=r"micro:greedy: .* an answer up to 250, but the model has 256 positions"):
         evaluate(lm, [task], verifier=verifier, metrics=["greedy"], max_new_tokens=250)
 
 
@@ -216,9 +216,84 @@ def test_a_question_is_never_cut_and_one_without_room_is_refused(engine: Embedde
     assert samples["micro", "greedy", "long", 0].tokens <= 44
     over = replace(task, documents=lambda data_dir, fetch=True: [Prompt("long", "Tom has 3 pens. " * 200, "5"), short])
     with pytest.raises(
-        EngineError, match=r"micro:greedy: a question takes [\d,]+ tokens, and the model has 256 positions"
+        RoomError, match=r"micro:greedy: a question takes [\d,]+ tokens, and the model has 256 positions"
     ):
         evaluate(EngineBackend(engine), [over], verifier=verifier, metrics=["greedy"])
+
+
+def file_tasks(folder: Path, *questions: str) -> list[str]:
+    """A file of one question for each, asked with the scorer `exact`."""
+    names = []
+    for i, question in enumerate(questions):
+        file = folder / f"own{i}.jsonl"
+        file.write_text(json.dumps({"question": question, "answer": "3"}) + "\n")
+        names.append(f"{file}:exact")
+    return names
+
+
+LONG = "Tom has 3 pens. " * 10 + "Q: 2+3\nA:"
+
+
+@pytest.mark.parametrize("backend", ["embedded", "hf"])
+def test_a_length_that_was_asked_for_and_has_no_room_is_refused_before_anything_is_sampled(
+    backend: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another task, whose questions leave more room, comes first. What is said to fit does."""
+    tasks = file_tasks(tmp_path, "Q: 1+2\nA:", LONG)
+    called: list[str] = []
+    real = {kind: kind.answer for kind in (EngineBackend, LmEvalBackend)}
+    for kind, answer in real.items():
+
+        def noted(self: Any, name: str, *rest: Any, answer: Any = answer) -> Any:
+            called.append(name)
+            return answer(self, name, *rest)
+
+        monkeypatch.setattr(kind, "answer", noted)
+    asked: dict[str, Any] = {"k": 0, "backend": backend, "results": tmp_path / "results"}
+    with pytest.raises(
+        RoomError, match=r"own1: the longest question takes .* but the model has 256 positions"
+    ) as raised:
+        evaluate_checkpoint(checkpoint, tasks, max_new_tokens=200, **asked)
+    assert raised.value.exit_code == 2
+    assert called == []
+    fits = int(str(raised.value).split("at most ")[1].split(" ")[0])
+    remarks: list[str] = []
+    evaluate_checkpoint(checkpoint, tasks, max_new_tokens=fits, remark=remarks.append, **asked)
+    assert called == ["own0:greedy", "own1:greedy"]
+    assert remarks == []
+    with pytest.raises(RoomError):
+        evaluate_checkpoint(checkpoint, tasks, max_new_tokens=fits + 1, **asked)
+
+
+@pytest.mark.parametrize("backend", ["embedded", "hf"])
+def test_a_tasks_own_length_is_clipped_to_the_models_positions_with_a_remark_before_sampling(
+    backend: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = file_tasks(tmp_path, LONG)
+    remarks: list[str] = []
+    lengths: list[int] = []
+    for kind in (EngineBackend, LmEvalBackend):
+
+        def noted(
+            self: Any, name: str, prompts: Any, repeats: int, sampling: Sampling, stops: Any, answer: Any = kind.answer
+        ) -> Any:
+            assert len(remarks) == 1, "said before sampling"
+            lengths.append(sampling.max_new_tokens)
+            return answer(self, name, prompts, repeats, sampling, stops)
+
+        monkeypatch.setattr(kind, "answer", noted)
+    done = evaluate_checkpoint(
+        checkpoint, tasks, k=2, backend=backend, results=tmp_path / "results", remark=remarks.append
+    )
+    with Snapshot(tmp_path / "results") as snapshot:
+        rows = snapshot.query("SELECT prompt FROM samples").to_pylist()
+    longest = len(EmbeddedEngine("tiny", checkpoint).tokenizer.encode(rows[0]["prompt"]))
+    assert LONG in rows[0]["prompt"]
+    words = f"own0: answers get at most {256 - longest} new tokens, not 2,048: the longest question takes {longest} of"
+    assert remarks[0].startswith(words)
+    manifest = read_manifest(Path(done.folder))
+    assert manifest.config["remarks"] == list(done.remarks) == remarks
+    assert lengths == [256 - longest] * 2, "greedy and sampled"
 
 
 def test_answers_that_the_models_positions_end_fail_the_evaluation(engine: EmbeddedEngine, verifier: Verifier) -> None:

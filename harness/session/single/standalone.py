@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,7 @@ from harness.errors import EngineError, UsageError
 from harness.evaluation.backends import open_backend
 from harness.evaluation.metrics import EvaluationSample, Metric
 from harness.evaluation.run import evaluate, metric_names
-from harness.phases import phase
+from harness.phases import log, phase
 from harness.session.cell.evaluate import cost_rows, journal_rows, store
 from harness.session.cell.learners import Clock
 from harness.session.policy import content_digest
@@ -28,12 +29,13 @@ from harness.versions import BASE, versions
 
 
 class Standalone(msgspec.Struct, frozen=True):
-    """folder: of every sample; answers: the line of figures."""
+    """folder: of every sample; answers: the line of figures; remarks: on answers' lengths that were clipped."""
 
     checkpoint: str
     metrics: tuple[Metric, ...]
     folder: str
     answers: str
+    remarks: tuple[str, ...] = ()
 
 
 def evaluate_checkpoint(
@@ -49,9 +51,10 @@ def evaluate_checkpoint(
     few_shot: bool = False,
     data_dir: Path | None = None,
     results: Path = Path("results"),
+    remark: Callable[[str], None] = log.warning,
 ) -> Standalone:
-    """Greedy and avg@k. None: each task's own `max_new_tokens`, a chat template where there is one. Raises UsageError,
-    PluginError, DataError, EngineError, VerificationError."""
+    """Greedy and avg@k. None: each task's own `max_new_tokens`, clipped with a remark to what the model's positions hold; a chat
+    template where there is one. Raises UsageError, PluginError, DataError, RoomError, EngineError, VerificationError."""
     chosen = [get_task(named(name)) for name in tasks]
     for task in chosen:
         task.documents(data_dir)  # fails before a model is opened
@@ -69,16 +72,20 @@ def evaluate_checkpoint(
             model = open_backend(backend, checkpoint, seed=seed, chat=chat)
     except EngineError as error:
         raise UsageError(str(error)) from error
+    remarks: list[str] = []
+
+    def note(words: str) -> None:
+        remarks.append(words)
+        remark(words)
+
     clock = Clock()
     with Verifier() as verifier, clock.phase("evaluate"):
-        parts = [
-            evaluate(
-                model, [task], verifier=verifier, metrics=metric_names(True, k), limit=limit, max_new_tokens=max_new_tokens,
-                style=style if style in task.styles else None, data_dir=data_dir,
-            )
-            for task in chosen
-        ]  # fmt: skip
-    samples = [sample for part in parts for sample in part.samples]
+        evaluated = evaluate(
+            model, [replace(task, styles=(style,)) if style in task.styles else task for task in chosen],
+            verifier=verifier, metrics=metric_names(True, k), limit=limit, max_new_tokens=max_new_tokens, data_dir=data_dir,
+            remark=note,
+        )  # fmt: skip
+    samples = evaluated.samples
     name = Path(os.path.abspath(checkpoint)).name  # of `.`, too
     judged = {package: version for task in tasks for package, version in results_versions(named(task)).items()}
     identity = Identity(
@@ -99,14 +106,16 @@ def evaluate_checkpoint(
         seed=seed,
         engine=backend,
         policies=(PolicyEntry(name, str(checkpoint)),),
-        config={"tasks": list(tasks), "limit": limit, "k": k, "backend": backend, **asked},
+        config={
+            "tasks": list(tasks), "limit": limit, "k": k, "backend": backend, **asked, **({"remarks": remarks} if remarks else {}),
+        },
         identity=identity,
-    )
+    )  # fmt: skip
     rows = journal_rows(samples, name, 0)
     store(folder, manifest, rows, cost_rows(1, name, clock, rows), attempt=1)
     ingest(results)
     told = figures(_sums(name, samples), ends=backend == "embedded")
-    return Standalone(str(checkpoint), tuple(m for part in parts for m in part.metrics), str(folder), told)
+    return Standalone(str(checkpoint), evaluated.metrics, str(folder), told, tuple(remarks))
 
 
 def _sums(name: str, samples: Sequence[EvaluationSample]) -> Sums:
