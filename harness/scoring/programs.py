@@ -136,9 +136,8 @@ def _watched(process: subprocess.Popen[bytes], heard: FileIO, asking: FileIO, pr
                     return _FAILED_COMPARISON
             elif reply != b"ran":
                 return _ended(process, reply)
-        token = (
-            os.urandom(16).hex().encode()
-        )  # the tests have ended without it: a "ran" that was written ahead is no answer to it
+        # made only now: a "ran" that the program wrote ahead is no answer to it
+        token = os.urandom(16).hex().encode()
         say(asking, b"t" + token)
         reply = hear(heard, max(0.0, deadline - time.monotonic()))
     except BrokenPipeError:
