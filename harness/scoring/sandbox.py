@@ -18,7 +18,7 @@ import sys
 import types
 from typing import Any
 
-_SETS: tuple[type, ...] = (set, frozenset, type({}.keys()), type({}.items()))
+_SETS: Any = (set, frozenset, type({}.keys()), type({}.items()))
 
 
 def main() -> None:
