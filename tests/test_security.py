@@ -46,6 +46,8 @@ REASONED = {
         "exec",
         "eval",
     ],  # an answer that is a program, in a process of its own with limits
+    # a look at the count of calls, in the main thread of a process that decides one answer and ends
+    "harness/verification/work.py": ["signal.setitimer", "signal.setitimer"],
 }
 
 

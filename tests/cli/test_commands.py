@@ -168,7 +168,9 @@ def new_suite(harness: Place) -> None:
     assert "Measured" not in text
     measured = (harness.root / "a pair.yaml").read_text()
     assert "#   Measured here with" in measured
-    assert measured.count("stage0: {preset: format") == 2, "of random weights nothing is right"
+    # of random weights nothing is right; the supervised start is tried, fails on so small models, and is not proposed
+    assert measured.count("stage0: {preset: format") == 0
+    assert "its supervised start was tried and failed" in " ".join(measured.replace("#", " ").split())
     harness("new-suite", "--models", "llama", "qwen", "-o", "pair.yaml", code=2)
     assert (harness.root / "pair.yaml").read_text() == text, "what is there stays"
     trial = ["training.steps=1", "seeds=[1]", "evaluation.limit=3", "regimes=[independent]", "training.prompts=2"]
