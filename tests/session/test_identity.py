@@ -240,7 +240,7 @@ def test_status_says_why_a_cell_is_to_be_run_anew(suite: Path, folder: Path, tmp
     assert reason("training.steps=3") == "to be run anew: option training.steps 45 -> 3" + was
     assert (
         reason("training.task=math")
-        == "to be run anew: results version of verification/symbolic none -> 2, the training pool changed, "
+        == "to be run anew: results version of verification/symbolic none -> 3, the training pool changed, "
         "option training.task micro -> math" + was
     )
     older = done.folder / "an-older-one"

@@ -272,7 +272,7 @@ def test_marks_that_the_receiver_reads_as_letters_are_counted(step: HandMade) ->
     entry = ExchangeRow(step=STEP, author="b", receiver="a", kind="success")
     record = Success(author="b", version=3, step=STEP, prompt_id="failed", index=0, text="<think>5</think> \\boxed{5}")
     nobody = Exchange(("a",), ())
-    kept = Receiver(nobody, Sharing(), lambda *_: [], longest=99).carry([(record, entry)], step.learner, {})
+    kept = Receiver(nobody, Sharing(), lambda *_: [], longest=99).carry([(record, entry)], step.learner, PROMPTS)
     assert len(kept) == 1
     assert entry.marks_spelled == 2
 

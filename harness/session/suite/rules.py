@@ -353,8 +353,8 @@ def _preflight(prepared: Prepared, run: bool, elsewhere: bool) -> list[str]:
                 )
             if lacks := _lacks(policy) if elsewhere else "":
                 remarks.append(f"{place}.model: {policy.model} has no {lacks} here, which a run needs")
-            if "tokenizer" in lacks:
-                continue
+            if lacks and not _has_whole_tokenizer(policy):
+                continue  # what another machine has is checked there
             if not _model(policy, own, prepared, place, run, remarks, weights=not lacks):
                 unseen.append(policy.model)
             elif slow and engine.precision(policy, options) == "bf16":
@@ -459,6 +459,11 @@ def _lacks(policy: Policy) -> str:
     lacks = [] if names & {"tokenizer.json", "tokenizer_config.json"} else ["tokenizer"]
     present = names & {WEIGHTS, INDEX} or any(name.endswith(OTHER_WEIGHTS) for name in names)
     return " and no ".join(lacks if present else ["weights", *lacks])
+
+
+def _has_whole_tokenizer(policy: Policy) -> bool:
+    folder = local_folder(policy.model)
+    return folder is not None and (folder / "tokenizer.json").is_file()
 
 
 def _model(
