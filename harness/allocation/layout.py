@@ -200,7 +200,7 @@ def policy_layouts(
     if policy.devices not in {None, gpus}:
         return (), 0
     ways, least = list[_Way](), 0
-    for way in _ways(policy, work, gpus, gpu, others):
+    for way in _tried_ways(policy, work, gpus, gpu, others):
         needed = way if isinstance(way, int) else way.needed
         least = min(least or needed, needed)
         if not isinstance(way, int):
@@ -210,7 +210,7 @@ def policy_layouts(
     for way in ways:
         if not any(b.step <= way.step and b.rest <= way.rest and b.host <= way.host for b in best):
             best.append(way)
-    return tuple(_written(policy, work, gpus, gpu, way, others) for way in best), least
+    return tuple(_layout_of_way(policy, work, gpus, gpu, way, others) for way in best), least
 
 
 def policy_layout(
@@ -221,7 +221,7 @@ def policy_layout(
     return (layouts[0] if layouts else None), least
 
 
-def _ways(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int) -> Iterator[_Way | int]:
+def _tried_ways(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int) -> Iterator[_Way | int]:
     """All that are tried; of one that does not fit, the bytes per GPU that it needs. Side by side and in turns are both tried
     and the faster one counts: a preference for either makes plans slower where there is more memory."""
     model, on, answers = policy.model, gpu.on, work.prompts * policy.rollouts
@@ -307,7 +307,7 @@ def _beside_steps(
     )
 
 
-def _written(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, way: _Way, others: int) -> PolicyLayout:
+def _layout_of_way(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, way: _Way, others: int) -> PolicyLayout:
     return PolicyLayout(
         policy=policy.name,
         model=policy.model.name,

@@ -78,7 +78,7 @@ def write_unpaired(connection: duckdb.DuckDBPyConnection, suites: Collection[str
     """Judge those suites of the open database anew, from its cells and their first steps, into its table `unpaired`."""
     names = sorted(suites)
     rows = connection.sql(_CELLS, params=[names]).to_arrow_table().to_pylist()
-    reasons = find_unpaired([_read(row) for row in rows])
+    reasons = find_unpaired([_done_of_row(row) for row in rows])
     connection.execute("DELETE FROM unpaired WHERE suite IN (SELECT unnest($1::VARCHAR[]))", [names])
     if reasons:
         of, cells = zip(*reasons, strict=True)
@@ -179,7 +179,7 @@ def _processor(done: _Done) -> str:
     return " with ".join(filter(None, (done.machine.get("processor"), done.machine.get("gpu"))))
 
 
-def _read(row: Mapping[str, Any]) -> _Done:
+def _done_of_row(row: Mapping[str, Any]) -> _Done:
     starts = row["starts"] or []
     return _Done(
         suite=row["suite"],

@@ -17,6 +17,7 @@ from jaxtyping import Int32
 
 from harness.errors import TokenizationError
 from harness.tokenization.token_bytes import TokenBytes, ends_by_bytes, ends_by_offsets
+from harness.verification.response import CLOSING_MARKS, OPENING_MARKS
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -28,8 +29,8 @@ _MARKUP = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 # one meaning a row, in the spellings of published tokenizers; the table is ours
 REASONING_TAGS: tuple[tuple[str, ...], ...] = (
-    ("<think>", "[THINK]", "<|START_THINKING|>", "<seed:think>", "◁think▷"),
-    ("</think>", "[/THINK]", "<|END_THINKING|>", "</seed:think>", "◁/think▷"),
+    OPENING_MARKS,
+    CLOSING_MARKS,
     ("<tool_call>", "[TOOL_CALLS]", "<|START_ACTION|>", "<seed:tool_call>"),
     ("</tool_call>", "[/TOOL_CALLS]", "<|END_ACTION|>", "</seed:tool_call>"),
     ("<tool_response>", "[TOOL_RESULTS]", "<|START_TOOL_RESULT|>"),

@@ -36,7 +36,7 @@ _MAX_SYMBOLS = 16
 Node = tuple[Any, ...]
 Value = Any  # Fraction, mpf or mpc
 
-_FUNCTIONS = {
+FUNCTIONS = {
     "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "lg", "exp", "cis",
 }  # fmt: skip
 _TRIGONOMETRIC = {"sin", "cos", "tan", "cot", "sec", "csc", "cis"}
@@ -183,7 +183,7 @@ class _Parser:
                 factors.append(self.signed(self.power))
             elif not inside_function and self.accept("/", "\\div"):
                 factors.append(_inverse(self.signed(self.power)))
-            elif self._starts_factor(kind, token) and not (inside_function and token[1:] in _FUNCTIONS):
+            elif self._starts_factor(kind, token) and not (inside_function and token[1:] in FUNCTIONS):
                 if kind == "number" and not self._is_power_behind_letters(factors[-1]):
                     raise Unread  # what stands before a number is no factor of it
                 factors.append(self.power())
@@ -295,7 +295,7 @@ class _Parser:
                 inner = self.sum()
                 if self.accept("\\rvert", "\\vert"):
                     return ("abs", inner)
-            case _ if name in _FUNCTIONS:
+            case _ if name in FUNCTIONS:
                 return self._function(name)
             case _ if name in _SYMBOLS:
                 return ("symbol", "\\" + name + self._subscript())
@@ -320,7 +320,7 @@ class _Parser:
             name, exponent = _INVERSE[name], None
         if self.token in ("(", "{", "["):
             inner = self.postfix(self.group())
-        elif self.token[1:] in _FUNCTIONS:
+        elif self.token[1:] in FUNCTIONS:
             inner = self.power()
         else:
             inner = self.product(inside_function=True)

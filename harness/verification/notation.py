@@ -7,6 +7,7 @@ import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
 
+from harness.verification.expression import FUNCTIONS
 from harness.verification.response import closing_brace
 
 _CHARACTERS = str.maketrans(
@@ -39,10 +40,7 @@ _FUNCTION_ALIASES = {
     "tg": "tan", "ctg": "cot", "cotg": "cot", "arctg": "arctan", "cosec": "csc", "sh": "sinh", "ch": "cosh", "th": "tanh",
     "asin": "arcsin", "acos": "arccos", "atan": "arctan",
 }  # fmt: skip
-_FUNCTIONS = """
-arcsin arccos arctan sinh cosh tanh sin cos tan cot sec csc ln log lg exp cis max min gcd lcm det
-"""
-_FUNCTION_NAMES = "|".join((*_FUNCTIONS.split(), *_FUNCTION_ALIASES))
+_FUNCTION_NAMES = "|".join((*sorted(FUNCTIONS), "max", "min", "gcd", "lcm", "det", *_FUNCTION_ALIASES))
 
 
 def _as_function(match: re.Match[str]) -> str:

@@ -31,15 +31,16 @@ __all__ = [
 
 # Thinking ----------------------------------------------------------------------------------------------------------------
 
+OPENING_MARKS = ("<think>", "[THINK]", "<|START_THINKING|>", "<seed:think>", "◁think▷")
+CLOSING_MARKS = ("</think>", "[/THINK]", "<|END_THINKING|>", "</seed:think>", "◁/think▷")
+"""The marks of published tokenizers, in one order; `tokenization.codec` translates between them."""
 THINKING_OPENS = (
-    "<think>", "[THINK]", "<|START_THINKING|>", "<seed:think>", "◁think▷", "<thinking>", "<thought>", "<reasoning>",
-    "<|begin_of_thought|>", "<|channel|>analysis<|message|>",
+    *OPENING_MARKS, "<thinking>", "<thought>", "<reasoning>", "<|begin_of_thought|>", "<|channel|>analysis<|message|>",
 )  # fmt: skip
 THINKING_CLOSES = (
-    "</think>", "[/THINK]", "<|END_THINKING|>", "</seed:think>", "◁/think▷", "</thinking>", "</thought>", "</reasoning>",
-    "<|end_of_thought|>", "<|channel|>final<|message|>",
+    *CLOSING_MARKS, "</thinking>", "</thought>", "</reasoning>", "<|end_of_thought|>", "<|channel|>final<|message|>",
 )  # fmt: skip
-"""The marks of published tokenizers, and those that models write as plain text; in one order."""
+"""Those, and what models write as plain text."""
 
 
 def text_behind_thinking(text: str) -> str:
@@ -180,14 +181,13 @@ _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 
 def _last_tag(text: str) -> _Marked | None:
     """What the last answer tag holds that holds something; the end of the response may close it."""
-    tags = list(_TAG.finditer(text[-_TAIL:]))
-    end = len(text[-_TAIL:])
-    for tag in reversed(tags):
-        if tag[1]:
-            end = tag.start()
-            continue
-        if content := text[-_TAIL:][tag.end() : end].strip():
-            return _Marked(content, max(0, len(text) - _TAIL) + end)
+    tail = text[-_TAIL:]
+    cut, end = len(text) - len(tail), len(tail)
+    for tag in reversed(list(_TAG.finditer(tail))):
+        is_closing = bool(tag[1])
+        content = "" if is_closing else tail[tag.end() : end].strip()
+        if content:
+            return _Marked(content, cut + end)
         end = tag.start()
     return None
 

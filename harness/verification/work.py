@@ -2,7 +2,7 @@
 
 Time does: beside six busy processes a computation takes twice the CPU time, and a limit of time alone gave two verdicts on one
 answer. Calls of Python functions are counted instead. The count of a computation is the same on every machine as long as it begins
-in the same state, so `processes` gives every question a process forked anew. Counting costs 1.3 to 1.8 times the bare
+in the same state, so `processes` gives every question a process forked anew. Counting costs 1.5 to 2.2 times the bare
 computation; few answers need it (`equivalence` decides the others without the algebra system).
 """
 

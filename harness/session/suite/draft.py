@@ -250,7 +250,7 @@ def tried(models: Sequence[str], task: str | None, name: str, file: Path, minute
         findings = replace(findings, why=(*filter(None, [instead]), told, *findings.why))
     try:
         if not why:
-            findings = started(findings, _suite(draft(models, task, name, findings)), str(file))
+            findings = with_starts_tried(findings, _suite(draft(models, task, name, findings)), str(file))
             findings = replace(findings, pace=paced(_suite(draft(models, task, name, findings)), str(file)))
         findings = fitted(findings, lambda changed: _suite(draft(models, task, name, changed)), str(file), minutes)
     except HarnessError as error:
@@ -566,7 +566,7 @@ def settled(tried: Sequence[Tried], task: str | FileTask, limit: int) -> Finding
     return Findings(name, styles, warm, ends, tokens, why=tuple(why))
 
 
-def started(findings: Findings, suite: Suite, source: str) -> Findings:
+def with_starts_tried(findings: Findings, suite: Suite, source: str) -> Findings:
     """Whether the supervised starts that are proposed succeed; a run finds them in the cache. One that fails is left out, and
     the reason says so."""
     if not findings.warm:
