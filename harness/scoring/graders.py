@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.verification.response import last_box
 from harness.verification.scorer import Score, Scorer, Undecided, unmatchable
+from harness.verification.tolerance import without_tolerance
 
 _NUMBER = re.compile(r"-?\d*\.?\d+")
 _ASIDE = re.compile(r"\\(?:left|right|!|,|;|:|quad|qquad|displaystyle)(?![a-zA-Z])|\\[$%]|[$%]|\^\{?\\circ\}?|\\ ")
@@ -32,9 +33,13 @@ class MathVerifyPlain(Scorer):
     def fault(self, gold: str) -> str:
         return unmatchable(gold)
 
+    def perfect(self, gold: str) -> str | None:
+        return super().perfect(without_tolerance(gold))
+
     def judge(self, text: str, gold: str) -> Score:
         from math_verify import parse, verify
 
+        gold = without_tolerance(gold)
         reference = parse(f"\\boxed{{{gold}}}", parsing_timeout=None)
         if not reference:
             raise Undecided("math-verify reads nothing in the gold")
@@ -67,13 +72,16 @@ class QwenGrader(Scorer):
     def fault(self, gold: str) -> str:
         return unmatchable(gold)
 
+    def perfect(self, gold: str) -> str | None:
+        return super().perfect(without_tolerance(gold))
+
     def judge(self, text: str, gold: str) -> Score:
         box = last_box(text)
         numbers = _NUMBER.findall(text.replace(",", "")) if box is None else []
         said = box if box is not None else numbers[-1] if numbers else ""
         if not said:
             return Score(False, reason="missing")
-        return Score(_equal(_plain(gold), _plain(said)), said)
+        return Score(_equal(_plain(without_tolerance(gold)), _plain(said)), said)
 
     def same(self, a: str, b: str) -> bool:
         """As it compares with a gold, but for algebra."""

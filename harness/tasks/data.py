@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, cast
@@ -26,10 +27,12 @@ from harness.experience.answers import Prompt
 from harness.files import write_atomic
 from harness.reading import read_bytes
 from harness.verification.response import boxed, last_box
+from harness.verification.tolerance import with_tolerance
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """level: 1-5 (MATH). multi_boxed: the solution boxes several contents."""
+    """level: 1-5 (MATH). multi_boxed: the solution boxes several contents. error: by how much an answer may differ from a
+    rounded one (OlympiadBench), as `1e-1`."""
 
     id: str
     problem: str
@@ -38,11 +41,13 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     level: int | None = None
     subject: str | None = None
     multi_boxed: bool = False
+    error: str | None = None
 
 
 def as_prompt(row: Problem) -> Prompt:
     labels = {"level": str(row.level) if row.level else "", "subject": row.subject or ""}
-    return Prompt(row.id, row.problem, row.answer, {name: value for name, value in labels.items() if value})
+    gold = with_tolerance(row.answer, Fraction(row.error)) if row.error else row.answer
+    return Prompt(row.id, row.problem, gold, {name: value for name, value in labels.items() if value})
 
 
 def _integer(answer: object) -> str:
@@ -149,6 +154,7 @@ def olympiad_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
         answer=answer,
         solution="\n\n".join(raw["solution"]),
         subject=raw.get("subfield"),
+        error=raw.get("error") or None,
     )
 
 
@@ -321,6 +327,7 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
                 "Apache-2.0",
                 k=4,
                 max_new_tokens=4_096,
+                form=1,
             ),
             DataSet(
                 "math",

@@ -21,7 +21,8 @@ from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
 from harness.tasks.source import TaskSource
 from harness.tasks.task import Task
-from harness.verification.verdict import KEPT, Verdict
+from harness.verification.scorer import digested
+from harness.verification.verdict import Verdict
 
 PREFIX = "lm_eval:"
 VARIABLE = "HARNESS_LM_EVAL_TASKS"
@@ -185,4 +186,4 @@ def _verdict(task: Any, doc: Any, prompt: Prompt, text: str) -> Verdict:
         right = float(value) >= 1.0
     except Exception as error:  # of a filter or a metric: no answer's fault
         return Verdict("invalid", f"crash: {type(error).__name__}")
-    return Verdict("right" if right else "wrong", "", str(said)[:KEPT])
+    return Verdict("right" if right else "wrong", "", digested(str(said)))

@@ -20,6 +20,7 @@ from harness.verification.numerals import (
 from harness.verification.scorer import Score
 from harness.verification.sets import Interval, read_congruence, read_real_set
 from harness.verification.statement import has_qualifier, name_of, relation, stated, value_of_gold, without_qualifier
+from harness.verification.tolerance import is_within, split_tolerance
 
 Algebra = Callable[[str, str], bool]
 MAX_ANSWER = 2_000
@@ -67,7 +68,13 @@ class Unreadable(Exception):
 
 
 def compare(gold: str, answer: str, algebra: Algebra | None = None) -> bool:
-    """Raises OverLimit, NeedsAlgebra without `algebra`, else what `algebra` raises."""
+    """Whether an extracted answer says what the gold says, or lies within the error that the gold allows.
+
+    Raises OverLimit, NeedsAlgebra without `algebra`, else what `algebra` raises.
+    """
+    gold, error = split_tolerance(gold)
+    if error is not None and _is_near(gold, answer, error):
+        return True
     if answer.isdecimal() and gold.isdecimal() and answer.isascii():
         if len(answer) > MAX_DIGITS:
             raise OverLimit("digits")
@@ -89,6 +96,20 @@ def decide(gold: str, answer: str, algebra: Algebra | None = None) -> Score:
         return Score(False, answer, f"over-limit: {limit}")
     except Unreadable as fault:
         return Score(False, answer, f"unreadable: {fault}")
+
+
+def _is_near(gold: str, answer: str, error: Fraction) -> bool:
+    """Whether one of the values that an answer states is a number within `error` of the gold's."""
+    if len(answer) > MAX_ANSWER:
+        return False
+    exact = parse_numeral(value_of_gold(normalise(gold)))
+    if exact is None:
+        return False
+    for stated_value in stated(normalise(answer)):
+        offered = parse_numeral(_without_parentheses(stated_value))
+        if offered is not None and is_within(exact, offered, error):
+            return True
+    return False
 
 
 def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:

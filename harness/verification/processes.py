@@ -34,7 +34,7 @@ import psutil
 
 from harness import phases
 from harness.errors import VerificationError
-from harness.verification.scorer import MATH, Called, Math, Scorer, Undecided
+from harness.verification.scorer import MATH, Called, Math, Scorer, Undecided, digested
 from harness.verification.verdict import KEPT, Verdict
 from harness.verification.work import OverWork, WorkLimit
 
@@ -318,7 +318,7 @@ def judge(question: Question, scorer: Scorer | str) -> Verdict:
             score = scorer.score(question.gold, question.answer)
         if not isinstance(score.right, bool):
             return Verdict("invalid", "crash: neither right nor wrong")
-        return Verdict("right" if score.right else "wrong", str(score.reason)[:KEPT], str(score.extracted)[:KEPT])
+        return Verdict("right" if score.right else "wrong", str(score.reason)[:KEPT], digested(str(score.extracted)))
     except Undecided as error:
         return Verdict("invalid", f"undecided: {error}"[:KEPT])
     except MemoryError:

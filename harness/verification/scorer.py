@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import Any, ClassVar, NamedTuple, Self
 
 from harness.verification.response import read_answer
+from harness.verification.tolerance import without_tolerance
 from harness.verification.verdict import KEPT
 
 __all__ = ["MATH", "Called", "Math", "Same", "Score", "Scorer", "Undecided", "beginning", "digested", "unmatchable"]
@@ -163,6 +164,9 @@ class Math(Scorer):
         for gold, answer in _USUAL:  # builds the parser's tables, which every answer would build again
             equivalent(gold, answer)
 
+    def perfect(self, gold: str) -> str | None:
+        return super().perfect(without_tolerance(gold))
+
     def fault(self, gold: str) -> str:
         """Told by the text, and by the verifier, which must find a perfect answer right."""
         from harness.verification.equivalence import NeedsAlgebra, decide
@@ -184,9 +188,11 @@ class Math(Scorer):
         return decide(gold, read_answer(text), equivalent)
 
     def same(self, a: str, b: str) -> bool:
-        """By exact arithmetic, without algebra."""
+        """By exact arithmetic, without algebra. Answers too long to be kept whole are the same where all of their text is."""
         from harness.verification.equivalence import same_answer
 
+        if beginning(a) != a or beginning(b) != b:
+            return a == b
         return same_answer(a, b)
 
 

@@ -15,8 +15,8 @@ from harness.limits import cores
 from harness.verification.equivalence import NeedsAlgebra, decide
 from harness.verification.processes import Pool, Question
 from harness.verification.response import read_answer
-from harness.verification.scorer import MATH, Called
-from harness.verification.verdict import KEPT, Verdict
+from harness.verification.scorer import MATH, Called, digested
+from harness.verification.verdict import Verdict
 
 __all__ = ["Verifier", "require_valid"]
 
@@ -47,7 +47,7 @@ class Verifier(AbstractContextManager["Verifier"]):
         decided = dict(zip(waiting, self._pool.decide(waiting), strict=True)) if waiting else {}
         for question, verdict in decided.items():
             if self._mathematics:
-                decided[question] = verdict = replace(verdict, extracted=question.answer[:KEPT])
+                decided[question] = verdict = replace(verdict, extracted=digested(question.answer))
             if verdict.valid:
                 self._remember(question, verdict)
         return [decided[asked] if isinstance(asked, Question) else asked for asked in verdicts]
@@ -72,8 +72,8 @@ class Verifier(AbstractContextManager["Verifier"]):
         except NeedsAlgebra:
             return question
         except Exception as error:  # a fault of our own rules is no verdict, and never the cell's end
-            return Verdict("invalid", f"crash: {type(error).__name__}", answer[:KEPT])
-        return self._remember(question, Verdict("right" if score.right else "wrong", score.reason, answer[:KEPT]))
+            return Verdict("invalid", f"crash: {type(error).__name__}", digested(answer))
+        return self._remember(question, Verdict("right" if score.right else "wrong", score.reason, digested(answer)))
 
     def close(self) -> None:
         """Idempotent; cached verdicts stay usable."""

@@ -11,7 +11,7 @@ from harness.learning.regime import Context
 from harness.learning.registry import build
 from harness.scoring import catalogue
 from harness.scoring.catalogue import called, same_by, scorer_of
-from harness.verification.scorer import Score, Scorer, beginning, digested
+from harness.verification.scorer import Math, Score, Scorer, beginning, digested
 from harness.verification.verdict import KEPT, Verdict
 from harness.verification.verifier import Verifier
 
@@ -127,3 +127,12 @@ def test_a_scorer_whose_votes_fail_ends_nothing(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.undo()
     assert same_by("lm_eval")("1/2", "1/2")
     assert not same_by("lm_eval")("1/2", "0.5")
+
+
+def test_long_mathematics_votes_by_all_of_its_text():
+    shared = " + ".join(f"x_{{{i}}}" for i in range(200))
+    with Verifier() as verifier:
+        one, other = verifier.verify([("1", f"\\boxed{{{shared} + 1}}"), ("1", f"\\boxed{{{shared} + 2}}")])
+    assert one.extracted != other.extracted
+    assert not Math().same(one.extracted, other.extracted)
+    assert Math().same(one.extracted, one.extracted)

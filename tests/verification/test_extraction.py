@@ -115,3 +115,10 @@ def test_linear_in_the_text() -> None:
     ):
         read_answer(unit * (200_000 // len(unit)))
     assert time.process_time() - begin < 20
+
+
+def test_tasks_that_an_earlier_version_scaffolded_find_the_reader_where_it_was():
+    from harness.verification import notation
+
+    assert notation.extract("so \\boxed{7}") == "7"
+    assert notation.last_box("so \\boxed{7}") == "7"

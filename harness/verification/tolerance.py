@@ -1,0 +1,50 @@
+"""Golds that allow an error, written `4.2 (within 0.1)`.
+
+OlympiadBench states such an error beside the answers that it rounded. It stands in the gold itself, so that the row of an answer
+shows by what it was judged, and a set's digest changes with it.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from harness.verification.numerals import Numeral
+
+_TOLERANT = re.compile(r"(?P<gold>.+) \(within (?P<error>\d+(?:\.\d+)?)\)", re.DOTALL)
+
+
+def with_tolerance(gold: str, error: Fraction) -> str:
+    """The gold `gold` that every number within `error` answers. error: positive, with a finite decimal.
+
+    Raises ValueError where the error is not positive or has no finite decimal of twelve places.
+    """
+    decimal = f"{float(error):.12f}".rstrip("0").rstrip(".")
+    if error <= 0 or Fraction(decimal) != error:
+        raise ValueError(f"an error of {error} is not a positive decimal number")
+    return f"{gold} (within {decimal})"
+
+
+def split_tolerance(gold: str) -> tuple[str, Fraction | None]:
+    """A gold without its tolerance, and the tolerance; None where it states none."""
+    match = _TOLERANT.fullmatch(gold)
+    if match is None:
+        return gold, None
+    return match["gold"], Fraction(match["error"])
+
+
+def without_tolerance(gold: str) -> str:
+    """A gold as readings without tolerance compare it."""
+    return split_tolerance(gold)[0]
+
+
+def is_within(gold: Numeral, answer: Numeral, error: Fraction) -> bool:
+    """Whether two numbers of the same unit differ by at most `error`. As between exact numbers, a percent sign may be left out
+    from 1 on: `4.2` answers `4.2\\%`, but 0.5 does not answer `0.5\\%`."""
+    if gold.unit and answer.unit and gold.unit != answer.unit:
+        return False
+    if answer.radix is not None and answer.radix != (gold.radix or 10):
+        return False
+    if gold.percent != answer.percent and (gold.unit or answer.unit or abs(gold.value) < 1):
+        return False
+    return abs(gold.value - answer.value) <= error
