@@ -104,9 +104,9 @@ class Store:
         return next((t for name in names if (t := read_tuning(self.results, name)) is not None), None)
 
     def missing(self, suite: str) -> list[Missing]:
-        from harness.session.suite.prepare import lacking  # takes long to import
+        from harness.session.suite.gaps import find_gaps  # takes long to import
 
-        return lacking(self.snapshot, self.results, suite)[0]
+        return find_gaps(self.snapshot, self.results, suite)[0]
 
     def processors(self, suite: str) -> str:
         return mixed_in(self.snapshot, suite)

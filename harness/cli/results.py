@@ -29,7 +29,7 @@ from harness.cli.arguments import (
 )
 from harness.errors import HarnessError, UsageError
 from harness.session.cell.log import log_of, tail
-from harness.session.suite.prepare import CellStatus
+from harness.session.suite.prepared import CellStatus
 from harness.store.read import Limits, Snapshot, ask
 from harness.store.text import visible
 

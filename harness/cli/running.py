@@ -35,7 +35,7 @@ from harness.cli.arguments import (
     print_report,
     print_table,
 )
-from harness.cli.tables import settings_of, show_suite
+from harness.cli.tables import settings_of, show_snapshot
 from harness.clusters import slurm as jobs
 from harness.engines.catalogue import backend_of
 from harness.errors import EngineError, HarnessError, UsageError
@@ -44,8 +44,11 @@ from harness.limits import UNUSED, loading
 from harness.session.driver.matrix import SILENCE_SECONDS, RunSummary, run_matrix
 from harness.session.driver.progress import Reporter, watched
 from harness.session.suite import rules
+from harness.session.suite.identity import unknown_commits
 from harness.session.suite.planning import check_disk, check_feasible, check_place, plan_for
-from harness.session.suite.prepare import Prepared, Shard, prepare, prepare_suite, unknown_commits
+from harness.session.suite.prepare import prepare, prepare_suite
+from harness.session.suite.prepared import Prepared
+from harness.session.suite.shards import Shard
 from harness.store.diagnosis import summary
 from harness.store.ingest import ingest
 from harness.store.manifest import suite_files
@@ -97,19 +100,13 @@ def run(
 ) -> None:
     """Run what is missing of a suite, resume what was cut off, and print the table."""
     part = None if shard is None else Shard.parse(shard)
-    again = partial(prepare, suite, results, overrides=set_ or (), engine=engine, only=only or (), shard=part)
-    prepared = again(online=True)
-    if unknown_commits(prepared.suite) and prepared.looked().left():  # the hub was late; what is fetched tells
-        with watched("checking models, tokenizers and data"):
-            rules.preflight(prepared.looked(), run=True)
-            if prepared.suite.tune is not None:
-                trials = foreseen(prepared.suite)[0]
-                with placed(trials):
-                    trials_prepared = prepare_suite(trials, prepared.source, results, prepared.altered)
-                    rules.preflight(trials_prepared.looked(), run=True)
-        prepared = again()
+    prepare_again = partial(prepare, suite, results, overrides=set_ or (), engine=engine, only=only or (), shard=part)
+    prepared = prepare_again(online=True).with_states()
+    if unknown_commits(prepared.suite) and prepared.cells_to_run():
+        _fetch_models(prepared, results)
+        prepared = prepare_again().with_states()
 
-    def go(prepared: Prepared) -> RunSummary:
+    def run_prepared(prepared: Prepared) -> RunSummary:
         check_place(prepared.folder)
         with watched("checking models, tokenizers and data"):
             remarks = rules.preflight(prepared, run=True)
@@ -119,9 +116,8 @@ def run(
         _say_scope(prepared, only, part)
         for remark in [*remarks, *rules.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
             print(f"note: {remark}", file=sys.stderr)
-        return run_matrix(
-            prepared, plan, Reporter(), partial(_ingest, results), silence or SILENCE_SECONDS, verbose, address
-        )
+        refresh = partial(_refresh_store, results)
+        return run_matrix(prepared, plan, Reporter(), refresh, silence or SILENCE_SECONDS, verbose, address)
 
     outcome = None
     if prepared.suite.tune is not None:
@@ -130,35 +126,46 @@ def run(
                 f"{'--only' if only else '--shard'}: a suite with `tune` cannot run in parts: each trial depends "
                 "on all earlier ones"
             )
-        prepared, outcome = _tune(prepared, results, go)
-    if outcome is None:
-        prepared = prepared.looked()
-        if prepared.left():
-            outcome = go(prepared)
-        else:
-            _say_scope(prepared, only, part)
-            words = f"all {len(prepared.cells)} cells are done" if prepared.cells else "this part has no cells"
-            print(f"{prepared.suite.name}: nothing left to do, {words}.", file=sys.stderr)
-            prepared.record()
+        prepared, outcome = _tune(prepared, results, run_prepared)
+    if outcome is None and prepared.cells_to_run():
+        outcome = run_prepared(prepared)
+    elif outcome is None:
+        _say_scope(prepared, only, part)
+        words = f"all {len(prepared.cells)} cells are done" if prepared.cells else "this part has no cells"
+        print(f"{prepared.suite.name}: nothing left to do, {words}.", file=sys.stderr)
     _end(outcome, prepared, results, json)
 
 
+def _fetch_models(prepared: Prepared, results: Path) -> None:
+    """Fetch the models of a suite whose commits the hub did not tell in time: what is fetched tells them."""
+    with watched("checking models, tokenizers and data"):
+        rules.preflight(prepared, run=True)
+        if prepared.suite.tune is None:
+            return
+        trials = foreseen(prepared.suite)[0]
+        with placed(trials):
+            of_trials = prepare_suite(trials, prepared.source, results, prepared.altered)
+            rules.preflight(of_trials.with_states(), run=True)
+
+
 def _tune(
-    prepared: Prepared, results: Path, go: Callable[[Prepared], RunSummary]
+    prepared: Prepared, results: Path, run_prepared: Callable[[Prepared], RunSummary]
 ) -> tuple[Prepared, RunSummary | None]:
+    """Run the trials of a suite with `tune`. Returns the suite of the table and None, or the stage that ended early and how."""
     stages = Stages(prepared, results)
     for stage in stages:
+        current = stage.prepared.with_states()
         if stage.last:
-            return stage.prepared, None
-        if not stage.prepared.looked().left():
+            return current, None
+        if not current.cells_to_run():
             continue
         print(f"{prepared.suite.name}: {stage.words}", file=sys.stderr)
-        with placed(stage.prepared.suite):
-            outcome = go(stage.prepared.looked())
+        with placed(current.suite):
+            outcome = run_prepared(current)
         if outcome.interrupted or outcome.disk or not stages.over(stage):
-            return stage.prepared, outcome
+            return current, outcome
         for label, reason in outcome.failed.items():
-            print(f"note: {label} came to nothing, and its setting has lost: {reason}", file=sys.stderr)
+            print(f"note: {label} failed and is excluded from the choice: {reason}", file=sys.stderr)
     raise AssertionError("tuning has no table")
 
 
@@ -166,34 +173,44 @@ def _end(outcome: RunSummary | None, prepared: Prepared, results: Path, json: bo
     """Print the table at the run's end. outcome: None where nothing was left to do."""
     for label, reason in outcome.failed.items() if outcome else ():
         print(f"harness: {label} failed: {reason}", file=sys.stderr)
-    if outcome and (outcome.disk or outcome.interrupted):
-        full = (
-            f"the disk is full ({outcome.disk}); finished work is intact, run the same command again once there is room"
-        )
-        refuse(full if outcome.disk else "interrupted; the same command goes on from here", outcome.exit_code)
-    ingest(results)  # the last run may have been killed
+    if outcome and outcome.disk:
+        again = "finished work is intact, run the same command again once there is room"
+        refuse(f"the disk is full ({outcome.disk}); {again}", outcome.exit_code)
+    if outcome and outcome.interrupted:
+        refuse("interrupted; the same command goes on from here", outcome.exit_code)
+    in_store = outcome is None and prepared.stored is not None and prepared.stored.in_store
+    if outcome is None and prepared.write_suite_file():
+        in_store = False
+    if not in_store:
+        ingest(results)
     if prepared.cells:
-        suite = prepared.suite.name
-        show_suite(suite, results, "json" if json else "table", prepared=prepared)
-        with Snapshot(results, prepared.file()) as snapshot:
-            lines = summary(snapshot, suite)
-        if lines:
-            head = "\nHealth, over the last quarter of the steps (`harness doctor` says it per cell):"
-            print("\n".join([head, *map(fold, lines)]), file=sys.stderr)
-        if not json:
-            here, shown = at(results), f"{suite}{settings_of(prepared)}{at(results)}"
-            print(
-                f"\nNext: `harness show {shown} --format markdown`, `harness status {shown}`, "
-                f"`harness leaderboard{here}`, or a suite of your own (docs/suites.md).",
-                file=sys.stderr,
-            )
+        _show_run(prepared, results, json)
     elif json:
         print_json({"suite": prepared.suite.name, "rows": []})
     raise typer.Exit(outcome.exit_code if outcome else 0)
 
 
-def _ingest(results: Path) -> None:
-    """What fails now is made after the next cell."""
+def _show_run(prepared: Prepared, results: Path, json: bool) -> None:
+    """Print the run's table, on stderr how its policies trained, and what to do next."""
+    suite = prepared.suite.name
+    with Snapshot(results, prepared.suite_file()) as snapshot:
+        show_snapshot(snapshot, suite, results, "json" if json else "table", prepared=prepared)
+        lines = summary(snapshot, suite)
+    if lines:
+        head = "\nHealth, over the last quarter of the steps (`harness doctor` says it per cell):"
+        print("\n".join([head, *map(fold, lines)]), file=sys.stderr)
+    if not json:
+        here = at(results)
+        shown = f"{suite}{settings_of(prepared)}{here}"
+        print(
+            f"\nNext: `harness show {shown} --format markdown`, `harness status {shown}`, "
+            f"`harness leaderboard{here}`, or a suite of your own (docs/suites.md).",
+            file=sys.stderr,
+        )
+
+
+def _refresh_store(results: Path) -> None:
+    """Bring the store up to date after a finished cell. Where that fails, it is tried again after the next cell."""
     try:
         ingest(results, deadline=2.0)
     except HarnessError as error:
@@ -294,7 +311,7 @@ def plan(
     """Print a suite's memory, layout and time; exit code 1 if it does not fit."""
     if inventory and address:
         raise UsageError("--address: works only without --inventory")
-    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only or ()).looked()
+    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only or ()).with_states()
     for remark in rules.preflight(prepared, run=False, elsewhere=inventory is not None):
         print(f"note: {remark}", file=sys.stderr)
     planned = partial(plan_for, inventory=inventory, address=address, calibration=calibration)

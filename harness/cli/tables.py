@@ -19,18 +19,20 @@ from harness.errors import StoreError, UsageError
 from harness.published import Publication, PublishedRow
 from harness.session.cell.log import log_of
 from harness.session.cell.manifests import label_of
-from harness.session.suite.prepare import CellStatus, Prepared, lacking, prepare, prepare_stored
+from harness.session.suite.gaps import find_gaps
+from harness.session.suite.prepare import prepare, prepare_stored
+from harness.session.suite.prepared import CellStatus, Prepared
 from harness.statistics import MARGIN
 from harness.store.database import store_path
 from harness.store.diagnosis import damages, diagnose
 from harness.store.ingest import ingest
-from harness.store.manifest import MARK, read_submission, read_suite, readable, suite_files, suite_folder
-from harness.store.ranking import heading
+from harness.store.manifest import MARK, SuiteFile, read_submission, read_suite, readable, suite_files, suite_folder
+from harness.store.ranking import Head, heading
 from harness.store.read import Snapshot
 from harness.store.reference_results import meant, own, references
 from harness.store.remarks import Missing, noted
 from harness.store.render import overview, render
-from harness.store.table import MEAN, show_rows, status_rows, suites
+from harness.store.table import MEAN, ShowRow, show_rows, status_rows, suites
 from harness.store.text import visible
 from harness.store.tuning import read_tuning, without_trials
 from harness.store.tuning_table import TuningResults, transfer_rows, tuning_rows
@@ -79,59 +81,97 @@ def show_suite(
     prepared: Prepared | None = None,
     full: bool = False,
 ) -> None:
-    """Of several suites what each opens with. paper: whose numbers to print beside ours. margin: a share. prepared: the run to
-    show. full: not the means of one metric alone."""
-    file = None if prepared is None else prepared.file()
+    """Print a suite's table, or of several suites what each opens with. paper: whose numbers to print beside ours. margin: effects
+    up to this share count as none. prepared: the run to show. full: not the means of one metric alone."""
+    file = None if prepared is None else prepared.suite_file()
     with Snapshot(results, file) as snapshot:
-        known, name = _known(suite, snapshot, results)
-        if file is not None and name != file.name:
-            raise UsageError(f"{results}: {file.name} was not run here with --set {' '.join(file.altered)}")
-        names = [name] if name else own(known)
-        beside = "" if paper is None else against(paper, snapshot, names)  # raises before anything is printed
-        _say_reference(suite, names, known, results)
-        if format_ == "json" and len(names) > 1:
-            raise UsageError(f"--format json shows one suite; name one of {', '.join(names)}")
-        for one in list(names) if paper is None and file is None else ():
-            _say_runs(one, names, snapshot, results, suite)
-        if paper is not None:
-            sys.stdout.write(beside)
-            return
-        width = shutil.get_terminal_size((120, 24)).columns
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        heads = {}
-        for one in names if suite else without_trials(names):
-            lacks = _missing(snapshot, results, one, suite, prepared)
-            head = heading(snapshot, one, margin, SAID.get(format_, "nothing"))
-            heads[one] = msgspec.structs.replace(head, missing=lacks)
-        if len(names) > 1 and format_ == "table":
-            sys.stdout.write(overview(heads, width, colour))
-            print(f"harness show SUITE{at(results)}: its table", file=sys.stderr)
-        else:
-            for one, head in heads.items():
-                rows = show_rows(snapshot, one, margin)
-                for damage in damages(snapshot, one) if one.endswith(MARK) and not rows else ():
-                    raise StoreError(str(damage))  # nothing of it can be read
-                if format_ == "csv":
-                    _say_gaps(one, head.missing)
-                if (taken := read_submission(suite_folder(results, one))) is not None:
-                    head = msgspec.structs.replace(head, submission=taken.describe())
-                tuned = None
-                if (tuning := read_tuning(results, one, file)) is not None:
-                    tuned = TuningResults(tuning, tuning_rows(snapshot, tuning), transfer_rows(snapshot, tuning))
-                text = render(one, rows, format_, width, colour, head, tuned, brief=not full)
-                if format_ == "markdown" and len(heads) > 1:
-                    text = f"## {one}\n\n{text}\n"
-                elif format_ == "csv" and one != next(iter(heads)):
-                    text = text.partition("\n")[2]  # one head for all
-                sys.stdout.write(text)
-                if rows and not full and format_ == "table":
-                    more = "policies, other metrics, how the numbers are made"
-                    print(
-                        f"harness show {_quoted(one)}{settings_of(prepared)} --full{at(results)}: {more}",
-                        file=sys.stderr,
-                    )
-        for one in heads:
-            _say_damage(snapshot, one)
+        show_snapshot(snapshot, suite, results, format_, paper, margin, prepared, full)
+
+
+def show_snapshot(
+    snapshot: Snapshot,
+    suite: str | None,
+    results: Path,
+    format_: str,
+    paper: str | None = None,
+    margin: float = MARGIN,
+    prepared: Prepared | None = None,
+    full: bool = False,
+) -> None:
+    """Print what `show_suite` prints, from a snapshot that is open: of the run `prepared`, where one is given."""
+    file = None if prepared is None else prepared.suite_file()
+    known, name = _known(suite, snapshot, results)
+    if file is not None and name != file.name:
+        raise UsageError(f"{results}: {file.name} was not run here with --set {' '.join(file.altered)}")
+    names = [name] if name else own(known)
+    beside = "" if paper is None else against(paper, snapshot, names)  # raises before anything is printed
+    _say_reference(suite, names, known, results)
+    if format_ == "json" and len(names) > 1:
+        raise UsageError(f"--format json shows one suite; name one of {', '.join(names)}")
+    if paper is not None:
+        sys.stdout.write(beside)
+        return
+    for one in list(names) if file is None else ():
+        _say_runs(one, names, snapshot, results, suite)
+    heads = {}
+    for one in names if suite else without_trials(names):
+        gaps = _find_gaps(snapshot, results, one, suite, prepared)
+        head = heading(snapshot, one, margin, SAID.get(format_, "nothing"))
+        heads[one] = msgspec.structs.replace(head, missing=gaps)
+    if len(names) > 1 and format_ == "table":
+        sys.stdout.write(overview(heads, _width(), _in_colour()))
+        print(f"harness show SUITE{at(results)}: its table", file=sys.stderr)
+    else:
+        for one, head in heads.items():
+            rows = show_rows(snapshot, one, margin)
+            text = _table_text(snapshot, results, one, head, rows, format_, file, full)
+            if format_ == "markdown" and len(heads) > 1:
+                text = f"## {one}\n\n{text}\n"
+            elif format_ == "csv" and one != next(iter(heads)):
+                text = text.partition("\n")[2]  # one head for all
+            sys.stdout.write(text)
+            if rows and not full and format_ == "table":
+                more = "policies, other metrics, how the numbers are made"
+                command = f"harness show {_quoted(one)}{settings_of(prepared)} --full{at(results)}"
+                print(f"{command}: {more}", file=sys.stderr)
+    for one in heads:
+        _say_damage(snapshot, one)
+
+
+def _table_text(
+    snapshot: Snapshot,
+    results: Path,
+    suite: str,
+    head: Head,
+    rows: Sequence[ShowRow],
+    format_: str,
+    file: SuiteFile | None,
+    full: bool,
+) -> str:
+    """Return the text of one suite's table. CSV has no place for what the table lacks: that is said on stderr. Raises StoreError
+    where nothing of a reference result can be read."""
+    if suite.endswith(MARK) and not rows:
+        for damage in damages(snapshot, suite):
+            raise StoreError(str(damage))
+    if format_ == "csv":
+        _say_gaps(suite, head.missing)
+    submission = read_submission(suite_folder(results, suite))
+    if submission is not None:
+        head = msgspec.structs.replace(head, submission=submission.describe())
+    tuned = None
+    tuning = read_tuning(results, suite, file)
+    if tuning is not None:
+        tuned = TuningResults(tuning, tuning_rows(snapshot, tuning), transfer_rows(snapshot, tuning))
+    return render(suite, rows, format_, _width(), _in_colour(), head, tuned, brief=not full)
+
+
+def _width() -> int:
+    """Columns of the terminal; 120 where there is none."""
+    return shutil.get_terminal_size((120, 24)).columns
+
+
+def _in_colour() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def _say_runs(one: str, names: list[str], snapshot: Snapshot, results: Path, suite: str | None) -> None:
@@ -180,11 +220,11 @@ def _say_reference(suite: str | None, names: list[str], known: list[str], result
         print(f"reference results beside these: harness show {' | '.join(beside)}{at(results)}", file=sys.stderr)
 
 
-def _missing(
+def _find_gaps(
     snapshot: Snapshot, results: Path, suite: str, asked: str | None = None, prepared: Prepared | None = None
 ) -> list[Missing]:
     file = Path(asked) if asked is not None and is_file(asked) else None
-    missing, unknown = lacking(snapshot, results, suite, file, prepared)
+    missing, unknown = find_gaps(snapshot, results, suite, file, prepared)
     if unknown:
         print(f"harness: {suite}: {visible(unknown)}", file=sys.stderr)
     return missing
@@ -195,7 +235,7 @@ def say_what_lacks(suite: str | None, results: Path) -> str | None:
     with Snapshot(results) as snapshot:
         known, name = _known(suite, snapshot, results)
         for one in [name] if name else known:
-            _say_gaps(one, _missing(snapshot, results, one, suite))
+            _say_gaps(one, _find_gaps(snapshot, results, one, suite))
             _say_damage(snapshot, one)
     return name
 
@@ -289,8 +329,8 @@ def cell_statuses(name: str, results: Path, overrides: list[str]) -> tuple[list[
     runs = suite_files(results / name)
     stored = name in references(results) or runs or any((results / name).glob("*/manifest.json"))
     if is_file(name) or not stored or (runs and "@" not in name):
-        prepared = altered_run(name, results, overrides).looked()
-        return prepared.status(), prepared.notes()
+        prepared = altered_run(name, results, overrides).with_states()
+        return prepared.statuses(), prepared.describe_inputs()
     if overrides:
         raise UsageError(f"--set: {name}: these results have no suite whose settings could be altered")
     ingest(results)  # reference results, checkpoints' evaluations, other labs' suites

@@ -23,7 +23,9 @@ from harness.files import disk_errors, write_atomic
 from harness.reading import in_words, read_text
 from harness.session.policy import pinned
 from harness.session.suite import rules
-from harness.session.suite.prepare import Prepared, blocks, prepare_suite
+from harness.session.suite.prepare import prepare_suite
+from harness.session.suite.prepared import Prepared
+from harness.session.suite.shards import blocks
 from harness.suite.load import load, parse_yaml, resolve
 
 # Before the time limit: SLURM may be so much early, the rest is for the checkpoint

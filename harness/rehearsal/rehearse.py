@@ -28,7 +28,8 @@ from harness.session.driver.progress import Reporter, watched
 from harness.session.policy import at_hand
 from harness.session.suite import rules
 from harness.session.suite.planning import check_disk, check_feasible, check_place, plan_for
-from harness.session.suite.prepare import Prepared, prepare_suite
+from harness.session.suite.prepare import prepare_suite
+from harness.session.suite.prepared import Prepared
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest, readable
@@ -214,7 +215,7 @@ def _checked(
     while True:
         try:
             _check_data(suite, source)
-            prepared = prepare_suite(suite, source, results, overrides).looked()
+            prepared = prepare_suite(suite, source, results, overrides).with_states()
             remarks = rules.preflight(prepared, run=False, elsewhere=True)
             plan = _plan(given, prepared, results, overrides, inventory)
             if not plan.feasible and inventory is None:
@@ -238,7 +239,7 @@ def _checked(
 
 def _plan(given: Suite, mended: Prepared, results: Path, overrides: Sequence[str], inventory: str | None) -> Plan:
     with suppress(UsageError):  # SuiteError, or a config that says nothing of its size
-        return plan_for(prepare_suite(given, mended.source, results, overrides).looked(), inventory)
+        return plan_for(prepare_suite(given, mended.source, results, overrides).with_states(), inventory)
     return plan_for(mended, inventory)
 
 
@@ -463,7 +464,7 @@ def _look_at_table(rehearsed: Prepared, report: Rehearsal) -> None:
         return
     try:
         ingest(rehearsed.folder.parent)
-        with Snapshot(rehearsed.folder.parent, rehearsed.file()) as snapshot:
+        with Snapshot(rehearsed.folder.parent, rehearsed.suite_file()) as snapshot:
             report.table = show_rows(snapshot, rehearsed.suite.name)
     except StoreError as error:
         report.findings.append(Finding("table", rehearsed.suite.name, str(error)))

@@ -12,7 +12,6 @@ import msgspec
 from harness.errors import DiskFullError, Fault, StoreError
 from harness.store.database import LABEL, store_path
 from harness.store.ingest import ingest
-from harness.store.manifest import SuiteFile
 from harness.store.read import Snapshot
 from harness.store.symptoms import ADVICE, LAST_SHARE, Sums, Trouble, figures, judge
 
@@ -88,14 +87,23 @@ def damages(snapshot: Snapshot, suite: str | None = None, key: str | None = None
     return msgspec.convert(rows.to_pylist(), list[Damage])
 
 
-def stored_damages(results: Path, suite: SuiteFile) -> dict[str, str]:
-    """By key (empty for the suite's own file), what cannot be read and what to do."""
-    with suppress(DiskFullError, StoreError):  # what it knew before
+def read_damages(results: Path, suite: str) -> tuple[dict[str, str], bool]:
+    """Bring the store up to date and return what it knows of a suite's damages, as `damages_by_key`, and True. Where the disk is
+    full or another process writes the store, what was found before counts, and False is returned."""
+    current = False
+    with suppress(DiskFullError, StoreError):
         ingest(results, deadline=10.0)
+        current = True
     if not store_path(results).exists():
-        return {}
-    with Snapshot(results, suite) as snapshot:
-        return {key: str(damage) for damage in damages(snapshot, suite.name) for key in damage.cells}
+        return {}, current
+    with Snapshot(results) as snapshot:
+        return damages_by_key(snapshot, suite), current
+
+
+def damages_by_key(snapshot: Snapshot, suite: str) -> dict[str, str]:
+    """Return why a cell's folder cannot be read and what to do, by the cell's key; by the empty key for the suite's own file."""
+    rows = snapshot.query("SELECT cell, problem, remedy FROM problems WHERE suite = ? ORDER BY ALL", [suite])
+    return {row["cell"]: f"{row['problem']}; {row['remedy']}" for row in rows.to_pylist()}
 
 
 def summary(snapshot: Snapshot, suite: str) -> list[str]:

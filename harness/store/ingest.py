@@ -17,8 +17,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from harness.errors import Fault, StoreError
+from harness.errors import StoreError
 from harness.files import TEMPORARY, disk_errors, lock, remove, replace_atomic, sync
+from harness.store.cell_state import as_damaged
 from harness.store.database import CELL_TABLES, SCORES, STORE, create, quoted, store_path, version
 from harness.store.journal import Contents, read_journal
 from harness.store.manifest import (
@@ -269,7 +270,7 @@ def _load(source: Source, problems: list[Row]) -> Loaded:
         problem, mends = contents.problems[0], restored(folder) if stored else remedy(folder)
     if problem:
         problems.append({"suite": source.suite, "cell": source.cell, "problem": problem, "remedy": mends})
-        manifest = msgspec.structs.replace(manifest, state="failed", reason=f"{problem}; {mends}", fault=Fault.DAMAGED)
+        manifest = as_damaged(manifest, problem, mends)
     return source, manifest, contents.tables
 
 

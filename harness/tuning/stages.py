@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any, Literal
 
 from harness.errors import Fault, HarnessError, SuiteError, UsageError
-from harness.session.suite.prepare import Prepared, prepare_suite
+from harness.session.suite.prepare import prepare_suite
+from harness.session.suite.prepared import Prepared
 from harness.store.ingest import ingest
 from harness.store.manifest import SuiteFile, readable
 from harness.store.read import Snapshot
@@ -95,7 +96,9 @@ class Stages:
 
     def over(self, stage: Stage) -> bool:
         """Each cell is done, or failed through its own setting."""
-        return all(s.state == "done" or self._has_lost(stage.prepared.folder / s.key) for s in stage.prepared.status())
+        return all(
+            s.state == "done" or self._has_lost(stage.prepared.folder / s.key) for s in stage.prepared.statuses()
+        )
 
     def _by_rungs(self, batch: Sequence[TrialRequest], asked: list[TrialRequest]) -> Iterator[Stage]:
         going, low, high = list(batch), batch[0].number, batch[-1].number
@@ -123,7 +126,7 @@ class Stages:
     def _stage(self, suite: Suite, words: str) -> Stage:
         with placed(suite):
             prepared = prepare_suite(suite, self._whole.source, self._results, self._whole.altered)
-        self._files[suite.name] = prepared.file()
+        self._files[suite.name] = prepared.suite_file()
         if shared := self._starts & _starts(prepared):
             problem = f"the model with {min(shared)} is in the table too; tuning must not see it"
             raise SuiteError(prepared.source, "tune.groups", problem)
@@ -195,7 +198,7 @@ class Stages:
             ]  # fmt: skip
         write_tuning(
             self._results,
-            final.file(),
+            final.suite_file(),
             Tuning(
                 suite=self.suite.name, trials_in=f"{self.suite.name}-tuning", task=results.task, metric=results.metric,
                 steps=top, baseline=self.suite.baseline, variants=tuple(variants),

@@ -18,7 +18,8 @@ from harness.clusters import slurm
 from harness.clusters.slurm import SlurmOptions, job, read_template
 from harness.errors import UsageError
 from harness.session.suite import rules
-from harness.session.suite.prepare import Shard, prepare
+from harness.session.suite.prepare import prepare
+from harness.session.suite.shards import Shard
 
 EVIL = 'x\'; touch hacked; echo $(touch hacked) `touch hacked` "$(touch hacked)" #'
 
@@ -97,7 +98,7 @@ def test_the_suite_beside_it_has_the_cells_of_the_one_that_was_named(tmp_path, o
     made.write()
     again = prepare(str(made.folder / "suite.yaml"), tmp_path, overrides=overrides)
     assert [c.key for c in again.every] == [c.key for c in prepared.every]
-    assert (again.folder, again.altered, again.file()) == (prepared.folder, prepared.altered, prepared.file())
+    assert (again.folder, again.altered, again.suite_file()) == (prepared.folder, prepared.altered, prepared.suite_file())
 
 
 def test_settings_that_mean_something_else_in_the_job_s_copy_are_refused(tmp_path):

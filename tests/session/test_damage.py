@@ -104,8 +104,8 @@ def test_damaged_base_checkpoints_are_measured_again(
         flip(folder / "manifest.json")
     words = {f"remove {folder} and run the suite again" for folder in (first, lost)}
     assert everywhere(results, monkeypatch) == {*words, "run the suite again"}
-    prepared = prepare(str(file), results).looked()
-    assert {base.key for base in prepared.missing()} == {first.name, second.name}
+    prepared = prepare(str(file), results).with_states()
+    assert {base.key for base in prepared.missing_bases()} == {first.name, second.name}
     said = {
         cell["key"]: cell for cell in json.loads(called("status", "tiny", "--results", results, "--json")[1])["cells"]
     }

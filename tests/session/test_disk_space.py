@@ -16,12 +16,12 @@ from harness.engines.embedded.presets import SHIPPED
 from harness.errors import CheckpointError, UsageError
 from harness.phases import Interrupted
 from harness.session.cell import resume_point
-from harness.session.cell.manifests import state_of
 from harness.session.single.standalone import evaluate_checkpoint
 from harness.session.suite import planning
 from harness.session.suite.planning import plan_for
 from harness.session.suite.prepare import prepare
 from harness.session.suite.rules import asked
+from harness.store.cell_state import read_state
 from harness.suite.schema import Evaluation
 
 pytestmark = pytest.mark.slow
@@ -62,7 +62,7 @@ def test_a_finished_cell_keeps_what_was_predicted_and_gives_the_same_rows(of_bas
     for prepared in of_bases.values():
         for one, other in zip(prepared.cells, of_bases["last"].cells, strict=True):
             assert planning.cell_disk(one).kept == pytest.approx(size(prepared.folder / one.key), rel=0.1), one.label
-            assert (one.key, state_of(prepared.folder / one.key)[0]) == (other.key, "done")
+            assert (one.key, read_state(prepared.folder / one.key)[0]) == (other.key, "done")
             for table in ("steps", "samples", "curves"):
                 assert rows(prepared, one, table) == rows(of_bases["last"], other, table), table
     for one in of_bases["none"].cells:
@@ -122,7 +122,7 @@ def test_best_of_a_damaged_manifest_is_not_evaluated_as_the_last(kept, suite_fil
     again = run(suite_file, tmp_path / "results", [*SHORT, "keep=best"], only=one.label)
     for table in ("steps", "samples", "curves"):
         assert rows(again, one, table) == rows(before, one, table), table
-    assert state_of(again.folder / one.key)[0] == "done"
+    assert read_state(again.folder / one.key)[0] == "done"
 
 
 def test_best_survives_being_cut_off(kept, suite_file, tmp_path):

@@ -34,7 +34,9 @@ from harness.session.driver.progress import Reporter, watched
 from harness.session.suite import planning
 from harness.session.suite.lock import locked
 from harness.session.suite.planning import place_of, plan_for
-from harness.session.suite.prepare import Prepared, prepare
+from harness.session.suite.prepare import prepare
+from harness.session.suite.prepared import Prepared, StoredCells
+from harness.store.cell_state import PENDING, CellState
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest
 from harness.store.rows import SampleRow
@@ -239,8 +241,8 @@ def test_a_planned_layout_reaches_the_policies_unless_the_suite_has_its_own(suit
     assert place_of(plan, prepared.cells[0]).layout == {name: {"share_devices": False} for name in own}
     base = place_of(plan, prepared.bases[0])
     assert sum(b.gpus for b in base.bundles) == 2
-    states = {b.key: ("done", "", 1) for b in prepared.bases} | {c.key: ("pending", "", 0) for c in prepared.cells}
-    cells = plan_for(replace(prepared, seen=states), "8xH100-80G").predicted.wall_seconds
+    states = {b.key: CellState("done", "", 1) for b in prepared.bases} | {c.key: PENDING for c in prepared.cells}
+    cells = plan_for(replace(prepared, stored=StoredCells({}, states, {})), "8xH100-80G").predicted.wall_seconds
     assert plan.predicted.wall_seconds == pytest.approx(cells + base.seconds)  # both bases side by side
     assert base.seconds > START_SECONDS
 
@@ -347,19 +349,6 @@ def test_workers_go_to_the_gpu_with_the_fewest_of_them(suite_file, tmp_path, nvi
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert given() == (8, ["0", "1", "2"])
     assert driver_of(prepared, 2)._gpu() == {}
-
-
-def test_what_was_looked_at_stays_until_one_looks_again(tmp_path: Path) -> None:
-    """The state of cells is read once for all that one run asks of it, and again under its claim."""
-    prepared = prepare("quickstart", tmp_path)
-    before = prepared.looked()
-    first, base = prepared.cells[0], prepared.bases[0]
-    mark(prepared.folder / first.key, manifest_of(first), "done", attempts=1)
-    mark(prepared.folder / base.key, manifest_of(base), "done", attempts=1)
-    assert (first in before.pending(), base in before.missing(), before.done()) == (True, True, [])
-    for now in (prepared, before.looked()):  # without a look each question is asked of the disk
-        assert (first in now.pending(), base in now.missing(), now.done()) == (False, False, [first])
-        assert now.state(first.key) == ("done", "", 1)
 
 
 def test_results_of_several_threads_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

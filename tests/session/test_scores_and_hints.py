@@ -20,7 +20,8 @@ from harness.learning.regime import Regime
 from harness.session.cell import cell as cells
 from harness.session.cell import learners, questions
 from harness.session.suite.planning import demand
-from harness.session.suite.prepare import Prepared, prepare
+from harness.session.suite.prepare import prepare
+from harness.session.suite.prepared import Prepared
 from harness.tokenization.codec import TokenCodec
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier

@@ -113,8 +113,8 @@ def _drive(
     try:
         stages = Stages(prepare(str(file), results, overrides=overrides), results)
         for stage in stages:
-            stage.prepared.record()
-            pending = stage.prepared.pending()
+            stage.prepared.write_suite_file()
+            pending = stage.prepared.pending_cells()
             for cell in rng.sample(pending, len(pending)):
                 if left == 0:
                     return False
@@ -229,7 +229,7 @@ def test_a_trial_that_came_to_nothing_has_lost_and_any_other_failure_is_mended_f
         if cell.variant.name == "sgt.1":
             mark(stage.prepared.folder / cell.key, manifest_of(cell), "failed", "it broke", fault=fault)
     fresh = next(iter(Stages(prepare(str(tuned_file), results, overrides=SMALLEST), results)))
-    assert ("sgt.1" in {c.variant.name for c in fresh.prepared.pending()}) is not goes_on
+    assert ("sgt.1" in {c.variant.name for c in fresh.prepared.pending_cells()}) is not goes_on
     if goes_on:
         assert _drive(tuned_file, results, SMALLEST)
         (sgt,) = (v for v in read_tuning(results, "tiny").variants if v.variant == "sgt")

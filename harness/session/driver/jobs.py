@@ -40,8 +40,9 @@ from harness.files import TEMPORARY, guarded, is_full, remove
 from harness.learning import registry
 from harness.limits import UNUSED, loading
 from harness.session.cell.log import log_of, logged, trim
-from harness.session.cell.manifests import Base, label_of, manifest_of, mark, state_of
+from harness.session.cell.manifests import Base, label_of, manifest_of, mark
 from harness.session.suite.lock import held
+from harness.store.cell_state import read_state
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, remedy
 from harness.suite.cells import Cell, read, written
@@ -159,7 +160,7 @@ def run_job(
 
 def _attempts(folder: Path) -> int:
     """A damaged manifest's by the ledger of costs."""
-    state, _, attempts = state_of(folder)
+    state, _, attempts = read_state(folder)
     if state == "failed" and not attempts:
         with contextlib.suppress(StoreError, KeyError):
             attempts = max(read_journal(folder).tables["costs"]["attempt"].to_pylist())

@@ -27,7 +27,7 @@ from harness.errors import DiskFullError, Fault, HarnessError, StoreError
 from harness.files import TEMPORARY, remove
 from harness.limits import LARGE_BLOCKS, ONE_THREAD
 from harness.session.cell.log import log_of, note, tail
-from harness.session.cell.manifests import Base, interrupted, mark, state_of
+from harness.session.cell.manifests import Base, interrupted, mark
 from harness.session.driver.jobs import (
     Alive,
     Finished,
@@ -42,7 +42,8 @@ from harness.session.driver.jobs import (
 from harness.session.driver.progress import Reporter
 from harness.session.suite.lock import Claim, holding, locked
 from harness.session.suite.planning import in_run_order, place_of
-from harness.session.suite.prepare import Prepared
+from harness.session.suite.prepared import Prepared
+from harness.store.cell_state import read_state
 from harness.suite.cells import Cell
 
 # Without progress, until a worker is killed as hung (docs/recovery.md)
@@ -93,8 +94,8 @@ def run_matrix(
                 interrupted(manifest.parent)  # left by a driver that was killed
         for leftover in [] if theirs else prepared.folder.glob(f"*{TEMPORARY}"):
             remove(leftover)
-        prepared = prepared.looked()  # the run before may have ended between planning and lock
-        prepared.record()
+        prepared = prepared.with_states_under_claim()
+        prepared.write_suite_file()
         with backend_of(prepared.suite.engine).cluster(address) as cluster:
             environment = {**cluster, **numerics.environment(prepared.suite.engine_options)}
             return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose, claim).run()
@@ -203,7 +204,7 @@ class _Driver:
         self.workers: list[WorkerProcess] = []
         self.topics: set[str] = set()
         self.summary = RunSummary()
-        cells, bases = prepared.pending(), prepared.missing()
+        cells, bases = prepared.pending_cells(), prepared.missing_bases()
         self.bases = {b.key for b in bases}
         # By cell: the bases that it waits for
         self.waits = {c.key: {b.key for b in prepared.bases_of(c)} & self.bases for c in cells}
@@ -358,7 +359,7 @@ class _Driver:
     def _fail(self, job: Job, reason: str, fault: Fault) -> None:
         folder = Path(job.folder)
         self.summary.failed[job.id] = reason
-        state, known, attempts = state_of(folder)
+        state, known, attempts = read_state(folder)
         if (state, known) != ("failed", reason):  # else the worker has said it
             try:
                 mark(folder, job.manifest(), "failed", reason, attempts, fault)

@@ -41,7 +41,7 @@ from harness.learning import registry
 from harness.learning.regime import Need
 from harness.session.cell.manifests import Base
 from harness.session.policy import MICRO, WEIGHTS, at_hand
-from harness.session.suite.prepare import Prepared
+from harness.session.suite.prepared import Prepared
 from harness.session.suite.rules import asked, at
 from harness.store.journal import read_journal
 from harness.suite.cells import Cell
@@ -151,7 +151,7 @@ def plan_for(
     UsageError."""
     engine, options = backend_of(prepared.suite.engine), prepared.suite.engine_options
     machine = engine.inventory(address) if inventory is None else machines.parse(inventory)
-    pending = in_run_order(prepared.left())
+    pending = in_run_order(prepared.cells_to_run())
     counts = Counter(cell.kind for cell in pending)
     of_kind = {cell.kind: cell for cell in reversed(pending)}
     if not engine.clustered and str(options.get("device") or "cuda").startswith("cpu"):
@@ -181,7 +181,7 @@ def plan_for(
                 bundles=_for_start(base, most.bundles),
                 micro_tokens=0,
             )
-            for base in prepared.missing()
+            for base in prepared.missing_bases()
             if most
         ]
         busy = max((embedded.busy(one, on) for one in asks.values()), default=1.0) if machine.gpus else 1.0
@@ -227,7 +227,7 @@ def _for_start(base: Base, bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
 
 def _with_bases(prepared: Prepared, plan: Plan) -> Plan:
     """Missing bases are evaluated before any cell starts."""
-    asked = [place_of(plan, base) for base in prepared.missing() if plan.feasible]
+    asked = [place_of(plan, base) for base in prepared.missing_bases() if plan.feasible]
     run, cells = timetable(asked, Inventory(plan.resources.nodes)), plan.predicted
     both = replace(
         cells,
@@ -343,7 +343,7 @@ def _ships(base: Base) -> bool:
 def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
     """Mean seconds of finished cells by kind, of the slowest policy: by the clock on GPUs, else of CPU."""
     by_kind: dict[str, list[float]] = {}
-    for cell in prepared.done():
+    for cell in prepared.done_cells():
         try:
             costs = read_journal(prepared.folder / cell.key).tables["costs"].to_pandas()
         except (StoreError, KeyError):
@@ -366,14 +366,14 @@ def _text(task: str | FileTask) -> tuple[float, float]:
 
 def disk_of(prepared: Prepared, workers: int) -> Disk:
     """workers: cells side by side. Raises UsageError for a model of unknown size."""
-    pending = prepared.left()
+    pending = prepared.cells_to_run()
     of_kind = {cell.kind: cell_disk(cell) for cell in {cell.kind: cell for cell in pending}.values()}
     cells = [of_kind[cell.kind] for cell in pending]
     answers, tokens = asked(prepared.suite.evaluation)
     header, row = _TABLES["samples"]
     evaluated = 2000 + _MANIFEST // 3 + header
     evaluated += int(answers * (row + _text(prepared.suite.training.task)[0] * MEAN_ANSWER * tokens))
-    kept = sum(c.kept for c in cells) + len(prepared.missing()) * evaluated
+    kept = sum(c.kept for c in cells) + len(prepared.missing_bases()) * evaluated
     most = sorted((c.running - c.kept for c in cells), reverse=True)[: max(1, workers)]
     return Disk(kept, kept + sum(most), sum(size for _, size in _caches(prepared)))
 
@@ -419,7 +419,7 @@ def check_place(folder: Path) -> None:
 def check_disk(prepared: Prepared, disk: Disk) -> None:
     """Raises UsageError for what the disks cannot hold."""
     folder = prepared.folder
-    there = sum(_size(folder / cell.key) for cell in prepared.left())
+    there = sum(_size(folder / cell.key) for cell in prepared.cells_to_run())
     needs = [(folder, "the results", max(0, disk.running - there))]
     needs += [(place, "the models", size) for place, size in _caches(prepared)]
     by_device: dict[int, list[tuple[Path, str, int]]] = {}
@@ -437,8 +437,8 @@ def check_disk(prepared: Prepared, disk: Disk) -> None:
 
 
 def _caches(prepared: Prepared) -> Iterator[tuple[Path, int]]:
-    bases = {b.key: b for cell in prepared.left() for b in prepared.bases_of(cell)}.values()
-    todo, suite = {b.key for b in prepared.missing()}, prepared.suite
+    bases = {b.key: b for cell in prepared.cells_to_run() for b in prepared.bases_of(cell)}.values()
+    todo, suite = {b.key for b in prepared.missing_bases()}, prepared.suite
     for base in {(b.policy.model, b.policy.revision, b.policy.stage0, b.seed): b for b in bases}.values():
         policy = base.policy
         if policy.is_micro or (policy.stage0 is not None and base.key in todo):  # its supervised start

@@ -36,7 +36,7 @@ from harness.tasks.registry import get_task, has_examples, source_of, training_s
 from harness.tasks.source import TrainingPool, part_of
 
 if TYPE_CHECKING:
-    from harness.session.suite.prepare import Prepared
+    from harness.session.suite.prepared import Prepared
 
 VARIABLE = "HARNESS_MODELS"
 # What receivers retokenise
@@ -326,7 +326,7 @@ def preflight(prepared: Prepared, run: bool, elsewhere: bool = False) -> list[st
 
 
 def _preflight(prepared: Prepared, run: bool, elsewhere: bool) -> list[str]:
-    cells = prepared.left()
+    cells = prepared.cells_to_run()
     engine, options = backend_of(prepared.suite.engine), prepared.suite.engine_options
     if run and cells and (lacking := engine.lacking(options)):
         raise SuiteError(prepared.source, "engine_options", lacking)
