@@ -44,8 +44,8 @@ def new_suite(
     ] = True,
 ) -> None:
     """Write a suite for two models. It samples a few dozen answers of each, and picks the level, lengths and steps from them."""
-    from harness.session.suite import rules
     from harness.session.suite.draft import USUAL, draft, tried
+    from harness.session.suite.validation import validate
     from harness.suite.load import load
 
     if not trial and "COMMANDLINE" in str(context.get_parameter_source("minutes")):
@@ -64,7 +64,7 @@ def new_suite(
             new.write(text)
     except OSError as error:
         raise UsageError(f"{file}: cannot be written: {error.strerror}") from error
-    suite = rules.validate(load(str(file)), str(file))
+    suite = validate(load(str(file)), str(file))
     cells = len(suite.groups) * len(suite.regimes) * len(suite.seeds)
     named = shlex.quote(str(file))
     first = "--set training.steps=2 --set 'seeds=[1]' --set evaluation.limit=6"

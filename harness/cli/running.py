@@ -43,11 +43,13 @@ from harness.evaluation import Backend
 from harness.limits import UNUSED, loading
 from harness.session.driver.matrix import SILENCE_SECONDS, RunSummary, run_matrix
 from harness.session.driver.progress import Reporter, watched
-from harness.session.suite import rules
+from harness.session.suite.disk import check_disk, check_place
 from harness.session.suite.identity import unknown_commits
-from harness.session.suite.planning import check_disk, check_feasible, check_place, plan_for
+from harness.session.suite.planning import check_feasible, plan_for
+from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare, prepare_suite
 from harness.session.suite.prepared import Prepared
+from harness.session.suite.resolved import list_remarks
 from harness.session.suite.shards import Shard
 from harness.store.diagnosis import summary
 from harness.store.ingest import ingest
@@ -109,12 +111,12 @@ def run(
     def run_prepared(prepared: Prepared) -> RunSummary:
         check_place(prepared.folder)
         with watched("checking models, tokenizers and data"):
-            remarks = rules.preflight(prepared, run=True)
+            remarks = preflight(prepared, run=True)
         with watched("planning"):
             plan = check_feasible(prepared, jobs, address)
         check_disk(prepared, plan.disk)
         _say_scope(prepared, only, part)
-        for remark in [*remarks, *rules.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
+        for remark in [*remarks, *list_remarks(prepared.resolved), *unknown_commits(prepared.suite)]:
             print(f"note: {remark}", file=sys.stderr)
         refresh = partial(_refresh_store, results)
         return run_matrix(prepared, plan, Reporter(), refresh, silence or SILENCE_SECONDS, verbose, address)
@@ -139,13 +141,13 @@ def run(
 def _fetch_models(prepared: Prepared, results: Path) -> None:
     """Fetch the models of a suite whose commits the hub did not tell in time: what is fetched tells them."""
     with watched("checking models, tokenizers and data"):
-        rules.preflight(prepared, run=True)
+        preflight(prepared, run=True)
         if prepared.suite.tune is None:
             return
         trials = foreseen(prepared.suite)[0]
         with placed(trials):
             of_trials = prepare_suite(trials, prepared.source, results, prepared.altered)
-            rules.preflight(of_trials.with_states(), run=True)
+            preflight(of_trials.with_states(), run=True)
 
 
 def _tune(
@@ -273,7 +275,7 @@ def submit(
         check_variants(prepared.suite, prepared.source)
         shards = 1
     asked = jobs.SlurmOptions(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
-    for remark in rules.preflight(prepared, run=False):
+    for remark in preflight(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
     given = [("--engine", engine), *(("--only", pattern) for pattern in only or ())]
     folders = [("--data-dir", data_dir), *(("--models", folder) for folder in models or ())]
@@ -312,7 +314,7 @@ def plan(
     if inventory and address:
         raise UsageError("--address: works only without --inventory")
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only or ()).with_states()
-    for remark in rules.preflight(prepared, run=False, elsewhere=inventory is not None):
+    for remark in preflight(prepared, run=False, elsewhere=inventory is not None):
         print(f"note: {remark}", file=sys.stderr)
     planned = partial(plan_for, inventory=inventory, address=address, calibration=calibration)
     if prepared.suite.tune is not None:

@@ -22,7 +22,7 @@ from harness.errors import HarnessError, SuiteError, UsageError
 from harness.files import disk_errors, write_atomic
 from harness.reading import in_words, read_text
 from harness.session.policy import pinned
-from harness.session.suite import rules
+from harness.session.suite.files import with_files
 from harness.session.suite.prepare import prepare_suite
 from harness.session.suite.prepared import Prepared
 from harness.session.suite.shards import blocks
@@ -122,7 +122,7 @@ def job(
     suite, name = prepared.suite, prepared.suite.name
     parts = 0 if backend_of(suite.engine).clustered else min(slurm.shards or MOST_SHARDS, len(blocks(prepared.cells)))
     with suppress(SuiteError):  # without --set, where it is valid without
-        suite = pinned(rules.with_files(load(prepared.source), prepared.source), online=True)
+        suite = pinned(with_files(load(prepared.source), prepared.source), online=True)
     text = yaml.safe_dump(suite.model_dump(mode="json", exclude_unset=True), sort_keys=False, allow_unicode=True)
     sets = [word for override in overrides for word in ("--set", override)]
     results = results.resolve()

@@ -26,8 +26,11 @@ from harness.session.cell.questions import as_asked, training_prompts
 from harness.session.driver.matrix import run_matrix
 from harness.session.driver.progress import Reporter, watched
 from harness.session.policy import at_hand
-from harness.session.suite import rules
-from harness.session.suite.planning import check_disk, check_feasible, check_place, plan_for
+from harness.session.suite.disk import check_disk, check_place
+from harness.session.suite.files import check_roots
+from harness.session.suite.places import faults_at, with_policies
+from harness.session.suite.planning import check_feasible, plan_for
+from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare_suite
 from harness.session.suite.prepared import Prepared
 from harness.store.ingest import ingest
@@ -107,14 +110,14 @@ def examine(
     UnrehearsableError for what cannot be mended."""
     source = str(find(name))
     suite = load(name, overrides)
-    rules.check_roots(suite, Path(source), overrides)
+    check_roots(suite, Path(source), overrides)
     if all(policy.is_micro for group in suite.groups for policy in group.policies):
         raise UsageError(f"{suite.name}: has only micro models, which run here without a rehearsal: harness run {name}")
     for made in (TOKENIZERS, MODELS):
         shutil.rmtree(root / made, ignore_errors=True)
     report = Rehearsal(suite=suite.name, engine=suite.engine, results=str(root / "results"))
     with watched("checking models, tokenizers and data"):
-        suite = rules.with_policies(suite, lambda policy, place: _with_tokenizer(policy, place, root, report))
+        suite = with_policies(suite, lambda policy, place: _with_tokenizer(policy, place, root, report))
         prepared, plan = _checked(suite, source, results, root, overrides, inventory, report)
     report.needs = msgspec.to_builtins(plan)
     _check_keys(prepared, report)
@@ -216,7 +219,7 @@ def _checked(
         try:
             _check_data(suite, source)
             prepared = prepare_suite(suite, source, results, overrides).with_states()
-            remarks = rules.preflight(prepared, run=False, elsewhere=True)
+            remarks = preflight(prepared, run=False, elsewhere=True)
             plan = _plan(given, prepared, results, overrides, inventory)
             if not plan.feasible and inventory is None:
                 report.not_rehearsed.append(f"a run on this machine, which is too small; the plan below is for {LARGE}")
@@ -257,7 +260,7 @@ def _check_data(suite: Suite, source: str) -> None:
     for place, task in {"training.task": suite.training.task, **names}.items():
         wanted = SOURCES.get(str(task), str(task)) if place == "training.task" else str(task)
         if not isinstance(task, FileTask) and wanted in SETS:
-            with rules.at(source, place, DataError):
+            with faults_at(source, place, DataError):
                 load_data(wanted)
 
 
@@ -283,11 +286,11 @@ def _mended(suite: Suite, error: SuiteError, root: Path) -> tuple[str, Suite] | 
         left = {"tasks": tasks or ["ladder"], "curve_every": suite.evaluation.curve_every if tasks else 0}
         return name, suite.model_copy(update={"evaluation": suite.evaluation.model_copy(update=left)})
     if re.fullmatch(r"groups\[\d+\]\.policies", place) and any(p.rollouts for g in suite.groups for p in g.policies):
-        equal = rules.with_policies(suite, lambda policy, _: policy.model_copy(update={"rollouts": None}))
+        equal = with_policies(suite, lambda policy, _: policy.model_copy(update={"rollouts": None}))
         return "unequal rollouts", equal
     match = re.fullmatch(r"(groups\[\d+\]\.policies\[\d+\])\.(model|chat)", place)
     if match and not (folder := root / TOKENIZERS / match[1]).exists():
-        return "model", rules.with_policies(suite, lambda one, at: _replaced(one, folder) if at == match[1] else one)
+        return "model", with_policies(suite, lambda one, at: _replaced(one, folder) if at == match[1] else one)
     return None
 
 
@@ -354,7 +357,7 @@ def _scaled(suite: Suite, report: Rehearsal) -> Suite:
         )
         return one.model_copy(update={"training": left})
 
-    return rules.with_policies(suite, own).model_copy(
+    return with_policies(suite, own).model_copy(
         update={
             "name": name_of(suite.name),
             "engine": report.engine,
@@ -392,9 +395,7 @@ def _with_standins(suite: Suite, kinds: set[str], root: Path, report: Rehearsal)
         return replace(every, cells=tuple(cell for cell in every.cells if cell.kind in kinds))
 
     named = {kind.partition("/")[0] for kind in kinds}
-    tinier = rules.with_policies(
-        suite.model_copy(update={"groups": [g for g in suite.groups if g.name in named]}), tiny
-    )
+    tinier = with_policies(suite.model_copy(update={"groups": [g for g in suite.groups if g.name in named]}), tiny)
     asked: dict[str, tuple[Policy, dict[str, Prompt]]] = {}
     for cell in prepared().cells:
         for policy in cell.group.policies:
@@ -428,7 +429,7 @@ def _look_at_cells(rehearsed: Prepared, failed: Mapping[str, str], report: Rehea
                 report.findings.append(Finding("peers refused", f"{cell.label}: {' -> '.join(edge)}", problem))
         if state == "done":
             report.remarks += _unlike_carried(rehearsed.folder / cell.key, report)
-        if state == "done" and rules.shared(cell) and not received + refused:
+        if state == "done" and rehearsed.resolved.records_shared(cell) and not received + refused:
             silent.append(cell.kind)
         report.cells.append(Rehearsed(cell.label, state, reason, received, refused))
     for reason, labels in reasons.items():

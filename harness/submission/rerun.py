@@ -23,7 +23,7 @@ from harness.phases import Interrupted
 from harness.session.cell.manifests import label_of, packages, processor
 from harness.session.driver.jobs import Finished, Progress, job_of
 from harness.session.driver.matrix import CLOSE_SECONDS, SILENCE_SECONDS, Inbox, WorkerProcess
-from harness.session.suite.rules import check_roots
+from harness.session.suite.files import check_roots
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest
 from harness.submission.bundle import WORDLESS, compact

@@ -34,8 +34,8 @@ from harness.session.suite.draft import (
     tried,
     try_models,
 )
+from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare
-from harness.session.suite.rules import preflight
 from harness.suite.load import load
 from harness.suite.schema import Suite
 

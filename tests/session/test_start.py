@@ -23,7 +23,8 @@ from harness.errors import SuiteError
 from harness.experience.answers import Prompt
 from harness.session.driver.jobs import job_of, run_job
 from harness.session.policy import base_folder
-from harness.session.suite.planning import demand, disk_of
+from harness.session.suite.demand import demand_of
+from harness.session.suite.disk import disk_of
 from harness.session.suite.prepare import prepare
 from harness.session.suite.prepared import StoredCells
 from harness.store.cell_state import PENDING, CellState
@@ -86,7 +87,9 @@ def suite(tmp_path: Path, model: Path) -> Path:
 def test_the_disk_holds_each_start_that_is_to_be_made(suite: Path, tmp_path: Path, cache: Path) -> None:
     for more, starts in (((), 2), (("groups[0].policies[0].stage0.per_seed=true", "seeds=[1, 2, 3]"), 4)):
         prepared = prepare(str(suite), tmp_path / "r", overrides=more)
-        (size,) = {checkpoint_bytes(p.model, "bf16").kept for p in demand(prepared.cells[0]).policies}
+        (size,) = {
+            checkpoint_bytes(p.model, "bf16").kept for p in demand_of(prepared.cells[0], prepared.resolved).policies
+        }
         assert disk_of(prepared, 1).caches == starts * size
         done = {b.key: CellState("done", "", 1) for b in prepared.bases} | {c.key: PENDING for c in prepared.cells}
         assert disk_of(replace(prepared, stored=StoredCells({}, done, {})), 1).caches == 0

@@ -14,8 +14,8 @@ from running import here
 
 from harness.errors import SuiteError
 from harness.session.cell.manifests import manifest_of, mark
-from harness.session.suite import rules
 from harness.session.suite.prepare import prepare, prepare_suite
+from harness.session.suite.validation import validate
 from harness.suite.load import load
 from harness.suite.space import Choice, Range
 from harness.tuning.derived import (
@@ -87,7 +87,7 @@ def test_tpe_finds_the_better_half():
 
 @pytest.fixture
 def suite():
-    return rules.validate(load("tuned_small"), "tuned_small")
+    return validate(load("tuned_small"), "tuned_small")
 
 
 def test_every_trial_has_the_step_s_number_of_answers(suite):
@@ -113,7 +113,7 @@ def test_where_a_policy_has_rollouts_of_its_own_they_are_not_searched(group):
 
 def test_what_a_variant_trains_otherwise_stays_in_its_trials():
     changes = ["regimes[3]={regime: hacpo, training: {updates: 4, kl: 0.01}}", "tune.training=[learning_rate]"]
-    suite = rules.validate(load("tuned_small", changes), "tuned_small")
+    suite = validate(load("tuned_small", changes), "tuned_small")
     variant = suite.regimes[3]
     for rate in (suite.training.learning_rate, 5e-4):
         settings = {**published(suite, variant), "training.learning_rate": rate}
@@ -134,7 +134,7 @@ def test_a_plan_from_nothing_leaves_out_what_is_done(tmp_path):
 
 def test_a_value_outside_its_range_widens_it():
     raw = load("tuned_small", ["regimes[2]={regime: sgt, lambda: 9.0}", "training.kl=0.5"])
-    suite = rules.validate(raw, "tuned_small")
+    suite = validate(raw, "tuned_small")
     space = search_space(suite, suite.regimes[2])
     assert space["lambda"].holds(9.0)
     assert space["training.kl"].values == (0.5, 0.0, 1e-3, 1e-2)

@@ -33,7 +33,8 @@ from harness.limits import every_core
 from harness.plugins import blamed
 from harness.session.cell.questions import as_asked, scored_as, training_prompts
 from harness.session.policy import at_hand, base_folder
-from harness.session.suite.planning import demand, plan_for
+from harness.session.suite.demand import demand_of
+from harness.session.suite.planning import plan_for
 from harness.session.suite.prepare import prepare_suite
 from harness.store.sentences import joined
 from harness.suite.load import resolve
@@ -600,8 +601,9 @@ def paced(suite: Suite, source: str) -> float:
     from harness.engines.embedded.engine import EmbeddedEngine
 
     with TemporaryDirectory() as results:
-        cell = prepare_suite(suite, source, Path(results)).every[0]
-    ask, training = demand(cell), cell.training
+        prepared = prepare_suite(suite, source, Path(results))
+    cell = prepared.every[0]
+    ask, training = demand_of(cell, prepared.resolved), cell.training
     taken = planned = 0.0
     for policy, own in zip(cell.group.policies, ask.policies, strict=True):
         raw = base_folder(policy.model_copy(update={"stage0": None}), 0)  # a supervised start takes minutes

@@ -4,38 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from harness.engines.catalogue import PLUGINS, backend_of
+from harness.engines.catalogue import PLUGINS
 from harness.learning import registry
 from harness.plugins import blamed
 from harness.session.policy import COMMIT, identity_of, local_folder, on_hub, unpinned
+from harness.session.suite.places import policies_by_place
+from harness.session.suite.resolved import ResolvedSuite
 from harness.store.manifest import Manifest
 from harness.suite.cells import Identity
 from harness.suite.schema import Policy, Suite, Variant
-from harness.tasks.registry import get_task, results_versions, training_source
+from harness.tasks.registry import results_versions
 from harness.versions import BASE, CELL, versions
 
 
-def identities(suite: Suite) -> Callable[[Sequence[Policy], Variant | None], Identity]:
+def identities(resolved: ResolvedSuite) -> Callable[[Sequence[Policy], Variant | None], Identity]:
     """Return what makes the identity of a cell from its policies and its variant, or of a base checkpoint from its policy and None.
     Raises PluginError, DataError."""
-    training, tasks = suite.training.task, suite.evaluation.tasks
-    evaluation = {str(name): get_task(name).checksum or "" for name in tasks}
+    suite, training = resolved.suite, resolved.training
+    evaluation = {str(task.name): task.task.checksum or "" for task in resolved.evaluation}
     shared = dict([PLUGINS.results_version(suite.engine)])
-    shared |= {package: version for name in tasks for package, version in results_versions(name).items()}
-    with blamed(f"task {training}"):
-        pool, trained = training_source(training).pool_digest(), results_versions(training)
-    models = {(p.model, p.revision): p for group in suite.groups for p in group.policies}
+    for task in resolved.evaluation:
+        shared |= results_versions(*task)
+    with blamed(f"task {training.name}"):
+        pool = training.source.pool_digest()
+        trained = results_versions(*training)
+    models = {(policy.model, policy.revision): policy for _, policy in policies_by_place(suite)}
     known = {name: identity_of(policy) for name, policy in models.items()}
-    asked, half = suite.engine_options.get("dtype"), backend_of(suite.engine).half_precision
+    dtype = suite.engine_options.get("dtype")
+    half = resolved.engine.half_precision
 
     def identity(policies: Sequence[Policy], variant: Variant | None) -> Identity:
         packages = [*(BASE if variant is None else CELL)]
-        packages += ["stage0"] if any(p.is_micro or p.stage0 is not None for p in policies) else []
-        own = {} if variant is None else {**trained, **dict([registry.PLUGINS.results_version(variant.regime)])}
-        pretrained = [p for p in policies if not p.is_micro]
-        if half and pretrained and not asked:
+        if any(policy.is_micro or policy.stage0 is not None for policy in policies):
+            packages.append("stage0")
+        own = {}
+        if variant is not None:
+            own = {**trained, **dict([registry.PLUGINS.results_version(variant.regime)])}
+        pretrained = [policy for policy in policies if not policy.is_micro]
+        if half and pretrained and not dtype:
             own["dtype of half-precision models"] = half
-        if asked != "fp32" and ((half and (asked or pretrained)) or any(p.stage0 for p in pretrained)):
+        rounds = half and (dtype or pretrained)
+        starts = any(policy.stage0 for policy in pretrained)
+        if dtype != "fp32" and (rounds or starts):
             own["rounding to bf16"] = "dithered"
         return Identity(
             models={p.name: known[p.model, p.revision] for p in policies},

@@ -10,10 +10,12 @@ from pathlib import Path
 from harness.errors import StoreError, SuiteError
 from harness.session.cell.manifests import bases_of
 from harness.session.policy import pinned
-from harness.session.suite import rules
+from harness.session.suite.files import check_roots
 from harness.session.suite.identity import identities
 from harness.session.suite.prepared import Prepared
+from harness.session.suite.resolved import resolve_suite
 from harness.session.suite.shards import Shard
+from harness.session.suite.validation import validate
 from harness.store.manifest import read_suite, remedy, suite_files
 from harness.suite import cells as suite_cells
 from harness.suite.load import find, load, placed_in, resolve
@@ -39,8 +41,8 @@ def prepare(
     written = None
     if overrides:
         with suppress(SuiteError):  # one that is valid only with the settings given here
-            written = rules.validate(load(name), source)
-    rules.check_roots(suite, Path(source), overrides)
+            written = validate(load(name), source)
+    check_roots(suite, Path(source), overrides)
     prepared = prepare_suite(suite, source, results, overrides, written=written, only=only, online=online)
     return prepared if shard is None else shard.select_from(prepared)
 
@@ -55,7 +57,7 @@ def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -
         raise StoreError(f"{error}; {remedy(files[0])}" if files else str(error)) from error
     source = str(folder)
     suite = resolve(stored.config, overrides, source)
-    written = rules.validate(resolve(stored.config, (), source), source)
+    written = validate(resolve(stored.config, (), source), source)
     prepared = prepare_suite(suite, source, results, overrides, written=written)
     return replace(prepared, altered=(*stored.altered, *prepared.altered))
 
@@ -73,11 +75,13 @@ def prepare_suite(
     """Prepare a suite that was read from `source`, or derived from one that was. altered: the settings that made it of the suite
     `written`. Raises as `prepare`."""
     with placed_in(altered):
-        suite = rules.validate(suite, source)
+        suite = validate(suite, source)
         settings = tuple(altered) if suite != written else ()
-        suite = pinned(rules.resolved(suite, source), online)
-    identity = identities(suite)
+        resolved = resolve_suite(suite, source)
+        suite = pinned(resolved.suite, online)
+    resolved = resolved.with_suite(suite)
+    identity = identities(resolved)
     every = suite_cells.expand(suite, lambda group, variant: identity(group.policies, variant))
     chosen = suite_cells.select(every, only)
     bases = bases_of(suite, lambda _group, policy, _seed: identity([policy], None))
-    return Prepared(source, suite, results / suite.name, tuple(every), tuple(chosen), tuple(bases), settings)
+    return Prepared(resolved, results / suite.name, tuple(every), tuple(chosen), tuple(bases), settings)

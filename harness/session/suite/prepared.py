@@ -16,6 +16,7 @@ from harness.session.cell.manifests import Base, suite_file
 from harness.session.suite.changes import describe_changes, read_forerunners
 from harness.session.suite.identity import describe_models
 from harness.session.suite.lock import holding
+from harness.session.suite.resolved import ResolvedSuite
 from harness.store.cell_state import CellFolder, CellState, read_cell_folder, read_state, state_of
 from harness.store.diagnosis import damages_by_key, read_damages
 from harness.store.manifest import Manifest, SuiteFile, read_suite, suite_files, write_suite
@@ -81,8 +82,7 @@ class Prepared:
     bases_of_other_shards: keys of base checkpoints that other shards measure. stored: states as `with_states` read them; None
     reads each state when it is asked for."""
 
-    source: str
-    suite: Suite
+    resolved: ResolvedSuite
     folder: Path
     every: tuple[Cell, ...]
     cells: tuple[Cell, ...]
@@ -90,6 +90,16 @@ class Prepared:
     altered: tuple[str, ...]
     bases_of_other_shards: frozenset[str] = frozenset()
     stored: StoredCells | None = None
+
+    @property
+    def suite(self) -> Suite:
+        """The suite as its cells have it: validated, with files and models pinned."""
+        return self.resolved.suite
+
+    @property
+    def source(self) -> str:
+        """Where the suite was read: a file, or the folder of its results."""
+        return self.resolved.source
 
     def with_states(self, snapshot: Snapshot | None = None) -> Prepared:
         """Read all states once, for all that one command asks of them. snapshot: the store, brought up to date by the caller;
