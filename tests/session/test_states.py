@@ -13,7 +13,7 @@ from running import here
 from harness.errors import StoreError
 from harness.session.cell.manifests import interrupted, manifest_of, mark
 from harness.session.suite import prepared as preparing
-from harness.session.suite.lock import locked
+from harness.session.suite.lock import claim_cells
 from harness.session.suite.prepare import prepare
 from harness.session.suite.prepared import Prepared
 from harness.store import diagnosis
@@ -150,8 +150,8 @@ def test_a_running_cell_that_nobody_holds_is_cut_off(tmp_path: Path) -> None:
     first = prepared.cells[0]
     mark(prepared.folder / first.key, manifest_of(first), "running", attempts=1)
     assert prepared.with_states().statuses()[0].state == prepared.statuses()[0].state == "cut off"
-    with locked(prepared.folder, [first.key]):
-        assert preparing.holding(prepared.folder) == {first.key}
+    with claim_cells(prepared.folder, [first.key]):
+        assert preparing.keys_held(prepared.folder) == {first.key}
         assert prepared.with_states().statuses()[0].state == prepared.statuses()[0].state == "running"
     interrupted(prepared.folder / first.key)
     assert prepared.with_states().state(first.key) == ("cut off", "", 1)

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from harness.phases import words as running_phases
+from harness.phases import describe_phases
 
 LINE_SECONDS = 15.0
 # A base checkpoint counts as so many cells
@@ -139,7 +139,7 @@ def watched(first: str) -> Iterator[None]:
 
     def look() -> None:
         while not ended.wait(0.5 if console.is_terminal else LINE_SECONDS):
-            text = running_phases() or first
+            text = describe_phases() or first
             if console.is_terminal:
                 status.update(text.replace("[", r"\["))
             else:

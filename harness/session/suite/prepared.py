@@ -15,7 +15,7 @@ from harness.session.cell.log import LOG
 from harness.session.cell.manifests import Base, suite_file
 from harness.session.suite.changes import describe_changes, read_forerunners
 from harness.session.suite.identity import describe_models
-from harness.session.suite.lock import holding
+from harness.session.suite.lock import keys_held
 from harness.session.suite.resolved import ResolvedSuite
 from harness.store.cell_state import CellFolder, CellState, read_cell_folder, read_state, state_of
 from harness.store.diagnosis import damages_by_key, read_damages
@@ -68,7 +68,7 @@ def read_stored_cells(
     """Read the folders of cells once and compute their states. before: an earlier reading. A damage that was known then no longer
     counts where the manifest has changed since, for then another run has made the cell anew."""
     folders = {key: read_cell_folder(f"{folder}/{key}") for key in keys}
-    held = holding(folder)
+    held = keys_held(folder)
     states = {}
     for key, found in folders.items():
         changed = before is not None and before.manifest(key) != found.manifest
@@ -135,7 +135,7 @@ class Prepared:
         before: Mapping[tuple[str, str, int | None], Manifest] = {}
         if any(state.state == "pending" for state in states.values()):
             before = read_forerunners(self.folder, {*(cell.key for cell in self.every), *self._keys_of_altered_runs()})
-        held = holding(self.folder) if self.stored is None else set(states)
+        held = keys_held(self.folder) if self.stored is None else set(states)
         statuses = []
         for cell in self.cells:
             state, reason, attempts = states[cell.key]
