@@ -24,7 +24,7 @@ from harness.rehearsal import standins
 from harness.session.cell.manifests import label_of
 from harness.session.cell.questions import as_asked, training_prompts
 from harness.session.driver.matrix import run_matrix
-from harness.session.driver.progress import Reporter, watched
+from harness.session.driver.progress import Reporter, show_phases
 from harness.session.policy import at_hand
 from harness.session.suite.disk import check_disk, check_place
 from harness.session.suite.files import check_roots
@@ -35,10 +35,10 @@ from harness.session.suite.prepare import prepare_suite
 from harness.session.suite.prepared import Prepared
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
-from harness.store.manifest import read_manifest, readable
+from harness.store.manifest import read_manifest, read_manifests
 from harness.store.read import Snapshot
 from harness.store.table import show_rows
-from harness.suite.cells import select
+from harness.suite.cells import select_cells
 from harness.suite.load import find, load
 from harness.suite.schema import LONGEST_NAME, FileTask, Policy, Suite, Variant
 from harness.tasks.data import SETS, SOURCES
@@ -61,7 +61,7 @@ TASK = re.compile(r"evaluation\.tasks\[(\d+)\]")
 KEPT_OPTIONS = ("dtype", "zero_stage", "gradient_checkpointing", "lora", "checkpointing")
 
 
-class Finding(msgspec.Struct, frozen=True):
+class RehearsalFault(msgspec.Struct, frozen=True):
     """What the full run would fail with. name: of the fault. place: in the suite, or a cell."""
 
     name: str
@@ -81,7 +81,7 @@ class Rehearsal(msgspec.Struct, kw_only=True):
     suite: str
     engine: str
     results: str
-    findings: list[Finding] = []
+    findings: list[RehearsalFault] = []
     models: dict[str, str] = {}
     cells: list[Rehearsed] = []
     table: list[Any] = []
@@ -116,7 +116,7 @@ def examine(
     for made in (TOKENIZERS, MODELS):
         shutil.rmtree(root / made, ignore_errors=True)
     report = Rehearsal(suite=suite.name, engine=suite.engine, results=str(root / "results"))
-    with watched("checking models, tokenizers and data"):
+    with show_phases("checking models, tokenizers and data"):
         suite = with_policies(suite, lambda policy, place: _with_tokenizer(policy, place, root, report))
         prepared, plan = _checked(suite, source, results, root, overrides, inventory, report)
     report.needs = msgspec.to_builtins(plan)
@@ -126,7 +126,7 @@ def examine(
         check_disk(prepared, plan.disk)
     except UsageError as error:
         place = str(prepared.folder)
-        report.findings.append(Finding("disk", place, str(error).removeprefix(f"{place}: ")))
+        report.findings.append(RehearsalFault("disk", place, str(error).removeprefix(f"{place}: ")))
     return report, prepared, plan
 
 
@@ -145,12 +145,12 @@ def rehearse(
         report, prepared, plan = examine(name, results, root, overrides, inventory)
     except UnrehearsableError as fault:
         return fault.report, None
-    kinds = {cell.kind for cell in select(prepared.every, only)}
+    kinds = {cell.kind for cell in select_cells(prepared.every, only)}
     try:
-        with watched("making stand-ins"):
+        with show_phases("making stand-ins"):
             rehearsed = _with_standins(_scaled(prepared.suite, report), kinds, root, report)
     except CellError as error:  # a stand-in cannot be asked the suite's questions
-        report.findings.append(Finding("model", prepared.suite.name, str(error)))
+        report.findings.append(RehearsalFault("model", prepared.suite.name, str(error)))
         return UnrehearsableError(report).report, plan
     if not rehearsed.cells:
         raise UsageError(
@@ -160,7 +160,7 @@ def rehearse(
     if outcome.interrupted:
         raise KeyboardInterrupt
     if outcome.disk:
-        report.findings.append(Finding("disk", str(root), outcome.disk))
+        report.findings.append(RehearsalFault("disk", str(root), outcome.disk))
     _look_at_cells(rehearsed, outcome.failed, report)
     _look_at_table(rehearsed, report)
     return report, plan
@@ -176,7 +176,7 @@ def _with_tokenizer(policy: Policy, place: str, root: Path, report: Rehearsal) -
         return policy
     fault = standins.fault_of(policy, own)
     if fault is not None:
-        report.findings.append(Finding(fault[0], place, fault[1]))
+        report.findings.append(RehearsalFault(fault[0], place, fault[1]))
         return _replaced(policy, root / TOKENIZERS / place)
     if policy.chat and not standins.takes_system(own):
         report.remarks.append(f"{place}.chat: the template of {policy.model} rejects a system turn; runs send none")
@@ -229,13 +229,13 @@ def _checked(
             if mended is None or mended[1] == suite:
                 if not OF_A_MODEL.match(error.path):
                     raise
-                report.findings.append(Finding("model", _place(given, suite, error.path), error.problem))
+                report.findings.append(RehearsalFault("model", _place(given, suite, error.path), error.problem))
                 raise UnrehearsableError(report) from None
             previous, (name, suite) = suite, mended
-            report.findings.append(Finding(name, _place(given, previous, error.path), error.problem))
+            report.findings.append(RehearsalFault(name, _place(given, previous, error.path), error.problem))
         else:
             if not plan.feasible:
-                report.findings.append(Finding("plan", inventory or LARGE, first_of(plan.shortfall or "")))
+                report.findings.append(RehearsalFault("plan", inventory or LARGE, first_of(plan.shortfall or "")))
             report.remarks += [words for words in remarks if str(root) not in words]  # of what stands in here, nothing
             return prepared, plan
 
@@ -303,13 +303,13 @@ def _check_keys(prepared: Prepared, report: Rehearsal) -> None:
     labels: dict[str, set[str]] = {}
     for cell in prepared.every:
         labels.setdefault(cell.key, set()).add(cell.label)
-    for folder, manifest in readable(file.parent for file in prepared.folder.glob("*/manifest.json")):
+    for folder, manifest in read_manifests(file.parent for file in prepared.folder.glob("*/manifest.json")):
         if folder.name in labels:
             labels[folder.name].add(label_of(manifest))
     for key, of_key in labels.items():
         if len(of_key) > 1:
             report.findings.append(
-                Finding("key collision", key, f"one key of several cells: {', '.join(sorted(of_key))}")
+                RehearsalFault("key collision", key, f"one key of several cells: {', '.join(sorted(of_key))}")
             )
 
 
@@ -421,12 +421,12 @@ def _look_at_cells(rehearsed: Prepared, failed: Mapping[str, str], report: Rehea
         received = refused = 0
         if state != "done":
             reasons.setdefault(reason or state, []).append(cell.label)
-        for edge, counts in _heard(rehearsed.folder / cell.key).items() if state == "done" else ():
+        for edge, counts in _records_heard(rehearsed.folder / cell.key).items() if state == "done" else ():
             received, refused = received + counts[""], refused + counts.total() - counts[""]
             bad = {policy.name for policy in cell.group.policies if policy.condition is not None}
             if counts.total() and not counts[""] and edge[0] not in bad:
                 problem = f"all {counts.total()} records were refused, most often as {counts.most_common(1)[0][0]!r}"
-                report.findings.append(Finding("peers refused", f"{cell.label}: {' -> '.join(edge)}", problem))
+                report.findings.append(RehearsalFault("peers refused", f"{cell.label}: {' -> '.join(edge)}", problem))
         if state == "done":
             report.remarks += _unlike_carried(rehearsed.folder / cell.key, report)
         if state == "done" and rehearsed.resolved.records_shared(cell) and not received + refused:
@@ -434,7 +434,7 @@ def _look_at_cells(rehearsed: Prepared, failed: Mapping[str, str], report: Rehea
         report.cells.append(Rehearsed(cell.label, state, reason, received, refused))
     for reason, labels in reasons.items():
         more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
-        report.findings.append(Finding("cell", f"{labels[0]}{more}", reason))
+        report.findings.append(RehearsalFault("cell", f"{labels[0]}{more}", reason))
     if silent:
         report.not_rehearsed.append(f"learning from peers in {', '.join(silent)}: none had anything to send")
 
@@ -450,7 +450,7 @@ def _unlike_carried(folder: Path, report: Rehearsal) -> list[str]:
     return [words for words in said if words not in report.remarks]
 
 
-def _heard(folder: Path) -> dict[tuple[str, str], Counter[str]]:
+def _records_heard(folder: Path) -> dict[tuple[str, str], Counter[str]]:
     """By author and receiver: records by reason of refusal; accepted ones have none."""
     ledger = read_journal(folder).tables.get("exchanges")
     reasons: dict[tuple[str, str], Counter[str]] = {}
@@ -468,7 +468,9 @@ def _look_at_table(rehearsed: Prepared, report: Rehearsal) -> None:
         with Snapshot(rehearsed.folder.parent, rehearsed.suite_file()) as snapshot:
             report.table = show_rows(snapshot, rehearsed.suite.name)
     except StoreError as error:
-        report.findings.append(Finding("table", rehearsed.suite.name, str(error)))
+        report.findings.append(RehearsalFault("table", rehearsed.suite.name, str(error)))
         return
     if absent := done - {row.regime for row in report.table}:
-        report.findings.append(Finding("table", rehearsed.suite.name, f"has no row of {', '.join(sorted(absent))}"))
+        report.findings.append(
+            RehearsalFault("table", rehearsed.suite.name, f"has no row of {', '.join(sorted(absent))}")
+        )

@@ -13,7 +13,7 @@ from harness.errors import DiskFullError, Fault, StoreError
 from harness.store.database import LABEL, store_path
 from harness.store.ingest import ingest
 from harness.store.read import Snapshot
-from harness.store.symptoms import ADVICE, LAST_SHARE, Sums, Trouble, figures, judge
+from harness.store.symptoms import ADVICE, LAST_SHARE, Sums, Trouble, describe_figures, find_troubles
 
 CURES = {
     Fault.NOT_FINITE: "a smaller training.learning_rate; that number came from the settings, it comes again",
@@ -60,10 +60,10 @@ def diagnose(snapshot: Snapshot, suite: str, key: str | None = None, at: str = "
         label = labels.get(name, name) or suite
         findings.append(Finding(label, name, "", Trouble.DAMAGED, damage.problem, damage.remedy))
     unread = {name for damage in damaged for name in damage.cells}
-    late, exchanges = _late(snapshot, suite, key), _by_cell(snapshot, _EXCHANGES, suite, key)
+    late, exchanges = _last_steps(snapshot, suite, key), _by_cell(snapshot, _EXCHANGES, suite, key)
     for cell in cells:
         name = cell["key"]
-        told = [(sums.policy, trouble, words) for sums in late.get(name, ()) for trouble, words in judge(sums)]
+        told = [(sums.policy, trouble, words) for sums in late.get(name, ()) for trouble, words in find_troubles(sums)]
         told += [(row["policy"], Trouble(row["trouble"]), row["words"]) for row in exchanges.get(name, ())]
         if cell["state"] == "failed" and name not in unread:
             words = f"{cell['fault'] or 'failed'}: {cell['reason']}"
@@ -106,9 +106,9 @@ def damages_by_key(snapshot: Snapshot, suite: str) -> dict[str, str]:
     return {row["cell"]: f"{row['problem']}; {row['remedy']}" for row in rows.to_pylist()}
 
 
-def summary(snapshot: Snapshot, suite: str) -> list[str]:
+def summarise_training(snapshot: Snapshot, suite: str) -> list[str]:
     """A line for each policy on the end of its training, and what is wrong in how many cells."""
-    late = _late(snapshot, suite)
+    late = _last_steps(snapshot, suite)
     by_policy: dict[tuple[str, str], list[Sums]] = {}
     groups = snapshot.query(
         f"SELECT cell, group_name FROM cells WHERE {_MINE} ORDER BY group_name, cell", [suite, None]
@@ -122,19 +122,19 @@ def summary(snapshot: Snapshot, suite: str) -> list[str]:
         by_trouble.setdefault(f.trouble, []).append(f)
     lines = []
     for (group, policy), each in by_policy.items():
-        lines.append(f"{group}/{policy}: {figures(_together(each))}")
+        lines.append(f"{group}/{policy}: {describe_figures(_sum_up(each))}")
         for trouble, same in findings.get((group, policy), {}).items():
             where = same[0].cell if len(same) == 1 else f"{len(same)} cells, e.g. {same[0].cell}"
             lines.append(f"  {trouble} ({where}): {same[0].words}; {same[0].advice}")
     return lines
 
 
-def _together(each: Sequence[Sums]) -> Sums:
+def _sum_up(each: Sequence[Sums]) -> Sums:
     counts = ("answers", "right", "wrong", "invalid", "truncated", "empty", "unboxed", "own", "active")
     return msgspec.structs.replace(each[0], **{name: sum(getattr(sums, name) for sums in each) for name in counts})
 
 
-def _late(snapshot: Snapshot, suite: str, key: str | None = None) -> dict[str, list[Sums]]:
+def _last_steps(snapshot: Snapshot, suite: str, key: str | None = None) -> dict[str, list[Sums]]:
     return {cell: [Sums(**row) for row in rows] for cell, rows in _by_cell(snapshot, _STEPS, suite, key).items()}
 
 

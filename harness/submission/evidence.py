@@ -34,7 +34,7 @@ from harness.store.table import by_line, difference, finished
 from harness.store.text import visible
 from harness.store.tuning_table import whole
 from harness.submission.bundle import SCORES, WORDLESS, installed, not_paired, stated, unpack
-from harness.suite.cells import NO_IDENTITY, Cell, Identity, digest, expand
+from harness.suite.cells import NO_IDENTITY, Cell, Identity, digest, expand_cells
 from harness.suite.load import load, resolve, shipped
 from harness.suite.schema import Suite
 from harness.tasks.registry import get_task
@@ -120,7 +120,7 @@ class Evidence:
     def derived(self) -> list[Cell]:
         """Under the manifests' identities; all seeds of a regime have one."""
         seeds = self.resolved.seeds
-        return expand(self.resolved, lambda g, v: self._identity(*(f"{g.name}/{v.name}/{seed}" for seed in seeds)))
+        return expand_cells(self.resolved, lambda g, v: self._identity(*(f"{g.name}/{v.name}/{seed}" for seed in seeds)))
 
     @cached_property
     def expected(self) -> dict[str, Manifest]:

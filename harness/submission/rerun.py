@@ -52,7 +52,7 @@ def train(manifest: Manifest, folder: Path, deadline: float = math.inf) -> None:
     cell, inbox = cell_of({**manifest.config, **beside}), Inbox()
     worker = WorkerProcess(inbox, environment(cell.engine_options), SILENCE_SECONDS)
     try:
-        worker.take(job_of(cell, folder))
+        worker.give_job(job_of(cell, folder))
         while (left := min(deadline, worker.heard + SILENCE_SECONDS) - time.monotonic()) > 0:
             with suppress(queue.Empty):
                 match inbox.get(timeout=min(left, threading.TIMEOUT_MAX))[1]:

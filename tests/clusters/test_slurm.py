@@ -15,7 +15,7 @@ import pytest
 from running import harness
 
 from harness.clusters import slurm
-from harness.clusters.slurm import SlurmOptions, job, read_template
+from harness.clusters.slurm import SlurmOptions, make_job, read_template
 from harness.errors import UsageError
 from harness.session.suite.files import VARIABLE
 from harness.session.suite.prepare import prepare
@@ -43,7 +43,7 @@ def written(
     prepared = prepare(name, results, overrides=overrides)
     text = template or read_template(None, prepared.suite.engine)
     more = [word for key, value in options.items() for word in (f"--{key}", value)]
-    return prepared, job(prepared, results, more, overrides, asked or SlurmOptions(), text)
+    return prepared, make_job(prepared, results, more, overrides, asked or SlurmOptions(), text)
 
 
 def run(script: str, folder: Path, stubs: dict[str, str], **environment: str) -> subprocess.Popen[str]:

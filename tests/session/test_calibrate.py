@@ -15,7 +15,7 @@ from harness.cli.app import app
 from harness.engines.protocol import Sample, cut_at
 from harness.errors import UsageError
 from harness.experience.answers import Prompt
-from harness.session.single.calibrate import NEXT_QUESTION, calibrate, measured, questions_of, rescues
+from harness.session.single.calibrate import NEXT_QUESTION, calibrate, count_rescues, measure_level, questions_of
 from harness.tasks import ladder
 from harness.tasks.ladder import evaluation_prompts
 from harness.verification.verdict import Verdict
@@ -34,7 +34,7 @@ def test_by_hand() -> None:
         [sample("8"), sample(r"\boxed{7}")],
     ]
     with Verifier(workers=1) as verifier:
-        standing, solved = measured("p", "add1", prompts, drawn, verifier)
+        standing, solved = measure_level("p", "add1", prompts, drawn, verifier)
     assert solved.tolist() == [[1, 1], [0, 0], [0, 1]]
     assert (standing.pass1, standing.pass_any, standing.prompts, standing.answers) == (0.5, pytest.approx(2 / 3), 3, 2)
     assert standing.error == pytest.approx(np.std([1, 0, 0.5], ddof=1) / 3**0.5)
@@ -48,19 +48,19 @@ def test_an_answer_without_a_verdict_is_neither_right_nor_wrong(monkeypatch: pyt
     said = [right, unknown, wrong, unknown, unknown, unknown]
     monkeypatch.setattr("harness.session.single.calibrate.verdicts", lambda *_: said)
     with Verifier(workers=1) as verifier:
-        standing, solved = measured("p", "add1", prompts, [[sample("5")] * 2] * 3, verifier)
+        standing, solved = measure_level("p", "add1", prompts, [[sample("5")] * 2] * 3, verifier)
         assert (standing.pass1, standing.pass_any, standing.prompts) == (0.5, 0.5, 2)
-        one, other = rescues({"a": {"add1": solved}, "b": {"add1": np.ones((3, 2))}}, 2)
+        one, other = count_rescues({"a": {"add1": solved}, "b": {"add1": np.ones((3, 2))}}, 2)
         assert (one.failed, one.rescued, other.failed) == (0, 0, 0)
         said[:] = [unknown] * 6
         with pytest.raises(UsageError, match="add1: the verifier decided on no answer of p: timeout"):
-            measured("p", "add1", prompts, [[sample("5")] * 2] * 3, verifier)
+            measure_level("p", "add1", prompts, [[sample("5")] * 2] * 3, verifier)
 
 
 def test_rescues_both_ways() -> None:
     a = np.array([[1, 0], [0, 0], [0, 0], [0, 0]], dtype=float)
     b = np.array([[0, 0], [0, 1], [1, 1], [0, 0]], dtype=float)
-    one, other = rescues({"a": {"add1": a}, "b": {"add1": b}}, 2)
+    one, other = count_rescues({"a": {"add1": a}, "b": {"add1": b}}, 2)
     assert (one.learner, one.peer, one.failed, one.rescued) == ("a", "b", 0.75, 0.5)
     assert (other.learner, other.peer, other.failed, other.rescued) == ("b", "a", 0.5, 0.25)
 

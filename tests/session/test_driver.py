@@ -30,7 +30,7 @@ from harness.session.cell.manifests import manifest_of, mark
 from harness.session.driver import matrix, progress
 from harness.session.driver.jobs import Alive, Finished, Heartbeat, Job, encoder, job_of, run_job, to_worker
 from harness.session.driver.matrix import Driver, WorkerProcess, run_matrix
-from harness.session.driver.progress import Reporter, watched
+from harness.session.driver.progress import Reporter, show_phases
 from harness.session.suite import planning
 from harness.session.suite.lock import claim_cells
 from harness.session.suite.planning import place_of, plan_for
@@ -249,7 +249,7 @@ def test_a_planned_layout_reaches_the_policies_unless_the_suite_has_its_own(suit
 
 def test_seconds_of_finished_cells_are_this_machines(suite_file, tmp_path, monkeypatch):
     prepared = prepare(str(suite_file), tmp_path)
-    monkeypatch.setattr(planning, "_measured", lambda *_: {cell.kind: 1e7 for cell in prepared.cells})
+    monkeypatch.setattr(planning, "_measured_seconds", lambda *_: {cell.kind: 1e7 for cell in prepared.cells})
     here, there = (plan_for(prepared, inventory).predicted.wall_seconds for inventory in (None, "1xH100-80G"))
     assert there < 1e7 <= here
 
@@ -502,7 +502,7 @@ def test_a_command_that_takes_long_says_what_it_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.05)
-    with watched("importing"):
+    with show_phases("importing"):
         time.sleep(0.15)
         with phases.phase("generating micro", 3) as generating:
             generating.count(2)

@@ -22,7 +22,7 @@ from harness.errors import SuiteError
 from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare, prepare_suite
 from harness.session.suite.resolved import list_remarks
-from harness.tuning.derived import foreseen
+from harness.tuning.derived import foreseen_suites
 
 SUITE = """
 groups:
@@ -301,7 +301,7 @@ def test_models_and_files_of_an_imported_search_lie_in_declared_folders_too(suit
     (outside / "own.jsonl").write_text('{"question": "1 + 1", "answer": 2}')
     given = [said, f"training.task={{file: {os.path.relpath(outside)}/own.jsonl}}"]
     tuned = prepare(str(file), tmp_path / "results", overrides=given)
-    assert all(prepare_suite(stage, str(file), tmp_path, given).cells for stage in foreseen(tuned.suite))
+    assert all(prepare_suite(stage, str(file), tmp_path, given).cells for stage in foreseen_suites(tuned.suite))
 
 
 def test_a_model_of_the_cache_that_is_not_there(suite, model, tmp_path, monkeypatch):

@@ -45,7 +45,7 @@ from harness.session.suite.lock import hold_for_change
 from harness.store.cell_state import read_state
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, remedy
-from harness.suite.cells import Cell, read, written
+from harness.suite.cells import Cell, fields_of_model, model_of_fields
 
 if TYPE_CHECKING:
     from harness.verification.verifier import Verifier
@@ -113,8 +113,8 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
 
 FromWorker = Progress | Alive | LogLine | Finished
 
-encoder = msgspec.json.Encoder(enc_hook=written)
-to_worker = msgspec.json.Decoder(Job, dec_hook=read)
+encoder = msgspec.json.Encoder(enc_hook=fields_of_model)
+to_worker = msgspec.json.Decoder(Job, dec_hook=model_of_fields)
 from_worker = msgspec.json.Decoder(FromWorker)
 
 

@@ -37,7 +37,7 @@ NEXT_QUESTION = ("\n\nQ:",)
 Solved = Float[np.ndarray, "prompts answers"]
 
 
-class Level(msgspec.Struct, frozen=True, kw_only=True):
+class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
     """Of answers with a verdict. pass1, pass_any: shares of right ones, of prompts with one; error: standard error of
     pass1 over prompts."""
 
@@ -72,7 +72,7 @@ class Rescue(msgspec.Struct, frozen=True, kw_only=True):
 class Calibration(msgspec.Struct, frozen=True):
     """chat: policies asked through their template."""
 
-    standings: list[Level]
+    standings: list[LevelResult]
     rescues: list[Rescue]
     few_shot: int
     chat: list[str]
@@ -89,7 +89,7 @@ def calibrate(
     plain: bool = False,
 ) -> Calibration:
     """Sample training questions at temperature 1. plain: without chat templates. Raises UsageError."""
-    asked = {name: questions_of(task, name, prompts) for name in _levels(task, levels)}
+    asked = {name: questions_of(task, name, prompts) for name in _chosen_levels(task, levels)}
     if few_shot and task == "micro":
         raise UsageError("--few-shot: works only with the ladder")
     shots = {name: ladder.worked(name, few_shot) if few_shot else "" for name in asked}
@@ -123,18 +123,18 @@ def calibrate(
             chats += [name] * chat
             for level, questions in asked.items():
                 shown = [replace(p, text=shots[level] + p.text) for p in questions]
-                drawn = sampled(engine, level, shown, answers, 44 if task == "micro" else 48, "calibrate")
+                drawn = sample_answers(engine, level, shown, answers, 44 if task == "micro" else 48, "calibrate")
                 if few_shot:
                     drawn = [[cut_at(sample, NEXT_QUESTION) for sample in row] for row in drawn]
-                standing, solved[name][level] = measured(name, level, questions, drawn, verifier)
+                standing, solved[name][level] = measure_level(name, level, questions, drawn, verifier)
                 standings.append(standing)
                 print(f"{name} {level}: pass@1 {standing.pass1:.0%}", file=sys.stderr)
             engine.close()
             del engine
-    return Calibration(standings, rescues(solved, answers), few_shot, chats)
+    return Calibration(standings, count_rescues(solved, answers), few_shot, chats)
 
 
-def rescues(solved_by: Mapping[str, Mapping[str, Solved]], answers: int) -> list[Rescue]:
+def count_rescues(solved_by: Mapping[str, Mapping[str, Solved]], answers: int) -> list[Rescue]:
     return [
         Rescue(
             level=level,
@@ -150,7 +150,7 @@ def rescues(solved_by: Mapping[str, Mapping[str, Solved]], answers: int) -> list
     ]
 
 
-def _levels(task: str, levels: Sequence[str]) -> list[str]:
+def _chosen_levels(task: str, levels: Sequence[str]) -> list[str]:
     if task == "micro":
         known = tuple(micro.SKILLS)
     elif ladder.is_ladder(task):
@@ -177,7 +177,7 @@ def questions_of(task: str, level: str, count: int) -> list[Prompt]:
     raise UsageError(f"--prompts {count}: at least 1")
 
 
-def sampled(
+def sample_answers(
     engine: EmbeddedEngine, name: str, prompts: Sequence[Prompt], answers: int, length: int, stream: str
 ) -> list[list[Sample]]:
     drawn: list[list[Sample]] = []
@@ -191,9 +191,9 @@ def sampled(
     return drawn
 
 
-def measured(
+def measure_level(
     policy: str, level: str, questions: Sequence[Prompt], drawn: Sequence[Sequence[Sample]], verifier: Verifier
-) -> tuple[Level, Solved]:
+) -> tuple[LevelResult, Solved]:
     flat = [(prompt, sample) for prompt, row in zip(questions, drawn, strict=True) for sample in row]
     said = verdicts(verifier, [p.gold for p, _ in flat], [s.text for _, s in flat], [s.finished for _, s in flat])
     solved = np.array([float(v.value == "right") if v.valid else np.nan for v in said]).reshape(len(drawn), -1)
@@ -201,7 +201,7 @@ def measured(
     if not judged.size:
         raise UsageError(f"{level}: the verifier decided on no answer of {policy}: {said[0].reason}")
     each = np.nanmean(judged, axis=1)
-    standing = Level(
+    standing = LevelResult(
         policy=policy,
         level=level,
         prompts=len(judged),

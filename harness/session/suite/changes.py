@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.store.manifest import Manifest, readable
+from harness.store.manifest import Manifest, read_manifests
 from harness.suite.cells import Cell, Identity
 
 _SHOWN = 4
@@ -14,7 +14,7 @@ _SHOWN = 4
 
 def read_forerunners(folder: Path, keys: set[str]) -> dict[tuple[str, str, int | None], Manifest]:
     """Return, by group, regime and seed, the newest stored cell that has none of `keys`."""
-    stored = readable(file.parent for file in folder.glob("*/manifest.json") if file.parent.name not in keys)
+    stored = read_manifests(file.parent for file in folder.glob("*/manifest.json") if file.parent.name not in keys)
     by_age = sorted((manifest for _, manifest in stored), key=lambda manifest: manifest.provenance.started)
     return {(m.group, m.regime, m.seed): m for m in by_age if m.kind == "cell"}
 
@@ -51,20 +51,20 @@ def _changes_of_identity(new: Identity, old: Identity) -> Iterator[str]:
 
 def _changes_of_settings(cell: Cell, before: Manifest) -> Iterator[str]:
     """All settings but the models' names, which the identity tells."""
-    was_set = dict(_flat(before.config))
-    now_set = dict(_flat(cell.config()))
+    was_set = dict(_flatten(before.config))
+    now_set = dict(_flatten(cell.config()))
     for option in sorted({*was_set, *now_set}):
         if was_set.get(option) != now_set.get(option) and not option.endswith((".model", ".revision")):
             yield f"option {option} {was_set.get(option)} -> {now_set.get(option)}"
 
 
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Settings with their whole path, such as `training.steps`; what is absent or empty is left out."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+            yield from _flatten(inner, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
         for i, inner in enumerate(value):
-            yield from _flat(inner, f"{path}[{i}]")
+            yield from _flatten(inner, f"{path}[{i}]")
     elif value not in (None, {}, []):
         yield path, value

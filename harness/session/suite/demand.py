@@ -43,12 +43,14 @@ def demand_of(
     as a tokenizer measured them. Raises UsageError for a model of unknown size."""
     policies = tuple(_policy_demand(policy, cell, resolved, devices) for policy in cell.group.policies)
     share_devices = cell.engine_options.get("share_devices")
-    return CellDemand(policies, _workload(cell, resolved, lengths or prior_lengths(cell, resolved)), share_devices)
+    return CellDemand(
+        policies, _count_workload(cell, resolved, lengths or prior_lengths(cell, resolved)), share_devices
+    )
 
 
 def _policy_demand(policy: Policy, cell: Cell, resolved: ResolvedSuite, devices: int | None) -> PolicyDemand:
     training, options = cell.training, cell.engine_options
-    keeps_reference = bool(training.kl or training.measure_every) or _directed(cell)
+    keeps_reference = bool(training.kl or training.measure_every) or _is_directed(cell)
     return PolicyDemand(
         policy.name,
         resolved.shape_of(policy),
@@ -63,7 +65,7 @@ def _policy_demand(policy: Policy, cell: Cell, resolved: ResolvedSuite, devices:
     )
 
 
-def _workload(cell: Cell, resolved: ResolvedSuite, lengths: Lengths) -> Workload:
+def _count_workload(cell: Cell, resolved: ResolvedSuite, lengths: Lengths) -> Workload:
     """How often each phase runs, and on how many answers. By the regime's declarations: an upper bound for regimes that select
     [our reading]."""
     training, evaluation = cell.training, cell.evaluation
@@ -93,11 +95,11 @@ def _workload(cell: Cell, resolved: ResolvedSuite, lengths: Lengths) -> Workload
 def _peers_of_a_receiver(cell: Cell) -> float:
     """Authors per receiver, on average. Which policy is the stronger one is seen at the start: of each pair one sends."""
     names = [policy.name for policy in cell.group.policies]
-    if _directed(cell):
+    if _is_directed(cell):
         return (len(names) - 1) / 2
     return len(cell.sharing.among(names)) / len(names)
 
 
-def _directed(cell: Cell) -> bool:
+def _is_directed(cell: Cell) -> bool:
     """Whether records go from stronger to weaker policies alone, or the other way round."""
     return cell.sharing.direction in {"strong_to_weak", "weak_to_strong"}

@@ -52,7 +52,7 @@ def disk_of(prepared: Prepared, workers: int) -> Disk:
     kept = sum(cell.kept for cell in cells) + len(prepared.missing_bases()) * of_base
     while_running = sorted((cell.running - cell.kept for cell in cells), reverse=True)
     running = kept + sum(while_running[: max(1, workers)])
-    return Disk(kept, running, sum(size for _, size in _caches(prepared)))
+    return Disk(kept, running, sum(size for _, size in _cache_needs(prepared)))
 
 
 def cell_disk(cell: Cell, resolved: ResolvedSuite) -> Disk:
@@ -105,7 +105,7 @@ def _tokenizer_bytes(folder: Path) -> int | None:
 
 def check_place(folder: Path) -> None:
     """Check, before anything slow, that results can be written. Raises UsageError."""
-    existing = _existing(folder)
+    existing = _existing_parent(folder)
     try:
         with tempfile.TemporaryFile(dir=existing):  # permissions do not tell of read-only mounts and root's limits
             pass
@@ -117,16 +117,16 @@ def check_place(folder: Path) -> None:
 def check_disk(prepared: Prepared, disk: Disk) -> None:
     """Raises UsageError where results and models need more than the disks have free."""
     folder = prepared.folder
-    there = sum(_size(folder / cell.key) for cell in prepared.cells_to_run())
+    there = sum(_bytes_in(folder / cell.key) for cell in prepared.cells_to_run())
     needs = [(folder, "the results", max(0, disk.running - there))]
-    needs += [(place, "the models", size) for place, size in _caches(prepared)]
+    needs += [(place, "the models", size) for place, size in _cache_needs(prepared)]
     by_device: dict[int, list[tuple[Path, str, int]]] = {}
     for need in needs:
-        by_device.setdefault(_existing(need[0]).stat().st_dev, []).append(need)
+        by_device.setdefault(_existing_parent(need[0]).stat().st_dev, []).append(need)
     for items in by_device.values():
         place = items[0][0]
         needed = sum(size for *_, size in items)
-        free = shutil.disk_usage(_existing(place)).free
+        free = shutil.disk_usage(_existing_parent(place)).free
         if needed > free:
             words = " and ".join(dict.fromkeys(what for _, what, size in items if size))
             raise UsageError(
@@ -135,7 +135,7 @@ def check_disk(prepared: Prepared, disk: Disk) -> None:
             )
 
 
-def _caches(prepared: Prepared) -> Iterator[tuple[Path, int]]:
+def _cache_needs(prepared: Prepared) -> Iterator[tuple[Path, int]]:
     """Bytes that models will take, and where: supervised starts and micro models in the harness's cache, others in the hub's."""
     resolved = prepared.resolved
     bases = {base.key: base for cell in prepared.cells_to_run() for base in prepared.bases_of(cell)}.values()
@@ -150,13 +150,13 @@ def _caches(prepared: Prepared) -> Iterator[tuple[Path, int]]:
         shape, model = resolved.shape_of(policy), policy.model
         if not model.startswith(PRETRAINED) and not model_folder(model).is_dir():
             place, whole = hub_cache(model), checkpoint_bytes(shape, "bf16").kept
-            if _size(place / "blobs") < whole // 2:
+            if _bytes_in(place / "blobs") < whole // 2:
                 yield place.parent, whole
 
 
-def _existing(path: Path) -> Path:
+def _existing_parent(path: Path) -> Path:
     return next(p for p in (path, *path.parents) if p.exists())
 
 
-def _size(folder: Path) -> int:
+def _bytes_in(folder: Path) -> int:
     return sum(p.lstat().st_size for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else 0

@@ -492,20 +492,20 @@ class _Trial:
 
     def ask(self, every: Sequence[_Asked], answers: int) -> None:
         """So many more answers to each question, all sampled together, which takes less time."""
-        from harness.session.single.calibrate import sampled
+        from harness.session.single.calibrate import sample_answers
 
         texts = [Prompt(p.id, self.task.render(p, a.style), p.gold) for a in every for p in a.questions]
         asked_before = [row for asked in every for row in asked.drawn]
         stream = f"trial-{max(map(len, asked_before), default=0)}"
-        more = sampled(self.engine, "trial", texts, answers, self.limit, stream)
+        more = sample_answers(self.engine, "trial", texts, answers, self.limit, stream)
         for row, drawn in zip(asked_before, more, strict=True):
             row += drawn
 
     def tried(self, asked: _Asked, told: bool = True) -> Tried:
-        from harness.session.single.calibrate import measured
+        from harness.session.single.calibrate import measure_level
 
         ended = [[cut_at(sample, self.task.stop(asked.style)) for sample in row] for row in asked.drawn]
-        standing, _ = measured(self.engine.name, asked.level, asked.questions, ended, self.judge)
+        standing, _ = measure_level(self.engine.name, asked.level, asked.questions, ended, self.judge)
         pairs = [pair for whole, cut in zip(asked.drawn, ended, strict=True) for pair in zip(whole, cut, strict=True)]
         sizes = [a.tokens.size * (len(b.text) + 1) / (len(a.text) + 1) for a, b in pairs if b.finished]
         needed = int(np.quantile(sizes, 0.95)) if 2 * len(sizes) >= len(pairs) else 0

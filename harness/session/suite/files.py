@@ -81,7 +81,7 @@ def is_imported(source: Path) -> bool:
 
 def _refuse_outside(path: Path, source: Path, place: str) -> None:
     """Raises SuiteError where the path, or a link in it, leads outside the folders that the suite may name."""
-    outside = _outside(path, source)
+    outside = _place_outside(path, source)
     if outside is not None:
         folder = outside.parent if outside.is_file() else outside
         problem = (
@@ -91,7 +91,7 @@ def _refuse_outside(path: Path, source: Path, place: str) -> None:
         raise SuiteError(str(source), place, problem)
 
 
-def _outside(path: Path, source: Path) -> Path | None:
+def _place_outside(path: Path, source: Path) -> Path | None:
     """Where the path or one of its links leads outside; None where all stays inside."""
     from huggingface_hub import constants
 

@@ -10,7 +10,7 @@ from harness.session.suite.prepare import prepare, prepare_stored
 from harness.session.suite.prepared import Prepared
 from harness.store.manifest import suite_files
 from harness.store.read import Snapshot
-from harness.store.remarks import STALE, Missing, missing
+from harness.store.remarks import STALE, Missing, missing_cells
 from harness.store.starts import UNPAIRED
 
 
@@ -19,16 +19,16 @@ def find_gaps(
 ) -> tuple[list[Missing], str]:
     """Return the cells that the table lacks, or has from other settings or code than `prepared`, than the suite's `file`, or than
     the suite as it ran; and, where no such suite can be prepared, what is stored alone and why."""
-    stored = missing(snapshot, suite)
+    stored = missing_cells(snapshot, suite)
     if prepared is None and "@" not in suite and (file is not None or suite_files(results / suite)):
         try:
             prepared = prepare_stored(suite, results) if file is None else prepare(str(file), results)
         except HarnessError as error:
             return stored, f"whether its cells are of today's settings and code cannot be told: {error}"
-    return (stored if prepared is None else _compare(snapshot, suite, stored, prepared)), ""
+    return (stored if prepared is None else _compare_with_shown(snapshot, suite, stored, prepared)), ""
 
 
-def _compare(snapshot: Snapshot, suite: str, stored: list[Missing], prepared: Prepared) -> list[Missing]:
+def _compare_with_shown(snapshot: Snapshot, suite: str, stored: list[Missing], prepared: Prepared) -> list[Missing]:
     shown = _keys_shown(snapshot, suite)
     by_label = {gap.cell: gap for gap in stored}
     others = tuple(cell for cell in prepared.every if shown.get(cell.label) != cell.key)

@@ -17,7 +17,7 @@ from harness.tasks.registry import results_versions
 from harness.versions import BASE, CELL, versions
 
 
-def identities(resolved: ResolvedSuite) -> Callable[[Sequence[Policy], Variant | None], Identity]:
+def identity_maker(resolved: ResolvedSuite) -> Callable[[Sequence[Policy], Variant | None], Identity]:
     """Return what makes the identity of a cell from its policies and its variant, or of a base checkpoint from its policy and None.
     Raises PluginError, DataError."""
     suite, training = resolved.suite, resolved.training
@@ -61,7 +61,7 @@ def describe_models(suite: Suite, stored: Iterable[Manifest]) -> list[str]:
     """Return a line for each model that is not micro, and for the training pool once it was used. stored: finished cells, which
     note the commits that were loaded."""
     policies = {p.name: p for group in suite.groups for p in group.policies if not p.is_micro}
-    lines = {name: f"model {name}: {policy.model}, {_which(policy)}" for name, policy in policies.items()}
+    lines = {name: f"model {name}: {policy.model}, {_describe_revision(policy)}" for name, policy in policies.items()}
     pools: dict[str, None] = {}
     for manifest in stored:
         for entry in manifest.policies:
@@ -72,7 +72,7 @@ def describe_models(suite: Suite, stored: Iterable[Manifest]) -> list[str]:
     return [*lines.values(), *pools]
 
 
-def _which(policy: Policy) -> str:
+def _describe_revision(policy: Policy) -> str:
     if unpinned(policy):
         return "its commit is not known here; `harness run` asks the hub, and notes the one it loads"
     if local_folder(policy.model):

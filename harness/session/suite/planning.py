@@ -54,7 +54,7 @@ def plan_for(
     if not engine.clustered and str(options.get("device") or "cuda").startswith("cpu"):
         machine = machine.without_gpus()
     pending = in_run_order(prepared.cells_to_run())
-    measured = _measured(prepared, engine.clustered) if inventory is None else {}  # of this machine
+    measured = _measured_seconds(prepared, engine.clustered) if inventory is None else {}  # of this machine
     stands = LOGICAL if engine.clustered else CORE  # for a GPU, where there is none
     calibrated = measured_device(calibration, machine, stands) if calibration else None
     if engine.clustered:
@@ -78,7 +78,7 @@ def _plan_cluster(
     lengths = dict[tuple[str, str], Lengths | None]()
     demands = {}
     for kind, cell in _first_of_each_kind(pending).items():
-        demands[kind] = demand_of(cell, resolved, devices, _lengths(prepared.source, cell, lengths))
+        demands[kind] = demand_of(cell, resolved, devices, _measured_lengths(prepared.source, cell, lengths))
     counts = Counter(cell.kind for cell in pending)
     kinds = {kind: (demands[kind], counts[kind]) for kind in counts}
     plan = plan_cells(len(prepared.cells), kinds, machine, measured, calibrated, jobs)
@@ -102,7 +102,7 @@ def _plan_workers(
     counts = Counter(cell.kind for cell in pending)
     demands = {kind: demand_of(cell, resolved) for kind, cell in of_kind.items()}
     left = len(pending) if jobs is None else min(jobs, len(pending))
-    work = [_worker(of_kind[kind], demands[kind], counts[kind], machine, measured, on, left) for kind in counts]
+    work = [_plan_worker(of_kind[kind], demands[kind], counts[kind], machine, measured, on, left) for kind in counts]
     bases = _plan_bases(prepared, work, machine, on)
     busy = max((embedded.busy(one, on) for one in demands.values()), default=1.0) if machine.gpus else 1.0
     half = any(policy.precision == "bf16" for one in demands.values() for policy in one.policies)
@@ -140,14 +140,14 @@ def place_of(plan: Plan, work: Cell | Base, turn: int = 0) -> Request:
     """A base is where its policy will be. turn: of its start."""
     if isinstance(work, Cell):
         kind = next(k for k in plan.kinds if k.kind == work.kind)
-        layout = _layout(kind, work, [p.name for p in work.group.policies])
+        layout = _layout_options(kind, work, [p.name for p in work.group.policies])
         return Request(work.key, kind.bundles, kind.seconds, layout, turn)
     kind = next(k for k in plan.kinds if k.kind.startswith(f"{work.group.name}/"))
     own = [_for_start(work, kind.bundles)]
     if kind.layout:
         own = [p.bundles for p in kind.layout.policies if p.policy == work.policy.name]
     seconds = kind.layout.phases.start + kind.layout.phases.evaluate if kind.layout else 0.0
-    return Request(work.key, own[0], seconds, _layout(kind, work.suite, [work.policy.name]), turn)
+    return Request(work.key, own[0], seconds, _layout_options(kind, work.suite, [work.policy.name]), turn)
 
 
 def _for_start(base: Base, bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
@@ -176,7 +176,7 @@ def _with_bases(prepared: Prepared, plan: Plan) -> Plan:
     return replace(plan, predicted=both)
 
 
-def _layout(kind: KindPlan, owner: Cell | Suite, policies: list[str]) -> Mapping[str, Options]:
+def _layout_options(kind: KindPlan, owner: Cell | Suite, policies: list[str]) -> Mapping[str, Options]:
     """The suite's own options come before these."""
     engine = backend_of(owner.engine)
     if kind.layout is None:
@@ -196,7 +196,7 @@ def _layout(kind: KindPlan, owner: Cell | Suite, policies: list[str]) -> Mapping
     }
 
 
-def _lengths(source: str, cell: Cell, known: dict[tuple[str, str], Lengths | None]) -> Lengths | None:
+def _measured_lengths(source: str, cell: Cell, known: dict[tuple[str, str], Lengths | None]) -> Lengths | None:
     """None without a tokenizer at hand. Raises SuiteError where a stated `max_length`, or a model, holds less."""
     from harness.session.cell.questions import checked, measured
 
@@ -228,7 +228,7 @@ def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = N
     return plan
 
 
-def _worker(
+def _plan_worker(
     cell: Cell, asks: CellDemand, count: int, machine: Inventory, measured: Mapping[str, float], on: Device, left: int
 ) -> KindPlan:
     """count: of the kind; left: of all, at most `jobs`."""
@@ -244,12 +244,12 @@ def _worker(
         beside = max(1, min(node.cores, node.memory // memory, left))  # processes do more than as many threads
         idle = 1 if cell.engine_options.get("numerics") == "portable" else node.cores // beside
         cores = cell.engine_options.get("threads") or account.cores(asks, idle)
-        bundle, seconds = Bundle(0, cores, memory), seconds / _faster(cores)
+        bundle, seconds = Bundle(0, cores, memory), seconds / _speedup(cores)
     chosen = tokens if tokens != MICRO_TOKENS and not own else 0
     return KindPlan(cell.kind, count, seconds, (bundle,), micro_tokens=chosen)
 
 
-def _faster(cores: int) -> float:
+def _speedup(cores: int) -> float:
     return 1 + embedded.NEXT_CORE * (cores - 1)
 
 
@@ -261,23 +261,23 @@ def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device
     seconds = account.phases(CellDemand((own,), asks.workload), on).evaluate
     stage0 = base.policy.stage0
     if base.policy.is_micro:
-        return seconds if _ships(base) else BASE_SECONDS
+        return seconds if _is_shipped(base) else BASE_SECONDS
     if stage0 is not None:
         work = dataclasses.replace(
             asks.workload, steps=stage0.steps or START_STEPS, prompts=START_EXAMPLES, trained=1.0
         )
         start = CellDemand((dataclasses.replace(own, rollouts=1),), work)
         seconds = 2 * seconds + account.phases(start, on).train
-    return float(seconds if gpus else seconds / _faster(cores))
+    return float(seconds if gpus else seconds / _speedup(cores))
 
 
-def _ships(base: Base) -> bool:
+def _is_shipped(base: Base) -> bool:
     policy, start = base.policy, base.policy.stage0 or Stage0()
     name = f"{policy.model.removeprefix(MICRO)}-{start.strong}-{start.preset}-{start.seed_of(base.seed or 0)}-*"
     return any(SHIPPED.glob(name))
 
 
-def _measured(prepared: Prepared, clustered: bool) -> dict[str, float]:
+def _measured_seconds(prepared: Prepared, clustered: bool) -> dict[str, float]:
     """Mean seconds of finished cells by kind, of the slowest policy: by the clock on GPUs, else of CPU."""
     by_kind: dict[str, list[float]] = {}
     for cell in prepared.done_cells():

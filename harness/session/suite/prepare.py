@@ -11,7 +11,7 @@ from harness.errors import StoreError, SuiteError
 from harness.session.cell.manifests import bases_of
 from harness.session.policy import pinned
 from harness.session.suite.files import check_roots
-from harness.session.suite.identity import identities
+from harness.session.suite.identity import identity_maker
 from harness.session.suite.prepared import Prepared
 from harness.session.suite.resolved import resolve_suite
 from harness.session.suite.shards import Shard
@@ -80,8 +80,8 @@ def prepare_suite(
         resolved = resolve_suite(suite, source)
         suite = pinned(resolved.suite, online)
     resolved = resolved.with_suite(suite)
-    identity = identities(resolved)
-    every = suite_cells.expand(suite, lambda group, variant: identity(group.policies, variant))
-    chosen = suite_cells.select(every, only)
+    identity = identity_maker(resolved)
+    every = suite_cells.expand_cells(suite, lambda group, variant: identity(group.policies, variant))
+    chosen = suite_cells.select_cells(every, only)
     bases = bases_of(suite, lambda _group, policy, _seed: identity([policy], None))
     return Prepared(resolved, results / suite.name, tuple(every), tuple(chosen), tuple(bases), settings)

@@ -21,7 +21,7 @@ from harness.store.cell_state import CellFolder, CellState, read_cell_folder, re
 from harness.store.diagnosis import damages_by_key, read_damages
 from harness.store.manifest import Manifest, SuiteFile, read_suite, suite_files, write_suite
 from harness.store.read import Snapshot
-from harness.store.remarks import mixed
+from harness.store.remarks import describe_mixed_processors
 from harness.suite.cells import Cell, Identity
 from harness.suite.schema import Suite
 
@@ -206,7 +206,7 @@ class Prepared:
         manifests = [manifest for cell in self.cells if (manifest := stored.manifest(cell.key)) is not None]
         remarks = describe_models(self.suite, manifests)
         if self.suite.engine_options.get("numerics") != "portable":  # else rows are the same on every machine
-            remarks.append(mixed((m.group, m.seed, m.provenance.machine) for m in manifests))
+            remarks.append(describe_mixed_processors((m.group, m.seed, m.provenance.machine) for m in manifests))
         remarks.append(stored.damages.get("", ""))
         return [remark for remark in remarks if remark]
 

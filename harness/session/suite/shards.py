@@ -35,7 +35,7 @@ class Shard:
     def select_from(self, prepared: Prepared) -> Prepared:
         """Return this part of a suite. A base checkpoint is measured by the shard of the first cell that needs it."""
         parts: list[list[Cell]] = [[] for _ in range(self.count)]
-        for block in sorted(blocks(prepared.cells), key=len, reverse=True):
+        for block in sorted(paired_blocks(prepared.cells), key=len, reverse=True):
             min(parts, key=len).extend(block)
         mine = {cell.key for cell in parts[self.number - 1]}
         elsewhere = set[str]()
@@ -47,6 +47,6 @@ class Shard:
         return replace(prepared, cells=cells, bases_of_other_shards=frozenset(elsewhere))
 
 
-def blocks(cells: Sequence[Cell]) -> list[list[Cell]]:
+def paired_blocks(cells: Sequence[Cell]) -> list[list[Cell]]:
     """Group cells by what is compared in pairs: group and seed."""
     return [list(block) for _, block in groupby(cells, key=lambda cell: (cell.group.name, cell.seed))]
