@@ -123,7 +123,8 @@ def _calibrate(
     policies: list[str], task: str, levels: str, prompts: int, answers: int, few_shot: int, plain: bool, json: bool
 ) -> None:  # fmt: skip
     with loading(*UNUSED):
-        from harness.session.single.calibrate import LEAST, MOST, calibrate
+        from harness.session.single.calibrate import calibrate
+        from harness.session.single.levels import LEAST, MOST
 
     chosen = [name for name in levels.split(",") if name]
     report = calibrate(policies, task, chosen, prompts=prompts, answers=answers, few_shot=few_shot, plain=plain)

@@ -172,7 +172,7 @@ def test_the_keys_of_a_run_are_those_after_its_download_where_the_hub_was_late(
         raise UsageError("far enough")
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(running.rules, "preflight", downloads)
+    monkeypatch.setattr(running, "preflight", downloads)
     monkeypatch.setattr(running, "check_feasible", planned)
     with pytest.raises(UsageError, match="far enough"):
         running.run(name, results=tmp_path / "results", set_=overrides)
