@@ -120,7 +120,9 @@ class Evidence:
     def derived(self) -> list[Cell]:
         """Under the manifests' identities; all seeds of a regime have one."""
         seeds = self.resolved.seeds
-        return expand_cells(self.resolved, lambda g, v: self._identity(*(f"{g.name}/{v.name}/{seed}" for seed in seeds)))
+        return expand_cells(
+            self.resolved, lambda g, v: self._identity(*(f"{g.name}/{v.name}/{seed}" for seed in seeds))
+        )
 
     @cached_property
     def expected(self) -> dict[str, Manifest]:

@@ -102,8 +102,8 @@ SIZES = (
 def write_draft(
     models: Sequence[str], task: str, name: str, findings: Findings = NOTHING_MEASURED, file: Path | None = None
 ) -> str:
-    """Return the text of a suite. findings: what was measured, which comes before what sizes suggest. file: where the suite will be,
-    by default NAME.yaml. Raises UsageError, PluginError."""
+    """Return the text of a suite. findings: what was measured, which comes before what sizes suggest. file: where the suite will
+    be, by default NAME.yaml. Raises UsageError, PluginError."""
     training, evaluation = _tasks(findings.task or task)
     read = _read_models(models)
     largest = max(model.parameters for model in read)

@@ -1,5 +1,5 @@
-"""The trial of `harness new-suite`: each model answers a few dozen questions, in every style and on every level, and the settings are
-chosen on which both models can learn."""
+"""The trial of `harness new-suite`: each model answers a few dozen questions, in every style and on every level, and the settings
+are chosen on which both models can learn."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from harness.session.suite.resolved import ResolvedTask
 from harness.store.manifest import suite_files
 from harness.suite.cells import Cell
 from harness.suite.load import placed_in
-from harness.suite.schema import FileTask, Policy
+from harness.suite.schema import Policy
 from harness.tasks.data import SETS, SOURCES, folder_in_use, load
 from harness.tasks.overlap import find_overlaps
 from harness.tasks.source import TrainingPool, part_of
@@ -54,25 +54,13 @@ def _check_models(prepared: Prepared, cells: Sequence[Cell], run: bool, elsewher
     slow_bf16 = run and not cpu_bf16() and not inventory.local().gpus
     remarks, unseen, emulated = list[str](), list[str](), list[str]()
     full_size = None
-    for place, policy, own in _pretrained_policies(prepared, cells):
+    for place, policy, own in pretrained_policies(prepared, cells):
         full_size = full_size or policy
-        if not run and policy.model.startswith(PRETRAINED) and not model_folder(policy.model).is_dir():
-            remarks.append(
-                f"{place}.model: {policy.model} is not in the cache: `make pretrained` fetches and converts it"
-            )
-            continue
-        remarks += _style_remarks(prepared, policy, place)
-        lacks = parts_lacking(policy) if elsewhere else ""
-        if lacks:
-            remarks.append(f"{place}.model: {policy.model} has no {lacks} here, which a run needs")
-            if not has_whole_tokenizer(policy):
-                continue  # what another machine has is checked there
-        said = check_model(policy, own, prepared.resolved, place, run, weights=not lacks)
-        if said is None:
-            unseen.append(policy.model)
-            continue
+        said, seen = check_policy(prepared, place, policy, own, run, elsewhere)
         remarks += said
-        if slow_bf16 and engine.precision(policy, options) == "bf16":
+        if seen is False:
+            unseen.append(policy.model)
+        elif seen and slow_bf16 and engine.precision(policy, options) == "bf16":
             emulated.append(policy.model)
     if emulated:
         remarks.append(f"{', '.join(dict.fromkeys(emulated))}: on this CPU {EMULATED}")
@@ -85,13 +73,32 @@ def _check_models(prepared: Prepared, cells: Sequence[Cell], run: bool, elsewher
     return remarks
 
 
-def _pretrained_policies(prepared: Prepared, cells: Sequence[Cell]) -> Iterator[tuple[str, Policy, list[Cell]]]:
-    """Policies with a model other than micro, with their place and the cells of their group; groups without cells are left out."""
+def pretrained_policies(prepared: Prepared, cells: Sequence[Cell]) -> Iterator[tuple[str, Policy, list[Cell]]]:
+    """Yield each policy with a model other than micro, with its place and the cells of its group; groups without cells are left
+    out."""
     for g, group in enumerate(prepared.suite.groups):
         own = [cell for cell in cells if cell.group.name == group.name]
         for p, policy in enumerate(group.policies if own else ()):
             if not policy.is_micro:
                 yield f"groups[{g}].policies[{p}]", policy, own
+
+
+def check_policy(
+    prepared: Prepared, place: str, policy: Policy, cells: Sequence[Cell], run: bool, elsewhere: bool
+) -> tuple[list[str], bool | None]:
+    """Check one policy's model for the cells of its group. run, elsewhere: as of `preflight`. Returns remarks, and whether its
+    folder was seen; None where another machine must check it. Raises SuiteError."""
+    if not run and policy.model.startswith(PRETRAINED) and not model_folder(policy.model).is_dir():
+        absent = f"{place}.model: {policy.model} is not in the cache: `make pretrained` fetches and converts it"
+        return [absent], None
+    remarks = list(_style_remarks(prepared, policy, place))
+    lacks = parts_lacking(policy) if elsewhere else ""
+    if lacks:
+        remarks.append(f"{place}.model: {policy.model} has no {lacks} here, which a run needs")
+        if not has_whole_tokenizer(policy):
+            return remarks, None
+    said = check_model(policy, cells, prepared.resolved, place, run, weights=not lacks)
+    return [*remarks, *(said or [])], said is not None
 
 
 def _style_remarks(prepared: Prepared, policy: Policy, place: str) -> Iterator[str]:
@@ -123,9 +130,11 @@ def _check_data(prepared: Prepared, run: bool) -> Iterator[str]:
             yield (
                 f"{task.name}: how many questions it has is told by a run; without `evaluation.limit` a plan leaves them out"
             )
-    pool = _check_training_questions(prepared, absent)
-    if pool is not None and any(isinstance(task.name, FileTask) for task in tasks):
-        yield from _check_repeated(prepared, pool, absent)
+    pool = check_training_questions(prepared, absent)
+    if pool is not None and prepared.has_files:
+        for i, task in enumerate(resolved.evaluation):
+            if task.name not in absent:
+                yield from check_repeated(prepared, pool, i)
 
 
 def _absent_sets(prepared: Prepared, run: bool) -> list[str]:
@@ -161,9 +170,9 @@ def _scorer_remarks(tasks: Sequence[ResolvedTask]) -> Iterator[str]:
             yield f"scorer {name}: {remark}"
 
 
-def _check_training_questions(prepared: Prepared, absent: Sequence[str]) -> TrainingPool | None:
-    """Whether the task has as many training questions as the largest step asks for. Returns the pool where it is a fixed one that
-    is on this machine. Raises SuiteError."""
+def check_training_questions(prepared: Prepared, absent: Sequence[str]) -> TrainingPool | None:
+    """Check that the task has as many training questions as the largest step asks for. absent: data sets that are not here. Returns
+    the pool where it is a fixed one that is on this machine. Raises SuiteError."""
     suite, training = prepared.suite, prepared.suite.training
     source = prepared.resolved.training.source
     prompts = {f"regimes[{i}].training.prompts": suite.training_of(v).prompts for i, v in enumerate(suite.regimes)}
@@ -185,30 +194,29 @@ def _check_training_questions(prepared: Prepared, absent: Sequence[str]) -> Trai
     return pool
 
 
-def _check_repeated(prepared: Prepared, pool: TrainingPool, absent: Sequence[str]) -> Iterator[str]:
-    """Refuse training questions that evaluation repeats, and remark on nearly equal ones. Only for files of the user's own: shipped
-    sets have been compared with each other. Raises SuiteError."""
+def check_repeated(prepared: Prepared, pool: TrainingPool, i: int) -> list[str]:
+    """Refuse training questions that the i-th task of evaluation repeats, and return a remark on nearly equal ones. Only for suites
+    with files of the user's own: shipped sets have been compared with each other. Raises SuiteError."""
     trained = prepared.resolved.training.task
+    name, _, task = prepared.resolved.evaluation[i]
+    place = f"evaluation.tasks[{i}]"
     questions = [(prompt.id, trained.bare(prompt.text)) for prompt in pool.prompts]
-    for i, (name, _, task) in enumerate(prepared.resolved.evaluation):
-        place = f"evaluation.tasks[{i}]"
-        if name in absent:
-            continue
-        with faults_at(prepared.source, place, DataError):
-            documents = task.documents(None)
-        overlaps = find_overlaps(
-            [(prompt, task.bare(text)) for prompt, text in questions],
-            [(str(name), prompt.id, task.bare(prompt.text)) for prompt in documents],
+    with faults_at(prepared.source, place, DataError):
+        documents = task.documents(None)
+    overlaps = find_overlaps(
+        [(prompt, task.bare(text)) for prompt, text in questions],
+        [(str(name), prompt.id, task.bare(prompt.text)) for prompt in documents],
+    )
+    same = [overlap for overlap in overlaps if overlap.kind == "exact"]
+    if same:
+        problem = (
+            f"{len(same):,} of the {len(questions):,} training questions of {trained.name} are questions of {name} too, "
+            f"the first one {same[0].training!r:.80}: give each line a `split`, or the file `held_out: 0.2`"
         )
-        same = [overlap for overlap in overlaps if overlap.kind == "exact"]
-        if same:
-            problem = (
-                f"{len(same):,} of the {len(questions):,} training questions of {trained.name} are questions of {name} too, "
-                f"the first one {same[0].training!r:.80}: give each line a `split`, or the file `held_out: 0.2`"
-            )
-            raise SuiteError(prepared.source, place, problem)
-        if overlaps:
-            yield f"{place}: {len(overlaps):,} training questions of {trained.name} nearly repeat one of {name}"
+        raise SuiteError(prepared.source, place, problem)
+    if not overlaps:
+        return []
+    return [f"{place}: {len(overlaps):,} training questions of {trained.name} nearly repeat one of {name}"]
 
 
 def _check_recordings(prepared: Prepared, run: bool) -> Iterator[str]:

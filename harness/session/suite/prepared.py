@@ -23,7 +23,7 @@ from harness.store.manifest import Manifest, SuiteFile, read_suite, suite_files,
 from harness.store.read import Snapshot
 from harness.store.remarks import describe_mixed_processors
 from harness.suite.cells import Cell, Identity
-from harness.suite.schema import Suite
+from harness.suite.schema import FileTask, Suite
 
 
 class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +100,12 @@ class Prepared:
     def source(self) -> str:
         """Where the suite was read: a file, or the folder of its results."""
         return self.resolved.source
+
+    @property
+    def has_files(self) -> bool:
+        """Whether a task of training or evaluation is a file of the user's own."""
+        tasks = [self.suite.training.task, *self.suite.evaluation.tasks]
+        return any(isinstance(task, FileTask) for task in tasks)
 
     def with_states(self, snapshot: Snapshot | None = None) -> Prepared:
         """Read all states once, for all that one command asks of them. snapshot: the store, brought up to date by the caller;
