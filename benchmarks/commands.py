@@ -73,7 +73,7 @@ def write(folder: Path, count: int) -> None:
     file.write_text(f"groups:\n{groups}\nregimes: [{', '.join(REGIMES)}]\nseeds: [{seeds}]\n")
     results = folder / "results"
     prepared = prepare(str(file), results)
-    prepared.record()
+    prepared.write_suite_file()
     regimes = {v.name: Regime(v.name, v.regime, 0.01, shares="") for v in prepared.suite.regimes}
     cells = [
         write_cell(results, "many", c.group.name, ("a", "b"), regimes[c.variant.name], c.seed, 3, 4, 1, ("micro",), 0)

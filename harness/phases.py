@@ -29,7 +29,7 @@ class Phase:
     def count(self, done: float) -> None:
         """So much of `total`; counts as progress."""
         self.done, self.inner = done, ""
-        beat()
+        report_progress()
 
     def __str__(self) -> str:
         inner = f" ({self.inner})" if self.inner else ""
@@ -55,7 +55,7 @@ def phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[Pha
     level, thread, began = logging.DEBUG if quiet else logging.INFO, threading.get_ident(), time.monotonic()
     now = Phase(name, total, quiet)
     _board.running.setdefault(thread, []).append(now)
-    beat()
+    report_progress()
     log.log(level, "%s", name)
     how = "broken off after"
     try:
@@ -65,7 +65,7 @@ def phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[Pha
         _board.running[thread].pop()
         if not _board.running[thread]:
             _board.running.pop(thread)
-        beat()
+        report_progress()
         log.log(level, "%s: %s %.1f s", name, how, time.monotonic() - began)
 
 
@@ -73,26 +73,26 @@ def inside(words: str) -> None:
     """Progress of the thread's innermost phase between counts, e.g. ``token 13/44``."""
     if stack := _board.running.get(threading.get_ident()):
         stack[-1].inner = words
-    beat()
+    report_progress()
 
 
-def beat() -> None:
+def report_progress() -> None:
     """Note progress without a count."""
     _board.beats += 1
 
 
-def beats() -> int:
+def progress_count() -> int:
     return _board.beats
 
 
-def words() -> str:
+def describe_phases() -> str:
     """Running phases of all threads, e.g. ``evaluating a: micro 120/240``."""
     stacks = [list(stack) for stack in list(_board.running.values())]
     shown = [": ".join(str(p) for i, p in enumerate(s) if not p.quiet or i == len(s) - 1) for s in stacks]
     return "; ".join(dict.fromkeys(filter(None, shown)))
 
 
-def obey(stopped: Callable[[], bool]) -> None:
+def set_stop_check(stopped: Callable[[], bool]) -> None:
     """`halt` raises once `stopped` says so."""
     _board.stopped = stopped
 

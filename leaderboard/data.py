@@ -17,7 +17,7 @@ from harness.statistics import MARGIN
 from harness.store.database import store_path
 from harness.store.ranking import Aggregate, aggregates
 from harness.store.read import Snapshot
-from harness.store.remarks import Missing, Stage, counted, mixed_in, stages
+from harness.store.remarks import Missing, TrainingMoment, count_states, mixed_in, read_moments
 from harness.store.standing import Board, Settings, board
 from harness.store.table import SeedRow, seed_rows, show_rows
 from harness.store.tuning import Tuning, read_tuning
@@ -104,18 +104,18 @@ class Store:
         return next((t for name in names if (t := read_tuning(self.results, name)) is not None), None)
 
     def missing(self, suite: str) -> list[Missing]:
-        from harness.session.suite.prepare import lacking  # takes long to import
+        from harness.session.suite.gaps import find_gaps  # takes long to import
 
-        return lacking(self.snapshot, self.results, suite)[0]
+        return find_gaps(self.snapshot, self.results, suite)[0]
 
     def processors(self, suite: str) -> str:
         return mixed_in(self.snapshot, suite)
 
     def states(self, suite: str) -> str:
-        return counted(self.snapshot, suite, self.missing(suite))
+        return count_states(self.snapshot, suite, self.missing(suite))
 
-    def stages(self, suite: str) -> list[Stage]:
-        return stages(self.snapshot, suite)
+    def stages(self, suite: str) -> list[TrainingMoment]:
+        return read_moments(self.snapshot, suite)
 
 
 _SUITES = """

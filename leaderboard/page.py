@@ -14,7 +14,7 @@ import streamlit as st
 
 from harness.errors import HarnessError
 from harness.statistics import MARGIN
-from harness.store.remarks import noted
+from harness.store.remarks import describe_gaps
 from harness.store.text import harmless, visible
 from leaderboard.charts import COLOURS, SIGNS, Figure, Forest, filled, inked, printable, to_png, to_svg
 from leaderboard.data import Store
@@ -51,7 +51,7 @@ def draw_page(page: Page, store: Store | None, suite: str | None) -> None:
         st.markdown(page.lead)
     if store is not None and suite is not None:
         if page.figures:
-            lacks = [f"{head}: {'; '.join(lines)}" for head, lines in noted(store.missing(suite)).items()]
+            lacks = [f"{head}: {'; '.join(lines)}" for head, lines in describe_gaps(store.missing(suite)).items()]
             for remark in filter(None, [*lacks, store.processors(suite)]):
                 st.warning(escaped(remark, 4000), icon=":material/error:")
         st.fragment(fault_told()(page.draw))(store, suite)  # filters redraw this alone

@@ -12,7 +12,7 @@ import pandas as pd
 from harness.errors import StoreError
 from harness.files import write_atomic
 from harness.statistics import MARGIN
-from harness.store.remarks import noted
+from harness.store.remarks import describe_gaps
 from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import Statistic, shown
 from harness.store.table import MEAN, suites
@@ -72,7 +72,7 @@ def _suite(store: Store, suite: str) -> dict[str, Any]:
         )  # fmt: skip
     return {
         "name": suite, "anchor": "suite-" + suite.encode().hex(), "title": store.suites().set_index("name")["title"].get(suite, ""),
-        "missing": noted(store.missing(suite)), "processors": store.processors(suite), "states": store.states(suite),
+        "missing": describe_gaps(store.missing(suite)), "processors": store.processors(suite), "states": store.states(suite),
         "metrics": metrics, "provenance": store.snapshot.query(_PROVENANCE, [suite]).to_pylist()[0],
     }  # fmt: skip
 

@@ -22,7 +22,8 @@ from safetensors.numpy import load_file
 from harness.cli import main
 from harness.session.cell.manifests import suite_file
 from harness.session.driver.jobs import job_of, run_job
-from harness.session.suite.prepare import Prepared, prepare
+from harness.session.suite.prepare import prepare
+from harness.session.suite.prepared import Prepared
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.manifest import write_suite

@@ -10,7 +10,7 @@ import pytest
 from running import harness, ok
 from synthetic_results import write_rows
 
-from harness.cli.tables import against
+from harness.cli.tables import table_against_paper
 from harness.errors import UsageError
 from harness.store.ingest import ingest
 from harness.store.manifest import PolicyEntry, SuiteFile, write_suite
@@ -47,7 +47,7 @@ def results(tmp_path: Path) -> Path:
 
 def lines(results: Path, paper: str = "hacpo2026") -> list[str]:
     with Snapshot(results) as snapshot:
-        return against(paper, snapshot, ["hand"]).splitlines()
+        return table_against_paper(paper, snapshot, ["hand"]).splitlines()
 
 
 def line(table: list[str], policy: str, method: str) -> str:

@@ -120,8 +120,9 @@ def test_regimes_need_no_torch() -> None:
 LIGHT = (
     "harness.suite.load",
     "harness.session.suite.prepare",
+    "harness.session.suite.gaps",
     "harness.session.driver.matrix",
-    "harness.session.suite.rules",
+    "harness.session.suite.preflight",
     "harness.learning.registry",
     "harness.store.read",
     "harness.statistics",

@@ -15,7 +15,7 @@ from running import ingested
 from synthetic_results import Regime, write_results
 from test_sentences import seeds_of
 
-from harness.cli.tables import against
+from harness.cli.tables import table_against_paper
 from harness.statistics import compare
 from harness.statistics.comparison import CEILING, FLOOR, IDLE, family
 from harness.store.ingest import STORE, ingest
@@ -116,7 +116,7 @@ def test_8_tuned_regimes_stand_beside_the_tuned_baseline(reference: Snapshot) ->
     assert round(100 * gain, 1) == 16.2, "and not +14.9 over the published baseline"
     small = {r.regime: r.baseline for r in show_rows(reference, "tuned_small@reference")}
     assert small["hacpo, tuned"] == "independent, tuned"
-    assert against("hacpo2026", reference, ["tuned_full@reference"]), (
+    assert table_against_paper("hacpo2026", reference, ["tuned_full@reference"]), (
         "what asks the cells for a regime asks by its variant"
     )
 

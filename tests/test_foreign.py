@@ -30,7 +30,7 @@ from harness.store.manifest import (
     write_suite,
 )
 from harness.store.read import Snapshot
-from harness.store.remarks import missing
+from harness.store.remarks import missing_cells
 from harness.store.rows import SCHEMAS, CostRow, ExchangeRow, SampleRow, StepRow, TraceRow, to_arrow
 from harness.store.standing import board
 from harness.store.table import show_rows, suites
@@ -286,7 +286,7 @@ def test_a_suite_file_that_no_suite_gives_is_not_taken(theirs: Path, ours: Path,
     assert (report.cells, [words in line for line in report.refused]) == (12, [True] * bool(words))
     with ingested(ours) as snapshot:
         assert board(snapshot).settings == ()
-        assert len(missing(snapshot, "synthetic-small@b")) < 100
+        assert len(missing_cells(snapshot, "synthetic-small@b")) < 100
 
 
 @pytest.fixture

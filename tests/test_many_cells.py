@@ -11,7 +11,7 @@ from running import ingested
 from synthetic_results import REGIMES, Regime, write_results
 
 from harness.errors import StoreError
-from harness.store.diagnosis import diagnose, summary
+from harness.store.diagnosis import diagnose, summarise_training
 from harness.store.ingest import ingest
 from harness.store.journal import Journal
 from harness.store.manifest import read_manifest, write_manifest
@@ -42,7 +42,7 @@ def test_questions_to_the_store_do_not_grow_with_the_cells(tmp_path: Path, monke
     for seeds in (1, 2):
         asked.clear()
         with Snapshot(results(tmp_path / str(seeds), seeds)) as snapshot:
-            assert summary(snapshot, SUITE)
+            assert summarise_training(snapshot, SUITE)
             finished(snapshot, SUITE), finished(snapshot, SUITE)
             counts.append(len(asked))
             cells = snapshot.query("SELECT cell FROM current_cells WHERE kind = 'cell'")["cell"].to_pylist()

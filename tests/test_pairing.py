@@ -28,7 +28,7 @@ from harness.store.manifest import (
 )
 from harness.store.ranking import heading
 from harness.store.read import Snapshot
-from harness.store.remarks import counted, missing, noted
+from harness.store.remarks import count_states, describe_gaps, missing_cells
 from harness.store.rows import SampleRow, StepRow
 from harness.store.standing import board
 from harness.store.starts import OTHER_FIRST_STEP, OTHER_MACHINE, OTHER_VERSION, OTHER_WEIGHTS
@@ -158,7 +158,7 @@ def test_a_base_checkpoint_of_another_start_is_not_the_tables(tmp_path: Path) ->
         base(start, machine)
         assert measured() == [said], (start, machine)
         with ingested(tmp_path) as snapshot:
-            assert [m.cell for m in missing(snapshot, "hand")] == ([] if said else ["base pair/p"])
+            assert [m.cell for m in missing_cells(snapshot, "hand")] == ([] if said else ["base pair/p"])
 
 
 def test_what_is_not_paired_leaves_every_number_and_is_named(tmp_path: Path) -> None:
@@ -168,9 +168,9 @@ def test_what_is_not_paired_leaves_every_number_and_is_named(tmp_path: Path) -> 
         write(tmp_path, "hacpo", A if seed == 1 else B, seed)
     with ingested(tmp_path) as snapshot:
         rows = {(r.regime, r.seed) for r in seed_rows(snapshot, "hand")}
-        gaps = missing(snapshot, "hand")
-        assert counted(snapshot, "hand", gaps) == "5 done, 1 unpaired"
-        ((head, lines),) = noted(gaps).items()
+        gaps = missing_cells(snapshot, "hand")
+        assert count_states(snapshot, "hand", gaps) == "5 done, 1 unpaired"
+        ((head, lines),) = describe_gaps(gaps).items()
         assert "hacpo/2" not in heading(snapshot, "hand").sentences[0].sentence
     assert rows == {("independent", 1), ("independent", 2), ("sgt", 1), ("sgt", 2), ("hacpo", 1)}
     assert head == "Missing from these numbers: 1 cell"
@@ -272,5 +272,5 @@ def test_two_digests_of_one_start_in_show_board_bundle_and_import(mixed: tuple[P
 
 def test_variants_with_draws_of_their_own_pair(lab: Path) -> None:
     with ingested(lab / "results") as snapshot:
-        assert missing(snapshot, "labs") == []
+        assert missing_cells(snapshot, "labs") == []
         assert {row.regime for row in seed_rows(snapshot, "labs") if row.gain is not None} >= {"independent-aa", "sgt"}

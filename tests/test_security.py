@@ -17,7 +17,7 @@ from synthetic_results import Regime, write_results
 from harness.errors import StoreError, UsageError
 from harness.store import read
 from harness.store.ingest import ingest
-from harness.store.read import START_SECONDS, Limits, Snapshot, ask
+from harness.store.read import START_SECONDS, Limits, Snapshot, ask_in_process
 from leaderboard import command
 
 ROOT = Path(__file__).parents[1]
@@ -178,10 +178,10 @@ def test_sql_has_limits_of_memory_and_time(results: Path, case: str) -> None:
 
 @pytest.mark.slow
 def test_sql_cuts_long_answers_and_says_so(results: Path) -> None:
-    rows = ask(results, "SELECT * FROM range(20000000)", Limits(rows=100))
+    rows = ask_in_process(results, "SELECT * FROM range(20000000)", Limits(rows=100))
     assert (len(rows.rows), rows.cut, rows.columns) == (100, "rows", ["range"])
-    assert ask(results, "SELECT * FROM range(100)", Limits(rows=100)).cut == ""
-    size = ask(results, "SELECT repeat('x', 100000) FROM range(1000)", Limits(bytes=1 << 20))
+    assert ask_in_process(results, "SELECT * FROM range(100)", Limits(rows=100)).cut == ""
+    size = ask_in_process(results, "SELECT repeat('x', 100000) FROM range(1000)", Limits(bytes=1 << 20))
     assert (len(size.rows), size.cut) == (10, "bytes")
 
 

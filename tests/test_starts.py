@@ -11,7 +11,7 @@ from running import ingested
 from harness.store.journal import Journal
 from harness.store.manifest import Manifest, PolicyEntry, write_manifest
 from harness.store.ranking import heading
-from harness.store.remarks import stages
+from harness.store.remarks import read_moments
 from harness.store.render import render
 from harness.store.rows import SampleRow
 from harness.store.table import show_rows
@@ -53,9 +53,9 @@ def test_by_hand(tmp_path: Path) -> None:
     cell(tmp_path, "one", "cell", 1, {30: [BOXED, BOXED, WRONG, WRONG]})
     cell(tmp_path, "two", "cell", 2, {30: [BOXED, BOXED, BOXED, BOXED]})
     with ingested(tmp_path) as snapshot:
-        measured = stages(snapshot, "hand")
+        measured = read_moments(snapshot, "hand")
         rows, head = show_rows(snapshot, "hand"), heading(snapshot, "hand")
-        assert stages(snapshot, "other") == []
+        assert read_moments(snapshot, "other") == []
     assert [(m.moment, m.strict, round(m.lenient, 3), m.answers, m.seeds) for m in measured] == [
         ("as published", 0.0, 0.75, 4, 1),
         ("after its start", 1 / 3, 0.667, 3, 1),
@@ -72,7 +72,7 @@ def test_by_hand(tmp_path: Path) -> None:
 def test_what_was_cut_off_is_right_in_the_lenient_share_alone(tmp_path: Path) -> None:
     cell(tmp_path, "base-g", "base", None, {-1: [STANDS, WRONG], 0: [STANDS, BOXED, STANDS, NONE]})
     with ingested(tmp_path) as snapshot:
-        measured = stages(snapshot, "hand")
+        measured = read_moments(snapshot, "hand")
     assert [(m.moment, m.strict, m.lenient) for m in measured] == [
         ("as published", 0.0, 0.5),
         ("after its start", 0.25, 0.75),

@@ -24,7 +24,7 @@ from harness import files
 from harness.cli.tables import show_suite
 from harness.errors import DiskFullError, StoreError, UsageError
 from harness.statistics.comparison import IDLE
-from harness.store.database import create
+from harness.store.database import create_tables
 from harness.store.ingest import STORE, ingest
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import (
@@ -37,8 +37,8 @@ from harness.store.manifest import (
     write_manifest,
     write_suite,
 )
-from harness.store.read import LIMITS, Limits, Snapshot, ask
-from harness.store.remarks import mixed
+from harness.store.read import LIMITS, Limits, Snapshot, ask_in_process
+from harness.store.remarks import describe_mixed_processors
 from harness.store.render import render
 from harness.store.rows import SCHEMAS, CostRow, Row, SampleRow, StepRow
 from harness.store.table import seed_rows, show_rows
@@ -113,10 +113,10 @@ def test_a_table_says_where_its_pairs_ran_on_unlike_processors(tmp_path: Path, c
 
 def test_one_processor_with_unlike_threads_is_said_too() -> None:
     one, two = {"processor": "EPYC"}, {"processor": "EPYC", "threads": "2"}
-    assert "the regimes of pair/1 ran on different ones (EPYC; EPYC with 2 threads)" in mixed(
+    assert "the regimes of pair/1 ran on different ones (EPYC; EPYC with 2 threads)" in describe_mixed_processors(
         [("pair", 1, one), ("pair", 1, two), ("pair", 2, two)]
     )
-    assert mixed([("pair", 1, two), ("pair", 1, two), ("pair", 2, one)]) == ""
+    assert describe_mixed_processors([("pair", 1, two), ("pair", 1, two), ("pair", 2, one)]) == ""
 
 
 def test_a_gain_per_rollout_is_that_of_one_policy_on_a_mean_line_too(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_the_documentation_names_every_table_and_column() -> None:
         part = text.split(f"**{table}**")[1].split("\n\n**")[0]
         assert [name for name in schema.names if not re.search(rf"\b{name}\b", part)] == []
     with duckdb.connect() as connection:
-        create(connection)
+        create_tables(connection)
         columns = connection.execute(
             "SELECT table_name, column_name FROM duckdb_columns() "
             "WHERE schema_name = 'main' AND NOT internal AND table_name <> 'about'"
@@ -405,7 +405,7 @@ def test_sql_has_a_deadline(results: Path) -> None:
 
 def test_sums_of_integers_are_integers(results: Path) -> None:
     """In JSON they were text, unlike counts; what JSON's readers round stays text."""
-    sums = ask(results, "SELECT sum(x), count(*), sum(x) << 60, 1.50 FROM range(4) t(x)", LIMITS).rows
+    sums = ask_in_process(results, "SELECT sum(x), count(*), sum(x) << 60, 1.50 FROM range(4) t(x)", LIMITS).rows
     assert sums == [[6, 4, str(6 << 60), "1.50"]]
 
 

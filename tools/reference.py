@@ -59,7 +59,7 @@ from harness.store.manifest import (
 )
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference, references, write_reference
-from harness.store.remarks import stages
+from harness.store.remarks import read_moments
 from harness.store.table import show_rows
 from harness.store.tuning import read_tuning, tuning_path
 from harness.store.tuning_table import tuning_rows
@@ -177,7 +177,7 @@ def _same_table(suite: str, file: SuiteFile, results: Path, place: Path) -> None
     kept_as = f"{suite}{MARK}"
     ingest(place)
     with Snapshot(results, file) as ours, Snapshot(place) as kept:
-        same = all(give(ours, suite) == give(kept, kept_as) for give in (show_rows, stages))
+        same = all(give(ours, suite) == give(kept, kept_as) for give in (show_rows, read_moments))
         left, right = read_tuning(results, suite, file), read_tuning(place, kept_as)
         if left and right:
             same = same and tuning_rows(ours, left) == tuning_rows(kept, right)

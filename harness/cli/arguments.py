@@ -53,7 +53,7 @@ Results = Annotated[
 ]
 
 
-def at(results: Path) -> str:
+def results_option(results: Path) -> str:
     """The option, for a command that is printed."""
     return "" if results == RESULTS else f" --results {shlex.quote(str(results))}"
 
@@ -124,7 +124,7 @@ def suite_name(given: str) -> str:
     return Path(given).stem
 
 
-def fold(text: str, further: str = "    ") -> str:
+def fold_text(text: str, further: str = "    ") -> str:
     """As wide as the terminal, folded between words. further: before lines but the first."""
     width = shutil.get_terminal_size().columns
     return textwrap.fill(

@@ -17,9 +17,9 @@ import typer
 from harness.allocation.inventory import VISIBLE, visible
 from harness.allocation.shapes import EMULATED, cpu_bf16
 from harness.cache import cache_folder, expanded
-from harness.cli.arguments import RESULTS, DataDir, Json, Results, fold, print_json, print_table
+from harness.cli.arguments import RESULTS, DataDir, Json, Results, fold_text, print_json, print_table
 from harness.cli.tables import print_findings
-from harness.clusters.nodes import Check, check, examine_nodes
+from harness.clusters.nodes import Check, examine_nodes, make_check
 from harness.engines import catalogue
 from harness.errors import StoreError, UsageError
 from harness.learning import registry
@@ -123,7 +123,8 @@ def _calibrate(
     policies: list[str], task: str, levels: str, prompts: int, answers: int, few_shot: int, plain: bool, json: bool
 ) -> None:  # fmt: skip
     with loading(*UNUSED):
-        from harness.session.single.calibrate import LEAST, MOST, calibrate
+        from harness.session.single.calibrate import calibrate
+        from harness.session.single.levels import LEAST, MOST
 
     chosen = [name for name in levels.split(",") if name]
     report = calibrate(policies, task, chosen, prompts=prompts, answers=answers, few_shot=few_shot, plain=plain)
@@ -155,7 +156,7 @@ def _calibrate(
     asked_how = f"chat template: {', '.join(report.chat)}" if report.chat else "no chat template"
     asked = f"Training questions at temperature 1; {shots}{asked_how}. ±: 95 %, over questions."
     fits = f"fits: pass@1 of {LEAST:.0%} to {MOST:.0%} and pass@{answers} above it, so that RL has something to learn from."
-    print(f"\n{fold(asked)}\n{fold(fits)}")
+    print(f"\n{fold_text(asked)}\n{fold_text(fits)}")
 
 
 def data(data_dir: DataDir = None, json: Json = False) -> None:
@@ -216,15 +217,15 @@ def doctor(
 
 
 def examine(results: Path) -> Iterator[Check]:
-    yield check("python", sys.version_info >= (3, 11), platform.python_version(), "3.11 or newer", needed=True)
+    yield make_check("python", sys.version_info >= (3, 11), platform.python_version(), "3.11 or newer", needed=True)
     memory = psutil.virtual_memory()
     state = f"{cores()} cores, {available() / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
-    yield check("machine", available() > 1.5 * GIB, state, "a micro cell needs about 1 GiB", needed=True)
+    yield make_check("machine", available() > 1.5 * GIB, state, "a micro cell needs about 1 GiB", needed=True)
     name = cpu_bf16()
     state = f"{name}: pretrained policies in bf16, fp32 masters" if name else "emulated here"
-    yield check("bf16", name, state, f"a CPU without AMX or AVX512-BF16: {EMULATED}")
+    yield make_check("bf16", name, state, f"a CPU without AMX or AVX512-BF16: {EMULATED}")
     free = shutil.disk_usage(Path.cwd()).free
-    yield check("disk", free > 2 * GIB, f"{free / GIB:.1f} GiB free here", "the quickstart needs about 1 GiB")
+    yield make_check("disk", free > 2 * GIB, f"{free / GIB:.1f} GiB free here", "the quickstart needs about 1 GiB")
     yield _store(results)
     yield _gpu()
     for e in catalogue.listing():
@@ -232,15 +233,15 @@ def examine(results: Path) -> Iterator[Check]:
         yield Check(f"engine {e.name}", e.available, e.version or "not installed", e.missing, needed=needed)
     regimes = registry.listing()
     broken = [f"{r.name}: {r.error}" for r in regimes if r.error]
-    yield check("regimes", not broken, f"{len(regimes) - len(broken)} load", "; ".join(broken))
+    yield make_check("regimes", not broken, f"{len(regimes) - len(broken)} load", "; ".join(broken))
     folder = cache_folder()
     place = next(p for p in (folder, *folder.parents) if p.exists())
     writable = place.is_dir() and os.access(place, os.W_OK)
-    yield check("cache", writable, str(folder), "set HARNESS_CACHE to a folder that can be written", needed=True)
+    yield make_check("cache", writable, str(folder), "set HARNESS_CACHE to a folder that can be written", needed=True)
     yield _data()
     there = all(importlib.util.find_spec(p) is not None for p in ("streamlit", "altair"))
     advice = "pip install -e '.[leaderboard]' -c constraints.txt"
-    yield check("leaderboard", there, "installed" if there else "not installed", advice)
+    yield make_check("leaderboard", there, "installed" if there else "not installed", advice)
 
 
 def _store(results: Path) -> Check:
@@ -256,7 +257,7 @@ def _store(results: Path) -> Check:
 def _gpu() -> Check:
     cards = "; ".join(f"{card.name}: {card.kind} of {card.memory / 1e9:.0f} GB" for card in visible())
     chosen = f" that {VISIBLE}={os.environ[VISIBLE]!r} leaves" if VISIBLE in os.environ else ""
-    return check("gpu", cards, cards or f"none{chosen}", "not needed: micro models train on the CPU")
+    return make_check("gpu", cards, cards or f"none{chosen}", "not needed: micro models train on the CPU")
 
 
 def _data() -> Check:
@@ -268,4 +269,4 @@ def _data() -> Check:
         present += f", altered: {', '.join(altered)}"
     advice = "the rest is fetched when first used; without a network set HARNESS_DATA to a folder of JSONL files"
     advice = "nothing is fetched while HARNESS_DATA is set" if folder else advice
-    return check("benchmark data", {*states} == {"present"}, present, advice)
+    return make_check("benchmark data", {*states} == {"present"}, present, advice)

@@ -44,8 +44,9 @@ def new_suite(
     ] = True,
 ) -> None:
     """Write a suite for two models. It samples a few dozen answers of each, and picks the level, lengths and steps from them."""
-    from harness.session.suite import rules
-    from harness.session.suite.draft import USUAL, draft, tried
+    from harness.session.suite.draft import USUAL, draft_by_trial
+    from harness.session.suite.draft_text import write_draft
+    from harness.session.suite.validation import validate
     from harness.suite.load import load
 
     if not trial and "COMMANDLINE" in str(context.get_parameter_source("minutes")):
@@ -58,13 +59,14 @@ def new_suite(
     if file.exists():
         raise UsageError(f"{file} exists already; give another name (--out FILE) or remove it")
     name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", file.stem).strip("-.+_")[:64] or "pair"
-    text = tried(models, task, name, file, minutes) if trial else draft(models, task or USUAL, name, file=file)
+    text = "" if trial else write_draft(models, task or USUAL, name, file=file)
+    text = text or draft_by_trial(models, task, name, file, minutes)
     try:
         with file.open("x", encoding="utf-8") as new:
             new.write(text)
     except OSError as error:
         raise UsageError(f"{file}: cannot be written: {error.strerror}") from error
-    suite = rules.validate(load(str(file)), str(file))
+    suite = validate(load(str(file)), str(file))
     cells = len(suite.groups) * len(suite.regimes) * len(suite.seeds)
     named = shlex.quote(str(file))
     first = "--set training.steps=2 --set 'seeds=[1]' --set evaluation.limit=6"

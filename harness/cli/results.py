@@ -29,8 +29,8 @@ from harness.cli.arguments import (
 )
 from harness.errors import HarnessError, UsageError
 from harness.session.cell.log import log_of, tail
-from harness.session.suite.prepare import CellStatus
-from harness.store.read import Limits, Snapshot, ask
+from harness.session.suite.prepared import CellStatus
+from harness.store.read import Limits, Snapshot, ask_in_process
 from harness.store.text import visible
 
 FORMATS = ("table", "json", "csv", "markdown", "latex")
@@ -70,7 +70,7 @@ def show(
         raise UsageError(f"--format {format_}: one of {', '.join(FORMATS)}")
     if against is not None and format_ != "table":
         raise UsageError(f"--format {format_}: not with --against, which prints a table")
-    tables.refresh(results)
+    tables.refresh_store(results)
     if set_ and suite is None:
         raise UsageError("--set: name the suite too")
     prepared = tables.altered_run(suite, results, set_) if suite and set_ else None
@@ -106,7 +106,7 @@ def status(
     for name in dict.fromkeys(s.suite for s in statuses):
         cells = [s for s in statuses if s.suite == name]
         if suite is None:
-            print(f"{name}: {tables.counted(cells)}")
+            print(f"{name}: {tables.count_states(cells)}")
         else:
             tables.print_statuses(name, cells, notes.get(name, ()))
 
@@ -136,8 +136,10 @@ def sql(
     json: Json = False,
 ) -> None:
     """A read-only query on the store (docs/store.md has the schema)."""
-    tables.refresh(results)
-    answer = ask(results, query, Limits(rows=rows, bytes=megabytes << 20, seconds=seconds, memory=memory << 20))
+    tables.refresh_store(results)
+    answer = ask_in_process(
+        results, query, Limits(rows=rows, bytes=megabytes << 20, seconds=seconds, memory=memory << 20)
+    )
     cells = [] if json else [["NULL" if v is None else str(v) for v in row] for row in answer.rows]
     print_table("", answer.columns, cells, json=answer if json else None)
     if answer.cut:
@@ -161,7 +163,7 @@ def export(
         raise UsageError(f"--format {format_}: name the suite")
     target = Path("report.html" if format_ == "html" else format_) if out is None else out
     check_target(target, format_, one=format_ == "html")
-    tables.refresh(results)
+    tables.refresh_store(results)
     suite = tables.say_what_lacks(suite, results)
     if format_ == "html":
         from leaderboard.report import export_report

@@ -29,31 +29,36 @@ from harness.cli.arguments import (
     Results,
     Set,
     SuiteName,
-    at,
-    fold,
+    fold_text,
     print_json,
     print_report,
     print_table,
+    results_option,
 )
-from harness.cli.tables import settings_of, show_suite
+from harness.cli.tables import settings_of, show_snapshot
 from harness.clusters import slurm as jobs
 from harness.engines.catalogue import backend_of
 from harness.errors import EngineError, HarnessError, UsageError
 from harness.evaluation import Backend
 from harness.limits import UNUSED, loading
 from harness.session.driver.matrix import SILENCE_SECONDS, RunSummary, run_matrix
-from harness.session.driver.progress import Reporter, watched
-from harness.session.suite import rules
-from harness.session.suite.planning import check_disk, check_feasible, check_place, plan_for
-from harness.session.suite.prepare import Prepared, Shard, prepare, prepare_suite, unknown_commits
-from harness.store.diagnosis import summary
+from harness.session.driver.progress import Reporter, show_phases
+from harness.session.suite.disk import check_disk, check_place
+from harness.session.suite.identity import unknown_commits
+from harness.session.suite.planning import check_feasible, plan_for
+from harness.session.suite.preflight import preflight
+from harness.session.suite.prepare import prepare, prepare_suite
+from harness.session.suite.prepared import Prepared
+from harness.session.suite.resolved import list_remarks
+from harness.session.suite.shards import Shard
+from harness.store.diagnosis import summarise_training
 from harness.store.ingest import ingest
 from harness.store.manifest import suite_files
 from harness.store.read import Snapshot
 from harness.store.statistic import PERCENT
 from harness.tasks.registry import get_task, named
-from harness.tuning.derived import check_variants, foreseen, placed, runs
-from harness.tuning.stages import Stages
+from harness.tuning.derived import check_variants, count_runs, faults_in_tune, foreseen_suites
+from harness.tuning.stages import TuningStages
 
 if TYPE_CHECKING:
     from harness.rehearsal.rehearse import Rehearsal
@@ -97,31 +102,24 @@ def run(
 ) -> None:
     """Run what is missing of a suite, resume what was cut off, and print the table."""
     part = None if shard is None else Shard.parse(shard)
-    again = partial(prepare, suite, results, overrides=set_ or (), engine=engine, only=only or (), shard=part)
-    prepared = again(online=True)
-    if unknown_commits(prepared.suite) and prepared.looked().left():  # the hub was late; what is fetched tells
-        with watched("checking models, tokenizers and data"):
-            rules.preflight(prepared.looked(), run=True)
-            if prepared.suite.tune is not None:
-                trials = foreseen(prepared.suite)[0]
-                with placed(trials):
-                    trials_prepared = prepare_suite(trials, prepared.source, results, prepared.altered)
-                    rules.preflight(trials_prepared.looked(), run=True)
-        prepared = again()
+    prepare_again = partial(prepare, suite, results, overrides=set_ or (), engine=engine, only=only or (), shard=part)
+    prepared = prepare_again(online=True).with_states()
+    if unknown_commits(prepared.suite) and prepared.cells_to_run():
+        _fetch_models(prepared, results)
+        prepared = prepare_again().with_states()
 
-    def go(prepared: Prepared) -> RunSummary:
+    def run_prepared(prepared: Prepared) -> RunSummary:
         check_place(prepared.folder)
-        with watched("checking models, tokenizers and data"):
-            remarks = rules.preflight(prepared, run=True)
-        with watched("planning"):
+        with show_phases("checking models, tokenizers and data"):
+            remarks = preflight(prepared, run=True)
+        with show_phases("planning"):
             plan = check_feasible(prepared, jobs, address)
         check_disk(prepared, plan.disk)
         _say_scope(prepared, only, part)
-        for remark in [*remarks, *rules.remarks(prepared.suite), *unknown_commits(prepared.suite)]:
+        for remark in [*remarks, *list_remarks(prepared.resolved), *unknown_commits(prepared.suite)]:
             print(f"note: {remark}", file=sys.stderr)
-        return run_matrix(
-            prepared, plan, Reporter(), partial(_ingest, results), silence or SILENCE_SECONDS, verbose, address
-        )
+        refresh = partial(_refresh_store, results)
+        return run_matrix(prepared, plan, Reporter(), refresh, silence or SILENCE_SECONDS, verbose, address)
 
     outcome = None
     if prepared.suite.tune is not None:
@@ -130,70 +128,91 @@ def run(
                 f"{'--only' if only else '--shard'}: a suite with `tune` cannot run in parts: each trial depends "
                 "on all earlier ones"
             )
-        prepared, outcome = _tune(prepared, results, go)
-    if outcome is None:
-        prepared = prepared.looked()
-        if prepared.left():
-            outcome = go(prepared)
-        else:
-            _say_scope(prepared, only, part)
-            words = f"all {len(prepared.cells)} cells are done" if prepared.cells else "this part has no cells"
-            print(f"{prepared.suite.name}: nothing left to do, {words}.", file=sys.stderr)
-            prepared.record()
-    _end(outcome, prepared, results, json)
+        prepared, outcome = _run_tuning(prepared, results, run_prepared)
+    if outcome is None and prepared.cells_to_run():
+        outcome = run_prepared(prepared)
+    elif outcome is None:
+        _say_scope(prepared, only, part)
+        words = f"all {len(prepared.cells)} cells are done" if prepared.cells else "this part has no cells"
+        print(f"{prepared.suite.name}: nothing left to do, {words}.", file=sys.stderr)
+    _end_run(outcome, prepared, results, json)
 
 
-def _tune(
-    prepared: Prepared, results: Path, go: Callable[[Prepared], RunSummary]
+def _fetch_models(prepared: Prepared, results: Path) -> None:
+    """Fetch the models of a suite whose commits the hub did not tell in time: what is fetched tells them."""
+    with show_phases("checking models, tokenizers and data"):
+        preflight(prepared, run=True)
+        if prepared.suite.tune is None:
+            return
+        trials = foreseen_suites(prepared.suite)[0]
+        with faults_in_tune(trials):
+            of_trials = prepare_suite(trials, prepared.source, results, prepared.altered)
+            preflight(of_trials.with_states(), run=True)
+
+
+def _run_tuning(
+    prepared: Prepared, results: Path, run_prepared: Callable[[Prepared], RunSummary]
 ) -> tuple[Prepared, RunSummary | None]:
-    stages = Stages(prepared, results)
+    """Run the trials of a suite with `tune`. Returns the suite of the table and None, or the stage that ended early and how."""
+    stages = TuningStages(prepared, results)
     for stage in stages:
+        current = stage.prepared.with_states()
         if stage.last:
-            return stage.prepared, None
-        if not stage.prepared.looked().left():
+            return current, None
+        if not current.cells_to_run():
             continue
         print(f"{prepared.suite.name}: {stage.words}", file=sys.stderr)
-        with placed(stage.prepared.suite):
-            outcome = go(stage.prepared.looked())
-        if outcome.interrupted or outcome.disk or not stages.over(stage):
-            return stage.prepared, outcome
+        with faults_in_tune(current.suite):
+            outcome = run_prepared(current)
+        if outcome.interrupted or outcome.disk or not stages.is_over(stage):
+            return current, outcome
         for label, reason in outcome.failed.items():
-            print(f"note: {label} came to nothing, and its setting has lost: {reason}", file=sys.stderr)
+            print(f"note: {label} failed and is excluded from the choice: {reason}", file=sys.stderr)
     raise AssertionError("tuning has no table")
 
 
-def _end(outcome: RunSummary | None, prepared: Prepared, results: Path, json: bool) -> NoReturn:
+def _end_run(outcome: RunSummary | None, prepared: Prepared, results: Path, json: bool) -> NoReturn:
     """Print the table at the run's end. outcome: None where nothing was left to do."""
     for label, reason in outcome.failed.items() if outcome else ():
         print(f"harness: {label} failed: {reason}", file=sys.stderr)
-    if outcome and (outcome.disk or outcome.interrupted):
-        full = (
-            f"the disk is full ({outcome.disk}); finished work is intact, run the same command again once there is room"
-        )
-        refuse(full if outcome.disk else "interrupted; the same command goes on from here", outcome.exit_code)
-    ingest(results)  # the last run may have been killed
+    if outcome and outcome.disk:
+        again = "finished work is intact, run the same command again once there is room"
+        refuse(f"the disk is full ({outcome.disk}); {again}", outcome.exit_code)
+    if outcome and outcome.interrupted:
+        refuse("interrupted; the same command goes on from here", outcome.exit_code)
+    in_store = outcome is None and prepared.stored is not None and prepared.stored.in_store
+    if outcome is None and prepared.write_suite_file():
+        in_store = False
+    if not in_store:
+        ingest(results)
     if prepared.cells:
-        suite = prepared.suite.name
-        show_suite(suite, results, "json" if json else "table", prepared=prepared)
-        with Snapshot(results, prepared.file()) as snapshot:
-            lines = summary(snapshot, suite)
-        if lines:
-            head = "\nHealth, over the last quarter of the steps (`harness doctor` says it per cell):"
-            print("\n".join([head, *map(fold, lines)]), file=sys.stderr)
-        if not json:
-            here, shown = at(results), f"{suite}{settings_of(prepared)}{at(results)}"
-            print(
-                f"\nNext: `harness show {shown} --format markdown`, `harness status {shown}`, "
-                f"`harness leaderboard{here}`, or a suite of your own (docs/suites.md).",
-                file=sys.stderr,
-            )
+        _show_run(prepared, results, json)
     elif json:
         print_json({"suite": prepared.suite.name, "rows": []})
     raise typer.Exit(outcome.exit_code if outcome else 0)
 
 
-def _ingest(results: Path) -> None:
-    """What fails now is made after the next cell."""
+def _show_run(prepared: Prepared, results: Path, json: bool) -> None:
+    """Print the run's table, on stderr how its policies trained, and what to do next."""
+    suite = prepared.suite.name
+    with Snapshot(results, prepared.suite_file()) as snapshot:
+        show_snapshot(snapshot, suite, results, "json" if json else "table", prepared=prepared)
+        lines = summarise_training(snapshot, suite)
+    if lines:
+        head = "\nHealth, over the last quarter of the steps (`harness doctor` says it per cell):"
+        print("\n".join([head, *map(fold_text, lines)]), file=sys.stderr)
+    if not json:
+        here = results_option(results)
+        shown = f"{suite}{settings_of(prepared)}{here}"
+        print(
+            f"\nNext: `harness show {shown} --format markdown`, `harness status {shown}`, "
+            f"`harness leaderboard{here}`, or a suite of your own (docs/suites.md).",
+            file=sys.stderr,
+        )
+
+
+def _refresh_store(results: Path) -> None:
+    """Bring the store up to date after a finished cell. Where that fails, it is tried again after the next cell."""
     try:
         ingest(results, deadline=2.0)
     except HarnessError as error:
@@ -256,14 +275,14 @@ def submit(
         check_variants(prepared.suite, prepared.source)
         shards = 1
     asked = jobs.SlurmOptions(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
-    for remark in rules.preflight(prepared, run=False):
+    for remark in preflight(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
     given = [("--engine", engine), *(("--only", pattern) for pattern in only or ())]
     folders = [("--data-dir", data_dir), *(("--models", folder) for folder in models or ())]
     given += [(option, str(expanded(folder).resolve())) for option, folder in folders if folder]
     options = [word for option, value in given if value for word in (option, value)]
     text = jobs.read_template(template, prepared.suite.engine)
-    job = jobs.job(prepared, results, options, set_ or (), asked, text)
+    job = jobs.make_job(prepared, results, options, set_ or (), asked, text)
     if dry_run:
         sys.stdout.write(job.script)
         print(f"not submitted; this would be {job.file}", file=sys.stderr)
@@ -271,7 +290,7 @@ def submit(
     job.write()
     print(job.submit())
     beside = "".join(f" --models {shlex.quote(str(folder))}" for folder in models or ())
-    follow = f"harness status {shlex.quote(suite)}{settings_of(prepared)}{beside}{at(results)}"
+    follow = f"harness status {shlex.quote(suite)}{settings_of(prepared)}{beside}{results_option(results)}"
     print(f"{job.file}: logs beside it; `{follow}`", file=sys.stderr)
 
 
@@ -294,8 +313,8 @@ def plan(
     """Print a suite's memory, layout and time; exit code 1 if it does not fit."""
     if inventory and address:
         raise UsageError("--address: works only without --inventory")
-    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only or ()).looked()
-    for remark in rules.preflight(prepared, run=False, elsewhere=inventory is not None):
+    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only or ()).with_states()
+    for remark in preflight(prepared, run=False, elsewhere=inventory is not None):
         print(f"note: {remark}", file=sys.stderr)
     planned = partial(plan_for, inventory=inventory, address=address, calibration=calibration)
     if prepared.suite.tune is not None:
@@ -309,13 +328,13 @@ def plan(
 def _say_tuning(prepared: Prepared, planned: Callable[[Prepared], Plan]) -> None:
     check_variants(prepared.suite, prepared.source)
     plans, nothing = [], Path(os.devnull)  # in the place of results
-    for suite in foreseen(prepared.suite):
-        with placed(suite):
+    for suite in foreseen_suites(prepared.suite):
+        with faults_in_tune(suite):
             plans.append(planned(prepare_suite(suite, prepared.source, nothing, prepared.altered)))
     wall, cpu = (sum(getattr(p.predicted, of) for p in plans) for of in ("wall_seconds", "cpu_seconds"))
     takes = f"; from nothing to the table at most {duration(wall)}, {duration(cpu)} of CPU" if wall else ""
     print(
-        f"note: before these come {runs(prepared.suite)} runs of trials, on other groups (docs/tuning.md), and up to "
+        f"note: before these come {count_runs(prepared.suite)} runs of trials, on other groups (docs/tuning.md), and up to "
         f"{plans[-1].cells - len(prepared.every)} cells with tuned settings stand beside these{takes}",
         file=sys.stderr,
     )
@@ -374,7 +393,7 @@ def _say_rehearsed(report: Rehearsal) -> None:
     }
     for title, lines in parts.items():
         if lines:
-            print("\n".join(["", title, *map(fold, lines)]))
+            print("\n".join(["", title, *map(fold_text, lines)]))
 
 
 def evaluate(
@@ -408,7 +427,7 @@ def evaluate(
         raise UsageError(f"{checkpoint}: no such folder")
     read_config(checkpoint / "config.json")  # before slow imports
     _check_evaluation(checkpoint, names := tasks.split(","), backend, data_dir)
-    with watched("importing torch"):
+    with show_phases("importing torch"):
         with loading(*UNUSED):
             from harness.session.single.standalone import evaluate_checkpoint
 

@@ -12,13 +12,22 @@ from typing import Annotated
 import msgspec
 import typer
 
-from harness.cli.arguments import RESULTS, Finished, Json, Results, at, check_target, print_report, suite_name
+from harness.cli.arguments import (
+    RESULTS,
+    Finished,
+    Json,
+    Results,
+    check_target,
+    print_report,
+    results_option,
+    suite_name,
+)
 from harness.errors import StoreError, UsageError
 from harness.formats.tracking import follow, manifests, open_tracker
 from harness.store.foreign import bounded, import_results
 from harness.store.ingest import ingest
 from harness.store.read import Snapshot
-from harness.store.remarks import unpaired
+from harness.store.remarks import describe_unpaired
 from harness.store.table import suites
 from harness.store.text import visible
 from harness.submission.bundle import make_bundle
@@ -65,9 +74,9 @@ def submit_check(
     json: Json = False,
 ) -> None:
     """Check a bundle, one line per check; exit code 2 with the reason if it is refused."""
-    with checked(bundle, results, _again(re_execute, seed, minutes)) as (_, report):
+    with checked(bundle, results, _rerun_request(re_execute, seed, minutes)) as (_, report):
         pass
-    _end(report, json)
+    _end_check(report, json)
 
 
 def import_(
@@ -80,14 +89,14 @@ def import_(
     json: Json = False,
 ) -> None:
     """Merge another lab's results after validating every record; a bundle is imported completely or refused."""
-    again = _again(re_execute, seed, minutes)
+    again = _rerun_request(re_execute, seed, minutes)
     if source.is_file():
         report, folder = take_bundle(source, results, origin, again)
         if folder is not None:
-            print(f"imported into {folder}; next: harness show {folder.name}{at(results)}", file=sys.stderr)
+            print(f"imported into {folder}; next: harness show {folder.name}{results_option(results)}", file=sys.stderr)
         if report.refused and not json:
             raise UsageError(visible(report.refused, 2000))
-        _end(report, json)
+        _end_check(report, json)
         return
     if re_execute:
         raise UsageError(f"{source}: --re-execute is for bundles")
@@ -97,7 +106,7 @@ def import_(
     with bounded():
         imported = import_results(source, results, label)
     mark_reported(results, label)
-    imported.unpaired += _unpaired(results, label)
+    imported.unpaired += _list_unpaired(results, label)
     print_report(imported.describe(), imported, json)
     if imported.refused and not imported.cells + imported.present:
         raise typer.Exit(1)
@@ -126,7 +135,7 @@ def track(
             print(f"{count:,} new points in {tracker.folder}", file=sys.stderr)
 
 
-def _again(cells: int, seed: int | None, minutes: float) -> RerunRequest | None:
+def _rerun_request(cells: int, seed: int | None, minutes: float) -> RerunRequest | None:
     if cells:
         return RerunRequest(cells, seed, minutes)
     if seed is not None or minutes != RerunRequest(0).minutes:
@@ -134,17 +143,17 @@ def _again(cells: int, seed: int | None, minutes: float) -> RerunRequest | None:
     return None
 
 
-def _unpaired(results: Path, label: str) -> list[str]:
+def _list_unpaired(results: Path, label: str) -> list[str]:
     """Of the suites from that origin; nothing where another process is writing the store: its tables will say it."""
     with suppress(StoreError):
         ingest(results)
         with Snapshot(results) as snapshot:
             names = [name for name in suites(snapshot) if name.endswith(f"@{label}")]
-            return [line for name in names for line in unpaired(snapshot, name)]
+            return [line for name in names for line in describe_unpaired(snapshot, name)]
     return []
 
 
-def _end(report: BundleReport, json: bool) -> None:
+def _end_check(report: BundleReport, json: bool) -> None:
     print_report(report.describe(), {**msgspec.structs.asdict(report), "refused": visible(report.refused)}, json)
     if report.refused:
         print(f"harness: {visible(report.refused, 2000)}", file=sys.stderr)

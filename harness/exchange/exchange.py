@@ -15,7 +15,7 @@ from harness.errors import CheckpointError, ExchangeError
 from harness.exchange.misbehaviour import Sender
 from harness.exchange.wire import MAX_MESSAGE_BYTES, decode, encode
 from harness.experience.records import SHIPPED, Record, Refusal, Rollout, Scores
-from harness.phases import beat
+from harness.phases import report_progress
 from harness.store.rows import ExchangeRow
 from harness.suite.schema import Defences, Edge, edges_of
 
@@ -313,7 +313,7 @@ class Exchange:
                 gate.absent = (gate.absent | set(missing)) - done
                 return deliveries, missing
             arrived = self._take(receiver, min(left, BEAT_SECONDS))
-            beat()  # waiting for a peer is no silence
+            report_progress()  # waiting for a peer is no silence
 
     def state(self) -> bytes:
         """The receivers' memory between steps, without messages under way."""

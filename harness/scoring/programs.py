@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import cast
 
 from harness.scoring.compared import Step, is_as_expected, steps_of
-from harness.verification.processes import hear, say
+from harness.verification.processes import read_frame, write_frame
 from harness.verification.response import text_behind_thinking
 from harness.verification.scorer import Score, Scorer, Undecided, digested
 
@@ -121,16 +121,16 @@ def _run_steps(program: str, steps: list[Step]) -> str:
 
 
 def _watched(process: subprocess.Popen[bytes], heard: FileIO, asking: FileIO, program: str, steps: list[Step]) -> str:
-    if hear(heard, START_SECONDS) != b"ready":
+    if read_frame(heard, START_SECONDS) != b"ready":
         raise Undecided("the sandbox does not start")
     try:
-        say(asking, program.encode("utf-8", "replace"))
-        if (reply := hear(heard, WALL_SECONDS)) != b"ran":
+        write_frame(asking, program.encode("utf-8", "replace"))
+        if (reply := read_frame(heard, WALL_SECONDS)) != b"ran":
             return _ended(process, reply)
         deadline = time.monotonic() + WALL_SECONDS
         for step in steps:
-            say(asking, (b"e" if step.compared else b"x") + step.source.encode("utf-8", "replace"))
-            reply = hear(heard, max(0.0, deadline - time.monotonic()))
+            write_frame(asking, (b"e" if step.compared else b"x") + step.source.encode("utf-8", "replace"))
+            reply = read_frame(heard, max(0.0, deadline - time.monotonic()))
             if step.compared and reply and not reply.startswith(b"failed "):
                 if not is_as_expected(step.expected, reply):
                     return _FAILED_COMPARISON
@@ -138,8 +138,8 @@ def _watched(process: subprocess.Popen[bytes], heard: FileIO, asking: FileIO, pr
                 return _ended(process, reply)
         # made only now: a "ran" that the program wrote ahead is no answer to it
         token = os.urandom(16).hex().encode()
-        say(asking, b"t" + token)
-        reply = hear(heard, max(0.0, deadline - time.monotonic()))
+        write_frame(asking, b"t" + token)
+        reply = read_frame(heard, max(0.0, deadline - time.monotonic()))
     except BrokenPipeError:
         return _ended(process, b"")
     return "" if reply == token else _ended(process, reply)

@@ -157,7 +157,7 @@ def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) ->
 
     class HeartbeatTqdm(tqdm):
         def update(self, n: float | None = 1) -> Any:
-            phases.beat()
+            phases.report_progress()
             return super().update(n)
 
     offline, failures = is_offline_mode(), []

@@ -169,7 +169,7 @@ CELL_TABLES = (*SCHEMAS, "scores", "cells", "problems")
 OF_A_RUN = ("placed_cells", "current_cells")
 
 
-def create(connection: duckdb.DuckDBPyConnection) -> None:
+def create_tables(connection: duckdb.DuckDBPyConnection) -> None:
     for name, schema in SCHEMAS.items():
         connection.register("empty", schema.empty_table())
         connection.execute(f"CREATE TABLE {name} AS SELECT '' AS suite, '' AS cell, * FROM empty")

@@ -12,9 +12,8 @@ import msgspec
 from harness.errors import DiskFullError, Fault, StoreError
 from harness.store.database import LABEL, store_path
 from harness.store.ingest import ingest
-from harness.store.manifest import SuiteFile
 from harness.store.read import Snapshot
-from harness.store.symptoms import ADVICE, LAST_SHARE, Sums, Trouble, figures, judge
+from harness.store.symptoms import ADVICE, LAST_SHARE, Sums, Trouble, describe_figures, find_troubles
 
 CURES = {
     Fault.NOT_FINITE: "a smaller training.learning_rate; that number came from the settings, it comes again",
@@ -61,10 +60,10 @@ def diagnose(snapshot: Snapshot, suite: str, key: str | None = None, at: str = "
         label = labels.get(name, name) or suite
         findings.append(Finding(label, name, "", Trouble.DAMAGED, damage.problem, damage.remedy))
     unread = {name for damage in damaged for name in damage.cells}
-    late, exchanges = _late(snapshot, suite, key), _by_cell(snapshot, _EXCHANGES, suite, key)
+    late, exchanges = _last_steps(snapshot, suite, key), _by_cell(snapshot, _EXCHANGES, suite, key)
     for cell in cells:
         name = cell["key"]
-        told = [(sums.policy, trouble, words) for sums in late.get(name, ()) for trouble, words in judge(sums)]
+        told = [(sums.policy, trouble, words) for sums in late.get(name, ()) for trouble, words in find_troubles(sums)]
         told += [(row["policy"], Trouble(row["trouble"]), row["words"]) for row in exchanges.get(name, ())]
         if cell["state"] == "failed" and name not in unread:
             words = f"{cell['fault'] or 'failed'}: {cell['reason']}"
@@ -88,19 +87,28 @@ def damages(snapshot: Snapshot, suite: str | None = None, key: str | None = None
     return msgspec.convert(rows.to_pylist(), list[Damage])
 
 
-def stored_damages(results: Path, suite: SuiteFile) -> dict[str, str]:
-    """By key (empty for the suite's own file), what cannot be read and what to do."""
-    with suppress(DiskFullError, StoreError):  # what it knew before
+def read_damages(results: Path, suite: str) -> tuple[dict[str, str], bool]:
+    """Bring the store up to date and return what it knows of a suite's damages, as `damages_by_key`, and True. Where the disk is
+    full or another process writes the store, what was found before counts, and False is returned."""
+    current = False
+    with suppress(DiskFullError, StoreError):
         ingest(results, deadline=10.0)
+        current = True
     if not store_path(results).exists():
-        return {}
-    with Snapshot(results, suite) as snapshot:
-        return {key: str(damage) for damage in damages(snapshot, suite.name) for key in damage.cells}
+        return {}, current
+    with Snapshot(results) as snapshot:
+        return damages_by_key(snapshot, suite), current
 
 
-def summary(snapshot: Snapshot, suite: str) -> list[str]:
+def damages_by_key(snapshot: Snapshot, suite: str) -> dict[str, str]:
+    """Return why a cell's folder cannot be read and what to do, by the cell's key; by the empty key for the suite's own file."""
+    rows = snapshot.query("SELECT cell, problem, remedy FROM problems WHERE suite = ? ORDER BY ALL", [suite])
+    return {row["cell"]: f"{row['problem']}; {row['remedy']}" for row in rows.to_pylist()}
+
+
+def summarise_training(snapshot: Snapshot, suite: str) -> list[str]:
     """A line for each policy on the end of its training, and what is wrong in how many cells."""
-    late = _late(snapshot, suite)
+    late = _last_steps(snapshot, suite)
     by_policy: dict[tuple[str, str], list[Sums]] = {}
     groups = snapshot.query(
         f"SELECT cell, group_name FROM cells WHERE {_MINE} ORDER BY group_name, cell", [suite, None]
@@ -114,19 +122,19 @@ def summary(snapshot: Snapshot, suite: str) -> list[str]:
         by_trouble.setdefault(f.trouble, []).append(f)
     lines = []
     for (group, policy), each in by_policy.items():
-        lines.append(f"{group}/{policy}: {figures(_together(each))}")
+        lines.append(f"{group}/{policy}: {describe_figures(_sum_up(each))}")
         for trouble, same in findings.get((group, policy), {}).items():
             where = same[0].cell if len(same) == 1 else f"{len(same)} cells, e.g. {same[0].cell}"
             lines.append(f"  {trouble} ({where}): {same[0].words}; {same[0].advice}")
     return lines
 
 
-def _together(each: Sequence[Sums]) -> Sums:
+def _sum_up(each: Sequence[Sums]) -> Sums:
     counts = ("answers", "right", "wrong", "invalid", "truncated", "empty", "unboxed", "own", "active")
     return msgspec.structs.replace(each[0], **{name: sum(getattr(sums, name) for sums in each) for name in counts})
 
 
-def _late(snapshot: Snapshot, suite: str, key: str | None = None) -> dict[str, list[Sums]]:
+def _last_steps(snapshot: Snapshot, suite: str, key: str | None = None) -> dict[str, list[Sums]]:
     return {cell: [Sums(**row) for row in rows] for cell, rows in _by_cell(snapshot, _STEPS, suite, key).items()}
 
 

@@ -17,9 +17,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from harness.errors import Fault, StoreError
+from harness.errors import StoreError
 from harness.files import TEMPORARY, disk_errors, lock, remove, replace_atomic, sync
-from harness.store.database import CELL_TABLES, SCORES, STORE, create, quoted, store_path, version
+from harness.store.cell_state import as_damaged
+from harness.store.database import CELL_TABLES, SCORES, STORE, create_tables, quoted, store_path, version
 from harness.store.journal import Contents, read_journal
 from harness.store.manifest import (
     MARK,
@@ -93,20 +94,20 @@ def ingest(results: Path, deadline: float = 30.0, rebuild: bool = False) -> int:
     with writer_lock(store, deadline) as alone:
         for leftover in store.parent.glob(f"{STORE}.*{TEMPORARY}*") if alone else ():  # of a writer that died
             remove(leftover)
-        known = None if rebuild else _known(store)
-        sources, suites = scan(results)
+        known = None if rebuild else _stored_fingerprints(store)
+        sources, suites = scan_results(results)
         marks = {key: s.fingerprint for key, s in sources.items()} | {(name, ""): mark for name, mark in suites.items()}
         if known == marks:
             return 0
         try:
-            return _build(store, known, sources, suites, results)
+            return _build_store(store, known, sources, suites, results)
         except StoreError:
             if known is None:
                 raise
-            return _build(store, None, sources, suites, results)  # damaged: built anew
+            return _build_store(store, None, sources, suites, results)  # damaged: built anew
 
 
-def _build(
+def _build_store(
     store: Path,
     known: Mapping[tuple[str, str], str] | None,
     sources: Mapping[tuple[str, str], Source],
@@ -129,13 +130,13 @@ def _build(
             with duckdb.connect(str(temporary)) as connection:
                 connection.execute(f"SET threads = {_THREADS}")
                 if known is None:
-                    create(connection)
+                    create_tables(connection)
                 else:
                     connection.register("keys", pa.table({"suite": [s for s, _ in keys], "cell": [c for _, c in keys]}))
                     for table in CELL_TABLES:
                         connection.execute(f"DELETE FROM {table} WHERE (suite, cell) IN (FROM keys)")
                     connection.execute("DELETE FROM suites; DELETE FROM problems WHERE cell = ''")
-                _write(connection, changed, suites, results)
+                _insert_all(connection, changed, suites, results)
                 write_unpaired(connection, rejudged)
                 connection.execute("CHECKPOINT")
             sync(temporary)
@@ -149,45 +150,45 @@ def _build(
     return len(changed)
 
 
-def scan(results: Path) -> tuple[dict[tuple[str, str], Source], dict[str, str]]:
+def scan_results(results: Path) -> tuple[dict[tuple[str, str], Source], dict[str, str]]:
     """Every cell's folder, and fingerprints of suite files. A rename into a folder changes its time stamp."""
     now = time.time_ns()
     sources: dict[tuple[str, str], Source] = {}
     suites: dict[str, str] = {}
-    for suite in _folders(results):
+    for suite in _subfolders(results):
         cells = list[os.DirEntry[str]]()
         with suppress(FileNotFoundError, PermissionError):  # gone, or not ours: lost+found at the root of a disk
-            cells = _folders(Path(suite.path))
+            cells = _subfolders(Path(suite.path))
         for cell in cells:
-            stamps = [_stamp(cell.path), _stamp(f"{cell.path}/journal")]
-            if stamps[1] or _stamp(f"{cell.path}/manifest.json"):
+            stamps = [_time_stamp(cell.path), _time_stamp(f"{cell.path}/journal")]
+            if stamps[1] or _time_stamp(f"{cell.path}/manifest.json"):
                 settled = now - max(stamps) > _SETTLED_NS
                 mark = f"{stamps[0]}-{stamps[1]}" + ("" if settled else f"-read-at-{now}")
                 sources[suite.name, cell.name] = Source(suite.name, cell.name, cell.path, mark)
         if files := suite_files(Path(suite.path)):
             files += [f.with_name(tuning_name(f.name)) for f in files]
-            suites[suite.name] = " ".join(f"{file.name}-{_stamp(str(file))}" for file in files)
+            suites[suite.name] = " ".join(f"{file.name}-{_time_stamp(str(file))}" for file in files)
     for name, folder in references(results).items():
-        mark = f"{_stamp(str(folder))}-{_stamp(str(folder / ABOUT))}"  # the first changes where a file is restored
+        mark = f"{_time_stamp(str(folder))}-{_time_stamp(str(folder / ABOUT))}"  # the first changes where a file is restored
         with suppress(StoreError):  # said where the suite's own line is read
             sources |= {(name, cell): Source(name, cell, str(folder), mark) for cell in read_about(folder).cells}
         suites[name] = mark
     return sources, suites
 
 
-def _folders(path: Path) -> list[os.DirEntry[str]]:
+def _subfolders(path: Path) -> list[os.DirEntry[str]]:
     with os.scandir(path) as entries:
         return sorted((e for e in entries if not e.name.startswith(".") and e.is_dir()), key=lambda e: e.name)
 
 
-def _stamp(path: str) -> int:
+def _time_stamp(path: str) -> int:
     try:
         return os.stat(path).st_mtime_ns
     except OSError:
         return 0
 
 
-def _known(store: Path) -> dict[tuple[str, str], str] | None:
+def _stored_fingerprints(store: Path) -> dict[tuple[str, str], str] | None:
     if not store.exists():
         return None
     try:
@@ -202,29 +203,29 @@ def _known(store: Path) -> dict[tuple[str, str], str] | None:
         return None
 
 
-def _write(
+def _insert_all(
     connection: duckdb.DuckDBPyConnection, changed: Sequence[Source], suites: Mapping[str, str], results: Path
 ) -> None:
     problems: list[Row] = []
-    _insert(connection, "suites", [_suite(results, name, mark, problems) for name, mark in suites.items()])
+    _insert_rows(connection, "suites", [_suite_row(results, name, mark, problems) for name, mark in suites.items()])
     batch, size = list[Loaded](), 0
     for i, source in enumerate(changed, 1):
-        batch.append(_load(source, problems))
+        batch.append(_load_cell(source, problems))
         size += sum(table.nbytes for table in batch[-1][-1].values())
         if i == len(changed) or size >= _BATCH_BYTES:
             _insert_cells(connection, batch)
             batch, size = [], 0
     forget()
-    _insert(connection, "problems", problems)
+    _insert_rows(connection, "problems", problems)
 
 
-def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row]) -> None:
+def _insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row]) -> None:
     if rows:
         connection.register("rows", pa.Table.from_pylist(rows))
         connection.execute(f"INSERT INTO {table} BY NAME FROM rows")
 
 
-def _suite(results: Path, name: str, mark: str, problems: list[Row]) -> Row:
+def _suite_row(results: Path, name: str, mark: str, problems: list[Row]) -> Row:
     folder, suite, tuning = suite_folder(results, name), SuiteFile(name=name, baseline=""), None
     stored = name.endswith(MARK)
 
@@ -253,7 +254,7 @@ def _suite(results: Path, name: str, mark: str, problems: list[Row]) -> Row:
     }  # fmt: skip
 
 
-def _load(source: Source, problems: list[Row]) -> Loaded:
+def _load_cell(source: Source, problems: list[Row]) -> Loaded:
     stored, folder, problem, mends = source.suite.endswith(MARK), Path(source.folder), "", ""
     kind: Literal["base", "cell"] = "base" if source.cell.startswith(("base-", "eval-")) else "cell"
     manifest = Manifest(suite=source.suite, key=source.cell, group="", kind=kind)
@@ -269,12 +270,12 @@ def _load(source: Source, problems: list[Row]) -> Loaded:
         problem, mends = contents.problems[0], restored(folder) if stored else remedy(folder)
     if problem:
         problems.append({"suite": source.suite, "cell": source.cell, "problem": problem, "remedy": mends})
-        manifest = msgspec.structs.replace(manifest, state="failed", reason=f"{problem}; {mends}", fault=Fault.DAMAGED)
+        manifest = as_damaged(manifest, problem, mends)
     return source, manifest, contents.tables
 
 
 def _insert_cells(connection: duckdb.DuckDBPyConnection, batch: Sequence[Loaded]) -> None:
-    _insert(connection, "cells", [_cell(source, manifest) for source, manifest, _ in batch])
+    _insert_rows(connection, "cells", [_cell_row(source, manifest) for source, manifest, _ in batch])
     for name in SCHEMAS:
         holders = [(source, tables[name]) for source, _, tables in batch if name in tables]
         if not holders:
@@ -290,7 +291,7 @@ def _insert_cells(connection: duckdb.DuckDBPyConnection, batch: Sequence[Loaded]
             connection.execute(f"INSERT INTO scores {SCORES.format(samples='rows')}")
 
 
-def _cell(source: Source, m: Manifest) -> Row:
+def _cell_row(source: Source, m: Manifest) -> Row:
     own = (
         "kind",
         "origin",

@@ -75,13 +75,13 @@ class Journal:
             for table, rows in self._buffer.items()
             if (kept := [row for row in rows if row.at is None or row.at <= step])
         }
-        compacts, parts = _listing(self.folder)
+        compacts, parts = _list_files(self.folder)
         if compacts or any(highest > step for _, highest, _ in parts):
             self._rewrite(step)
 
     def compact(self) -> None:
         """Rewrite the journal as one Arrow file per table. Raises DiskFullError, StoreError."""
-        if _listing(self.folder)[1]:
+        if _list_files(self.folder)[1]:
             self._rewrite(None)
 
     def _rewrite(self, step: int | None) -> None:
@@ -101,19 +101,19 @@ class Journal:
         self._tidy()
 
     def _next(self) -> int:
-        compacts, parts = _listing(self.folder)
+        compacts, parts = _list_files(self.folder)
         return max([0, *(number for number, *_ in compacts), *(number for number, *_ in parts)]) + 1
 
     def _tidy(self) -> None:
         with change(self.folder):
-            compacts, parts = _listing(self.folder)
+            compacts, parts = _list_files(self.folder)
             keep = {path for *_, path in (*compacts[-1:], *parts)}
             for path in self.folder.iterdir():
                 if path not in keep and (_NAME.fullmatch(path.name) or path.name.endswith(TEMPORARY)):
                     remove(path)
 
 
-def _listing(folder: Path) -> tuple[list[tuple[int, Path]], list[tuple[int, int, Path]]]:
+def _list_files(folder: Path) -> tuple[list[tuple[int, Path]], list[tuple[int, int, Path]]]:
     compacts: list[tuple[int, Path]] = []
     parts: list[tuple[int, int, Path]] = []
     for name in os.listdir(folder) if folder.is_dir() else ():
@@ -142,7 +142,7 @@ def read_journal(folder: Path, attempts: int = 5) -> Contents:
 
 
 def _read_once(folder: Path) -> Contents:
-    compacts, parts = _listing(folder)
+    compacts, parts = _list_files(folder)
     blocks: dict[str, list[pa.Table]] = {}
     problems: list[str] = []
     for _, path in compacts[-1:]:
@@ -185,7 +185,7 @@ def read_columns(path: Path) -> tuple[str, pa.Table]:
     match = _COLUMNS.fullmatch(path.name)
     if match is None or match[1] not in TABLES:
         raise StoreError(f"{path}: not a table of a journal")
-    content = _content(path)
+    content = _read_content(path)
     if zlib.crc32(content) != int(match[2], 16):
         raise StoreError(f"{path}: torn or altered (checksum)")
     try:
@@ -197,7 +197,7 @@ def read_columns(path: Path) -> tuple[str, pa.Table]:
         raise StoreError(f"{path}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
 
 
-def _content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     try:
         return read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
@@ -208,7 +208,7 @@ def _content(path: Path) -> bytes:
 
 def read_part(path: Path) -> dict[str, Sequence[Row]]:
     """The rows of one part by table. Raises StoreError where it is torn or altered, FileNotFoundError."""
-    data = _content(path)
+    data = _read_content(path)
     payload = data[8:]
     if data[:4] != _MAGIC or zlib.crc32(payload).to_bytes(4, "little") != data[4:8]:
         raise StoreError(f"{path}: torn or altered (checksum)")

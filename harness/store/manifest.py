@@ -155,7 +155,7 @@ def read_manifest(folder: Path | str) -> Manifest:
     return read_sealed(f"{folder}/{MANIFEST}", Manifest)
 
 
-def readable(folders: Iterable[Path]) -> Iterator[tuple[Path, Manifest]]:
+def read_manifests(folders: Iterable[Path]) -> Iterator[tuple[Path, Manifest]]:
     for folder in folders:
         with suppress(StoreError):
             yield folder, read_manifest(folder)

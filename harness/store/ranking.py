@@ -12,7 +12,7 @@ import numpy as np
 from harness.statistics import MARGIN, improvement_interval, iqm_interval, verdict
 from harness.statistics.comparison import ALONE, BASELINE, WITHHELD
 from harness.store.read import Snapshot
-from harness.store.remarks import Missing, Stage, mixed_in, stages
+from harness.store.remarks import Missing, TrainingMoment, mixed_in, read_moments
 from harness.store.sentences import doubt, joined, sentence
 from harness.store.statistic import STATISTICS, Pair, TableRow, bounds, number
 from harness.store.table import MEAN, Place, SeedRow, compared, seed_rows
@@ -107,7 +107,7 @@ class Head(msgspec.Struct, frozen=True):
     sentences: list[Headline] = []
     across: dict[str, list[Aggregate]] = {}
     missing: list[Missing] = []
-    starts: list[Stage] = []
+    starts: list[TrainingMoment] = []
     submission: str = ""
     processors: str = ""
 
@@ -250,7 +250,7 @@ def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said =
     tasks = list(dict.fromkeys(r.task for rows in every.values() for r in rows))
     policies = sorted(dict.fromkeys(policy for policy, _ in every), key=lambda policy: policy != MEAN)
     choices = [MEAN, *tasks] if len(tasks) > 1 and said == "everything" else [MEAN]
-    head = Head(margin, [], {}, starts=stages(snapshot, suite), processors=mixed_in(snapshot, suite))
+    head = Head(margin, [], {}, starts=read_moments(snapshot, suite), processors=mixed_in(snapshot, suite))
     for policy in policies[: {"everything": None, "opening": 1, "nothing": 0}[said]]:
         for task in choices:
             for metric in dict.fromkeys(metric for _, metric in every):

@@ -24,7 +24,16 @@ from harness.store.manifest import SuiteFile
 from harness.store.starts import write_unpaired
 from harness.store.tuning import chosen, read_tuning
 
-__all__ = ["LIMITS", "OWN_MEMORY", "OWN_SECONDS", "START_SECONDS", "Answer", "Limits", "Snapshot", "ask"]
+__all__ = [
+    "LIMITS",
+    "OWN_MEMORY",
+    "OWN_SECONDS",
+    "START_SECONDS",
+    "Limits",
+    "QueryAnswer",
+    "Snapshot",
+    "ask_in_process",
+]
 
 OWN_SECONDS = 120.0
 """What one of our own statements may take."""
@@ -47,7 +56,7 @@ LIMITS = Limits()
 """Of `harness sql`."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class QueryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of a user's statement. cut: the limit that cut them, `rows` or `bytes`, or empty."""
 
     columns: list[str] = []
@@ -83,7 +92,7 @@ class Snapshot:
             self._connection.execute(f"ATTACH '{quoted(path)}' AS store (READ_ONLY)")
             self._connection.execute("USE store")
             if shown:
-                _instead(self._connection, shown, results)
+                _show_run_instead(self._connection, shown, results)
             self._connection.execute("SET enable_external_access = false")
             self._connection.execute("SET lock_configuration = true")
         except duckdb.Error as error:
@@ -96,12 +105,12 @@ class Snapshot:
         with self._connection.cursor() as cursor:
             try:
                 cursor.execute(self._use)
-                with _until(cursor, OWN_SECONDS):
+                with _interrupt_after(cursor, OWN_SECONDS):
                     return cursor.sql(statement, params=list(parameters)).to_arrow_table()
             except duckdb.Error as error:
                 raise StoreError(self._damaged(error) if _is_damage(error) else str(error)) from error
 
-    def sql(self, statement: str, limits: Limits = LIMITS) -> Answer:
+    def sql(self, statement: str, limits: Limits = LIMITS) -> QueryAnswer:
         """A user's statement; only `ask` surely bounds its memory and time. Raises UsageError where it is refused,
         fails or exceeds a limit, StoreError where the store is damaged."""
         try:
@@ -113,8 +122,8 @@ class Snapshot:
         with self._connection.cursor() as cursor:
             cursor.execute("USE store")
             try:
-                with _until(cursor, limits.seconds):
-                    return _answer(cursor.sql(statement), limits)
+                with _interrupt_after(cursor, limits.seconds):
+                    return _cut_answer(cursor.sql(statement), limits)
             except duckdb.InterruptException as error:
                 raise UsageError(f"the statement took longer than {limits.seconds:g} s") from error
             except duckdb.OutOfMemoryException as error:
@@ -138,7 +147,7 @@ class Snapshot:
         self.close()
 
 
-def _instead(connection: duckdb.DuckDBPyConnection, shown: SuiteFile, results: Path) -> None:
+def _show_run_instead(connection: duckdb.DuckDBPyConnection, shown: SuiteFile, results: Path) -> None:
     changed = {
         "baseline": shown.baseline, "variants": [v.name for v in shown.variants], "groups": list(shown.groups),
         "cells": list(shown.cells), "bases": list(shown.bases), "altered": list(shown.altered),
@@ -162,7 +171,7 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
-def _until(cursor: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[None]:
+def _interrupt_after(cursor: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[None]:
     timer = threading.Timer(seconds, cursor.interrupt)
     timer.start()
     try:
@@ -171,9 +180,9 @@ def _until(cursor: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[None]:
         timer.cancel()
 
 
-def _answer(relation: duckdb.DuckDBPyRelation | None, limits: Limits) -> Answer:
+def _cut_answer(relation: duckdb.DuckDBPyRelation | None, limits: Limits) -> QueryAnswer:
     if relation is None:
-        return Answer()
+        return QueryAnswer()
     with relation.limit(limits.rows + 1).to_arrow_reader(_BATCH) as batches:
         columns, rows, size = batches.schema.names, list[list[Any]](), 0
         for batch in batches:
@@ -182,9 +191,9 @@ def _answer(relation: duckdb.DuckDBPyRelation | None, limits: Limits) -> Answer:
                 size += one.nbytes
                 cut = "rows" if len(rows) == limits.rows else "bytes" if size > limits.bytes else ""
                 if cut:
-                    return Answer(columns=columns, rows=rows, cut=cut)
+                    return QueryAnswer(columns=columns, rows=rows, cut=cut)
                 rows += [[_in_words(value) for value in values.values()] for values in one.to_pylist()]
-    return Answer(columns=columns, rows=rows)
+    return QueryAnswer(columns=columns, rows=rows)
 
 
 def _in_words(value: Any) -> Any:
@@ -207,7 +216,7 @@ _SPARE = 128 << 20
 """Memory beside the database's, for its threads and for the answer's text."""
 
 
-def ask(results: Path, statement: str, limits: Limits) -> Answer:
+def ask_in_process(results: Path, statement: str, limits: Limits) -> QueryAnswer:
     """Answer a SELECT statement. Raises UsageError (also where it exceeds its limits), StoreError."""
     question = msgspec.json.encode((str(results), statement, limits))
     try:
@@ -221,7 +230,7 @@ def ask(results: Path, statement: str, limits: Limits) -> Answer:
         raise UsageError(f"the statement took longer than {limits.seconds:g} s") from None
     try:
         answer, refused, usage = msgspec.msgpack.decode(
-            process.stdout, type=tuple[Answer, str, bool]
+            process.stdout, type=tuple[QueryAnswer, str, bool]
         )  # JSON would lack NaN
     except msgspec.MsgspecError:
         if process.returncode > 0 and not re.search(b"MemoryError|bad_alloc", process.stderr):
@@ -238,9 +247,9 @@ def _too_large(limits: Limits) -> str:
     return f"the statement needs more than {limits.memory >> 20:,} MiB of memory"
 
 
-def _serve() -> None:
+def _answer_stdin() -> None:
     results, statement, limits = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, str, Limits])
-    answer, refused, usage = Answer(), "", True
+    answer, refused, usage = QueryAnswer(), "", True
     try:
         with (
             Snapshot(Path(results), memory=limits.memory) as snapshot,
@@ -255,4 +264,4 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _answer_stdin()

@@ -31,10 +31,10 @@ class Missing(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-def missing(snapshot: Snapshot, suite: str) -> list[Missing]:
+def missing_cells(snapshot: Snapshot, suite: str) -> list[Missing]:
     described = snapshot.query("SELECT groups, seeds, variants, cells FROM suites WHERE suite = ?", [suite]).to_pylist()
     groups, seeds, variants, keys = described[0].values() if described else ([], [], [], [])
-    # in the order of `suite.cells.expand`
+    # in the order of `suite.cells.expand_cells`
     labels = [f"{group}/{regime}/{seed}" for group, seed, regime in product(groups, seeds, variants)]
     keys = keys if len(keys) == len(labels) else [""] * len(labels)
     known = dict(zip(keys, labels, strict=True))
@@ -52,12 +52,12 @@ def missing(snapshot: Snapshot, suite: str) -> list[Missing]:
     return sorted([*(m for m in there if m.state != "done"), *pending], key=lambda m: m.cell)
 
 
-def unpaired(snapshot: Snapshot, suite: str) -> list[str]:
+def describe_unpaired(snapshot: Snapshot, suite: str) -> list[str]:
     """A line for each reason why cells or base checkpoints of a suite are in no comparison."""
-    return _told(m for m in missing(snapshot, suite) if m.state == UNPAIRED)
+    return _describe_alike(m for m in missing_cells(snapshot, suite) if m.state == UNPAIRED)
 
 
-def _told(gaps: Iterable[Missing]) -> list[str]:
+def _describe_alike(gaps: Iterable[Missing]) -> list[str]:
     alike: dict[tuple[str, str], list[str]] = {}
     for m in gaps:
         why = f"{m.fault}: {m.reason}" if m.fault else m.reason
@@ -71,13 +71,17 @@ def _told(gaps: Iterable[Missing]) -> list[str]:
     ]
 
 
-def noted(gaps: Sequence[Missing]) -> dict[str, list[str]]:
+def describe_gaps(gaps: Sequence[Missing]) -> dict[str, list[str]]:
     heads = ("Missing from these numbers", "In these numbers, but of other settings or code than now")
     parts = {head: [m for m in gaps if (m.state == STALE) == stale] for stale, head in enumerate(heads)}
-    return {f"{head}: {len(part):,} cell{'s' * (len(part) > 1)}": _told(part) for head, part in parts.items() if part}
+    return {
+        f"{head}: {len(part):,} cell{'s' * (len(part) > 1)}": _describe_alike(part)
+        for head, part in parts.items()
+        if part
+    }
 
 
-def counted(snapshot: Snapshot, suite: str, gaps: Iterable[Missing]) -> str:
+def count_states(snapshot: Snapshot, suite: str, gaps: Iterable[Missing]) -> str:
     """E.g. `4 done, 2 pending`."""
     done = snapshot.query(
         "SELECT count(*) AS n FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done'", [suite]
@@ -88,7 +92,7 @@ def counted(snapshot: Snapshot, suite: str, gaps: Iterable[Missing]) -> str:
     return ", ".join(f"{states[state]:,} {state}" for state in order if states[state])
 
 
-def mixed(cells: Iterable[tuple[str, int | None, Mapping[str, str]]]) -> str:
+def describe_mixed_processors(cells: Iterable[tuple[str, int | None, Mapping[str, str]]]) -> str:
     """Empty where cells (group, seed, machine) of one group and seed ran alike."""
     kinds: dict[tuple[str, int | None], set[str]] = {}
     for group, seed, machine in cells:
@@ -116,7 +120,9 @@ def mixed_in(snapshot: Snapshot, suite: str) -> str:
         "AND config->>'$.engine_options.numerics' IS DISTINCT FROM 'portable' ORDER BY ALL",
         [suite],
     ).to_pylist()
-    remark = mixed((row["group_name"], row["seed"], json.loads(row["machine"] or "{}")) for row in rows)
+    remark = describe_mixed_processors(
+        (row["group_name"], row["seed"], json.loads(row["machine"] or "{}")) for row in rows
+    )
     return remark or "numerics: fast; rows repeat on one kind of CPU only" * any(row["micro"] for row in rows)
 
 
@@ -151,7 +157,7 @@ FROM counted GROUP BY group_name, policy, task, metric, moment, place ORDER BY 1
 """
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingMoment(msgspec.Struct, frozen=True, kw_only=True):
     """A policy as published, after its start, or after RL by a regime; shares of answers (STRICT)."""
 
     group: str
@@ -165,8 +171,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     seeds: int
 
 
-def stages(snapshot: Snapshot, suite: str) -> list[Stage]:
+def read_moments(snapshot: Snapshot, suite: str) -> list[TrainingMoment]:
     there = snapshot.query("SELECT 1 FROM samples WHERE suite = ? AND checkpoint_step = ? LIMIT 1", [suite, PUBLISHED])
     if not there.num_rows:
         return []
-    return msgspec.convert(snapshot.query(_MOMENTS, [suite]).to_pylist(), list[Stage])
+    return msgspec.convert(snapshot.query(_MOMENTS, [suite]).to_pylist(), list[TrainingMoment])

@@ -23,7 +23,7 @@ from harness.errors import UsageError
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
 from harness.store.manifest import EVALUATIONS
 from harness.store.ranking import MIN_RUNS, Head, Headline
-from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, noted
+from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, describe_gaps
 from harness.store.sentences import explained, verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, Statistic, shown
 from harness.store.table import MEAN, ShowRow
@@ -77,7 +77,7 @@ def overview(heads: Mapping[str, Head], width: int = 120, colour: bool = False) 
     for suite, head in heads.items():
         said = next((f"{h.metric}: {h.sentence}" for h in head.sentences), "no cell has finished")
         page.say(suite, "bold")
-        for line in (said, *noted(head.missing)):
+        for line in (said, *describe_gaps(head.missing)):
             page.say(line, indent=2)
     return page.text()
 
@@ -214,7 +214,7 @@ class _Page:
                 for stage in stages
             ]
             self.table(title, ("policy", "when", "strict", "lenient", "answers", "seeds"), lines, STRICT)
-        for title, missing in noted(head.missing).items():
+        for title, missing in describe_gaps(head.missing).items():
             self._console.print(f"\n{title}:\n" if self._markdown else title)
             for line in missing:
                 self.say(f"- {line}")
@@ -338,7 +338,7 @@ def _latex(suite: str, rows: Rows, head: Head) -> str:
         }
         regimes, columns = (list(dict.fromkeys(key[i] for key in by_column)) for i in (0, 1))
         parts.append((task, metric, regimes, columns, by_column))
-    remarks = [f"{title}: {line}" for title, missing in noted(head.missing).items() for line in missing]
+    remarks = [f"{title}: {line}" for title, missing in describe_gaps(head.missing).items() for line in missing]
     remarks += [head.processors] if head.processors else []
     return _TEMPLATES.get_template("show.tex.tmpl").render(suite=suite, parts=parts, remarks=remarks, MEAN=MEAN)
 

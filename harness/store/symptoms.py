@@ -79,7 +79,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
     entropy_first: float | None = None
 
 
-def late(steps: Sequence[StepRow], terms: Iterable[TermRow], least: int = 0) -> Sums:
+def sum_last_steps(steps: Sequence[StepRow], terms: Iterable[TermRow], least: int = 0) -> Sums:
     """The last quarter of one policy's steps so far, or more until there are `least` answers. steps: in order, at least
     one."""
     size = max(1, math.ceil(LAST_SHARE * len(steps)))
@@ -105,7 +105,7 @@ def is_unboxed(text: str) -> bool:
     return not is_empty(text) and "\\boxed" not in text
 
 
-def figures(sums: Sums, ends: bool = True) -> str:
+def describe_figures(sums: Sums, ends: bool = True) -> str:
     """E.g. ``12% right, 5% cut off, ...``. ends: whether known which were cut off."""
     parts = [f"{_share(sums.right, sums.right + sums.wrong)} right"]
     parts += [f"{_share(sums.active, sums.own)} of own answers gave a gradient"] if sums.own else []
@@ -115,7 +115,7 @@ def figures(sums: Sums, ends: bool = True) -> str:
     return ", ".join(parts)
 
 
-def judge(sums: Sums) -> Iterator[tuple[Trouble, str]]:
+def find_troubles(sums: Sums) -> Iterator[tuple[Trouble, str]]:
     span = f"in steps {sums.first} to {sums.last}"
     valid, answers = sums.right + sums.wrong, sums.answers
     if answers and sums.truncated == answers:

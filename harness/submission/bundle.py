@@ -31,7 +31,7 @@ from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, remedy, write_manifest, write_suite
 from harness.store.read import Snapshot
 from harness.store.reference_results import KEPT, PART, ResultsIndex
-from harness.store.remarks import unpaired
+from harness.store.remarks import describe_unpaired
 from harness.store.table import show_rows
 from harness.store.tuning import read_tuning, write_tuning
 from harness.suite.load import resolve
@@ -126,7 +126,7 @@ def stated(results: Path, suite: str) -> dict[str, Any]:
 def not_paired(results: Path, suite: str) -> list[str]:
     """Of the suite in `results`, which `stated` has read."""
     with Snapshot(results) as snapshot:
-        return unpaired(snapshot, suite)
+        return describe_unpaired(snapshot, suite)
 
 
 def compact(tables: Mapping[str, pa.Table], wordless: Sequence[str] = WORDLESS) -> dict[str, pa.Table]:

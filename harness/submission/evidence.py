@@ -22,7 +22,7 @@ from harness.learning import registry
 from harness.scoring.catalogue import called
 from harness.session.cell.manifests import bases_of, label_of, manifest_of, suite_file
 from harness.session.single.rescoring import stored_sample
-from harness.session.suite import rules
+from harness.session.suite.validation import validate
 from harness.store.foreign import import_results
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
@@ -34,7 +34,7 @@ from harness.store.table import by_line, difference, finished
 from harness.store.text import visible
 from harness.store.tuning_table import whole
 from harness.submission.bundle import SCORES, WORDLESS, installed, not_paired, stated, unpack
-from harness.suite.cells import NO_IDENTITY, Cell, Identity, digest, expand
+from harness.suite.cells import NO_IDENTITY, Cell, Identity, digest, expand_cells
 from harness.suite.load import load, resolve, shipped
 from harness.suite.schema import Suite
 from harness.tasks.registry import get_task
@@ -120,7 +120,9 @@ class Evidence:
     def derived(self) -> list[Cell]:
         """Under the manifests' identities; all seeds of a regime have one."""
         seeds = self.resolved.seeds
-        return expand(self.resolved, lambda g, v: self._identity(*(f"{g.name}/{v.name}/{seed}" for seed in seeds)))
+        return expand_cells(
+            self.resolved, lambda g, v: self._identity(*(f"{g.name}/{v.name}/{seed}" for seed in seeds))
+        )
 
     @cached_property
     def expected(self) -> dict[str, Manifest]:
@@ -174,7 +176,7 @@ def suite(e: Evidence) -> str:
         raise e.fault(error, place, "config") from None
     with suppress(PluginError):
         try:
-            if rules.validate(theirs, place) != theirs:
+            if validate(theirs, place) != theirs:
                 raise e.fault("options that are not resolved", place, "config.regimes")
         except SuiteError as error:
             if not isinstance(error.__cause__, PluginError) and "unknown regime" not in error.problem:
@@ -188,7 +190,7 @@ def suite(e: Evidence) -> str:
         return f"{e.suite}, a suite of its own"
     names = [v.name for v in theirs.regimes]
     untuned = [v for v in theirs.regimes if tuned_from(v.name, names) is None]
-    ours = rules.validate(load(e.suite), place)
+    ours = validate(load(e.suite), place)
     written = _written(theirs.model_copy(update={"regimes": untuned})), _written(ours)
     e.same(*written, f"{place}: altered: config", "the shipped suite has")
     return f"{e.suite}, as it is shipped"

@@ -23,7 +23,7 @@ from harness.phases import Interrupted
 from harness.session.cell.manifests import label_of, packages, processor
 from harness.session.driver.jobs import Finished, Progress, job_of
 from harness.session.driver.matrix import CLOSE_SECONDS, SILENCE_SECONDS, Inbox, WorkerProcess
-from harness.session.suite.rules import check_roots
+from harness.session.suite.files import check_roots
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest
 from harness.submission.bundle import WORDLESS, compact
@@ -52,7 +52,7 @@ def train(manifest: Manifest, folder: Path, deadline: float = math.inf) -> None:
     cell, inbox = cell_of({**manifest.config, **beside}), Inbox()
     worker = WorkerProcess(inbox, environment(cell.engine_options), SILENCE_SECONDS)
     try:
-        worker.take(job_of(cell, folder))
+        worker.give_job(job_of(cell, folder))
         while (left := min(deadline, worker.heard + SILENCE_SECONDS) - time.monotonic()) > 0:
             with suppress(queue.Empty):
                 match inbox.get(timeout=min(left, threading.TIMEOUT_MAX))[1]:

@@ -77,14 +77,14 @@ class Cell:
 
 def cell_of(fields: Mapping[str, Any]) -> Cell:
     """From plain data, such as `Cell.config` with the others. Raises ValueError."""
-    return msgspec.convert(fields, Cell, dec_hook=read)
+    return msgspec.convert(fields, Cell, dec_hook=model_of_fields)
 
 
-def written(model: BaseModel) -> Any:
+def fields_of_model(model: BaseModel) -> Any:
     return model.model_dump(mode="json")
 
 
-def read(kind: type[BaseModel], fields: Any) -> Any:
+def model_of_fields(kind: type[BaseModel], fields: Any) -> Any:
     """For msgspec's `dec_hook`. Raises ValueError."""
     return kind.model_validate(fields)
 
@@ -115,7 +115,7 @@ def placeless(task: Any) -> Any:
     return {name: value for name, value in task.items() if name != "file"} if isinstance(task, Mapping) else task
 
 
-def expand(suite: Suite, identity: Callable[[ModelGroup, Variant], Identity]) -> list[Cell]:
+def expand_cells(suite: Suite, identity: Callable[[ModelGroup, Variant], Identity]) -> list[Cell]:
     """In the order group, seed, regime: an interrupted run leaves comparable cells."""
     cells = []
     for group in suite.groups:
@@ -136,7 +136,7 @@ def expand(suite: Suite, identity: Callable[[ModelGroup, Variant], Identity]) ->
     return cells
 
 
-def select(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
+def select_cells(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
     """Raises UsageError for a pattern without cells."""
     chosen = {p: [c for c in cells if fnmatchcase(c.label, p) or fnmatchcase(c.variant.name, p)] for p in only}
     for pattern, matching in chosen.items():

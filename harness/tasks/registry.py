@@ -55,9 +55,10 @@ def source_of(task: str | FileTask) -> TaskSource:
     return PLUGINS.make(task.partition(".")[0], task)
 
 
-def get_task(name: str | FileTask, **parameters: int) -> Task:
-    """parameters: micro's per_skill, ladder's per_level. Raises PluginError, also for another."""
-    source = source_of(name)
+def get_task(name: str | FileTask, *, source: TaskSource | None = None, **parameters: int) -> Task:
+    """Make a task as evaluation asks it. source: the task's, where the caller has it. parameters: micro's per_skill, ladder's
+    per_level. Raises PluginError, also for another parameter."""
+    source = source or source_of(name)
     with blamed(f"task {name}"):
         task = source.evaluation(**parameters)
         if not isinstance(task, Task):
@@ -65,13 +66,17 @@ def get_task(name: str | FileTask, **parameters: int) -> Task:
         return task
 
 
-def results_versions(task: str | FileTask) -> dict[str, str]:
-    """Of task and scorer. Raises PluginError, DataError."""
-    source = source_of(task)
-    if get_task(task).judge is not None:
+def results_versions(
+    task: str | FileTask, source: TaskSource | None = None, made: Task | None = None
+) -> dict[str, str]:
+    """Return the results versions of a task and its scorer, by package. source, made: the task's, where the caller has them.
+    Raises PluginError, DataError."""
+    source = source or source_of(task)
+    made = made or get_task(task, source=source)
+    if made.judge is not None:
         return source.results_versions()
     own = {} if isinstance(task, FileTask) else dict([PLUGINS.results_version(task.partition(".")[0])])
-    judged = dict([scorers.PLUGINS.results_version(get_task(task).scorer)])
+    judged = dict([scorers.PLUGINS.results_version(made.scorer)])
     if "verification" in judged and not source.integers:
         judged |= versions(["verification/symbolic"])
     return own | judged

@@ -29,7 +29,7 @@ class TrialRequest(NamedTuple):
 
 
 @contextmanager
-def placed(suite: Suite) -> Iterator[None]:
+def faults_in_tune(suite: Suite) -> Iterator[None]:
     """A fault of the trials' groups or evaluation has its place in `tune`."""
     try:
         yield
@@ -47,7 +47,7 @@ def tune_of(suite: Suite) -> Tune:
 def search_space(suite: Suite, variant: Variant) -> dict[str, Space]:
     """Settings of training, then the regime's options; the suite's own value is always in it. Of answers a prompt only divisors
     of the step's answers are searched."""
-    now = published(suite, variant)
+    now = settings_as_published(suite, variant)
     training = suite.training_of(variant)
     spaces: dict[str, Space] = {}
     common = spaces_of(Training, Training().model_dump())
@@ -62,10 +62,10 @@ def search_space(suite: Suite, variant: Variant) -> dict[str, Space]:
             space = Choice(*values)
         spaces[COMMON + name] = space
     spaces |= registry.spaces(registry.load(variant.regime))
-    return {name: _including(space, now[name]) for name, space in spaces.items()}
+    return {name: _with_value(space, now[name]) for name, space in spaces.items()}
 
 
-def _including(space: Space, value: Any) -> Space:
+def _with_value(space: Space, value: Any) -> Space:
     if space.holds(value):
         return space
     if isinstance(space, Choice):
@@ -73,7 +73,7 @@ def _including(space: Space, value: Any) -> Space:
     return Range(min(space.low, value), max(space.high, value), space.scale, space.prior, space.whole)
 
 
-def published(suite: Suite, variant: Variant) -> dict[str, Any]:
+def settings_as_published(suite: Suite, variant: Variant) -> dict[str, Any]:
     training = suite.training_of(variant)
     options = registry.resolved(registry.build(variant.regime, variant.options).options)
     return {**{COMMON + name: getattr(training, name) for name in tune_of(suite).training}, **options}
@@ -105,10 +105,10 @@ def trial_suite(suite: Suite, asked: Sequence[TrialRequest]) -> Suite:
         with_settings(suite, variant, trial_name(variant.name, n, steps if steps < top else None), settings, steps)
         for variant, n, settings, steps in asked
     ]
-    return _beside(suite, "tuning", tune_of(suite).seeds, variants, trial_name(suite.baseline, 0))
+    return _derived_suite(suite, "tuning", tune_of(suite).seeds, variants, trial_name(suite.baseline, 0))
 
 
-def choosers(tune: Tune) -> list[str]:
+def deciding_groups(tune: Tune) -> list[str]:
     """Each tuning group, or, as "", all together."""
     return [group.name for group in tune.groups] if tune.transfer else [""]
 
@@ -131,10 +131,10 @@ def check_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Sui
     """As published and as chosen, with other seeds. chosen: settings by trial."""
     variants = []
     for variant in suite.regimes:
-        for n, values in {0: published(suite, variant), **chosen[variant.name]}.items():
+        for n, values in {0: settings_as_published(suite, variant), **chosen[variant.name]}.items():
             name = trial_name(variant.name, n)
             variants.append(with_settings(suite, variant, name, values, suite.training.steps))
-    return _beside(suite, "check", tune_of(suite).check, variants, trial_name(suite.baseline, 0))
+    return _derived_suite(suite, "check", tune_of(suite).check, variants, trial_name(suite.baseline, 0))
 
 
 def final_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Suite:
@@ -147,28 +147,33 @@ def final_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Sui
     return suite.model_copy(update={"regimes": [*suite.regimes, *tuned]})
 
 
-def lengths(suite: Suite) -> list[int]:
+def steps_of_runs(suite: Suite) -> list[int]:
+    """Return the steps of each run of one variant's trials: by rungs, of which each keeps the better part of the trials before."""
     tune, top = tune_of(suite), suite.training.steps
-    steps_of_runs: list[int] = []
+    steps_of_each: list[int] = []
     for first in range(0, tune.trials, tune.batch):
         going = min(tune.batch, tune.trials - first)
-        if tune.rungs and first == 0:
-            steps_of_runs, going = [*steps_of_runs, top], going - 1
+        if tune.rungs and first == 0:  # trial 0, the suite's own settings, runs to the end at once
+            steps_of_each.append(top)
+            going -= 1
         for steps in tune.rungs:
-            steps_of_runs, going = steps_of_runs + going * [steps], max(1, going // tune.keep)
-        steps_of_runs += going * [top]
-    return steps_of_runs
+            steps_of_each += going * [steps]
+            going = max(1, going // tune.keep)
+        steps_of_each += going * [top]
+    return steps_of_each
 
 
-def runs(suite: Suite) -> int:
-    return sum(len(s.groups) * len(s.seeds) * len(s.regimes) for s in foreseen(suite)[:-1])
+def count_runs(suite: Suite) -> int:
+    return sum(len(s.groups) * len(s.seeds) * len(s.regimes) for s in foreseen_suites(suite)[:-1])
 
 
-def foreseen(suite: Suite) -> list[Suite]:
+def foreseen_suites(suite: Suite) -> list[Suite]:
     """All that will run at most, the table last."""
-    now = {v.name: published(suite, v) for v in suite.regimes}
-    chosen = {name: dict.fromkeys(range(1, 1 + len(choosers(tune_of(suite)))), s) for name, s in now.items()}
-    asked = [TrialRequest(v, i, now[v.name], steps) for v in suite.regimes for i, steps in enumerate(lengths(suite))]
+    now = {v.name: settings_as_published(suite, v) for v in suite.regimes}
+    chosen = {name: dict.fromkeys(range(1, 1 + len(deciding_groups(tune_of(suite)))), s) for name, s in now.items()}
+    asked = [
+        TrialRequest(v, i, now[v.name], steps) for v in suite.regimes for i, steps in enumerate(steps_of_runs(suite))
+    ]
     check = [check_suite(suite, chosen)] if tune_of(suite).check else []
     return [trial_suite(suite, asked), *check, final_suite(suite, chosen)]
 
@@ -177,7 +182,7 @@ def check_variants(suite: Suite, source: str) -> None:
     """Raises SuiteError where a derived name is taken or too long, a variant takes steps of its own, an option cannot be
     tuned, or trials ask the table's questions."""
     for i, task in enumerate(tune_of(suite).evaluation.tasks):
-        for other in (other for other in suite.evaluation.tasks if _alike(task, other)):
+        for other in (other for other in suite.evaluation.tasks if _share_questions(task, other)):
             problem = f"{task} asks questions of the table's {other}; tuning must not see them"
             raise SuiteError(source, f"tune.evaluation.tasks[{i}]", problem)
     names = {v.name for v in suite.regimes}
@@ -201,7 +206,7 @@ def check_variants(suite: Suite, source: str) -> None:
         raise SuiteError(source, "name", "too long for a suite with `tune` (57 characters at most)")
 
 
-def _alike(one: str | FileTask, other: str | FileTask) -> bool:
+def _share_questions(one: str | FileTask, other: str | FileTask) -> bool:
     """Whether two tasks share questions."""
     if isinstance(one, FileTask) and isinstance(other, FileTask):
         return one.sha256 is not None and one.sha256 == other.sha256
@@ -212,7 +217,7 @@ def _alike(one: str | FileTask, other: str | FileTask) -> bool:
     return {one, other} == {"math", "math500"}
 
 
-def _beside(suite: Suite, what: str, seeds: Sequence[int], variants: Sequence[Variant], baseline: str) -> Suite:
+def _derived_suite(suite: Suite, what: str, seeds: Sequence[int], variants: Sequence[Variant], baseline: str) -> Suite:
     tune = tune_of(suite)
     return suite.model_copy(
         update={

@@ -10,9 +10,10 @@ from types import ModuleType
 from typing import Any, Literal
 
 from harness.errors import Fault, HarnessError, SuiteError, UsageError
-from harness.session.suite.prepare import Prepared, prepare_suite
+from harness.session.suite.prepare import prepare_suite
+from harness.session.suite.prepared import Prepared
 from harness.store.ingest import ingest
-from harness.store.manifest import SuiteFile, readable
+from harness.store.manifest import SuiteFile, read_manifests
 from harness.store.read import Snapshot
 from harness.store.tuning import Trial, Tuned, Tuning, write_tuning
 from harness.store.tuning_table import Scores, scores
@@ -24,11 +25,11 @@ from harness.tuning.derived import (
     TrialRequest,
     check_suite,
     check_variants,
-    choosers,
+    deciding_groups,
+    faults_in_tune,
     final_suite,
-    placed,
-    published,
     search_space,
+    settings_as_published,
     trial_name,
     trial_suite,
     tune_of,
@@ -52,13 +53,13 @@ class CompletedTrial:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class TuningStage:
     prepared: Prepared
     words: str
     last: bool = False
 
 
-class Stages:
+class TuningStages:
     """Iterate, run each, and go on when it is `over`."""
 
     def __init__(self, prepared: Prepared, results: Path) -> None:
@@ -70,34 +71,36 @@ class Stages:
         self._files: dict[str, SuiteFile] = {}
         self._starts = _starts(prepared)
 
-    def __iter__(self) -> Iterator[Stage]:
+    def __iter__(self) -> Iterator[TuningStage]:
         asked: list[TrialRequest] = []
         told: dict[str, list[CompletedTrial]] = {v.name: [] for v in self.suite.regimes}
         for first in range(0, self.tune.trials, self.tune.batch):
             numbers = range(first, min(first + self.tune.batch, self.tune.trials))
             batch: list[TrialRequest] = []
             for v in self.suite.regimes:
-                spaces, defaults = search_space(self.suite, v), published(self.suite, v)
-                tried = propose(spaces, defaults, told[v.name], numbers, self.tune.sampler, self.tune.seed)
+                spaces, defaults = search_space(self.suite, v), settings_as_published(self.suite, v)
+                tried = propose_settings(spaces, defaults, told[v.name], numbers, self.tune.sampler, self.tune.seed)
                 batch += [TrialRequest(v, n, settings, 0) for n, settings in zip(numbers, tried, strict=True)]
             yield from self._by_rungs(batch, asked)
             results = self._scores("tuning", self.tune.seeds).score
             for ask in batch:
                 told[ask.variant.name].append(self._told(ask, asked, results))
-        scored = {on: self._scores("tuning", self.tune.seeds, on) for on in choosers(self.tune)}
+        scored = {on: self._scores("tuning", self.tune.seeds, on) for on in deciding_groups(self.tune)}
         chosen = {v.name: self._choices(v, told[v.name], scored) for v in self.suite.regimes}
         settings = {name: {t.number: t.settings for t in each.values()} for name, each in chosen.items()}
         if self.tune.check:
             yield self._stage(check_suite(self.suite, settings), "check of the chosen settings on other seeds")
         final = prepare_suite(final_suite(self.suite, settings), self._whole.source, self._results, self._whole.altered)
         self._write(final, chosen, told, asked, scored)
-        yield Stage(final, "the table", last=True)
+        yield TuningStage(final, "the table", last=True)
 
-    def over(self, stage: Stage) -> bool:
+    def is_over(self, stage: TuningStage) -> bool:
         """Each cell is done, or failed through its own setting."""
-        return all(s.state == "done" or self._has_lost(stage.prepared.folder / s.key) for s in stage.prepared.status())
+        return all(
+            s.state == "done" or self._has_lost(stage.prepared.folder / s.key) for s in stage.prepared.statuses()
+        )
 
-    def _by_rungs(self, batch: Sequence[TrialRequest], asked: list[TrialRequest]) -> Iterator[Stage]:
+    def _by_rungs(self, batch: Sequence[TrialRequest], asked: list[TrialRequest]) -> Iterator[TuningStage]:
         going, low, high = list(batch), batch[0].number, batch[-1].number
         words = f"{low}" if low == high else f"{low}-{high}"
         for i, steps in enumerate([*self.tune.rungs, self.suite.training.steps]):
@@ -120,18 +123,20 @@ class Stages:
             kept += sorted(ranked[: max(1, len(own) // self.tune.keep)], key=lambda a: a.number)
         return kept
 
-    def _stage(self, suite: Suite, words: str) -> Stage:
-        with placed(suite):
+    def _stage(self, suite: Suite, words: str) -> TuningStage:
+        with faults_in_tune(suite):
             prepared = prepare_suite(suite, self._whole.source, self._results, self._whole.altered)
-        self._files[suite.name] = prepared.file()
+        self._files[suite.name] = prepared.suite_file()
         if shared := self._starts & _starts(prepared):
             problem = f"the model with {min(shared)} is in the table too; tuning must not see it"
             raise SuiteError(prepared.source, "tune.groups", problem)
         running = tuple(c for c in prepared.cells if not self._has_lost(prepared.folder / c.key))
-        return Stage(replace(prepared, cells=running), words)
+        return TuningStage(replace(prepared, cells=running), words)
 
     def _has_lost(self, folder: Path) -> bool:
-        return any(manifest.state == "failed" and manifest.fault in OWN_FAULTS for _, manifest in readable([folder]))
+        return any(
+            manifest.state == "failed" and manifest.fault in OWN_FAULTS for _, manifest in read_manifests([folder])
+        )
 
     def _told(self, ask: TrialRequest, asked: Sequence[TrialRequest], score_of: Mapping[str, float]) -> CompletedTrial:
         name, top = ask.variant.name, self.suite.training.steps
@@ -195,7 +200,7 @@ class Stages:
             ]  # fmt: skip
         write_tuning(
             self._results,
-            final.file(),
+            final.suite_file(),
             Tuning(
                 suite=self.suite.name, trials_in=f"{self.suite.name}-tuning", task=results.task, metric=results.metric,
                 steps=top, baseline=self.suite.baseline, variants=tuple(variants),
@@ -216,7 +221,7 @@ def _trial(told: CompletedTrial, steps: int, run: str, scored: Mapping[str, floa
 # Which settings to try next ---------------------------------------------------------------------------------------------
 
 
-def propose(
+def propose_settings(
     spaces: Mapping[str, Space],
     defaults: Chosen,
     told: Sequence[CompletedTrial],

@@ -53,7 +53,7 @@ Reply = tuple[Verdict, float]
 """And the CPU-seconds of the worker and all that it started."""
 
 
-def say(stream: FileIO, message: bytes, seconds: float | None = None) -> None:
+def write_frame(stream: FileIO, message: bytes, seconds: float | None = None) -> None:
     """Raises BrokenPipeError where the reader is gone, or takes nothing for so many seconds."""
     data = memoryview(struct.pack("<I", len(message)) + message)
     while data:
@@ -62,7 +62,7 @@ def say(stream: FileIO, message: bytes, seconds: float | None = None) -> None:
         data = data[stream.write(data[: select.PIPE_BUF]) :]
 
 
-def hear(stream: FileIO, seconds: float | None = None) -> bytes | None:
+def read_frame(stream: FileIO, seconds: float | None = None) -> bytes | None:
     """Empty where the other side is gone or talks nonsense, None after the deadline."""
     deadline = None if seconds is None else time.monotonic() + seconds
     if not (head := _read(stream, 4, deadline)):
@@ -114,7 +114,7 @@ class _Worker:
 
     def reply(self, seconds: float) -> Reply | str:
         """The reply, or why the process is dead."""
-        body = hear(cast(FileIO, self.process.stdout), seconds)
+        body = read_frame(cast(FileIO, self.process.stdout), seconds)
         if body:
             reply: Reply = msgspec.msgpack.decode(body, type=Reply)
             return reply
@@ -123,7 +123,9 @@ class _Worker:
 
     def ask(self, question: Question) -> Reply | str:
         with suppress(BrokenPipeError):
-            say(cast(FileIO, self.process.stdin), msgspec.msgpack.encode(question), question.scorer.wall_seconds)
+            write_frame(
+                cast(FileIO, self.process.stdin), msgspec.msgpack.encode(question), question.scorer.wall_seconds
+            )
         return self.reply(question.scorer.wall_seconds)
 
     def kill(self, patience: float = 0.0) -> None:
@@ -182,7 +184,7 @@ class Pool:
             worker = self._take()
             before = worker.used
             reply = worker.ask(question)
-            phases.beat()
+            phases.report_progress()
             if isinstance(reply, str):
                 verdict, killed = Verdict("invalid", reply), True
             else:
@@ -246,7 +248,7 @@ def serve() -> None:
 
 
 def _reply(replies: FileIO, verdict: Verdict, before: float = 0.0) -> None:
-    say(replies, msgspec.msgpack.encode((verdict, before + _used())))
+    write_frame(replies, msgspec.msgpack.encode((verdict, before + _used())))
 
 
 def _used() -> float:
@@ -258,7 +260,7 @@ def _answer(requests: FileIO, replies: FileIO, busy: mmap.mmap, before: float) -
     """`busy` falls before the reply: one too many would answer the next question."""
     with suppress(AttributeError, OSError):  # Linux only
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    while body := hear(requests):
+    while body := read_frame(requests):
         busy[0] = 1
         question = msgspec.msgpack.decode(body, type=Question)
         scorer = _scorer(question.scorer.reference)

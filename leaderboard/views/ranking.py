@@ -11,7 +11,7 @@ import streamlit as st
 
 from harness.statistics import MARGIN
 from harness.store.ranking import MIN_RUNS, Aggregate
-from harness.store.remarks import STRICT, Stage
+from harness.store.remarks import STRICT, TrainingMoment
 from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import PERCENT, Statistic, shown
 from harness.store.table import MEAN
@@ -124,7 +124,7 @@ def _draw_across(aggregates: Sequence[Aggregate]) -> None:
     )
 
 
-def _draw_starts(stages: Sequence[Stage]) -> None:
+def _draw_starts(stages: Sequence[TrainingMoment]) -> None:
     frame = pd.DataFrame([msgspec.structs.asdict(m) for m in stages]).drop(columns="metric")
     frame[["strict", "lenient"]] *= 100
     draw_table(frame, "starts", "Accuracy before the supervised start, after it, and after RL", _MOMENTS)

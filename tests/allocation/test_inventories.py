@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,9 +16,8 @@ from harness.allocation.cost_model import SHEETS, USABLE, CellDemand, PolicyDema
 from harness.allocation.inventory import Inventory, capacity, parse, place
 from harness.allocation.planner import KindPlan, Plan, describe, plan_cells, plan_workers
 from harness.allocation.shapes import ModelShape, load_shape
-from harness.session.suite.planning import demand
-from harness.suite.cells import Identity, expand
-from harness.suite.load import load
+from harness.session.suite.demand import demand_of
+from harness.session.suite.prepare import prepare
 
 GB = 10**9
 MODELS = ("Qwen3-0.6B", "Llama-3.2-1B", "Qwen3-1.7B", "Llama-3.2-3B", "Qwen3-4B-Base", "Qwen3-8B")
@@ -186,9 +186,9 @@ def parse_bundle(gigabytes: int):  # type: ignore[no-untyped-def]
 
 
 def hetero_size() -> dict[str, tuple[CellDemand, int]]:
-    made = expand(load("hetero_size", ()), lambda group, variant: Identity())
-    of_kind = {cell.kind: cell for cell in made}
-    return {kind: (demand(cell), 3) for kind, cell in of_kind.items()}
+    prepared = prepare("hetero_size", Path("nowhere"))
+    of_kind = {cell.kind: cell for cell in prepared.every}
+    return {kind: (demand_of(cell, prepared.resolved), 3) for kind, cell in of_kind.items()}
 
 
 @pytest.mark.parametrize("card", ["A100", "H20", "H200"])

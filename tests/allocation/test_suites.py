@@ -2,45 +2,59 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from harness.allocation.cost_model import Lengths
+from harness.allocation.cost_model import CellDemand, Lengths
 from harness.allocation.inventory import parse
 from harness.allocation.layout import HOST_BYTES
-from harness.allocation.planner import plan_cells
-from harness.session.suite.planning import cell_disk, demand
-from harness.suite.cells import Cell, Identity, expand
+from harness.allocation.planner import Disk, plan_cells
+from harness.session.suite.demand import demand_of
+from harness.session.suite.disk import cell_disk
+from harness.session.suite.prepare import prepare
+from harness.suite.cells import Cell
 from harness.suite.load import load, shipped
 
 
-def cells_of(name: str, *overrides: str) -> dict[str, Cell]:
-    cells = expand(load(name, ("evaluation.limit=100", *overrides)), lambda group, variant: Identity())
-    return {cell.kind: cell for cell in reversed(cells)}
+class Cells(dict[str, Cell]):
+    """The first cell of each kind of a suite, with what it asks for."""
+
+    def __init__(self, name: str, *overrides: str) -> None:
+        prepared = prepare(name, Path("nowhere"), overrides=("evaluation.limit=100", *overrides))
+        super().__init__({cell.kind: cell for cell in reversed(prepared.every)})
+        self.resolved = prepared.resolved
+
+    def demand(self, kind: str, lengths: Lengths | None = None) -> CellDemand:
+        return demand_of(self[kind], self.resolved, lengths=lengths)
+
+    def disk(self, kind: str) -> Disk:
+        return cell_disk(self[kind], self.resolved)
 
 
 def test_a_cell_in_figures() -> None:
-    cells = cells_of("cross_family", "training.kl=0.001")
-    naive, single, double = (demand(cells[f"qwen4b-llama3b/{name}"]) for name in ("naive", "gspo", "gspo-2x"))
+    cells = Cells("cross_family", "training.kl=0.001")
+    naive, single, double = (cells.demand(f"qwen4b-llama3b/{name}") for name in ("naive", "gspo", "gspo-2x"))
     assert [p.model.parameters for p in naive.policies] == [4022468096, 3212749824]
     assert all(p.reference and p.penalised and p.measured for p in (*naive.policies, *single.policies))
     assert (naive.workload.trained, naive.workload.scored) == (3.0, 1.0)  # own answers once more, for the KL term
     assert (single.workload.trained, single.workload.scored) == (2.0, 0.0)
-    more, plain = (cell_disk(by_name["qwen4b-llama3b/gspo"]) for by_name in (cells, cells_of("cross_family")))
+    more, plain = (by_name.disk("qwen4b-llama3b/gspo") for by_name in (cells, Cells("cross_family")))
     assert 0 < more.kept - plain.kept < 10_000  # rows of a term, and no records
     assert double.policies[0].rollouts == 2 * single.policies[0].rollouts
     assert (naive.workload.sequence, naive.workload.measured) == (5120, 5)
     assert naive.workload.longest == 1024 + naive.workload.evaluation_tokens
-    work = demand(cells["qwen4b-llama3b/grpo"], lengths=Lengths(2000, 10_000)).workload
+    work = cells.demand("qwen4b-llama3b/grpo", lengths=Lengths(2000, 10_000)).workload
     assert (work.sequence, work.longest) == (6096, 10_000)
-    alone = cells_of("cross_family", "sharing.direction=none")
-    assert all(demand(cell).workload.trained == 1 for cell in alone.values()), "nobody trains on peers"
+    alone = Cells("cross_family", "sharing.direction=none")
+    assert all(alone.demand(kind).workload.trained == 1 for kind in alone), "nobody trains on peers"
 
 
 def test_what_a_regimes_declarations_imply() -> None:
-    cells = cells_of("beyond")
+    cells = Cells("beyond")
     group = next(iter(cells)).partition("/")[0]
     names = ("independent", "naive", "sgt", "xgrpo", "hacpo", "luffy", "chord", "graft-luffy")
-    loads = {name: demand(cells[f"{group}/{name}"]).workload for name in names}  # of two policies: one peer
+    loads = {name: cells.demand(f"{group}/{name}").workload for name in names}  # of two policies: one peer
     assert {name: (load.trained, load.scored) for name, load in loads.items()} == {
         "independent": (1.0, 0.0), "naive": (2.0, 1.0), "sgt": (1.1, 0.0), "xgrpo": (1.0, 0.0), "hacpo": (2.0, 0.0),
         "luffy": (2.0, 0.0), "chord": (2.0, 0.0), "graft-luffy": (2.0, 0.0),
@@ -55,11 +69,11 @@ GPU_SUITES = sorted(n for n in shipped() if n != "bandit" and load(n).engine == 
 def test_every_place_of_a_shipped_suite_holds_reference_and_measuring(name: str, gpus: int) -> None:
     """24.1: memory is for the lengths that each side has: trainers hold what is trained on, rollout engines what evaluation asks
     too; a prior for a prompt limits nobody."""
-    cells = cells_of(name)
-    plan = plan_cells(len(cells), {kind: (demand(cell), 1) for kind, cell in cells.items()}, parse(f"{gpus}xH100-80G"))
+    cells = Cells(name)
+    plan = plan_cells(len(cells), {kind: (cells.demand(kind), 1) for kind in cells}, parse(f"{gpus}xH100-80G"))
     assert plan.feasible, plan.shortfall
     for kind in plan.kinds:
-        asked = demand(cells[kind.kind])
+        asked = cells.demand(kind.kind)
         work, measured = asked.workload, cells[kind.kind].training.measure_every > 0
         assert kind.layout is not None
         for place, policy in zip(kind.layout.policies, asked.policies, strict=True):

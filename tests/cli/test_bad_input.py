@@ -170,7 +170,7 @@ def test_ctrl_c_during_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         store.execute("SELECT count(*) FROM range(100000000000)")
 
-    monkeypatch.setattr("harness.cli.tables.refresh", refresh)
+    monkeypatch.setattr("harness.cli.tables.refresh_store", refresh)
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         assert here("show", "pair") == (130, "", "")

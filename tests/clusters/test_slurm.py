@@ -15,10 +15,11 @@ import pytest
 from running import harness
 
 from harness.clusters import slurm
-from harness.clusters.slurm import SlurmOptions, job, read_template
+from harness.clusters.slurm import SlurmOptions, make_job, read_template
 from harness.errors import UsageError
-from harness.session.suite import rules
-from harness.session.suite.prepare import Shard, prepare
+from harness.session.suite.files import VARIABLE
+from harness.session.suite.prepare import prepare
+from harness.session.suite.shards import Shard
 
 EVIL = 'x\'; touch hacked; echo $(touch hacked) `touch hacked` "$(touch hacked)" #'
 
@@ -42,7 +43,7 @@ def written(
     prepared = prepare(name, results, overrides=overrides)
     text = template or read_template(None, prepared.suite.engine)
     more = [word for key, value in options.items() for word in (f"--{key}", value)]
-    return prepared, job(prepared, results, more, overrides, asked or SlurmOptions(), text)
+    return prepared, make_job(prepared, results, more, overrides, asked or SlurmOptions(), text)
 
 
 def run(script: str, folder: Path, stubs: dict[str, str], **environment: str) -> subprocess.Popen[str]:
@@ -88,7 +89,7 @@ def test_an_array_has_a_task_for_each_part_and_no_empty_one(tmp_path):
         prepared, made = written("quickstart", tmp_path, asked=SlurmOptions(shards=asked))
         assert f"#SBATCH --array=1-{tasks}\n" in made.script
         assert f'--shard "$SLURM_ARRAY_TASK_ID/{tasks}"' in made.script
-        assert all(Shard(i + 1, tasks).of(prepared).cells for i in range(tasks))
+        assert all(Shard(i + 1, tasks).select_from(prepared).cells for i in range(tasks))
 
 
 @pytest.mark.parametrize("overrides", [(), ("training.steps=7", "seeds=[5]")])
@@ -97,7 +98,11 @@ def test_the_suite_beside_it_has_the_cells_of_the_one_that_was_named(tmp_path, o
     made.write()
     again = prepare(str(made.folder / "suite.yaml"), tmp_path, overrides=overrides)
     assert [c.key for c in again.every] == [c.key for c in prepared.every]
-    assert (again.folder, again.altered, again.file()) == (prepared.folder, prepared.altered, prepared.file())
+    assert (again.folder, again.altered, again.suite_file()) == (
+        prepared.folder,
+        prepared.altered,
+        prepared.suite_file(),
+    )
 
 
 def test_settings_that_mean_something_else_in_the_job_s_copy_are_refused(tmp_path):
@@ -121,7 +126,7 @@ def test_files_and_models_beside_a_suite_are_found_from_the_job_s_folder(tmp_pat
     prepared, made = written("../lab/own.yaml", tmp_path / "results")
     made.write()
     command = shlex.split(next(line for line in made.script.splitlines() if " --models " in line))
-    monkeypatch.setenv(rules.VARIABLE, command[command.index("--models") + 1])
+    monkeypatch.setenv(VARIABLE, command[command.index("--models") + 1])
     again = prepare(str(made.folder / "suite.yaml"), tmp_path / "results")
     assert [c.key for c in again.every] == [c.key for c in prepared.every]
 

@@ -17,8 +17,8 @@ from harness.engines.embedded.numerics import ENVIRONMENT, chosen, environment
 from harness.engines.embedded.plugin import Embedded
 from harness.engines.embedded.warmup import MicroSpec
 from harness.errors import EngineError
-from harness.session.suite import rules
 from harness.session.suite.prepare import prepare
+from harness.session.suite.resolved import list_remarks
 
 MICRO = ("micro/llama", "micro/qwen")
 
@@ -68,7 +68,7 @@ def test_a_machine_that_cannot_says_so_and_computes_fast(tmp_path: Path, monkeyp
         monkeypatch.setattr(module, "lacking", lambda: "this machine is aarch64, not x86-64")
     prepared = prepare("quickstart", tmp_path)
     assert prepared.suite.engine_options == {"numerics": "fast"}
-    assert rules.remarks(prepared.suite)[-1] == (
+    assert list_remarks(prepared.resolved)[-1] == (
         "numerics: fast, for this machine is aarch64, not x86-64: rows repeat on this kind of CPU only"
     )
     assert "aarch64" in Embedded.lacking({"numerics": "portable"})

@@ -11,8 +11,8 @@ from harness.engines.embedded.engine import EmbeddedEngine
 from harness.errors import DataError, PluginError, SuiteError
 from harness.evaluation.backends import EngineBackend
 from harness.evaluation.run import evaluate
+from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare
-from harness.session.suite.rules import preflight
 from harness.tasks import lm_eval_source
 from harness.tasks.registry import get_task, results_versions, training_source
 from harness.verification.verifier import Verifier

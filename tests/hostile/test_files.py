@@ -14,7 +14,7 @@ import pytest
 from running import within
 
 from harness import cli
-from harness.session.suite.rules import VARIABLE
+from harness.session.suite.files import VARIABLE
 
 SECONDS = 2.0
 """Of this process's CPU: the clock of a machine that does other things says little."""

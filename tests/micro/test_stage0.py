@@ -151,11 +151,11 @@ def test_whoever_waits_gives_signs_of_life_and_has_a_deadline(cache: Path, monke
     with (cache / "stage0" / f"{TINY.key}.lock").open("wb") as file:
         assert lock(file.fileno(), 0.0)
         with phases.phase("opening a"):
-            before = phases.beats()
+            before = phases.progress_count()
             with pytest.raises(CellError, match="another process"):
                 base_checkpoint(TINY, deadline=0.2)
-            assert phases.beats() > before
-            assert phases.words() == "opening a (another process is training it)"
+            assert phases.progress_count() > before
+            assert phases.describe_phases() == "opening a (another process is training it)"
             monkeypatch.setattr(phases._board, "stopped", lambda: True)
             with pytest.raises(phases.Interrupted):
                 base_checkpoint(TINY, deadline=10.0)

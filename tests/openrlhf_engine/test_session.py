@@ -116,12 +116,12 @@ def test_a_run_that_lost_a_part_says_which_and_the_next_ones_finish_the_cell(tmp
         assert waited < SILENCE + SLACK
         _, alive = psutil.wait_procs(everyone, timeout=10)
         assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
-        status = prepare(str(suite), results, only=["pair/sgt/1"]).status()
+        status = prepare(str(suite), results, only=["pair/sgt/1"]).statuses()
         assert [(s.state, s.attempts) for s in status] == [("failed", attempt)]
     with running(suite, results) as process:
         code, errors = ended(process, 900)
     assert code == 0, errors
-    (status,) = prepare(str(suite), results, only=["pair/sgt/1"]).status()
+    (status,) = prepare(str(suite), results, only=["pair/sgt/1"]).statuses()
     assert (status.state, status.attempts) == ("done", len(PARTS) + 1)
     steps = read_journal(folder).tables["steps"].to_pylist()
     assert sorted((row["policy"], row["step"]) for row in steps) == [(p, s) for p in "ab" for s in range(1, STEPS + 1)]

@@ -11,7 +11,8 @@ import torch
 from running import run
 
 from harness.engines.embedded.families import build_model, build_tokenizer
-from harness.session.suite.prepare import Prepared, prepare
+from harness.session.suite.prepare import prepare
+from harness.session.suite.prepared import Prepared
 from harness.tasks.micro import SKILLS
 
 SUITE = """

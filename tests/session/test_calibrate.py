@@ -15,7 +15,8 @@ from harness.cli.app import app
 from harness.engines.protocol import Sample, cut_at
 from harness.errors import UsageError
 from harness.experience.answers import Prompt
-from harness.session.single.calibrate import NEXT_QUESTION, calibrate, measured, questions_of, rescues
+from harness.session.single.calibrate import NEXT_QUESTION, calibrate, count_rescues
+from harness.session.single.levels import measure_level, questions_of
 from harness.tasks import ladder
 from harness.tasks.ladder import evaluation_prompts
 from harness.verification.verdict import Verdict
@@ -34,7 +35,7 @@ def test_by_hand() -> None:
         [sample("8"), sample(r"\boxed{7}")],
     ]
     with Verifier(workers=1) as verifier:
-        standing, solved = measured("p", "add1", prompts, drawn, verifier)
+        standing, solved = measure_level("p", "add1", prompts, drawn, verifier)
     assert solved.tolist() == [[1, 1], [0, 0], [0, 1]]
     assert (standing.pass1, standing.pass_any, standing.prompts, standing.answers) == (0.5, pytest.approx(2 / 3), 3, 2)
     assert standing.error == pytest.approx(np.std([1, 0, 0.5], ddof=1) / 3**0.5)
@@ -46,21 +47,21 @@ def test_an_answer_without_a_verdict_is_neither_right_nor_wrong(monkeypatch: pyt
     prompts = [Prompt(name, "", "5") for name in "abc"]
     right, wrong, unknown = Verdict("right"), Verdict("wrong"), Verdict("invalid", "timeout")
     said = [right, unknown, wrong, unknown, unknown, unknown]
-    monkeypatch.setattr("harness.session.single.calibrate.verdicts", lambda *_: said)
+    monkeypatch.setattr("harness.session.single.levels.verdicts", lambda *_: said)
     with Verifier(workers=1) as verifier:
-        standing, solved = measured("p", "add1", prompts, [[sample("5")] * 2] * 3, verifier)
+        standing, solved = measure_level("p", "add1", prompts, [[sample("5")] * 2] * 3, verifier)
         assert (standing.pass1, standing.pass_any, standing.prompts) == (0.5, 0.5, 2)
-        one, other = rescues({"a": {"add1": solved}, "b": {"add1": np.ones((3, 2))}}, 2)
+        one, other = count_rescues({"a": {"add1": solved}, "b": {"add1": np.ones((3, 2))}}, 2)
         assert (one.failed, one.rescued, other.failed) == (0, 0, 0)
         said[:] = [unknown] * 6
         with pytest.raises(UsageError, match="add1: the verifier decided on no answer of p: timeout"):
-            measured("p", "add1", prompts, [[sample("5")] * 2] * 3, verifier)
+            measure_level("p", "add1", prompts, [[sample("5")] * 2] * 3, verifier)
 
 
 def test_rescues_both_ways() -> None:
     a = np.array([[1, 0], [0, 0], [0, 0], [0, 0]], dtype=float)
     b = np.array([[0, 0], [0, 1], [1, 1], [0, 0]], dtype=float)
-    one, other = rescues({"a": {"add1": a}, "b": {"add1": b}}, 2)
+    one, other = count_rescues({"a": {"add1": a}, "b": {"add1": b}}, 2)
     assert (one.learner, one.peer, one.failed, one.rescued) == ("a", "b", 0.75, 0.5)
     assert (other.learner, other.peer, other.failed, other.rescued) == ("b", "a", 0.5, 0.25)
 
@@ -93,7 +94,7 @@ def test_no_question_is_asked_whose_solution_is_shown(monkeypatch: pytest.Monkey
     place = "harness.session.single.calibrate"
     monkeypatch.setattr(f"{place}.base_folder", lambda policy, seed: Path())
     monkeypatch.setattr(f"{place}.EmbeddedEngine", lambda *_, **__: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(f"{place}.sampled", sampled)
+    monkeypatch.setattr(f"{place}.sample_answers", sampled)
     how: dict[str, Any] = {"task": "ladder", "levels": ["add1", "mul1x1"], "answers": 1, "plain": True}
     calibrate(["any"], prompts=50, few_shot=4, **how)
     assert 85 < len(asked) < 100

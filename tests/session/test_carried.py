@@ -28,7 +28,8 @@ from harness.phases import Interrupted
 from harness.session.cell.carried import FREE, measure_price, said_of
 from harness.session.cell.cell import run_cell
 from harness.session.cell.learners import Learner
-from harness.session.suite.draft import WARM_WHY, Findings, draft, with_starts_tried
+from harness.session.suite.draft_text import Findings, write_draft
+from harness.session.suite.draft_trial import WARM_WHY, try_starts
 from harness.session.suite.prepare import prepare
 from harness.store.journal import read_journal
 from harness.store.manifest import CarriedPrice, read_manifest
@@ -244,11 +245,14 @@ def test_a_start_that_a_suite_proposes_is_tried_first(tmp_path, monkeypatch):
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
     folders = [str(chat_model(tmp_path / name)) for name in ("one", "two")]
     proposed = Findings("ladder.add2", warm=("one", "two"), why=(f"one and two: {WARM_WHY}", "Kept."))
-    suite = Suite.model_validate(yaml.safe_load(draft(folders, "ladder", "pair", proposed)))
-    found = with_starts_tried(proposed, suite, str(tmp_path / "pair.yaml"))
+    suite = Suite.model_validate(yaml.safe_load(write_draft(folders, "ladder", "pair", proposed)))
+    found = try_starts(proposed, suite, str(tmp_path / "pair.yaml"))
     assert found.warm == ()
     assert found.why[0] == "Kept."
     assert [words.partition(":")[0] for words in found.why[1:]] == [
         f"{name} cannot learn this here" for name in ("one", "two")
     ]
-    assert "stage0" not in draft(folders, "ladder", "pair", found).partition("regimes:")[0].partition("policies:\n")[2]
+    assert (
+        "stage0"
+        not in write_draft(folders, "ladder", "pair", found).partition("regimes:")[0].partition("policies:\n")[2]
+    )

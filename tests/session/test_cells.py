@@ -20,11 +20,12 @@ from harness.learning.regime import Measured
 from harness.learning.terms import Schedule
 from harness.phases import Interrupted
 from harness.session.cell import cell as cells
-from harness.session.cell.manifests import manifest_of, state_of
+from harness.session.cell.manifests import manifest_of
 from harness.session.policy import micro_spec
 from harness.session.single.rescoring import rescore_results
 from harness.session.single.standalone import evaluate_checkpoint
 from harness.session.suite.prepare import prepare
+from harness.store.cell_state import read_state
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest
 from harness.submission.rerun import differences
@@ -48,7 +49,7 @@ def trained_cells(request):
 
 def test_every_regime_trains_and_is_evaluated(trained_cells):
     for c in trained_cells.cells:
-        assert state_of(trained_cells.folder / c.key) == ("done", "", 1)
+        assert read_state(trained_cells.folder / c.key) == ("done", "", 1)
         steps = rows(trained_cells, c, "steps")
         assert [(r["step"], r["policy"]) for r in steps] == [(s, p) for s in (1, 2, 3, 4) for p in "ab"]
         assert all(r["rollouts"] == 36 and r["right"] + r["wrong"] + r["invalid"] == 36 for r in steps)

@@ -25,7 +25,7 @@ from harness.session.suite.prepare import prepare
 from harness.store.manifest import read_manifest, read_suite, suite_files
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference
-from harness.store.remarks import missing
+from harness.store.remarks import missing_cells
 
 from .conftest import SUITE
 
@@ -104,8 +104,8 @@ def test_damaged_base_checkpoints_are_measured_again(
         flip(folder / "manifest.json")
     words = {f"remove {folder} and run the suite again" for folder in (first, lost)}
     assert everywhere(results, monkeypatch) == {*words, "run the suite again"}
-    prepared = prepare(str(file), results).looked()
-    assert {base.key for base in prepared.missing()} == {first.name, second.name}
+    prepared = prepare(str(file), results).with_states()
+    assert {base.key for base in prepared.missing_bases()} == {first.name, second.name}
     said = {
         cell["key"]: cell for cell in json.loads(called("status", "tiny", "--results", results, "--json")[1])["cells"]
     }
@@ -113,7 +113,7 @@ def test_damaged_base_checkpoints_are_measured_again(
     assert said[lost.name]["reason"].endswith(f"remove {lost} and run the suite again")
     assert said[torn.name]["reason"].endswith("; run the suite again")
     with Snapshot(results) as snapshot:
-        assert {one.key for one in missing(snapshot, "tiny")} == {lost.name, torn.name}
+        assert {one.key for one in missing_cells(snapshot, "tiny")} == {lost.name, torn.name}
     code, _, err = here("run", file, "--results", results)
     assert (code, remedies(err)) == (1, words), "`run` alone heals no journal, and loses nothing"
     suite = flip(results / "tiny" / "suite.json")
@@ -153,7 +153,7 @@ def test_one_damaged_manifest_is_one_failed_cell(imported: Path) -> None:
         assert states[damaged.name][1].endswith(f"; remove {folder} and import it again")
         assert damaged.name in called("status", "smoke@lab.v1", "--results", imported)[1]
     with Snapshot(imported) as snapshot:
-        assert {one.key for one in missing(snapshot, "smoke@lab.v1")} == {c.name for c in cells[1:3]}
+        assert {one.key for one in missing_cells(snapshot, "smoke@lab.v1")} == {c.name for c in cells[1:3]}
     label = f"{named.group}/{named.regime}/{named.seed}"
     assert "phase: training" in called("logs", label, "smoke@lab.v1", "--results", imported)[1]
 

@@ -16,13 +16,14 @@ from harness.engines.embedded.presets import SHIPPED
 from harness.errors import CheckpointError, UsageError
 from harness.phases import Interrupted
 from harness.session.cell import resume_point
-from harness.session.cell.manifests import state_of
 from harness.session.single.standalone import evaluate_checkpoint
-from harness.session.suite import planning
+from harness.session.suite import disk
 from harness.session.suite.planning import plan_for
 from harness.session.suite.prepare import prepare
-from harness.session.suite.rules import asked
+from harness.session.suite.resolved import EvaluationLoad, evaluation_load
+from harness.store.cell_state import read_state
 from harness.suite.schema import Evaluation
+from harness.tasks.registry import get_task
 
 pytestmark = pytest.mark.slow
 
@@ -61,8 +62,10 @@ def finished_by_keep(suite_text, tmp_path_factory):
 def test_a_finished_cell_keeps_what_was_predicted_and_gives_the_same_rows(of_bases):
     for prepared in of_bases.values():
         for one, other in zip(prepared.cells, of_bases["last"].cells, strict=True):
-            assert planning.cell_disk(one).kept == pytest.approx(size(prepared.folder / one.key), rel=0.1), one.label
-            assert (one.key, state_of(prepared.folder / one.key)[0]) == (other.key, "done")
+            assert disk.cell_disk(one, prepared.resolved).kept == pytest.approx(
+                size(prepared.folder / one.key), rel=0.1
+            ), one.label
+            assert (one.key, read_state(prepared.folder / one.key)[0]) == (other.key, "done")
             for table in ("steps", "samples", "curves"):
                 assert rows(prepared, one, table) == rows(of_bases["last"], other, table), table
     for one in of_bases["none"].cells:
@@ -122,7 +125,7 @@ def test_best_of_a_damaged_manifest_is_not_evaluated_as_the_last(kept, suite_fil
     again = run(suite_file, tmp_path / "results", [*SHORT, "keep=best"], only=one.label)
     for table in ("steps", "samples", "curves"):
         assert rows(again, one, table) == rows(before, one, table), table
-    assert state_of(again.folder / one.key)[0] == "done"
+    assert read_state(again.folder / one.key)[0] == "done"
 
 
 def test_best_survives_being_cut_off(kept, suite_file, tmp_path):
@@ -177,37 +180,43 @@ def test_a_cell_cut_off_while_its_optimiser_goes_is_opened_again(kept, tmp_path)
 
 def test_running_cells_hold_two_whole_checkpoints(suite_file, tmp_path):
     prepared = prepare(str(suite_file), tmp_path, overrides=SHORT)
-    one = planning.cell_disk(prepared.cells[0])
+    one = disk.cell_disk(prepared.cells[0], prepared.resolved)
     assert one.running - one.kept > 4 * one.kept  # newest and the one being written, each three times the weights
-    assert planning.disk_of(prepared, 2).running == pytest.approx(
-        planning.disk_of(prepared, 1).running + one.running - one.kept, rel=0.01
+    assert disk.disk_of(prepared, 2).running == pytest.approx(
+        disk.disk_of(prepared, 1).running + one.running - one.kept, rel=0.01
     )
     plan = plan_for(prepared, "2cpu-8G")
-    assert plan.disk.kept == pytest.approx(sum(planning.cell_disk(c).kept for c in prepared.cells), rel=0.1)
+    assert plan.disk.kept == pytest.approx(
+        sum(disk.cell_disk(c, prepared.resolved).kept for c in prepared.cells), rel=0.1
+    )
     assert json.loads(msgspec.json.encode(plan))["disk"]["kept"] == plan.disk.kept
 
 
 def test_the_guard_knows_real_sizes(tmp_path):
     prepared = prepare("cross_family", tmp_path)
-    disk = planning.disk_of(prepared, 1)
+    needed = disk.disk_of(prepared, 1)
     assert 0.9e12 < disk.kept < 1.1e12  # 81 cells of two policies, in bf16
     assert disk.caches == pytest.approx(2 * (4.02e9 + 3.21e9 + 3.08e9 + 1.72e9 + 3.21e9), rel=0.01)  # each model once
-    none = planning.disk_of(prepare("cross_family", tmp_path, overrides=["keep=none"]), 1)
+    none = disk.disk_of(prepare("cross_family", tmp_path, overrides=["keep=none"]), 1)
     assert none.kept < 0.1 * disk.kept  # texts of the answers
     curve = ["keep=best", "evaluation.curve_every=10"]
-    best = planning.disk_of(prepare("cross_family", tmp_path, overrides=curve), 1)
+    best = disk.disk_of(prepare("cross_family", tmp_path, overrides=curve), 1)
     assert (best.kept >= disk.kept, best.running > disk.running) == (True, True), "no remedy for a full disk"
     with pytest.raises(
         UsageError, match=r"the results.* need about .* GiB are free.*\(`keep: none` in the suite needs less"
     ):
-        planning.check_disk(prepared, disk)
+        disk.check_disk(prepared, needed)
+
+
+def load_of(evaluation: Evaluation) -> EvaluationLoad:
+    return evaluation_load(evaluation, [get_task(name) for name in evaluation.tasks])
 
 
 def test_evaluation_counts_are_those_that_are_asked(kept):
     prepared = kept["last"]
     samples = rows(prepared, prepared.cells[0], "samples")
-    assert len(samples) == 2 * asked(prepared.suite.evaluation).answers == 2 * 6 * 3
-    assert asked(Evaluation(tasks=["aime24", "micro"], k=None)).answers == 30 * 33 + 240 * 5
-    assert asked(Evaluation(tasks=["math500"], k=4, limit=None)).answers == 500 * 5
-    assert asked(Evaluation(tasks=["aime24", "math500"], k=2, limit=40, greedy=False)).answers == (30 + 40) * 2
-    assert asked(Evaluation(tasks=["aime24", "amc23"])).tokens == 8192
+    assert len(samples) == 2 * prepared.resolved.evaluation_load().answers == 2 * 6 * 3
+    assert load_of(Evaluation(tasks=["aime24", "micro"], k=None)).answers == 30 * 33 + 240 * 5
+    assert load_of(Evaluation(tasks=["math500"], k=4, limit=None)).answers == 500 * 5
+    assert load_of(Evaluation(tasks=["aime24", "math500"], k=2, limit=40, greedy=False)).answers == (30 + 40) * 2
+    assert load_of(Evaluation(tasks=["aime24", "amc23"])).tokens == 8192

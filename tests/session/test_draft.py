@@ -21,21 +21,12 @@ from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_tokenizer
 from harness.errors import DataError, PluginError, UsageError
 from harness.session.policy import base_folder
-from harness.session.suite.draft import (
-    SIZES,
-    STEPS,
-    USUAL,
-    Findings,
-    Tried,
-    _Trial,
-    draft,
-    paced,
-    settled,
-    tried,
-    try_models,
-)
+from harness.session.suite.draft import USUAL, draft_by_trial
+from harness.session.suite.draft_text import SIZES, Findings, write_draft
+from harness.session.suite.draft_time import STEPS, measure_pace
+from harness.session.suite.draft_trial import Trial, TriedLevel, choose_settings, try_models
+from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare
-from harness.session.suite.rules import preflight
 from harness.suite.load import load
 from harness.suite.schema import Suite
 
@@ -66,7 +57,7 @@ def pair(tmp_path: Path) -> tuple[str, str]:
 
 
 def written(models: tuple[str, ...], task: str) -> Suite:
-    return Suite.model_validate(yaml.safe_load(draft(models, task, "pair")))
+    return Suite.model_validate(yaml.safe_load(write_draft(models, task, "pair")))
 
 
 def test_a_chat_model_and_a_base_model_are_asked_each_in_its_way(pair: tuple[str, str]) -> None:
@@ -93,7 +84,7 @@ def test_a_model_s_path_that_no_suite_takes_is_refused_in_one_line(pair: tuple[s
     deep = tmp_path / ("x" * 130) / ("y" * 130)
     deep.mkdir(parents=True)
     with pytest.raises(UsageError, match=r"--models: groups\[0\].policies\[1\].model: .* at most 256 characters"):
-        tried((pair[0], str(Path(pair[1]).rename(deep / "base"))), "micro", "pair", tmp_path / "pair.yaml", 30)
+        draft_by_trial((pair[0], str(Path(pair[1]).rename(deep / "base"))), "micro", "pair", tmp_path / "pair.yaml", 30)
 
 
 def test_the_file_prepares_and_the_check_before_a_run_has_nothing_to_remark(
@@ -103,7 +94,7 @@ def test_the_file_prepares_and_the_check_before_a_run_has_nothing_to_remark(
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.delenv("HARNESS_MODELS", raising=False)
     file = tmp_path / "here" / "pair.yaml"
-    file.write_text(draft(pair, "micro", "pair"))
+    file.write_text(write_draft(pair, "micro", "pair"))
     (tmp_path / "data").mkdir()
     (tmp_path / "data/😀.jsonl").write_text('{"question": "1 + 1", "answer": 2}')
     words = ("--models", *pair, "--task", "../data/😀.jsonl:exact", "--no-trial", "--out", "file.yaml")
@@ -132,14 +123,14 @@ def test_a_name_that_yaml_would_read_otherwise_is_in_quotes(tmp_path: Path) -> N
     (tmp_path / "a #b: c").mkdir()
     models = tuple(folder(tmp_path / "a #b: c" / name, LlamaConfig(**SMALL)) for name in ("1000", "null"))
     file = tmp_path / "7.yaml"
-    file.write_text(draft(models, "micro", "7", file=file))
+    file.write_text(write_draft(models, "micro", "7", file=file))
     suite = load(str(file))
     assert (suite.name, [(p.name, p.model) for p in suite.groups[0].policies]) == (
         "7",
         [("1000", models[0]), ("null", models[1])],
     )
     assert f"#   harness plan {file}     what" in file.read_text()
-    assert '"' not in draft(("Qwen/Qwen3-1.7B-Base", "meta-llama/Llama-3.2-3B"), "micro", "a-b_c.2")
+    assert '"' not in write_draft(("Qwen/Qwen3-1.7B-Base", "meta-llama/Llama-3.2-3B"), "micro", "a-b_c.2")
 
 
 def test_bf16_is_for_cards_that_have_it(pair: tuple[str, str], nvidia_smi: Callable[..., Path]) -> None:
@@ -157,8 +148,8 @@ def test_adapters_are_drafted_for_real_models_where_peft_is_installed(
     assert suite.engine_options["lora"] == {"rank": 16, "alpha": 32}
     assert suite.training.learning_rate == 5e-5
     assert "lora" not in written(("micro/llama", "micro/qwen"), "micro").engine_options
-    monkeypatch.setattr("harness.session.suite.draft.find_spec", lambda name: None)
-    text = draft(pair, "micro", "pair")
+    monkeypatch.setattr("harness.session.suite.draft_text.find_spec", lambda name: None)
+    text = write_draft(pair, "micro", "pair")
     suite = Suite.model_validate(yaml.safe_load(text))
     assert ("lora" in suite.engine_options, suite.training.learning_rate) == (False, 1e-6)
     assert "with adapters (pip install -e '.[lora]' -c constraints.txt) half the time" in text
@@ -168,7 +159,7 @@ def test_the_first_step_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """It allocates the optimiser's state."""
     monkeypatch.setenv("HARNESS_MODELS", str(BASES[0].parent))
     suite, source, clock, slow = written(tuple(map(str, BASES)), "micro"), str(tmp_path / "pair.yaml"), [0.0], [0.0]
-    monkeypatch.setattr("harness.session.suite.draft.time.process_time", lambda: clock[0])
+    monkeypatch.setattr("harness.session.suite.draft_time.time.process_time", lambda: clock[0])
     update = EmbeddedEngine.update
 
     def updated(engine: EmbeddedEngine, *args: Any) -> Any:
@@ -176,9 +167,9 @@ def test_the_first_step_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return update(engine, *args)
 
     monkeypatch.setattr(EmbeddedEngine, "update", updated)
-    plain = paced(suite, source)
+    plain = measure_pace(suite, source)
     slow[0] = 100.0
-    assert paced(suite, source) == plain
+    assert measure_pace(suite, source) == plain
 
 
 def test_hub_names_by_their_config_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,11 +182,11 @@ def test_hub_names_by_their_config_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_refusals(pair: tuple[str, str]) -> None:
     with pytest.raises(UsageError, match="is given twice"):
-        draft((pair[0], pair[0]), "micro", "x")
+        write_draft((pair[0], pair[0]), "micro", "x")
     with pytest.raises(PluginError, match="unknown training task 'chess'"):
-        draft(pair, "chess", "x")
+        write_draft(pair, "chess", "x")
     with pytest.raises(UsageError, match="neither a folder"):
-        draft((pair[0], "no/such/model"), "micro", "x")
+        write_draft((pair[0], "no/such/model"), "micro", "x")
 
 
 BASES = sorted((Path(harness.engines.embedded.__file__).parent / "bases").iterdir())
@@ -208,12 +199,12 @@ def test_a_trial_finds_how_two_checkpoints_are_asked_how_long_they_write_and_how
     monkeypatch.setenv("HARNESS_MODELS", str(BASES[0].parent))
     monkeypatch.chdir(tmp_path)
     models = [str(base) for base in BASES]
-    drafted = yaml.safe_load(draft(models, "micro", "pair"))
+    drafted = yaml.safe_load(write_draft(models, "micro", "pair"))
     assert [p["style"] for p in drafted["groups"][0]["policies"]] == ["few-shot"] * 2
     file = tmp_path / "pair.yaml"
-    texts = [tried(models, "micro", "pair", file, 0.5)]
-    monkeypatch.setattr("harness.session.suite.draft.paced", lambda suite, source: 1.0)
-    texts += [tried(models, "micro", "pair", file, 5)]
+    texts = [draft_by_trial(models, "micro", "pair", file, 0.5)]
+    monkeypatch.setattr("harness.session.suite.draft.measure_pace", lambda suite, source: 1.0)
+    texts += [draft_by_trial(models, "micro", "pair", file, 5)]
     short, long = (Suite.model_validate(yaml.safe_load(text)) for text in texts)
     for policy in short.groups[0].policies:
         assert (policy.style, policy.stage0) == ("raw", None)
@@ -225,8 +216,8 @@ def test_a_trial_finds_how_two_checkpoints_are_asked_how_long_they_write_and_how
     assert f"steps {long.training.steps}: the suite takes 5 minutes" in texts[1]
     assert "That is by a step that was measured here" in texts[0]
     assert len(re.findall(r"\d+ minutes", texts[0])) == 1, "one time"
-    monkeypatch.setattr("harness.session.suite.draft.paced", lambda suite, source: 1e3)
-    assert "Fewer than 16 steps show nothing." in tried(models, "micro", "pair", file, 5)
+    monkeypatch.setattr("harness.session.suite.draft.measure_pace", lambda suite, source: 1e3)
+    assert "Fewer than 16 steps show nothing." in draft_by_trial(models, "micro", "pair", file, 5)
 
 
 def test_a_plan_that_is_too_hopeful_is_stretched_by_the_time_of_a_step(
@@ -234,16 +225,16 @@ def test_a_plan_that_is_too_hopeful_is_stretched_by_the_time_of_a_step(
 ) -> None:
     monkeypatch.setenv("HARNESS_MODELS", str(BASES[0].parent))
     suite, source = written(tuple(map(str, BASES)), "micro"), str(tmp_path / "pair.yaml")
-    by_the_prior, slow = paced(suite, source), device("CORE")
+    by_the_prior, slow = measure_pace(suite, source), device("CORE")
     for rate in ("train", "score", "read"):
         slow = replace(slow, **{rate: getattr(slow, rate) / 100})
-    monkeypatch.setattr("harness.session.suite.draft.device", lambda kind: replace(slow, layer=100 * slow.layer))
-    assert paced(suite, source) < by_the_prior / 10
+    monkeypatch.setattr("harness.session.suite.draft_time.device", lambda kind: replace(slow, layer=100 * slow.layer))
+    assert measure_pace(suite, source) < by_the_prior / 10
 
 
 def test_the_step_is_timed_without_a_supervised_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_MODELS", str(BASES[0].parent))
-    starts, raw = list[Any](), yaml.safe_load(draft(tuple(map(str, BASES)), "micro", "pair"))
+    starts, raw = list[Any](), yaml.safe_load(write_draft(tuple(map(str, BASES)), "micro", "pair"))
     for policy in raw["groups"][0]["policies"]:
         policy["stage0"] = {"preset": "format"}
 
@@ -251,13 +242,13 @@ def test_the_step_is_timed_without_a_supervised_start(tmp_path: Path, monkeypatc
         starts.append(policy.stage0)
         return base_folder(policy, seed)
 
-    monkeypatch.setattr("harness.session.suite.draft.base_folder", opened)
-    assert paced(Suite.model_validate(raw), str(tmp_path / "pair.yaml")) > 0
+    monkeypatch.setattr("harness.session.suite.draft_time.base_folder", opened)
+    assert measure_pace(Suite.model_validate(raw), str(tmp_path / "pair.yaml")) > 0
     assert starts == [None, None]
 
 
 def test_what_cannot_be_tried_is_drafted_and_says_why(pair: tuple[str, str], tmp_path: Path) -> None:
-    text = tried(("micro/llama", "micro/qwen"), "micro", "pair", tmp_path / "pair.yaml", 30)
+    text = draft_by_trial(("micro/llama", "micro/qwen"), "micro", "pair", tmp_path / "pair.yaml", 30)
     assert "#   Not measured on this machine: micro/llama has no weights before its first run." in text
     assert Suite.model_validate(yaml.safe_load(text)).training.steps > SIZES[0].steps, "the time is known all the same"
 
@@ -268,15 +259,15 @@ def test_what_does_not_fit_this_machine_has_the_steps_of_its_size(
     def planned(*_: object) -> Plan:
         return Plan(False, "no node has 1 TB", 12, 12, Resources("8 cores", 8, 10**9, 0), Predicted())
 
-    monkeypatch.setattr("harness.session.suite.draft.plan_for", planned)
-    text = tried(("micro/llama", "micro/qwen"), "micro", "pair", tmp_path / "pair.yaml", 30)
+    monkeypatch.setattr("harness.session.suite.draft_time.plan_for", planned)
+    text = draft_by_trial(("micro/llama", "micro/qwen"), "micro", "pair", tmp_path / "pair.yaml", 30)
     assert "steps are by the models' size: no node has 1 TB\n" in text
     assert "minutes on this machine" not in text
     assert Suite.model_validate(yaml.safe_load(text)).training.steps == SIZES[0].steps
 
 
-def trials(level: str, *right: float, cut: float = 0.0, tokens: int = 20) -> list[Tried]:
-    return [Tried(name, level, "few-shot", r, cut, tokens) for name, r in zip("ab", right, strict=True)]
+def trials(level: str, *right: float, cut: float = 0.0, tokens: int = 20) -> list[TriedLevel]:
+    return [TriedLevel(name, level, "few-shot", r, cut, tokens) for name, r in zip("ab", right, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -291,19 +282,19 @@ def trials(level: str, *right: float, cut: float = 0.0, tokens: int = 20) -> lis
     ],
 )  # fmt: skip
 def test_a_level_is_chosen_on_which_both_can_learn(
-    tried: list[Tried], task: str, expected: tuple[str | None, tuple[str, ...], int]
+    tried: list[TriedLevel], task: str, expected: tuple[str | None, tuple[str, ...], int]
 ) -> None:
-    chosen = settled(tried, task, 96)
+    chosen = choose_settings(tried, task, 96)
     assert (chosen.task, chosen.warm, chosen.tokens) == expected
     assert chosen.answer_ends == "eos"
-    assert settled(trials("add2", 0.5, 0.5, cut=0.2), "ladder", 96).answer_ends == "example"
+    assert choose_settings(trials("add2", 0.5, 0.5, cut=0.2), "ladder", 96).answer_ends == "example"
     low = [replace(one, worked=19) for one in trials("add2", 0.0, 0.1)]
-    assert settled(low, "ladder", 96).tokens == 24, "after a start answers are as long as its examples"
+    assert choose_settings(low, "ladder", 96).tokens == 24, "after a start answers are as long as its examples"
 
 
 def test_a_short_time_takes_fewer_regimes_then_seeds_then_questions(tmp_path: Path) -> None:
     families = ("micro/llama", "micro/qwen")
-    text = tried(families, "micro", "pair", tmp_path / "pair.yaml", 0.01)
+    text = draft_by_trial(families, "micro", "pair", tmp_path / "pair.yaml", 0.01)
     suite = Suite.model_validate(yaml.safe_load(text))
     assert ([r.name for r in suite.regimes], suite.seeds) == (["independent", "sgt"], [1, 2])
     assert suite.training.steps == STEPS[0]
@@ -321,14 +312,14 @@ def test_the_task_is_the_ladder_where_the_usual_one_cannot_be_had(
             raise DataError("gsm8k_train is not on this machine: name a folder")
         return Findings("ladder.add1")
 
-    monkeypatch.setattr("harness.session.suite.draft.untried", lambda suite: "")
+    monkeypatch.setattr("harness.session.suite.draft.why_untried", lambda suite: "")
     monkeypatch.setattr("harness.session.suite.draft.try_models", lacking)
-    monkeypatch.setattr("harness.session.suite.draft.paced", lambda suite, source: 1.0)
-    text = tried(pair, None, "pair", tmp_path / "pair.yaml", 30)
+    monkeypatch.setattr("harness.session.suite.draft.measure_pace", lambda suite, source: 1.0)
+    text = draft_by_trial(pair, None, "pair", tmp_path / "pair.yaml", 30)
     assert Suite.model_validate(yaml.safe_load(text)).training.task == "ladder.add1"
     assert "#   On ladder, because the questions of gsm8k are not on this machine and cannot be fetched now. " in text
     with pytest.raises(DataError):
-        tried(pair, USUAL, "pair", tmp_path / "pair.yaml", 30)
+        draft_by_trial(pair, USUAL, "pair", tmp_path / "pair.yaml", 30)
 
 
 @pytest.mark.slow
@@ -339,12 +330,12 @@ def test_more_is_asked_only_where_some_answers_are_right_and_some_wrong(
     monkeypatch.setenv("HARNESS_MODELS", str(BASES[0].parent))
     answers = dict[str, int]()
 
-    def tried(trial: _Trial, asked: Any, told: bool = True) -> Tried:
+    def measure(trial: Trial, asked: Any, told: bool = True) -> TriedLevel:
         answers[asked.level] = sum(map(len, asked.drawn))
         share = right if asked.level in ("ladder", "add1") else float(right > 0)
-        return Tried(trial.engine.name, asked.level, asked.style, share, 0.0, 20)
+        return TriedLevel(trial.engine.name, asked.level, asked.style, share, 0.0, 20)
 
-    monkeypatch.setattr(_Trial, "tried", tried)
+    monkeypatch.setattr(Trial, "measure", measure)
     findings = try_models(written(tuple(map(str, BASES)), "ladder"))
     assert answers.pop("ladder") == 32
     if right:
@@ -358,7 +349,7 @@ def test_more_is_asked_only_where_some_answers_are_right_and_some_wrong(
 
 def test_findings_become_settings(pair: tuple[str, str]) -> None:
     findings = Findings("ladder.add2", {"smol-instruct": "raw"}, ("base",), "example", 40, 12, why=("because of this",))
-    suite = Suite.model_validate(yaml.safe_load(text := draft(pair, "gsm8k", "pair", findings)))
+    suite = Suite.model_validate(yaml.safe_load(text := write_draft(pair, "gsm8k", "pair", findings)))
     chat, base = suite.groups[0].policies
     assert (chat.style, base.stage0.preset if base.stage0 else "") == ("raw", "format")
     training = suite.training

@@ -29,12 +29,14 @@ from harness.session.cell.learners import Clock
 from harness.session.cell.manifests import manifest_of, mark
 from harness.session.driver import matrix, progress
 from harness.session.driver.jobs import Alive, Finished, Heartbeat, Job, encoder, job_of, run_job, to_worker
-from harness.session.driver.matrix import WorkerProcess, _Driver, run_matrix
-from harness.session.driver.progress import Reporter, watched
+from harness.session.driver.matrix import Driver, WorkerProcess, run_matrix
+from harness.session.driver.progress import Reporter, show_phases
 from harness.session.suite import planning
-from harness.session.suite.lock import locked
+from harness.session.suite.lock import claim_cells
 from harness.session.suite.planning import place_of, plan_for
-from harness.session.suite.prepare import Prepared, prepare
+from harness.session.suite.prepare import prepare
+from harness.session.suite.prepared import Prepared, StoredCells
+from harness.store.cell_state import PENDING, CellState
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest
 from harness.store.rows import SampleRow
@@ -48,7 +50,7 @@ DEAD = "the worker process was ended with code 1 (ImportError: a library)"
 class Hand:
     """A worker whose every move is told. fates: what each start of a job comes to; None is the process's death."""
 
-    driver: _Driver
+    driver: Driver
     fates: Mapping[str, Iterator[str | None]]
     job: Job | None = None
     gpu: str = ""
@@ -58,7 +60,7 @@ class Hand:
     heard: float = field(default_factory=time.monotonic)
     process: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(kill=lambda: None))
 
-    def take(self, job: Job) -> None:
+    def give_job(self, job: Job) -> None:
         self.job = job
         fate = next(self.fates[job.id])
         self.driver.inbox.put((self, None if fate is None else Finished(job.id, fate, "no room", Fault.MEMORY)))  # type: ignore[arg-type]
@@ -66,12 +68,12 @@ class Hand:
     def exit_reason(self) -> str:
         return DEAD
 
-    def dismiss(self) -> None: ...
+    def end_or_kill(self) -> None: ...
     def close(self, deadline: float) -> None: ...
 
 
-def driver_of(prepared: Prepared, jobs: int) -> _Driver:
-    return _Driver(prepared, plan_for(prepared, "8cpu-24G", jobs), Reporter(), lambda: None, {})
+def driver_of(prepared: Prepared, jobs: int) -> Driver:
+    return Driver(prepared, plan_for(prepared, "8cpu-24G", jobs), Reporter(), lambda: None, {})
 
 
 def driven(
@@ -139,7 +141,7 @@ def test_a_line_that_a_killed_worker_cut_off_is_its_last() -> None:
     line = encoder.encode(Alive("training")) + b"\n"
     worker.process = SimpleNamespace(stdout=[line, line[:9]], wait=lambda: -9)  # type: ignore[assignment]  # a killed process's pipe
     worker.begun = False
-    worker._listen(inbox)
+    worker._read_messages(inbox)
     assert [inbox.get_nowait()[1] for _ in range(2)] == [Alive("training"), None]
 
 
@@ -151,12 +153,12 @@ def test_silence_is_counted_while_the_driver_is_awake_and_a_job_is_being_done(
     hand, killed = Hand(driver, {}, job=driver.jobs[driver.prepared.cells[0].key]), list[str]()
     idle = Hand(driver, {}, heard=0.0)
     for worker in (hand, idle):
-        worker.kill = killed.append  # type: ignore[attr-defined]
-    driver.workers, driver.looked, driver.silence = [hand, idle], now[0], 60.0  # type: ignore[list-item]
+        worker.kill_hung = killed.append  # type: ignore[attr-defined]
+    driver.workers, driver.checked, driver.silence = [hand, idle], now[0], 60.0  # type: ignore[list-item]
     driver._process_message(hand, Alive("training 3/400"))  # type: ignore[arg-type]
     for later, awake, expected in ((59.0, True, 0), (3600.0, False, 0), (3659.0, True, 0), (3661.0, True, 1)):
         now[0] = 1000.0 + later
-        driver.looked = now[0] - 1.0 if awake else driver.looked
+        driver.checked = now[0] - 1.0 if awake else driver.checked
         driver._check_heartbeats()
         assert len(killed) == expected, later
     assert killed == ["no progress for 60 s while training 3/400: killed as hung"]
@@ -165,7 +167,7 @@ def test_silence_is_counted_while_the_driver_is_awake_and_a_job_is_being_done(
 def test_a_worker_lives_while_it_counts_or_computes() -> None:
     heartbeat = Heartbeat(0.0)
     moments = [(5, 0.0, 0), (10, 0.04, 0), (15, 0.2, 0), (20, 0.2, 1), (25, 0.2, 1), (9999, 0.2, 1), (10000, 0.2, 2)]
-    assert [heartbeat.due(*moment) for moment in moments] == [True, False, True, True, False, False, True]
+    assert [heartbeat.is_due(*moment) for moment in moments] == [True, False, True, True, False, False, True]
 
 
 @pytest.mark.slow
@@ -181,7 +183,7 @@ def test_a_process_that_does_not_come_up_says_why(
     Path(job.folder).mkdir(parents=True)
     (Path(job.folder) / "log").write_text("what the start before has said\n")
     worker = WorkerProcess(driver.inbox, {}, 60.0)
-    worker.take(job)
+    worker.give_job(job)
     assert driver.inbox.get(timeout=60.0) == (worker, None)
     assert worker.exit_reason() == "the worker process was ended with code 1 (ImportError: a library is broken)"
     worker.close(time.monotonic())
@@ -190,7 +192,7 @@ def test_a_process_that_does_not_come_up_says_why(
 def test_two_runs_on_one_folder_are_refused(suite_file: Path, tmp_path: Path) -> None:
     prepared = prepare(str(suite_file), tmp_path)
     own = {prepared.cells[0].key}
-    with locked(prepared.folder, own), pytest.raises(UsageError, match="another `harness run`"):
+    with claim_cells(prepared.folder, own), pytest.raises(UsageError, match="another `harness run`"):
         run_matrix(prepared, plan_for(prepared, "8cpu-24G"), Reporter(), lambda: None)
 
 
@@ -199,14 +201,14 @@ def test_cells_wait_for_their_bases_and_no_more_is_granted_than_the_plan_holds(
 ) -> None:
     driver = driver_of(prepare(str(suite_file), tmp_path, overrides=["seeds=[1,2,3]"]), 2)
     assert all(set(waiting) == set(driver.bases) for waiting in driver.waits.values())
-    driver._submit()
+    driver._submit_ready_jobs()
     assert set(driver.granted) == set(driver.bases)  # two bases, two places
     for base in driver.bases:
         for waiting in driver.waits.values():
             waiting.discard(base)
         driver.granted += driver.scheduler.end(base)
     driver.granted.clear()
-    driver._submit()
+    driver._submit_ready_jobs()
     first = driver.granted.popleft()
     driver.granted += driver.scheduler.end(first)
     assert len(driver.granted) == 2
@@ -217,10 +219,10 @@ def test_time_left_counts_own_steps_of_cells_and_none_of_a_failed_base_s(suite_f
     overrides = ["regimes=[independent, {regime: sgt, training: {steps: 4}}]", "training.steps=2"]
     prepared = prepare(str(suite_file), tmp_path, overrides=overrides)
     driver = driver_of(prepared, 2)
-    monkeypatch.setattr(driver, "_loop", lambda: None)
+    monkeypatch.setattr(driver, "_run_jobs", lambda: None)
     driver.run()
     assert driver.reporter._total == sum(c.training.steps for c in prepared.cells) + 3 * 2.5 * len(driver.bases)
-    driver._fail(next(job for job in driver.jobs.values() if job.base), "no room", Fault.MEMORY)
+    driver._record_failure(next(job for job in driver.jobs.values() if job.base), "no room", Fault.MEMORY)
     assert {c.label for c in prepared.cells} == driver.summary.failed.keys() - {"base pair/a"}
     assert {c.label for c in prepared.cells} == driver.reporter._at.keys()
 
@@ -239,15 +241,15 @@ def test_a_planned_layout_reaches_the_policies_unless_the_suite_has_its_own(suit
     assert place_of(plan, prepared.cells[0]).layout == {name: {"share_devices": False} for name in own}
     base = place_of(plan, prepared.bases[0])
     assert sum(b.gpus for b in base.bundles) == 2
-    states = {b.key: ("done", "", 1) for b in prepared.bases} | {c.key: ("pending", "", 0) for c in prepared.cells}
-    cells = plan_for(replace(prepared, seen=states), "8xH100-80G").predicted.wall_seconds
+    states = {b.key: CellState("done", "", 1) for b in prepared.bases} | {c.key: PENDING for c in prepared.cells}
+    cells = plan_for(replace(prepared, stored=StoredCells({}, states, {})), "8xH100-80G").predicted.wall_seconds
     assert plan.predicted.wall_seconds == pytest.approx(cells + base.seconds)  # both bases side by side
     assert base.seconds > START_SECONDS
 
 
 def test_seconds_of_finished_cells_are_this_machines(suite_file, tmp_path, monkeypatch):
     prepared = prepare(str(suite_file), tmp_path)
-    monkeypatch.setattr(planning, "_measured", lambda *_: {cell.kind: 1e7 for cell in prepared.cells})
+    monkeypatch.setattr(planning, "_measured_seconds", lambda *_: {cell.kind: 1e7 for cell in prepared.cells})
     here, there = (plan_for(prepared, inventory).predicted.wall_seconds for inventory in (None, "1xH100-80G"))
     assert there < 1e7 <= here
 
@@ -332,10 +334,10 @@ def test_workers_go_to_the_gpu_with_the_fewest_of_them(suite_file, tmp_path, nvi
 
     def given():
         plan = plan_for(prepared, None)
-        driver = _Driver(prepared, plan, Reporter(), lambda: None, {})
+        driver = Driver(prepared, plan, Reporter(), lambda: None, {})
         names = []
         for _ in range(3):
-            names.append(driver._gpu())
+            names.append(driver._gpu_environment())
             driver.workers.append(SimpleNamespace(gpu=names[-1].get("CUDA_VISIBLE_DEVICES", "")))
         return plan.resources.gpus, [name.get("CUDA_VISIBLE_DEVICES") for name in names]
 
@@ -346,20 +348,7 @@ def test_workers_go_to_the_gpu_with_the_fewest_of_them(suite_file, tmp_path, nvi
         assert given() == gpu
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert given() == (8, ["0", "1", "2"])
-    assert driver_of(prepared, 2)._gpu() == {}
-
-
-def test_what_was_looked_at_stays_until_one_looks_again(tmp_path: Path) -> None:
-    """The state of cells is read once for all that one run asks of it, and again under its claim."""
-    prepared = prepare("quickstart", tmp_path)
-    before = prepared.looked()
-    first, base = prepared.cells[0], prepared.bases[0]
-    mark(prepared.folder / first.key, manifest_of(first), "done", attempts=1)
-    mark(prepared.folder / base.key, manifest_of(base), "done", attempts=1)
-    assert (first in before.pending(), base in before.missing(), before.done()) == (True, True, [])
-    for now in (prepared, before.looked()):  # without a look each question is asked of the disk
-        assert (first in now.pending(), base in now.missing(), now.done()) == (False, False, [first])
-        assert now.state(first.key) == ("done", "", 1)
+    assert driver_of(prepared, 2)._gpu_environment() == {}
 
 
 def test_results_of_several_threads_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,14 +372,14 @@ def test_a_job_arrives_at_a_worker_as_it_was_sent(suite: str, tmp_path: Path) ->
 def test_a_phase_says_how_far_it_is_between_its_counts() -> None:
     with phases.phase("evaluating a", 10) as evaluation:
         phases.inside("token 3/44")
-        assert phases.words() == "evaluating a 0/10 (token 3/44)"
+        assert phases.describe_phases() == "evaluating a 0/10 (token 3/44)"
         evaluation.count(4)
-        assert phases.words() == "evaluating a 4/10"
+        assert phases.describe_phases() == "evaluating a 4/10"
         with Clock(policy="b").phase("generate"):
             phases.inside("token 1/2")
-            assert phases.words() == "evaluating a 4/10: b sampling (token 1/2)"
+            assert phases.describe_phases() == "evaluating a 4/10: b sampling (token 1/2)"
     phases.inside("nobody listens")
-    assert phases.words() == ""
+    assert phases.describe_phases() == ""
 
 
 def test_the_phases_of_a_cell_have_names_and_a_start_tells_where_it_begins(
@@ -513,7 +502,7 @@ def test_a_command_that_takes_long_says_what_it_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.05)
-    with watched("importing"):
+    with show_phases("importing"):
         time.sleep(0.15)
         with phases.phase("generating micro", 3) as generating:
             generating.count(2)
@@ -525,8 +514,8 @@ def test_a_command_that_takes_long_says_what_it_does(
 
 def test_a_run_whose_cells_somebody_took_over_ends(suite_file: Path, tmp_path: Path) -> None:
     prepared = prepare(str(suite_file), tmp_path)
-    with locked(prepared.folder, prepared.keys()) as claim:
-        driver = _Driver(prepared, plan_for(prepared, "8cpu-24G"), Reporter(), lambda: None, {}, claim=claim)
+    with claim_cells(prepared.folder, prepared.keys()) as claim:
+        driver = Driver(prepared, plan_for(prepared, "8cpu-24G"), Reporter(), lambda: None, {}, claim=claim)
         driver._check_heartbeats()
         claim.file.unlink()  # as the next run does with that of a dead one
         with pytest.raises(HarnessError, match="another run has taken over its cells"):

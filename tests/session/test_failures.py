@@ -31,12 +31,12 @@ from harness.session.cell.learners import Clock
 from harness.session.cell.resume_point import Best
 from harness.session.driver.jobs import Worker, failure_reason, from_worker, job_of
 from harness.session.suite.prepare import prepare
-from harness.store.diagnosis import diagnose, summary
+from harness.store.diagnosis import diagnose, summarise_training
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import read_manifest
 from harness.store.read import Snapshot
 from harness.store.rows import StepRow
-from harness.store.symptoms import ADVICE, Sums, Trouble, judge
+from harness.store.symptoms import ADVICE, Sums, Trouble, find_troubles
 from harness.verification.verdict import Verdict
 
 MISFITS = '''
@@ -235,7 +235,7 @@ def test_answers_that_are_all_cut_off(suite_file: Path, tmp_path: Path) -> None:
     assert told == doctor(folder, tmp_path / "elsewhere"), "a cell's folder says where its results are"
     with Snapshot(tmp_path) as snapshot:
         assert told == {(f.policy, f.trouble): f.words for f in diagnose(snapshot, "tiny")}
-        assert [line for line in summary(snapshot, "tiny") if "cut off" in line]
+        assert [line for line in summarise_training(snapshot, "tiny") if "cut off" in line]
     assert told["", Trouble.MISSING].startswith("all truncated: a: all 64")
     assert told["a", Trouble.ENDLESS] == "all 64 answers in steps 4 to 4 were cut off, none ended by itself"
     assert told["b", Trouble.ALL_FAIL] == "none of 64 answers in steps 4 to 4 is right"
@@ -395,7 +395,7 @@ def sums(**counts: int) -> Sums:
 def test_what_is_wrong_comes_with_its_cause_first_and_with_advice(
     counts: dict[str, int], troubles: list[Trouble]
 ) -> None:
-    judged = list(judge(sums(**counts)))
+    judged = list(find_troubles(sums(**counts)))
     assert [trouble for trouble, _ in judged] == troubles
     assert all(ADVICE[trouble] and "steps 1 to 4" in words for trouble, words in judged)
     assert all("the task offers" in words for words in ADVICE.values() if "style:" in words)  # the ladder has no styles

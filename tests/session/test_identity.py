@@ -18,7 +18,8 @@ from harness.learning import registry
 from harness.learning.regime import Regime
 from harness.session import policy as weights
 from harness.session.cell.manifests import manifest_of, mark
-from harness.session.suite.prepare import Prepared, prepare
+from harness.session.suite.prepare import prepare
+from harness.session.suite.prepared import Prepared
 from harness.tasks import data
 from harness.versions import recorded
 
@@ -111,11 +112,11 @@ def test_a_hub_commit(tmp_path: Path) -> None:
     file = tmp_path / "hub.yaml"
     file.write_text(HUB_SUITE)
     unknown = prepare(str(file), tmp_path / "results")
-    assert "its commit is not known here" in unknown.notes()[0]
+    assert "its commit is not known here" in unknown.describe_inputs()[0]
     hub_ref(tmp_path, "a" * 40)
     first = prepare(str(file), tmp_path / "results")
     assert first.cells[0].group.policies[0].revision == "a" * 40, "what is loaded is what the key names"
-    assert first.notes() == [f"model octo: maker/octo, commit {'a' * 40}"]
+    assert first.describe_inputs() == [f"model octo: maker/octo, commit {'a' * 40}"]
     assert manifest_of(first.cells[0]).policies[0].revision == "a" * 40
     hub_ref(tmp_path, "b" * 40)
     second = prepare(str(file), tmp_path / "results")
@@ -171,7 +172,7 @@ def test_the_keys_of_a_run_are_those_after_its_download_where_the_hub_was_late(
         raise UsageError("far enough")
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(running.rules, "preflight", downloads)
+    monkeypatch.setattr(running, "preflight", downloads)
     monkeypatch.setattr(running, "check_feasible", planned)
     with pytest.raises(UsageError, match="far enough"):
         running.run(name, results=tmp_path / "results", set_=overrides)
@@ -229,10 +230,10 @@ def test_status_says_why_a_cell_is_to_be_run_anew(suite: Path, folder: Path, tmp
     done = prepare(str(suite), results)
     for cell in done.cells:
         mark(done.folder / cell.key, manifest_of(cell), "done", attempts=1)
-    assert {s.state for s in done.status()} == {"done"}
+    assert {s.state for s in done.statuses()} == {"done"}
 
     def reason(*overrides: str) -> str:
-        status = prepare(str(suite), results, overrides=overrides).status()[0]
+        status = prepare(str(suite), results, overrides=overrides).statuses()[0]
         assert status.state == "pending"
         return status.reason
 
@@ -258,7 +259,7 @@ def test_status_says_why_a_cell_is_to_be_run_anew(suite: Path, folder: Path, tmp
     (older / "manifest.json").write_text(json.dumps(about))
     assert "older than results versions" in reason()
     (folder / "config.json").write_text('{"other": 1}')
-    assert "model a: its folder changed" in prepare(str(suite), results).status()[1].reason
+    assert "model a: its folder changed" in prepare(str(suite), results).statuses()[1].reason
 
 
 def test_a_key_says_the_precision_of_model_and_suite_whatever_machine_prepares_it(

@@ -41,7 +41,7 @@ def suite(tmp_path: Path) -> Iterator[Path]:
     file = tmp_path / "lab.yaml"
     file.write_text(SUITE)
     prepared = prepare(str(file), tmp_path / "results")
-    prepared.record()
+    prepared.write_suite_file()
     for cell in prepared.cells:
         folder = prepared.folder / cell.key
         mark(folder, manifest_of(cell), "done", attempts=1)
@@ -80,7 +80,7 @@ def test_a_seed_that_was_added_to_the_file_is_missing(suite: Path, tmp_path: Pat
     assert lacks(suite, results) == {f"pair/{regime}/5": ("pending", "") for regime in ("independent", "sgt")}
     assert "pair/independent/5, pair/sgt/5 pending" in shown(suite, results, "table")[0]
     assert "2 cells: pair/independent/5, pair/sgt/5 pending" in shown(suite, results, "csv")[1]
-    prepare(str(suite), results).record()  # as a run that was cut off at once
+    prepare(str(suite), results).write_suite_file()  # as a run that was cut off at once
     ingest(results)
     assert lacks("lab", results) == lacks(suite, results) != {}
     store = open_store(results)
@@ -96,7 +96,7 @@ def test_a_table_of_other_settings_says_so(suite: Path, tmp_path: Path) -> None:
     missing = lacks(suite, results)
     assert set(missing.values()) == {("stale", "to be run anew: option training.steps 6 -> 7")}
     assert len(missing) == 4
-    assert {s.label for s in prepare(str(suite), results).status()} == set(missing)
+    assert {s.label for s in prepare(str(suite), results).statuses()} == set(missing)
     assert "In these numbers, but of other settings or code than now: 4 cells" in shown(suite, results, "table")[0]
     changed(changed(suite, "steps: 7", "steps: 6"), "regimes: [independent, sgt]", "regimes: [independent]")
     assert lacks(suite, results) == {f"pair/sgt/{seed}": ("stale", "no longer in the suite") for seed in (1, 2)}
@@ -129,7 +129,7 @@ def test_an_interrupted_run_lacks_all_that_it_had_not_begun(suite: Path, tmp_pat
     changed(suite, "name: lab", "name: cut")
     changed(suite, "seeds: [1, 2]", "seeds: [1, 2, 3, 4]")
     prepared = prepare(str(suite), results)
-    prepared.record()
+    prepared.write_suite_file()
     first = prepared.cells[0]
     mark(prepared.folder / first.key, manifest_of(first), "running", attempts=1)
     ingest(results)
@@ -144,7 +144,7 @@ def test_an_interrupted_run_lacks_all_that_it_had_not_begun(suite: Path, tmp_pat
 def test_where_a_suite_cannot_be_prepared_what_is_stored_is_said(suite: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
     changed(suite, "seeds: [1, 2]", "seeds: [1, 2, 5]")
-    prepare(str(suite), results).record()
+    prepare(str(suite), results).write_suite_file()
     ingest(results)
     changed(suite, "sgt", "not-installed")
     assert set(lacks(suite, results)) == {"pair/independent/5", "pair/sgt/5"}

@@ -25,7 +25,7 @@ from harness.session.cell import resume_point
 from harness.session.cell.exchanges import ExchangeState
 from harness.session.cell.manifests import mark
 from harness.session.suite import lock as claims
-from harness.session.suite.lock import RUNS, held, holding, locked
+from harness.session.suite.lock import RUNS, claim_cells, hold_for_change, keys_held
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import Manifest
 from harness.store.rows import StepRow
@@ -35,9 +35,9 @@ import os, sys; from harness.files import lock
 print(lock(os.open(sys.argv[1], os.O_RDWR), 0), flush=True); sys.stdin.read()
 """
 CLAIM = """
-import sys, time; from pathlib import Path; from harness.session.suite.lock import held, locked
-with locked(Path(sys.argv[1]), sys.argv[3:]) as claim:
-    with held(claim.file, Path("a")) if sys.argv[2] == "changing" else open("/dev/null"):
+import sys, time; from pathlib import Path; from harness.session.suite.lock import claim_cells, hold_for_change
+with claim_cells(Path(sys.argv[1]), sys.argv[3:]) as claim:
+    with hold_for_change(claim.file, Path("a")) if sys.argv[2] == "changing" else open("/dev/null"):
         print("True", flush=True); time.sleep(100)
 """
 
@@ -110,15 +110,15 @@ def test_disjoint_keys_go_on_side_by_side_and_a_common_one_is_refused(
 ) -> None:
     monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.2)
     with holder(CLAIM, tmp_path, "idle", "a", "b") as process:
-        with locked(tmp_path, {"c"}):
-            assert holding(tmp_path) == {"a", "b", "c"}
+        with claim_cells(tmp_path, {"c"}):
+            assert keys_held(tmp_path) == {"a", "b", "c"}
         process.send_signal(signal.SIGSTOP)
-        with pytest.raises(UsageError, match=f"process {process.pid} on "), locked(tmp_path, {"b", "c"}):
+        with pytest.raises(UsageError, match=f"process {process.pid} on "), claim_cells(tmp_path, {"b", "c"}):
             pass
-        assert holding(tmp_path) == {"a", "b"}
+        assert keys_held(tmp_path) == {"a", "b"}
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and nobody has asked for its exit code
-        with locked(tmp_path, {"a"}):
+        with claim_cells(tmp_path, {"a"}):
             assert len(list((tmp_path / RUNS).iterdir())) == 1
 
 
@@ -128,33 +128,33 @@ def test_another_machines_claim_holds_for_its_lease(
     monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.1)
     monkeypatch.setattr(claims, "LEASE_SECONDS", 1.0)
     file, began = foreign(tmp_path, 0.0, "a"), time.monotonic()
-    with locked(tmp_path, {"a"}):
+    with claim_cells(tmp_path, {"a"}):
         assert time.monotonic() - began > 0.9
     assert not file.exists()
     assert "far" in capfd.readouterr().err
     file = foreign(tmp_path, 0.0, "a")
     program = f"import os, time\nprint(True, flush=True)\nwhile True: os.utime({str(file)!r}); time.sleep(0.05)"
-    with holder(program), pytest.raises(UsageError, match="process 1 on far"), locked(tmp_path, {"a"}):
+    with holder(program), pytest.raises(UsageError, match="process 1 on far"), claim_cells(tmp_path, {"a"}):
         pass
     assert file.exists(), "it renews its claim"
 
 
 def test_a_claim_is_as_old_as_the_file_system_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with locked(tmp_path, {"b"}) as claim:
+    with claim_cells(tmp_path, {"b"}) as claim:
         foreign(tmp_path, 0.0, "a")
         late = time.time() + 10 * claims.LEASE_SECONDS
         monkeypatch.setattr(claims.time, "time", lambda: late)
-        assert holding(tmp_path, claim) == {"a", "b"}
+        assert keys_held(tmp_path, claim) == {"a", "b"}
 
 
 RACE = """
 import sys, time
 from pathlib import Path
 from harness.errors import UsageError
-from harness.session.suite.lock import locked
+from harness.session.suite.lock import claim_cells
 folder = Path(sys.argv[1])
 try:
-    with locked(folder / "results", {"a"}):
+    with claim_cells(folder / "results", {"a"}):
         (folder / "inside").mkdir()   # fails where somebody else is inside
         time.sleep(0.3)
         (folder / "inside").rmdir()
@@ -181,14 +181,14 @@ def test_nothing_that_is_kept_can_be_written_by_a_run_whose_cell_was_taken_over(
     monkeypatch.setattr(claims, "BEAT_SECONDS", 0.01)
     cell, manifest = tmp_path / "a", Manifest(suite="s", key="a", group="g")
     nobody = ExchangeState(b"", {})
-    with locked(tmp_path, {"a"}) as claim, guarded(cell, partial(held, claim.file, cell)):
+    with claim_cells(tmp_path, {"a"}) as claim, guarded(cell, partial(hold_for_change, claim.file, cell)):
         journal = Journal(cell)
         journal.append(StepRow(policy="a", step=1))
         journal.commit(1)
         resume_point.save(cell, "a", 1, [], nobody)
         claim.file.unlink()
         foreign(tmp_path, 0.0, "a")
-        assert claim.lost()
+        assert claim.is_lost()
         journal.append(StepRow(policy="a", step=2))
         writers: list[Callable[[], object]] = [
             lambda: journal.commit(2), journal.compact, lambda: journal.rewind(0), lambda: Journal(cell),
@@ -213,14 +213,16 @@ def test_one_that_is_stopped_in_the_middle_of_a_change_is_named(
     monkeypatch.setattr(claims, "CHANGE_SECONDS", 0.2)
     with holder(CLAIM, tmp_path, "changing", "a") as process:
         process.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(claims, "_born", lambda pid: "" if pid == process.pid else "1")  # its driver is dead
+        monkeypatch.setattr(
+            claims, "_start_of_process", lambda pid: "" if pid == process.pid else "1"
+        )  # its driver is dead
         words = rf"a worker of the ended run \(process {process.pid} on .*\) still has a lock"
-        with pytest.raises(UsageError, match=words), locked(tmp_path, {"a"}):
+        with pytest.raises(UsageError, match=words), claim_cells(tmp_path, {"a"}):
             pass
         process.kill()
         process.wait()
-        with locked(tmp_path, {"a"}):
-            assert holding(tmp_path) == {"a"}
+        with claim_cells(tmp_path, {"a"}):
+            assert keys_held(tmp_path) == {"a"}
 
 
 def test_a_recording_goes_on_in_a_file_of_its_own(tmp_path: Path) -> None:

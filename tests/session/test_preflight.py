@@ -19,10 +19,10 @@ from harness.allocation import inventory
 from harness.engines.catalogue import MICRO_FAMILIES
 from harness.engines.embedded.families import FAMILIES
 from harness.errors import SuiteError
-from harness.session.suite import rules
+from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare, prepare_suite
-from harness.session.suite.rules import preflight
-from harness.tuning.derived import foreseen
+from harness.session.suite.resolved import list_remarks
+from harness.tuning.derived import foreseen_suites
 
 SUITE = """
 groups:
@@ -122,7 +122,7 @@ def one_of_two(folder: Path) -> None:
 )
 @pytest.mark.parametrize("engine", ["embedded", "openrlhf"])
 def test_what_a_folder_lacks_is_named(suite, broken, monkeypatch, breaks, words, engine):
-    monkeypatch.setattr("harness.session.suite.rules.cpu_bf16", lambda: "AMX")  # else that is a remark
+    monkeypatch.setattr("harness.session.suite.preflight.cpu_bf16", lambda: "AMX")  # else that is a remark
     assert remarks(suite(broken), engine=engine) == []
     breaks(broken)
     assert refusal(suite(broken), engine=engine).startswith(f"groups[0].policies[0].model: {broken}{words}")
@@ -301,7 +301,7 @@ def test_models_and_files_of_an_imported_search_lie_in_declared_folders_too(suit
     (outside / "own.jsonl").write_text('{"question": "1 + 1", "answer": 2}')
     given = [said, f"training.task={{file: {os.path.relpath(outside)}/own.jsonl}}"]
     tuned = prepare(str(file), tmp_path / "results", overrides=given)
-    assert all(prepare_suite(stage, str(file), tmp_path, given).cells for stage in foreseen(tuned.suite))
+    assert all(prepare_suite(stage, str(file), tmp_path, given).cells for stage in foreseen_suites(tuned.suite))
 
 
 def test_a_model_of_the_cache_that_is_not_there(suite, model, tmp_path, monkeypatch):
@@ -361,9 +361,9 @@ def test_a_run_on_a_cpu_that_emulates_bf16_is_remarked(suite, broken, monkeypatc
     """24.6: the precision stays what the key says; that it takes longer here is said."""
     config = json.loads((broken / "config.json").read_text())
     (broken / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
-    monkeypatch.setattr("harness.session.suite.rules.cpu_bf16", lambda: "AMX")
+    monkeypatch.setattr("harness.session.suite.preflight.cpu_bf16", lambda: "AMX")
     assert remarks(suite(broken)) == []
-    monkeypatch.setattr("harness.session.suite.rules.cpu_bf16", lambda: "")
+    monkeypatch.setattr("harness.session.suite.preflight.cpu_bf16", lambda: "")
     (said,) = remarks(suite(broken))
     assert said.startswith(f"{broken}: on this CPU bf16 takes 2.5 to 5 times as long as fp32")
     assert remarks(suite(broken), "engine_options.dtype=fp32") == remarks(suite(broken), run=False) == []
@@ -372,7 +372,7 @@ def test_a_run_on_a_cpu_that_emulates_bf16_is_remarked(suite, broken, monkeypatc
 @pytest.mark.parametrize(("all_of_them", "own"), [(1, 4), (4, 1)])
 def test_what_is_said_of_a_variant_is_of_its_own_updates(suite, all_of_them, own):
     file = suite("micro/llama", regime=f"{{regime: hacpo, training: {{updates: {own}}}}}")
-    said = rules.remarks(prepare(file, Path("nowhere"), overrides=[f"training.updates={all_of_them}"]).suite)
+    said = list_remarks(prepare(file, Path("nowhere"), overrides=[f"training.updates={all_of_them}"]).resolved)
     assert [remark.startswith("hacpo: one update a step") for remark in said] == [True] * (own == 1)
 
 

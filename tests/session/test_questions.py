@@ -28,9 +28,10 @@ from harness.session.cell.questions import (
     truncated_answers,
     with_length,
 )
-from harness.session.suite.planning import MICRO_PROMPT_TOKENS, place_of, plan_for
+from harness.session.suite.demand import MICRO_PROMPT_TOKENS
+from harness.session.suite.planning import place_of, plan_for
+from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare
-from harness.session.suite.rules import preflight
 from harness.tasks.registry import get_task
 from harness.tasks.source import fair_part
 from harness.tokenization.codec import TokenCodec

@@ -27,7 +27,8 @@ from harness.phases import Interrupted
 from harness.session.cell import cell as training
 from harness.session.cell import resume_point
 from harness.session.cell.exchanges import ExchangeState
-from harness.session.suite.prepare import Prepared, prepare
+from harness.session.suite.prepare import prepare
+from harness.session.suite.prepared import Prepared
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, PolicyEntry, read_manifest, read_suite, write_manifest
 

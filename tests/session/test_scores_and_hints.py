@@ -19,8 +19,9 @@ from harness.learning.hints import Hint
 from harness.learning.regime import Regime
 from harness.session.cell import cell as cells
 from harness.session.cell import learners, questions
-from harness.session.suite.planning import demand
-from harness.session.suite.prepare import Prepared, prepare
+from harness.session.suite.demand import demand_of
+from harness.session.suite.prepare import prepare
+from harness.session.suite.prepared import Prepared
 from harness.tokenization.codec import TokenCodec
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
@@ -221,7 +222,7 @@ def test_one_direction_asks_against_it(suite_file: Path, tmp_path: Path) -> None
 
 def test_a_plan_counts_scores_and_the_second_round(suite_file: Path, tmp_path: Path) -> None:
     prepared = prepare(str(suite_file), tmp_path, overrides=[REGIMES])
-    work = {c.variant.name: demand(c).workload for c in prepared.cells}
+    work = {c.variant.name: demand_of(c, prepared.resolved).workload for c in prepared.cells}
     assert (work["independent"].scored, work["copd"].scored, work["core"].scored) == (0.0, 1.0, 0.0)
     assert (work["independent"].again, work["copd"].again, work["core"].again) == (0.0, 0.0, 0.25)
     policy = prepared.cells[0].group.policies[0]

@@ -19,7 +19,8 @@ from running import harness, here, ok, start, wait_until
 from harness.cli.results import status
 from harness.errors import UsageError
 from harness.session.cell.manifests import manifest_of
-from harness.session.suite.prepare import Shard, prepare
+from harness.session.suite.prepare import prepare
+from harness.session.suite.shards import Shard
 from harness.store.database import kind_of_mount, on_network, store_path
 from harness.store.manifest import Provenance, read_suite, write_manifest
 

@@ -23,11 +23,14 @@ from harness.errors import SuiteError
 from harness.experience.answers import Prompt
 from harness.session.driver.jobs import job_of, run_job
 from harness.session.policy import base_folder
-from harness.session.suite.planning import demand, disk_of
+from harness.session.suite.demand import demand_of
+from harness.session.suite.disk import disk_of
 from harness.session.suite.prepare import prepare
+from harness.session.suite.prepared import StoredCells
+from harness.store.cell_state import PENDING, CellState
 from harness.store.journal import read_journal
 from harness.store.ranking import heading
-from harness.store.remarks import AS_PUBLISHED, STARTED, stages
+from harness.store.remarks import AS_PUBLISHED, STARTED, read_moments
 from harness.store.render import render
 from harness.store.table import show_rows
 from harness.suite.schema import Policy
@@ -84,10 +87,12 @@ def suite(tmp_path: Path, model: Path) -> Path:
 def test_the_disk_holds_each_start_that_is_to_be_made(suite: Path, tmp_path: Path, cache: Path) -> None:
     for more, starts in (((), 2), (("groups[0].policies[0].stage0.per_seed=true", "seeds=[1, 2, 3]"), 4)):
         prepared = prepare(str(suite), tmp_path / "r", overrides=more)
-        (size,) = {checkpoint_bytes(p.model, "bf16").kept for p in demand(prepared.cells[0]).policies}
+        (size,) = {
+            checkpoint_bytes(p.model, "bf16").kept for p in demand_of(prepared.cells[0], prepared.resolved).policies
+        }
         assert disk_of(prepared, 1).caches == starts * size
-        done = {b.key: ("done", "", 1) for b in prepared.bases} | {c.key: ("pending", "", 0) for c in prepared.cells}
-        assert disk_of(replace(prepared, seen=done), 1).caches == 0
+        done = {b.key: CellState("done", "", 1) for b in prepared.bases} | {c.key: PENDING for c in prepared.cells}
+        assert disk_of(replace(prepared, stored=StoredCells({}, done, {})), 1).caches == 0
 
 
 @pytest.mark.slow_but("bf16")
@@ -173,9 +178,9 @@ def test_measured_before_the_start_and_after_it(suite: Path, tmp_path: Path) -> 
         assert len(asked[0]) == 4 * (1 + 2)
         assert asked[-1] == asked[0]
     run(suite, tmp_path / "results")
-    prepared.record()
+    prepared.write_suite_file()
     with ingested(tmp_path / "results") as snapshot:
-        measured = stages(snapshot, "started")
+        measured = read_moments(snapshot, "started")
         rows, head = show_rows(snapshot, "started"), heading(snapshot, "started")
     assert {(m.policy, m.metric, m.moment) for m in measured} == {
         (p, m, w) for p in "ab" for m in ("avg@2", "greedy") for w in (AS_PUBLISHED, STARTED, "independent")

@@ -29,7 +29,7 @@ from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest, read_suite
 from harness.store.tuning import Tuned, Tuning, read_tuning
 from harness.suite.load import load
-from harness.tuning.stages import Stages
+from harness.tuning.stages import TuningStages
 from harness.verification.verifier import Verifier
 
 pytestmark = pytest.mark.slow
@@ -111,10 +111,10 @@ def _drive(
     rng, left = Random(order), most
     verifier = Verifier(workers=1)
     try:
-        stages = Stages(prepare(str(file), results, overrides=overrides), results)
+        stages = TuningStages(prepare(str(file), results, overrides=overrides), results)
         for stage in stages:
-            stage.prepared.record()
-            pending = stage.prepared.pending()
+            stage.prepared.write_suite_file()
+            pending = stage.prepared.pending_cells()
             for cell in rng.sample(pending, len(pending)):
                 if left == 0:
                     return False
@@ -123,7 +123,7 @@ def _drive(
                     mark(stage.prepared.folder / cell.key, manifest_of(cell), "failed", "", fault=Fault.NOT_FINITE)
                     continue
                 run_job(job_of(cell, stage.prepared.folder / cell.key), verifier, lambda *a: None, lambda: False)
-            assert stages.over(stage)
+            assert stages.is_over(stage)
     finally:
         verifier.close()
     return True
@@ -223,13 +223,13 @@ def test_a_trial_that_came_to_nothing_has_lost_and_any_other_failure_is_mended_f
     tuned_file, tmp_path, fault, goes_on
 ):
     results = tmp_path / "results"
-    stages = Stages(prepare(str(tuned_file), results, overrides=SMALLEST), results)
+    stages = TuningStages(prepare(str(tuned_file), results, overrides=SMALLEST), results)
     stage = next(iter(stages))
     for cell in stage.prepared.cells:
         if cell.variant.name == "sgt.1":
             mark(stage.prepared.folder / cell.key, manifest_of(cell), "failed", "it broke", fault=fault)
-    fresh = next(iter(Stages(prepare(str(tuned_file), results, overrides=SMALLEST), results)))
-    assert ("sgt.1" in {c.variant.name for c in fresh.prepared.pending()}) is not goes_on
+    fresh = next(iter(TuningStages(prepare(str(tuned_file), results, overrides=SMALLEST), results)))
+    assert ("sgt.1" in {c.variant.name for c in fresh.prepared.pending_cells()}) is not goes_on
     if goes_on:
         assert _drive(tuned_file, results, SMALLEST)
         (sgt,) = (v for v in read_tuning(results, "tiny").variants if v.variant == "sgt")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.session.cell.health import WATCHED_ANSWERS, Watch, _Running
 from harness.store.rows import StepRow, TermRow
-from harness.store.symptoms import late
+from harness.store.symptoms import sum_last_steps
 
 counts = st.integers(0, 30)
 steps = st.lists(
@@ -47,7 +47,7 @@ def test_sums_say_what_the_rows_say(made, least, begun):  # type: ignore[no-unty
         rows.append(row)
         terms += own
         running.add(row, own)
-        ours, theirs = running.late("a", least), late(rows, terms, least)
+        ours, theirs = running.late("a", least), sum_last_steps(rows, terms, least)
         assert ours.entropy == pytest.approx(theirs.entropy, nan_ok=True)
         assert ours.entropy_first == pytest.approx(theirs.entropy_first, nan_ok=True)
         for name in (

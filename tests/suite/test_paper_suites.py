@@ -11,8 +11,8 @@ import pytest
 
 from harness import published
 from harness.errors import SuiteError
-from harness.session.suite import rules
 from harness.session.suite.prepare import prepare
+from harness.session.suite.validation import validate
 from harness.suite.load import find, load
 from harness.tasks.registry import EVALUATION_SETS
 
@@ -32,7 +32,7 @@ SUITES = {
 def test_it_has_valid_options_a_header_and_its_published_rows(name: str, tmp_path: Path) -> None:
     """24.1: with `max_length: 5120` four of them cut answers of 8,196 tokens short."""
     suite, (paper, covered) = load(name), SUITES[name]
-    rules.validate(suite, str(find(name)))
+    validate(suite, str(find(name)))
     assert "arXiv" in find(name).read_text("utf-8").split("title:")[0]
     assert set(suite.evaluation.tasks) <= set(EVALUATION_SETS)
     longest = suite.evaluation.max_new_tokens or 0

@@ -10,8 +10,8 @@ import pytest
 
 from harness.errors import DataError, PluginError, SuiteError
 from harness.session.cell.questions import as_asked
+from harness.session.suite.preflight import preflight
 from harness.session.suite.prepare import prepare
-from harness.session.suite.rules import preflight
 from harness.suite.schema import FileTask, Policy, Training
 from harness.tasks import jsonl
 from harness.tasks.overlap import find_overlaps

@@ -197,7 +197,7 @@ def _grouped(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
         )
         until = min(end, monotonic() + ANOTHER_SECONDS) if nodes else end
         while not group.wait(timeout_seconds=max(0.1, min(2.0, until - monotonic()))):
-            phases.beat()  # only the deadline ends this wait
+            phases.report_progress()  # only the deadline ends this wait
             if monotonic() >= until:
                 break
         else:

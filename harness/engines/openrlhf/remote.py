@@ -79,7 +79,7 @@ def gather(
             if ref in pending:
                 results[ref] = _result(ref, pending.pop(ref), doing, max(left, 1.0), suspects)
         pulses.check(doing)
-        phases.beat()  # pulse and deadline watch working actors
+        phases.report_progress()  # pulse and deadline watch working actors
     return [results[call.ref] for call in calls]
 
 

@@ -119,7 +119,7 @@ def run_cell(
     journal.compact()
     resume_point.settle(folder, cell.keep)
     mark(folder, manifest, "done", attempts=attempt)
-    return sum(learner.clock.ever for learner in learners)
+    return sum(learner.clock.cpu_seconds_total for learner in learners)
 
 
 def _begun(manifest: Manifest, folder: Path) -> Manifest:

@@ -18,7 +18,7 @@ from harness.experience.records import Draft, Record, Rollout, Scores
 from harness.learning.terms import Schedule
 from harness.session.cell.learners import Learner
 from harness.session.cell.manifests import label_of
-from harness.store.manifest import read_suite, readable, suite_files
+from harness.store.manifest import read_manifests, read_suite, suite_files
 from harness.store.rows import ExchangeRow
 from harness.suite.cells import Cell
 from harness.suite.schema import Replay
@@ -163,7 +163,7 @@ def _replay_source(replay: Replay, cell: Cell, folder: Path) -> ReplaySource:
     recorded = folder.parent.parent / replay.suite
     wanted = f"{cell.group.name}/{replay.regime}/{cell.seed}"
     current = [recorded / key for file in suite_files(recorded) for key in read_suite(recorded, file).cells]
-    for place, manifest in readable(current):
+    for place, manifest in read_manifests(current):
         if label_of(manifest) == wanted and manifest.state == "done" and (place / RECORDING).exists():
             try:
                 return ReplaySource(place / RECORDING)

@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.errors import Fault, TrainingError
 from harness.store.journal import read_journal
 from harness.store.rows import Row, StepRow, TermRow
-from harness.store.symptoms import ADVICE, LAST_SHARE, Sums, Trouble, judge
+from harness.store.symptoms import ADVICE, LAST_SHARE, Sums, Trouble, find_troubles
 
 # A surrogate loss is of the order of advantage times ratio; an imitation loss of a uniform guess is 12.
 EXPLODED_LOSS = 1e4
@@ -24,7 +24,7 @@ CHANCE = 1e-6
 
 
 class _Running:
-    """`symptoms.late` of one policy's steps so far, without its rows: of every step a few sums of all steps up to it are kept, so
+    """`sum_last_steps` of one policy's steps so far, without its rows: of every step a few sums of all steps up to it are kept, so
     that those of any window are a difference, and a step takes as long after ten thousand others as at first."""
 
     COUNTS = ("answers", "right", "wrong", "invalid", "truncated", "empty", "unboxed")
@@ -49,7 +49,7 @@ class _Running:
         self.entropy.append(self.entropy[-1] + (row.entropy if known else 0.0))
 
     def late(self, policy: str, least: int) -> Sums:
-        """As `symptoms.late` has it: the last quarter of the steps, or more until there are `least` answers."""
+        """As `symptoms.sum_last_steps` has it: the last quarter of the steps, or more until there are `least` answers."""
         count, answers = len(self.steps), self.sums["answers"]
         begin = count - max(1, math.ceil(LAST_SHARE * count))
         # The latest beginning with enough answers behind it, where the quarter has not.
@@ -81,7 +81,7 @@ class Watch:
         sums = running.late(row.policy, WATCHED_ANSWERS)
         if sums.answers < WATCHED_ANSWERS:
             return []
-        new = [(trouble, words) for trouble, words in judge(sums) if (row.policy, trouble) not in self._told]
+        new = [(trouble, words) for trouble, words in find_troubles(sums) if (row.policy, trouble) not in self._told]
         self._told |= {(row.policy, trouble) for trouble, _ in new}
         return [(at := f"{row.policy}: {trouble}", f"{at}: {words}; {ADVICE[trouble]}") for trouble, words in new]
 

@@ -60,7 +60,7 @@ class Clock:
     step: dict[str, Spent] = field(default_factory=dict)
     total: dict[str, Spent] = field(default_factory=dict)
     # CPU-seconds so far
-    ever: float = 0.0
+    cpu_seconds_total: float = 0.0
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -72,7 +72,7 @@ class Clock:
                 yield
         finally:
             wall, cpu = time.perf_counter() - wall, own() + asked_seconds() - cpu
-            self.ever += cpu
+            self.cpu_seconds_total += cpu
             for book in (self.step, self.total):
                 spent = book.setdefault(name, Spent())
                 spent.cpu += cpu

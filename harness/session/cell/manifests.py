@@ -27,7 +27,6 @@ from harness.errors import Fault, StoreError
 from harness.limits import cores
 from harness.session.policy import loaded_commit, weights_digest
 from harness.store.manifest import (
-    MANIFEST,
     Manifest,
     PolicyEntry,
     Provenance,
@@ -242,15 +241,6 @@ def interrupted(folder: Path, states: Container[State] = ("running",)) -> None:
         manifest = read_manifest(folder)
         if manifest.state in states:
             write_manifest(folder, msgspec.structs.replace(manifest, state="cut off", reason="", fault=None))
-
-
-def state_of(folder: Path | str) -> tuple[str, str, int]:
-    """(state, reason, attempts); without a manifest pending."""
-    try:
-        manifest = read_manifest(folder)
-    except StoreError as error:
-        return ("failed", str(error), 0) if os.path.exists(f"{folder}/{MANIFEST}") else ("pending", "", 0)
-    return manifest.state, manifest.reason, manifest.attempts
 
 
 @functools.cache

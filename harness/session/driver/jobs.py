@@ -40,11 +40,12 @@ from harness.files import TEMPORARY, guarded, is_full, remove
 from harness.learning import registry
 from harness.limits import UNUSED, loading
 from harness.session.cell.log import log_of, logged, trim
-from harness.session.cell.manifests import Base, label_of, manifest_of, mark, state_of
-from harness.session.suite.lock import held
+from harness.session.cell.manifests import Base, label_of, manifest_of, mark
+from harness.session.suite.lock import hold_for_change
+from harness.store.cell_state import read_state
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, remedy
-from harness.suite.cells import Cell, read, written
+from harness.suite.cells import Cell, fields_of_model, model_of_fields
 
 if TYPE_CHECKING:
     from harness.verification.verifier import Verifier
@@ -93,7 +94,7 @@ class Alive(msgspec.Struct, frozen=True, tag=True):
     phase: str
 
 
-class Said(msgspec.Struct, frozen=True, tag=True):
+class LogLine(msgspec.Struct, frozen=True, tag=True):
     """A line of the log. topic: shown once for each."""
 
     text: str
@@ -110,10 +111,10 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     cpu_seconds: float = 0.0
 
 
-FromWorker = Progress | Alive | Said | Finished
+FromWorker = Progress | Alive | LogLine | Finished
 
-encoder = msgspec.json.Encoder(enc_hook=written)
-to_worker = msgspec.json.Decoder(Job, dec_hook=read)
+encoder = msgspec.json.Encoder(enc_hook=fields_of_model)
+to_worker = msgspec.json.Decoder(Job, dec_hook=model_of_fields)
 from_worker = msgspec.json.Decoder(FromWorker)
 
 
@@ -127,8 +128,8 @@ def run_job(
 ) -> float:
     """Returns CPU-seconds. Raises HarnessError, Interrupted."""
     folder = Path(job.folder)
-    with guarded(folder, partial(held, Path(job.claim), folder)) if job.claim else contextlib.nullcontext():
-        attempt = _attempts(folder) + 1
+    with guarded(folder, partial(hold_for_change, Path(job.claim), folder)) if job.claim else contextlib.nullcontext():
+        attempt = _count_attempts(folder) + 1
         for leftover in folder.glob(f"*{TEMPORARY}"):
             remove(leftover)
         mark(folder, job.manifest(), "running", attempts=attempt)
@@ -157,9 +158,9 @@ def run_job(
             raise
 
 
-def _attempts(folder: Path) -> int:
+def _count_attempts(folder: Path) -> int:
     """A damaged manifest's by the ledger of costs."""
-    state, _, attempts = state_of(folder)
+    state, _, attempts = read_state(folder)
     if state == "failed" and not attempts:
         with contextlib.suppress(StoreError, KeyError):
             attempts = max(read_journal(folder).tables["costs"]["attempt"].to_pylist())
@@ -198,7 +199,7 @@ class Heartbeat:
     used: float = 0.0
     beats: int = -1
 
-    def due(self, now: float, cpu: float, beats: int) -> bool:
+    def is_due(self, now: float, cpu: float, beats: int) -> bool:
         """now: seconds; cpu: of the main thread."""
         if beats == self.beats and cpu - self.used < LEAST_CPU_SHARE * (now - self.said):
             return False
@@ -216,10 +217,10 @@ class Worker(logging.Handler):
         self._jobs: queue.Queue[Job | None] = queue.Queue()
         self._stopped = threading.Event()
         self._job: Job | None = None
-        phases.obey(self._stopped.is_set)
+        phases.set_stop_check(self._stopped.is_set)
         log.addHandler(self)
-        threading.Thread(target=self._read, daemon=True).start()
-        threading.Thread(target=self._pulse, args=(min(PULSE_SECONDS, silence / 10),), daemon=True).start()
+        threading.Thread(target=self._read_jobs, daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, args=(min(PULSE_SECONDS, silence / 10),), daemon=True).start()
 
     def serve(self) -> None:
         from harness.verification.verifier import Verifier
@@ -232,24 +233,24 @@ class Worker(logging.Handler):
             try:
                 with logged(Path(job.folder)):
                     try:
-                        spent = run_job(job, verifier, partial(self._progress, job.id), self._stopped.is_set)
+                        spent = run_job(job, verifier, partial(self._send_progress, job.id), self._stopped.is_set)
                         finished = Finished(job.id, "done", cpu_seconds=spent)
                     except (Exception, SystemExit) as error:  # a fault of ours or of a plugin ends this cell alone
-                        finished = _ended(error, job)
+                        finished = _end_of(error, job)
                     log.info("end: %s %s", finished.outcome, finished.reason)
             except OSError as error:  # of the log itself
-                finished = _ended(error, job)
+                finished = _end_of(error, job)
             self._job = None
-            self._say(finished)
+            self._send(finished)
         verifier.close()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._say(Said(record.getMessage(), getattr(record, "topic", "")))
+        self._send(LogLine(record.getMessage(), getattr(record, "topic", "")))
 
-    def _progress(self, job: str, done: float, total: float, words: str) -> None:
-        self._say(Progress(job, done, total, words))
+    def _send_progress(self, job: str, done: float, total: float, words: str) -> None:
+        self._send(Progress(job, done, total, words))
 
-    def _say(self, message: FromWorker) -> None:
+    def _send(self, message: FromWorker) -> None:
         try:
             with self._writing:
                 self._sink.write(encoder.encode(message) + b"\n")
@@ -257,17 +258,17 @@ class Worker(logging.Handler):
         except BrokenPipeError:  # the driver is gone
             self._stopped.set()
 
-    def _pulse(self, interval: float) -> None:
+    def _send_heartbeats(self, interval: float) -> None:
         heartbeat, main = Heartbeat(time.monotonic()), threading.main_thread().ident
         cpu_clock = getattr(time, "pthread_getcpuclockid", lambda _: time.CLOCK_PROCESS_CPUTIME_ID)
         while True:
             time.sleep(interval)
-            if heartbeat.due(time.monotonic(), time.clock_gettime(cpu_clock(main)), phases.beats()):
-                self._say(Alive(phases.words()))
+            if heartbeat.is_due(time.monotonic(), time.clock_gettime(cpu_clock(main)), phases.progress_count()):
+                self._send(Alive(phases.describe_phases()))
             if (job := self._job) is not None:
                 trim(log_of(Path(job.folder)))
 
-    def _read(self) -> None:
+    def _read_jobs(self) -> None:
         for line in self._source:
             self._jobs.put(to_worker.decode(line))
         self._stopped.set()  # the driver asks for it or is gone
@@ -276,7 +277,7 @@ class Worker(logging.Handler):
         os._exit(1)
 
 
-def _ended(error: BaseException, job: Job) -> Finished:
+def _end_of(error: BaseException, job: Job) -> Finished:
     if isinstance(error, phases.Interrupted):
         return Finished(job.id, "interrupted")
     if isinstance(error, DiskFullError) or (isinstance(error, OSError) and is_full(error)):

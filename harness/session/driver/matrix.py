@@ -1,4 +1,5 @@
-"""The driver: spreads jobs over worker processes. No torch."""
+"""The driver of a run: it spreads cells and base checkpoints over worker processes, watches them, and records how each ended. It
+imports no torch: a worker that dies takes nothing with it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,22 +28,23 @@ from harness.errors import DiskFullError, Fault, HarnessError, StoreError
 from harness.files import TEMPORARY, remove
 from harness.limits import LARGE_BLOCKS, ONE_THREAD
 from harness.session.cell.log import log_of, note, tail
-from harness.session.cell.manifests import Base, interrupted, mark, state_of
+from harness.session.cell.manifests import Base, interrupted, mark
 from harness.session.driver.jobs import (
     Alive,
     Finished,
     FromWorker,
     Job,
+    LogLine,
     Progress,
-    Said,
     encoder,
     from_worker,
     job_of,
 )
 from harness.session.driver.progress import Reporter
-from harness.session.suite.lock import Claim, holding, locked
+from harness.session.suite.lock import Claim, claim_cells, keys_held
 from harness.session.suite.planning import in_run_order, place_of
-from harness.session.suite.prepare import Prepared
+from harness.session.suite.prepared import Prepared
+from harness.store.cell_state import read_state
 from harness.suite.cells import Cell
 
 # Without progress, until a worker is killed as hung (docs/recovery.md)
@@ -54,7 +56,7 @@ ASLEEP_SECONDS = 30.0
 STOP_SECONDS = 18.0
 CLOSE_SECONDS = 5.0
 # Faults that depend on what else the machine did
-ONCE_MORE = frozenset({Fault.MEMORY, Fault.KILLED})
+RETRIED_FAULTS = frozenset({Fault.MEMORY, Fault.KILLED})
 STACKS_SECONDS = 1.0
 # So much longer for a new process, which imports its libraries
 START_SECONDS = 300.0
@@ -83,21 +85,22 @@ def run_matrix(
     verbose: bool = False,
     address: str | None = None,
 ) -> RunSummary:
-    """Run what is not done. refresh: called after each finished cell. silence: seconds before a worker is killed. Raises
-    UsageError if another run has some of these cells, EngineError."""
+    """Run the cells and bases that are not done, and return how it ended. refresh: called after each finished cell. silence:
+    seconds without progress before a worker is killed. address: of a Ray cluster. Raises UsageError if another run has some of
+    these cells, EngineError."""
     keys = prepared.keys()
-    with locked(prepared.folder, keys) as claim:
-        theirs = holding(prepared.folder, claim) - keys
+    with claim_cells(prepared.folder, keys) as claim:
+        theirs = keys_held(prepared.folder, claim) - keys
         for manifest in prepared.folder.glob("*/manifest.json"):
             if manifest.parent.name not in theirs:
                 interrupted(manifest.parent)  # left by a driver that was killed
         for leftover in [] if theirs else prepared.folder.glob(f"*{TEMPORARY}"):
             remove(leftover)
-        prepared = prepared.looked()  # the run before may have ended between planning and lock
-        prepared.record()
+        prepared = prepared.with_states_under_claim()
+        prepared.write_suite_file()
         with backend_of(prepared.suite.engine).cluster(address) as cluster:
             environment = {**cluster, **numerics.environment(prepared.suite.engine_options)}
-            return _Driver(prepared, plan, reporter, refresh, environment, silence, verbose, claim).run()
+            return Driver(prepared, plan, reporter, refresh, environment, silence, verbose, claim).run()
 
 
 # What workers say, None from one that has ended
@@ -105,7 +108,8 @@ Inbox = queue.Queue[tuple["WorkerProcess", FromWorker | None]]
 
 
 class WorkerProcess:
-    """begun: its job has said something."""
+    """One worker process and the job it has. begun: it has logged something of its job. heard: when it last reported, by the
+    monotonic clock. kill_reason: why it was killed, or empty."""
 
     def __init__(self, inbox: Inbox, environment: Mapping[str, str], silence: float) -> None:
         self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the worker
@@ -119,35 +123,40 @@ class WorkerProcess:
         self.heard = time.monotonic() + START_SECONDS
         self.begun = False
         self.phase = self.kill_reason = ""
-        threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
+        threading.Thread(target=self._read_messages, args=(inbox,), daemon=True).start()
 
-    def take(self, job: Job) -> None:
-        self.job, self.heard, self.begun, self.phase = job, max(self.heard, time.monotonic()), False, ""
+    def give_job(self, job: Job) -> None:
+        """Send a job to the process."""
+        self.job = job
+        self.heard = max(self.heard, time.monotonic())
+        self.begun = False
+        self.phase = ""
         assert self.process.stdin is not None
         with suppress(OSError):  # it died; the listener reports that
             self.process.stdin.write(encoder.encode(job) + b"\n")
             self.process.stdin.flush()
 
-    def leave(self) -> None:
-        """After a checkpoint at the next step's end."""
+    def ask_to_stop(self) -> None:
+        """Close the process's stdin: it ends after a checkpoint at the end of its step."""
         assert self.process.stdin is not None
         with suppress(OSError):
             self.process.stdin.close()
 
-    def _listen(self, inbox: Inbox) -> None:
+    def _read_messages(self, inbox: Inbox) -> None:
+        """Put the process's messages into the driver's inbox until it ends, then None. Runs in a thread of its own."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             try:
                 message = from_worker.decode(line)
             except msgspec.DecodeError:  # cut off: it was killed
                 break
-            self.begun |= isinstance(message, Said)
+            self.begun |= isinstance(message, LogLine)
             inbox.put((self, message))
         self.process.wait()
         inbox.put((self, None))
 
-    def kill(self, reason: str) -> None:
-        """After it has said where its threads are."""
+    def kill_hung(self, reason: str) -> None:
+        """Ask a silent process where its threads are, for its log, and kill it a second later."""
         self.kill_reason = reason
         with suppress(OSError):
             self.process.send_signal(signal.SIGUSR1)
@@ -156,7 +165,7 @@ class WorkerProcess:
         killing.start()
 
     def exit_reason(self) -> str:
-        """With the last line of the job's log or stderr."""
+        """Say how the process ended, with the last line of its job's log or of stderr."""
         if self.kill_reason:
             return self.kill_reason
         code = self.process.returncode
@@ -169,14 +178,15 @@ class WorkerProcess:
         said = [line for line in lines if line.strip()]
         return f"the worker process was {how}" + (f" ({said[-1][:200]})" if said else "")
 
-    def dismiss(self) -> None:
+    def end_or_kill(self) -> None:
+        """End an idle process, kill one at work."""
         if self.job is not None:
             self.process.kill()
-        self.leave()
+        self.ask_to_stop()
 
     def close(self, deadline: float) -> None:
-        """At `deadline` (monotonic) it is killed."""
-        self.dismiss()
+        """Wait for the process's end until `deadline` (monotonic), then kill it."""
+        self.end_or_kill()
         try:
             self.process.wait(timeout=max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -185,7 +195,9 @@ class WorkerProcess:
         self.stderr.close()
 
 
-class _Driver:
+class Driver:
+    """A run in progress. waits: by cell, the bases that must be measured first. granted: jobs that have a place."""
+
     def __init__(
         self,
         prepared: Prepared,
@@ -197,63 +209,74 @@ class _Driver:
         verbose: bool = False,
         claim: Claim | None = None,
     ) -> None:
-        self.prepared, self.reporter, self.refresh, self.environment = prepared, reporter, refresh, environment
-        self.silence, self.verbose, self.claim, self.looked = silence, verbose, claim, time.monotonic()
+        self.prepared, self.reporter, self.refresh = prepared, reporter, refresh
+        self.environment, self.claim = environment, claim
+        self.silence, self.verbose = silence, verbose
+        self.checked = time.monotonic()  # when the workers' silence was last checked
         self.inbox: Inbox = queue.Queue()
         self.workers: list[WorkerProcess] = []
-        self.topics: set[str] = set()
+        self.topics: set[str] = set()  # of log lines that are shown once
         self.summary = RunSummary()
-        cells, bases = prepared.pending(), prepared.missing()
-        self.bases = {b.key for b in bases}
+        cells, bases = prepared.pending_cells(), prepared.missing_bases()
+        self.bases = {base.key for base in bases}
         # By cell: the bases that it waits for
-        self.waits = {c.key: {b.key for b in prepared.bases_of(c)} & self.bases for c in cells}
-        self.most, self.inventory = max(1, plan.resources.workers), plan.resources.inventory
+        self.waits = {cell.key: {base.key for base in prepared.bases_of(cell)} & self.bases for cell in cells}
+        self.most = max(1, plan.resources.workers)
+        self.inventory = plan.resources.inventory
         self.scheduler = Scheduler(Inventory(plan.resources.nodes))
         # By key, until given to a worker
         self.jobs: dict[str, Job] = {}
         self.requests: dict[str, Request] = {}
-        own = "" if claim is None else str(claim.file)
-        turns: dict[str, int] = {}  # a base's is that of the first cell that waits for it
-        for turn, cell in enumerate(in_run_order(cells)):
-            for key in (*sorted(self.waits[cell.key]), cell.key):
-                turns.setdefault(key, turn)
+        turns = self._turns(in_run_order(cells))
+        own_claim = "" if claim is None else str(claim.file)
         todo: list[Base | Cell] = [*bases, *cells]
         for work in todo:
-            self.requests[work.key] = request = place_of(plan, work, turns.get(work.key, len(turns)))
-            self.jobs[work.key] = job_of(work, prepared.folder / work.key, request.layout, own)
+            request = place_of(plan, work, turns.get(work.key, len(turns)))
+            self.requests[work.key] = request
+            self.jobs[work.key] = job_of(work, prepared.folder / work.key, request.layout, own_claim)
         self.granted: deque[str] = deque()
         # Failures to be tried once more, then None
         self.again: dict[str, Job | None] = {}
         self.gpus = [card.name for card in visible()] if plan.resources.gpus else []
 
+    def _turns(self, cells: Sequence[Cell]) -> dict[str, int]:
+        """When each job is to start, by key: a base in the turn of the first cell that waits for it."""
+        turns: dict[str, int] = {}
+        for turn, cell in enumerate(cells):
+            for key in (*sorted(self.waits[cell.key]), cell.key):
+                turns.setdefault(key, turn)
+        return turns
+
     def run(self) -> RunSummary:
+        """Run all jobs and return how the run ended."""
         steps = [job.cell.training.steps for job in self.jobs.values() if job.cell is not None]
         mean = sum(steps) / max(1, len(steps))
         self.reporter.start(len(self.bases), len(self.waits), mean, self.most, self.inventory)
         try:
-            self._loop()
+            self._run_jobs()
         except KeyboardInterrupt:
             self.summary.interrupted = True
-            self._interrupt()
+            self._stop_workers()
         finally:
-            self._close()
+            self._close_workers()
             self.reporter.stop()
         return self.summary
 
-    def _loop(self) -> None:
-        self._submit()
-        while self.jobs or self._busy() or any(self.again.values()):
+    def _run_jobs(self) -> None:
+        """Until all jobs have ended, or the disk is full and no worker is at work."""
+        self._submit_ready_jobs()
+        while self.jobs or self._count_busy() or any(self.again.values()):
             if self.summary.disk:
                 self.granted.clear()
-                if not self._busy():
+                if not self._count_busy():
                     return
-            if not self.granted and not self._busy():
+            if not self.granted and not self._count_busy():
                 self._retry_alone()
-            while self.granted and (worker := self._free()) is not None:
+            while self.granted and (worker := self._idle_worker()) is not None:
                 job = self.jobs.pop(self.granted.popleft())
-                worker.take(job)
+                worker.give_job(job)
                 self.reporter.begin(job.id)
-            if time.monotonic() - self.looked >= LOOK_SECONDS:
+            if time.monotonic() - self.checked >= LOOK_SECONDS:
                 self._check_heartbeats()
             try:
                 worker, message = self.inbox.get(timeout=LOOK_SECONDS)
@@ -262,35 +285,44 @@ class _Driver:
             if worker in self.workers:  # else it was closed meanwhile
                 self._process_message(worker, message)
 
-    def _free(self) -> WorkerProcess | None:
-        if (free := next((w for w in self.workers if w.job is None), None)) is None and len(self.workers) < self.most:
-            free = WorkerProcess(self.inbox, {**self.environment, **self._gpu()}, self.silence)
-            self.workers.append(free)
-        return free
+    def _idle_worker(self) -> WorkerProcess | None:
+        """An idle worker, a new one while there may be more, or None."""
+        for worker in self.workers:
+            if worker.job is None:
+                return worker
+        if len(self.workers) >= self.most:
+            return None
+        worker = WorkerProcess(self.inbox, {**self.environment, **self._gpu_environment()}, self.silence)
+        self.workers.append(worker)
+        return worker
 
     def _retry_alone(self) -> None:
-        """After a lack of memory or a kill: alone."""
+        """Start a job again that failed for lack of memory or was killed; nothing else runs beside it now."""
         for key, job in self.again.items():
             if job is not None:
-                self.again[key], self.jobs[key] = None, job
+                self.again[key] = None
+                self.jobs[key] = job
                 self.granted.append(key)
-                self._close()
+                self._close_workers()
                 return
 
-    def _gpu(self) -> dict[str, str]:
+    def _gpu_environment(self) -> dict[str, str]:
+        """For a new worker: the GPU that fewest workers have. Clustered engines place their own processes."""
         if backend_of(self.prepared.suite.engine).clustered or not self.gpus:
             return {}
-        seen = Counter(worker.gpu for worker in self.workers)
-        return {VISIBLE: min(self.gpus, key=lambda gpu: seen[gpu])}
+        used = Counter(worker.gpu for worker in self.workers)
+        return {VISIBLE: min(self.gpus, key=lambda gpu: used[gpu])}
 
-    def _busy(self) -> int:
+    def _count_busy(self) -> int:
         return sum(worker.job is not None for worker in self.workers)
 
-    def _submit(self) -> None:
-        able = [key for key in self.requests if not self.waits.get(key)]
-        self.granted += self.scheduler.submit([self.requests.pop(key) for key in able])
+    def _submit_ready_jobs(self) -> None:
+        """Ask the scheduler for a place for each job whose bases are measured."""
+        ready = [key for key in self.requests if not self.waits.get(key)]
+        self.granted += self.scheduler.submit([self.requests.pop(key) for key in ready])
 
     def _process_message(self, worker: WorkerProcess, message: FromWorker | None) -> None:
+        """message: None where the process has ended."""
         worker.heard = time.monotonic()
         match message:
             case Progress(id=label, done=done, total=total, words=words):
@@ -299,66 +331,73 @@ class _Driver:
                 worker.phase = phase
                 if worker.job is not None:
                     self.reporter.phase(worker.job.id, phase)
-            case Said(text=text, topic=topic):
-                new = bool(topic) and topic not in self.topics
-                self.topics |= {topic}
-                if (self.verbose or new) and worker.job is not None:
+            case LogLine(text=text, topic=topic):
+                is_new = bool(topic) and topic not in self.topics
+                self.topics.add(topic)
+                if (self.verbose or is_new) and worker.job is not None:
                     self.reporter.message(f"{worker.job.id}: {text}")
             case Finished():
-                self._finished(worker, message)
+                self._process_end(worker, message)
             case None:
                 self.workers.remove(worker)
                 if worker.job is not None:
                     fault = Fault.SILENT if worker.kill_reason else Fault.KILLED
-                    self._finished(worker, Finished(worker.job.id, "failed", worker.exit_reason(), fault))
+                    self._process_end(worker, Finished(worker.job.id, "failed", worker.exit_reason(), fault))
                 worker.close(time.monotonic() + CLOSE_SECONDS)
 
     def _check_heartbeats(self) -> None:
+        """Kill workers that made no progress for `silence` seconds. A driver that was itself stopped counts from now on."""
         self._check_claim()
-        now, before = time.monotonic(), self.looked
-        self.looked = now
+        now = time.monotonic()
+        before = self.checked
+        self.checked = now
         self.reporter.tick()
         for worker in self.workers:
             if now - before > ASLEEP_SECONDS:
                 worker.heard = max(worker.heard, now)
             elif worker.job is not None and now - worker.heard > self.silence:
                 doing = f" while {worker.phase}" if worker.phase else ""
-                worker.kill(f"no progress for {self.silence:g} s{doing}: killed as hung")
+                worker.kill_hung(f"no progress for {self.silence:g} s{doing}: killed as hung")
                 worker.heard = now + STACKS_SECONDS
 
     def _check_claim(self) -> None:
-        if self.claim is not None and self.claim.lost():
+        """Raises HarnessError where another run has taken over."""
+        if self.claim is not None and self.claim.is_lost():
             raise HarnessError(
                 f"{self.prepared.folder}: this run did not renew its claim in time, and another run has taken over its "
                 "cells; it ends now and writes nothing more"
             )
 
-    def _finished(self, worker: WorkerProcess, end: Finished) -> None:
+    def _process_end(self, worker: WorkerProcess, end: Finished) -> None:
+        """Record how a job ended, and give its place to others."""
         self._check_claim()  # a worker that may no longer write has failed; another run has its cell
-        job, worker.job = worker.job, None
+        job = worker.job
+        worker.job = None
         assert job is not None
-        key, outcome = Path(job.folder).name, end.outcome
+        key = Path(job.folder).name
+        outcome = end.outcome
         if outcome == "done":
             for waiting in self.waits.values():
                 waiting.discard(key)
             self.summary.done += key in self.waits
         elif outcome == "disk":
             self.summary.disk = end.reason
-        elif outcome == "failed" and end.fault in ONCE_MORE and key not in self.again:
+        elif outcome == "failed" and end.fault in RETRIED_FAULTS and key not in self.again:
             self.again[key] = job
             outcome = "once more, after the others and alone"
         elif outcome == "failed":
-            self._fail(job, end.reason, end.fault)
+            self._record_failure(job, end.reason, end.fault)
         self.reporter.end(job.id, outcome, end.reason, end.cpu_seconds)
         self.granted += self.scheduler.end(key)
-        self._submit()
+        self._submit_ready_jobs()
         if outcome in {"done", "failed"} and key in self.waits:
             self.refresh()
 
-    def _fail(self, job: Job, reason: str, fault: Fault) -> None:
+    def _record_failure(self, job: Job, reason: str, fault: Fault) -> None:
+        """Mark a job as failed, and with a base the cells that wait for it."""
         folder = Path(job.folder)
         self.summary.failed[job.id] = reason
-        state, known, attempts = state_of(folder)
+        state, known, attempts = read_state(folder)
         if (state, known) != ("failed", reason):  # else the worker has said it
             try:
                 mark(folder, job.manifest(), "failed", reason, attempts, fault)
@@ -370,16 +409,18 @@ class _Driver:
         for key, waiting in self.waits.items():
             if folder.name in waiting and key in self.requests:
                 del self.requests[key]
-                waiter, why = self.jobs.pop(key), f"{job.id} failed: {reason}"
-                self._fail(waiter, why, Fault.BASE)
+                waiter = self.jobs.pop(key)
+                why = f"{job.id} failed: {reason}"
+                self._record_failure(waiter, why, Fault.BASE)
                 self.reporter.end(waiter.id, "failed", why, 0.0)
 
-    def _interrupt(self) -> None:
+    def _stop_workers(self) -> None:
+        """Let each running cell write a checkpoint and end, for at most `STOP_SECONDS`; a second Ctrl-C ends them at once."""
         self.reporter.message("stopping: each running cell writes a checkpoint (Ctrl-C again to leave at once)")
         end = time.monotonic() + STOP_SECONDS
         stopped = [Path(worker.job.folder) for worker in self.workers if worker.job is not None and worker.begun]
         for worker in self.workers:
-            worker.leave()
+            worker.ask_to_stop()
         try:
             while any(w.job for w in self.workers) and time.monotonic() < end:
                 try:
@@ -391,14 +432,15 @@ class _Driver:
         except KeyboardInterrupt:
             pass
         finally:
-            self._close()
+            self._close_workers()
             for folder in stopped:
                 interrupted(folder, {"running", "failed"})  # failures now come from the stop
 
-    def _close(self) -> None:
+    def _close_workers(self) -> None:
+        """End all workers; those that do not end in time are killed."""
         workers, self.workers = self.workers, []
         for worker in workers:
-            worker.dismiss()
+            worker.end_or_kill()
         deadline = time.monotonic() + CLOSE_SECONDS
         for worker in workers:
             worker.close(deadline)

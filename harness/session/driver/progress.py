@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from harness.phases import words as running_phases
+from harness.phases import describe_phases
 
 LINE_SECONDS = 15.0
 # A base checkpoint counts as so many cells
@@ -101,7 +101,7 @@ class Reporter:
         elapsed = 0.0 if self._began is None else (self._paused or time.monotonic()) - self._began
         rate = self._made / elapsed if elapsed > 0 else 0.0
         seconds = (self._total - sum(self._at.values())) / rate if rate else 0.0
-        left = f", about {_roughly(seconds)} left" if seconds >= 1 and elapsed > 5 else ""
+        left = f", about {_rough_time(seconds)} left" if seconds >= 1 and elapsed > 5 else ""
         speed = "" if not rate else f", {rate:.1f} steps/s" if rate >= 1 else f", {1 / rate:.0f} s a step"
         return f"{self._cells_done}/{self._cells} cells{speed}{left}"
 
@@ -123,7 +123,7 @@ class Reporter:
         return self._steps * (BASE_CELLS if label.startswith("base ") else 1.0)
 
 
-def _roughly(seconds: float) -> str:
+def _rough_time(seconds: float) -> str:
     """A time that is guessed: no tenths, and seconds in tens."""
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
@@ -132,14 +132,14 @@ def _roughly(seconds: float) -> str:
 
 
 @contextmanager
-def watched(first: str) -> Iterator[None]:
+def show_phases(first: str) -> Iterator[None]:
     """What this process does. first: words until a phase."""
     ended, console = threading.Event(), _Stderr(stderr=True)
     status = console.status("")
 
     def look() -> None:
         while not ended.wait(0.5 if console.is_terminal else LINE_SECONDS):
-            text = running_phases() or first
+            text = describe_phases() or first
             if console.is_terminal:
                 status.update(text.replace("[", r"\["))
             else:

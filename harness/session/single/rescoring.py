@@ -14,7 +14,7 @@ from harness.errors import PluginError, StoreError, UsageError
 from harness.evaluation.metrics import Change, EvaluationSample, rescore
 from harness.scoring.catalogue import called
 from harness.store.journal import read_journal
-from harness.store.manifest import read_suite, readable, remedy, suite_files
+from harness.store.manifest import read_manifests, read_suite, remedy, suite_files
 from harness.suite.schema import FileTask
 from harness.tasks.registry import get_task, names
 from harness.verification.verdict import Verdict
@@ -81,7 +81,7 @@ def rescore_results(results: Path, suite: str | None = None, scorer: str | None 
 
 
 def _scorer(folder: Path, name: str) -> str:
-    configs = [manifest.config for _, manifest in readable([folder])]
+    configs = [manifest.config for _, manifest in read_manifests([folder])]
     for file in suite_files(folder.parent):
         with suppress(StoreError):
             configs.append(read_suite(folder.parent, file).config)

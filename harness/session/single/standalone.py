@@ -20,7 +20,7 @@ from harness.session.cell.learners import Clock
 from harness.session.policy import content_digest
 from harness.store.ingest import ingest
 from harness.store.manifest import EVALUATIONS, Manifest, PolicyEntry
-from harness.store.symptoms import Sums, figures, is_empty, is_unboxed
+from harness.store.symptoms import Sums, describe_figures, is_empty, is_unboxed
 from harness.suite.cells import Identity, digest
 from harness.tasks.registry import get_task, named, results_versions
 from harness.tasks.task import Style
@@ -114,7 +114,7 @@ def evaluate_checkpoint(
     rows = journal_rows(samples, name, 0)
     store(folder, manifest, rows, cost_rows(1, name, clock, rows), attempt=1)
     ingest(results)
-    told = figures(_sums(name, samples), ends=backend == "embedded")
+    told = describe_figures(_sums(name, samples), ends=backend == "embedded")
     return Standalone(str(checkpoint), evaluated.metrics, str(folder), told, tuple(remarks))
 
 

@@ -31,7 +31,8 @@ _LOOK_SECONDS = 0.1
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """system: a boot of a machine and a space of process ids; born: when the process started."""
+    """The process that laid a claim. system: a boot of a machine and a space of process ids; born: when the process started. keys:
+    of the cells that it writes."""
 
     host: str
     system: str
@@ -42,34 +43,42 @@ class Holder(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
-    def lives(self, age: float) -> bool:
-        return _born(self.pid) == self.born if self.system == _system() else age < LEASE_SECONDS
+    def is_alive(self, age: float) -> bool:
+        """Return whether the process still runs. age: seconds since its claim was renewed, which tell it of another machine."""
+        return _start_of_process(self.pid) == self.born if self.system == _system_id() else age < LEASE_SECONDS
 
 
 class Claim:
+    """A claim that was laid: a file whose time is renewed until it is withdrawn."""
+
     def __init__(self, file: Path) -> None:
         self.file, self._ended = file, threading.Event()
-        threading.Thread(target=self._renew, daemon=True).start()
+        threading.Thread(target=self._renew_until_end, daemon=True).start()
 
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
+        """Return whether another run has removed the claim, because it was not renewed in time."""
         return not self.file.exists()
 
-    def _renew(self) -> None:
+    def _renew_until_end(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):
             with suppress(OSError):  # the file system does not answer, or others have taken over
                 os.utime(self.file)
 
-    def end(self) -> None:
+    def withdraw(self) -> None:
+        """Give the cells free. Idempotent."""
         self._ended.set()
         self.file.unlink(missing_ok=True)
 
 
 @contextmanager
-def locked(folder: Path, keys: Collection[str]) -> Iterator[Claim]:
-    """Be the one writer of `keys`. Raises UsageError where a living run has some."""
+def claim_cells(folder: Path, keys: Collection[str]) -> Iterator[Claim]:
+    """Be the one writer of the cells `keys` in a suite's folder. Raises UsageError where a living run has some of them."""
     mine = folder / RUNS / f"{time.time_ns():020d}-{secrets.token_hex(4)}.json"
     try:
-        _lay(mine, Holder(platform.node(), _system(), os.getpid(), _born(os.getpid()), tuple(sorted(keys))))
+        _lay_claim(
+            mine,
+            Holder(platform.node(), _system_id(), os.getpid(), _start_of_process(os.getpid()), tuple(sorted(keys))),
+        )
         claim = Claim(mine)
     except BaseException:
         mine.unlink(missing_ok=True)
@@ -77,12 +86,13 @@ def locked(folder: Path, keys: Collection[str]) -> Iterator[Claim]:
     try:
         yield claim
     finally:
-        claim.end()
+        claim.withdraw()
 
 
 @contextmanager
-def held(claim: Path, cell: Path) -> Iterator[None]:
-    """One change of `cell`'s folder. Raises FencedError, StoreError."""
+def hold_for_change(claim: Path, cell: Path) -> Iterator[None]:
+    """Hold the run's claim while a worker changes the folder of `cell`. Raises FencedError where another run has taken over,
+    StoreError."""
     try:
         file = os.open(claim, os.O_RDONLY)
     except FileNotFoundError:
@@ -97,46 +107,57 @@ def held(claim: Path, cell: Path) -> Iterator[None]:
         os.close(file)
 
 
-def holding(folder: Path, claim: Claim | None = None) -> set[str]:
-    """The keys that living runs write. claim: one's own, renewed by the file system's clock, which may not be ours."""
-    now = time.time() if claim is None else _renewed(claim.file)
-    return {key for _, holder, renewed in _claims(folder) if holder.lives(now - renewed) for key in holder.keys}
+def keys_held(folder: Path, claim: Claim | None = None) -> set[str]:
+    """Return the keys of cells that living runs write. claim: one's own, whose time is by the file system's clock, which may not be
+    ours."""
+    now = time.time() if claim is None else _renewal_time(claim.file)
+    keys = set[str]()
+    for _, holder, renewed in _read_claims(folder):
+        if holder.is_alive(now - renewed):
+            keys |= {*holder.keys}
+    return keys
 
 
 def _taken_over(cell: Path) -> str:
-    others = [holder for _, holder, _ in _claims(cell.parent) if cell.name in holder.keys]
+    others = [holder for _, holder, _ in _read_claims(cell.parent) if cell.name in holder.keys]
     by = f" by {others[-1]}" if others else ""
     return f"{cell}: taken over{by}; process {os.getpid()} on {platform.node()} writes nothing more"
 
 
-def _lay(mine: Path, holder: Holder) -> None:
-    """Of two at once the higher name steps back."""
-    folder, end = mine.parent.parent, time.monotonic() + PATIENCE_SECONDS
-    seen, laid = dict[Path, float](), True
+def _lay_claim(mine: Path, holder: Holder) -> None:
+    """Lay the claim `mine` once no living run has a cell of it. Of two runs that begin at once the one with the higher name steps
+    back: it claims no cells until the other is done or gives up."""
+    folder = mine.parent.parent
+    end = time.monotonic() + PATIENCE_SECONDS
+    seen = dict[Path, float]()
+    laid = True
     write_atomic(mine, msgspec.json.encode(holder))
     while True:
         os.utime(mine)
-        now = _renewed(mine)  # the file system's own clock: those of the machines may differ
+        now = _renewal_time(mine)  # the file system's own clock: those of the machines may differ
         rivals = []
-        for file, other, renewed in _claims(folder):
+        for file, other, renewed in _read_claims(folder):
             if file == mine or not {*other.keys} & {*holder.keys}:
                 continue
-            if not other.lives(now - renewed):
+            if not other.is_alive(now - renewed):
                 _remove_dead(file, other)
                 continue
             rivals.append(file)
-            if time.monotonic() >= end and (other.system == holder.system or renewed > seen.get(file, renewed)):
+            is_here = other.system == holder.system
+            if time.monotonic() >= end and (is_here or renewed > seen.get(file, renewed)):
                 raise UsageError(f"{folder}: another `harness run` is writing these results ({other})")
-            if file not in seen and other.system != holder.system:
+            if file not in seen and not is_here:
                 words = f"a run on {other.host} last renewed its claim {now - renewed:.0f} s ago; checking whether it still runs"
                 print(f"{folder}: {words}", file=sys.stderr)
             seen.setdefault(file, renewed)
         if laid and not rivals:
             return
-        if (back := any(file < mine for file in rivals)) is laid:
-            write_atomic(mine, msgspec.json.encode(msgspec.structs.replace(holder, keys=() if back else holder.keys)))
-            laid = not back
-        if back or (laid and rivals):
+        steps_back = any(file < mine for file in rivals)
+        if steps_back is laid:
+            keys = () if steps_back else holder.keys
+            write_atomic(mine, msgspec.json.encode(msgspec.structs.replace(holder, keys=keys)))
+            laid = not steps_back
+        if steps_back or (laid and rivals):
             time.sleep(_LOOK_SECONDS)
 
 
@@ -154,21 +175,23 @@ def _remove_dead(claim: Path, holder: Holder) -> None:
             os.close(file)
 
 
-def _claims(folder: Path) -> list[tuple[Path, Holder, float]]:
+def _read_claims(folder: Path) -> list[tuple[Path, Holder, float]]:
+    """All claims with their holders and the times of their renewal, the oldest first."""
     claims = []
     for file in sorted((folder / RUNS).glob("*.json")):
         with suppress(OSError, msgspec.MsgspecError):  # it has just ended, or is no claim
-            claims.append((file, msgspec.json.decode(file.read_bytes(), type=Holder), _renewed(file)))
+            claims.append((file, msgspec.json.decode(file.read_bytes(), type=Holder), _renewal_time(file)))
     return claims
 
 
-def _renewed(file: Path) -> float:
-    """Opening asks network file systems' servers."""
+def _renewal_time(file: Path) -> float:
+    """When a claim was last renewed, in seconds. It is opened, for that asks network file systems' servers."""
     with file.open("rb") as handle:
         return os.fstat(handle.fileno()).st_mtime
 
 
-def _system() -> str:
+def _system_id() -> str:
+    """This boot of this machine, and this space of process ids."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{platform.node()} {boot} {os.readlink('/proc/self/ns/pid')}"
@@ -176,8 +199,8 @@ def _system() -> str:
         return platform.node()
 
 
-def _born(pid: int) -> str:
-    """Tells a process from a later one of its number."""
+def _start_of_process(pid: int) -> str:
+    """When a process started, which tells it from a later one of its number; empty where it has ended."""
     import psutil
 
     try:

@@ -1,0 +1,112 @@
+"""Measure what a policy can do on a level of questions: ask it, have its answers judged, count. `harness tasks --calibrate` and the
+trial of `harness new-suite` both measure here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from jaxtyping import Float
+
+from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.protocol import Sample, Sampling
+from harness.errors import DataError, UsageError
+from harness.experience.answers import Prompt
+from harness.phases import phase
+from harness.session.cell.learners import verdicts
+from harness.suite.seeds import derive, derive_many
+from harness.tasks import ladder, micro
+from harness.verification.verifier import Verifier
+
+SEED = 20_263
+# Of pass@1: RL needs successes and failures
+LEAST, MOST = 0.1, 0.5
+ANSWERS_AT_ONCE = 512
+# 1 for a right answer, 0 for a wrong one, NaN without a verdict
+Solved = Float[np.ndarray, "prompts answers"]
+
+
+class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy on a level, by answers with a verdict. pass1, pass_any: shares of right answers, and of prompts with a right one.
+    error: standard error of pass1 over prompts."""
+
+    policy: str
+    level: str
+    prompts: int
+    answers: int
+    pass1: float
+    error: float
+    pass_any: float
+    boxed: float
+    finished: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether RL has something to learn from here."""
+        return LEAST <= self.pass1 <= MOST and self.pass_any > self.pass1
+
+
+def questions_of(task: str, level: str, count: int) -> list[Prompt]:
+    """Return `count` training questions of a level of micro or the ladder, the same ones every time; fewer where the level is
+    small. Raises UsageError for none."""
+    seed = derive(SEED, level)
+    source = micro if task == "micro" else ladder
+    prompts = list[Prompt]()
+    few, asked, many = 0, count, count
+    while few < many:  # by halves: a search that fails is slow
+        try:
+            prompts = source.training_prompts(seed, asked, [level])
+            few = asked
+        except DataError:
+            many = asked - 1
+        asked = (few + many + 1) // 2
+    if prompts:
+        return prompts
+    raise UsageError(f"--prompts {count}: at least 1")
+
+
+def sample_answers(
+    engine: EmbeddedEngine, name: str, prompts: Sequence[Prompt], answers: int, length: int, stream: str
+) -> list[list[Sample]]:
+    """Sample answers to each prompt at temperature 1. name: of the phase that is shown. length: in tokens, at most. stream: names
+    the random numbers, which depend on it, the prompt and the answer's number alone."""
+    drawn: list[list[Sample]] = []
+    size = max(1, ANSWERS_AT_ONCE // answers)
+    with phase(f"{engine.name}: {name}", len(prompts)) as sampling:
+        for start in range(0, len(prompts), size):
+            part = prompts[start : start + size]
+            seeds = np.stack([derive_many(answers, stream, prompt.id) for prompt in part])
+            drawn += engine.sample(part, seeds, Sampling(max_new_tokens=length))
+            sampling.count(len(drawn))
+    return drawn
+
+
+def measure_level(
+    policy: str, level: str, questions: Sequence[Prompt], drawn: Sequence[Sequence[Sample]], verifier: Verifier
+) -> tuple[LevelResult, Solved]:
+    """Judge a policy's answers to the questions of a level. drawn: as many answers to each question. Raises UsageError where no
+    answer has a verdict."""
+    flat = [(prompt, sample) for prompt, row in zip(questions, drawn, strict=True) for sample in row]
+    golds = [prompt.gold for prompt, _ in flat]
+    texts = [sample.text for _, sample in flat]
+    finished = [sample.finished for _, sample in flat]
+    said = verdicts(verifier, golds, texts, finished)
+    solved = np.array([float(verdict.value == "right") if verdict.valid else np.nan for verdict in said])
+    solved = solved.reshape(len(drawn), -1)
+    judged = solved[~np.isnan(solved).all(axis=1)]
+    if not judged.size:
+        raise UsageError(f"{level}: the verifier decided on no answer of {policy}: {said[0].reason}")
+    shares = np.nanmean(judged, axis=1)
+    result = LevelResult(
+        policy=policy,
+        level=level,
+        prompts=len(judged),
+        answers=solved.shape[1],
+        pass1=float(shares.mean()),
+        error=float(shares.std(ddof=1) / len(shares) ** 0.5) if len(shares) > 1 else float("nan"),
+        pass_any=float((judged == 1).any(axis=1).mean()),
+        boxed=float(np.mean(["\\boxed{" in text for text in texts])),
+        finished=float(np.mean(finished)),
+    )
+    return result, solved

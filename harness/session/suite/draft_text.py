@@ -1,0 +1,308 @@
+"""The text of a drafted suite: settings that fit its models, rounded from published runs, each with a sentence."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from harness.allocation import inventory
+from harness.allocation.shapes import cpu_bf16
+from harness.errors import UsageError
+from harness.plugins import blamed
+from harness.session.suite.draft_models import DraftedModel, read_model
+from harness.suite.load import resolve
+from harness.suite.schema import FileTask, Suite
+from harness.tasks import registry
+from harness.tasks.registry import get_task, has_examples, training_source
+from harness.tasks.task import Style
+
+# By training task, where the names differ
+EVALUATED = {"math": "math500"}
+# Of a JSONL file's questions, for evaluation
+HELD_OUT = 0.2
+# The largest model that one device trains whole
+EMBEDDED_PARAMETERS = 1.6e9
+# The fewest steps of a suite with a learning curve
+CURVED_STEPS = 20
+# Where peft is installed
+ADAPTERS = "{rank: 16, alpha: 32}"
+WITHOUT_PEFT = "; with adapters (pip install -e '.[lora]' -c constraints.txt) half the time"
+# Worked examples, until a fifth of sampled answers is right (docs/pretrained.md)
+WARM_UP = "{preset: format, gate: 0.2}"
+
+
+class SuiteSize(NamedTuple):
+    """divided: by this the questions of a step."""
+
+    regimes: tuple[str, ...]
+    seeds: tuple[int, ...]
+    divided: int
+
+
+# The next one where the fewest steps take too long
+SIZES_BY_BUDGET = (
+    SuiteSize(("independent", "naive", "sgt", "hacpo"), (1, 2, 3), 1),
+    SuiteSize(("independent", "sgt", "hacpo"), (1, 2, 3), 1),
+    SuiteSize(("independent", "sgt"), (1, 2, 3), 1),
+    SuiteSize(("independent", "sgt"), (1, 2), 1),
+    SuiteSize(("independent", "sgt"), (1, 2), 2),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What was measured, and why; None and 0 leave what was drafted. warm: policies that need a supervised start.
+    styles: by policy. divided: by this the questions of a step. pace: seconds of a step here, over the plan's."""
+
+    task: str | None = None
+    styles: Mapping[str, Style] = field(default_factory=dict)
+    warm: tuple[str, ...] = ()
+    answer_ends: str = "eos"
+    tokens: int = 0
+    steps: int = 0
+    regimes: tuple[str, ...] = SIZES_BY_BUDGET[0].regimes
+    seeds: tuple[int, ...] = SIZES_BY_BUDGET[0].seeds
+    divided: int = 1
+    pace: float = 1.0
+    why: tuple[str, ...] = field(default=())
+
+
+NOTHING_MEASURED = Findings()
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Settings for models of up to so many parameters. rate, adapters: learning rates of full fine-tuning and of LoRA. tokens: of
+    the longest answer, by task."""
+
+    parameters: float
+    rate: float
+    adapters: float
+    prompts: int
+    rollouts: int
+    steps: int
+    tokens: Mapping[str, int]
+
+
+SIZES = (
+    Sizes(5e7, 1e-4, 1e-3, 16, 8, 45, {"micro": 44, "other": 128}),
+    Sizes(5e8, 1e-6, 5e-5, 8, 8, 40, {"micro": 96, "gsm8k": 256, "other": 384}),
+    Sizes(2e9, 1e-6, 3e-5, 16, 8, 60, {"micro": 192, "gsm8k": 400, "other": 1024}),
+    Sizes(float("inf"), 1e-6, 1e-5, 64, 8, 60, {"micro": 512, "gsm8k": 768, "other": 3072}),
+)
+
+
+def write_draft(
+    models: Sequence[str], task: str, name: str, findings: Findings = NOTHING_MEASURED, file: Path | None = None
+) -> str:
+    """Return the text of a suite. findings: what was measured, which comes before what sizes suggest. file: where the suite will
+    be, by default NAME.yaml. Raises UsageError, PluginError."""
+    training, evaluation = _tasks(findings.task or task)
+    read = _read_models(models)
+    largest = max(model.parameters for model in read)
+    sizes = next(sizes for sizes in SIZES if largest <= sizes.parameters)
+    small = largest <= SIZES[1].parameters
+    steps = findings.steps or sizes.steps
+    prompts = sizes.prompts // findings.divided
+    policies = [_policy_text(model, evaluation, findings) for model in read]
+    return TEXT.format(
+        name=_as_text(name),
+        file=shlex.quote(str(file or Path(f"{name}.yaml"))),
+        title=" x ".join(model.name for model in read),
+        policies="\n".join(policies),
+        measured="".join(_measured_lines(findings.why)),
+        answer_ends="" if findings.answer_ends == "eos" else f"  answer_ends: {findings.answer_ends}\n",
+        task=str(training),
+        trained=_task_text(training),
+        tokens=findings.tokens or _longest_answer(str(training), evaluation, read, sizes, largest),
+        prompts=prompts,
+        rollouts=sizes.rollouts,
+        steps=steps,
+        sample=prompts * sizes.rollouts,
+        largest=_figure(largest),
+        evaluated=_task_text(evaluation),
+        limit=60 if small else 200,
+        curve=steps // 4 if steps >= CURVED_STEPS else 0,
+        curve_prompts=30 if small else 100,
+        regimes=", ".join(findings.regimes),
+        seeds=", ".join(map(str, findings.seeds)),
+        **_engine_text(read, sizes, largest),
+    )
+
+
+def suite_of(text: str) -> Suite:
+    """Return the suite that a drafted text says. Raises SuiteError, which names what the user gave: `--models`."""
+    return resolve(yaml.safe_load(text), (), "--models")
+
+
+def style_of(chat: bool, task: str | FileTask) -> Style:
+    """Return how a model is asked unless a trial says: a base model sees worked examples of short arithmetic first."""
+    short = isinstance(task, str) and has_examples(task)
+    style: Style = "few-shot" if short and not chat else "zero-shot"
+    offered = get_task(task).styles
+    return style if style in offered else offered[0]
+
+
+def _tasks(given: str) -> tuple[str | FileTask, str | FileTask]:
+    """The tasks of training and of evaluation. Of a file a part is held out. Raises PluginError, DataError."""
+    training = registry.named(given)
+    if isinstance(training, FileTask):
+        training = training.model_copy(update={"held_out": HELD_OUT})
+    with blamed(f"task {training}"):
+        training_source(training).pool_digest()
+    evaluation = training if isinstance(training, FileTask) else EVALUATED.get(training, training)
+    return training, evaluation
+
+
+def _read_models(models: Sequence[str]) -> list[DraftedModel]:
+    """The models with names of their own. Raises UsageError."""
+    read = [read_model(model) for model in models]
+    if len({model.model for model in read}) < len(read):
+        raise UsageError(f"--models: {read[0].model} is given twice; give two different models")
+    names = [model.name for model in read]
+    for i, model in enumerate(read):
+        if names.count(model.name) > 1:
+            read[i] = model.renamed(f"{model.name}-{i + 1}")
+    return read
+
+
+def _longest_answer(
+    task: str, evaluation: str | FileTask, models: Sequence[DraftedModel], sizes: Sizes, largest: float
+) -> int:
+    """Tokens of the longest answer: as published for the size, at most the task's own, and half the positions of each model."""
+    room = min((model.positions for model in models if model.positions), default=1 << 20) // 2
+    if task == "micro" and largest > SIZES[0].parameters:
+        return min(sizes.tokens["micro"], room)
+    return min(sizes.tokens.get(task, sizes.tokens["other"]), get_task(evaluation).max_new_tokens, room)
+
+
+def _engine_text(models: Sequence[DraftedModel], sizes: Sizes, largest: float) -> dict[str, str]:
+    """Engine, number format and what is trained, each with its reason: for this machine and the largest model."""
+    embedded = largest <= EMBEDDED_PARAMETERS
+    cards = [node.gpu_kind for node in inventory.local().nodes if node.gpus]
+    fast = all(map(inventory.has_bf16, cards)) if cards else bool(cpu_bf16())
+    stored_half = [model.half for model in models if not model.micro]
+    dtype = "bf16" if (fast or not embedded) and stored_half and all(stored_half) else "fp32"
+    full_size = embedded and largest > SIZES[0].parameters
+    adapters = full_size and find_spec("peft") is not None
+    rate = sizes.adapters if adapters else sizes.rate
+    faster = ""
+    if adapters:
+        faster = "; adapters take half the time and less memory"
+    elif full_size:
+        faster = WITHOUT_PEFT
+    options = f"dtype: {dtype}, lora: {ADAPTERS}" if adapters else f"dtype: {dtype}"
+    on_gpus = "Ray, DeepSpeed and vLLM on GPUs (docs/openrlhf.md)"
+    return {
+        "engine": "embedded" if embedded else "openrlhf",
+        "why_engine": "one process here, on a CPU or one GPU" if embedded else on_gpus,
+        "options": f"{{{options}}}",
+        "why_options": "bf16 for half-precision weights where the machine multiplies it fast (`harness doctor`), else fp32"
+        + faster,
+        "rate": f"{rate:.0e}".replace("e-0", ".0e-"),
+        "trains": "adapters" if adapters else "full fine-tuning",
+    }
+
+
+def _policy_text(model: DraftedModel, evaluation: str | FileTask, findings: Findings) -> str:
+    """The lines of one policy."""
+    if model.micro:
+        size = _figure(model.parameters)
+        return f"      - {{name: {model.name}, model: {model.model}}}    # {size} parameters, trained here"
+    what = "has a chat template" if model.chat else "a base model: no chat template"
+    style = findings.styles.get(model.name) or style_of(model.chat, evaluation)
+    asked = f"stage0: {WARM_UP}" if model.name in findings.warm else f"style: {style}"
+    return (
+        f"      - name: {_as_text(model.name)}    # {_figure(model.parameters)} parameters, {what}\n"
+        f"        model: {_as_text(model.model)}\n"
+        f"        chat: {str(model.chat).lower()}\n"
+        f"        {asked}"
+    )
+
+
+def _measured_lines(why: Sequence[str]) -> Iterator[str]:
+    """What was measured, as comments behind an empty one."""
+    if why:
+        yield "#\n"
+    for line in why:
+        yield f"#   {line}\n"
+
+
+def _task_text(task: str | FileTask) -> str:
+    if isinstance(task, str):
+        return task
+    file = yaml.safe_dump(task.file, default_style='"', width=float("inf"), allow_unicode=True).rstrip()
+    return f"{{file: {file}, scorer: {task.scorer}, held_out: {task.held_out}}}"
+
+
+def _as_text(word: str) -> str:
+    """In quotes where YAML would read something else, such as a number."""
+    plain: str = yaml.safe_dump([word], width=float("inf"), allow_unicode=True)[2:-1]
+    return word if plain == word else json.dumps(word, ensure_ascii=False)
+
+
+def _figure(parameters: float) -> str:
+    return f"{parameters / 1e9:.1f} B" if parameters >= 1e9 else f"{parameters / 1e6:.1f} M"
+
+
+TEXT = """\
+# {title} on {task}: which way of sharing helps whom?
+#
+#   harness plan {file}     what it needs and how long it takes
+#   harness run {file}      runs what is missing; may be stopped and started again at any time
+{measured}#
+# Change what you like; every key that there is, with its default, stands in docs/keys.md.
+name: {name}
+title: {title}
+engine: {engine}    # {why_engine}
+engine_options: {options}    # {why_options}
+groups:
+  - name: pair
+    # chat: prompts go through the tokenizer's chat template. style: how a policy is asked: raw (the question alone),
+    # zero-shot (and what is wanted: steps, and the answer in a box) or few-shot (after worked examples). stage0: a
+    # supervised start on worked examples.
+    policies:
+{policies}
+# The ways of sharing (`harness regimes` lists all). Gains are differences to the baseline, training without sharing.
+regimes: [{regimes}]
+baseline: independent
+# Every regime is trained once for each seed. Intervals are over seeds: fewer than three say little.
+seeds: [{seeds}]
+training:
+  # What is trained on: ladder or micro (short arithmetic, for small models), gsm8k or math (`harness tasks`).
+  task: {trained}
+  # So many times: sample, verify, share, learn.
+  steps: {steps}
+  # Questions a step, and each policy's answers to each of them: {sample} answers a step. A question of which all
+  # answers are right, or all wrong, teaches nothing; more rollouts make that rarer.
+  prompts: {prompts}
+  rollouts: {rollouts}
+  # Tokens of the longest answer. One that is cut off counts as wrong; a larger limit costs time and memory.
+  max_new_tokens: {tokens}
+{answer_ends}  # Of {trains}, for {largest} parameters. A rate too large ruins a model within a few steps.
+  learning_rate: {rate}
+  temperature: 1.0
+  # Steps between checkpoints: a run that was cut off goes on from the last one.
+  checkpoint_every: 10
+  # Steps between measurements of own and peer gradients and of the distance to the base; 0, never, saves the memory
+  # of frozen copies.
+  measure_every: 0
+evaluation:
+  # Held out; measured on each policy before training and after it.
+  tasks: [{evaluated}]
+  # Questions of each task, the same ones in every cell. Leave it out for all of them.
+  limit: {limit}
+  # Samples a question at temperature 1, besides the greedy answer.
+  k: 2
+  max_new_tokens: {tokens}
+  # A point of the learning curve every so many steps, the first before training (0: no curve), on so many questions.
+  curve_every: {curve}
+  curve_prompts: {curve_prompts}
+"""

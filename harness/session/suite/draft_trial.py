@@ -1,0 +1,299 @@
+"""The trial of `harness new-suite`: each model answers a few dozen questions, in every style and on every level, and the settings
+are chosen on which both models can learn."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.engines.protocol import Sample, cut_at
+from harness.errors import CellError, EngineError, UsageError
+from harness.experience.answers import Prompt
+from harness.limits import every_core
+from harness.session.cell.questions import scored_as
+from harness.session.policy import at_hand, base_folder
+from harness.session.suite.draft_text import Findings, style_of
+from harness.session.suite.prepare import prepare_suite
+from harness.store.sentences import joined
+from harness.suite.schema import FileTask, Policy, Suite
+from harness.suite.seeds import derive
+from harness.tasks import ladder
+from harness.tasks.registry import get_task, has_examples, training_source
+from harness.tasks.task import Style, Task
+from harness.verification.verifier import Verifier
+
+if TYPE_CHECKING:
+    from harness.engines.embedded.engine import EmbeddedEngine
+
+# Shares of right answers, between which most questions have right and wrong ones
+LEAST, MOST = 0.2, 0.7
+# Questions of a level; answers to each, and of a level with right and wrong ones
+PROMPTS, ANSWERS, MORE = 8, 1, 3
+# Answers to each of 2 PROMPTS mixed questions, in every style
+OF_STYLE = 2
+# Levels that are trained on at most where none fits
+MOST_LEVELS = 3
+# Share of answers that go on with a question of their own, above which answers end at it
+GOES_ON = 0.1
+WARM_WHY = "a supervised start first, because RL learns nothing from groups that are all wrong."
+
+
+@dataclass(frozen=True, slots=True)
+class TriedLevel:
+    """A model on a level. right, cut (by the next worked example): shares of its answers. tokens: that 95 % of its
+    finished answers need, 0 where fewer than half finished; worked: that the longest worked solution needs, 0 without
+    one."""
+
+    policy: str
+    level: str
+    style: Style
+    right: float
+    cut: float
+    tokens: int
+    worked: int = 0
+
+
+def why_untried(suite: Suite) -> str:
+    """Return why nothing can be measured on this machine; empty where it can."""
+    if suite.engine != "embedded":
+        return "a model is too large for a trial in one process"
+    for policy in suite.groups[0].policies:
+        if policy.is_micro:
+            return f"{policy.model} has no weights before its first run"
+        if at_hand(policy) is None:
+            return f"{policy.model} is not on this machine yet"
+    return ""
+
+
+def try_models(suite: Suite) -> Findings:
+    """Try the models of a draft that `why_untried` has nothing against: on its task, and on the ladder where a model has too few
+    right answers. Raises UsageError where a model cannot be opened, DataError."""
+    policies, task = suite.groups[0].policies, suite.training.task
+    tried = list[TriedLevel]()
+    for policy in policies:
+        tried += _try_policy(policy, task, suite)
+    if isinstance(task, str) and not has_examples(task) and min(one.right for one in tried) < LEAST:
+        for policy in policies:
+            tried += _try_policy(policy, ladder.NAME, suite)
+    return choose_settings(tried, task, suite.training.max_new_tokens)
+
+
+def _try_policy(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[TriedLevel]:
+    """Each level of the task, in the style in which most mixed questions are answered right; other tasks have one level."""
+    from harness.engines.embedded.engine import EmbeddedEngine
+
+    known, dtype = get_task(task), suite.engine_options.get("dtype")
+    mixed = _mixed_questions(task)
+    name = task if isinstance(task, str) else Path(task.file).name
+    drafted = style_of(bool(policy.chat), task)
+    styles = [drafted, *(style for style in known.styles if style != drafted)]
+    try:
+        engine = EmbeddedEngine(policy.name, base_folder(policy, 0), chat=policy.chat, dtype=dtype)
+    except EngineError as error:
+        raise UsageError(str(error)) from error
+    with Verifier(workers=1) as verifier, every_core():
+        trial = Trial(engine, scored_as(task, verifier), known, suite.training.max_new_tokens)
+        in_styles = [AskedLevel(name, style, mixed) for style in styles]
+        trial.ask(in_styles, OF_STYLE)
+        best = max((trial.measure(asked) for asked in in_styles), key=lambda tried: tried.right)
+        if isinstance(task, str) and ladder.is_ladder(task):
+            yield from _try_levels(trial, task, best)
+        else:
+            yield best
+    engine.close()
+
+
+def _mixed_questions(task: str | FileTask) -> list[Prompt]:
+    """A few training questions of all levels."""
+    source = training_source(task)
+    count = 2 * PROMPTS
+    if not source.generated:
+        count = min(count, len(source.pool(None).prompts))
+    return source.draw(derive(0, "trial"), count)
+
+
+def _try_levels(trial: Trial, task: str, best: TriedLevel) -> Iterator[TriedLevel]:
+    """Each level of the ladder in the style of `best`. Where no mixed question was answered right more answers say nothing. Levels
+    with right and wrong answers get more."""
+    from harness.session.single.levels import questions_of
+
+    levels = [AskedLevel(name, best.style, questions_of(task, name, PROMPTS)) for name in ladder.levels_of(task)]
+    if best.right:
+        trial.ask(levels, ANSWERS)
+        undecided = [asked for asked in levels if 0 < trial.measure(asked, told=False).right < 1]
+        trial.ask(undecided, MORE)
+    for asked in levels:
+        tried = trial.measure(asked) if best.right else replace(best, level=asked.level)
+        yield replace(tried, worked=trial.longest_worked(asked.level))
+
+
+@dataclass(frozen=True, slots=True)
+class AskedLevel:
+    """Questions of a level in one style. drawn: of each question, its answers so far."""
+
+    level: str
+    style: Style
+    questions: Sequence[Prompt]
+    drawn: list[list[Sample]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.drawn.extend([] for _ in self.questions)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One model that is asked. limit: tokens of the longest answer."""
+
+    engine: EmbeddedEngine
+    judge: Verifier
+    task: Task
+    limit: int
+
+    def ask(self, levels: Sequence[AskedLevel], answers: int) -> None:
+        """Draw so many more answers to each question of all these levels; sampling all together takes less time."""
+        from harness.session.single.levels import sample_answers
+
+        texts = []
+        answered = []
+        for asked in levels:
+            for prompt, row in zip(asked.questions, asked.drawn, strict=True):
+                texts.append(Prompt(prompt.id, self.task.render(prompt, asked.style), prompt.gold))
+                answered.append(row)
+        stream = f"trial-{max(map(len, answered), default=0)}"
+        more = sample_answers(self.engine, "trial", texts, answers, self.limit, stream)
+        for row, drawn in zip(answered, more, strict=True):
+            row += drawn
+
+    def measure(self, asked: AskedLevel, told: bool = True) -> TriedLevel:
+        """Judge the answers of a level so far. told: print the share of right ones."""
+        from harness.session.single.levels import measure_level
+
+        stops = self.task.stop(asked.style)
+        ended = [[cut_at(sample, stops) for sample in row] for row in asked.drawn]
+        result, _ = measure_level(self.engine.name, asked.level, asked.questions, ended, self.judge)
+        pairs = []
+        for whole, cut in zip(asked.drawn, ended, strict=True):
+            pairs += zip(whole, cut, strict=True)
+        # A cut answer has fewer tokens, about in proportion to its text
+        sizes = [a.tokens.size * (len(b.text) + 1) / (len(a.text) + 1) for a, b in pairs if b.finished]
+        tokens = int(np.quantile(sizes, 0.95)) if 2 * len(sizes) >= len(pairs) else 0
+        was_cut = float(np.mean([a is not b for a, b in pairs]))
+        if told:
+            share = f"{result.pass1:.0%} of {len(pairs)} answers right"
+            print(f"{self.engine.name}, {asked.level}, {asked.style}: {share}", file=sys.stderr)
+        return TriedLevel(self.engine.name, asked.level, asked.style, result.pass1, was_cut, tokens)
+
+    def longest_worked(self, level: str) -> int:
+        """Return the tokens of the longest worked solution of a level, with its end."""
+        solutions = [problem.chain_of_thought for problem in ladder.evaluation_problems((level,), PROMPTS)]
+        return 1 + max(len(self.engine.tokenizer.encode(text, add_special_tokens=False)) for text in solutions)
+
+
+# What follows from a trial --------------------------------------------------------------------------------------------
+
+
+def choose_settings(tried: Sequence[TriedLevel], task: str | FileTask, limit: int) -> Findings:
+    """Choose the levels on which each model has LEAST to MOST of its answers right; else the nearest ones, with a supervised start
+    for each model below. limit: tokens of the longest answer so far."""
+    why = _shares_by_level(tried)
+    levels, fits, reasons = _choose_levels(tried)
+    why += reasons
+    here = [one for one in tried if one.level in levels]
+    name = f"{ladder.NAME}.{'+'.join(levels)}" if levels[0] in ladder.LEVELS else None
+    low = tuple(dict.fromkeys(one.policy for one in here if one.right < LEAST))
+    warm = low if has_examples(name or str(task)) and not fits else ()
+    why += _why_starts(low, warm, fits)
+    longest = [one.worked if warm else one.tokens for one in here]
+    tokens = min(limit, 8 * -(-int(1.25 * max(longest)) // 8)) if all(longest) else 0
+    if tokens:
+        which = "the worked solutions" if warm else "95 % of the finished answers"
+        why.append(f"max_new_tokens {tokens}: {which} take at most {max(longest)} tokens; a quarter is spare.")
+    ends = "example" if any(one.cut > GOES_ON for one in here) else "eos"
+    if ends == "example":
+        why.append("answer_ends: example, because answers went on with a question of their own.")
+    styles = {one.policy: one.style for one in here if one.policy not in warm}
+    if styles:
+        named = ", ".join(f"{policy} {style}" for policy, style in styles.items())
+        why.append(f"style: {named} had most right answers.")
+    return Findings(name, styles, warm, ends, tokens, why=tuple(why))
+
+
+def _shares_by_level(tried: Sequence[TriedLevel]) -> list[str]:
+    """A line for each level: `add2: a 30% right, b 60% right`."""
+    lines = []
+    for level in dict.fromkeys(one.level for one in tried):
+        shares = ", ".join(f"{one.policy} {one.right:.0%} right" for one in tried if one.level == level)
+        lines.append(f"{level}: {shares}")
+    return lines
+
+
+def _choose_levels(tried: Sequence[TriedLevel]) -> tuple[list[str], bool, list[str]]:
+    """The levels to be trained on, whether they fit each model, and why they were chosen. Of levels that do not fit, those on which
+    the weaker model does best."""
+    levels = list(dict.fromkeys(one.level for one in tried))
+    right = {level: [one.right for one in tried if one.level == level] for level in levels}
+    fitting = [level for level in levels if all(LEAST <= share <= MOST for share in right[level])]
+    if fitting:
+        why = f"Trained on {joined(fitting)}: each model has {LEAST:.0%} to {MOST:.0%} of its answers right there."
+        return fitting, True, [why]
+    steps = [level for level in levels if level in ladder.LEVELS]
+    possible = [level for level in steps or levels if max(right[level]) <= MOST] or steps or levels
+    nearest = max(min(right[level]) for level in possible)
+    chosen = [level for level in possible if min(right[level]) == nearest][:MOST_LEVELS]
+    reasons = [f"No level has {LEAST:.0%} to {MOST:.0%} of both models' answers right. Nearest: {joined(chosen)}."]
+    policies = dict.fromkeys(one.policy for one in tried)
+    never = [policy for policy in policies if not any(one.right for one in tried if one.policy == policy)]
+    if never:
+        reasons.append(f"{joined(never)}: no answer right on any level.")
+    return chosen, False, reasons
+
+
+def _why_starts(low: Sequence[str], warm: Sequence[str], fits: bool) -> list[str]:
+    """low: policies with too few right answers; warm: those that get a supervised start."""
+    if warm:
+        return [f"{joined(warm)}: {WARM_WHY}"]
+    if low:
+        return [
+            f"{joined(low)}: too few right answers to learn from, and the task has no worked examples to start with. Take a larger "
+            f"model, easier questions, or --task {ladder.NAME}."
+        ]
+    if not fits:
+        return ["More than that are right: little is left to learn. Take a harder task: --task gsm8k or math."]
+    return []
+
+
+def try_starts(findings: Findings, suite: Suite, source: str) -> Findings:
+    """Try the supervised starts that findings propose; a run finds them in the cache. One that fails is left out, and the reason
+    says so."""
+    if not findings.warm:
+        return findings
+    with TemporaryDirectory() as results:
+        prepared = prepare_suite(suite, source, Path(results))
+    failed: dict[str, str] = {}
+    for policy in prepared.every[0].group.policies:
+        if policy.name not in findings.warm:
+            continue
+        print(f"{policy.name}: trying its supervised start", file=sys.stderr)
+        try:
+            with every_core():
+                base_folder(policy, prepared.suite.seeds[0], options=prepared.suite.engine_options)
+        except CellError as error:
+            failed[policy.name] = " ".join(str(error).split())
+    why = [
+        f"{name} cannot learn this here: its supervised start was tried and failed ({problem}). Without right answers RL teaches "
+        "nothing; take a larger model or easier questions (--task ladder.add1)."
+        for name, problem in failed.items()
+    ]
+    works = [name for name in findings.warm if name not in failed]
+    if works:
+        why.insert(0, f"The supervised start of {joined(works)} was tried: it works, and a run goes on from it.")
+    before = findings.why
+    if failed:
+        before = tuple(line for line in before if not line.endswith(WARM_WHY))
+    return replace(findings, warm=tuple(works), why=(*before, *why))

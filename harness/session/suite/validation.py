@@ -1,0 +1,72 @@
+"""What makes a suite sound beyond its types: conditions, options of regimes, and which regime fits which group."""
+
+from __future__ import annotations
+
+from harness.errors import PluginError, SuiteError
+from harness.exchange.misbehaviour import condition_of
+from harness.learning import registry
+from harness.learning.regime import Need, Regime
+from harness.session.suite.places import faults_at, policies_by_place
+from harness.suite.schema import ModelGroup, Suite, Variant
+
+
+def validate(suite: Suite, source: str) -> Suite:
+    """Return the suite with every variant's options filled in. Raises SuiteError."""
+    for place, policy in policies_by_place(suite):
+        if policy.condition is not None:
+            with faults_at(source, f"{place}.condition", ValueError):
+                condition_of(policy.condition)
+    variants = []
+    for i, variant in enumerate(suite.regimes):
+        place = f"regimes[{i}]"
+        regime = _build_regime(variant, source, place)
+        if Need.SCORES in regime.needs and variant.replay is not None:
+            problem = f"{variant.name!r} needs peers' scores, and a recording has none"
+            raise SuiteError(source, f"{place}.replay", problem)
+        for g, group in enumerate(suite.groups):
+            _check_group(suite, variant, regime, group, source, f"groups[{g}].policies", place)
+        variants.append(_with_options(variant, regime, source, place))
+    return suite.model_copy(update={"regimes": variants})
+
+
+def _build_regime(variant: Variant, source: str, place: str) -> Regime:
+    """A fault of an option is placed at the option, any other at the regime's name."""
+    try:
+        return registry.build(variant.regime, variant.options)
+    except PluginError as error:
+        key, colon, rest = str(error).partition(": ")
+        if colon and key in variant.options:
+            raise SuiteError(source, f"{place}.{key}", rest) from None
+        raise SuiteError(source, f"{place}.regime", str(error)) from None
+
+
+def _check_group(
+    suite: Suite, variant: Variant, regime: Regime, group: ModelGroup, source: str, policies: str, place: str
+) -> None:
+    """Raises SuiteError where a regime cannot train a group. policies, place: of the group's policies and of the variant."""
+    sharing = variant.sharing or suite.sharing
+    names = [policy.name for policy in group.policies]
+    if len(names) < 2 and regime.shares and sharing.direction != "none" and variant.replay is None:
+        problem = (
+            f"{variant.name!r} shares experience, but the group {group.name!r} has one policy (use `independent`, or "
+            "`direction: none`)"
+        )
+        raise SuiteError(source, policies, problem)
+    rollouts = {policy.rollouts or suite.training_of(variant).rollouts for policy in group.policies}
+    if len(rollouts) > 1 and not regime.unequal_rollouts:
+        problem = f"{variant.name!r} is defined for equal numbers of rollouts per policy: {regime.unequal_reason}"
+        raise SuiteError(source, policies, problem)
+    if sharing.direction == "edges":
+        try:
+            sharing.among(names)
+        except ValueError as error:
+            raise SuiteError(source, f"{place}.sharing.edges", f"{error} (the group {group.name!r})") from None
+
+
+def _with_options(variant: Variant, regime: Regime, source: str, place: str) -> Variant:
+    """The variant with all its regime's options, and with the denominator that the regime uses unless the suite says."""
+    denominator = variant.old_logprobs or regime.old_logprobs
+    if variant.sampler_correction and denominator == "sampler":
+        problem = "corrects what `old_logprobs: sampler` already puts into the ratio; use one of the two"
+        raise SuiteError(source, f"{place}.sampler_correction", problem)
+    return variant.model_copy(update={"options": registry.resolved(regime.options), "old_logprobs": denominator})
