@@ -5,8 +5,10 @@
     python -m tests.portable.digest end P      the digests of these cells, gone on with and finished
     python -m tests.portable.digest changed    of the first regime, with one bit of a base's weights changed
 
-`stage0 FAMILY`: a base checkpoint's weights after its first steps; `update FAMILY`: its answers, and an update on them. By regime:
-every row but times and costs of a cell of two steps on the quickstart's bases, and its final weights."""
+`products`: of matrices of a micro model's and of real models' shapes, forward and backward. `real KIND`: what a model with the
+layers of a real one samples, and its weights after an update on that. `stage0 FAMILY`: a base checkpoint's weights after its first
+steps; `update FAMILY`: its answers, and an update on them. By regime: every row but times and costs of a cell of two steps on the
+quickstart's bases, and its final weights."""
 
 from __future__ import annotations
 
@@ -62,12 +64,71 @@ def stage0(family: str, folder: Path) -> tuple[str, str]:
     case = Case(
         lambda name: EmbeddedEngine(name, folder, device="cpu", numerics="portable"), tiny_prompts(2), folder, 8
     )
-    engine = case.make(family)
+    begun = digest(*(_bytes(weights) for weights in model.state_dict().values()))
+    return begun, _sampled_and_updated(case, case.make(family))
+
+
+SHAPES = (
+    *((1, 96, 96), (2, 96, 384), (7, 96, 96), (33, 384, 96), (128, 96, 96), (5, 64, 97), (61, 96, 353)),
+    *((130, 128, 352), (300, 576, 1536), (64, 576, 4096), (37, 640, 2048)),
+)
+"""Rows, inputs, outputs."""
+
+
+def products() -> str:
+    """Of linear layers of `SHAPES`: outputs with and without a bias, and three gradients."""
+    import torch
+    from torch.nn.functional import linear
+
+    generator = torch.Generator().manual_seed(3)
+    made: list[bytes] = []
+    for rows, inputs, outputs in SHAPES:
+        sizes = ((rows, inputs), (outputs, inputs), (outputs,), (rows, outputs))
+        given, weight, bias, slope = (torch.randn(size, generator=generator) for size in sizes)
+        leaves = [tensor.requires_grad_() for tensor in (given, weight, bias)]
+        biased = linear(given, weight, bias)
+        biased.backward(slope)
+        made += map(_bytes, (biased, linear(given, weight), *(leaf.grad for leaf in leaves)))
+    return digest(*made)
+
+
+def real(kind: str, folder: Path) -> str:
+    """Of a model with the widths of SmolLM2 135M or Gemma 3 270M, two layers and random weights: answers, and an update."""
+    import torch
+    from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig
+
+    from harness.engines.conformance import Case, tiny_prompts
+    from harness.engines.embedded.engine import EmbeddedEngine
+    from harness.engines.embedded.families import build_tokenizer
+
+    tokenizer = build_tokenizer("llama")
+    shared = {"vocab_size": 4096, "num_hidden_layers": 2, "max_position_embeddings": 256, "tie_word_embeddings": True}
+    if kind == "smollm2":
+        config = LlamaConfig(
+            hidden_size=576, intermediate_size=1536, num_attention_heads=9, num_key_value_heads=3, **shared
+        )
+    else:
+        config = Gemma3TextConfig(
+            hidden_size=640, intermediate_size=2048, num_attention_heads=4, num_key_value_heads=1, head_dim=256,
+            sliding_window=16, layer_types=["sliding_attention", "full_attention"], **shared,
+        )  # fmt: skip
+    config.eos_token_id, config.bos_token_id, config.pad_token_id = tokenizer.eos_token_id, None, None
+    torch.manual_seed(5)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    case = Case(
+        lambda name: EmbeddedEngine(name, folder, device="cpu", numerics="portable"), tiny_prompts(2), folder, 8
+    )
+    engine = case.make(kind)
+    return _sampled_and_updated(case, engine)
+
+
+def _sampled_and_updated(case: Any, engine: Any) -> str:
     samples = case.sample(engine)
     engine.update(case.prompts, [case.term(samples, [1.0, -0.5])], case.optimisation())
     drawn = [(s.text, s.logprobs.tobytes()) for row in samples for s in row]
-    begun, updated = ([_bytes(w) for w in module.state_dict().values()] for module in (model, engine.model))
-    return digest(*begun), digest(drawn, *updated)
+    return digest(drawn, *(_bytes(weights) for weights in engine.model.state_dict().values()))
 
 
 def bases(place: Path) -> dict[str, Path]:
@@ -140,6 +201,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as root:
         place = Path(*folder or [root])
         os.environ["HARNESS_MODELS"] = str(place)
+        if verb == "all":
+            print(json.dumps({"products": products()}), flush=True)
+            for kind in ("smollm2", "gemma3"):
+                print(json.dumps({f"real {kind}": real(kind, place / f"real-{kind}")}), flush=True)
         for family in FAMILIES if verb == "all" else ():
             begun, updated = stage0(family, place / f"begun-{family}")
             print(json.dumps({f"stage0 {family}": begun, f"update {family}": updated}), flush=True)

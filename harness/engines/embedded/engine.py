@@ -53,6 +53,9 @@ class EmbeddedEngine:
     ) -> None:
         if threads:
             torch.set_num_threads(threads)
+        if numerics == "portable":
+            _refuse_unportable(folder, dtype or "fp32", device or "cpu")
+            require()  # before anything is multiplied
         self.name = name
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._temperature, self._micro_tokens = temperature, micro_tokens
@@ -66,11 +69,7 @@ class EmbeddedEngine:
         self.tokenizer, self.stop, self.reads = vocabulary.tokenizer, vocabulary.stop, vocabulary.reads
         self.closing, self.positions = vocabulary.closing, vocabulary.positions
         if numerics == "portable":
-            if (self._device.type, self.precision) != ("cpu", "fp32"):
-                raise EngineError(
-                    f"{folder}: {self.precision} on {self._device.type}; numerics: portable needs device: cpu, dtype: fp32"
-                )
-            require()
+            _refuse_unportable(folder, self.precision, self._device.type)
         self._masters: Masters | None = None
 
     @property
@@ -199,6 +198,12 @@ class EmbeddedEngine:
             size = max(1, CACHE_BYTES // (row * max(1, group)))
             yield order[:size]
             order = order[size:]
+
+
+def _refuse_unportable(folder: Path, precision: Precision, device: str) -> None:
+    """Raises EngineError where digits depend on the machine: in bf16, and on a GPU."""
+    if (device, precision) != ("cpu", "fp32"):
+        raise EngineError(f"{folder}: {precision} on {device}; numerics: portable needs device: cpu, dtype: fp32")
 
 
 def _shapes(model: PreTrainedModel) -> dict[str, torch.Size]:

@@ -1,13 +1,17 @@
 """The same digits on every x86-64 machine. Imports no torch.
 
 MKL, ATen, numpy, oneDNN (GELU) and OpenBLAS choose kernels by vendor and instruction set. With `ENVIRONMENT`, on one thread, in
-fp32 and with fused AdamW all take the same ones wherever there is AVX2 with FMA; only `torch.sqrt` does not."""
+fp32 and with fused AdamW all take the same ones wherever there is AVX2 with FMA; only `torch.sqrt` does not. Products of matrices
+are OpenBLAS's (`products`), since MKL's portable kernels are slow; MKL keeps attention's.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from harness.allocation import inventory
@@ -23,7 +27,10 @@ ENVIRONMENT = {
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
     "OPENBLAS_CORETYPE": "HASWELL",
+    "OPENBLAS_NUM_THREADS": "1",
 }
+OPENBLAS = ("0.3.30", "0.3.31")
+"""The versions whose digits were compared and are the same, natively and under emulation. Another may block its sums otherwise."""
 
 
 def chosen(options: Mapping[str, Any], models: Iterable[str], able: bool | None = None) -> Numerics:
@@ -52,13 +59,46 @@ def lacking() -> str:
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return f"this machine is {platform.machine()}, not x86-64"
     missing = {"avx2", "fma"} - cpu_flags()
-    return f"this CPU has no {' and no '.join(sorted(missing)).upper()}" if missing else ""
+    if missing:
+        return f"this CPU has no {' and no '.join(sorted(missing)).upper()}"
+    blas, version = numpy_blas()
+    if blas != "OpenBLAS" or version not in OPENBLAS:
+        return f"numpy multiplies by {blas} {version}, not by OpenBLAS {' or '.join(OPENBLAS)}"
+    return ""
+
+
+def numpy_blas() -> tuple[str, str]:
+    """Which library multiplies numpy's matrices, and the first three numbers of its version: `OpenBLAS`, `0.3.31`. One that does
+    not come in numpy's own package has no version that could be known."""
+    import numpy as np
+
+    stated = np.show_config("dicts")["Build Dependencies"]["blas"]
+    if "openblas" not in stated["name"] or not _openblas_files():
+        return stated["name"], "of this system"
+    return "OpenBLAS", ".".join(str(stated["version"]).split(".")[:3])
+
+
+def _openblas_files() -> list[Path]:
+    import numpy as np
+
+    return sorted(Path(np.__file__).parent.with_name("numpy.libs").glob("libscipy_openblas64_*.so"))
+
+
+def _openblas_kernels() -> str:
+    """The processor for which OpenBLAS chose its kernels when numpy was imported, in capitals."""
+    library = ctypes.CDLL(str(_openblas_files()[0]))  # which numpy has loaded: the same handle
+    name_of_core = library.scipy_openblas_get_corename64_
+    name_of_core.restype = ctypes.c_char_p
+    found: bytes = name_of_core()
+    return found.decode().upper()
 
 
 def require() -> None:
-    """Raises EngineError where this process does not compute portably."""
+    """Make this process compute portably. Raises EngineError where it cannot."""
     import numpy as np
     import torch
+
+    from harness.engines.embedded.products import install
 
     unset = [f"{name}={value}" for name, value in ENVIRONMENT.items() if os.environ.get(name) != value]
     if unset:
@@ -73,4 +113,11 @@ def require() -> None:
         raise EngineError(
             f"numerics: portable needs numpy without {', '.join(sorted(wide))}; it was imported too early"
         )
+    if why := lacking():
+        raise EngineError(f"numerics: portable cannot be had here: {why}")
+    if (kernels := _openblas_kernels()) != ENVIRONMENT["OPENBLAS_CORETYPE"]:
+        raise EngineError(
+            f"numerics: portable needs OpenBLAS's Haswell kernels; numpy was imported too early and took {kernels}"
+        )
     torch.set_num_threads(1)
+    install()
