@@ -16,8 +16,8 @@ from synthetic_results import Regime, write_results
 from test_sentences import seeds_of
 
 from harness.cli.tables import against
-from harness.statistics import compare
-from harness.statistics.comparison import CEILING, FLOOR, IDLE, family
+from harness.statistics import compare_regimes
+from harness.statistics.comparison import CEILING, FLOOR, IDLE, compute_family_tests
 from harness.store.ingest import STORE, ingest
 from harness.store.ranking import heading, pairing, rank
 from harness.store.read import Snapshot
@@ -70,7 +70,7 @@ def false_findings(panels: int, references: list[int | None], seeds: int, draws:
         )
         right[:, :, ours[:1]] += effect
         scores = rng.binomial(960, np.clip(right, 0, 1)) / 960
-        tests = family(scores, np.full(scores.shape, 0.2 / 960), references)
+        tests = compute_family_tests(scores, np.full(scores.shape, 0.2 / 960), references)
         p = tests.p[..., ours, theirs]
         told = (p <= 0.05).any(axis=(-1, -2)) | (tests.spread_p <= 0.05).any(axis=-1)
         count += int((p[:, -1, 0] <= 0.05).sum() if effect else told.sum())
@@ -159,7 +159,7 @@ def test_the_corrected_interval_leaves_out_0_exactly_where_the_verdict_finds_som
     rng = np.random.default_rng(3)
     for _ in range(40):
         scores = rng.normal(0, 0.02, (2, 5, 4)) + rng.choice([0, 0.05], (2, 5, 1))
-        for comparison in compare(scores, np.full(scores.shape, 1e-9), [None, 0, 0, 0, 0]):
+        for comparison in compare_regimes(scores, np.full(scores.shape, 1e-9), [None, 0, 0, 0, 0]):
             low, high = comparison.corrected[:, 1:]
             np.testing.assert_array_equal((low > 0) | (high < 0), comparison.gain_p[1:] <= 0.05)
             assert (low < comparison.gains.low[1:]).all()

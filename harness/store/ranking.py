@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
-from harness.statistics import MARGIN, improvement_interval, iqm_interval, verdict
+from harness.statistics import MARGIN, improvement_interval, iqm_interval, judge_gain
 from harness.statistics.comparison import ALONE, BASELINE, WITHHELD
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, Stage, mixed_in, stages
@@ -200,7 +200,7 @@ def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MAR
                     difference=float(difference.mean),
                     interval=bounds(difference),
                     p=number(p),
-                    verdict=withheld or verdict(difference, p, margin),
+                    verdict=withheld or judge_gain(difference, p, margin),
                 )
             )
     return pairs

@@ -14,7 +14,14 @@ import msgspec
 import numpy as np
 
 from harness.errors import StoreError
-from harness.statistics import MARGIN, Comparison, Estimate, compare, paired, sampling_variance
+from harness.statistics import (
+    MARGIN,
+    Comparison,
+    Estimate,
+    compare_regimes,
+    estimate_paired_difference,
+    sampling_variance,
+)
 from harness.statistics.comparison import CEILING, FLOOR, IDLE
 from harness.store.manifest import MARK
 from harness.store.read import Snapshot
@@ -118,7 +125,7 @@ def by_line(rows: Sequence[SeedRow]) -> dict[Key, dict[str, BySeed]]:
 
 def difference(ours: BySeed, theirs: BySeed) -> Estimate:
     seeds = sorted(ours.keys() & theirs.keys())
-    return paired(
+    return estimate_paired_difference(
         [ours[s].accuracy for s in seeds],
         [theirs[s].accuracy for s in seeds],
         noise=[ours[s].noise + theirs[s].noise for s in seeds],
@@ -292,7 +299,7 @@ def compared(
         values[:, *at, seeds[r.seed]], withheld[at] = (r.accuracy, r.noise), r.withheld
     references = {r.regime: names.get(r.baseline or "") for r in rows}
     inside = np.array([chosen is None or place in chosen for place in panels])
-    comparisons = compare(values[0], values[1], list(references.values()), margin, withheld, inside)
+    comparisons = compare_regimes(values[0], values[1], list(references.values()), margin, withheld, inside)
     return list(names), dict(zip([*panels, None], comparisons, strict=True))
 
 
