@@ -33,7 +33,7 @@ from harness.store.read import Snapshot
 from harness.store.remarks import missing
 from harness.store.rows import SCHEMAS, CostRow, ExchangeRow, SampleRow, StepRow, TraceRow, to_arrow
 from harness.store.standing import board
-from harness.store.table import show_rows, suites
+from harness.store.table import list_suites, show_rows
 from harness.store.tuning import Tuning, read_tuning, tuning_path, without_trials, write_tuning
 
 
@@ -87,8 +87,8 @@ def test_import_takes_everything_good_and_marks_its_origin(theirs: Path, ours: P
     assert (report.cells, report.present, report.rows_refused, report.refused) == (2 * 2 * 2 + 4, 0, 0, [])
     assert before.items() <= contents(ours).items()
     with ingested(ours) as snapshot:
-        assert suites(snapshot) == ["synthetic-small", "synthetic-small@lab-b"]
-        mine, other = (show_rows(snapshot, name) for name in suites(snapshot))
+        assert list_suites(snapshot) == ["synthetic-small", "synthetic-small@lab-b"]
+        mine, other = (show_rows(snapshot, name) for name in list_suites(snapshot))
         for row, copy in zip(mine, other, strict=True):
             assert row == msgspec.structs.replace(copy, cpu_seconds=row.cpu_seconds)
         origins = snapshot.query("SELECT DISTINCT suite, origin FROM cells ORDER BY 1").to_pylist()

@@ -19,7 +19,7 @@ from harness.store.foreign import bounded, import_results
 from harness.store.ingest import ingest
 from harness.store.read import Snapshot
 from harness.store.remarks import unpaired
-from harness.store.table import suites
+from harness.store.table import list_suites
 from harness.store.text import visible
 from harness.submission.bundle import make_bundle
 from harness.submission.check import BundleReport, checked, mark_reported, take_bundle
@@ -139,7 +139,7 @@ def _unpaired(results: Path, label: str) -> list[str]:
     with suppress(StoreError):
         ingest(results)
         with Snapshot(results) as snapshot:
-            names = [name for name in suites(snapshot) if name.endswith(f"@{label}")]
+            names = [name for name in list_suites(snapshot) if name.endswith(f"@{label}")]
             return [line for name in names for line in unpaired(snapshot, name)]
     return []
 

@@ -25,12 +25,12 @@ from harness.store.database import store_path
 from harness.store.diagnosis import damages, diagnose
 from harness.store.ingest import ingest
 from harness.store.manifest import MARK, read_submission, read_suite, readable, suite_files, suite_folder
-from harness.store.ranking import heading
+from harness.store.ranking import make_heading
 from harness.store.read import Snapshot
 from harness.store.reference_results import meant, own, references
 from harness.store.remarks import Missing, noted
 from harness.store.render import overview, render
-from harness.store.table import MEAN, show_rows, status_rows, suites
+from harness.store.table import MEAN, list_suites, show_rows, status_rows
 from harness.store.text import visible
 from harness.store.tuning import read_tuning, without_trials
 from harness.store.tuning_table import TuningResults, transfer_rows, tuning_rows
@@ -58,7 +58,7 @@ def refresh(results: Path) -> None:
 
 def _known(suite: str | None, snapshot: Snapshot, results: Path) -> tuple[list[str], str | None]:
     """And the one that SUITE means. Raises UsageError, StoreError where damage hides it."""
-    known = suites(snapshot)
+    known = list_suites(snapshot)
     name = None if suite is None else meant(suite_name(suite), known)
     for one in () if name in known or (name is None and known) else (name, name and f"{name}{MARK}"):
         for damage in damages(snapshot, one):
@@ -101,7 +101,7 @@ def show_suite(
         heads = {}
         for one in names if suite else without_trials(names):
             lacks = _missing(snapshot, results, one, suite, prepared)
-            head = heading(snapshot, one, margin, SAID.get(format_, "nothing"))
+            head = make_heading(snapshot, one, margin, SAID.get(format_, "nothing"))
             heads[one] = msgspec.structs.replace(head, missing=lacks)
         if len(names) > 1 and format_ == "table":
             sys.stdout.write(overview(heads, width, colour))

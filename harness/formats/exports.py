@@ -29,7 +29,7 @@ from harness.store.manifest import MARK, ORIGIN, Manifest, read_manifest, suite_
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference
 from harness.store.statistic import Pair
-from harness.store.table import SeedRow, ShowRow, seed_rows, show_rows, suites
+from harness.store.table import SeedRow, ShowRow, list_suites, seed_rows, show_rows
 from harness.suite.cells import placeless
 from harness.tasks.data import SETS, DataSet
 
@@ -138,7 +138,7 @@ def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[Fi
 
 def write_parquet(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int:
     """Write the tables, of cells that count; gives their number. Raises UsageError, StoreError, DiskFullError."""
-    if suite not in suites(snapshot):
+    if suite not in list_suites(snapshot):
         raise UsageError(f"no results of a suite {suite!r}")
     cells = snapshot.query("SELECT * EXCLUDE fingerprint FROM current_cells WHERE suite = ? ORDER BY cell", [suite])
     tables = {

@@ -30,9 +30,9 @@ from harness.store.manifest import Manifest, PolicyEntry, Provenance, SuiteFile,
 from harness.store.read import Snapshot
 from harness.store.reference_results import KEPT, ResultsIndex
 from harness.store.rows import PUBLISHED
-from harness.store.table import by_line, difference, finished
+from harness.store.table import estimate_difference, group_by_line, read_finished
 from harness.store.text import visible
-from harness.store.tuning_table import whole
+from harness.store.tuning_table import whole_group
 from harness.submission.bundle import SCORES, WORDLESS, installed, not_paired, stated, unpack
 from harness.suite.cells import NO_IDENTITY, Cell, Identity, digest, expand
 from harness.suite.load import load, resolve, shipped
@@ -482,12 +482,14 @@ def noise_floor(e: Evidence) -> str:
         return "the suite has no A/A control"
     ingest(e.root)
     with Snapshot(e.root) as snapshot:
-        done = finished(snapshot, e.suite)
-    families = {key: lines for key, lines in by_line(done.rows).items() if key.policy == whole(done, key.group)}
+        done = read_finished(snapshot, e.suite)
+    families = {
+        key: lines for key, lines in group_by_line(done.rows).items() if key.policy == whole_group(done, key.group)
+    }
     differences = []
     for (group, _, task, metric), family in families.items():
         for first, second in pairs:
-            test = difference(family.get(first, {}), family.get(second, {}))
+            test = estimate_difference(family.get(first, {}), family.get(second, {}))
             if test.n < 2:
                 continue
             p, mean = float(test.p), float(test.mean)

@@ -25,7 +25,7 @@ from harness.store.ingest import ingest
 from harness.store.manifest import Manifest, read_suite
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference, references, write_reference
-from harness.store.table import show_rows, suites
+from harness.store.table import list_suites, show_rows
 from harness.submission.rerun import possible
 from harness.versions import recorded
 from leaderboard.report import export_report
@@ -147,7 +147,7 @@ def test_own_results_come_first_and_these_are_marked(results: Path, copy: Path, 
     assert harness("show", "labs@reference", "--results", copy)[1].startswith("labs@reference: reference;")
     assert {c["suite"] for c in json.loads(harness("status", "--results", copy, "--json")[1])["cells"]} == {"labs"}
     with Snapshot(copy) as snapshot:
-        assert suites(snapshot) == ["labs", "labs@reference"]
+        assert list_suites(snapshot) == ["labs", "labs@reference"]
     assert export_report(copy, tmp_path / "report.html") == 2
 
 
@@ -155,7 +155,7 @@ def test_a_suite_of_the_name_reference_has_cells_beside_them(results: Path, copy
     for entry in (results / "labs").iterdir():
         (shutil.copytree if entry.is_dir() else shutil.copy)(entry, copy / "reference" / entry.name)
     with ingested(copy) as snapshot:
-        assert suites(snapshot) == ["reference", "labs@reference"]
+        assert list_suites(snapshot) == ["reference", "labs@reference"]
         assert show_rows(snapshot, "reference")
 
 
@@ -182,7 +182,7 @@ def test_a_damaged_file_is_no_result(copy: Path) -> None:
         ]
     (file.parent / "reference.json").write_text("{}")
     with ingested(copy) as snapshot:
-        assert suites(snapshot) == []
+        assert list_suites(snapshot) == []
         problem = snapshot.query("SELECT problem FROM problems WHERE suite = 'labs@reference'")["problem"].to_pylist()
         assert "reference.json: not a results index" in problem[0]
 
