@@ -16,7 +16,7 @@ from harness.store.remarks import noted
 from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import Statistic, shown
 from harness.store.table import MEAN, list_suites
-from leaderboard.charts import COLOURS, LEGEND, SIGNS, filled
+from leaderboard.charts import COLOURS, LEGEND, SIGNS, fill_template
 from leaderboard.data import Store, open_store
 from leaderboard.frames import BEST, INTERVALS, KEY, Choice, opening, overview, panels, readable, telling
 
@@ -40,7 +40,7 @@ def export_report(results: Path, target: Path, only: str | None = None) -> int:
     every = overview(names, store.headline, store.states) if len(names) > 1 else None
     words = {"BEST": BEST, "INTERVALS": INTERVALS, "KEY": KEY, "LEGEND": LEGEND, "explained": explained(MARGIN)}
     columns = {s.full_title: s for s in shown("page")}
-    page = filled(
+    page = fill_template(
         "report.html.tmpl",
         suites=sections,
         everything=every,

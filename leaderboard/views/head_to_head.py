@@ -82,7 +82,7 @@ def draw(store: Store, suite: str) -> None:
     drawn = wide[wide["policy"] == MEAN] if (wide["policy"] == MEAN).any() else wide
     each = {"row": drawn["group"], "value": 100 * drawn["difference"], "label": "seed " + drawn["seed"].astype(str)}
     forest = charts.Forest(marks, title, unit)
-    dots = charts.dots(pd.DataFrame(each), "The same, seed by seed", unit)
+    dots = charts.draw_dots(pd.DataFrame(each), "The same, seed by seed", unit)
     draw_forests([forest])
     draw_figure(dots, "difference")
     st.caption(
