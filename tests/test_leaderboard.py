@@ -30,7 +30,7 @@ from harness.store.journal import read_journal
 from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest, write_suite
 from harness.store.ranking import make_heading, rank_regimes
 from harness.store.read import Snapshot
-from harness.store.reference_results import write_reference
+from harness.store.results_folder import write_results_folder
 from harness.store.rows import ExchangeRow, Row, SampleRow, StepRow
 from harness.store.sentences import verdict_mark
 from harness.store.standing import KINDS, Section, Standing, board
@@ -228,7 +228,9 @@ def test_an_address_without_the_mark_finds_reference_results(tmp_path: Path, mon
     cells = [file.parent for file in tmp_path.glob("theirs/*/manifest.json")]
     manifests = {cell.name: read_manifest(cell) for cell in cells}
     tables = {cell.name: read_journal(cell).tables for cell in cells}
-    write_reference(tmp_path / "reference" / "theirs", read_suite(tmp_path / "theirs"), "a test", manifests, tables)
+    write_results_folder(
+        tmp_path / "reference" / "theirs", read_suite(tmp_path / "theirs"), "a test", manifests, tables
+    )
     shutil.rmtree(tmp_path / "theirs")
     ingest(tmp_path)
     app = app_on(tmp_path, monkeypatch, suite="theirs")

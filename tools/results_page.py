@@ -29,7 +29,7 @@ from harness.store.ingest import ingest
 from harness.store.manifest import MARK, ORIGIN
 from harness.store.ranking import make_heading
 from harness.store.read import Snapshot
-from harness.store.reference_results import references
+from harness.store.reference_results import list_references
 from harness.store.sentences import verdict_mark
 from harness.store.standing import written_rate
 from harness.store.statistic import PERCENT, POINTS, SHARE, bounds, number
@@ -90,7 +90,7 @@ def opened(results: Path) -> Iterable[Store]:  # type: ignore[misc]
         (alone / ORIGIN).symlink_to((results / ORIGIN).resolve())
         ingest(alone)
         with Snapshot(alone) as snapshot:
-            yield Store(alone, snapshot, [name.removesuffix(MARK) for name in references(alone)])
+            yield Store(alone, snapshot, [name.removesuffix(MARK) for name in list_references(alone)])
 
 
 def gain(store: Store, suite: str, regime: str, metric: str, group: str = "", policy: str = MEAN) -> str:

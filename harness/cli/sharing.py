@@ -15,14 +15,14 @@ import typer
 from harness.cli.arguments import RESULTS, Finished, Json, Results, at, check_target, print_report, suite_name
 from harness.errors import StoreError, UsageError
 from harness.formats.tracking import follow, manifests, open_tracker
-from harness.store.foreign import bounded, import_results
+from harness.store.imported_results import bounded, import_results
 from harness.store.ingest import ingest
 from harness.store.read import Snapshot
 from harness.store.remarks import unpaired
 from harness.store.table import list_suites
 from harness.store.text import visible
 from harness.submission.bundle import make_bundle
-from harness.submission.check import BundleReport, checked, mark_reported, take_bundle
+from harness.submission.check import BundleReport, check_bundle, mark_reported, take_bundle
 from harness.submission.rerun import RerunRequest
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
@@ -65,7 +65,7 @@ def submit_check(
     json: Json = False,
 ) -> None:
     """Check a bundle, one line per check; exit code 2 with the reason if it is refused."""
-    with checked(bundle, results, _again(re_execute, seed, minutes)) as (_, report):
+    with check_bundle(bundle, results, _again(re_execute, seed, minutes)) as (_, report):
         pass
     _end(report, json)
 

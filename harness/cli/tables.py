@@ -27,7 +27,7 @@ from harness.store.ingest import ingest
 from harness.store.manifest import MARK, read_submission, read_suite, readable, suite_files, suite_folder
 from harness.store.ranking import make_heading
 from harness.store.read import Snapshot
-from harness.store.reference_results import meant, own, references
+from harness.store.reference_results import choose_suite, list_own, list_references
 from harness.store.remarks import Missing, noted
 from harness.store.render import overview, render
 from harness.store.table import MEAN, list_suites, show_rows, status_rows
@@ -59,7 +59,7 @@ def refresh(results: Path) -> None:
 def _known(suite: str | None, snapshot: Snapshot, results: Path) -> tuple[list[str], str | None]:
     """And the one that SUITE means. Raises UsageError, StoreError where damage hides it."""
     known = list_suites(snapshot)
-    name = None if suite is None else meant(suite_name(suite), known)
+    name = None if suite is None else choose_suite(suite_name(suite), known)
     for one in () if name in known or (name is None and known) else (name, name and f"{name}{MARK}"):
         for damage in damages(snapshot, one):
             raise StoreError(str(damage))
@@ -86,7 +86,7 @@ def show_suite(
         known, name = _known(suite, snapshot, results)
         if file is not None and name != file.name:
             raise UsageError(f"{results}: {file.name} was not run here with --set {' '.join(file.altered)}")
-        names = [name] if name else own(known)
+        names = [name] if name else list_own(known)
         beside = "" if paper is None else against(paper, snapshot, names)  # raises before anything is printed
         _say_reference(suite, names, known, results)
         if format_ == "json" and len(names) > 1:
@@ -281,13 +281,13 @@ def altered_run(suite: str, results: Path, overrides: list[str]) -> Prepared:
 def all_suites(results: Path) -> list[str]:
     """With results of our own; else the reference results."""
     ours = {f.name for f in results.glob("*/") if suite_files(f) or any(f.glob("*/manifest.json"))}
-    return own([*sorted(ours), *references(results)])
+    return list_own([*sorted(ours), *list_references(results)])
 
 
 def cell_statuses(name: str, results: Path, overrides: list[str]) -> tuple[list[CellStatus], list[str]]:
     """And lines on their models and training pool."""
     runs = suite_files(results / name)
-    stored = name in references(results) or runs or any((results / name).glob("*/manifest.json"))
+    stored = name in list_references(results) or runs or any((results / name).glob("*/manifest.json"))
     if is_file(name) or not stored or (runs and "@" not in name):
         prepared = altered_run(name, results, overrides).looked()
         return prepared.status(), prepared.notes()

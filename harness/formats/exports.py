@@ -23,13 +23,13 @@ from msgspec.structs import fields
 
 from harness.errors import StoreError, UsageError
 from harness.files import replace_atomic, write_atomic
-from harness.store.foreign import check_parts
 from harness.store.journal import Contents, read_journal
 from harness.store.manifest import MARK, ORIGIN, Manifest, read_manifest, suite_folder
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference
 from harness.store.statistic import Pair
 from harness.store.table import SeedRow, ShowRow, list_suites, seed_rows, show_rows
+from harness.store.validation import check_file_names
 from harness.suite.cells import placeless
 from harness.tasks.data import SETS, DataSet
 
@@ -128,7 +128,7 @@ def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[Fi
     for (cell, policy), scores in by_policy.items():
         folder = suite_folder(results, suite) / cell
         manifest = read_reference(folder.parent).manifests[cell] if suite.endswith(MARK) else read_manifest(folder)
-        check_parts(folder, manifest, policy, *(score.task for score in scores))
+        check_file_names(folder, manifest, policy, *(score.task for score in scores))
         try:
             msgspec.convert(manifest.config, _Config)
         except msgspec.ValidationError as error:

@@ -21,7 +21,7 @@ from harness.store.ingest import ingest
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest
 from harness.store.read import Snapshot
-from harness.store.reference_results import write_reference
+from harness.store.results_folder import write_results_folder
 from harness.store.rows import SCHEMAS
 from harness.submission.bundle import compact
 from harness.suite.cells import Identity
@@ -163,7 +163,7 @@ def cut(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folders = [f.parent for f in (results / "s").glob("*/manifest.json")]
     manifests = {folder.name: read_manifest(folder) for folder in folders}
     tables = {folder.name: compact(read_journal(folder).tables) for folder in folders}
-    write_reference(place / "results/reference/s", read_suite(results / "s"), "test", manifests, tables)
+    write_results_folder(place / "results/reference/s", read_suite(results / "s"), "test", manifests, tables)
     with ingested(place / "results") as snapshot:
         assert write_every_eval_ever(snapshot, place / "results", "s@reference", place / "eee") == 4
     return place / "eee"
