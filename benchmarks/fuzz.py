@@ -167,7 +167,7 @@ def journal(place: Path) -> Parser:
 
 
 def importing(place: Path) -> Parser:
-    from harness.store.foreign import ImportReport, _checked_manifest, _checked_tables
+    from harness.store.imported_results import ImportReport, check_manifest, check_tables
 
     folder = place / "s" / "k"
     compact = folder / "journal" / "compact-000001"
@@ -184,7 +184,7 @@ def importing(place: Path) -> Parser:
         file = compact / f"samples-{zlib.crc32(table):08x}.arrow"
         if kind == 3:
             file, table = folder / "journal" / "part-000002-000001.rows", _summed(content[8:])
-        _tried(file, table, lambda: _checked_tables(_checked_manifest("s", folder), folder, ImportReport()))
+        _tried(file, table, lambda: check_tables(check_manifest("s", folder), folder, ImportReport()))
 
     return Parser(parse, [b"\x00" + good, b"\x01" + samples, b"\x03" + part], BINARY_WORDS + JSON_WORDS)
 

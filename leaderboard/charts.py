@@ -84,7 +84,7 @@ class Forest:
         return _figure(self.rows, [_ZERO_X, *layers] if self.zero else layers, self.title, opening, told)
 
 
-def lines(
+def draw_lines(
     rows: pd.DataFrame,
     title: str,
     x_title: str,
@@ -94,38 +94,54 @@ def lines(
     shown: Sequence[str] | None = None,
     named: bool = True,
 ) -> Figure:
-    """Means with bands, or for more than two with bars at their ends. Columns: regime, x, y, low, high. shown: what the
-    legend names. named: colours go by the name. Logarithmic where positive values span four powers of ten."""
+    """Draw means over x, with bands for one or two regimes, else with bars at the lines' ends.
+
+    Columns: regime, x, y, low, high. order: of the regimes. panel: height in pixels, without the legend. shown: what the
+    legend names. named: colours go by the name. The y axis is logarithmic where positive values span four powers of ten.
+    """
     logarithmic = bool((rows["y"] > 0).all() and rows["y"].max() > 1e4 * rows["y"].min())
     if logarithmic:
         rows = rows.assign(low=rows["low"].clip(lower=rows["y"].min()))
     present = list(order if shown is None else shown)
-    colour = _colour("regime", order, map(colour_of, order) if named else _colours(len(order)), _legend(2, present))
-    dashes = [_dash_of(name) if named else _DASHES[i % len(_DASHES)] for i, name in enumerate(order)]
-    dash = {"field": "regime", "type": "nominal", "scale": {"domain": list(order), "range": dashes}, "legend": None}
+    if named:
+        colours = [colour_of(name) for name in order]
+        dashes = [_dash_of(name) for name in order]
+    else:
+        colours = _colours(len(order))
+        dashes = [_DASHES[place % len(_DASHES)] for place in range(len(order))]
+    colour = _colour("regime", order, colours, _legend(2, present))
+    dash = _nominal("regime") | {"scale": {"domain": list(order), "range": dashes}, "legend": None}
     x = {"field": "x", "type": "quantitative", "title": x_title, "axis": {"tickCount": 6}}
     y = _numbers("y", y_title, rows[["low", "high"]].to_numpy().ravel(), logarithmic)
     band = {"color": colour, "y": y | {"field": "low"}, "y2": {"field": "high"}}
     last = rows.sort_values("x").groupby("regime").tail(1)
     if rows["regime"].nunique() > 2:
-        step = 0.012 * float(rows["x"].max() - rows["x"].min())
-        place = {name: i for i, name in enumerate(name for name in order if name in set(last["regime"]))}
-        aside = last.assign(x=last["x"] + step * (1 + last["regime"].map(place)))[last["high"] > last["low"]]
-        spread = _layer("rule", {"strokeWidth": 3, "aria": False}, aside, x=x, **band)
+        bars = _place_end_bars(rows, last, order)
+        spread = _layer("rule", {"strokeWidth": 3, "aria": False}, bars, x=x, **band)
     else:
         spread = _layer("area", {"opacity": 0.13}, x=x, **band)
     tooltip = _tooltip("regime", ("x", x_title, ",.4~g"), ("y", y_title, ".3~g"))
+    point = {"filled": True, "size": 22, "opacity": 1}
     layers = [
         spread,
         _layer("line", {"strokeWidth": 2}, x=x, y=y, color=colour, strokeDash=dash),
-        _layer("point", {"filled": True, "size": 22, "opacity": 1}, x=x, y=y, color=colour, tooltip=tooltip),
+        _layer("point", point, x=x, y=y, color=colour, tooltip=tooltip),
     ]
-    told = (f"{r.regime} ends at {r.y:.3g}" for r in last.itertuples())
+    told = (f"{row.regime} ends at {row.y:.3g}" for row in last.itertuples())
     height = panel + _LEGEND * math.ceil(len(present) / 2)
     return _figure(rows, layers, title, f"{title}. {y_title} over {x_title}: ", told, height)
 
 
-def dots(rows: pd.DataFrame, title: str, unit: str) -> Figure:
+def _place_end_bars(rows: pd.DataFrame, last: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
+    """Return the lines' last points with an interval, each moved to the right so that no bar covers another."""
+    step = 0.012 * float(rows["x"].max() - rows["x"].min())
+    ended = set(last["regime"])
+    place = {name: i for i, name in enumerate(name for name in order if name in ended)}
+    aside = last.assign(x=last["x"] + step * (1 + last["regime"].map(place)))
+    return aside[last["high"] > last["low"]]
+
+
+def draw_dots(rows: pd.DataFrame, title: str, unit: str) -> Figure:
     points = _layer(
         "point",
         {"size": 80, "opacity": 1, "strokeWidth": 2},
@@ -138,7 +154,7 @@ def dots(rows: pd.DataFrame, title: str, unit: str) -> Figure:
     return _figure(rows, [_ZERO_X, points], title, f"{title}: {unit}. ", told)
 
 
-def trials(rows: pd.DataFrame, option: str, title: str, unit: str, kinds: Sequence[str]) -> Figure:
+def draw_trials(rows: pd.DataFrame, option: str, title: str, unit: str, kinds: Sequence[str]) -> Figure:
     """Gain against one option. Columns: trial, kind, gain and the option's: an axis of numbers (logarithmic from a factor of ten
     on), or names."""
     values = list(rows[option])
@@ -163,7 +179,7 @@ def trials(rows: pd.DataFrame, option: str, title: str, unit: str, kinds: Sequen
     return _figure(data, [_ZERO_Y, points], title, f"{title}: {unit}. ", told, _PANEL)
 
 
-def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Sequence[str], log_y: bool) -> Figure:
+def draw_plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Sequence[str], log_y: bool) -> Figure:
     """Cells as small marks, means as large ones. Columns: regime, group, x, y, kind (`cell`, `mean`)."""
     x = _numbers("x", x_title, rows["x"])
     x["scale"]["padding"] = 20
@@ -185,65 +201,91 @@ def plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order: Seq
     return _figure((), layers, title, f"{title}. {x_title} and {y_title}: ", told, height)
 
 
-def network(nodes: pd.DataFrame, edges: pd.DataFrame, title: str) -> Figure:
-    """Policies on a circle, an arrow from each author to each receiver. Columns of nodes: name, gain (text), verdict; of edges:
-    author, receiver, used (the arrow's width; NaN where unknown), label."""
+def draw_network(nodes: pd.DataFrame, edges: pd.DataFrame, title: str) -> Figure:
+    """Draw policies on a circle, and an arrow from each author to each receiver.
+
+    Columns of nodes: name, gain (text), verdict; of edges: author, receiver, used (the arrow's width; NaN where unknown),
+    label.
+    """
     pair = len(nodes) == 2
-    turn = np.pi * (1 if pair else 0.5) - 2 * np.pi * np.arange(len(nodes)) / len(nodes)
-    nodes = nodes.assign(x=np.cos(turn), y=np.sin(turn))
-    at, verdicts = (
-        dict(zip(nodes["name"], nodes[["x", "y"]].to_numpy(), strict=True)),
-        nodes.set_index("name")["verdict"],
-    )
+    nodes = _place_nodes(nodes, pair)
+    arrows = _place_arrows(nodes, edges, pair)
+    # Two policies stand side by side and need less height; the labels lie outside of the circle of radius 1
+    reach = {"x": 1.6, "y": 0.8 if pair else 1.4}
+    axes = {axis: _hidden_axis(axis, reach[axis]) for axis in reach}
+    starts = axes
+    ends = {axis: axes[axis] | {"field": f"{axis}2"} for axis in axes}
+    labels = {axis: axes[axis] | {"field": f"label_{axis}"} for axis in axes}
+    rule_ends = {f"{axis}2": {"field": f"{axis}2"} for axis in axes}
+    colour = _colour("verdict", COLOURS, COLOURS.values())
+    most = 1.0 if arrows.empty else max(1.0, float(arrows["used"].max()))
+    width = {"field": "used", "type": "quantitative", "scale": {"domain": [0, most], "range": [1, 6]}, "legend": None}
+    angle = {"field": "angle", "type": "quantitative", "scale": None}
+    tooltip = _tooltip("author", "receiver", "label")
+    head = {"shape": "triangle", "filled": True, "size": 200, "opacity": 1}
+    name_style = {"fontSize": 14, "fontWeight": "bold", "dy": -9, "limit": 100}
+    gain_style = {"fontSize": 12, "dy": 8, "lineBreak": "\n"}
+    layers = [
+        _layer("rule", {}, arrows, **starts, **rule_ends, color=colour, strokeWidth=width, tooltip=tooltip),
+        _layer("point", head, arrows, **ends, color=colour, angle=angle),
+        _layer("text", {"fontSize": 11}, arrows, **labels, text=_nominal("label")),
+        _layer("text", name_style, nodes, **axes, text=_nominal("name")),
+        _layer("text", gain_style, nodes, **axes, text=_nominal("gain")),
+    ]
+    told = [f"{edge.author} to {edge.receiver}: {edge.label or 'not kept'}" for edge in edges.itertuples()]
+    told += [f"{node.name}: {node.gain or 'no gain known'}" for node in nodes.itertuples()]
+    scale = 105  # pixels of a unit both ways, so that arrowheads lie along their lines
+    figure = _figure((), layers, title, f"{title}: ", told, round(2 * scale * reach["y"]))
+    return {**figure, "width": round(2 * scale * reach["x"])}
+
+
+def _place_nodes(nodes: pd.DataFrame, pair: bool) -> pd.DataFrame:
+    """Add x and y on the unit circle: the first of a pair at the left, else at the top, and on clockwise."""
+    first = np.pi * (1 if pair else 0.5)
+    turn = first - 2 * np.pi * np.arange(len(nodes)) / len(nodes)
+    return nodes.assign(x=np.cos(turn), y=np.sin(turn))
+
+
+def _place_arrows(nodes: pd.DataFrame, edges: pd.DataFrame, pair: bool) -> pd.DataFrame:
+    """Add to each edge its ends (x, y and x2, y2), its label's place, the angle of its head and the receiver's verdict."""
+    places = dict(zip(nodes["name"], nodes[["x", "y"]].to_numpy(), strict=True))
+    verdicts = nodes.set_index("name")["verdict"]
     arrows = []
     for edge in edges.to_dict("records"):
-        author, receiver = at[edge["author"]], at[edge["receiver"]]
+        author, receiver = places[edge["author"]], places[edge["receiver"]]
         length = float(np.hypot(*(receiver - author)))
         along = (receiver - author) / length
         aside = np.array([-along[1], along[0]])  # keeps both directions apart
-        start, end = author + 0.45 * along + 0.08 * aside, receiver - 0.45 * along + 0.08 * aside
+        start = author + 0.45 * along + 0.08 * aside
+        end = receiver - 0.45 * along + 0.08 * aside
+        # In a circle of three or more the middles of arrows across it would meet
         label = author + (0.5 if pair else 0.38) * length * along + (0.3 if pair else 0.2) * aside
-        ends = dict(zip(("x", "y", "x2", "y2", "label_x", "label_y"), (*start, *end, *label), strict=True))
-        arrows.append(
-            {**edge, **ends, "angle": math.degrees(math.atan2(*along)), "verdict": verdicts[edge["receiver"]]}
-        )
-    drawn = pd.DataFrame(arrows).fillna({"used": 0.0})
-    span = {"x": 1.6, "y": 0.8 if pair else 1.4}
-    axes = {
-        axis: {"field": axis, "type": "quantitative", "axis": None, "scale": {"domain": [-reach, reach], "nice": False}}
-        for axis, reach in span.items()
-    }
-    ends = {axis: axes[axis] | {"field": f"{axis}2"} for axis in axes}
-    labels = {axis: axes[axis] | {"field": f"label_{axis}"} for axis in axes}
-    colour = _colour("verdict", COLOURS, COLOURS.values())
-    most = max(1.0, float(drawn["used"].max())) if arrows else 1.0
-    width = {"field": "used", "type": "quantitative", "scale": {"domain": [0, most], "range": [1, 6]}, "legend": None}
-    angle = {"field": "angle", "type": "quantitative", "scale": None}
-    far = {f"{axis}2": {"field": f"{axis}2"} for axis in axes}
-    name, gain, label = ({"field": field, "type": "nominal"} for field in ("name", "gain", "label"))
-    told = _tooltip("author", "receiver", "label")
-    layers = [
-        _layer("rule", {}, drawn, **axes, **far, color=colour, strokeWidth=width, tooltip=told),
-        _layer(
-            "point",
-            {"shape": "triangle", "filled": True, "size": 200, "opacity": 1},
-            drawn,
-            **ends,
-            color=colour,
-            angle=angle,
-        ),
-        _layer("text", {"fontSize": 11}, drawn, **labels, text=label),
-        _layer("text", {"fontSize": 14, "fontWeight": "bold", "dy": -9, "limit": 100}, nodes, **axes, text=name),
-        _layer("text", {"fontSize": 12, "dy": 8, "lineBreak": "\n"}, nodes, **axes, text=gain),
-    ]
-    said = [f"{r.author} to {r.receiver}: {r.label or 'not kept'}" for r in edges.itertuples()]
-    said += [f"{r.name}: {r.gain or 'no gain known'}" for r in nodes.itertuples()]
-    scale = 105  # pixels of a unit both ways, so that arrowheads lie along their lines
-    figure = _figure((), layers, title, f"{title}: ", said, round(2 * scale * span["y"]))
-    return {**figure, "width": round(2 * scale * span["x"])}
+        arrow = {
+            **edge,
+            "x": start[0],
+            "y": start[1],
+            "x2": end[0],
+            "y2": end[1],
+            "label_x": label[0],
+            "label_y": label[1],
+            "angle": math.degrees(math.atan2(*along)),
+            "verdict": verdicts[edge["receiver"]],
+        }
+        arrows.append(arrow)
+    return pd.DataFrame(arrows).fillna({"used": 0.0})
 
 
-def bars(
+def _hidden_axis(field: str, reach: float) -> Figure:
+    """Return an axis from -reach to reach that is not drawn."""
+    scale = {"domain": [-reach, reach], "nice": False}
+    return {"field": field, "type": "quantitative", "axis": None, "scale": scale}
+
+
+def _nominal(field: str) -> Figure:
+    return {"field": field, "type": "nominal"}
+
+
+def draw_bars(
     rows: pd.DataFrame, title: str, x_title: str, y: str, colour: str, order: Sequence[str] | None = None
 ) -> Figure:
     parts = list(dict.fromkeys(rows[colour]))
@@ -363,7 +405,7 @@ def _legible(part: Any) -> Any:
 # For a page, and as files ---------------------------------------------------------------------------------------------
 
 
-def inked(figure: Figure, ink: str, grid: str) -> Figure:
+def with_ink(figure: Figure, ink: str, grid: str) -> Figure:
     words = {"labelColor": ink, "titleColor": ink}
     config = {
         "axis": {**words, "gridColor": grid, "domainColor": grid, "tickColor": grid},
@@ -375,7 +417,7 @@ def inked(figure: Figure, ink: str, grid: str) -> Figure:
     return {**figure, "config": {**figure.get("config", {}), **config}}
 
 
-def printable(figures: Sequence[Figure | Forest]) -> Figure:
+def combine_figures(figures: Sequence[Figure | Forest]) -> Figure:
     drawn = [figure.figure() if isinstance(figure, Forest) else figure for figure in figures]
     if len(drawn) == 1:
         return drawn[0]
@@ -417,5 +459,5 @@ _templates = Environment(
 )
 
 
-def filled(template: str, **values: Any) -> str:
+def fill_template(template: str, **values: Any) -> str:
     return _templates.get_template(template).render(values)

@@ -15,7 +15,7 @@ from harness.errors import StoreError
 from harness.learning.registry import listing
 from harness.statistics import MARGIN
 from harness.store.database import store_path
-from harness.store.ranking import Aggregate, aggregates
+from harness.store.ranking import Aggregate, aggregate_panels
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, TrainingMoment, count_states, mixed_in, read_moments
 from harness.store.standing import Board, Settings, board
@@ -97,7 +97,7 @@ class Store:
         return None if table.empty else self.answer(suite, opening(table))
 
     def across(self, suite: str, choice: Choice) -> list[Aggregate]:
-        return aggregates([r for r in choice.seeds(self.seeds(suite)) if r.policy == choice.policy])
+        return aggregate_panels([r for r in choice.seeds(self.seeds(suite)) if r.policy == choice.policy])
 
     def tuning(self, suite: str) -> Tuning | None:
         names = dict.fromkeys([suite, suite.removesuffix("-tuning"), suite.removesuffix("-check")])

@@ -13,7 +13,7 @@ import pandas as pd
 
 from harness.statistics import mean_interval
 from harness.statistics.comparison import BASELINE, DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
-from harness.store.ranking import Rank, Ranking, rank
+from harness.store.ranking import Rank, Ranking, rank_regimes
 from harness.store.sentences import verdict_mark
 from harness.store.statistic import PERCENT, POINTS, STATISTICS, Pair, Statistic, shown
 from harness.store.table import MEAN, SeedRow, ShowRow
@@ -137,7 +137,7 @@ def answer(choice: Choice, table: pd.DataFrame, every: Sequence[SeedRow], margin
     each = defaultdict[str, list[dict[str, Any]]](list)
     for row in policies.sort_values("gain", ascending=False, kind="stable").to_dict("records"):
         each[row["regime"]].append(row)
-    return Outcome(choice.metric, rank(choice.seeds(among), margin, among), costs, each)
+    return Outcome(choice.metric, rank_regimes(choice.seeds(among), margin, among), costs, each)
 
 
 def overview(

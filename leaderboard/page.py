@@ -16,7 +16,7 @@ from harness.errors import HarnessError
 from harness.statistics import MARGIN
 from harness.store.remarks import describe_gaps
 from harness.store.text import harmless, visible
-from leaderboard.charts import COLOURS, SIGNS, Figure, Forest, filled, inked, printable, to_png, to_svg
+from leaderboard.charts import COLOURS, SIGNS, Figure, Forest, combine_figures, fill_template, to_png, to_svg, with_ink
 from leaderboard.data import Store
 
 
@@ -148,7 +148,7 @@ def theme() -> str:
 
 def draw_figure(figure: Figure, key: str, place: Any = st) -> None:
     width = "stretch" if figure["width"] == "container" else "content"
-    place.vega_lite_chart(spec=inked(figure, INK[theme()], GRID[theme()]), key=key, width=width)
+    place.vega_lite_chart(spec=with_ink(figure, INK[theme()], GRID[theme()]), key=key, width=width)
 
 
 def draw_figures(figures: Sequence[Figure], key: str) -> None:
@@ -159,7 +159,7 @@ def draw_figures(figures: Sequence[Figure], key: str) -> None:
 
 
 def draw_forests(forests: Sequence[Forest]) -> None:
-    st.html(filled("panels.html.tmpl", forests=forests, COLOURS=COLOURS, SIGNS=SIGNS))
+    st.html(fill_template("panels.html.tmpl", forests=forests, COLOURS=COLOURS, SIGNS=SIGNS))
 
 
 def downloads(name: str, table: Callable[[], pd.DataFrame], figures: Sequence[Figure | Forest] = ()) -> None:
@@ -168,8 +168,8 @@ def downloads(name: str, table: Callable[[], pd.DataFrame], figures: Sequence[Fi
     ]
     if figures:
         offers += [
-            ("Figure (SVG)", "svg", "image/svg+xml", lambda: to_svg(printable(figures)).encode()),
-            ("Figure (PNG)", "png", "image/png", lambda: to_png(printable(figures))),
+            ("Figure (SVG)", "svg", "image/svg+xml", lambda: to_svg(combine_figures(figures)).encode()),
+            ("Figure (PNG)", "png", "image/png", lambda: to_png(combine_figures(figures))),
         ]
     with st.popover("Download", icon=":material/download:"):
         for label, ending, mime, make in offers:

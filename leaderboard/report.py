@@ -15,8 +15,8 @@ from harness.statistics import MARGIN
 from harness.store.remarks import describe_gaps
 from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import Statistic, shown
-from harness.store.table import MEAN, suites
-from leaderboard.charts import COLOURS, LEGEND, SIGNS, filled
+from harness.store.table import MEAN, list_suites
+from leaderboard.charts import COLOURS, LEGEND, SIGNS, fill_template
 from leaderboard.data import Store, open_store
 from leaderboard.frames import BEST, INTERVALS, KEY, Choice, opening, overview, panels, readable, telling
 
@@ -31,7 +31,7 @@ FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done'
 def export_report(results: Path, target: Path, only: str | None = None) -> int:
     """Returns the number of suites written. Raises StoreError (no results, unknown suite), DiskFullError."""
     store = open_store(results)
-    names = suites(store.snapshot)
+    names = list_suites(store.snapshot)
     if only is not None:
         if only not in names:
             raise StoreError(f"{results}: no results of a suite {only!r}")
@@ -40,7 +40,7 @@ def export_report(results: Path, target: Path, only: str | None = None) -> int:
     every = overview(names, store.headline, store.states) if len(names) > 1 else None
     words = {"BEST": BEST, "INTERVALS": INTERVALS, "KEY": KEY, "LEGEND": LEGEND, "explained": explained(MARGIN)}
     columns = {s.full_title: s for s in shown("page")}
-    page = filled(
+    page = fill_template(
         "report.html.tmpl",
         suites=sections,
         everything=every,

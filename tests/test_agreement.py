@@ -16,7 +16,7 @@ from synthetic_results import Regime, write_results
 from harness.session.cell.manifests import variant_options
 from harness.statistics.comparison import DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
 from harness.store.ingest import STORE, ingest
-from harness.store.ranking import Rank, heading, pairing, rank
+from harness.store.ranking import Rank, compare_pair, make_heading, rank_regimes
 from harness.store.read import Snapshot
 from harness.store.sentences import sentence
 from harness.store.table import MEAN, ShowRow, seed_rows, show_rows
@@ -185,7 +185,7 @@ def test_everything_agrees(results: Path, kind: str) -> None:
     suite = results.name.rstrip("0123456789")
     with Snapshot(results) as snapshot:
         rows, seeds = show_rows(snapshot, suite, MARGIN), seed_rows(snapshot, suite)
-        head = heading(snapshot, suite, MARGIN)
+        head = make_heading(snapshot, suite, MARGIN)
     panels: dict[tuple[str, ...], list[ShowRow]] = {}
     for row in rows:
         panels.setdefault((row.group, row.policy, row.task, row.metric), []).append(row)
@@ -193,14 +193,14 @@ def test_everything_agrees(results: Path, kind: str) -> None:
         check_rows(panel)
         chosen = [r for r in seeds if (r.group, r.policy, r.task, r.metric) == (group, policy, task, metric)]
         among = [r for r in seeds if (r.policy, r.metric) == (policy, metric)]
-        alone = rank(chosen, MARGIN, among)
+        alone = rank_regimes(chosen, MARGIN, among)
         check_rows(alone.ranks)
         check_sentence(sentence(alone), alone.ranks)
         assert {(r.regime, r.verdict, r.tie_group, r.gain_p) for r in alone.ranks} == {
             (r.regime, r.verdict, r.tie_group, r.gain_p) for r in panel
         }, "the ranking of one panel is the panel"
         one, other = panel[len(kind) % len(panel)], panel[len(kind) % len(panel) - 1]
-        for pair in pairing(among, one.regime, other.regime, MARGIN) if one is not other else ():
+        for pair in compare_pair(among, one.regime, other.regime, MARGIN) if one is not other else ():
             if (pair.group, pair.task) == (group, task) and pair.verdict not in WITHHELD:
                 assert (pair.verdict in (GAINS, LOSES)) == apart(one.tie_group, other.tie_group), "head to head"
     assert {(h.policy, h.metric) for h in head.sentences} == {(r.policy, r.metric) for r in rows}
@@ -211,7 +211,7 @@ def test_everything_agrees(results: Path, kind: str) -> None:
             if (r.policy, r.metric) == (headline.policy, headline.metric) and headline.task in (MEAN, r.task)
         ]
         among = [r for r in seeds if (r.policy, r.metric) == (headline.policy, headline.metric)]
-        whole = rank(chosen, MARGIN, among)
+        whole = rank_regimes(chosen, MARGIN, among)
         check_rows(whole.ranks)
         for name in {r.regime for r in chosen} - {r.regime for r in whole.ranks}:
             assert f"{name} (" in headline.sentence, "who is left out is named"

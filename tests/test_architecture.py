@@ -133,7 +133,7 @@ LIGHT = (
     "harness.session.suite.planning",
     "leaderboard.views",
     "leaderboard.report",
-    "harness.store.foreign",
+    "harness.store.imported_results",
 )
 
 

@@ -36,9 +36,12 @@ def spans(figure: charts.Figure) -> list[list[float]]:
 def test_an_axis_does_not_magnify_rounding() -> None:
     flat, wide = (POINTS_AT.assign(y=y, low=y, high=y) for y in ([0.9999999, 1.00000002, 1.0], [0.9, 1.0, 1.1]))
     order = ["a", "sgt", "b"]
-    for figure in (charts.lines(flat, "t", "step", "value", order), charts.plane(flat, "t", "x", "y", order, False)):
+    for figure in (
+        charts.draw_lines(flat, "t", "step", "value", order),
+        charts.draw_plane(flat, "t", "x", "y", order, False),
+    ):
         assert [s for s in spans(figure) if s[0] < 1 < s[1] and s[1] - s[0] >= 9e-4], "flat"
-    assert not spans(charts.lines(wide, "t", "step", "value", order))
+    assert not spans(charts.draw_lines(wide, "t", "step", "value", order))
     flat = charts.Forest([MARK], "t", "accuracy, %", zero=False)
     assert spans(flat.figure()) == [[49.5, 50.5]]
     assert flat.ticks == pytest.approx([49.4, 49.6, 49.8, 50.0, 50.2, 50.4, 50.6])
@@ -50,7 +53,7 @@ def test_an_axis_does_not_magnify_rounding() -> None:
 def test_twelve_regimes_are_named_within_a_phones_width() -> None:
     order = [f"independent-{i:04}x" for i in range(12)]
     table = pd.DataFrame({"regime": order, "x": 0.1, "y": 1.0, "kind": "mean", "group": "g"})
-    figure = charts.plane(table, "t", "peer-only support", "second moment of the weights", order, False)
+    figure = charts.draw_plane(table, "t", "peer-only support", "second moment of the weights", order, False)
     width = re.search(r'width="(\d+)"', charts.to_svg(figure, 230))
     assert width
     assert int(width[1]) < 358
@@ -68,8 +71,8 @@ def test_a_regime_has_one_colour_whatever_stands_beside_it() -> None:
     seen = []
     for order in (["a", "sgt", "b"], ["b", "a", "sgt", "c"], ["sgt", "b", "a"]):
         for figure in (
-            charts.lines(table, "t", "step", "value", order),
-            charts.plane(table, "t", "x", "y", order, False),
+            charts.draw_lines(table, "t", "step", "value", order),
+            charts.draw_plane(table, "t", "x", "y", order, False),
         ):
             (colours,) = set(re.findall(r'"color": \{"field": "regime".*?"range": (\[.*?\])', json.dumps(figure)))
             seen.append(dict(zip(order, json.loads(colours), strict=True)))
@@ -90,7 +93,7 @@ def contrast(one: str, other: str) -> float:
 
 def test_a_policy_that_received_nothing_is_drawn_alone() -> None:
     node = pd.DataFrame({"name": ["a"], "gain": "", "verdict": "baseline"})
-    assert "a: no gain known" in charts.network(node, pd.DataFrame([]), "t")["description"]
+    assert "a: no gain known" in charts.draw_network(node, pd.DataFrame([]), "t")["description"]
 
 
 def test_words_marks_and_chips_stand_out() -> None:
@@ -105,5 +108,5 @@ def test_words_marks_and_chips_stand_out() -> None:
         assert min(contrast(colour, background) for background in (*pages.values(), "#171614")) >= 3, colour
     figure = charts.Forest([MARK], "t", "gain, points").figure()
     assert [layer["mark"].get("opacity", 1) for layer in figure["layer"]] == [1] * 5
-    config = charts.inked(figure, "#123456", "#654321")["config"]
+    config = charts.with_ink(figure, "#123456", "#654321")["config"]
     assert config["axis"]["labelColor"] == config["legend"]["titleColor"] == config["title"]["color"] == "#123456"

@@ -18,8 +18,8 @@ from harness.session.cell.evaluate import journal_rows
 from harness.store.journal import write_columns
 from harness.store.manifest import PolicyEntry
 from harness.store.rows import CostRow, ExchangeRow, SampleRow, StepRow, to_arrow
-from harness.store.table import Variant, _lines
-from harness.store.tuning_table import scores as trial_scores
+from harness.store.table import TableLine, make_lines
+from harness.store.tuning_table import read_trial_scores as trial_scores
 from harness.verification.verdict import Verdict
 
 POLICIES = (PolicyEntry("L", "micro/llama"), PolicyEntry("Q", "micro/qwen"))
@@ -160,11 +160,11 @@ def test_without_votes_there_is_no_majority(tmp_path: Path) -> None:
 def test_a_second_round_is_compared_with_the_budget_that_covers_it() -> None:
     """Beyond rollouts: the budget-matched baseline counts round B, where the suite has one that does."""
 
-    def over(ours: Variant, *budgets: str) -> str | None:
-        baselines = [Variant(f"independent-{b}", "independent", "{}", b, "independent-1x") for b in budgets]
-        return _lines([*baselines, ours], [], [])[ours.name].reference
+    def over(ours: TableLine, *budgets: str) -> str | None:
+        baselines = [TableLine(f"independent-{b}", "independent", "{}", b, "independent-1x") for b in budgets]
+        return make_lines([*baselines, ours], [], [])[ours.name].reference
 
-    core = Variant("core", "core", "{}", "1x", "independent-1x", sampled=1.2)
+    core = TableLine("core", "core", "{}", "1x", "independent-1x", sampled=1.2)
     assert over(core, "1x", "2x", "4x") == "independent-2x"
     assert over(replace(core, budget="2x"), "1x", "2x", "4x") == "independent-4x"
     assert over(core, "1x") == "independent-1x", "the suite has no other"

@@ -16,10 +16,10 @@ from synthetic_results import Regime, write_results
 from test_sentences import seeds_of
 
 from harness.cli.tables import table_against_paper
-from harness.statistics import compare
-from harness.statistics.comparison import CEILING, FLOOR, IDLE, family
+from harness.statistics import compare_regimes
+from harness.statistics.comparison import CEILING, FLOOR, IDLE, compute_family_tests
 from harness.store.ingest import STORE, ingest
-from harness.store.ranking import heading, pairing, rank
+from harness.store.ranking import compare_pair, make_heading, rank_regimes
 from harness.store.read import Snapshot
 from harness.store.render import render
 from harness.store.sentences import sentence
@@ -70,7 +70,7 @@ def false_findings(panels: int, references: list[int | None], seeds: int, draws:
         )
         right[:, :, ours[:1]] += effect
         scores = rng.binomial(960, np.clip(right, 0, 1)) / 960
-        tests = family(scores, np.full(scores.shape, 0.2 / 960), references)
+        tests = compute_family_tests(scores, np.full(scores.shape, 0.2 / 960), references)
         p = tests.p[..., ours, theirs]
         told = (p <= 0.05).any(axis=(-1, -2)) | (tests.spread_p <= 0.05).any(axis=-1)
         count += int((p[:, -1, 0] <= 0.05).sum() if effect else told.sum())
@@ -123,7 +123,7 @@ def test_8_tuned_regimes_stand_beside_the_tuned_baseline(reference: Snapshot) ->
 
 @pytest.mark.slow
 def test_10_opposite_effects_are_named_and_no_mean_hides_them(reference: Snapshot) -> None:
-    said = heading(reference, "tuned_full@reference", said="opening").sentences[0].sentence
+    said = make_heading(reference, "tuned_full@reference", said="opening").sentences[0].sentence
     assert re.search(r"Tuned on trap: .* over tuned independent", said)
     assert "naive (−1.2 on matched-neox-qwen to +14.2 on trap-neox-qwen)" in said
 
@@ -134,7 +134,7 @@ def test_10_groups_that_differ_beyond_chance_are_a_verdict_of_their_own() -> Non
         msgspec.structs.replace(r, accuracy=r.accuracy + (0.1 if r.group == "g0" else -0.1) * (r.regime == "a"))
         for r in rows
     ]
-    ranking = rank(split)
+    ranking = rank_regimes(split)
     verdicts = {r.regime: r.verdict for r in ranking.ranks}
     assert verdicts == {"independent": "baseline", "a": "differs between groups", "b": "no effect beyond the margin"}
     assert re.search(r"a \(−\d+\.\d on g1 to \+\d+\.\d on g0\) differs between groups", sentence(ranking))
@@ -144,14 +144,14 @@ def test_11_power_is_that_of_the_seeds_that_a_regime_has() -> None:
     rows = [
         r for r in seeds_of({"independent": 0.0, "a": 0.0, "b": 0.0}, 5, noise=0.03) if r.regime != "a" or r.seed < 2
     ]
-    said = sentence(rank(rows))
+    said = sentence(rank_regimes(rows))
     assert said.startswith("On 2 groups and 2 to 5 seeds, ")
     assert "(b, 5 seeds)" in said
 
 
 def test_13_who_lacks_a_group_is_named() -> None:
     rows = [r for r in seeds_of({"independent": 0.0, "a": 0.1, "b": 0.0}, 5) if (r.regime, r.group) != ("b", "g1")]
-    assert sentence(rank(rows)).endswith(" Left out: b (nothing on g1).")
+    assert sentence(rank_regimes(rows)).endswith(" Left out: b (nothing on g1).")
 
 
 def test_the_corrected_interval_leaves_out_0_exactly_where_the_verdict_finds_something() -> None:
@@ -159,7 +159,7 @@ def test_the_corrected_interval_leaves_out_0_exactly_where_the_verdict_finds_som
     rng = np.random.default_rng(3)
     for _ in range(40):
         scores = rng.normal(0, 0.02, (2, 5, 4)) + rng.choice([0, 0.05], (2, 5, 1))
-        for comparison in compare(scores, np.full(scores.shape, 1e-9), [None, 0, 0, 0, 0]):
+        for comparison in compare_regimes(scores, np.full(scores.shape, 1e-9), [None, 0, 0, 0, 0]):
             low, high = comparison.corrected[:, 1:]
             np.testing.assert_array_equal((low > 0) | (high < 0), comparison.gain_p[1:] <= 0.05)
             assert (low < comparison.gains.low[1:]).all()
@@ -179,13 +179,13 @@ def test_floor_and_ceiling_withhold_the_verdict_and_say_why(tmp_path: Path, leve
             store.execute("UPDATE scores SET accuracy = ?, error = 0", [level])
     with Snapshot(tmp_path) as snapshot:
         table, seeds = show_rows(snapshot, "flat"), seed_rows(snapshot, "flat")
-        head = heading(snapshot, "flat")
+        head = make_heading(snapshot, "flat")
     assert {r.verdict for r in table if r.baseline} == {why}
     assert all(h.sentence.count(why) == 1 and "no effect" not in h.sentence for h in head.sentences)
     for form in ("table", "markdown", "csv", "json"):
         assert why in render("flat", table, form, 300, head=head).replace("\\", "")
     one = [r for r in seeds if r.metric == table[0].metric]
-    assert {pair.verdict for pair in pairing(one, "sgt", "independent")} == {why}
+    assert {pair.verdict for pair in compare_pair(one, "sgt", "independent")} == {why}
 
 
 def test_a_group_on_the_floor_is_no_part_of_the_mean() -> None:
@@ -194,7 +194,7 @@ def test_a_group_on_the_floor_is_no_part_of_the_mean() -> None:
         msgspec.structs.replace(r, accuracy=0.0, withheld=FLOOR * (r.regime == "a")) if r.group == "g1" else r
         for r in rows
     ]
-    ranking = rank(flat)
+    ranking = rank_regimes(flat)
     assert next(r.gain for r in ranking.ranks if r.regime == "a") == pytest.approx(0.1, abs=0.01)
     assert sentence(ranking).startswith("On 1 group and 5 seeds, a gains")
     assert sentence(ranking).endswith("Left out: g1 (no answer was right).")

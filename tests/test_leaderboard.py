@@ -28,9 +28,9 @@ from harness.store import standing
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest, write_suite
-from harness.store.ranking import heading, rank
+from harness.store.ranking import make_heading, rank_regimes
 from harness.store.read import Snapshot
-from harness.store.reference_results import write_reference
+from harness.store.results_folder import write_results_folder
 from harness.store.rows import ExchangeRow, Row, SampleRow, StepRow
 from harness.store.sentences import verdict_mark
 from harness.store.standing import KINDS, Section, Standing, board
@@ -228,7 +228,9 @@ def test_an_address_without_the_mark_finds_reference_results(tmp_path: Path, mon
     cells = [file.parent for file in tmp_path.glob("theirs/*/manifest.json")]
     manifests = {cell.name: read_manifest(cell) for cell in cells}
     tables = {cell.name: read_journal(cell).tables for cell in cells}
-    write_reference(tmp_path / "reference" / "theirs", read_suite(tmp_path / "theirs"), "a test", manifests, tables)
+    write_results_folder(
+        tmp_path / "reference" / "theirs", read_suite(tmp_path / "theirs"), "a test", manifests, tables
+    )
     shutil.rmtree(tmp_path / "theirs")
     ingest(tmp_path)
     app = app_on(tmp_path, monkeypatch, suite="theirs")
@@ -413,14 +415,14 @@ def test_a_group_that_holds_another_is_in_no_mean(tmp_path: Path, monkeypatch: p
     ingest(tmp_path)
     with Snapshot(tmp_path) as snapshot:
         rows = [r for r in seed_rows(snapshot, "nested", "*") if r.metric == "avg@2"]
-        head = heading(snapshot, "nested")
+        head = make_heading(snapshot, "nested")
     first = head.sentences[0].sentence
     assert first.startswith("On 2 groups and 3 seeds")
     assert first.endswith("Left out: three (it holds pair).")
     assert {a.tasks for a in head.across["avg@2"]} == {2}
     kept = [r for r in rows if r.group != "three"]
-    assert rank(rows, among=rows).ranks[0].accuracy == rank(kept, among=kept).ranks[0].accuracy
-    assert rank([r for r in rows if r.group == "three"], among=rows).groups == 1, "by itself it has its verdict"
+    assert rank_regimes(rows, among=rows).ranks[0].accuracy == rank_regimes(kept, among=kept).ranks[0].accuracy
+    assert rank_regimes([r for r in rows if r.group == "three"], among=rows).groups == 1, "by itself it has its verdict"
     assert "Mean of 2 of the 3 panels" in html_of(page(tmp_path, "ranking", "nested"))
 
 
@@ -556,7 +558,7 @@ def test_what_numbers_lack_and_where_they_ran_is_said_above_them(several: Path, 
 
 def test_the_ranking_says_what_show_says_of_every_choice(stores: dict[str, Path]) -> None:
     with Snapshot(stores["large"]) as snapshot:
-        head, rows = heading(snapshot, SUITE, 0.035), show_rows(snapshot, SUITE, 0.035)
+        head, rows = make_heading(snapshot, SUITE, 0.035), show_rows(snapshot, SUITE, 0.035)
     sentences = {(h.metric, h.policy, h.task): escaped(h.sentence, 2000) for h in head.sentences}
     app = page(stores["large"], "ranking", margin="3.5", policy="qwen", task="other")
     assert app.info[0].value == sentences["avg@2", "qwen", "other"]
@@ -630,7 +632,7 @@ def test_what_stands_across_panels_is_computed_from_their_seeds(stores: dict[str
     store = open_store(stores["large"])
     table = store.show(SUITE)
     with Snapshot(stores["large"]) as snapshot:
-        assert {m: store.across(SUITE, opening(table, m)) for m in set(table["metric"])} == heading(
+        assert {m: store.across(SUITE, opening(table, m)) for m in set(table["metric"])} == make_heading(
             snapshot, SUITE
         ).across
     some = replace(opening(table), groups=("pair-1", "pair-2"))

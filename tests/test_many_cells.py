@@ -18,7 +18,7 @@ from harness.store.manifest import read_manifest, write_manifest
 from harness.store.read import Snapshot
 from harness.store.rows import ExchangeRow, StepRow
 from harness.store.symptoms import Trouble
-from harness.store.table import MEAN, by_line, finished
+from harness.store.table import MEAN, group_by_line, read_finished
 
 SUITE = "synthetic-small"
 
@@ -43,7 +43,7 @@ def test_questions_to_the_store_do_not_grow_with_the_cells(tmp_path: Path, monke
         asked.clear()
         with Snapshot(results(tmp_path / str(seeds), seeds)) as snapshot:
             assert summarise_training(snapshot, SUITE)
-            finished(snapshot, SUITE), finished(snapshot, SUITE)
+            read_finished(snapshot, SUITE), read_finished(snapshot, SUITE)
             counts.append(len(asked))
             cells = snapshot.query("SELECT cell FROM current_cells WHERE kind = 'cell'")["cell"].to_pylist()
             whole = diagnose(snapshot, SUITE)
@@ -56,8 +56,8 @@ def test_questions_to_the_store_do_not_grow_with_the_cells(tmp_path: Path, monke
 @pytest.mark.slow
 def test_the_mean_over_policies_is_that_of_their_scores(tmp_path: Path) -> None:
     with Snapshot(results(tmp_path, 3)) as snapshot:
-        comparisons = finished(snapshot, SUITE)
-    lines = by_line(comparisons.rows)
+        comparisons = read_finished(snapshot, SUITE)
+    lines = group_by_line(comparisons.rows)
     means = [key for key in lines if key.policy == MEAN]
     assert means
     for mean in means:
@@ -67,7 +67,7 @@ def test_the_mean_over_policies_is_that_of_their_scores(tmp_path: Path) -> None:
                 each = [lines[key][regime][seed] for key in own]
                 assert row.accuracy == sum(r.accuracy for r in each) / len(each)
                 assert row.noise == sum(r.noise for r in each) / len(each) ** 2
-            rollouts = [[seed.rollouts for seed in comparisons.spent[key, regime]] for key in (*own, mean)]
+            rollouts = [[seed.rollouts for seed in comparisons.costs[key, regime]] for key in (*own, mean)]
             assert rollouts[-1] == [sum(each) for each in zip(*rollouts[:-1], strict=True)]
 
 

@@ -26,7 +26,7 @@ from harness.store.manifest import (
     read_manifest,
     write_manifest,
 )
-from harness.store.ranking import heading
+from harness.store.ranking import make_heading
 from harness.store.read import Snapshot
 from harness.store.remarks import count_states, describe_gaps, missing_cells
 from harness.store.rows import SampleRow, StepRow
@@ -171,7 +171,7 @@ def test_what_is_not_paired_leaves_every_number_and_is_named(tmp_path: Path) -> 
         gaps = missing_cells(snapshot, "hand")
         assert count_states(snapshot, "hand", gaps) == "5 done, 1 unpaired"
         ((head, lines),) = describe_gaps(gaps).items()
-        assert "hacpo/2" not in heading(snapshot, "hand").sentences[0].sentence
+        assert "hacpo/2" not in make_heading(snapshot, "hand").sentences[0].sentence
     assert rows == {("independent", 1), ("independent", 2), ("sgt", 1), ("sgt", 2), ("hacpo", 1)}
     assert head == "Missing from these numbers: 1 cell"
     assert lines == [

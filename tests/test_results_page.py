@@ -14,7 +14,7 @@ from synthetic_results import Regime, write_results
 from harness.errors import UsageError
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest, read_suite
-from harness.store.reference_results import write_reference
+from harness.store.results_folder import write_results_folder
 from harness.suite.load import load, shipped
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cells = sorted(f.parent for f in (root / name).glob("*/manifest.json"))
         manifests = {c.name: read_manifest(c) for c in cells}
         tables = {c.name: {t: rows for t, rows in read_journal(c).tables.items() if t != "exchanges"} for c in cells}
-        write_reference(root / "out" / "reference" / name, read_suite(root / name), "test", manifests, tables)
+        write_results_folder(root / "out" / "reference" / name, read_suite(root / name), "test", manifests, tables)
     return root / "out"
 
 

@@ -10,7 +10,7 @@ from running import ingested
 
 from harness.store.journal import Journal
 from harness.store.manifest import Manifest, PolicyEntry, write_manifest
-from harness.store.ranking import heading
+from harness.store.ranking import make_heading
 from harness.store.remarks import read_moments
 from harness.store.render import render
 from harness.store.rows import SampleRow
@@ -54,7 +54,7 @@ def test_by_hand(tmp_path: Path) -> None:
     cell(tmp_path, "two", "cell", 2, {30: [BOXED, BOXED, BOXED, BOXED]})
     with ingested(tmp_path) as snapshot:
         measured = read_moments(snapshot, "hand")
-        rows, head = show_rows(snapshot, "hand"), heading(snapshot, "hand")
+        rows, head = show_rows(snapshot, "hand"), make_heading(snapshot, "hand")
         assert read_moments(snapshot, "other") == []
     assert [(m.moment, m.strict, round(m.lenient, 3), m.answers, m.seeds) for m in measured] == [
         ("as published", 0.0, 0.75, 4, 1),

@@ -13,17 +13,17 @@ from harness.statistics import (
     MARGIN,
     Comparison,
     area_under_curve,
-    compare,
-    holm,
+    compare_regimes,
+    correct_by_holm,
+    estimate_paired_difference,
     improvement_interval,
     iqm_interval,
     mean_interval,
     minimum_detectable,
-    paired,
     sampling_variance,
     seeds_to_detect,
 )
-from harness.statistics.intervals import _counts
+from harness.statistics.intervals import _draw_counts
 
 REFERENCE = json.loads((Path(__file__).parent / "rliable_reference.json").read_text())
 
@@ -37,7 +37,7 @@ def test_mean_interval_is_scipys() -> None:
     np.testing.assert_allclose(ours.p, theirs.pvalue, rtol=1e-9)
     np.testing.assert_allclose([ours.low, ours.high], [bounds.low, bounds.high], rtol=1e-9)
     y = rng.normal(0, 1, (4, 6))
-    np.testing.assert_allclose(paired(x, y).p, stats.ttest_rel(x, y, axis=1).pvalue, rtol=1e-9)
+    np.testing.assert_allclose(estimate_paired_difference(x, y).p, stats.ttest_rel(x, y, axis=1).pvalue, rtol=1e-9)
 
 
 def test_an_absent_regime_does_not_make_a_withheld_panel_count() -> None:
@@ -45,9 +45,9 @@ def test_an_absent_regime_does_not_make_a_withheld_panel_count() -> None:
     scores = np.random.default_rng(0).normal([[[0.5]], [[0.6]], [[0.0]]], [[[0.01]], [[0.01]], [[0.0]]], (3, 3, 5))
     withheld = np.array([[""] * 3, [""] * 3, ["withheld: no answer was right"] * 3], dtype=object)
     scores[1, 2], withheld[1, 2] = np.nan, ""
-    here = compare(scores, np.full(scores.shape, 1e-6), [None, 0, 0], MARGIN, withheld)
+    here = compare_regimes(scores, np.full(scores.shape, 1e-6), [None, 0, 0], MARGIN, withheld)
     scores[2, 2], withheld[2, 2] = np.nan, ""
-    absent = compare(scores, np.full(scores.shape, 1e-6), [None, 0, 0], MARGIN, withheld)
+    absent = compare_regimes(scores, np.full(scores.shape, 1e-6), [None, 0, 0], MARGIN, withheld)
     np.testing.assert_array_equal(here[0].corrected, absent[0].corrected)
 
 
@@ -62,13 +62,13 @@ def test_missing_and_equal_values() -> None:
 
 
 def test_holm_by_hand() -> None:
-    p, level = holm(np.array([0.01, 0.04, 0.03, 0.005]))
+    p, level = correct_by_holm(np.array([0.01, 0.04, 0.03, 0.005]))
     np.testing.assert_allclose(p, [0.03, 0.06, 0.06, 0.02])
     np.testing.assert_allclose(
         1 - level, [0.05 / 3, 0.05 / 2, 0.05 / 2, 0.05 / 4], err_msg="of the step, or of the one where it stopped"
     )
-    np.testing.assert_allclose(holm(np.array([0.01, np.nan, 0.9]))[0], [0.02, np.nan, 0.9])
-    np.testing.assert_allclose(holm(np.array([0.01, 0.02, 0.001]), [1, 1, 0.5])[0], [0.02, 0.02, 0.005])
+    np.testing.assert_allclose(correct_by_holm(np.array([0.01, np.nan, 0.9]))[0], [0.02, np.nan, 0.9])
+    np.testing.assert_allclose(correct_by_holm(np.array([0.01, 0.02, 0.001]), [1, 1, 0.5])[0], [0.02, 0.02, 0.005])
 
 
 @pytest.mark.parametrize("spread", [0.01, 0.03, 0.1])
@@ -93,14 +93,16 @@ def test_a_detectable_gain_is_at_the_level_of_the_tests_that_there_are() -> None
     """A panel without a second seed made it larger than what the test finds."""
     scores = np.full((2, 2, 3), np.nan)
     scores[0], scores[1, :, 0] = [[0.5, 0.6, 0.55], [0.51, 0.62, 0.54]], 0.4
-    panel = compare(scores, np.full(scores.shape, 1e-6), [None, 0])[0]
+    panel = compare_regimes(scores, np.full(scores.shape, 1e-6), [None, 0])[0]
     assert panel.corrected[1, 1] == pytest.approx(panel.gains.high[1]), "one test alone"
     assert panel.detectable[1] == minimum_detectable(panel.gains.error[1], 3)
 
 
 def judged(scores: np.ndarray, noise: float = 1e-9, margin: float = MARGIN) -> Comparison:
     """The first regime is what the others are compared with."""
-    return compare(scores[None], np.full((1, *scores.shape), noise), [None, *[0] * (len(scores) - 1)], margin)[0]
+    return compare_regimes(scores[None], np.full((1, *scores.shape), noise), [None, *[0] * (len(scores) - 1)], margin)[
+        0
+    ]
 
 
 def test_tie_groups_verdicts_and_p_values_by_hand() -> None:
@@ -159,7 +161,7 @@ def test_coverage_with_the_floor_near_ties(seeds: int, questions: int, repeats: 
     (ours, a), (theirs, b) = (answered(right, repeats, rng, drift, (6000, seeds)) for _ in range(2))
     nodes, weights = np.polynomial.hermite_e.hermegauss(41)
     truth = (1 / (1 + np.exp(-(right[:, None] + drift * nodes)))).mean(axis=0) @ weights / weights.sum()
-    one, gap = mean_interval(ours, noise=a), paired(ours, theirs, noise=a + b)
+    one, gap = mean_interval(ours, noise=a), estimate_paired_difference(ours, theirs, noise=a + b)
     assert 0.93 <= np.mean((one.low <= truth) & (truth <= one.high)) <= 0.97
     assert 0.93 <= np.mean((gap.low <= 0) & (gap.high >= 0)) <= 0.97
     assert (gap.high > gap.low).all()
@@ -186,11 +188,11 @@ def test_three_equal_differences_do_not_claim_to_know_everything() -> None:
     theirs = np.array([500, 490, 510]) / 960
     scores = np.array([theirs, theirs - 7 / 960])
     noise = sampling_variance(scores, 0.028, 240, 960)
-    comparison = compare(scores[None], noise[None], [None, 0])[0]
+    comparison = compare_regimes(scores[None], noise[None], [None, 0])[0]
     assert comparison.gains.high[1] - comparison.gains.low[1] > 0.01
     assert comparison.gain_p[1] > 0.05
     assert comparison.verdicts[1] == "no effect beyond the margin"
-    far = compare(np.array([[theirs, theirs - 0.1]]), noise[None], [None, 0])[0]
+    far = compare_regimes(np.array([[theirs, theirs - 0.1]]), noise[None], [None, 0])[0]
     assert far.verdicts[1] == "loses", "a floor, not a wall"
 
 
@@ -219,7 +221,7 @@ def test_agreement_with_rliable(case: dict) -> None:  # type: ignore[type-arg]
 @pytest.mark.parametrize(("runs", "tasks"), [(1, 3), (5, 6), (70, 3)])
 def test_an_iqm_interval_is_that_of_sorted_resamples(runs: int, tasks: int) -> None:
     x = np.random.default_rng(2).integers(0, 9, (runs, tasks)) / 9
-    counts = _counts(runs, tasks, 500, 4).transpose(2, 0, 1).astype(int)
+    counts = _draw_counts(runs, tasks, 500, 4).transpose(2, 0, 1).astype(int)
     assert (counts.sum(axis=0) == runs).all(), "runs are drawn inside each task"
     drawn = [stats.trim_mean(np.repeat(x.ravel(), counts[..., i].ravel()), 0.25) for i in range(500)]
     interval = iqm_interval(x, resamples=500, seed=4)
@@ -227,7 +229,7 @@ def test_an_iqm_interval_is_that_of_sorted_resamples(runs: int, tasks: int) -> N
     assert interval.value == pytest.approx(stats.trim_mean(x, 0.25, axis=None))
 
 
-def test_a_probability_of_improvement_counts_who_beats_whom() -> None:
+def test_a_probability_of_improvement_draw_counts_who_beats_whom() -> None:
     rng = np.random.default_rng(4)
     x, y = rng.integers(0, 4, (5, 3)) / 3, rng.integers(0, 4, (6, 3)) / 3
     counted = np.mean((x[:, None] > y[None]) + 0.5 * (x[:, None] == y[None]))

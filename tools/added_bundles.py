@@ -17,7 +17,7 @@ from pathlib import Path
 import typer
 
 from harness.errors import HarnessError, UsageError
-from harness.submission.bundle import MAX_BYTES, unpack
+from harness.submission.bundle import MAX_BYTES, open_bundle
 
 NAME = re.compile(r"submissions/[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}-[0-9a-f]{16}\.zip")
 MOST = 20
@@ -53,9 +53,9 @@ def added(base: str, head: str, folder: Path) -> list[Path]:
         target = folder / Path(path).name
         target.write_bytes(git("cat-file", "blob", name))
         with tempfile.TemporaryDirectory() as place:
-            right = unpack(target, Path(place))[1]
-        if right != target.name:
-            raise UsageError(f"{path}: its content is that of {right}")
+            name = open_bundle(target, Path(place)).name
+        if name != target.name:
+            raise UsageError(f"{path}: its content is that of {name}")
         targets.append(target)
     return targets
 

@@ -58,7 +58,7 @@ from harness.session.policy import base_folder
 from harness.session.suite.planning import plan_for
 from harness.session.suite.prepare import prepare
 from harness.store.journal import read_journal
-from harness.submission.rerun import differences
+from harness.submission.rerun import compare_tables
 from harness.suite.load import load
 
 ROOT = Path(__file__).parents[1]
@@ -392,7 +392,7 @@ def resumed(workspace: Workspace) -> PartReport:
         for name in ("whole", "killed")
     ]
     tables, report = [read_journal(cell).tables for cell in cells], PartReport("rows as of a run that was not killed")
-    for table, same, words in differences(*tables):
+    for table, same, words in compare_tables(*tables):
         report.figures[f"table {table}"] = words
         report.faults += [] if same else [f"{table}: {words}"]
     if max(tables[1]["costs"]["attempt"].to_pylist()) < 2:

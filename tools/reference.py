@@ -1,4 +1,4 @@
-"""Reference results: made of finished runs, and trained again (harness/store/reference_results.py has the format).
+"""Reference results: made of finished runs, and trained again (harness/store/results_folder.py has the format).
 
     python tools/reference.py make RESULTS SUITE...          into results/reference/<suite>
     python tools/reference.py rescore SUITE...               stored texts judged again by today's verifier
@@ -36,12 +36,11 @@ from harness.engines.embedded.numerics import ENVIRONMENT
 from harness.engines.embedded.presets import SHIPPED
 from harness.engines.embedded.warmup import REPORT, MicroSpec, train_base
 from harness.errors import HarnessError, UsageError
-from harness.evaluation.metrics import judged, votes
 from harness.files import remove
 from harness.learning import registry
 from harness.limits import settle
 from harness.session.cell.manifests import label_of
-from harness.session.single.rescoring import stored_sample
+from harness.store.imported_results import COMPACT
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import (
@@ -58,14 +57,16 @@ from harness.store.manifest import (
     write_suite,
 )
 from harness.store.read import Snapshot
-from harness.store.reference_results import read_reference, references, write_reference
+from harness.store.reference_results import list_references, read_reference
 from harness.store.remarks import read_moments
+from harness.store.results_folder import TUNING, write_results_folder
 from harness.store.table import show_rows
 from harness.store.tuning import read_tuning, tuning_path
 from harness.store.tuning_table import tuning_rows
-from harness.submission.bundle import COMPACT, compact, gathered
-from harness.submission.check import category
-from harness.submission.rerun import differences, possible, re_run, repeats, train
+from harness.submission.bundle import gather_suite, select_tables, write_suite_folder
+from harness.submission.check import describe_settings
+from harness.submission.proofs import judge_again
+from harness.submission.rerun import check_repeatable, compare_tables, repeats_here, train, train_and_compare
 from harness.verification.verifier import Verifier
 from harness.versions import PACKAGES, versions
 
@@ -82,25 +83,23 @@ Names = StrEnum("Names", sorted(path.name for path in SHIPPED.iterdir() if path.
 def make(results: Annotated[Path, typer.Argument()], suites: list[str], to: Where = RESULTS) -> None:
     ingest(results)
     for suite in suites:
-        file, resolved, cells = gathered(results, suite)
-        manifests = {key: manifest for key, (manifest, _) in cells.items()}
-        if dirty := sum(m.provenance.dirty for m in manifests.values()):
-            print(f"note: {suite}: {dirty} of {len(cells)} cells by a checkout with changes in it", file=sys.stderr)
-        tables = {key: compact(rows, _wordless(manifest)) for key, (manifest, rows) in cells.items()}
-        tuning = tuning_path(results, file)
+        finished = gather_suite(results, suite)
+        manifests = [manifest for manifest, _ in finished.cells.values()]
+        if dirty := sum(manifest.provenance.dirty for manifest in manifests):
+            print(f"note: {suite}: {dirty} of {len(manifests)} cells by a checkout with changes in it", file=sys.stderr)
+        tables = {key: select_tables(own, _wordless(manifest)) for key, (manifest, own) in finished.cells.items()}
         target = to / ORIGIN / suite
-        kept = tuning.read_bytes() if tuning.is_file() else None
         with tempfile.TemporaryDirectory() as place:
             draft = Path(place) / ORIGIN / suite
-            write_reference(draft, file, harness.__version__, manifests, tables, kept)
-            write_submission(draft, Submission(badge="reference", category=category(resolved)))
+            write_suite_folder(draft, finished, tables, tuning_path(results, finished.file))
+            write_submission(draft, Submission(badge="reference", category=describe_settings(finished.resolved)))
             read_reference(draft)
-            _same_table(suite, file, results, Path(place))
+            _check_same_table(suite, finished.file, results, Path(place))
             remove(target)
             shutil.copytree(draft, target)
-        size = sum(f.stat().st_size for f in target.iterdir())
-        print(f"{target}: {len(cells)} cells and base checkpoints, {size:,} bytes")
-    total = sum(f.stat().st_size for folder in references(to).values() for f in folder.iterdir())
+        size = sum(file.stat().st_size for file in target.iterdir())
+        print(f"{target}: {len(manifests)} cells and base checkpoints, {size:,} bytes")
+    total = sum(file.stat().st_size for folder in list_references(to).values() for file in folder.iterdir())
     print(f"{to / ORIGIN}: {total:,} bytes in all", file=sys.stderr)
     if total > MOST:
         raise UsageError(f"{to / ORIGIN}: {total:,} bytes; reference results have at most {MOST:,}")
@@ -114,13 +113,15 @@ def unpack(suite: str, to: Annotated[Path, typer.Argument()], results: Where = R
         raise UsageError(f"{to / suite}: exists already")
     for key, manifest in reference.manifests.items():
         folder = to / suite / key
-        (journal := folder / "journal" / COMPACT).mkdir(parents=True)
+        journal = folder / "journal" / COMPACT
+        journal.mkdir(parents=True)
         for name, table in reference.cells[key].tables.items():
             write_columns(journal, name, table)
         write_manifest(folder, msgspec.structs.replace(manifest, suite=suite, origin=""))
-    write_suite(to / suite, file := read_suite(source))
-    if (tuning := source / "tuning.json").is_file():
-        shutil.copyfile(tuning, tuning_path(to, file))
+    file = read_suite(source)
+    write_suite(to / suite, file)
+    if (source / TUNING).is_file():
+        shutil.copyfile(source / TUNING, tuning_path(to, file))
     print(f"{to / suite}: {len(reference.manifests)} cells and base checkpoints")
 
 
@@ -131,49 +132,42 @@ def rescore(suites: list[str], results: Where = RESULTS) -> None:
         for suite in suites:
             folder = results / ORIGIN / suite
             reference = read_reference(folder)
-            manifests, tables = {}, {}
+            manifests = {}
+            tables = {}
             changed = 0
             for key, manifest in reference.manifests.items():
                 tables[key] = dict(reference.cells[key].tables)
                 manifests[key] = msgspec.structs.replace(manifest, suite=suite, origin="")
-                if "samples" in tables[key] and not _micro(manifest):
-                    tables[key]["samples"], count = _judged_again(tables[key]["samples"], verifier)
+                if "samples" in tables[key] and not _is_micro(manifest):
+                    tables[key]["samples"], count = _rescore_samples(tables[key]["samples"], verifier)
                     changed += count
-            tuning = folder / "tuning.json"
-            kept = tuning.read_bytes() if tuning.is_file() else None
+            tuning = (folder / TUNING).read_bytes() if (folder / TUNING).is_file() else None
             submission = read_submission(folder)
-            write_reference(folder, read_suite(folder), harness.__version__, manifests, tables, kept)
+            write_results_folder(folder, read_suite(folder), harness.__version__, manifests, tables, tuning)
             if submission is not None:
                 write_submission(folder, submission)
             print(f"{folder}: {changed} verdicts are other ones")
 
 
-def _judged_again(table: pa.Table, verifier: Verifier) -> tuple[pa.Table, int]:
-    """The samples with today's verdicts, reasons, extracted answers and votes, and how many verdicts are other ones."""
-    rows = table.to_pylist()
-    samples = [stored_sample(row) for row in rows]
-    verdicts = judged(verifier, [(s.gold, s.text) for s in samples], [s.finished for s in samples])
-    again = [msgspec.structs.replace(s, verdict=verdict) for s, verdict in zip(samples, verdicts, strict=True)]
-    places: dict[tuple[object, ...], list[int]] = {}
-    for place, row in enumerate(rows):
-        question = tuple(row[name] for name in ("policy", "checkpoint_step", "task", "metric", "doc_id"))
-        places.setdefault(question, []).append(place)
-    votes_at = dict[int, int]()
-    for question in places.values():
-        votes_at |= dict(zip(question, votes([again[place] for place in question]), strict=True))
+def _rescore_samples(table: pa.Table, verifier: Verifier) -> tuple[pa.Table, int]:
+    """Return the samples with today's verdicts, reasons, extracted answers and votes, and how many verdicts are other ones."""
+    again = judge_again(table.to_pylist(), verifier)
+    verdicts = [one.sample.verdict for one in again]
     columns = {
         "verdict": [verdict.value for verdict in verdicts],
         "reason": [verdict.reason for verdict in verdicts],
         "extracted": [verdict.extracted for verdict in verdicts],
-        "vote": [votes_at[place] for place in range(len(rows))],
+        "vote": [one.vote for one in again],
     }
+    changed = sum(old != new for old, new in zip(table["verdict"].to_pylist(), columns["verdict"], strict=True))
     for name, values in columns.items():
         field = table.schema.field(name)
         table = table.set_column(table.schema.get_field_index(name), field, pa.array(values, field.type))
-    return table, sum(sample.verdict.value != verdict.value for sample, verdict in zip(samples, verdicts, strict=True))
+    return table, changed
 
 
-def _same_table(suite: str, file: SuiteFile, results: Path, place: Path) -> None:
+def _check_same_table(suite: str, file: SuiteFile, results: Path, place: Path) -> None:
+    """Raises UsageError where the results folder in `place` gives another table than the run."""
     kept_as = f"{suite}{MARK}"
     ingest(place)
     with Snapshot(results, file) as ours, Snapshot(place) as kept:
@@ -189,7 +183,7 @@ def check(results: Path, cells: int, seed: int | None, minutes: float, bases: in
     seed = secrets.randbelow(1 << 31) if seed is None else seed
     stored_cells = [
         (folder, msgspec.structs.replace(manifest, suite=folder.name, origin=""))
-        for folder in references(results).values()
+        for folder in list_references(results).values()
         for manifest in read_reference(folder).manifests.values()
         if manifest.kind == "cell"
     ]
@@ -220,9 +214,9 @@ def check(results: Path, cells: int, seed: int | None, minutes: float, bases: in
         place = f"{folder.name}/{manifest.key} ({label_of(manifest)}, --seed {seed})"
         with tempfile.TemporaryDirectory(prefix="reference-") as scratch:
             try:
-                possible(manifest, place)
+                check_repeatable(manifest, place)
                 stored = read_reference(folder).cells[manifest.key].tables
-                again = re_run(
+                again = train_and_compare(
                     manifest, stored, Path(scratch) / manifest.key, place, minutes, wordless=_wordless(manifest)
                 )
             except HarnessError as error:
@@ -262,7 +256,7 @@ def again(cell: Path) -> None:
         raise UsageError(f"{cell}: not a finished cell (kind {manifest.kind}, {manifest.state})")
     with tempfile.TemporaryDirectory(prefix="reference-") as scratch:
         train(manifest, folder := Path(scratch) / cell.name)
-        tables = list(differences(read_journal(cell).tables, read_journal(folder).tables))
+        tables = list(compare_tables(read_journal(cell).tables, read_journal(folder).tables))
     print("\n".join(f"{table}: {words}" for table, _, words in tables))
     raise typer.Exit(not all(same for _, same, _ in tables))
 
@@ -276,16 +270,16 @@ def base(name: Names, to: Path) -> None:
 
 def _wordless(manifest: Manifest) -> tuple[str, ...]:
     """Columns of samples that are left empty, by far the longest; of pretrained models the text stays (`store.remarks`)."""
-    return ("prompt", "text") if _micro(manifest) else ("prompt",)
+    return ("prompt", "text") if _is_micro(manifest) else ("prompt",)
 
 
-def _micro(manifest: Manifest) -> bool:
+def _is_micro(manifest: Manifest) -> bool:
     return all(policy.model.startswith("micro/") for policy in manifest.policies)
 
 
 def _here(manifest: Manifest) -> bool:
     known = manifest.engine == "embedded" and manifest.regime_type in registry.installed()
-    return _micro(manifest) and known and repeats(manifest)
+    return _is_micro(manifest) and known and repeats_here(manifest)
 
 
 @app.command("check")
@@ -297,7 +291,7 @@ def _check(
     unless_empty: Annotated[bool, typer.Option("--unless-empty", help="Exit code 0 where there is none.")] = False,
     results: Where = RESULTS,
 ) -> None:
-    if unless_empty and not references(results):
+    if unless_empty and not list_references(results):
         print(f"{results / ORIGIN}: no reference results to check", file=sys.stderr)
     elif check(results, cells, seed, minutes, bases):
         raise typer.Exit(1)

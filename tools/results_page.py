@@ -27,15 +27,15 @@ from harness.statistics import MARGIN
 from harness.statistics.comparison import GAINS, LOSES
 from harness.store.ingest import ingest
 from harness.store.manifest import MARK, ORIGIN
-from harness.store.ranking import heading
+from harness.store.ranking import make_heading
 from harness.store.read import Snapshot
-from harness.store.reference_results import references
+from harness.store.reference_results import list_references
 from harness.store.sentences import verdict_mark
 from harness.store.standing import written_rate
 from harness.store.statistic import PERCENT, POINTS, SHARE, bounds, number
-from harness.store.table import MEAN, BySeed, ShowRow, by_line, difference, finished, show_rows
+from harness.store.table import MEAN, BySeed, ShowRow, estimate_difference, group_by_line, read_finished, show_rows
 from harness.store.tuning import read_tuning
-from harness.store.tuning_table import tuning_rows, whole
+from harness.store.tuning_table import tuning_rows, whole_group
 
 ROOT = Path(__file__).parents[1]
 TEMPLATE = Path(__file__).with_suffix(".md")
@@ -90,7 +90,7 @@ def opened(results: Path) -> Iterable[Store]:  # type: ignore[misc]
         (alone / ORIGIN).symlink_to((results / ORIGIN).resolve())
         ingest(alone)
         with Snapshot(alone) as snapshot:
-            yield Store(alone, snapshot, [name.removesuffix(MARK) for name in references(alone)])
+            yield Store(alone, snapshot, [name.removesuffix(MARK) for name in list_references(alone)])
 
 
 def gain(store: Store, suite: str, regime: str, metric: str, group: str = "", policy: str = MEAN) -> str:
@@ -178,9 +178,11 @@ def over(store: Store, suite: str, baseline: str, metric: str) -> str:
     names, where = (
         list(dict.fromkeys(each)) for each in zip(*((r.regime, r.group) for r in store.rows(suite)), strict=True)
     )
-    done = finished(store.snapshot, f"{suite}{MARK}")
+    done = read_finished(store.snapshot, f"{suite}{MARK}")
     scores = {
-        k.group: v for k, v in by_line(done.rows).items() if (k.policy, k.metric) == (whole(done, k.group), metric)
+        k.group: v
+        for k, v in group_by_line(done.rows).items()
+        if (k.policy, k.metric) == (whole_group(done, k.group), metric)
     }
     lines = [
         [name, *(_apart(scores[g].get(name, {}), scores[g][baseline]) for g in where)]
@@ -192,7 +194,7 @@ def over(store: Store, suite: str, baseline: str, metric: str) -> str:
 
 def sentence(store: Store, suite: str, metric: str) -> str:
     """What `harness show` opens with."""
-    sentences = heading(store.snapshot, f"{suite}{MARK}").sentences
+    sentences = make_heading(store.snapshot, f"{suite}{MARK}").sentences
     return next(h.sentence for h in sentences if (h.policy, h.metric, h.task) == (MEAN, metric, MEAN))
 
 
@@ -309,7 +311,7 @@ OVER_ALL = ("harmed", "harms", "provenance")
 
 
 def _apart(ours: BySeed, theirs: BySeed) -> str:
-    apart = difference(ours, theirs)
+    apart = estimate_difference(ours, theirs)
     return POINTS.with_interval(number(apart.mean), bounds(apart))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from harness.statistics import paired, sampling_variance
+from harness.statistics import estimate_paired_difference, sampling_variance
 from harness.store.read import Snapshot
 
 SCORES = """
@@ -29,7 +29,7 @@ def gains(results: Path, suite: str) -> dict[tuple[str, ...], tuple[float, float
     others = scores[scores.regime != baseline].merge(base, on=[*PLACE, "seed"], suffixes=("", "_base"))
     by_place = {}
     for place, pairs in others.groupby([*PLACE, "regime"]):
-        gain = paired(pairs.accuracy, pairs.accuracy_base, noise=pairs.noise + pairs.noise_base)
+        gain = estimate_paired_difference(pairs.accuracy, pairs.accuracy_base, noise=pairs.noise + pairs.noise_base)
         by_place[place] = float(gain.mean), float(gain.low), float(gain.high)
     return by_place
 

@@ -36,8 +36,6 @@ from harness.store.text import visible
 FORMATS = ("table", "json", "csv", "markdown", "latex")
 # But HTML, and what writes each
 EXPORTS = {
-    "lm-eval": "harness.formats.exports:write_lm_eval",
-    "eee": "harness.formats.exports:write_every_eval_ever",
     "parquet": "harness.formats.exports:write_parquet",
     "cards": "harness.formats.exports:write_cards",
 }
@@ -155,8 +153,8 @@ def export(
     ] = None,
     results: Results = RESULTS,
 ) -> None:
-    """A static HTML report: one file, no server. Or one suite as lm-eval's output folders, as Every Eval Ever records, as Parquet,
-    as model cards with the hub's evaluation results."""
+    """A static HTML report: one file, no server. Or one suite as Parquet tables, or as model cards with the hub's
+    evaluation results."""
     if format_ not in {"html", *EXPORTS}:
         raise UsageError(f"--format {format_}: one of {', '.join(['html', *EXPORTS])}")
     if suite is None and format_ != "html":

@@ -24,14 +24,14 @@ from harness.cli.arguments import (
 )
 from harness.errors import StoreError, UsageError
 from harness.formats.tracking import follow, manifests, open_tracker
-from harness.store.foreign import bounded, import_results
+from harness.store.imported_results import bounded, import_results
 from harness.store.ingest import ingest
 from harness.store.read import Snapshot
 from harness.store.remarks import describe_unpaired
-from harness.store.table import suites
+from harness.store.table import list_suites
 from harness.store.text import visible
 from harness.submission.bundle import make_bundle
-from harness.submission.check import BundleReport, checked, mark_reported, take_bundle
+from harness.submission.check import BundleReport, check_bundle, mark_reported, take_bundle
 from harness.submission.rerun import RerunRequest
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
@@ -74,7 +74,7 @@ def submit_check(
     json: Json = False,
 ) -> None:
     """Check a bundle, one line per check; exit code 2 with the reason if it is refused."""
-    with checked(bundle, results, _rerun_request(re_execute, seed, minutes)) as (_, report):
+    with check_bundle(bundle, results, _rerun_request(re_execute, seed, minutes)) as (_, report):
         pass
     _end_check(report, json)
 
@@ -148,7 +148,7 @@ def _list_unpaired(results: Path, label: str) -> list[str]:
     with suppress(StoreError):
         ingest(results)
         with Snapshot(results) as snapshot:
-            names = [name for name in suites(snapshot) if name.endswith(f"@{label}")]
+            names = [name for name in list_suites(snapshot) if name.endswith(f"@{label}")]
             return [line for name in names for line in describe_unpaired(snapshot, name)]
     return []
 

@@ -35,12 +35,12 @@ from harness.store.manifest import (
     suite_files,
     suite_folder,
 )
-from harness.store.ranking import Head, heading
+from harness.store.ranking import Heading, make_heading
 from harness.store.read import Snapshot
-from harness.store.reference_results import meant, own, references
+from harness.store.reference_results import choose_suite, list_own, list_references
 from harness.store.remarks import Missing, describe_gaps
 from harness.store.render import overview, render
-from harness.store.table import MEAN, ShowRow, show_rows, status_rows, suites
+from harness.store.table import MEAN, ShowRow, list_suites, show_rows, status_rows
 from harness.store.text import visible
 from harness.store.tuning import read_tuning, without_trials
 from harness.store.tuning_table import TuningResults, transfer_rows, tuning_rows
@@ -68,8 +68,8 @@ def refresh_store(results: Path) -> None:
 
 def _known_suites(suite: str | None, snapshot: Snapshot, results: Path) -> tuple[list[str], str | None]:
     """And the one that SUITE means. Raises UsageError, StoreError where damage hides it."""
-    known = suites(snapshot)
-    name = None if suite is None else meant(suite_name(suite), known)
+    known = list_suites(snapshot)
+    name = None if suite is None else choose_suite(suite_name(suite), known)
     for one in () if name in known or (name is None and known) else (name, name and f"{name}{MARK}"):
         for damage in damages(snapshot, one):
             raise StoreError(str(damage))
@@ -111,7 +111,7 @@ def show_snapshot(
     known, name = _known_suites(suite, snapshot, results)
     if file is not None and name != file.name:
         raise UsageError(f"{results}: {file.name} was not run here with --set {' '.join(file.altered)}")
-    names = [name] if name else own(known)
+    names = [name] if name else list_own(known)
     beside = "" if paper is None else table_against_paper(paper, snapshot, names)  # raises before anything is printed
     _say_reference(suite, names, known, results)
     if format_ == "json" and len(names) > 1:
@@ -124,7 +124,7 @@ def show_snapshot(
     heads = {}
     for one in names if suite else without_trials(names):
         gaps = _find_gaps(snapshot, results, one, suite, prepared)
-        head = heading(snapshot, one, margin, SAID.get(format_, "nothing"))
+        head = make_heading(snapshot, one, margin, SAID.get(format_, "nothing"))
         heads[one] = msgspec.structs.replace(head, missing=gaps)
     if len(names) > 1 and format_ == "table":
         sys.stdout.write(overview(heads, _width(), _in_colour()))
@@ -150,7 +150,7 @@ def _table_text(
     snapshot: Snapshot,
     results: Path,
     suite: str,
-    head: Head,
+    head: Heading,
     rows: Sequence[ShowRow],
     format_: str,
     file: SuiteFile | None,
@@ -332,13 +332,13 @@ def altered_run(suite: str, results: Path, overrides: list[str]) -> Prepared:
 def all_suites(results: Path) -> list[str]:
     """With results of our own; else the reference results."""
     ours = {f.name for f in results.glob("*/") if suite_files(f) or any(f.glob("*/manifest.json"))}
-    return own([*sorted(ours), *references(results)])
+    return list_own([*sorted(ours), *list_references(results)])
 
 
 def cell_statuses(name: str, results: Path, overrides: list[str]) -> tuple[list[CellStatus], list[str]]:
     """And lines on their models and training pool."""
     runs = suite_files(results / name)
-    stored = name in references(results) or runs or any((results / name).glob("*/manifest.json"))
+    stored = name in list_references(results) or runs or any((results / name).glob("*/manifest.json"))
     if is_file(name) or not stored or (runs and "@" not in name):
         prepared = altered_run(name, results, overrides).with_states()
         return prepared.statuses(), prepared.describe_inputs()

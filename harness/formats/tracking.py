@@ -19,9 +19,9 @@ import msgspec
 from harness.errors import StoreError, UsageError
 from harness.files import write_atomic
 from harness.reading import read_bytes
-from harness.store.foreign import check_parts
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, read_manifest
+from harness.store.validation import check_file_names
 
 _MAX_BYTES = 1 << 20
 _SECONDS = 120
@@ -91,7 +91,7 @@ def follow(results: Path, suite: str, tracker: Tracker) -> int:
             points = list(_points(file.parent, manifest))
         except StoreError:
             continue
-        check_parts(file.parent, manifest, *{point.policy for point in points})
+        check_file_names(file.parent, manifest, *{point.policy for point in points})
         with suppress(StoreError):
             count += _bring(manifest, points, tracker)
     return count

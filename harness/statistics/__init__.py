@@ -1,4 +1,4 @@
-"""Intervals, paired comparisons, verdicts, tie groups and power; no torch.
+"""Intervals, paired comparisons, verdicts, tie groups and power; no torch is imported.
 
 The last axis runs over seeds (or questions, as named), NaN means missing, accuracies are in [0, 1].
 """
@@ -6,14 +6,14 @@ The last axis runs over seeds (or questions, as named), NaN means missing, accur
 from harness.statistics.comparison import (
     MARGIN,
     Comparison,
-    Tests,
-    compare,
-    family,
-    holm,
+    FamilyTests,
+    compare_regimes,
+    compute_family_tests,
+    correct_by_holm,
+    estimate_paired_difference,
+    judge_gain,
     minimum_detectable,
-    paired,
     seeds_to_detect,
-    verdict,
 )
 from harness.statistics.intervals import (
     Estimate,
@@ -28,17 +28,17 @@ __all__ = [
     "MARGIN",
     "Comparison",
     "Estimate",
-    "Tests",
+    "FamilyTests",
     "area_under_curve",
-    "compare",
-    "family",
-    "holm",
+    "compare_regimes",
+    "compute_family_tests",
+    "correct_by_holm",
+    "estimate_paired_difference",
     "improvement_interval",
     "iqm_interval",
+    "judge_gain",
     "mean_interval",
     "minimum_detectable",
-    "paired",
     "sampling_variance",
     "seeds_to_detect",
-    "verdict",
 ]

@@ -34,11 +34,11 @@ from harness.store.manifest import (
     suite_folder,
 )
 from harness.store.reference_results import (
-    ABOUT,
+    INDEX,
     forget,
-    read_about,
+    list_references,
+    read_index,
     read_reference,
-    references,
     restored,
 )
 from harness.store.rows import SCHEMAS
@@ -168,10 +168,10 @@ def scan_results(results: Path) -> tuple[dict[tuple[str, str], Source], dict[str
         if files := suite_files(Path(suite.path)):
             files += [f.with_name(tuning_name(f.name)) for f in files]
             suites[suite.name] = " ".join(f"{file.name}-{_time_stamp(str(file))}" for file in files)
-    for name, folder in references(results).items():
-        mark = f"{_time_stamp(str(folder))}-{_time_stamp(str(folder / ABOUT))}"  # the first changes where a file is restored
+    for name, folder in list_references(results).items():
+        mark = f"{_time_stamp(str(folder))}-{_time_stamp(str(folder / INDEX))}"  # the first changes where a file is restored
         with suppress(StoreError):  # said where the suite's own line is read
-            sources |= {(name, cell): Source(name, cell, str(folder), mark) for cell in read_about(folder).cells}
+            sources |= {(name, cell): Source(name, cell, str(folder), mark) for cell in read_index(folder).cells}
         suites[name] = mark
     return sources, suites
 
@@ -236,7 +236,7 @@ def _suite_row(results: Path, name: str, mark: str, problems: list[Row]) -> Row:
     for file in [*suite_files(folder)[::-1]] or (None,):  # the first stands for the folder
         try:
             if stored:
-                read_about(folder)
+                read_index(folder)
             suite = read_suite(folder, file)
         except StoreError as error:
             damaged(error, file or folder)

@@ -1,21 +1,28 @@
-"""Regimes over several groups and benchmarks at once."""
+"""Regimes over several groups and benchmarks at once, and the sentences above a suite's rows.
+
+A panel is one group and one benchmark. `rank_regimes` makes the ranking over panels, `compare_pair` compares two regimes,
+`aggregate_panels` describes the runs by rliable's statistics, `make_heading` puts sentences to all of it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
+from jaxtyping import Float
 
-from harness.statistics import MARGIN, improvement_interval, iqm_interval, verdict
+from harness.statistics import MARGIN, Comparison, improvement_interval, iqm_interval, judge_gain
 from harness.statistics.comparison import ALONE, BASELINE, WITHHELD
+from harness.statistics.intervals import BootstrapInterval
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, TrainingMoment, mixed_in, read_moments
 from harness.store.sentences import doubt, joined, sentence
 from harness.store.statistic import STATISTICS, Pair, TableRow, bounds, number
-from harness.store.table import MEAN, Place, SeedRow, compared, seed_rows
+from harness.store.table import MEAN, Place, SeedRow, compare_rows, seed_rows
 
 Said = Literal["everything", "opening", "nothing"]
 # Of fewer seeds a bootstrap interval comes out far too narrow
@@ -30,8 +37,8 @@ _RANKED = (
 if TYPE_CHECKING:
 
     class Rank(msgspec.Struct, frozen=True, kw_only=True):
-        """A regime over all chosen panels: statistics of `ShowRow`. ends: the panels with the smallest and largest
-        gain, where their mean would mislead."""
+        """A regime over all chosen panels: statistics of `ShowRow`. ends: name and gain of the panels with the smallest and
+        the largest gain, where their mean would mislead."""
 
         regime: str
         ends: tuple[End, End] | None
@@ -48,8 +55,11 @@ else:
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """ranks: best mean first. groups, tasks, seeds, panels: their number. baseline: of most. unlike: regimes whose
-    baseline had other rollouts."""
+    """The regimes over some panels, best mean first.
+
+    groups, tasks, seeds, panels: how many are in the mean. baseline: that of most rows. left_out: panels and regimes that are
+    not in the mean, with the reason. unlike: regimes whose baseline had other rollouts.
+    """
 
     ranks: list[Rank]
     groups: int
@@ -63,7 +73,7 @@ class Ranking(msgspec.Struct, frozen=True):
 
 
 class Pairing(msgspec.Struct, frozen=True, kw_only=True):
-    """Two regimes on the same seeds of one group and policy. difference: ours less theirs; p: corrected."""
+    """Two regimes on the same seeds of one group, policy and task. difference: ours less theirs, a fraction; p: corrected."""
 
     group: str
     policy: str
@@ -76,8 +86,8 @@ class Pairing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
-    """A regime over all groups and benchmarks. better: probability that a run beats one of the baseline. Intervals are
-    None for fewer than MIN_RUNS seeds and where all resamples agree."""
+    """A regime over all groups and benchmarks. iqm: the interquartile mean of its runs. better: probability that a run beats
+    one of the baseline. Intervals are None for fewer than MIN_RUNS seeds and where all resamples agree."""
 
     regime: str
     seeds: int
@@ -100,8 +110,9 @@ class Headline(msgspec.Struct, frozen=True):
     doubt: str = ""
 
 
-class Head(msgspec.Struct, frozen=True):
-    """The lines above a suite's rows. across: by metric. missing, submission: filled in later."""
+class Heading(msgspec.Struct, frozen=True):
+    """The lines above a suite's rows. sentences: the opening one first. across: by metric. missing, submission: filled in
+    by the command."""
 
     margin: float = MARGIN
     sentences: list[Headline] = []
@@ -115,151 +126,230 @@ class Head(msgspec.Struct, frozen=True):
 NOTHING_PAIRED = "no seed of two regimes"
 
 
-def rank(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRow] | None = None) -> Ranking:
-    """Mean over the panels of `rows` (of one policy and metric) that have a verdict, seed by seed. among: all rows of
-    that policy and metric, for which the choice is corrected too.
+def rank_regimes(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRow] | None = None) -> Ranking:
+    """Rank regimes by their mean over the panels of `rows` (of one policy and metric) that have a verdict, seed by seed.
 
-    A group that holds another one (a pair with a third) is left out of the mean, which would count the pair's policies twice
-    and narrow an interval by repeating them."""
-    panels = list(dict.fromkeys((r.group, r.task) for r in rows))
+    margin: of the verdicts. among: all rows of that policy and metric, for which the choice is corrected too. A group that
+    holds another one (a pair with a third) is left out of the mean, which would count the pair's policies twice and narrow
+    an interval by repeating them.
+    """
+    panels = list(dict.fromkeys((row.group, row.task) for row in rows))
     if not panels:
         return Ranking([], 0, 0, 0, "", margin)
+    family = rows if among is None else among
     several = len(panels) > 1
-    names, comparisons = compared(rows if among is None else among, margin, panels if several else None)
-    references = {r.regime: r.baseline for r in rows}
-    withheld = {(r.group, r.task): r.withheld for r in rows if r.withheld}
-    holding = _holding(rows)
-    apart = [p for p in panels if p not in holding]
-    used = [p for p in apart if any(v not in (*WITHHELD, BASELINE, ALONE) for v in comparisons[p].verdicts)] or apart
+    names, comparisons = compare_rows(family, margin, panels if several else None)
+    used, excluded = _choose_panels(rows, panels, comparisons)
     whole = comparisons[None if several else panels[0]]
-    if len(used) < len(panels):  # what has no verdict is not in the mean
-        whole = compared(rows if among is None else among, margin, used)[1][None]
-    by_group, by_task = (len({place[k] for place in panels}) > 1 for k in (0, 1))
+    if len(used) < len(panels):  # the mean is that of the panels used, which only a second comparison has
+        whole = compare_rows(family, margin, used)[1][None]
 
-    def called(place: Place) -> str:
-        return ", ".join(place) if by_group and by_task else place[by_task]
-
-    why = {p: withheld.get(p, NOTHING_PAIRED).removeprefix("withheld: ") for p in panels} | holding
-    said = {p: why[p] for p in panels if p not in used}
-    ranks, left_out = [], [f"{called(p)} ({why})" for p, why in said.items()]
-    for i, name in ((i, name) for i, name in enumerate(names) if name in references):
-        if not whole.own.n[i]:
-            there = {(r.group, r.task) for r in rows if r.regime == name}
-            lacking = [called(p) for p in used if p not in there]
+    titles = _title_panels(panels)
+    left_out = [f"{titles[panel]} ({why})" for panel, why in excluded.items()]
+    references = {row.regime: row.baseline for row in rows}
+    ranks = []
+    for place, name in enumerate(names):
+        if name not in references:
+            continue
+        if not whole.own.n[place]:
+            there = {(row.group, row.task) for row in rows if row.regime == name}
+            lacking = [titles[panel] for panel in used if panel not in there]
             left_out.append(f"{name} (nothing on {joined(lacking)})" if lacking else f"{name} (no seed is everywhere)")
             continue
-        row = TableRow(comparison=whole, place=i, reference=references[name])
-        fields = {name: STATISTICS[name].of(row) for name in _RANKED}
-        gains = sorted((float(comparisons[p].gains.mean[i]), called(p)) for p in used)
-        ends = ((gains[0][1], gains[0][0]), (gains[-1][1], gains[-1][0])) if whole.uneven[i] else None
+        row = TableRow(comparison=whole, place=place, reference=references[name])
+        fields = {statistic: STATISTICS[statistic].of(row) for statistic in _RANKED}
+        ends = None
+        if whole.uneven[place]:
+            gains = sorted((float(comparisons[panel].gains.mean[place]), titles[panel]) for panel in used)
+            (least, low), (most, high) = gains[0], gains[-1]
+            ends = (low, least), (high, most)
         ranks.append(Rank(regime=name, ends=ends, **fields))
-        if references[name] and not whole.gains.n[i]:
+        if references[name] and not whole.gains.n[place]:
             left_out.append(f"{name} (no seed in common with {references[name]})")
-    named = Counter(r.baseline for r in rows if r.baseline is not None).most_common(1)
+
+    baselines = Counter(row.baseline for row in rows if row.baseline is not None).most_common(1)
     return Ranking(
-        sorted(ranks, key=lambda r: -r.accuracy),
-        len({group for group, _ in used}),
-        len({task for _, task in used}),
-        max((r.seeds for r in ranks), default=0),
-        named[0][0] if named else next((r.regime for r in rows), ""),
-        margin,
-        left_out,
-        len(used),
-        frozenset(r.regime for r in rows if r.unlike),
+        ranks=sorted(ranks, key=lambda rank: -rank.accuracy),
+        groups=len({group for group, _ in used}),
+        tasks=len({task for _, task in used}),
+        seeds=max((rank.seeds for rank in ranks), default=0),
+        baseline=baselines[0][0] if baselines else rows[0].regime,
+        margin=margin,
+        left_out=left_out,
+        panels=len(used),
+        unlike=frozenset(row.regime for row in rows if row.unlike),
     )
 
 
-def _holding(rows: Sequence[SeedRow]) -> dict[Place, str]:
-    """Panels of a group that holds another group of the same rows, and which."""
-    panels = {(r.group, r.task): r.holds for r in rows}
-    held = {p: [group for group in groups if (group, p[1]) in panels] for p, groups in panels.items()}
-    return {p: f"it holds {joined(groups)}" for p, groups in held.items() if groups}
+def _choose_panels(
+    rows: Sequence[SeedRow], panels: Sequence[Place], comparisons: Mapping[Place | None, Comparison]
+) -> tuple[list[Place], dict[Place, str]]:
+    """Choose the panels that are in the mean: those with a verdict, or all where none has one, without groups that hold another.
+
+    Returns them, and the others with the reason.
+    """
+    holding = _find_holding(rows)
+    apart = [panel for panel in panels if panel not in holding]
+    no_verdict = {*WITHHELD, BASELINE, ALONE}
+    judged = [panel for panel in apart if not no_verdict.issuperset(comparisons[panel].verdicts)]
+    used = judged or apart
+    withheld = {(row.group, row.task): row.withheld for row in rows if row.withheld}
+    excluded: dict[Place, str] = {}
+    for panel in panels:
+        if panel in holding:
+            excluded[panel] = holding[panel]
+        elif panel not in used:
+            excluded[panel] = withheld.get(panel, NOTHING_PAIRED).removeprefix("withheld: ")
+    return used, excluded
 
 
-def pairing(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MARGIN) -> list[Pairing]:
-    """By group, policy and task of `rows` (all of one metric: they are the family), where they have seeds in common."""
+def _title_panels(panels: Sequence[Place]) -> dict[Place, str]:
+    """Name each panel by its group, its task, or by both where both differ between the panels."""
+    groups = {group for group, _ in panels}
+    tasks = {task for _, task in panels}
+    titles: dict[Place, str] = {}
+    for group, task in panels:
+        if len(tasks) == 1:
+            titles[group, task] = group
+        else:
+            titles[group, task] = task if len(groups) == 1 else f"{group}, {task}"
+    return titles
+
+
+def _find_holding(rows: Sequence[SeedRow]) -> dict[Place, str]:
+    """Return the panels of a group that holds another group of the same rows, and in words which."""
+    holds = {(row.group, row.task): row.holds for row in rows}
+    holding: dict[Place, str] = {}
+    for (group, task), others in holds.items():
+        held = [other for other in others if (other, task) in holds]
+        if held:
+            holding[group, task] = f"it holds {joined(held)}"
+    return holding
+
+
+def compare_pair(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float = MARGIN) -> list[Pairing]:
+    """Compare two regimes by group, policy and task of `rows`, where they have seeds in common.
+
+    rows: all of one metric; those of one policy are a family of tests. margin: of the verdicts.
+    """
+    by_policy: dict[str, list[SeedRow]] = {}
+    for row in rows:
+        by_policy.setdefault(row.policy, []).append(row)
+    compared = {policy: compare_rows(own, margin) for policy, own in by_policy.items()}
     pairs = []
-    by_policy = {
-        policy: compared([r for r in rows if r.policy == policy], margin) for policy in {r.policy for r in rows}
-    }
-    for group, policy, task in dict.fromkeys((r.group, r.policy, r.task) for r in rows):
-        names, panels = by_policy[policy]
-        if not {ours, theirs} <= set(names):
+    for group, policy, task in dict.fromkeys((row.group, row.policy, row.task) for row in rows):
+        names, panels = compared[policy]
+        if ours not in names or theirs not in names:
             continue
-        i, j = names.index(ours), names.index(theirs)
+        places = names.index(ours), names.index(theirs)
         panel = panels[group, task]
-        difference, p = panel.difference[i, j], float(panel.p[i, j])
-        withheld = next((panel.verdicts[k] for k in (i, j) if panel.verdicts[k] in WITHHELD), None)
-        if difference.n:
-            pairs.append(
-                Pairing(
-                    group=group,
-                    policy=policy,
-                    task=task,
-                    seeds=int(difference.n),
-                    difference=float(difference.mean),
-                    interval=bounds(difference),
-                    p=number(p),
-                    verdict=withheld or verdict(difference, p, margin),
-                )
+        difference = panel.difference[places]
+        p = float(panel.p[places])
+        if not difference.n:
+            continue
+        withheld = next((panel.verdicts[place] for place in places if panel.verdicts[place] in WITHHELD), None)
+        pairs.append(
+            Pairing(
+                group=group,
+                policy=policy,
+                task=task,
+                seeds=int(difference.n),
+                difference=float(difference.mean),
+                interval=bounds(difference),
+                p=number(p),
+                verdict=withheld or judge_gain(difference, p, margin),
             )
+        )
     return pairs
 
 
-def aggregates(rows: Sequence[SeedRow]) -> list[Aggregate]:
-    """Regimes over two or more groups or benchmarks (else none), best IQM first, of seeds finished everywhere. Groups that hold
-    another one are left out, as by `rank`."""
-    holding = _holding(rows)
-    rows = [r for r in rows if (r.group, r.task) not in holding]
-    panels = list(dict.fromkeys((r.group, r.task) for r in rows))
+def aggregate_panels(rows: Sequence[SeedRow]) -> list[Aggregate]:
+    """Aggregate each regime's runs over two or more panels (else none), best interquartile mean first.
+
+    Only seeds that are finished on every panel count. Groups that hold another one are left out, as by `rank_regimes`.
+    """
+    holding = _find_holding(rows)
+    rows = [row for row in rows if (row.group, row.task) not in holding]
+    panels = list(dict.fromkeys((row.group, row.task) for row in rows))
     if len(panels) < 2:
         return []
-    references = {r.regime: r.baseline for r in rows}
-    runs: dict[str, dict[int, dict[Place, float]]] = {regime: {} for regime in references}
-    for r in rows:
-        runs[r.regime].setdefault(r.seed, {})[r.group, r.task] = r.accuracy
-    scores = {
-        regime: np.array([[own[p] for p in panels] for _, own in sorted(seeds.items()) if len(own) == len(panels)])
-        for regime, seeds in runs.items()
-    }
+    references = {row.regime: row.baseline for row in rows}
+    scores = _gather_runs(rows, panels)
     aggregated = []
     for regime, ours in scores.items():
         if not len(ours):
             continue
-        theirs = scores.get(references[regime] or "", np.array([]))
-        middle, better = iqm_interval(ours), improvement_interval(ours, theirs) if len(theirs) else None
-        intervals = (
-            (each.low, each.high) if each and least >= MIN_RUNS and each.low < each.high else None
-            for each, least in ((middle, len(ours)), (better, min(len(ours), len(theirs))))
+        middle = iqm_interval(ours)
+        aggregate = Aggregate(
+            regime=regime,
+            seeds=len(ours),
+            tasks=len(panels),
+            iqm=middle.value,
+            iqm_interval=_interval_if_enough(middle, len(ours)),
+            baseline=None,
+            better=None,
+            better_interval=None,
         )
-        aggregated.append(
-            Aggregate(
-                regime=regime, seeds=len(ours), tasks=len(panels), iqm=middle.value, iqm_interval=next(intervals),
-                baseline=references[regime] if better else None, better=better.value if better else None,
-                better_interval=next(intervals),
+        theirs = scores.get(references[regime] or "", np.array([]))
+        if len(theirs):
+            better = improvement_interval(ours, theirs)
+            aggregate = msgspec.structs.replace(
+                aggregate,
+                baseline=references[regime],
+                better=better.value,
+                better_interval=_interval_if_enough(better, min(len(ours), len(theirs))),
             )
-        )  # fmt: skip
-    return sorted(aggregated, key=lambda a: -a.iqm)
+        aggregated.append(aggregate)
+    return sorted(aggregated, key=lambda aggregate: -aggregate.iqm)
 
 
-def heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said = "everything") -> Head:
-    """Sentences for each choice of policy, task and metric, the opening one first. said: all, these alone, or none."""
-    every: dict[tuple[str, str], list[SeedRow]] = {}
-    for r in seed_rows(snapshot, suite):
-        every.setdefault((r.policy, r.metric), []).append(r)
-    tasks = list(dict.fromkeys(r.task for rows in every.values() for r in rows))
-    policies = sorted(dict.fromkeys(policy for policy, _ in every), key=lambda policy: policy != MEAN)
-    choices = [MEAN, *tasks] if len(tasks) > 1 and said == "everything" else [MEAN]
-    head = Head(margin, [], {}, starts=read_moments(snapshot, suite), processors=mixed_in(snapshot, suite))
-    for policy in policies[: {"everything": None, "opening": 1, "nothing": 0}[said]]:
-        for task in choices:
-            for metric in dict.fromkeys(metric for _, metric in every):
-                among = every.get((policy, metric), [])
-                chosen = [r for r in among if task in (MEAN, r.task)]
-                if not chosen:
-                    continue
-                ranking = rank(chosen, margin, among)
-                head.sentences.append(Headline(policy, metric, task, sentence(ranking), doubt(ranking)))
-                if (policy, task) == (policies[0], MEAN) and (across := aggregates(chosen)):
-                    head.across[metric] = across
-    return head
+def _gather_runs(rows: Sequence[SeedRow], panels: Sequence[Place]) -> dict[str, Float[np.ndarray, "runs panels"]]:
+    """Return by regime the accuracies of the seeds that are finished on every panel."""
+    by_seed: dict[str, dict[int, dict[Place, float]]] = {}
+    for row in rows:
+        by_seed.setdefault(row.regime, {}).setdefault(row.seed, {})[row.group, row.task] = row.accuracy
+    runs: dict[str, Float[np.ndarray, "runs panels"]] = {}
+    for regime, seeds in by_seed.items():
+        complete = [own for _, own in sorted(seeds.items()) if len(own) == len(panels)]
+        runs[regime] = np.array([[own[panel] for panel in panels] for own in complete])
+    return runs
+
+
+def _interval_if_enough(interval: BootstrapInterval, runs: int) -> Pair | None:
+    """Return the ends of a bootstrap interval, None for fewer than MIN_RUNS runs and where all resamples agree."""
+    if runs < MIN_RUNS or interval.low >= interval.high:
+        return None
+    return interval.low, interval.high
+
+
+def make_heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said = "everything") -> Heading:
+    """Make the sentences for each choice of policy, task and metric, the opening one first.
+
+    margin: of the verdicts. said: all sentences, those of the opening choice alone, or none.
+    """
+    heading = Heading(margin, [], {}, starts=read_moments(snapshot, suite), processors=mixed_in(snapshot, suite))
+    if said == "nothing":
+        return heading
+    by_choice: dict[tuple[str, str], list[SeedRow]] = {}
+    for row in seed_rows(snapshot, suite):
+        by_choice.setdefault((row.policy, row.metric), []).append(row)
+    tasks = list(dict.fromkeys(row.task for rows in by_choice.values() for row in rows))
+    policies = sorted(dict.fromkeys(policy for policy, _ in by_choice), key=lambda policy: policy != MEAN)
+    metrics = list(dict.fromkeys(metric for _, metric in by_choice))
+    choices = [MEAN]
+    if said == "opening":
+        policies = policies[:1]
+    elif len(tasks) > 1:
+        choices += tasks
+    for policy, task, metric in product(policies, choices, metrics):
+        among = by_choice.get((policy, metric), [])
+        chosen = [row for row in among if task in (MEAN, row.task)]
+        if not chosen:
+            continue
+        ranking = rank_regimes(chosen, margin, among)
+        heading.sentences.append(Headline(policy, metric, task, sentence(ranking), doubt(ranking)))
+        if (policy, task) == (policies[0], MEAN):
+            across = aggregate_panels(chosen)
+            if across:
+                heading.across[metric] = across
+    return heading

@@ -22,7 +22,7 @@ from rich.text import Text
 from harness.errors import UsageError
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
 from harness.store.manifest import EVALUATIONS
-from harness.store.ranking import MIN_RUNS, Head, Headline
+from harness.store.ranking import MIN_RUNS, Heading, Headline
 from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, describe_gaps
 from harness.store.sentences import explained, verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, Statistic, shown
@@ -45,13 +45,13 @@ def render(
     form: str = "table",
     width: int = 120,
     colour: bool = False,
-    head: Head | None = None,
+    head: Heading | None = None,
     tuned: TuningResults | None = None,
     brief: bool = False,
 ) -> str:
     """form: table, json, csv, markdown or latex. width, colour, brief: of a table; a brief one has the first metric's
     means alone. Raises UsageError."""
-    head = head or Head()
+    head = head or Heading()
     if form == "json":
         document: dict[str, Any] = {"suite": suite, **msgspec.structs.asdict(head), "rows": list(rows)}
         if tuned:
@@ -72,7 +72,7 @@ def render(
     return page.text()
 
 
-def overview(heads: Mapping[str, Head], width: int = 120, colour: bool = False) -> str:
+def overview(heads: Mapping[str, Heading], width: int = 120, colour: bool = False) -> str:
     page = _Page("table", width, colour)
     for suite, head in heads.items():
         said = next((f"{h.metric}: {h.sentence}" for h in head.sentences), "no cell has finished")
@@ -121,7 +121,7 @@ class _Page:
     def text(self) -> str:
         return "\n".join(line.rstrip() for line in self._file.getvalue().splitlines()) + "\n"
 
-    def results(self, suite: str, rows: Rows, head: Head) -> None:
+    def results(self, suite: str, rows: Rows, head: Heading) -> None:
         if not rows:
             self.say(MEASURED if suite == EVALUATIONS else "no finished cells yet")
             self._beside(head)
@@ -144,7 +144,7 @@ class _Page:
             "dim",
         )
 
-    def _open(self, suite: str, head: Head, opening: Sequence[Headline]) -> None:
+    def _open(self, suite: str, head: Heading, opening: Sequence[Headline]) -> None:
         if head.submission:
             self.say(f"{suite}: {head.submission}")
         if opening:
@@ -153,7 +153,7 @@ class _Page:
                 self.say(f"{headline.metric}: {headline.sentence}")
             self.say("")
 
-    def brief(self, suite: str, rows: Rows, head: Head) -> None:
+    def brief(self, suite: str, rows: Rows, head: Heading) -> None:
         first, policies = head.sentences[0], Counter(group for group, _ in {(r.group, r.policy) for r in rows})
         means = [r for r in rows if r.metric == first.metric and (r.policy == first.policy or policies[r.group] == 1)]
         panels = list(dict.fromkeys((row.group, row.task) for row in means))
@@ -185,7 +185,7 @@ class _Page:
             title = f"{group}: {task}, {metric}; accuracy in %, gain in points, 95 % intervals"
             self.table(title, heads[:fit], [line[:fit] for _, line in members], names=len(first))
 
-    def lines(self, suite: str, rows: Rows, head: Head) -> None:
+    def lines(self, suite: str, rows: Rows, head: Heading) -> None:
         columns = shown("markdown")
         lines = []
         for row in rows:
@@ -199,7 +199,7 @@ class _Page:
         self._console.print(piped(heads, lines, 5, words), end="")
         self._beside(head)
 
-    def _beside(self, head: Head) -> None:
+    def _beside(self, head: Heading) -> None:
         for (group, task, metric), stages in groupby(head.starts, key=attrgetter("group", "task", "metric")):
             title = f"{group}: {task}, {metric}; before the supervised start, after it, and after RL; accuracy in %"
             lines = [
@@ -310,7 +310,7 @@ def _tuned_cells(row: TuningRow) -> list[str]:
 # For programs and papers ----------------------------------------------------------------------------------------------
 
 
-def _csv(suite: str, rows: Rows, head: Head) -> str:
+def _csv(suite: str, rows: Rows, head: Heading) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     ends = {name: (f"{name}_low", f"{name}_high") for name in ShowRow.__struct_fields__ if name.endswith("interval")}
@@ -330,7 +330,7 @@ def _cell(text: str) -> str:
     return visible(text).translate(_MARKDOWN)
 
 
-def _latex(suite: str, rows: Rows, head: Head) -> str:
+def _latex(suite: str, rows: Rows, head: Heading) -> str:
     parts = []
     for task, metric in sorted({(row.task, row.metric) for row in rows}):
         by_column = {

@@ -16,7 +16,7 @@ from harness.store.read import Snapshot
 from harness.store.sentences import joined, verdict_mark
 from harness.store.starts import UNPAIRED
 from harness.store.statistic import PERCENT, POINTS, Pair
-from harness.store.table import MEAN, ShowRow, choice_rows, finished
+from harness.store.table import MEAN, ShowRow, make_rows, read_finished
 from harness.store.tuning import without_trials
 
 Kind = Literal["built", "alike", "real"]
@@ -150,11 +150,11 @@ def board(snapshot: Snapshot, which: Settings = "published", margin: float = MAR
         variants = {v["name"]: v for v in config.get("regimes", ())}
         if variants.get(baseline, {"options": {}})["options"].get("objective", "grpo") != "grpo":
             continue
-        cells = finished(snapshot, suite)
+        cells = read_finished(snapshot, suite)
         metric = next((row.metric for row in cells.rows if row.policy == MEAN), "")
         if not metric:
             continue
-        rows = choice_rows(MEAN, metric, cells, margin)
+        rows = make_rows(MEAN, metric, cells, margin)
         training = config.get("training", {})
         shapes, choosers = (
             {group["name"]: shape for group in part.get("groups", ()) if (shape := _shape(group, training))}

@@ -15,7 +15,7 @@ from harness.statistics import Comparison, Estimate, seeds_to_detect
 from harness.store.sentences import verdict_mark
 from harness.store.text import visible
 
-__all__ = ["STATISTICS", "Spent", "Statistic", "TableRow", "Unit", "View", "bounds", "number", "shown", "statistic"]
+__all__ = ["STATISTICS", "SeedCost", "Statistic", "TableRow", "Unit", "View", "bounds", "number", "shown", "statistic"]
 
 Pair = tuple[float, float]
 View = Literal["terminal", "markdown", "page"]
@@ -54,7 +54,7 @@ TIMES = Unit(name="× baseline", digits=2)
 RATE = Unit(name="points", factor=100, digits=2)
 
 
-class Spent(NamedTuple):
+class SeedCost(NamedTuple):
     """What one seed cost, and the peer answers that it received and used. offered: answers that the group's other policies
     sampled; where there are none, as in a replay of another run, those received."""
 
@@ -77,8 +77,8 @@ class TableRow:
     place: int
     reference: str | None
     base: Sequence[float] = ()
-    spent: Sequence[Spent] = ()
-    against: Sequence[Spent] = ()
+    spent: Sequence[SeedCost] = ()
+    against: Sequence[SeedCost] = ()
     budget: str = ""
     policies: int = 1
 

@@ -1,4 +1,8 @@
-"""What a suite's finished cells add up to: seed by seed, and in rows."""
+"""What a suite's finished cells add up to: seed by seed (`SeedRow`), and in the rows of `harness show` (`ShowRow`).
+
+The way is: `read_finished` reads the scores of all finished cells and pairs each with the baseline of its seed;
+`compare_rows` puts those of one policy and metric into arrays and has them tested; `show_rows` makes a row of each regime.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,25 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from operator import eq, itemgetter, le
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from harness.errors import StoreError
-from harness.statistics import MARGIN, Comparison, Estimate, compare, paired, sampling_variance
+from harness.statistics import (
+    MARGIN,
+    Comparison,
+    Estimate,
+    compare_regimes,
+    estimate_paired_difference,
+    sampling_variance,
+)
 from harness.statistics.comparison import CEILING, FLOOR, IDLE
 from harness.store.manifest import MARK
 from harness.store.read import Snapshot
-from harness.store.statistic import STATISTICS, Spent, TableRow
+from harness.store.statistic import STATISTICS, SeedCost, TableRow
 from harness.store.tuning import tuned_label
 
 # Stands for the mean over a group's policies
@@ -28,6 +39,8 @@ Place = tuple[str, str]
 
 
 class Key(NamedTuple):
+    """Where a score belongs, all but regime and seed. policy: MEAN for the mean over the group's policies."""
+
     group: str
     policy: str
     task: str
@@ -35,7 +48,7 @@ class Key(NamedTuple):
 
 
 class _Place(msgspec.Struct, frozen=True, kw_only=True):
-    """policy: `*` for the mean over the group's."""
+    """Where a row belongs. policy: MEAN for the mean over the group's policies."""
 
     group: str
     policy: str
@@ -65,9 +78,12 @@ else:
 
 
 class SeedRow(_Place, frozen=True, kw_only=True):
-    """One seed of a row. variant: whose cell. gain: over the baseline's same seed. noise: `sampling_variance`.
-    withheld: why there is no verdict. unlike: the baseline had other rollouts, or too few for a second round. holds: other
-    groups of the suite, all of whose policies are in this one too."""
+    """One seed of a row; accuracies and gains are fractions.
+
+    variant: whose cell it is. noise: `sampling_variance` of the accuracy. base: accuracy before training. gain: over the
+    baseline's same seed. withheld: why there is no verdict. unlike: the baseline had other rollouts, or too few for a
+    second round. holds: other groups of the suite, all of whose policies are in this one too.
+    """
 
     variant: str
     seed: int
@@ -82,9 +98,12 @@ class SeedRow(_Place, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
-    """A line of the tables. cells: the suite's variant that it is made of. sampled: rollouts of both rounds over the
-    first's. reference: what gains are over."""
+class TableLine:
+    """A line of the tables: a variant of the suite, or one as tuned.
+
+    cells: the suite's variant whose cells it is made of. sampled: rollouts of both rounds over the first's. reference: the
+    line that gains are over.
+    """
 
     name: str
     kind: str
@@ -95,33 +114,42 @@ class Variant:
     sampled: float = 1.0
     reference: str | None = None
 
+    @property
+    def multiple(self) -> int:
+        """The rollout budget as a multiple of the suite's."""
+        return int(self.budget.removesuffix("x"))
+
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """rows: in the suite's order. spent: of the seeds of a `Key` and line. policies: by group."""
+class FinishedScores:
+    """The finished cells of a suite. lines: by name, in the suite's order. rows: in the same order. costs: by `Key` and line,
+    of each seed. policies: by group."""
 
-    variants: dict[str, Variant]
+    lines: dict[str, TableLine]
     rows: list[SeedRow] = field(default_factory=list)
-    spent: dict[tuple[Key, str], list[Spent]] = field(default_factory=dict)
+    costs: dict[tuple[Key, str], list[SeedCost]] = field(default_factory=dict)
     policies: dict[str, list[str]] = field(default_factory=dict)
 
 
 BySeed = dict[int, SeedRow]
 
 
-def by_line(rows: Sequence[SeedRow]) -> dict[Key, dict[str, BySeed]]:
+def group_by_line(rows: Sequence[SeedRow]) -> dict[Key, dict[str, BySeed]]:
+    """Return the rows by key, line and seed."""
     lines: dict[Key, dict[str, BySeed]] = {}
-    for r in rows:
-        lines.setdefault(Key(r.group, r.policy, r.task, r.metric), {}).setdefault(r.regime, {})[r.seed] = r
+    for row in rows:
+        of_key = lines.setdefault(Key(row.group, row.policy, row.task, row.metric), {})
+        of_key.setdefault(row.regime, {})[row.seed] = row
     return lines
 
 
-def difference(ours: BySeed, theirs: BySeed) -> Estimate:
+def estimate_difference(ours: BySeed, theirs: BySeed) -> Estimate:
+    """Estimate our accuracy minus theirs, paired over the seeds that both have."""
     seeds = sorted(ours.keys() & theirs.keys())
-    return paired(
-        [ours[s].accuracy for s in seeds],
-        [theirs[s].accuracy for s in seeds],
-        noise=[ours[s].noise + theirs[s].noise for s in seeds],
+    return estimate_paired_difference(
+        [ours[seed].accuracy for seed in seeds],
+        [theirs[seed].accuracy for seed in seeds],
+        noise=[ours[seed].noise + theirs[seed].noise for seed in seeds],
     )
 
 
@@ -154,155 +182,260 @@ WHERE kind = 'cell' AND suite = ? GROUP BY regime
 """
 
 
-class _Score(NamedTuple):
+class _SeedScore(NamedTuple):
+    """One seed's accuracy, its `sampling_variance`, and what it cost."""
+
     accuracy: float
     noise: float
-    spent: Spent
+    cost: SeedCost
 
 
-def finished(snapshot: Snapshot, suite: str) -> Finished:
-    """Read once from a snapshot; nothing for an unknown suite."""
+@dataclass(slots=True)
+class _StoredScores:
+    """What the store has of a suite's finished cells, by the names that cells have.
+
+    scores: by key, variant and seed. base: accuracy of base checkpoints by key and seed; None is the seed of a checkpoint
+    that all seeds share. idle: by group, policy and variant, whether no cell's gradient ever differed from 0. policies: by
+    group, in the cells' order.
+    """
+
+    scores: dict[Key, dict[str, dict[int, _SeedScore]]] = field(default_factory=dict)
+    base: dict[Key, dict[int | None, float]] = field(default_factory=dict)
+    idle: dict[tuple[str, str, str], bool] = field(default_factory=dict)
+    policies: dict[str, list[str]] = field(default_factory=dict)
+
+    def add_base(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Take in a base checkpoint's scores on one task and metric, one row a policy."""
+        for row in rows:
+            key = Key(row["group_name"], row["policy"], row["task"], row["metric"])
+            self.base.setdefault(key, {})[row["seed"]] = row["accuracy"]
+
+    def add_cell(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Take in a cell's scores on one task and metric, one row a policy, and their mean."""
+        first = rows[0]
+        group, variant, seed = first["group_name"], first["regime"], first["seed"]
+        names = first["policies"]
+        self.policies[group] = list(dict.fromkeys([*self.policies.get(group, ()), *names]))
+        costs = []
+        for row in rows:
+            cost = SeedCost(*(row[name] for name in SeedCost._fields))
+            costs.append(cost)
+            key = Key(group, row["policy"], row["task"], row["metric"])
+            score = _SeedScore(row["accuracy"], row["noise"], cost)
+            self.scores.setdefault(key, {}).setdefault(variant, {})[seed] = score
+            place = group, row["policy"], variant
+            self.idle[place] = row["idle"] and self.idle.get(place, True)
+        # One policy has no mean, and a mean over some of the policies is not comparable
+        if len(rows) < max(2, len(names)):
+            return
+        accuracy = sum(row["accuracy"] for row in rows) / len(rows)
+        noise = sum(row["noise"] for row in rows) / len(rows) ** 2
+        cost = SeedCost(*map(sum, zip(*costs, strict=True)))
+        cost = cost._replace(cpu=first["cell_cpu"], gpu=first["cell_gpu"])
+        key = Key(group, MEAN, first["task"], first["metric"])
+        self.scores.setdefault(key, {}).setdefault(variant, {})[seed] = _SeedScore(accuracy, noise, cost)
+
+    def members_of(self, key: Key) -> list[str]:
+        """Return the policies that the key's policy stands for."""
+        return self.policies[key.group] if key.policy == MEAN else [key.policy]
+
+    def accuracy_before_training(self, key: Key) -> dict[int | None, float]:
+        """Return by seed the mean accuracy of the members' base checkpoints, where each member has one."""
+        by_member = [self.base.get(key._replace(policy=name), {}) for name in self.members_of(key)]
+        if not all(by_member):
+            return {}
+        means: dict[int | None, float] = {}
+        for seed in set().union(*by_member):
+            means[seed] = sum(own.get(seed, own.get(None, np.nan)) for own in by_member) / len(by_member)
+        return means
+
+    def has_learnt_nothing(self, key: Key, variant: str) -> bool:
+        """Say whether no gradient of the variant's cells differed from 0, for any member of the key."""
+        return all(self.idle.get((key.group, member, variant)) for member in self.members_of(key))
+
+
+def read_finished(snapshot: Snapshot, suite: str) -> FinishedScores:
+    """Read the finished cells of a suite, once from a snapshot; nothing for an unknown suite."""
     if suite not in snapshot.finished:
-        snapshot.finished[suite] = _finished(snapshot, suite)
-    cells: Finished = snapshot.finished[suite]
-    return cells
+        snapshot.finished[suite] = _read_finished_anew(snapshot, suite)
+    done: FinishedScores = snapshot.finished[suite]
+    return done
 
 
-def _finished(snapshot: Snapshot, suite: str) -> Finished:
+def _read_finished_anew(snapshot: Snapshot, suite: str) -> FinishedScores:
     described = snapshot.query(
         "SELECT groups, variants, tuned, config FROM suites WHERE suite = ?", [suite]
     ).to_pylist()
     about: dict[str, Any] = described[0] if described else {"groups": [], "variants": [], "tuned": [], "config": ""}
-    holds = _held_groups(json.loads(about["config"] or "{}").get("groups", ()))
-    variants = [Variant(*row.values()) for row in snapshot.query(_VARIANTS, [suite]).to_pylist()]
-    done = Finished(_lines(variants, about["variants"], about["tuned"]))
-    scores: dict[Key, dict[str, dict[int, _Score]]] = {}
-    base: dict[Key, dict[int | None, float]] = {}
-    idle: dict[tuple[str, str, str], bool] = {}
-    data = snapshot.query(_SCORES, [suite])
-    noise = sampling_variance(*(data[name].to_pylist() for name in ("accuracy", "error", "questions", "answers")))
-    lines = [row | {"noise": float(own)} for row, own in zip(data.to_pylist(), noise, strict=True)]
-    for _, rows in groupby(lines, key=itemgetter("base", "cell", "task", "metric")):
-        parts = list(rows)
-        first, names = parts[0], parts[0]["policies"]
-        group, regime, seed = first["group_name"], first["regime"], first["seed"]
-        mean = Key(group, MEAN, first["task"], first["metric"])
-        if first["base"]:
-            for row in parts:
-                base.setdefault(mean._replace(policy=row["policy"]), {})[seed] = row["accuracy"]
-            continue
-        done.policies[group] = list(dict.fromkeys([*done.policies.get(group, ()), *names]))
-        each = [Spent(*(row[name] for name in Spent._fields)) for row in parts]
-        for row, spent in zip(parts, each, strict=True):
-            key = mean._replace(policy=row["policy"])
-            scores.setdefault(key, {}).setdefault(regime, {})[seed] = _Score(row["accuracy"], row["noise"], spent)
-            who = group, row["policy"], regime
-            idle[who] = row["idle"] and idle.get(who, True)
-        if len(parts) >= max(2, len(names)):  # a mean over some policies is not comparable
-            whole = Spent(*map(sum, zip(*each, strict=True)))._replace(cpu=first["cell_cpu"], gpu=first["cell_gpu"])
-            average = (
-                sum(row["accuracy"] for row in parts) / len(parts),
-                sum(row["noise"] for row in parts) / len(parts) ** 2,
-            )
-            scores.setdefault(mean, {}).setdefault(regime, {})[seed] = _Score(*average, whole)
-    groups = {name: i for i, name in enumerate(about["groups"])}
+    held_groups = _find_held_groups(json.loads(about["config"] or "{}").get("groups", ()))
+    variants = [TableLine(*row.values()) for row in snapshot.query(_VARIANTS, [suite]).to_pylist()]
+    stored = _read_scores(snapshot, suite)
+    done = FinishedScores(make_lines(variants, about["variants"], about["tuned"]), policies=stored.policies)
 
-    def place(key: Key) -> tuple[object, ...]:
-        first = -1 if key.policy == MEAN else done.policies[key.group].index(key.policy)
-        return groups.get(key.group, len(groups)), key.group, key.task, key.metric == "greedy", key.metric, first
+    group_places = {name: place for place, name in enumerate(about["groups"])}
 
-    for key in sorted(scores, key=place):
-        members = done.policies[key.group] if key.policy == MEAN else [key.policy]
-        before = [base.get(key._replace(policy=name), {}) for name in members]
-        start = {
-            s: sum(b.get(s, b.get(None, np.nan)) for b in before) / len(before)
-            for s in (set().union(*before) if all(before) else ())
-        }
-        resting = {n for n, v in done.variants.items() if all(idle.get((key.group, m, v.cells)) for m in members)}
-        own = {name: scores[key][v.cells] for name, v in done.variants.items() if v.cells in scores[key]}
-        right = {score.accuracy for by_seed in own.values() for score in by_seed.values()}
-        for name, by_seed in own.items():
-            reference = done.variants[name].reference
-            against = own.get(reference or "", {})
-            why = FLOOR if right == {0.0} else CEILING if right == {1.0} else IDLE if reference in resting else ""
-            done.spent[key, name] = [score.spent for score in by_seed.values()]
-            same = le if done.variants[name].sampled > 1 else eq
-            for seed, score in sorted(by_seed.items()):
-                theirs = against.get(seed, score)
-                done.rows.append(
-                    SeedRow(
-                        **key._asdict(), regime=name, variant=done.variants[name].cells, seed=seed,
-                        accuracy=score.accuracy, noise=score.noise, base=start.get(seed, start.get(None)),
-                        gain=score.accuracy - theirs.accuracy if seed in against else None,
-                        baseline=reference, withheld=why, unlike=not same(score.spent.rollouts, theirs.spent.rollouts),
-                        holds=holds.get(key.group, ()),
-                    )
-                )  # fmt: skip
+    def place_of(key: Key) -> tuple[object, ...]:
+        """Return the key's place in tables: the suite's order of groups, the mean before policies, greedy last."""
+        group = group_places.get(key.group, len(group_places))
+        member = -1 if key.policy == MEAN else stored.policies[key.group].index(key.policy)
+        return group, key.group, key.task, key.metric == "greedy", key.metric, member
+
+    for key in sorted(stored.scores, key=place_of):
+        _add_key(done, stored, key, held_groups.get(key.group, ()))
     return done
 
 
-def _held_groups(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """By group of a suite's file, the smaller groups whose policies it all has, whatever they are called."""
+def _read_scores(snapshot: Snapshot, suite: str) -> _StoredScores:
+    stored = _StoredScores()
+    data = snapshot.query(_SCORES, [suite])
+    noise = sampling_variance(*(data[name].to_pylist() for name in ("accuracy", "error", "questions", "answers")))
+    rows = [row | {"noise": float(own)} for row, own in zip(data.to_pylist(), noise, strict=True)]
+    for (is_base, *_), part in groupby(rows, key=itemgetter("base", "cell", "task", "metric")):
+        if is_base:
+            stored.add_base(list(part))
+        else:
+            stored.add_cell(list(part))
+    return stored
 
-    def policies(group: Mapping[str, Any]) -> Counter[str]:
+
+def _add_key(done: FinishedScores, stored: _StoredScores, key: Key, holds: tuple[str, ...]) -> None:
+    """Add the rows and costs of one key: for each line, seed by seed, paired with its reference."""
+    before = stored.accuracy_before_training(key)
+    scores = {
+        name: stored.scores[key][line.cells] for name, line in done.lines.items() if line.cells in stored.scores[key]
+    }
+    accuracies = {score.accuracy for by_seed in scores.values() for score in by_seed.values()}
+    for name, by_seed in scores.items():
+        line = done.lines[name]
+        against = scores.get(line.reference or "", {})
+        withheld = ""
+        if accuracies == {0.0}:
+            withheld = FLOOR
+        elif accuracies == {1.0}:
+            withheld = CEILING
+        elif line.reference in done.lines and stored.has_learnt_nothing(key, done.lines[line.reference].cells):
+            withheld = IDLE
+        done.costs[key, name] = [score.cost for score in by_seed.values()]
+        for seed, score in sorted(by_seed.items()):
+            theirs = against.get(seed, score)
+            row = SeedRow(
+                **key._asdict(),
+                regime=name,
+                variant=line.cells,
+                seed=seed,
+                accuracy=score.accuracy,
+                noise=score.noise,
+                base=before.get(seed, before.get(None)),
+                gain=score.accuracy - theirs.accuracy if seed in against else None,
+                baseline=line.reference,
+                withheld=withheld,
+                unlike=not _has_budget(line, score.cost.rollouts, theirs.cost.rollouts),
+                holds=holds,
+            )
+            done.rows.append(row)
+
+
+def _has_budget(line: TableLine, rollouts: float, of_baseline: float) -> bool:
+    """Say whether the baseline had the line's budget: as many rollouts, or enough to cover a second round."""
+    return rollouts <= of_baseline if line.sampled > 1 else rollouts == of_baseline
+
+
+def _find_held_groups(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """Return by group of a suite's file the smaller groups whose policies it all has, whatever they are called."""
+
+    def count_policies(group: Mapping[str, Any]) -> Counter[str]:
         unnamed = ({k: v for k, v in policy.items() if k != "name"} for policy in group.get("policies", ()))
         return Counter(json.dumps(policy, sort_keys=True) for policy in unnamed)
 
-    own = {group["name"]: policies(group) for group in groups}
+    own = {group["name"]: count_policies(group) for group in groups}
     return {name: tuple(other for other in own if own[other] and own[other] < own[name]) for name in own}
 
 
-def _lines(variants: Sequence[Variant], order: Sequence[str], tuned: Sequence[Sequence[str]]) -> dict[str, Variant]:
-    """The suite's variants, then each as tuned, beside the baseline that the same group tuned, of its rollout budget; with a
-    second round the next that covers both."""
-    places = {name: i for i, name in enumerate(order)}
+def make_lines(
+    variants: Sequence[TableLine], order: Sequence[str], tuned: Sequence[Sequence[str]]
+) -> dict[str, TableLine]:
+    """Return the lines of the tables by name: the suite's variants, then each as tuned.
+
+    order: the suite's order of variants. tuned: variant, name of the chosen setting, and the group that chose, of each choice.
+    A tuned line is compared with the baseline that the same group tuned.
+    """
+    places = {name: place for place, name in enumerate(order)}
     copies = {final for variant, final, _ in tuned if final != variant}
-    by_name = {v.name: v for v in sorted(variants, key=lambda v: (places.get(v.name, len(places)), v.name))}
-    lines: dict[str, Variant] = {}
-    for ours in (v for v in by_name.values() if v.name not in copies):
-        reference = None
-        if baseline := by_name.get(ours.baseline):
-            alike = (baseline.kind, baseline.options)
-            others = [v for v in by_name.values() if (v.kind, v.options) == alike and v.name not in copies]
-            most = int(ours.budget[:-1]) * ours.sampled
-            cover = sorted((int(v.budget[:-1]), v.budget) for v in others if int(v.budget[:-1]) >= most)
-            budget = cover[0][1] if ours.sampled > 1 and cover else ours.budget
-            same = [baseline.name] if budget == baseline.budget else [v.name for v in others if v.budget == budget]
-            reference = None if ours.name in (*same, baseline.name) or not same else same[0]
-        lines[ours.name] = replace(ours, reference=reference)
-    for variant, final, on in tuned:
-        if final in by_name and variant in lines:
-            label, over = tuned_label(variant, on), lines[variant].reference
-            lines[label] = replace(lines[variant], name=label, cells=final, reference=over and tuned_label(over, on))
+    ordered = sorted(variants, key=lambda variant: (places.get(variant.name, len(places)), variant.name))
+    by_name = {variant.name: variant for variant in ordered}
+    lines: dict[str, TableLine] = {}
+    for name, variant in by_name.items():
+        if name not in copies:
+            lines[name] = replace(variant, reference=_find_reference(variant, by_name, copies))
+    for name, final, group in tuned:
+        if final in by_name and name in lines:
+            over = lines[name].reference
+            label = tuned_label(name, group)
+            reference = over and tuned_label(over, group)
+            lines[label] = replace(lines[name], name=label, cells=final, reference=reference)
     return lines
 
 
-def compared(
+def _find_reference(ours: TableLine, variants: Mapping[str, TableLine], copies: Container[str]) -> str | None:
+    """Return the name of the baseline of the same rollout budget, None for a baseline or where there is none.
+
+    A regime with a second round samples more than its budget; the next budget that covers both rounds counts.
+    """
+    baseline = variants.get(ours.baseline)
+    if baseline is None:
+        return None
+    alike = [
+        variant
+        for variant in variants.values()
+        if (variant.kind, variant.options) == (baseline.kind, baseline.options) and variant.name not in copies
+    ]
+    budget = ours.budget
+    if ours.sampled > 1:
+        covering = [variant for variant in alike if variant.multiple >= ours.multiple * ours.sampled]
+        if covering:
+            budget = min(covering, key=lambda variant: (variant.multiple, variant.budget)).budget
+    same = [variant.name for variant in alike if variant.budget == budget]
+    # Of several with the baseline's own budget the suite names one; the others are controls of it
+    if budget == baseline.budget:
+        same = [baseline.name]
+    if not same or ours.name in same or ours.name == baseline.name:
+        return None
+    return same[0]
+
+
+def compare_rows(
     rows: Sequence[SeedRow], margin: float = MARGIN, chosen: Container[Place] | None = None
 ) -> tuple[list[str], dict[Place | None, Comparison]]:
-    """What the seeds say of the regimes (in order) of one policy and metric: by panel, and under None over all or
-    chosen ones."""
-    panels = {place: i for i, place in enumerate(dict.fromkeys((r.group, r.task) for r in rows))}
-    names = {name: i for i, name in enumerate(dict.fromkeys(r.regime for r in rows))}
-    seeds = {seed: i for i, seed in enumerate(sorted({r.seed for r in rows}))}
-    values = np.full((2, len(panels), len(names), len(seeds)), np.nan)
-    withheld = np.full(values.shape[1:3], "", dtype=object)
-    for r in rows:
-        at = panels[r.group, r.task], names[r.regime]
-        values[:, *at, seeds[r.seed]], withheld[at] = (r.accuracy, r.noise), r.withheld
-    references = {r.regime: names.get(r.baseline or "") for r in rows}
+    """Compare the regimes of one policy and metric.
+
+    chosen: panels of the mean, None for all. Returns the regimes in their order, and the comparisons by panel; under None
+    stands that over the mean of the chosen panels.
+    """
+    panels = {place: i for i, place in enumerate(dict.fromkeys((row.group, row.task) for row in rows))}
+    names = {name: i for i, name in enumerate(dict.fromkeys(row.regime for row in rows))}
+    seeds = {seed: i for i, seed in enumerate(sorted({row.seed for row in rows}))}
+    scores = np.full((len(panels), len(names), len(seeds)), np.nan)
+    noise = np.full(scores.shape, np.nan)
+    withheld = np.full(scores.shape[:2], "", dtype=object)
+    for row in rows:
+        panel, regime, seed = panels[row.group, row.task], names[row.regime], seeds[row.seed]
+        scores[panel, regime, seed] = row.accuracy
+        noise[panel, regime, seed] = row.noise
+        withheld[panel, regime] = row.withheld
+    references = {row.regime: names.get(row.baseline or "") for row in rows}
     inside = np.array([chosen is None or place in chosen for place in panels])
-    comparisons = compare(values[0], values[1], list(references.values()), margin, withheld, inside)
+    comparisons = compare_regimes(scores, noise, list(references.values()), margin, withheld, inside)
     return list(names), dict(zip([*panels, None], comparisons, strict=True))
 
 
-def suites(snapshot: Snapshot) -> list[str]:
+def list_suites(snapshot: Snapshot) -> list[str]:
+    """Return the names of the suites with cells, those of reference results last."""
     names = snapshot.query("SELECT DISTINCT suite FROM cells ORDER BY suite")["suite"].to_pylist()
     return sorted(names, key=lambda suite: suite.endswith(MARK))
 
 
 def status_rows(snapshot: Snapshot, suite: str) -> list[dict[str, Any]]:
-    """The cells that have a folder, or all evaluations where there is no cell."""
+    """Return the cells that have a folder, or all evaluations where there is no cell."""
     rows: list[dict[str, Any]] = snapshot.query(
         "SELECT cell AS key, regime, group_name AS 'group', seed, state, reason, attempts FROM current_cells WHERE suite = ? "
         "QUALIFY kind = 'cell' OR count_if(kind = 'cell') OVER () = 0 ORDER BY group_name, seed, regime",
@@ -312,42 +445,47 @@ def status_rows(snapshot: Snapshot, suite: str) -> list[dict[str, Any]]:
 
 
 def seed_rows(snapshot: Snapshot, suite: str, of: str | None = None) -> list[SeedRow]:
-    """Of one policy or MEAN, or all. Empty for an unknown suite."""
-    return [row for row in finished(snapshot, suite).rows if of in (None, row.policy)]
+    """Return the rows of one policy or MEAN, or all. Empty for an unknown suite."""
+    return [row for row in read_finished(snapshot, suite).rows if of in (None, row.policy)]
 
 
 def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[ShowRow]:
-    """In the suite's order. margin: of the verdicts. Raises StoreError on an unknown suite."""
-    cells = finished(snapshot, suite)
-    if not cells.rows and suite not in suites(snapshot):
+    """Return the rows of `harness show` in the suite's order. margin: of the verdicts. Raises StoreError on an unknown suite."""
+    cells = read_finished(snapshot, suite)
+    if not cells.rows and suite not in list_suites(snapshot):
         raise StoreError(f"no results of a suite {suite!r}")
-    groups, regimes = list(dict.fromkeys(row.group for row in cells.rows)), list(cells.variants)
+    groups = list(dict.fromkeys(row.group for row in cells.rows))
+    regimes = list(cells.lines)
 
-    def place(row: ShowRow) -> tuple[object, ...]:
+    def place_of(row: ShowRow) -> tuple[object, ...]:
         members = [MEAN, *cells.policies[row.group]]
         metric = row.metric == "greedy", row.metric
         return groups.index(row.group), row.task, *metric, regimes.index(row.regime), members.index(row.policy)
 
-    choices = dict.fromkeys((row.policy, row.metric) for row in cells.rows)
-    return sorted((row for choice in choices for row in choice_rows(*choice, cells, margin)), key=place)
+    rows: list[ShowRow] = []
+    for policy, metric in dict.fromkeys((row.policy, row.metric) for row in cells.rows):
+        rows += make_rows(policy, metric, cells, margin)
+    return sorted(rows, key=place_of)
 
 
-def choice_rows(policy: str, metric: str, cells: Finished, margin: float) -> list[ShowRow]:
+def make_rows(policy: str, metric: str, cells: FinishedScores, margin: float) -> list[ShowRow]:
+    """Make the rows of one policy and metric, which are one family of tests. margin: of the verdicts."""
     seeds = [row for row in cells.rows if (row.policy, row.metric) == (policy, metric)]
-    names, comparisons = compared(seeds, margin)
+    names, comparisons = compare_rows(seeds, margin)
     rows = []
     for (group, task, name), own in groupby(seeds, key=lambda row: (row.group, row.task, row.regime)):
-        variant, key = cells.variants[name], Key(group, policy, task, metric)
+        line = cells.lines[name]
+        key = Key(group, policy, task, metric)
         row = TableRow(
             comparison=comparisons[group, task],
             place=names.index(name),
-            reference=variant.reference,
+            reference=line.reference,
             base=[np.nan if seed.base is None else seed.base for seed in own],
-            spent=cells.spent[key, name],
-            against=cells.spent.get((key, variant.reference or ""), ()),
-            budget=variant.budget + (f"+{variant.sampled - 1:.0%}" if variant.sampled > 1 else ""),
+            spent=cells.costs[key, name],
+            against=cells.costs.get((key, line.reference or ""), ()),
+            budget=line.budget + (f"+{line.sampled - 1:.0%}" if line.sampled > 1 else ""),
             policies=len(cells.policies[group]) if policy == MEAN else 1,
         )
-        values = {s.name: s.of(row) for s in STATISTICS.values()}
-        rows.append(ShowRow(**key._asdict(), regime=name, variant=variant.cells, **values))
+        values = {statistic.name: statistic.of(row) for statistic in STATISTICS.values()}
+        rows.append(ShowRow(**key._asdict(), regime=name, variant=line.cells, **values))
     return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -10,14 +11,17 @@ import numpy as np
 
 from harness.store.read import Snapshot
 from harness.store.statistic import POINTS, Pair, bounds, number
-from harness.store.table import MEAN, BySeed, Finished, Key, by_line, difference, finished
+from harness.store.table import MEAN, BySeed, FinishedScores, Key, estimate_difference, group_by_line, read_finished
 from harness.store.tuning import Tuned, Tuning, tuned_label
 
 
 class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A variant on one group, in fractions. published_gain, tuned_gain: over the baseline as published, as tuned.
-    lowest, highest, deviation: of trials that ran to the end. promised: the best trial's lead; kept: the same on the
-    check's seeds."""
+    """A variant on one group; accuracies and gains are fractions, costs those of all its trials.
+
+    published_gain, tuned_gain: over the baseline as published, and over the baseline as tuned. lowest, highest, deviation:
+    scores of the trials that ran to the end. promised: the lead of the best trial over the published setting; kept: the
+    same lead on seeds that chose nothing, None where these were not run.
+    """
 
     group: str
     variant: str
@@ -44,6 +48,9 @@ class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A variant on one group under the settings that two tuning groups chose. difference: of the accuracies, second less
+    first. same: both chose the same setting."""
+
     group: str
     variant: str
     first_on: str
@@ -56,16 +63,22 @@ class TransferRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def apart(self) -> str:
+        """The difference in words."""
         return "the same setting" if self.same else POINTS.with_interval(self.difference, self.interval)
 
 
 class TuningResults(NamedTuple):
+    """What the commands show of a suite's tuning."""
+
     tuning: Tuning
     rows: list[TuningRow]
     transfer: list[TransferRow]
 
 
-class Scores(msgspec.Struct, frozen=True):
+class TrialScores(msgspec.Struct, frozen=True):
+    """Mean accuracy of each trial's variant on one task and metric, and what its cells cost (rollouts, CPU- and
+    GPU-seconds)."""
+
     task: str
     metric: str
     score: dict[str, float]
@@ -84,92 +97,142 @@ WHERE suite = ? AND kind = 'cell' GROUP BY regime
 """
 
 
-def scores(snapshot: Snapshot, suite: str, task: str, cells: int, only: str = "") -> Scores:
-    """cells: groups x seeds; a variant with fewer has no score. only: this group's scores."""
-    done = finished(snapshot, suite)
+def read_trial_scores(snapshot: Snapshot, suite: str, task: str, cells: int, only: str = "") -> TrialScores:
+    """Read what the variants of a suite of trials scored, and cost.
+
+    cells: groups x seeds; a variant with fewer finished cells has no score. only: the group that counts, empty for all.
+    """
+    done = read_finished(snapshot, suite)
     values: dict[str, list[float]] = {}
-    for key, lines in _panels(done, task).items():
-        for name, by_seed in lines.items() if only in ("", key.group) else ():
+    for key, lines in _select_panels(done, task).items():
+        if only and key.group != only:
+            continue
+        for name, by_seed in lines.items():
             values.setdefault(name, []).extend(row.accuracy for row in by_seed.values())
+    # Rounded, for trials of equal accuracy must tie whatever the order of their sum
     full = {name: round(float(np.mean(each)), 12) for name, each in values.items() if len(each) == cells}
     rows = snapshot.query(_COSTS, [suite]).to_pylist()
-    costs = ({row["regime"]: row[what] for row in rows} for what in ("rollouts", "cpu", "gpu"))
-    return Scores(task, _metric(done, task), full, *costs)
+    return TrialScores(
+        task=task,
+        metric=_choose_metric(done, task),
+        score=full,
+        rollouts={row["regime"]: row["rollouts"] for row in rows},
+        cpu={row["regime"]: row["cpu"] for row in rows},
+        gpu={row["regime"]: row["gpu"] for row in rows},
+    )
 
 
-def _metric(done: Finished, task: str) -> str:
-    """Sampled at temperature 1 where there are any, else greedy."""
+def _choose_metric(done: FinishedScores, task: str) -> str:
+    """Choose the mean of samples at temperature 1 where there are any, else greedy."""
     return next((r.metric for r in done.rows if r.task == task and r.metric.startswith("avg@")), "greedy")
 
 
-def whole(done: Finished, group: str) -> str:
+def whole_group(done: FinishedScores, group: str) -> str:
+    """Return the policy of the rows that stand for the whole group: MEAN, or its only policy."""
     policies = done.policies[group]
     return MEAN if len(policies) > 1 else policies[0]
 
 
-def _panels(done: Finished, task: str) -> dict[Key, dict[str, BySeed]]:
-    place = task, _metric(done, task)
-    return {
-        key: lines
-        for key, lines in by_line(done.rows).items()
-        if key[2:] == place and key.policy == whole(done, key.group)
-    }
+def _select_panels(done: FinishedScores, task: str) -> dict[Key, dict[str, BySeed]]:
+    """Return the lines of whole groups on the task, by the metric that tuning goes by."""
+    metric = _choose_metric(done, task)
+    panels: dict[Key, dict[str, BySeed]] = {}
+    for key, lines in group_by_line(done.rows).items():
+        if (key.task, key.metric, key.policy) == (task, metric, whole_group(done, key.group)):
+            panels[key] = lines
+    return panels
 
 
 def tuning_rows(snapshot: Snapshot, tuning: Tuning) -> list[TuningRow]:
+    """Return a row for each choice on each group where the published and the tuned variant have finished cells."""
     rows = []
-    for group, scored in _first_task(snapshot, tuning).items():
-        for variant in tuning.variants:
-            ours, theirs = scored.get(variant.variant), scored.get(tuned_label(variant.variant, variant.on))
-            if ours and theirs:
-                baselines = (next(iter(line.values())).baseline or "" for line in (ours, theirs))
-                rows.append(_row(group, variant, ours, theirs, *(scored.get(name, {}) for name in baselines)))
+    for group, scored in _read_first_task(snapshot, tuning).items():
+        for choice in tuning.variants:
+            published = scored.get(choice.variant)
+            tuned = scored.get(tuned_label(choice.variant, choice.on))
+            if published and tuned:
+                rows.append(_make_row(group, choice, published, tuned, scored))
     return rows
 
 
 def transfer_rows(snapshot: Snapshot, tuning: Tuning) -> list[TransferRow]:
-    """Every two choices of a variant on every group, as far as finished."""
+    """Return a row for every two choices of a variant on every group, as far as they are finished."""
     rows = []
-    for group, scored in _first_task(snapshot, tuning).items():
+    for group, scored in _read_first_task(snapshot, tuning).items():
         for one, other in combinations(tuning.variants, 2):
-            ours, theirs = (scored.get(tuned_label(v.variant, v.on)) for v in (one, other))
+            ours = scored.get(tuned_label(one.variant, one.on))
+            theirs = scored.get(tuned_label(other.variant, other.on))
             if one.variant != other.variant or not ours or not theirs:
                 continue
-            apart = difference(ours, theirs)
+            apart = estimate_difference(ours, theirs)
             rows.append(
                 TransferRow(
-                    group=group, variant=one.variant, first_on=one.on, first=_mean(ours), second_on=other.on,
-                    second=_mean(theirs), difference=number(apart.mean) or 0.0, interval=bounds(apart),
+                    group=group,
+                    variant=one.variant,
+                    first_on=one.on,
+                    first=_mean_accuracy(ours),
+                    second_on=other.on,
+                    second=_mean_accuracy(theirs),
+                    difference=number(apart.mean) or 0.0,
+                    interval=bounds(apart),
                     same=one.final == other.final,
                 )
-            )  # fmt: skip
+            )
     return rows
 
 
-def _first_task(snapshot: Snapshot, tuning: Tuning) -> dict[str, dict[str, BySeed]]:
-    done = finished(snapshot, tuning.suite)
+def _read_first_task(snapshot: Snapshot, tuning: Tuning) -> dict[str, dict[str, BySeed]]:
+    """Return the whole groups' lines on the suite's first task, by group and line."""
+    done = read_finished(snapshot, tuning.suite)
     task = done.rows[0].task if done.rows else ""
-    return {key.group: lines for key, lines in _panels(done, task).items()}
+    return {key.group: lines for key, lines in _select_panels(done, task).items()}
 
 
-def _row(group: str, tuned: Tuned, ours: BySeed, theirs: BySeed, base: BySeed, tuned_base: BySeed) -> TuningRow:
-    ended = [t.score for t in tuned.trials if t.score is not None and t.steps == max(t.steps for t in tuned.trials)]
-    first, best = (next(t.score for t in tuned.trials if t.number == n) for n in (0, tuned.chosen))
-    gain, tuned_gain, change = difference(ours, base), difference(theirs, tuned_base), difference(theirs, ours)
-    checked = None not in (tuned.checked, tuned.checked_published)
+def _make_row(group: str, choice: Tuned, published: BySeed, tuned: BySeed, scored: Mapping[str, BySeed]) -> TuningRow:
+    """Make the row of one choice on one group. scored: all lines of the group, for the baselines of both."""
+    trials = {trial.number: trial for trial in choice.trials}
+    longest = max(trial.steps for trial in choice.trials)
+    ended = [trial.score for trial in choice.trials if trial.score is not None and trial.steps == longest]
+    best = trials[choice.chosen].score or 0.0
+    # Trial 0 is the variant as published; where it failed, the best trial has no lead to speak of
+    first = trials[0].score
+    gain = estimate_difference(published, _lines_baseline(published, scored))
+    tuned_gain = estimate_difference(tuned, _lines_baseline(tuned, scored))
+    change = estimate_difference(tuned, published)
+    kept = None
+    if choice.checked is not None and choice.checked_published is not None:
+        kept = choice.checked - choice.checked_published
     return TuningRow(
-        group=group, variant=tuned.variant, published=_mean(ours), published_gain=number(gain.mean),
-        published_interval=bounds(gain), tuned=_mean(theirs), tuned_gain=number(tuned_gain.mean),
-        tuned_interval=bounds(tuned_gain), change=number(change.mean) or 0.0,
-        change_interval=bounds(change) if tuned.chosen else None, trials=len(tuned.trials),
-        failed=sum(t.score is None for t in tuned.trials), lowest=min(ended), highest=max(ended),
+        group=group,
+        variant=choice.variant,
+        published=_mean_accuracy(published),
+        published_gain=number(gain.mean),
+        published_interval=bounds(gain),
+        tuned=_mean_accuracy(tuned),
+        tuned_gain=number(tuned_gain.mean),
+        tuned_interval=bounds(tuned_gain),
+        change=number(change.mean) or 0.0,
+        change_interval=bounds(change) if choice.chosen else None,
+        trials=len(choice.trials),
+        failed=sum(trial.score is None for trial in choice.trials),
+        lowest=min(ended),
+        highest=max(ended),
         deviation=float(np.std(ended, ddof=1)) if len(ended) > 1 else 0.0,
-        promised=(best or 0.0) - (first if first is not None else best or 0.0),
-        kept=(tuned.checked or 0.0) - (tuned.checked_published or 0.0) if checked else None,
-        rollouts=tuned.rollouts, cpu_seconds=tuned.cpu_seconds, gpu_seconds=tuned.gpu_seconds,
-        settings=next(t.settings for t in tuned.trials if t.number == tuned.chosen), on=tuned.on,
-    )  # fmt: skip
+        promised=best - (first if first is not None else best),
+        kept=kept,
+        rollouts=choice.rollouts,
+        cpu_seconds=choice.cpu_seconds,
+        gpu_seconds=choice.gpu_seconds,
+        settings=trials[choice.chosen].settings,
+        on=choice.on,
+    )
 
 
-def _mean(by_seed: BySeed) -> float:
+def _lines_baseline(line: BySeed, scored: Mapping[str, BySeed]) -> BySeed:
+    """Return the rows of the line's baseline, none where it has none."""
+    baseline = next(iter(line.values())).baseline
+    return scored.get(baseline or "", {})
+
+
+def _mean_accuracy(by_seed: BySeed) -> float:
     return float(np.mean([score.accuracy for score in by_seed.values()]))

@@ -1,7 +1,9 @@
-"""A bundle: a finished suite's results as one uncompressed zip, without weights or paths of this machine: bundle.json
-(SHA-256 of every other member), scores.json (accuracies and table), <suite>/ (its results folder, cut to what tables
-need). On one kind of CPU equal results are equal bytes. Its name, `<suite>-<digest>.zip`, has 16 digits of
-bundle.json's SHA-256."""
+"""A bundle: a finished suite's results folder (`store.results_folder`) as one zip, without weights or paths of this machine.
+
+Its members are `<suite>/<file>`, uncompressed, for the tables inside are compressed already. On one kind of CPU equal results
+are equal bytes. Its name, `<suite>-<digest>.zip`, has 16 digits of the SHA-256 of `reference.json`, which has the digest of
+every other member. `submission.older_bundle` reads bundles of versions before this format.
+"""
 
 from __future__ import annotations
 
@@ -24,84 +26,111 @@ from harness.cache import PRETRAINED
 from harness.errors import StoreError, UsageError
 from harness.files import write_atomic
 from harness.reading import in_words, read_bytes
-from harness.session.cell.manifests import processor
 from harness.session.policy import local_folder
 from harness.store.ingest import ingest
-from harness.store.journal import read_journal, write_columns
-from harness.store.manifest import Manifest, SuiteFile, read_manifest, read_suite, remedy, write_manifest, write_suite
+from harness.store.journal import read_journal
+from harness.store.manifest import MARK, ORIGIN, Manifest, SuiteFile, read_manifest, read_suite, remedy
 from harness.store.read import Snapshot
-from harness.store.reference_results import KEPT, PART, ResultsIndex
 from harness.store.remarks import describe_unpaired
+from harness.store.results_folder import FILES, INDEX, PART, SUITE, TABLES, read_index, write_results_folder
 from harness.store.table import show_rows
-from harness.store.tuning import read_tuning, write_tuning
+from harness.store.tuning import tuning_path
+from harness.submission.older_bundle import OLDER_INDEX, OLDER_MEMBER, convert_older_bundle
 from harness.suite.load import resolve
 from harness.suite.schema import Suite
 
-COMPACT = "compact-000001"
 # Left empty in samples: the tasks have the prompts
 WORDLESS = ("prompt",)
-# Of a bundle; what it unpacks to is never more
 MAX_BYTES = 64 << 20
+# What the tables of a bundle may be in memory: who checks it puts a ceiling on that (`submission.check`)
+MAX_UNPACKED = 256 << 20
+# Of a bundle of an older version, with some files for each cell
 MAX_MEMBERS = 20_000
-ABOUT, SCORES = "bundle.json", "scores.json"
 _DATE = (1980, 1, 1, 0, 0, 0)
-_MEMBER = re.compile(
-    rf"{ABOUT}|{SCORES}|{PART}/(suite\.json|tuning\.json|{PART}/(manifest\.json|journal/{COMPACT}/[a-z]+-[0-9a-f]{{8}}\.arrow))"
-)
+_MEMBER = re.compile(rf"({PART})/({'|'.join(map(re.escape, FILES))})")
+# What Python's zipfile raises for files that are no zips, or damaged ones
 _BROKEN = (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, struct.error, RuntimeError)
 
 
-class Made(NamedTuple):
+class MadeBundle(NamedTuple):
     """A bundle's path, and a line for each reason why cells of it are in no comparison."""
 
     path: Path
     unpaired: list[str]
 
 
-def make_bundle(suite: str, results: Path, out: Path | None = None) -> Made:
-    """Write the bundle of results/<suite> to `out` (a file or a folder). Raises UsageError for unfinished ones, StoreError,
-    DiskFullError."""
-    file, _, cells = gathered(results, suite)
-    with tempfile.TemporaryDirectory(prefix="bundle-") as root:
-        scratch = Path(root)
-        for key, (manifest, tables) in cells.items():
-            journal = scratch / suite / key / "journal" / COMPACT
-            journal.mkdir(parents=True)
-            for name, table in compact(tables).items():
-                write_columns(journal, name, table)
-            write_manifest(scratch / suite / key, manifest)
-        write_suite(scratch / suite, file)
-        if (tuning := read_tuning(results, suite, file)) is not None:
-            write_tuning(scratch, file, tuning)
-        members = [path for path in (scratch / suite).rglob("*") if path.is_file()]
-        files = {path.relative_to(scratch).as_posix(): path.read_bytes() for path in members}
-        files[SCORES] = _json(stated(scratch, suite))
-        apart = not_paired(scratch, suite)
-    name, data = pack(suite, files, harness.__version__, processor())
-    target = Path(name) if out is None else out / name if out.is_dir() else out
+class OpenedBundle(NamedTuple):
+    """A bundle whose members lie in `folder`, a results folder. name: by its content. older: it had the format of an older
+    version."""
+
+    folder: Path
+    name: str
+    older: bool
+
+
+class FinishedSuite(NamedTuple):
+    """A finished suite of a results folder of one's own. file: without paths of this machine. cells: manifest and tables of each
+    cell and base checkpoint by key."""
+
+    file: SuiteFile
+    resolved: Suite
+    cells: dict[str, tuple[Manifest, dict[str, pa.Table]]]
+
+
+# Making ---------------------------------------------------------------------------------------------------------------
+
+
+def make_bundle(suite: str, results: Path, out: Path | None = None) -> MadeBundle:
+    """Write the bundle of results/<suite> to `out` (a file or a folder, by default this one).
+
+    Raises UsageError for unfinished or too large results, StoreError, DiskFullError.
+    """
+    finished = gather_suite(results, suite)
+    tables = {key: select_tables(own) for key, (_, own) in finished.cells.items()}
+    size = sum(table.nbytes for own in tables.values() for table in own.values())
+    if size > MAX_UNPACKED:
+        raise UsageError(f"{suite}: too large for a bundle ({size:,} bytes unpacked; at most {MAX_UNPACKED:,})")
+    with tempfile.TemporaryDirectory(prefix="bundle-") as place:
+        root = Path(place)
+        folder = root / ORIGIN / suite
+        write_suite_folder(folder, finished, tables, tuning_path(results, finished.file))
+        name, data = pack_folder(suite, folder)
+        apart = compute_table(root, suite).unpaired
+    target = out or Path(name)
+    if target.is_dir():
+        target /= name
     write_atomic(target, data)
-    return Made(target, apart)
+    return MadeBundle(target, apart)
 
 
-def gathered(results: Path, suite: str) -> tuple[SuiteFile, Suite, dict[str, tuple[Manifest, dict[str, pa.Table]]]]:
-    """A finished suite: its file without paths of this machine, what that says, each cell and base. Raises UsageError,
-    StoreError."""
+def write_suite_folder(
+    folder: Path, finished: FinishedSuite, tables: Mapping[str, Mapping[str, pa.Table]], tuning: Path
+) -> None:
+    """Write the suite's results folder. tables: by cell. tuning: the path of tuning.json, which need not exist. Raises
+    DiskFullError, StoreError."""
+    manifests = {key: manifest for key, (manifest, _) in finished.cells.items()}
+    content = tuning.read_bytes() if tuning.is_file() else None
+    write_results_folder(folder, finished.file, harness.__version__, manifests, tables, content)
+
+
+def gather_suite(results: Path, suite: str) -> FinishedSuite:
+    """Read all of a finished suite, without paths of this machine. Raises UsageError where it is not finished, StoreError."""
     folder = results / suite
     if "@" in suite:
         raise UsageError(f"{suite}: a bundle holds results that were made here")
-    if not (folder / "suite.json").is_file():
+    if not (folder / SUITE).is_file():
         raise UsageError(
             f"{folder}: no results of the suite as written (`harness status` lists the suites that have some)"
         )
-    file = read_suite(folder, folder / "suite.json")
-    resolved = resolve(file.config, (), f"{folder}/suite.json: config")
-    installed(resolved)
-    cells = {key: finished(folder / key) for key in (*file.cells, *file.bases)}
-    return msgspec.structs.replace(file, config=_portable(file.config)), resolved, cells
+    file = read_suite(folder, folder / SUITE)
+    resolved = resolve(file.config, (), f"{folder}/{SUITE}: config")
+    list_public_tasks(resolved)
+    cells = {key: read_finished_cell(folder / key) for key in (*file.cells, *file.bases)}
+    return FinishedSuite(msgspec.structs.replace(file, config=_without_paths(file.config)), resolved, cells)
 
 
-def installed(suite: Suite) -> list[str]:
-    """The evaluation's tasks. Raises UsageError where questions or scorers are not public."""
+def list_public_tasks(suite: Suite) -> list[str]:
+    """Return the evaluation's tasks. Raises UsageError where questions or scorers are not public."""
     for task in (suite.training.task, *suite.evaluation.tasks):
         if not isinstance(task, str) or task.startswith("lm_eval:"):
             name = task if isinstance(task, str) else task.file
@@ -111,37 +140,22 @@ def installed(suite: Suite) -> list[str]:
     return [task for task in suite.evaluation.tasks if isinstance(task, str)]
 
 
-def stated(results: Path, suite: str) -> dict[str, Any]:
-    """scores.json, from the samples of the one suite in `results`. Raises StoreError."""
-    ingest(results)
-    with Snapshot(results) as snapshot:
-        scores = snapshot.query(
-            "SELECT cell, policy, task, metric, questions, answers, invalid, accuracy FROM scores WHERE suite = ? "
-            "ORDER BY cell, policy, task, metric",
-            [suite],
-        )
-        return {"scores": scores.to_pylist(), "rows": show_rows(snapshot, suite)}
-
-
-def not_paired(results: Path, suite: str) -> list[str]:
-    """Of the suite in `results`, which `stated` has read."""
-    with Snapshot(results) as snapshot:
-        return describe_unpaired(snapshot, suite)
-
-
-def compact(tables: Mapping[str, pa.Table], wordless: Sequence[str] = WORDLESS) -> dict[str, pa.Table]:
-    """A journal cut to what table and checks need. wordless: columns of samples to empty."""
-    kept = {name: tables[name] for name in KEPT if name in tables}
-    if (samples := kept.get("samples")) is not None:
+def select_tables(tables: Mapping[str, pa.Table], wordless: Sequence[str] = WORDLESS) -> dict[str, pa.Table]:
+    """Return a journal's tables that are given to others. wordless: columns of samples to empty."""
+    selected = {name: tables[name] for name in TABLES if name in tables}
+    samples = selected.get("samples")
+    if samples is not None:
         nothing = pa.repeat(pa.scalar("", pa.string()), samples.num_rows)
         for column in wordless:
             place = samples.schema.get_field_index(column)
-            kept["samples"] = kept["samples"].set_column(place, samples.schema.field(place), nothing)
-    return kept
+            samples = samples.set_column(place, samples.schema.field(place), nothing)
+        selected["samples"] = samples
+    return selected
 
 
-def finished(source: Path) -> tuple[Manifest, dict[str, pa.Table]]:
-    """Of a finished cell or base, without a path of this machine. Raises UsageError, StoreError."""
+def read_finished_cell(source: Path) -> tuple[Manifest, dict[str, pa.Table]]:
+    """Read a finished cell or base checkpoint, without a path of this machine. Raises UsageError where it is not finished,
+    StoreError where it is damaged."""
     try:
         manifest = read_manifest(source)
     except StoreError as error:
@@ -154,96 +168,137 @@ def finished(source: Path) -> tuple[Manifest, dict[str, pa.Table]]:
     contents = read_journal(source)
     if contents.problems:
         raise StoreError(f"{contents.problems[0]}; {remedy(source)}")
-    policies = tuple(msgspec.structs.replace(entry, model=_model(entry.model)) for entry in manifest.policies)
-    return msgspec.structs.replace(manifest, policies=policies, config=_portable(manifest.config)), contents.tables
+    policies = tuple(msgspec.structs.replace(entry, model=_name_model(entry.model)) for entry in manifest.policies)
+    portable = msgspec.structs.replace(manifest, policies=policies, config=_without_paths(manifest.config))
+    return portable, contents.tables
 
 
-def _portable(value: Any) -> Any:
-    """Folders' names in the place of their paths, which no key knows."""
-    if isinstance(value, dict):
-        return {k: _model(v) if k == "model" and isinstance(v, str) else _portable(v) for k, v in value.items()}
-    return [_portable(v) for v in value] if isinstance(value, list) else value
+def _without_paths(value: Any) -> Any:
+    """Return the configuration with folders' names in the place of their paths, which no key knows."""
+    if isinstance(value, list):
+        return [_without_paths(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _name_model(part) if key == "model" and isinstance(part, str) else _without_paths(part)
+        for key, part in value.items()
+    }
 
 
-def _model(name: str) -> str:
+def _name_model(name: str) -> str:
     if name.startswith(PRETRAINED):  # has this name in every user's cache
         return name
     return Path(name).name if name.startswith(("/", "~", ".")) or local_folder(name) else name
 
 
-def _json(value: object) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+class ComputedTable(NamedTuple):
+    """What `harness show` would print of a results folder: accuracies, rows, and lines on cells that are in no comparison."""
+
+    scores: int
+    rows: int
+    unpaired: list[str]
 
 
-def pack(suite: str, files: Mapping[str, bytes], harness: str, processor: str) -> tuple[str, bytes]:
-    """Its name and bytes. Raises UsageError where it would be too large."""
-    digests = {name: hashlib.sha256(files[name]).hexdigest() for name in sorted(files)}
-    about = _json(ResultsIndex(format=1, suite=suite, harness=harness, processor=processor, files=digests))
-    data = _zipped({**files, ABOUT: about})
-    if len(files) >= MAX_MEMBERS or len(data) > MAX_BYTES:
-        size = f"{len(files):,} files, {len(data):,} bytes"
-        raise UsageError(f"{suite}: too large for a bundle ({size}; at most {MAX_MEMBERS:,} and {MAX_BYTES:,})")
-    return _bundle_name(suite, about), data
+def compute_table(root: Path, suite: str) -> ComputedTable:
+    """Compute the table from the rows of the results folder root/reference/<suite>. Raises StoreError."""
+    ingest(root)
+    name = f"{suite}{MARK}"
+    with Snapshot(root) as snapshot:
+        scores = snapshot.query("SELECT count(*) AS n FROM scores WHERE suite = ?", [name])["n"][0].as_py()
+        return ComputedTable(int(scores), len(show_rows(snapshot, name)), describe_unpaired(snapshot, name))
 
 
-def _zipped(members: Mapping[str, bytes]) -> bytes:
+def pack_folder(suite: str, folder: Path) -> tuple[str, bytes]:
+    """Return the name and the bytes of the bundle of a results folder. Raises UsageError where it would be too large."""
+    files = {f"{suite}/{file.name}": file.read_bytes() for file in sorted(folder.iterdir()) if file.name in FILES}
+    index = f"{suite}/{INDEX}"
+    data = _zip(files, index)
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"{suite}: too large for a bundle ({len(data):,} bytes; at most {MAX_BYTES:,})")
+    return _name_bundle(suite, files[index]), data
+
+
+def _zip(members: Mapping[str, bytes], first: str) -> bytes:
+    """Return the zip of the members, `first` before the others; the same members are the same bytes."""
     sink = io.BytesIO()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as file:
-        for name in sorted(members, key=lambda name: (name != ABOUT, name)):
+        for name in sorted(members, key=lambda name: (name != first, name)):
             member = zipfile.ZipInfo(name, _DATE)
-            member.create_system, member.external_attr = 3, (stat.S_IFREG | 0o644) << 16
+            member.create_system = 3  # Unix
+            member.external_attr = (stat.S_IFREG | 0o644) << 16
             file.writestr(member, members[name])
     return sink.getvalue()
 
 
-def _bundle_name(suite: str, about: bytes) -> str:
-    return f"{suite}-{hashlib.sha256(about).hexdigest()[:16]}.zip"
+def _name_bundle(suite: str, index: bytes) -> str:
+    return f"{suite}-{hashlib.sha256(index).hexdigest()[:16]}.zip"
 
 
-def unpack(bundle: Path, folder: Path) -> tuple[ResultsIndex, str]:
-    """Judge, then write the members into the empty `folder`; returns bundle.json and the name by content. Raises
-    UsageError, DiskFullError."""
-    contents: dict[str, bytes] = {}
+# Opening --------------------------------------------------------------------------------------------------------------
+
+
+def open_bundle(bundle: Path, place: Path) -> OpenedBundle:
+    """Check a bundle's container, and write its members as a results folder below the empty folder `place`.
+
+    Rows are not read yet, except of a bundle of an older version. Raises UsageError, DiskFullError.
+    """
+    data, members = _read_members(bundle)
+    older = OLDER_INDEX in members
+    first = OLDER_INDEX if older else next((name for name in members if name.endswith(f"/{INDEX}")), "")
+    for name in members:
+        if not (OLDER_MEMBER if older else _MEMBER).fullmatch(name):
+            raise UsageError(f"{bundle}: {name[:200]!a}: not a path that a bundle has")
+    if not first:
+        raise UsageError(f"{bundle}: holds no <suite>/{INDEX}: not a bundle")
+    if _zip(members, first) != data:  # links, compressed or doubled members, bytes beside them
+        raise UsageError(f"{bundle}: not packed as `harness bundle` does: each member once, as it is, and nothing else")
+    if older:
+        suite, folder = convert_older_bundle(bundle, members, place)
+    else:
+        suite = first.removesuffix(f"/{INDEX}")
+        folder = place / suite
+        _write_members(bundle, members, suite, folder)
+    return OpenedBundle(folder, _name_bundle(suite, members[first]), older)
+
+
+def _read_members(bundle: Path) -> tuple[bytes, dict[str, bytes]]:
+    """Return the bundle's bytes and its members by name, which are never more bytes than the bundle. Raises UsageError."""
+    members: dict[str, bytes] = {}
+    name = ""
     try:
         data = read_bytes(bundle, MAX_BYTES)
         with zipfile.ZipFile(io.BytesIO(data)) as file:
-            members = file.infolist()
-            if len(members) > MAX_MEMBERS:
-                raise UsageError(f"{bundle}: {len(members):,} members; a bundle has at most {MAX_MEMBERS:,}")
-            if (stated := sum(member.file_size for member in members)) > len(data):
+            entries = file.infolist()
+            if len(entries) > MAX_MEMBERS:
+                raise UsageError(f"{bundle}: {len(entries):,} members; a bundle has at most {MAX_MEMBERS:,}")
+            stated = sum(entry.file_size for entry in entries)
+            if stated > len(data):
                 raise UsageError(f"{bundle}: its members state {stated:,} bytes; the whole file has {len(data):,}")
-            for member in members:
-                if not _MEMBER.fullmatch(name := member.orig_filename):
-                    raise UsageError(f"{bundle}: {name[:200]!a}: not a path that a bundle has")
-                contents[name] = file.read(member)
+            for entry in entries:
+                name = entry.orig_filename
+                members[name] = file.read(entry)
     except OSError as error:
         raise UsageError(f"{bundle}: cannot be read: {in_words(error)}") from None
     except _BROKEN as error:
-        raise UsageError(f"{bundle}: {f'{name}: damaged' if contents else 'not a bundle'}: {error}") from None
-    about = _about(bundle, contents)
-    if _zipped(contents) != data:  # links, compressed or second members, bytes beside them
-        raise UsageError(f"{bundle}: not packed as `harness bundle` does: each member once, as it is, and nothing else")
-    for name, content in contents.items():
-        target = folder / PurePosixPath(name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
-    return about, _bundle_name(about.suite, contents[ABOUT])
+        raise UsageError(f"{bundle}: {f'{name[:200]!a}: damaged' if name else 'not a bundle'}: {error}") from None
+    return data, members
 
 
-def _about(bundle: Path, contents: Mapping[str, bytes]) -> ResultsIndex:
+def _write_members(bundle: Path, members: Mapping[str, bytes], suite: str, folder: Path) -> None:
+    """Write the members, which are all of one suite and named by its index. Their digests are checked when they are read."""
+    folder.mkdir()
+    for name, content in members.items():
+        path = PurePosixPath(name)
+        if path.parent.name != suite:
+            raise UsageError(f"{bundle}: {name}: not of the suite {suite}")
+        (folder / path.name).write_bytes(content)
     try:
-        about = msgspec.json.decode(contents.get(ABOUT, b""), type=ResultsIndex)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{bundle}: {ABOUT}: absent or not what it should be: {error}") from None
-    for name in sorted((contents.keys() - {ABOUT}) | about.files.keys()):
-        faults = {
-            "absent": name not in contents,
-            "not in bundle.json": name not in about.files,
-            "inside a file": any(str(outer) in contents for outer in PurePosixPath(name).parents),
-            f"not of the suite {about.suite}": name != SCORES and name.split("/")[0] != about.suite,
-            "altered (its SHA-256 is not the one in bundle.json)": name in contents
-            and hashlib.sha256(contents[name]).hexdigest() != about.files.get(name),
-        }
-        if problem := next((problem for problem, wrong in faults.items() if wrong), ""):
-            raise UsageError(f"{bundle}: {name}: {problem}")
-    return about
+        index = read_index(folder)
+    except StoreError as error:
+        raise UsageError(f"{bundle}: {str(error).replace(f'{folder.parent}/', '')}") from None
+    if index.suite != suite:
+        raise UsageError(f"{bundle}: {suite}/{INDEX}: suite: {index.suite!r} in the folder of {suite!r}")
+    named = {f"{suite}/{name}" for name in index.files} | {f"{suite}/{INDEX}"}
+    for name in sorted(named ^ members.keys()):
+        problem = "absent" if name in named else f"not in {INDEX}"
+        raise UsageError(f"{bundle}: {name}: {problem}")

@@ -1,4 +1,4 @@
-"""Stored cells trained again and compared row by row."""
+"""Stored cells are trained again and compared row by row: the proof that rows are those of the stated configuration."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 
@@ -26,19 +27,21 @@ from harness.session.driver.matrix import CLOSE_SECONDS, SILENCE_SECONDS, Inbox,
 from harness.session.suite.files import check_roots
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest
-from harness.submission.bundle import WORDLESS, compact
-from harness.submission.evidence import EVERY, Evidence, repeats_on, untimed
+from harness.submission.bundle import WORDLESS, select_tables
+from harness.submission.proofs import SubmittedBundle
 from harness.suite.cells import cell_of
 from harness.versions import recorded
 
 # Tables of times alone
 APART = {"costs"}
+# A cell by portable numerics repeats its rows on each of these
+EVERY_PROCESSOR = "every x86-64"
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
 
 
 @dataclass(frozen=True, slots=True)
 class RerunRequest:
-    """seed: of the choice; None: random. minutes: each cell."""
+    """How many cells to train again. seed: of the choice; None: random. minutes: time limit of each cell."""
 
     cells: int
     seed: int | None = None
@@ -46,8 +49,10 @@ class RerunRequest:
 
 
 def train(manifest: Manifest, folder: Path, deadline: float = math.inf) -> None:
-    """In a worker process with the cell's environment. Raises the cell's errors, and Interrupted at `deadline`
-    (`time.monotonic`)."""
+    """Train a cell in a worker process with the cell's environment, into `folder`.
+
+    deadline: by `time.monotonic`. Raises CellError where it fails, Interrupted at the deadline.
+    """
     beside = {name: getattr(manifest, name) for name in ("suite", "key", "baseline", "identity")}
     cell, inbox = cell_of({**manifest.config, **beside}), Inbox()
     worker = WorkerProcess(inbox, environment(cell.engine_options), SILENCE_SECONDS)
@@ -70,59 +75,86 @@ def train(manifest: Manifest, folder: Path, deadline: float = math.inf) -> None:
         worker.close(time.monotonic() + CLOSE_SECONDS)
 
 
-def differences(left: Mapping[str, pa.Table], right: Mapping[str, pa.Table]) -> Iterator[tuple[str, bool, str]]:
-    """Each table, whether its rows but times and costs are the same, and that in words."""
-    for table in sorted((left.keys() | right.keys()) - APART):
-        old, new = (
-            [untimed(row) for row in side[table].to_pylist()] if table in side else [] for side in (left, right)
-        )
-        columns = sorted({c for row in (old or new) for c in row})
-        wrong = [c for c in columns if [row.get(c) for row in old] != [row.get(c) for row in new]]
-        later = [c for c in wrong if old and all(row.get(c) is None for row in old)]
-        differing = [c for c in wrong if c not in later]
-        if len(old) != len(new) or differing:
-            yield table, False, f"{len(old)} rows stored, {len(new)} now; differing columns: {', '.join(differing)}"
+def compare_tables(left: Mapping[str, pa.Table], right: Mapping[str, pa.Table]) -> Iterator[tuple[str, bool, str]]:
+    """Yield for each table its name, whether all rows but times and costs are the same, and that in words.
+
+    left: as stored; right: as trained now. A column that is absent from all stored rows was added later, and may differ.
+    """
+    for name in sorted((left.keys() | right.keys()) - APART):
+        old = _untimed_rows(left.get(name))
+        new = _untimed_rows(right.get(name))
+        columns = sorted({column for row in (old or new) for column in row})
+        differing = [c for c in columns if [row.get(c) for row in old] != [row.get(c) for row in new]]
+        added = [c for c in differing if old and all(row.get(c) is None for row in old)]
+        wrong = [c for c in differing if c not in added]
+        if len(old) != len(new) or wrong:
+            yield name, False, f"{len(old)} rows stored, {len(new)} now; differing columns: {', '.join(wrong)}"
         else:
-            added = f"; not stored then: {', '.join(later)}" if later else ""
-            yield table, True, f"{len(old)} rows, the same{added}"
+            remark = f"; not stored then: {', '.join(added)}" if added else ""
+            yield name, True, f"{len(old)} rows, the same{remark}"
 
 
-def re_execute(evidence: Evidence, again: RerunRequest) -> dict[str, str]:
-    """How alike random cells of a checked bundle are, by label. Raises UsageError for the first that differs, or cannot
-    be trained here."""
+def _untimed_rows(table: pa.Table | None) -> list[dict[str, Any]]:
+    """Return the rows without times, and with None for NaN, which equals nothing."""
+    rows: list[dict[str, Any]] = []
+    for row in [] if table is None else table.to_pylist():
+        kept = {name: value for name, value in row.items() if not name.endswith("_seconds")}
+        rows.append({name: None if value != value else value for name, value in kept.items()})
+    return rows
+
+
+def re_execute(submitted: SubmittedBundle, again: RerunRequest) -> dict[str, str]:
+    """Train random cells of a checked bundle again; return by label what is the same.
+
+    Raises UsageError for the first cell whose rows differ, or that cannot be trained here.
+    """
     seed = secrets.randbelow(1 << 31) if again.seed is None else again.seed
-    stated = [manifest for _, manifest in sorted(evidence.stated.items())]
-    cells = [m for m in stated if m.kind == "cell" and m.regime_type in registry.installed()]
+    stated = sorted(submitted.manifests.values(), key=label_of)
+    cells = [
+        manifest for manifest in stated if manifest.kind == "cell" and manifest.regime_type in registry.installed()
+    ]
     if not cells:
-        raise evidence.fault("none of its regimes is installed here", evidence.suite)
+        raise submitted.fault("none of its regimes is installed here", submitted.suite)
     chosen = {
-        f"{evidence.bundle}: {evidence.suite}/{m.key} ({label_of(m)}, --seed {seed})": m
-        for m in Random(seed).sample(cells, min(again.cells, len(cells)))
+        f"{submitted.bundle}: {submitted.suite}/{manifest.key} ({label_of(manifest)}, --seed {seed})": manifest
+        for manifest in Random(seed).sample(cells, min(again.cells, len(cells)))
     }
     for place, manifest in chosen.items():
-        possible(manifest, place)
+        check_repeatable(manifest, place)
     try:
-        check_roots(evidence.resolved, Path("results"))
+        check_roots(submitted.resolved, Path("results"))
     except SuiteError as error:
-        raise evidence.fault(error.problem, evidence.suite) from None
-    return {
-        label_of(m): re_run(m, evidence.tables(m.key), evidence.folder / "again" / m.key, place, again.minutes)
-        for place, m in chosen.items()
-    }
+        raise submitted.fault(error.problem, submitted.suite) from None
+    trained: dict[str, str] = {}
+    for place, manifest in chosen.items():
+        folder = submitted.folder / "again" / manifest.key
+        trained[label_of(manifest)] = train_and_compare(
+            manifest, submitted.tables(manifest.key), folder, place, again.minutes
+        )
+    return trained
 
 
-def repeats(manifest: Manifest) -> bool:
-    return repeats_on(manifest) in (EVERY, processor())
+def repeats_on(manifest: Manifest) -> str:
+    """Return the kind of processor on which the cell repeats its rows, EVERY_PROCESSOR, or empty for none."""
+    machine = manifest.provenance.machine
+    if manifest.config["engine_options"].get("numerics") == "portable":
+        return EVERY_PROCESSOR
+    return "" if "threads" in machine else machine.get("processor", "unknown")
 
 
-def possible(manifest: Manifest, place: str) -> None:
-    """Raises UsageError where the cell cannot be trained here to the same rows."""
+def repeats_here(manifest: Manifest) -> bool:
+    """Say whether the cell repeats its rows on this machine's kind of processor."""
+    return repeats_on(manifest) in (EVERY_PROCESSOR, processor())
+
+
+def check_repeatable(manifest: Manifest, place: str) -> None:
+    """Check that the cell can be trained here to the same rows. Raises UsageError, which begins with `place`."""
     made_on = manifest.provenance.machine.get("processor") or "an unknown CPU"
     threads = manifest.provenance.machine.get("threads", "1")
     faults = {
         f"of the engine {manifest.engine}; embedded cells alone can be trained again": manifest.engine != "embedded",
         f"computed by {threads} threads, which round otherwise in every run": threads != "1",
-        f"computed with numerics: fast on {made_on}, and comes out the same there alone": not repeats(manifest),
+        f"computed with numerics: fast on {made_on}, and comes out the same there alone": not repeats_here(manifest),
     }
     for package, version in manifest.identity.versions.items():
         here = str(recorded()[package].version) if package in recorded() else version
@@ -134,7 +166,7 @@ def possible(manifest: Manifest, place: str) -> None:
         raise UsageError(f"{place}: {problem}")
 
 
-def re_run(
+def train_and_compare(
     manifest: Manifest,
     stored: Mapping[str, pa.Table],
     folder: Path,
@@ -142,17 +174,24 @@ def re_run(
     minutes: float,
     wordless: Sequence[str] = WORDLESS,
 ) -> str:
-    """What is the same. wordless: columns that were not stored. Raises UsageError where rows differ, or it takes too
-    long."""
+    """Train a cell again into `folder` and compare its rows with the stored ones; say what is the same.
+
+    minutes: time limit. wordless: columns of samples that were not stored. Raises UsageError where rows differ, or it takes too
+    long.
+    """
     print(f"training again: {place}", file=sys.stderr)
     try:
         train(manifest, folder, time.monotonic() + 60 * minutes)
     except Interrupted:
         raise UsageError(f"{place}: not finished in {minutes:g} minutes") from None
-    now = compact(read_journal(folder).tables, wordless)
-    wrong = [f"{table}: {words}" for table, same, words in differences(stored, now) if not same]
+    now = select_tables(read_journal(folder).tables, wordless)
+    wrong = [f"{table}: {words}" for table, same, words in compare_tables(stored, now) if not same]
     if not wrong:
         return "every row the same"
-    here, there = packages(), manifest.provenance.packages
-    unlike = ", ".join(f"{n} {there.get(n)}, here {here.get(n)}" for n in _LIBRARIES if here.get(n) != there.get(n))
-    raise UsageError(f"{place}: other rows{f' (made with {unlike})' * bool(unlike)}: {wrong[0]}")
+    here = packages()
+    there = manifest.provenance.packages
+    unlike = [
+        f"{name} {there.get(name)}, here {here.get(name)}" for name in _LIBRARIES if here.get(name) != there.get(name)
+    ]
+    made_with = f" (made with {', '.join(unlike)})" if unlike else ""
+    raise UsageError(f"{place}: other rows{made_with}: {wrong[0]}")

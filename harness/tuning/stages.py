@@ -16,7 +16,7 @@ from harness.store.ingest import ingest
 from harness.store.manifest import SuiteFile, read_manifests
 from harness.store.read import Snapshot
 from harness.store.tuning import Trial, Tuned, Tuning, write_tuning
-from harness.store.tuning_table import Scores, scores
+from harness.store.tuning_table import TrialScores, read_trial_scores
 from harness.suite.schema import Suite, Variant
 from harness.suite.seeds import derive
 from harness.suite.space import Range, Space
@@ -146,7 +146,7 @@ class TuningStages:
         return CompletedTrial(ask.number, ask.settings, score_of.get(trial_name(name, ask.number)), shorter)
 
     def _choices(
-        self, variant: Variant, told: Sequence[CompletedTrial], scored: Mapping[str, Scores]
+        self, variant: Variant, told: Sequence[CompletedTrial], scored: Mapping[str, TrialScores]
     ) -> dict[str, CompletedTrial]:
         """The best that ran to the end everywhere; of equals the earlier."""
         ended = [t for t in told if t.value is not None]
@@ -157,12 +157,12 @@ class TuningStages:
             for on, trials in scored.items()
         }
 
-    def _scores(self, what: str, seeds: Sequence[int], on: str = "") -> Scores:
+    def _scores(self, what: str, seeds: Sequence[int], on: str = "") -> TrialScores:
         ingest(self._results)
         name = f"{self.suite.name}-{what}"
         task = str(self.tune.evaluation.tasks[0])
         with Snapshot(self._results, self._files[name]) as snapshot:
-            return scores(snapshot, name, task, (1 if on else len(self.tune.groups)) * len(seeds), on)
+            return read_trial_scores(snapshot, name, task, (1 if on else len(self.tune.groups)) * len(seeds), on)
 
     def _write(
         self,
@@ -170,7 +170,7 @@ class TuningStages:
         chosen: Mapping[str, Mapping[str, CompletedTrial]],
         told: Mapping[str, Sequence[CompletedTrial]],
         asked: Sequence[TrialRequest],
-        scored: Mapping[str, Scores],
+        scored: Mapping[str, TrialScores],
     ) -> None:
         results = self._scores("tuning", self.tune.seeds)
         checked = {on: self._scores("check", self.tune.check, on).score if self.tune.check else {} for on in scored}

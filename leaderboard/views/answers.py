@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 
 from harness.store.text import visible
-from leaderboard.charts import filled
+from leaderboard.charts import fill_template
 from leaderboard.data import Store
 from leaderboard.page import Page, choose, downloads, draw_tabs, empty, escaped
 
@@ -114,7 +114,7 @@ def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, 
     rows = store.frame(_ANSWERS, *place, tuple(shown)).to_dict("records")
     for _, answers in groupby(rows, key=lambda row: (row["task"], row["doc_id"])):
         sides = {name: pair[name] for name in (theirs, ours)}
-        st.html(filled("question.html.tmpl", answers=[*answers], sides=sides, repeats=_REPEATS))
+        st.html(fill_template("question.html.tmpl", answers=[*answers], sides=sides, repeats=_REPEATS))
     if len(questions) > _DOWNLOAD:
         st.caption(f"The download has the first {_DOWNLOAD:,} questions.")
     downloads(f"answers-{pair[ours]}", lambda: store.frame(_ANSWERS, *place, tuple(questions[:_DOWNLOAD])))
@@ -131,7 +131,7 @@ def _traces(store: Store, suite: str, cell: str, regime: str) -> None:
         "Exchanged answer", range(len(labels)), format_func=labels.__getitem__, key="trace", width=420
     )
     row = store.frame(_TRACES.format(columns=_TRACE, count=1), suite, cell, chosen).iloc[0].to_dict()
-    st.html(filled("trace.html.tmpl", row=row))
+    st.html(fill_template("trace.html.tmpl", row=row))
     st.markdown(f"**The answer of {escaped(row['author'])}, as sent and as {escaped(row['receiver'])} read it**")
     st.html(token_view(row))
     own = ", and the receiver's own in brackets" if len(row["receiver_logprobs"]) else ""
@@ -154,7 +154,7 @@ def token_view(trace: Mapping[str, Any]) -> str:
             for i, (a, b) in starts
         ]
     more = {side: len(ends) - _TOKENS for side, ends in zip(lines, cuts, strict=True)}
-    return filled("tokens.html.tmpl", lines=lines, more=more, exp=math.exp)
+    return fill_template("tokens.html.tmpl", lines=lines, more=more, exp=math.exp)
 
 
 PAGE = Page(

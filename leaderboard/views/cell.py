@@ -65,7 +65,7 @@ def _training(store: Store, about: pd.Series[Any]) -> None:
         rows = pd.DataFrame({"regime": steps["policy"], "x": steps["step"], "y": values, "low": values, "high": values})
         if len(known := rows.dropna()):
             order = list(dict.fromkeys(steps["policy"]))
-            figures.append(charts.lines(known, title, "step", unit, order, panel=265, named=False))
+            figures.append(charts.draw_lines(known, title, "step", unit, order, panel=265, named=False))
     costs = store.frame(
         "SELECT CASE policy WHEN '' THEN 'shared' ELSE policy END AS policy, phase, sum(cpu_seconds) AS value FROM spent "
         "WHERE suite = ? AND cell = ? GROUP BY ALL HAVING sum(cpu_seconds) > 0 ORDER BY 1, 3 DESC",
@@ -73,7 +73,9 @@ def _training(store: Store, about: pd.Series[Any]) -> None:
         about["cell"],
     )
     if len(costs):
-        figures.append(charts.bars(costs, "Cost by phase", "CPU-seconds, repeated work included", "policy", "phase"))
+        figures.append(
+            charts.draw_bars(costs, "Cost by phase", "CPU-seconds, repeated work included", "policy", "phase")
+        )
     draw_figures(figures, "training")
     downloads(f"cell-{about['cell']}", lambda: steps, figures)
 

@@ -72,7 +72,9 @@ def draw(store: Store, suite: str) -> None:
     points = over_seeds(rows.assign(y=100 * rows["y"]), ["group"], axis, most=100.0)
     y_title = "accuracy, %" if kind != REWARD else "share of right answers, %"
     figures = [
-        charts.lines(points[points["group"] == group], f"{group}: {kind}", AXES[axis], y_title, everyone, shown=regimes)
+        charts.draw_lines(
+            points[points["group"] == group], f"{group}: {kind}", AXES[axis], y_title, everyone, shown=regimes
+        )
         for group in groups
     ]
     draw_figures(figures, "curve")

@@ -82,7 +82,7 @@ def draw(store: Store, suite: str) -> None:
             .rename(columns={"records": "value"})
         )
         title = f"{group}: accepted, or refused and why"
-        figures.append(charts.bars(fates, title, "messages, all seeds", "regime", "fate", order))
+        figures.append(charts.draw_bars(fates, title, "messages, all seeds", "regime", "fate", order))
         draw_figures(figures[len(chosen) :], "flows")
         _draw_residuals(part)
     _draw_rescues(totals.drop(columns=["group"]))
@@ -125,7 +125,7 @@ def _network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains: pd.D
             for received, used in counts
         ]
         nodes["gain"] += "\n" + pd.Series(told)
-    return charts.network(nodes, pd.DataFrame(edges), f"{regime}: who helps whom")
+    return charts.draw_network(nodes, pd.DataFrame(edges), f"{regime}: who helps whom")
 
 
 def _draw_totals(flows: pd.DataFrame, rescues: pd.DataFrame) -> None:

@@ -10,7 +10,7 @@ import streamlit as st
 
 from harness.statistics import mean_interval
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
-from harness.store.ranking import Pairing, pairing
+from harness.store.ranking import Pairing, compare_pair
 from harness.store.sentences import count_of, explained, points
 from harness.store.statistic import POINTS, bounds
 from harness.store.table import MEAN
@@ -73,7 +73,7 @@ def draw(store: Store, suite: str) -> None:
         return
     wide = wide.assign(difference=wide[ours] - wide[theirs]).reset_index()
     rows = [r for r in store.seeds(suite) if r.metric == metric]
-    pairs = [pair for pair in pairing(rows, ours, theirs, margin) if pair.task == task]
+    pairs = [pair for pair in compare_pair(rows, ours, theirs, margin) if pair.task == task]
     variants = {r.regime: r.variant for r in rows}
     questions = _by_question(store, suite, {name: variants[name] for name in (ours, theirs)}, metric, task)
     st.info(_sentence(pairs, questions, ours, theirs, margin), icon=":material/balance:")
@@ -82,7 +82,7 @@ def draw(store: Store, suite: str) -> None:
     drawn = wide[wide["policy"] == MEAN] if (wide["policy"] == MEAN).any() else wide
     each = {"row": drawn["group"], "value": 100 * drawn["difference"], "label": "seed " + drawn["seed"].astype(str)}
     forest = charts.Forest(marks, title, unit)
-    dots = charts.dots(pd.DataFrame(each), "The same, seed by seed", unit)
+    dots = charts.draw_dots(pd.DataFrame(each), "The same, seed by seed", unit)
     draw_forests([forest])
     draw_figure(dots, "difference")
     st.caption(

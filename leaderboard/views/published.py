@@ -37,7 +37,7 @@ def draw(store: Store | None, suite: str) -> None:
     figures = []
     for paper, part in rows.groupby("paper", sort=False):
         title = f"{paper}: {'; '.join(dict.fromkeys(part['setting']))}"
-        figures.append(charts.dots(marks.loc[part.index].sort_values("row", kind="stable"), title, _GAIN))
+        figures.append(charts.draw_dots(marks.loc[part.index].sort_values("row", kind="stable"), title, _GAIN))
         draw_figure(figures[-1], f"published-{len(figures)}")
     st.caption(
         "A mark: one model of a paper over independent training with the same rollouts. Each paper has its own models, data, "
@@ -105,7 +105,7 @@ def _draw_ours(store: Store, suite: str) -> None:
         return
     rows = table[table["metric"] == table["metric"].iloc[0]]
     marks = {"row": rows["regime"], "value": 100 * rows["gain"], "label": rows["group"] + ", " + rows["task"]}
-    draw_figure(charts.dots(pd.DataFrame(marks), f"{suite}, {rows['metric'].iloc[0]}", _GAIN), "ours")
+    draw_figure(charts.draw_dots(pd.DataFrame(marks), f"{suite}, {rows['metric'].iloc[0]}", _GAIN), "ours")
     st.caption(
         "A mark: the mean of one group on one benchmark. `harness show --against PAPER` sets the same models side by side, by "
         "the paper's own metrics."

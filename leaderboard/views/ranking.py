@@ -15,7 +15,7 @@ from harness.store.remarks import STRICT, TrainingMoment
 from harness.store.sentences import doubt, explained, sentence
 from harness.store.statistic import PERCENT, Statistic, shown
 from harness.store.table import MEAN
-from leaderboard.charts import LEGEND, Forest, filled
+from leaderboard.charts import LEGEND, Forest, fill_template
 from leaderboard.data import Store
 from leaderboard.frames import INTERVALS, KEY, Choice, Outcome, readable, telling
 from leaderboard.page import (
@@ -98,7 +98,7 @@ def _draw_answer(said: Outcome) -> None:
     st.info(escaped(sentence(said.ranking), 2000), icon=":material/gavel:")
     lines = said.lines
     if not lines.empty:
-        st.html(filled("answers_table.html.tmpl", rows=lines, name="Every regime: whom it helps, at what cost"))
+        st.html(fill_template("answers_table.html.tmpl", rows=lines, name="Every regime: whom it helps, at what cost"))
     if unsettled := doubt(said.ranking):
         st.markdown(f"**What would change my mind:** {escaped(unsettled, 2000)}")
 

@@ -68,7 +68,9 @@ def draw(store: Store, suite: str) -> None:
         ]
     )
     options = [o for o in ended[0].settings if len({str(t.settings[o]) for t in ended}) > 1]
-    figures = [charts.trials(frame, o, f"{name}: {o}", "gain, points", (PUBLISHED, TRIED, CHOSEN)) for o in options]
+    figures = [
+        charts.draw_trials(frame, o, f"{name}: {o}", "gain, points", (PUBLISHED, TRIED, CHOSEN)) for o in options
+    ]
     draw_figures(figures, "sensitivity")
     others = len(variant.trials) - len(ended)
     st.caption(

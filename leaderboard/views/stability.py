@@ -118,7 +118,7 @@ def draw(store: Store, suite: str) -> None:
     means = known.groupby("regime", as_index=False)[["x", "y"]].mean().assign(kind="mean", group="all")
     rows = pd.concat([known.assign(kind="cell"), means])
     log_y = bool((known["y"] > 0).all() and known["y"].max() > 20 * known["y"].min())
-    figures = [charts.plane(rows, "Support gained, stability paid", across, up, order, log_y)]
+    figures = [charts.draw_plane(rows, "Support gained, stability paid", across, up, order, log_y)]
     draw_figure(figures[0], "plane")
     absent = escaped(", ".join(r for r in order if r not in set(known["regime"])))
     st.caption(
@@ -139,7 +139,7 @@ def draw(store: Store, suite: str) -> None:
             continue
         points = over_seeds(rows, [], "steps", most=1.0 if measure.unit == "share" else None)
         present = [r for r in order if r in set(rows["regime"])]
-        figures.append(charts.lines(points, name, "step", measure.unit, order, shown=present))
+        figures.append(charts.draw_lines(points, name, "step", measure.unit, order, shown=present))
         draw_figure(figures[-1], f"component-{name}", place)
         place.caption(f"{measure.meaning[0].upper()}{measure.meaning[1:]}.")
     st.caption(

@@ -13,7 +13,7 @@ from harness.store.manifest import MARK
 from harness.store.sentences import count_of, verdict_mark
 from harness.store.standing import KINDS, Entry, Section, Setting, Settings, Standing, answer, written_rate
 from harness.store.statistic import POINTS
-from leaderboard.charts import COLOURS, SIGNS, filled
+from leaderboard.charts import COLOURS, SIGNS, fill_template
 from leaderboard.data import Store
 from leaderboard.frames import judged_by
 from leaderboard.page import BEHIND, Page, choose, choose_margin, empty, escaped, theme
@@ -75,7 +75,7 @@ def _draw_board(store: Store) -> None:
             "MARK": MARK,
             "behind": BEHIND[theme()],
         }
-        st.html(filled("standing.html.tmpl", margin=margin, **values, **looks, **ways))
+        st.html(fill_template("standing.html.tmpl", margin=margin, **values, **looks, **ways))
     elif asked == "tuned":
         empty("No suite has searched settings yet.", "harness run tuned_small")
     else:

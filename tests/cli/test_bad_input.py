@@ -62,7 +62,7 @@ REFUSED = [
         (f"export pair --out {out or repr(out)}", f"--out {out[:40] or '.'}")
         for out in (".", "", "/", "pair.txt/x.html", LONG)
     ),
-    ("export pair --format lm-eval --out pair.txt", "--out pair.txt"),
+    ("export pair --format cards --out pair.txt", "--out pair.txt"),
     *(
         (f"{command} --results nothing", "nothing: no results yet (run a suite first")
         for command in ("show pair", "sql 'SELECT 1'", "export")

@@ -1,11 +1,11 @@
-"""Other programs read what `harness export` writes."""
+"""Other programs read what `harness export` writes and what the queries of examples/export give."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,26 +17,24 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from huggingface_hub import ModelCard, parse_eval_result_entries
-from lm_eval.utils import (
-    get_file_task_name,
-    get_latest_filename,
-    get_results_filenames,
-    get_sample_results_filenames,
-    make_table,
-)
+from lm_eval.utils import make_table
 from running import ingested, ok
 from synthetic_results import REGIMES, write_results
 
 from harness.errors import StoreError, UsageError
-from harness.formats.exports import write_cards, write_every_eval_ever, write_lm_eval, write_parquet
+from harness.formats.exports import write_cards, write_parquet
 from harness.store.ingest import ingest
+from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest, read_suite, write_manifest
 from harness.store.read import Snapshot
+from harness.store.results_folder import write_results_folder
 from harness.store.table import show_rows
+from harness.submission.bundle import select_tables
 from harness.suite.cells import Identity
 from harness.tasks.data import SETS
 
 SUITE = "synthetic-small"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "export"
 
 
 @pytest.fixture(scope="module")
@@ -74,36 +72,81 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def test_lm_eval_reads_its_own_shape(results: Path, snapshot: Snapshot, tmp_path: Path) -> None:
-    assert write_lm_eval(snapshot, results, SUITE, tmp_path) == 2 * 2 * 3 * 2
-    folder = tmp_path / f"{SUITE}__llama-qwen__prp__1__llama"
-    names = [str(p) for p in folder.iterdir()]
-    document = json.loads(Path(get_latest_filename(get_results_filenames(names))).read_text())
+def ask(results: Path, query: str) -> list[list[Any]]:
+    """Rows of a query of examples/export/, by the command."""
+    text = (EXAMPLES / f"{query}.sql").read_text()
+    answer = json.loads(ok("sql", text, "--json", "--results", results))
+    assert not answer["cut"]
+    return list(answer["rows"])
+
+
+def test_lm_eval_reads_what_its_queries_give(results: Path, snapshot: Snapshot) -> None:
+    documents = {model: json.loads(text) for model, text in ask(results, "lm_eval_results")}
+    assert len(documents) == 2 * 2 * 3 * 2
+    document = documents[f"{SUITE}__llama-qwen__prp__1__llama"]
     assert "greedy" in make_table(document)
-    samples = get_sample_results_filenames(names)
-    assert {get_file_task_name(Path(name).name) for name in samples} == {"micro", "gsm8k"}
-    lines = [json.loads(line) for line in Path(next(n for n in samples if "micro" in n)).read_text().splitlines()]
-    assert len(lines) == 10 * 2
-    assert [line["doc_id"] for line in lines] == list(range(20))
-    for metric, filter_ in (("greedy", "greedy"), ("sampled", "sampled")):
-        own = [line["exact_match"] for line in lines if line["filter"] == filter_]
+    where = "suite = ? AND cell = ? AND policy = 'llama'"
+    stored = snapshot.query(
+        f"SELECT task, metric, accuracy, error FROM scores WHERE {where}", [SUITE, document["config"]["cell"]]
+    )
+    for row in stored.to_pylist():
+        result = document["results"][row["task"]]
+        assert result[f"{row['metric']},none"] == row["accuracy"]
+        assert result[f"{row['metric']}_stderr,none"] == row["error"]
+    lines = [
+        json.loads(line)
+        for model, task, line in ask(results, "lm_eval_samples")
+        if task == "micro" and model in document["model_name"]
+    ]
+    assert [line["doc_id"] for line in lines] == list(range(10 * 2))
+    for metric in ("greedy", "sampled"):
+        own = [line["exact_match"] for line in lines if line["filter"] == metric]
         assert document["results"]["micro"][f"{metric},none"] == pytest.approx(sum(own) / len(own))
-    assert document["results"]["micro"]["greedy_stderr,none"] > 0
     sampled = next(line for line in lines if line["filter"] == "sampled")
     assert len(sampled["resps"][0]) == len(sampled["filtered_resps"]) == 2
-    before = contents(tmp_path)
-    write_lm_eval(snapshot, results, SUITE, tmp_path)
-    assert contents(tmp_path) == before
 
 
-def test_cells_whose_joined_names_are_equal_have_a_folder_each(tmp_path: Path) -> None:
-    regimes = [replace(REGIMES[0], name=name) for name in ("r__s", "s")]
-    groups = {"g": ("llama",), "g__r": ("llama",)}
-    folder = write(tmp_path / "results", "s", ("micro",), regimes=regimes, groups=groups)
-    with Snapshot(folder) as snapshot:
-        written = write_lm_eval(snapshot, folder, "s", tmp_path / "out")
-    assert written == 2 * 2 * 2
-    assert len([*(tmp_path / "out").glob("*/results_*.json")]) == 8
+def test_records_of_every_eval_ever_hold_the_stores_values(results: Path, snapshot: Snapshot) -> None:
+    records = [json.loads(record) for _, record in ask(results, "every_eval_ever")]
+    assert len(records) == 2 * 2 * 3 * 2
+    for record in records[::5]:
+        details = record["model_info"]["additional_details"]
+        stored = snapshot.query(
+            "SELECT task, metric, accuracy, error, questions, answers FROM scores WHERE suite = ? AND cell = ? AND policy = ?",
+            [SUITE, details["cell"], details["policy"]],
+        ).to_pylist()
+        results_of = {
+            result["evaluation_result_id"]: result["score_details"] for result in record["evaluation_results"]
+        }
+        assert len(results_of) == len(stored) == 2 * 4
+        for row in stored:
+            score = results_of[f"{row['task']}/{row['metric']}"]
+            assert score["score"] == row["accuracy"]
+            assert score["uncertainty"] == {
+                "num_samples": row["questions"],
+                "standard_error": {"value": row["error"], "method": "analytic"},
+            }
+            assert score["details"]["answers"] == str(row["answers"])
+
+
+@pytest.mark.skipif(find_spec("every_eval_ever") is None, reason="the format's own validator is not installed here")
+def test_the_formats_own_validator_accepts_the_records(results: Path, tmp_path: Path) -> None:
+    for number, (_, record) in enumerate(ask(results, "every_eval_ever")):
+        (tmp_path / f"{number}.json").write_text(record)
+    command = [sys.executable, "-m", "every_eval_ever", "validate", "--format", "json", *map(str, tmp_path.iterdir())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_reference_results_have_no_samples_for_lm_eval(results: Path, tmp_path: Path) -> None:
+    """Their prompts were not kept."""
+    folders = [file.parent for file in (results / SUITE).glob("*/manifest.json")]
+    manifests = {folder.name: read_manifest(folder) for folder in folders}
+    tables = {folder.name: select_tables(read_journal(folder).tables) for folder in folders}
+    target = tmp_path / "reference" / SUITE
+    write_results_folder(target, read_suite(results / SUITE), "test", manifests, tables)
+    assert len(ask(tmp_path, "lm_eval_results")) == 24
+    assert ask(tmp_path, "lm_eval_samples") == []
 
 
 @pytest.mark.parametrize("count", [2, 0], ids=["some", "none"])
@@ -176,34 +219,29 @@ NAMES = {
 }
 
 
-@pytest.mark.slow_but("lm_eval-group", "cards-key")
+@pytest.mark.slow_but("key")
 @pytest.mark.parametrize("field", NAMES)
-@pytest.mark.parametrize("write_", [write_lm_eval, write_every_eval_ever, write_cards], ids=lambda f: f.__name__)
-def test_nothing_is_written_outside_whatever_our_own_manifests_are_called(
-    write_: Callable[..., int], field: str, tmp_path: Path
-) -> None:
+def test_nothing_is_written_outside_whatever_our_own_manifests_are_called(field: str, tmp_path: Path) -> None:
     folder = write(tmp_path / "results", "s")
     for file in folder.glob("*/[!b]*/manifest.json"):
         write_manifest(file.parent, msgspec.structs.replace(read_manifest(file.parent), **{field: NAMES[field]}))
     before = contents(tmp_path)
     with ingested(folder) as snapshot, pytest.raises(StoreError, match="is no name for a file"):
-        write_(snapshot, folder, "s", tmp_path / "a" / "b" / "out")
+        write_cards(snapshot, folder, "s", tmp_path / "a" / "b" / "out")
     assert contents(tmp_path).keys() - before.keys() <= {"results/.harness.lock"}
 
 
-@pytest.mark.parametrize("write_", [write_lm_eval, write_every_eval_ever, write_cards], ids=lambda f: f.__name__)
-def test_a_config_that_no_cell_has_is_refused_in_a_line(write_: Callable[..., int], tmp_path: Path) -> None:
-    """13: an import takes a manifest's config as it is; a KeyError ended the export."""
+def test_a_config_that_no_cell_has_is_refused_in_a_line(tmp_path: Path) -> None:
+    """An import takes a manifest's config as it is; a KeyError ended the export."""
     write_results(tmp_path, groups={"solo": ("llama",)}, regimes=REGIMES[:1], seeds=(1,), steps=2, questions=2)
     with ingested(tmp_path) as snapshot, pytest.raises(StoreError, match=r"manifest\.json: config: Object missing"):
-        write_(snapshot, tmp_path, SUITE, tmp_path / "out")
+        write_cards(snapshot, tmp_path, SUITE, tmp_path / "out")
 
 
-@pytest.mark.parametrize("write_", [write_lm_eval, write_every_eval_ever, write_cards], ids=lambda f: f.__name__)
-def test_a_suite_may_take_each_tasks_own_k(write_: Callable[..., int], tmp_path: Path) -> None:
+def test_a_suite_may_take_each_tasks_own_k(tmp_path: Path) -> None:
     folder = write(tmp_path, "s", ("micro",), k=None, groups={"solo": ("llama",)}, regimes=REGIMES[:1])
     with Snapshot(folder) as snapshot:
-        assert write_(snapshot, folder, "s", tmp_path / "out") == 2
+        assert write_cards(snapshot, folder, "s", tmp_path / "out") == 2
 
 
 @pytest.mark.slow
@@ -211,10 +249,15 @@ def test_the_pages_commands_run_as_printed(tmp_path: Path, monkeypatch: pytest.M
     write(tmp_path / "results", "quickstart")
     page = (Path(__file__).parents[2] / "docs/formats.md").read_text()
     commands = [line.strip() for line in page.splitlines() if line.startswith("    harness ")]
-    assert len(commands) == 8
+    assert len(commands) == 9
     monkeypatch.chdir(tmp_path)
     for command in commands:
         if "track" in command and find_spec(command.split("--to ")[1]) is None:
             continue
+        if "cat " in command:
+            assert json.loads(ok("sql", (EXAMPLES / Path(command.split()[3].rstrip(')"')).name).read_text(), "--json"))[
+                "rows"
+            ]
+            continue
         ok(*command.split()[1:])
-    assert {"report.html", "lm-eval", "eee", "parquet", "cards"} <= {p.name for p in tmp_path.iterdir()}
+    assert {"report.html", "parquet", "cards"} <= {p.name for p in tmp_path.iterdir()}

@@ -16,7 +16,7 @@ from running import arrow_bomb, ingested
 from synthetic_results import REGIMES, write_results
 
 from harness import limits
-from harness.store.foreign import import_results
+from harness.store.imported_results import import_results
 
 
 def _replace(file: Path, make: Callable[[Path], object]) -> None:
@@ -81,7 +81,7 @@ def test_a_small_file_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> No
 IMPORT = """
 import json, re, sys
 from pathlib import Path
-from harness.store.foreign import bounded, import_results
+from harness.store.imported_results import bounded, import_results
 peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
 before = peak()
 with bounded(256 << 20):

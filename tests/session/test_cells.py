@@ -28,7 +28,7 @@ from harness.session.suite.prepare import prepare
 from harness.store.cell_state import read_state
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest
-from harness.submission.rerun import differences
+from harness.submission.rerun import compare_tables
 from harness.suite.schema import Sharing
 from harness.tasks.micro import SKILLS
 from harness.tasks.registry import get_task
@@ -168,7 +168,7 @@ def test_a_stored_cell_runs_again_to_its_rows(finished, tmp_path):
     with pytest.raises(typer.Exit) as ended:
         reference.again(stored)
     assert not ended.value.exit_code
-    tables = differences(*(read_journal(folder).tables for folder in (stored, other)))
+    tables = compare_tables(*(read_journal(folder).tables for folder in (stored, other)))
     assert {table for table, same, _ in tables if not same} >= {"steps", "exchanges"}
 
 

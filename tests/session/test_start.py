@@ -29,7 +29,7 @@ from harness.session.suite.prepare import prepare
 from harness.session.suite.prepared import StoredCells
 from harness.store.cell_state import PENDING, CellState
 from harness.store.journal import read_journal
-from harness.store.ranking import heading
+from harness.store.ranking import make_heading
 from harness.store.remarks import AS_PUBLISHED, STARTED, read_moments
 from harness.store.render import render
 from harness.store.table import show_rows
@@ -181,7 +181,7 @@ def test_measured_before_the_start_and_after_it(suite: Path, tmp_path: Path) -> 
     prepared.write_suite_file()
     with ingested(tmp_path / "results") as snapshot:
         measured = read_moments(snapshot, "started")
-        rows, head = show_rows(snapshot, "started"), heading(snapshot, "started")
+        rows, head = show_rows(snapshot, "started"), make_heading(snapshot, "started")
     assert {(m.policy, m.metric, m.moment) for m in measured} == {
         (p, m, w) for p in "ab" for m in ("avg@2", "greedy") for w in (AS_PUBLISHED, STARTED, "independent")
     }

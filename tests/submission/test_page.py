@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from harness.errors import UsageError
-from harness.submission.check import checked
+from harness.submission.check import check_bundle
 from harness.submission.rerun import RerunRequest
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +90,7 @@ def test_who_has_not_the_regime_judges_everything_and_trains_what_is_known(
 ) -> None:
     assert walked
     bundle = next(Path(stranger["PWD"]).glob("halves-*.zip"))
-    with checked(bundle, tmp_path, RerunRequest(4, seed=0)) as (_, report):
+    with check_bundle(bundle, tmp_path, RerunRequest(4, seed=0)) as (_, report):
         pass
     assert report.submission is not None, report.describe()
     assert set(report.submission.re_executed) == {"llama-qwen/independent/1", "llama-qwen/independent/2"}

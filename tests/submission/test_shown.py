@@ -10,7 +10,7 @@ from synthetic_results import REGIMES, write_results
 
 from harness.store.ingest import ingest
 from harness.store.manifest import Submission, read_submission, write_submission
-from harness.submission.check import category, mark_reported
+from harness.submission.check import describe_settings, mark_reported
 from harness.suite.load import load
 from leaderboard import RESULTS_VARIABLE
 
@@ -50,4 +50,4 @@ def test_the_badge_stands_below_the_suite(tmp_path: Path, monkeypatch: pytest.Mo
 )
 def test_published_defaults_stand_on_published_regimes_alone(suite: str, words: str) -> None:
     """The badge stood on naive pooling, F-TIS as we read it, and the baseline."""
-    assert category(load(suite)) == words
+    assert describe_settings(load(suite)) == words

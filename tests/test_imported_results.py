@@ -14,8 +14,8 @@ from running import ingested
 from synthetic_results import REGIMES, write_cell, write_results, write_trials
 
 from harness.cli.tables import show_suite
-from harness.errors import UsageError
-from harness.store.foreign import import_results
+from harness.errors import StoreError, UsageError
+from harness.store.imported_results import import_results
 from harness.store.ingest import ingest
 from harness.store.journal import Journal, read_journal, write_columns
 from harness.store.manifest import (
@@ -23,6 +23,7 @@ from harness.store.manifest import (
     PolicyEntry,
     Provenance,
     Submission,
+    SuiteFile,
     read_manifest,
     read_suite,
     write_manifest,
@@ -31,9 +32,10 @@ from harness.store.manifest import (
 )
 from harness.store.read import Snapshot
 from harness.store.remarks import missing_cells
+from harness.store.results_folder import write_results_folder
 from harness.store.rows import SCHEMAS, CostRow, ExchangeRow, SampleRow, StepRow, TraceRow, to_arrow
 from harness.store.standing import board
-from harness.store.table import show_rows, suites
+from harness.store.table import list_suites, show_rows
 from harness.store.tuning import Tuning, read_tuning, tuning_path, without_trials, write_tuning
 
 
@@ -87,8 +89,8 @@ def test_import_takes_everything_good_and_marks_its_origin(theirs: Path, ours: P
     assert (report.cells, report.present, report.rows_refused, report.refused) == (2 * 2 * 2 + 4, 0, 0, [])
     assert before.items() <= contents(ours).items()
     with ingested(ours) as snapshot:
-        assert suites(snapshot) == ["synthetic-small", "synthetic-small@lab-b"]
-        mine, other = (show_rows(snapshot, name) for name in suites(snapshot))
+        assert list_suites(snapshot) == ["synthetic-small", "synthetic-small@lab-b"]
+        mine, other = (show_rows(snapshot, name) for name in list_suites(snapshot))
         for row, copy in zip(mine, other, strict=True):
             assert row == msgspec.structs.replace(copy, cpu_seconds=row.cpu_seconds)
         origins = snapshot.query("SELECT DISTINCT suite, origin FROM cells ORDER BY 1").to_pylist()
@@ -419,3 +421,44 @@ def test_an_evaluated_checkpoint_is_of_the_group_that_its_path_is(theirs: Path, 
 def test_trials_of_an_import_are_shown_with_its_suite() -> None:
     suites = ["s@lab", "s-tuning@lab", "s-check@lab", "s-tuning@other", "a", "a-tuning"]
     assert without_trials(suites) == ["s@lab", "s-tuning@other", "a"]
+
+
+def as_folder(theirs: Path, place: Path) -> Path:
+    """The suite's results folder, in the format to give and take."""
+    root = theirs / "synthetic-small"
+    manifests = {file.parent.name: read_manifest(file.parent) for file in sorted(root.glob("*/manifest.json"))}
+    tables = {key: read_journal(root / key).tables for key in manifests}
+    write_results_folder(place, read_suite(root), "test", manifests, tables)
+    return place
+
+
+def test_a_results_folder_gives_the_table_that_its_journals_give(theirs: Path, ours: Path, tmp_path: Path) -> None:
+    folder = as_folder(theirs, tmp_path / "given")
+    report = import_results(folder, ours, "b")
+    assert (report.cells, report.present, report.refused) == (12, 0, [])
+    import_results(theirs, ours, "c")
+    with ingested(ours) as snapshot:
+        folders, journals = (show_rows(snapshot, f"synthetic-small@{label}") for label in "bc")
+        assert folders == journals
+    again = import_results(folder, ours, "b")
+    assert (again.cells, again.present) == (0, 12)
+
+
+def test_a_file_that_the_index_does_not_name_is_not_taken(searched: Path, ours: Path, tmp_path: Path) -> None:
+    tuning = write_trials(searched, "synthetic-small")
+    folder = as_folder(searched, tmp_path / "given")
+    file = SuiteFile(name="given")
+    write_tuning(tmp_path, file, tuning)
+    assert (folder / "tuning.json").is_file()
+    import_results(folder, ours, "b")
+    assert read_tuning(ours, "synthetic-small@b") is None
+
+
+def test_a_results_folder_is_taken_completely_or_not_at_all(theirs: Path, ours: Path, tmp_path: Path) -> None:
+    cell = cells(theirs)[0]
+    data = read_journal(cell).tables["steps"]
+    place, field = data.schema.get_field_index("reward_mean"), data.schema.field("reward_mean")
+    replace_table(cell, "steps", data.set_column(place, field, pa.array([1.5] * data.num_rows, field.type)))
+    with pytest.raises(StoreError, match=r"steps\.parquet: column reward_mean: not in \[0, 1\]"):
+        import_results(as_folder(theirs, tmp_path / "given"), ours, "b")
+    assert not list(ours.iterdir())
