@@ -213,13 +213,14 @@ def against(name: str, snapshot: Snapshot, suites: Sequence[str]) -> str:
     tasks = list(dict.fromkeys(task for row in paper.rows for task in row.values))
     lines = [f"{paper.title}, arXiv {paper.arxiv} {paper.version}; in percent, ours in brackets where it was run here"]
     lines.append(f"How it was measured there: {paper.protocol.strip()}")
-    heads = "".join(f"{f'{task}, {paper.metric(task)}':>16}" for task in tasks)
+    heads = f"{'average':>9}" + "".join(f"{f'{task}, {paper.metric(task)}':>16}" for task in tasks)
     marks: dict[str, None] = {}
     for source, group in dict.fromkeys((row.source, row.group) for row in paper.rows):
-        lines += ["", f"{group} ({source})" if group else source, f"  {'policy':<28} {'method':<14}{heads}"]
+        lines += ["", f"{group} ({source})" if group else source, f"  {'policy':<28} {'method':<22}{heads}"]
         for row in (row for row in paper.rows if (row.source, row.group) == (source, group)):
             cells = "".join(f"{_cell(paper, row, task, ours, marks):>16}" for task in tasks)
-            lines.append(f"  {row.policy:<28} {row.method:<14}{cells}")
+            average = "" if row.average is None else f"{100 * paper.share(row.average):.1f}"
+            lines.append(f"  {row.policy:<28} {row.method:<22}{average:>9}{cells}")
     lines += ["", *marks] if marks else []
     if not ours:
         lines += ["", f"None of these models has been trained here yet (suites: {', '.join(paper.suites)})."]

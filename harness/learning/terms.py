@@ -105,7 +105,8 @@ class Schedule:
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
     """Answers that share one objective. source: for bookkeeping only. order: lower ones are learnt first. schedule: multiplies
-    the weight."""
+    the weight. prompts: the step's prompt ids in the order in which those of equal `order` are cut into mini-batches; empty:
+    in the order in which they first appear in the terms."""
 
     name: str
     source: Literal["own", "peer"]
@@ -114,6 +115,7 @@ class Term:
     weight: float = 1.0
     order: int = 0
     schedule: Schedule | None = None
+    prompts: tuple[str, ...] = ()
 
 
 def scheduled(terms: Sequence[Term], step: int, steps: int) -> list[Term]:

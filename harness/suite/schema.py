@@ -258,13 +258,17 @@ class Sharing(_Model):
 
 
 class Replay(_Model):
-    younger: ClassVar[dict[str, Any]] = {"share": [1.0, 1.0]}
+    younger: ClassVar[dict[str, Any]] = {"share": [1.0, 1.0], "peers": "absent"}
 
     suite: Name = Field(description="Whose results are replayed.")
     regime: Name = Field(description="The recorded variant.")
     share: Annotated[list[Fraction], Field(min_length=2, max_length=2)] = Field(
         default=[1.0, 1.0],
         description="Share of each recorded step that is served, at the first and the last step; half a cosine between.",
+    )
+    peers: Literal["absent", "all"] = Field(
+        default="absent",
+        description="`absent`: authors that the group lacks; `all`: every author's record, and the live policies send nothing.",
     )
 
 

@@ -33,6 +33,8 @@ NEEDS = {
 # Other options are in test_losses, against the formulas.
 OPTIONS = [(name, {}) for name in SHARES] + [
     ("prp", {"ratio": "receiver_old", "normalise": "none"}),
+    ("graft", {"admission": "random", "selection": "random", "groups": "pooled", "order": "uniform"}),
+    ("graft", {"admission": "none", "selection": "all", "ratio": "sequence", "answers": "right", "order": "first"}),
     ("grafted", {"update": "sgt"}),
     ("grafted", {"update": "hacpo"}),
     ("copd", {"ratio": 0.0, "beta": 0.5}),

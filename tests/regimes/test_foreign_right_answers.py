@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from formulas import successes
+from formulas import graft_chosen, successes
 from test_zero_peers import bits
 from worlds import make_world
 
@@ -57,27 +57,30 @@ def test_every_right_answer_is_learnt_and_a_lying_peers_claims_are_not(name):
 
 
 @pytest.mark.parametrize("update", ["luffy", "sgt", "hacpo"])
-def test_under_grafts_selection_only_the_chosen_groups_are_learnt(update):
-    """GRAFT's Table 2b."""
+def test_under_grafts_selection_only_the_chosen_groups_move(update):
+    """GRAFT's Table 2b; the losses are in test_losses."""
     seen = set()
     for seed in range(30):
         world = make_world(seed, policies=3)
-        graft = build("graft", {}).learn(world.own, world.inbox, world.context())[1]
-        chosen = {world.key_of(a.tokens) for a in graft.answers}
+        groups = graft_chosen(world)
+        chosen = {key for key in world.answers if key[:2] in groups}
         terms = build("grafted", {"update": update}).learn(world.own, world.inbox, world.context())
-        learnt = {world.key_of(a.tokens) for t in terms if t.source == "peer" for a in t.answers}
-        right = {k for k in chosen if world.reward(k) == 1}
-        expected = {"luffy": right, "hacpo": chosen}.get(update, learnt)
-        assert learnt == expected
-        assert learnt <= (right if update == "sgt" else chosen)
-        assert {k[1] for k in learnt} == {k[1] for k in chosen}
-        if update == "hacpo":  # capabilities are of all that arrived
-            full = build("hacpo", {})
-            full.learn(world.own, world.inbox, world.context())
-            grafted = build("grafted", {"update": "hacpo"})
-            grafted.learn(world.own, world.inbox, world.context())
-            assert grafted.state() == full.state()
-        seen |= {len(learnt) > 0}
+        peers = [a for t in terms if t.source == "peer" for a in t.answers]
+        moved = {world.key_of(a.tokens) for a in peers if a.advantage != 0}
+        own = {world.key_of(a.tokens)[1] for t in terms if t.source == "own" for a in t.answers}
+        if update == "luffy":  # whole groups, failures included, in place of the own ones
+            assert moved == chosen
+            assert own == set(world.prompts) - {prompt for _, prompt in groups}
+            assert [t.order for t in terms] == [0, 1]
+        if update == "sgt":  # one success on each chosen prompt
+            assert moved <= {key for key in chosen if world.reward(key) == 1}
+            assert sorted(key[1] for key in moved) == sorted(prompt for _, prompt in groups)
+        if update == "hacpo":  # the others stay in the mean
+            assert moved <= chosen
+            assert len(peers) == sum(key[0] != "p0" for key in world.answers)
+        if update != "luffy":
+            assert own == set(world.prompts)
+        seen |= {len(moved) > 0}
     assert seen == {True, False}
 
 

@@ -23,7 +23,8 @@ SUITES = {
     "ablation_hacpo": ("hacpo2026", 14),
     "mutual_rl": ("mutual_rl2026", 8),
     "graft": ("graft2026", 36),
-    "graft_replication": ("graft2026", 10),
+    "graft_replication": ("graft2026", 42),
+    "graft_stored": ("graft2026", 12),
 }
 """What they are shown against, and how many of its rows."""
 

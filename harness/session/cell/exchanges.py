@@ -54,7 +54,10 @@ class CellExchange:
         self._share = Schedule(*(cell.variant.replay.share if cell.variant.replay else (1.0, 1.0)))
         self._steps, self._seed = cell.training.steps, cell.seed
         names = [m.name for m in learners]
-        self._replayed = [a for a in self._source.authors if a not in names] if self._source else []
+        # The recording stands for the live peers, which then send nothing.
+        self._stored = cell.variant.replay is not None and cell.variant.replay.peers == "all"
+        authors = self._source.authors if self._source else ()
+        self._replayed = [author for author in authors if self._stored or author not in names]
         if self._source and not self._replayed:
             heard = ", ".join(self._source.authors) or "nobody"
             raise CellError(
@@ -71,13 +74,14 @@ class CellExchange:
             if m.policy.condition is not None
             for line in ("", *((ASKS,) if Draft in shares else ()))
         }
-        joined = [*s.among(names, strengths), *((a, r) for a in self._replayed for r in names)]
+        joined = [] if self._stored else [*s.among(names, strengths)]
+        joined += [(author, reader) for author in self._replayed for reader in names if author != reader]
         rollouts = max(m.rollouts for m in learners)
         if self._source:  # another run's authors may have more
             rollouts = max(rollouts, self._source.most // cell.training.prompts)
         line = partial(
             Exchange,
-            [*names, *self._replayed],
+            [*names, *(author for author in self._replayed if author not in names)],
             max_staleness=s.max_staleness,
             quotas=Quotas.fitting(
                 cell.training.prompts,
@@ -106,7 +110,7 @@ class CellExchange:
         """What the regime shares; of a bad peer what it claims. measure: also the share of rollouts' tokens that is not
         canonical (THL)."""
         lines = [self.exchange, *([self.asks] if self.asks else [])]
-        if not any(line.receivers(learner.name) for line in lines):
+        if self._stored or not any(line.receivers(learner.name) for line in lines):
             return []
         sender = self._senders.get(learner.name)
         with learner.clock.phase("exchange"):
@@ -116,7 +120,7 @@ class CellExchange:
 
     def publish(self, learner: Learner, records: Sequence[Record], step: int, drafts: bool = False) -> None:
         line, name = (self.asks, learner.name + ASKS) if drafts else (self.exchange, learner.name)
-        if line is None or not line.receivers(learner.name):
+        if self._stored or line is None or not line.receivers(learner.name):
             return
         sender = self._senders.get(name)
         with learner.clock.phase("exchange"):
