@@ -210,10 +210,18 @@ def far(world: World, key: Key, of_author: bool = False) -> float:
     return math.fsum(k3(own - src if of_author else src - own) for src, own in pairs)
 
 
-def ftis(world: World, gamma: float = 50.0, union: bool = False, of_author: bool = False) -> list[Row]:
-    """Peer answers of positive advantage, and the others where the policies are near on them."""
-    rows = pooled(world, union)
-    return [r for r in rows if r.own or r.advantage > 0 or far(world, r.key, of_author) < gamma]
+def ftis(
+    world: World, gamma: float = 50.0, union: bool = False, of_author: bool = False, stay: bool = True
+) -> list[Row]:
+    """Peer answers of positive advantage, and others where the policies are near; the rest has advantage 0, or leaves."""
+    rows = []
+    for row in pooled(world, union):
+        if not row.own and row.advantage <= 0 and far(world, row.key, of_author) >= gamma:
+            if not stay:
+                continue
+            row.advantage = 0.0
+        rows.append(row)
+    return rows
 
 
 def successes(world: World, prompt: str) -> list[Key]:
@@ -239,6 +247,12 @@ Denominator = Callable[[Key], Tensor | None]
 
 def ppo(ratio: Tensor, advantage: float, low: float, high: float) -> Tensor:
     return torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
+
+
+def answer_loss(rows: Sequence[Row], logp: LogProbs, denominator: Denominator) -> Tensor:
+    """GRPO's as first published: the token mean of an answer, then the mean over answers."""
+    losses = [token_loss([row], logp, denominator) for row in rows]
+    return torch.stack(losses).sum() / len(rows)
 
 
 def token_loss(rows: Sequence[Row], logp: LogProbs, denominator: Denominator, divisor: int | None = None) -> Tensor:
@@ -292,21 +306,30 @@ def hacpo_loss(
 
 
 def ftis_loss(
-    world: World, rows: Sequence[Row], logp: LogProbs, denominator: Denominator, cap: float, weighs: bool
-) -> Tensor:
-    """Own: GRPO. Peers, token by token: r A up to r = cap; beyond, cap A, with the gradient of cap A log pi or without one."""
+    world: World, rows: Sequence[Row], logp: LogProbs, denominator: Denominator, cap: float, weighs: bool,
+    by_answer: bool = True, inner: bool = False,
+) -> Tensor:  # fmt: skip
+    """Own: GRPO. Peers, token by token: r A up to r = cap; beyond, cap A, with the gradient of cap A log pi or without one. With
+    an inner clip: GRPO's to old_k times the truncated old_k / pi_j. By answer: every answer's token mean counts alike."""
     total = torch.zeros((), dtype=torch.float64)
     for row in rows:
-        lp, old = logp[row.key], denominator(row.key)
+        lp, old, answer = logp[row.key], denominator(row.key), world.answers[row.key]
+        share = 1 / (len(rows) * len(lp)) if by_answer else 1 / sum(len(logp[r.key]) for r in rows)
         if row.own:
-            total = total + ppo(torch.exp(lp - (lp.detach() if old is None else old)), row.advantage, 0.8, 1.28).sum()
+            ratio = torch.exp(lp - (lp.detach() if old is None else old))
+            total = total + share * ppo(ratio, row.advantage, 0.8, 1.28).sum()
             continue
         for t in range(len(lp)):
+            if inner:
+                src, before = float(answer.aligned[t]), float(answer.receiver_old[t])
+                weight = min(math.exp(before - src), cap)
+                total = total + share * weight * ppo(torch.exp(lp[t] - before), row.advantage, 0.8, 1.28)
+                continue
             r = torch.exp(lp[t] - old[t])
             if r > cap:
                 r = cap * (1 + (lp[t] - lp[t].detach()) * weighs)
-            total = total + r * row.advantage
-    return -total / sum(len(logp[r.key]) for r in rows)
+            total = total + share * r * row.advantage
+    return -total
 
 
 def luffy_loss(

@@ -35,6 +35,7 @@ OPTIONS = [(name, {}) for name in SHARES] + [
     ("prp", {"ratio": "receiver_old", "normalise": "none"}),
     ("graft", {"admission": "random", "selection": "random", "groups": "pooled", "order": "uniform"}),
     ("graft", {"admission": "none", "selection": "all", "ratio": "sequence", "answers": "right", "order": "first"}),
+    ("ftis", {"filtered": "leave", "aggregation": "token", "clip": "inner", "filter_kl": 1.0}),
     ("grafted", {"update": "sgt"}),
     ("grafted", {"update": "hacpo"}),
     ("copd", {"ratio": 0.0, "beta": 0.5}),
@@ -69,6 +70,7 @@ def test_published_defaults():
     assert build("luffy", {}).options == build("luffy", {"gamma": 0.1, "gradient": "objective"}).options
     assert build("chord", {}).options == build("chord", {"mu_first": 0.9, "mu_last": 0.05, "phi": True}).options
     defaults = {"truncation": 2.0, "filter_kl": 50.0, "groups": "vertical", "beyond": "weight", "divergence": "learner"}
+    defaults |= {"filtered": "stay", "aggregation": "answer", "clip": "none"}
     assert build("ftis", {}).options == build("ftis", defaults).options
     assert build("graft", {}).options.threshold == 0.8
     hacpo = {"delta": 0.2, "delta_step": 0.025, "alpha": 1.0, "window": 5, "clip_low": 3e-4, "clip_high": 4e-4}

@@ -122,15 +122,24 @@ def hacpo(alpha: float, stepwise: bool, by_bytes: bool) -> Case:
     return Case("hacpo", lambda world, _: formulas.hacpo([world]), options, loss)
 
 
-def ftis(cap: float, weighs: bool, gamma: float, union: bool = False, of_author: bool = False) -> Case:
+def ftis(
+    cap: float, weighs: bool, gamma: float, union: bool = False, of_author: bool = False, stay: bool = True,
+    by_answer: bool = True, inner: bool = False,
+) -> Case:  # fmt: skip
     options = {
         "truncation": cap, "beyond": "weight" if weighs else "none", "filter_kl": gamma,
         "groups": "union" if union else "vertical", "divergence": "author" if of_author else "learner",
+        "filtered": "stay" if stay else "leave", "aggregation": "answer" if by_answer else "token",
+        "clip": "inner" if inner else "none",
     }  # fmt: skip
+
+    def loss(world, rows, logp, old, update):
+        return formulas.ftis_loss(world, rows, logp, old, cap, weighs, by_answer, inner)
+
     return Case(
-        "ftis", lambda world, _: formulas.ftis(world, gamma, union, of_author), options,
-        lambda world, rows, logp, old, update: formulas.ftis_loss(world, rows, logp, old, cap, weighs), "aligned",
-        4 if gamma > 10 else 1,  # a group that the filter thins is no equal part
+        "ftis", lambda world, _: formulas.ftis(world, gamma, union, of_author, stay), options, loss,
+        "receiver_old" if inner else "aligned",
+        4 if stay or gamma > 10 else 1,  # a group that the filter thins is no equal part
     )  # fmt: skip
 
 
@@ -177,6 +186,10 @@ CASES = {
         "independent", lambda world, _: formulas.independent(world, dr=True), {"objective": "dr_grpo"},
         lambda world, rows, logp, old, m: formulas.token_loss(rows, logp, old, len(rows) * MAX_TOKENS),
     ),
+    "grpo_answer": Case(
+        "independent", lambda world, _: formulas.independent(world), {"objective": "grpo_answer"},
+        lambda world, rows, logp, old, m: formulas.answer_loss(rows, logp, old),
+    ),
     "gspo": Case("independent", lambda world, _: formulas.independent(world), {"objective": "gspo"}, gspo),
     "naive": Case("naive", pooled()),
     "prp": Case("prp", pooled(), peers="aligned"),
@@ -198,7 +211,9 @@ CASES = {
     "grafted hacpo": Case("grafted", lambda world, _: formulas.grafted_hacpo(world), {"update": "hacpo"}, stepped),
     "ftis": ftis(2.0, True, 50.0),
     "ftis narrow": ftis(0.5, True, 3.0, of_author=True),
-    "ftis cut": ftis(0.5, False, 3.0, union=True),
+    "ftis cut": ftis(0.5, False, 3.0, union=True, stay=False, by_answer=False),
+    "ftis inner": ftis(1.1, True, 3.0, inner=True),
+    "ftis leave": ftis(2.0, True, 3.0, stay=False),
     "luffy": luffy(lambda p: 0.1 * p / (p + 0.1) ** 2),
     "luffy weight": luffy(lambda p: p / (p + 0.5), gamma=0.5, gradient="weight"),
     "chord": chord(0.9),
