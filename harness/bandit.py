@@ -412,6 +412,22 @@ def facts(bandit: Bandit) -> list[Fact]:
         Fact("sgt: imitated answers outside the rescue set", 0.0, float(outside)),
         *_hacpo(bandit),
         *_scored_and_hinted(bandit, run, float(predicted)),
+        *_in_phases(bandit, run),
+    ]
+
+
+def _in_phases(bandit: Bandit, run: Callable[..., list[JointDraw]]) -> list[Fact]:
+    """The regimes that learn from peers first: a run's first step is of the first phase, if there is one."""
+    someone_right = 1 - float(np.prod((1 - bandit.success[1:]) ** bandit.rollouts))
+    alone = mean_gradient(run("independent"))
+    outcomes = run("imitate-then-rl")
+    imitates = expectation(outcomes, lambda o: float(any(t.answers for t in o.terms if t.source == "peer")))
+    without = {name: mean_gradient(run(name, share=0.0)) for name in ("imitate-then-rl", "score-then-rl")}
+    scored = mean_gradient(run("score-then-rl")) - mean_gradient(run("copd", ratio=0.0))
+    return [
+        Fact("imitate-then-rl: imitates with 1 - prod_j (1-p_j)^G", someone_right, imitates),
+        *(Fact(f"{name}: share 0 is GRPO", 0.0, float(np.abs(g - alone).max())) for name, g in without.items()),
+        Fact("score-then-rl: its first phase is copd's distillation", 0.0, float(np.abs(scored).max())),
     ]
 
 

@@ -14,7 +14,7 @@ from harness.experience.answers import Group, Inbox, PeerScores
 from harness.experience.records import Draft, Pieces, Record
 from harness.learning.advantages import GRPO, grpo_advantages, own_answers, own_term
 from harness.learning.regime import Context, Need, Regime
-from harness.learning.terms import Term
+from harness.learning.terms import Term, TermAnswer
 from harness.suite.space import Choice, Range
 
 
@@ -48,18 +48,23 @@ class CoPD(Regime):
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         if not (self._distils(context.step) and any(inbox.scores.values())):
             return [own_term(own, grpo_advantages, GRPO)]
-        answers = []
-        for group in own:
-            by_answer: dict[int, list[PeerScores]] = {}
-            for scores in inbox.scores.get(group.prompt.id, ()):
-                by_answer.setdefault(scores.index, []).append(scores)
-            chosen = replace(group, answers=tuple(group.answers[i] for i in by_answer))
-            terms = own_answers(chosen, [0.0] * len(by_answer))
-            for term, answer, peers in zip(terms, chosen.answers, by_answer.values(), strict=True):
-                theirs = np.mean([s.aligned for s in peers], axis=0, dtype=np.float64)
-                answers.append(replace(term, advantage=self.options.beta * (theirs - answer.logprobs)))
-        return [Term("distil", "own", GRPO, tuple(answers))]
+        return [distil(own, inbox, self.options.beta)]
 
     def _distils(self, step: int) -> bool:
         period: float = self.options.ratio + 1
         return floor(step / period) > floor((step - 1) / period)
+
+
+def distil(own: Sequence[Group], inbox: Inbox, beta: float) -> Term:
+    """Make the term of own answers that peers scored: A_t = beta (mean over peers of log pi_j(y_t) - log pi_old(y_t))."""
+    answers: list[TermAnswer] = []
+    for group in own:
+        by_answer: dict[int, list[PeerScores]] = {}
+        for scores in inbox.scores.get(group.prompt.id, ()):
+            by_answer.setdefault(scores.index, []).append(scores)
+        chosen = replace(group, answers=tuple(group.answers[i] for i in by_answer))
+        terms = own_answers(chosen, [0.0] * len(by_answer))
+        for term, answer, peers in zip(terms, chosen.answers, by_answer.values(), strict=True):
+            theirs = np.mean([s.aligned for s in peers], axis=0, dtype=np.float64)
+            answers.append(replace(term, advantage=beta * (theirs - answer.logprobs)))
+    return Term("distil", "own", GRPO, tuple(answers))

@@ -73,6 +73,9 @@ class Regime:
     old_logprobs: ClassVar[OldLogprobs] = "trainer"
     peer_share: ClassVar[float] = 1.0
 
+    steps: int = 0
+    """Of the run, as the harness sets it before the first step; 0 where it is not known."""
+
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
 

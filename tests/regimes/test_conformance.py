@@ -25,10 +25,12 @@ SHARES = {
     "independent": set(), "naive": {TextRollout}, "prp": {Rollout}, "xgrpo": {GroupValue}, "sgt": {Success},
     "hacpo": {Rollout}, "graft": {Rollout}, "sapo": {TextRollout}, "ftis": {Rollout},
     "luffy": {Success}, "chord": {Success}, "grafted": {Rollout}, "rlccf": {TextRollout}, "copd": {Draft}, "core": {TextRollout},
+    "imitate-then-rl": {Success}, "score-then-rl": {Draft},
 }  # fmt: skip
 NEEDS = {
     "naive": {Need.RECEIVER_OLD}, "sapo": {Need.RECEIVER_OLD}, "graft": {Need.RECEIVER_OLD}, "prp": {Need.ALIGNED},
     "ftis": {Need.ALIGNED, Need.RECEIVER_OLD}, "copd": {Need.SCORES},
+    "score-then-rl": {Need.SCORES},
 }  # fmt: skip
 # Other options are in test_losses, against the formulas.
 OPTIONS = [(name, {}) for name in SHARES] + [
@@ -39,6 +41,8 @@ OPTIONS = [(name, {}) for name in SHARES] + [
     ("grafted", {"update": "sgt"}),
     ("grafted", {"update": "hacpo"}),
     ("copd", {"ratio": 0.0, "beta": 0.5}),
+    ("imitate-then-rl", {"share": 0.0}),
+    ("score-then-rl", {"share": 1.0, "beta": 0.5}),
     ("core", {"probability": 1.0, "train_on": "plain"}),
 ]
 
@@ -86,6 +90,7 @@ def test_published_defaults():
         ("ftis", {"truncation": 0.0}, "^truncation: "), ("ftis", {"filter_kl": -1.0}, "^filter_kl: "),
         ("sgt", {"lambda": -0.1}, "lambda"), ("prp", {"clip_low": 1.1}, "clip_low"), ("sapo", {"external": -1}, "external"),
         ("xgrpo", {"beta": 1.1}, "beta"), ("copd", {"ratio": -1.0}, "ratio"), ("copd", {"beta": 0.0}, "beta"),
+        ("imitate-then-rl", {"share": 1.1}, "share"), ("score-then-rl", {"beta": 0.0}, "beta"),
         ("core", {"probability": 0.72}, "probability"), ("core", {"template": "{hint"}, "template"),
         ("core", {"template": "{answer}"}, "template"), ("core", {"tokens": 0}, "tokens"),
     ],

@@ -19,6 +19,7 @@ VARIANTS = [(c.regime, c.options) for c in CASES.values() if c.options.get("norm
 VARIANTS = [(name, options) for name, options in VARIANTS if name != "independent"] + [
     ("sgt", {"lambda": 1.0}), ("rlccf", {}), *(("grafted", {"update": update}) for update in ("luffy", "sgt", "hacpo"))
 ]  # fmt: skip
+VARIANTS += [("imitate-then-rl", {}), ("score-then-rl", {})]
 VARIANTS += [("copd", {"ratio": 0.0}), ("core", {}), ("core", {"train_on": "plain"})]
 WORLDS = {
     "plain": make_world(3),
