@@ -258,9 +258,10 @@ def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours
                 continue
             group, variant = models[row.group], variants[row.variant]
             peers = tuple(model for policy, model in group.items() if policy != row.policy)
-            objective = json.loads(variant["options"]).get("objective", "grpo")
+            options = json.loads(variant["options"])
+            objective = options.get("objective", "grpo")
             factor = int(variant["budget"][:-1])
-            kind = variant["regime_type"]
+            kind = "" if "dynamic_sampling" in options else variant["regime_type"]  # no paper's plain baseline
             there = paper.beside(group[row.policy], peers, kind, row.regime, objective, factor)
             if there is not None:
                 key = there.source, there.group, there.policy, there.method

@@ -148,7 +148,7 @@ ORDER BY base, c.group_name, s.task, 8, c.regime, c.seed, c.cell, s.policy
 _VARIANTS = """
 SELECT regime, any_value(regime_type), any_value(options), any_value(budget),
     coalesce(nullif(any_value(s.baseline), ''), any_value(c.baseline)), regime AS cells,
-    coalesce(sum(t.rollouts) / nullif(sum(t.rollouts - t.hinted_answers), 0), 1.0) AS sampled
+    coalesce(sum(t.rollouts) / nullif(sum(t.answers), 0), 1.0) AS sampled
 FROM current_cells c LEFT JOIN suites s USING (suite) LEFT JOIN totals t USING (suite, cell)
 WHERE kind = 'cell' AND suite = ? GROUP BY regime
 """

@@ -272,6 +272,16 @@ class Replay(_Model):
     )
 
 
+class DynamicSampling(_Model):
+    """Prompts whose groups have equal rewards are replaced by new ones (arXiv 2503.14476). All rollouts count."""
+
+    decided_by: Literal["all", "own"] = Field(
+        default="all",
+        description="Replaced where every policy's group has equal rewards; `own`: by each policy's own, for `independent`.",
+    )
+    rounds: Annotated[int, Field(ge=1, le=16)] = Field(default=3, description="New draws in a step, at most.")
+
+
 class Settings(_Model):
     learning_rate: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, description="As in `training`.")
     kl: Annotated[float, Field(ge=0, le=10)] | None = Field(default=None, description="As in `training`.")
@@ -284,7 +294,7 @@ class Settings(_Model):
 class Variant(_Model):
     """A regime under a name of its own. Keys that are not listed here are its options."""
 
-    younger: ClassVar[dict[str, Any]] = {"training": None}
+    younger: ClassVar[dict[str, Any]] = {"training": None, "dynamic_sampling": None}
 
     regime: Name = Field(description="An installed regime (`harness regimes`).")
     name: Name = Field(description="By default the regime's.")
@@ -304,6 +314,9 @@ class Variant(_Model):
     )
     sharing: Sharing | None = Field(default=None, description="Replaces the suite's `sharing` as a whole.")
     replay: Replay | None = Field(default=None, description="Peers from a recording.")
+    dynamic_sampling: DynamicSampling | None = Field(
+        default=None, description="Replace prompts whose groups have equal rewards; `true`: with its defaults."
+    )
     training: Settings | None = Field(
         default=None,
         description="Settings of this variant alone.",
@@ -316,6 +329,11 @@ class Variant(_Model):
         if 0 < value < 1:
             raise ValueError("must be 0 (none) or at least 1")
         return value
+
+    @field_validator("dynamic_sampling", mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        return ({} if value else None) if isinstance(value, bool) else value
 
     @model_validator(mode="before")
     @classmethod

@@ -94,6 +94,7 @@ def variant_options(variant: Variant) -> dict[str, Any]:
         "sharing": variant.sharing.model_dump(mode="json") if variant.sharing else None,
         "replay": variant.replay.model_dump() if variant.replay else None,
         "training": variant.training.model_dump(exclude_none=True) if variant.training else None,
+        "dynamic_sampling": variant.dynamic_sampling.model_dump() if variant.dynamic_sampling else None,
     }
     return {**variant.options, **{k: v for k, v in own.items() if v}}
 

@@ -56,6 +56,8 @@ MICRO_PROMPT_TOKENS = {None: 24, "raw": 24, "zero-shot": 96, "few-shot": 320}
 LADDER_PROMPT_TOKENS = 96
 # Second-round answers per own rollout: a prior (at most one)
 HINTED = 0.25
+# Rollouts of dynamic sampling per kept one, as 67.9 GPU-hours to 29.9 in arXiv 2609.37868, table 5: a prior (at most `rounds`)
+REPLACED = 1.3
 # Training and evaluating a micro base checkpoint, on one core
 BASE_SECONDS = 75.0
 # Of the longest predicted phase, at least half an hour: an engine's deadline
@@ -100,6 +102,8 @@ def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = Non
     # Authors per receiver, on average; strength is seen at the start.
     peers = (len(names) - 1) / 2 if directed else len(cell.sharing.among(names)) / len(names)
     again = HINTED if regime.hint_tokens else 0.0
+    dynamic = cell.variant.dynamic_sampling
+    sampled_again = again + (min(REPLACED, dynamic.rounds) if dynamic else 0.0)
     # By the regime's declarations: an upper bound for regimes that select [our reading].
     shared = regime.peer_share * any(issubclass(kind, AnswerRecord) for kind in regime.shares)
     policies = tuple(
@@ -126,7 +130,7 @@ def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = Non
         longest=longest,
         trained=1.0 + again + peers * shared + (training.kl > 0),
         scored=peers * float(len(regime.needs & {Need.RECEIVER_OLD, Need.SCORES})),
-        again=again,
+        again=sampled_again,
         measured=training.steps // training.measure_every if training.measure_every else 0,
         evaluated=evaluated.answers,
         evaluation_tokens=evaluated.tokens,

@@ -21,14 +21,14 @@ from harness.errors import DataError, EngineError, PluginError, SuiteError, Toke
 from harness.exchange.misbehaviour import condition_of
 from harness.experience.records import Record, Rollout, Success, TextRollout
 from harness.learning import registry
-from harness.learning.regime import Need
+from harness.learning.regime import Need, Regime
 from harness.plugins import blamed
 from harness.scoring.catalogue import scorer_of
 from harness.session.policy import MAX_FILES, MICRO, hub_folder, local_folder, required_folder
 from harness.store.manifest import SUBMISSION, suite_files
 from harness.suite.cells import Cell
 from harness.suite.load import placed_in
-from harness.suite.schema import Evaluation, FileTask, Policy, Stage0, Suite, Tune
+from harness.suite.schema import Evaluation, FileTask, Policy, Sharing, Stage0, Suite, Tune, Variant
 from harness.tasks.data import SETS, SOURCES, folder_in_use, load
 from harness.tasks.jsonl import pinned as pinned_file
 from harness.tasks.overlap import find_overlaps
@@ -75,6 +75,8 @@ def validate(suite: Suite, source: str) -> Suite:
                 raise SuiteError(source, f"{place}.{key}", rest) from None
             raise SuiteError(source, f"{place}.regime", str(error)) from None
         sharing = variant.sharing or suite.sharing
+        if fault := _unfit_sampling(variant, regime, sharing):
+            raise SuiteError(source, f"{place}.dynamic_sampling", fault)
         for g, group in enumerate(suite.groups):
             names = [p.name for p in group.policies]
             if len(names) < 2 and regime.shares and sharing.direction != "none" and variant.replay is None:
@@ -109,6 +111,21 @@ def validate(suite: Suite, source: str) -> Suite:
             )
         variants.append(variant.model_copy(update={"options": registry.resolved(regime.options), "old_logprobs": old}))
     return suite.model_copy(update={"regimes": variants})
+
+
+def _unfit_sampling(variant: Variant, regime: Regime, sharing: Sharing) -> str:
+    """Why a variant's dynamic sampling cannot be; empty where it can."""
+    if variant.dynamic_sampling is None:
+        return ""
+    if variant.replay is not None:
+        return "a recording answers the prompts that were asked then; leave out one of the two"
+    if sharing.max_staleness or not sharing.defences.staleness:
+        return "needs `max_staleness: 0` and its defence: answers to prompts of earlier steps could not be told apart"
+    if variant.dynamic_sampling.decided_by == "own" and regime.shares:
+        return (
+            f"`decided_by: own` gives every policy its own prompts, but {variant.name!r} shares experience (use `all`)"
+        )
+    return ""
 
 
 def remarks(suite: Suite) -> list[str]:
