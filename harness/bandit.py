@@ -226,8 +226,9 @@ class Delivery:
                 every[box] = (*every.get(box, ()), one)
         given = {box: {PROMPT.id: sent} for box, sent in every.items()}
         same = tuple((box, tuple(id(a) if box != "values" else a for a in given[box][PROMPT.id])) for box in given)
+        even = np.log(np.full(1, 1 / len(self._own)))  # every policy started from equal probabilities
         scores = tuple(
-            PeerScores(name, 0, PROMPT.id, i, logs[[a]], float(logs[a]), 1)
+            PeerScores(name, 0, PROMPT.id, i, logs[[a]], float(logs[a]), 1, start=even, own_start=even)
             for name, logs in zip(self.names[1:], self._scores, strict=False)
             for i, a in enumerate(draws[0])
         )
@@ -439,11 +440,16 @@ def _scored_and_hinted(bandit: Bandit, run: Callable[..., list[JointDraw]], resc
     itself = replace(bandit, logits=np.tile(bandit.logits[0], (len(pi), 1)))
     alone = mean_gradient(enumerate_outcomes(itself, build("copd", {"ratio": 0.0})))
     far = float(np.abs(mean_gradient(run("copd", ratio=0.0, beta=beta)) - toward).max())
+    apart = {"offset": "removed", "alpha": 0.3}
+    changed = peers - 0.3 * np.log(pi[0])
+    less = beta * pi[0] * (changed - pi[0] @ changed)
+    removed = float(np.abs(mean_gradient(run("copd", ratio=0.0, beta=beta, **apart)) - less).max())
     never = mean_gradient(run("core", probability=0.0)) - mean_gradient(run("xgrpo"))
     fires = expectation(run("core"), lambda o: float(bool(o.terms[1].answers)))
     return [
         Fact("copd: E[g] = beta E_k[(mean log pi_j - log pi_k) grad log pi_k]", 0.0, far),
         Fact("copd: peers like the learner give no gradient", 0.0, float(np.abs(alone).max())),
+        Fact("copd: without offset E[g] = beta E_k[(mean D_j - alpha D_k) grad log pi_k]", 0.0, removed),
         Fact("core: without a second round GRPO with joint statistics", 0.0, float(np.abs(never).max())),
         Fact("core: asks again with 3/4 (1-p_k)^G (1 - prod_j (1-p_j)^G)", 0.75 * rescued, fires),
     ]

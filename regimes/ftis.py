@@ -81,7 +81,7 @@ class FTIS(Regime):
             return peer_answer(answer, advantage, answer.aligned)
         weights = np.minimum(np.exp(-self._log_ratio(answer)), self.options.truncation)
         term = peer_answer(answer, advantage, answer.receiver_old)
-        return replace(term, advantage=advantage * weights)
+        return replace(term, advantage=advantage * weights, mask=answer.exact)
 
     def _advantages(self, rewards: Rewards, union: Rewards) -> Rewards:
         return standardise(rewards, rewards if self.options.groups == "vertical" else union)
@@ -92,6 +92,7 @@ class FTIS(Regime):
     def divergence(self, answer: PeerAnswer) -> float:
         """k3 = exp(d) - 1 - d summed over tokens, nats; d = log(pi_j / pi_k) or its negative."""
         log_ratio = self._log_ratio(answer)
+        log_ratio = log_ratio if answer.exact is None else log_ratio[answer.exact]
         log_ratio = log_ratio if self.options.divergence == "learner" else -log_ratio
         with np.errstate(over="ignore"):
             return float((np.expm1(log_ratio) - log_ratio).sum())

@@ -173,7 +173,7 @@ class Policy(_Model):
     )
     condition: dict[str, Any] | None = Field(
         default=None,
-        description="Makes it a bad peer: {kind: noisy|lying|stale|silent|spamming, ...} (docs/peers.md).",
+        description="Makes it a bad peer: {kind: noisy|lying|permuted|stale|silent|spamming, ...} (docs/peers.md).",
     )
 
     @property
@@ -210,6 +210,8 @@ class Defences(_Model):
 
 
 class Sharing(_Model):
+    younger: ClassVar[dict[str, Any]] = {"alignment": "chunk"}
+
     direction: Literal["all", "none", "strong_to_weak", "weak_to_strong", "edges"] = Field(
         default="all", description="Who sends to whom; strong and weak by the bases' held-out accuracy."
     )
@@ -234,6 +236,10 @@ class Sharing(_Model):
     spread: Literal["bytes", "receiver"] = Field(
         default="bytes",
         description="How a rollout's log-probabilities spread over the receiver's tokens: by bytes, or by the receiver's own.",
+    )
+    alignment: Literal["chunk", "strict"] = Field(
+        default="chunk",
+        description="Which aligned log-probabilities are used: all, or (`strict`) those of tokens that both tokenizers share.",
     )
     opening: Literal["as_sent", "receiver"] = Field(
         default="as_sent",

@@ -41,6 +41,7 @@ OPTIONS = [(name, {}) for name in SHARES] + [
     ("grafted", {"update": "sgt"}),
     ("grafted", {"update": "hacpo"}),
     ("copd", {"ratio": 0.0, "beta": 0.5}),
+    ("copd", {"ratio": 0.0, "offset": "removed"}),
     ("imitate-then-rl", {"share": 0.0}),
     ("score-then-rl", {"share": 1.0, "beta": 0.5}),
     ("core", {"probability": 1.0, "train_on": "plain"}),
@@ -59,6 +60,13 @@ def test_what_is_shared_and_needed():
         assert (build(name, {}).shares, build(name, {}).needs) == (shares, NEEDS.get(name, set()))
     assert build("prp", {"ratio": "receiver_old"}).needs == {Need.RECEIVER_OLD}
     assert build("prp", {"ratio": "none"}).needs == set()
+    assert build("copd", {"offset": "removed"}).needs == {Need.SCORES, Need.START_SCORES}
+
+
+def test_options_younger_than_stored_cells_are_left_out_at_their_defaults():
+    """So that these keep their keys."""
+    assert resolved(build("copd", {}).options) == {"ratio": 1.5, "beta": 1.0}
+    assert resolved(build("copd", {"alpha": 0.1}).options) == {"ratio": 1.5, "beta": 1.0, "alpha": 0.1}
 
 
 @pytest.mark.parametrize("name", SHARES)
@@ -214,6 +222,7 @@ BAD = [
     ({"shares": frozenset({Numbered})}, "cannot travel: .* `str` tags$"),
     ({"needs": frozenset({Need.SCORES})}, "belong together"),
     ({"shares": frozenset({Draft}), "learn": Regime.learn}, "belong together"),
+    ({"needs": frozenset({Need.START_SCORES})}, "without Need.SCORES"),
     ({"hints": lambda self, own, inbox, context: []}, "how long they may be"),
     ({"hints": hint_twice, "hint_tokens": 9}, "two hints"),
     ({"hints": hint_elsewhere, "hint_tokens": 9}, "no answer that was received"),

@@ -178,7 +178,7 @@ class Run:
             self.journal.rewind(steps)
             self.observe(steps, steps, "")
             return
-        if cell.training.kl or cell.training.measure_every or "strong" in cell.sharing.direction:
+        if cell.training.kl or cell.training.measure_every or "strong" in cell.sharing.direction or self._started:
             with phase("opening the frozen references"):
                 opened = self.engines.each(lambda m: self.engines.reference(m.policy, m.base), self.learners)
             self.references = {m.name: engine for m, engine in zip(self.learners, opened, strict=True)}
@@ -379,7 +379,13 @@ class Run:
             longest=2 * self.cell.training.max_new_tokens,
             scored=any(Need.RECEIVER_OLD in m.regime.needs for m in self.learners),
             asks=self.exchange.asks,
+            starts=self.references if self._started else {},
         )
+
+    @property
+    def _started(self) -> bool:
+        """Whether scores under the weights that policies started from are exchanged."""
+        return any(Need.START_SCORES in m.regime.needs for m in self.learners)
 
     def _learn(
         self, learner: Learner, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int

@@ -14,7 +14,8 @@ from harness.exchange.exchange import Exchange, Quotas
 from harness.exchange.misbehaviour import Sender, condition_of
 from harness.exchange.replay import ReplaySource, ReplayWriter
 from harness.experience.answers import Group
-from harness.experience.records import Draft, Record, Rollout, Scores
+from harness.experience.records import ChangedScores, Draft, Record, Rollout, Scores
+from harness.learning.regime import Need
 from harness.learning.terms import Schedule
 from harness.session.cell.learners import Learner
 from harness.session.cell.manifests import label_of
@@ -64,7 +65,10 @@ class CellExchange:
                 f"the recording is of {heard}; it serves only authors that the group {cell.group.name} lacks"
             )
         shares = frozenset(kind for m in learners for kind in m.regime.shares)
-        kinds = shares - {Draft} | ({Scores} if Draft in shares else set())
+        kinds = shares - {Draft}
+        if Draft in shares:  # what is sent back
+            started = any(Need.START_SCORES in m.regime.needs for m in learners)
+            kinds |= {ChangedScores if started else Scores}
         self._writer = ReplayWriter(folder / RECORDING, done if done else -1) if s.record and shares else None
         self._senders = {
             f"{m.name}{line}": Sender(
@@ -116,6 +120,7 @@ class CellExchange:
         with learner.clock.phase("exchange"):
             claimed = groups if sender is None else sender.claimed(step, groups)
             records = learner.regime.publish(claimed, learner.pieces(claimed))
+            records = records if sender is None else sender.altered(step, records)
             return _with_canonical(records, learner) if measure else records
 
     def publish(self, learner: Learner, records: Sequence[Record], step: int, drafts: bool = False) -> None:

@@ -112,7 +112,7 @@ def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = Non
             load_shape(policy.model, policy.revision),
             cell.rollouts(policy),
             backend_of(cell.engine).precision(policy, options),
-            reference=bool(training.kl or training.measure_every) or directed,
+            reference=bool(training.kl or training.measure_every) or directed or Need.START_SCORES in regime.needs,
             penalised=training.kl > 0,
             measured=training.measure_every > 0 or Need.GRADIENTS in regime.needs,
             devices=devices,
@@ -129,7 +129,8 @@ def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = Non
         answer_tokens=training.max_new_tokens,
         longest=longest,
         trained=1.0 + again + peers * shared + (training.kl > 0),
-        scored=peers * float(len(regime.needs & {Need.RECEIVER_OLD, Need.SCORES})),
+        scored=peers * float(len(regime.needs & {Need.RECEIVER_OLD, Need.SCORES, Need.START_SCORES}))
+        + (Need.START_SCORES in regime.needs),
         again=sampled_again,
         measured=training.steps // training.measure_every if training.measure_every else 0,
         evaluated=evaluated.answers,
