@@ -183,7 +183,7 @@ class Delivery:
         n, k = bandit.logits.shape
         self.names = tuple(f"p{j}" for j in range(n))
         logs = np.log(bandit.policies)
-        verdicts = [Verdict("right" if r > 0 else "wrong") for r in bandit.rewards]
+        verdicts = [Verdict("right" if r > 0 else "wrong", extracted=str(a)) for a, r in enumerate(bandit.rewards)]
         tokens = [np.array([a], dtype=np.int32) for a in range(k)]
         self._own = [Answer(tokens[a], logs[0][[a]], str(a), False, verdicts[a]) for a in range(k)]
         self._theirs = [[replace(a, logprobs=log[[i]]) for i, a in enumerate(self._own)] for log in logs]
@@ -414,7 +414,21 @@ def facts(bandit: Bandit) -> list[Fact]:
         *_hacpo(bandit),
         *_scored_and_hinted(bandit, run, float(predicted)),
         *_in_phases(bandit, run),
+        _by_a_peers_vote(bandit, run),
     ]
+
+
+def _by_a_peers_vote(bandit: Bandit, run: Callable[..., list[JointDraw]]) -> Fact:
+    """Co-RL's gradient from the next policy's majority answer, the first drawn of equals."""
+    pi, size = bandit.policies[0], bandit.rollouts
+    direct = np.zeros(pi.size)
+    for probability, (own, peer, *_) in bandit.outcomes:
+        winner = max(peer, key=peer.count)
+        rewards = np.array([float(a == winner) for a in own])
+        for a, each in zip(own, standardise(rewards, rewards), strict=True):
+            direct += probability * each / size * (np.eye(pi.size)[a] - pi)
+    far = float(np.abs(mean_gradient(run("rlccf", vote="peer")) - direct).max())
+    return Fact("rlccf, vote of a peer: E[g] is GRPO's toward its majority answer", 0.0, far)
 
 
 def _in_phases(bandit: Bandit, run: Callable[..., list[JointDraw]]) -> list[Fact]:

@@ -169,6 +169,7 @@ def test_every_fact_holds_and_a_false_one_would_not(bandit):
         "core",
         "imitate-then-rl",
         "score-then-rl",
+        "rlccf",
     }
     assert {f.statement.split(":")[0].split(",")[0] for f in checks} == known
     assert all(f.holds is not False for f in checks)

@@ -43,6 +43,7 @@ OPTIONS = [(name, {}) for name in SHARES] + [
     ("copd", {"ratio": 0.0, "beta": 0.5}),
     ("copd", {"ratio": 0.0, "offset": "removed"}),
     ("imitate-then-rl", {"share": 0.0}),
+    ("rlccf", {"vote": "peer"}),
     ("score-then-rl", {"share": 1.0, "beta": 0.5}),
     ("core", {"probability": 1.0, "train_on": "plain"}),
 ]
@@ -66,6 +67,7 @@ def test_what_is_shared_and_needed():
 def test_options_younger_than_stored_cells_are_left_out_at_their_defaults():
     """So that these keep their keys."""
     assert resolved(build("copd", {}).options) == {"ratio": 1.5, "beta": 1.0}
+    assert resolved(build("rlccf", {}).options) == {}
     assert resolved(build("copd", {"alpha": 0.1}).options) == {"ratio": 1.5, "beta": 1.0, "alpha": 0.1}
 
 

@@ -12,9 +12,11 @@ from test_zero_peers import bits
 from worlds import make_world
 
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
+from harness.learning.regime import Context
 from harness.learning.registry import build
 from harness.learning.terms import Schedule, Term, scheduled
 from harness.verification.verdict import Verdict
+from regimes.rlccf import next_in_ring
 
 WORLD = make_world(3, policies=3)
 
@@ -109,8 +111,33 @@ VOTES = [
 ]
 
 
+OF_A_PEER = [
+    # own answers, those of p1 and p2, rewards by the majority of p1
+    (["7", "8", "8"], [["8.0", "9", "8"], ["7", "7", "7"]], [0, 1, 1]),
+    (["7", "7", "7"], [["8", "8", "7"], ["7", "7", "7"]], [0, 0, 0]),  # own votes do not count
+    (["8", "9", "9"], [["9", "8"], ["8", "8"]], [0, 1, 1]),  # equal: the peer's first
+    (["7", ""], [["", "", ""], ["7", "7", "7"]], [0, 0]),
+    (["7", "", "1000"], [[], ["7", "7", "7"]], [0, 0, 1]),  # it has no answer: the verifier's verdict
+]
+
+
+@pytest.mark.parametrize(("own", "peers", "rewards"), OF_A_PEER)
+def test_co_rl_rewards_agreement_with_the_next_policys_majority_answer(own, peers, rewards):
+    check_votes(own, peers, rewards, vote="peer")
+
+
+def test_the_ring_goes_round():
+    order = ("p0", "p1", "p2")
+    contexts = [Context(name, order, 1, np.random.default_rng(0), 4) for name in order]
+    assert [next_in_ring(context) for context in contexts] == ["p1", "p2", "p0"]
+
+
 @pytest.mark.parametrize(("own", "peers", "rewards"), VOTES)
 def test_rlccf_rewards_agreement_with_the_weighted_vote_and_never_the_gold(own, peers, rewards):
+    check_votes(own, peers, rewards)
+
+
+def check_votes(own, peers, rewards, **options):
     def said(text: str) -> Verdict:
         return Verdict("right" if text == "1000" else "wrong", extracted=text)
 
@@ -122,7 +149,7 @@ def test_rlccf_rewards_agreement_with_the_weighted_vote_and_never_the_gold(own, 
         for i, text in enumerate(group)
     )
     group = Group(Prompt("x", "x", "1000"), "p0", 0, 1, answers)
-    (term,) = build("rlccf", {}).learn([group], Inbox({"x": sent}), WORLD.context())
+    (term,) = build("rlccf", options).learn([group], Inbox({"x": sent}), WORLD.context())
     mean = sum(rewards) / len(rewards)
     std = math.sqrt(sum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1))
     assert [a.advantage for a in term.answers] == pytest.approx([(r - mean) / (std + 1e-6) for r in rewards])

@@ -17,7 +17,8 @@ from harness.learning.terms import OLD, scheduled
 # xgrpo with one's own answers alone is GRPO only where its deviation is
 VARIANTS = [(c.regime, c.options) for c in CASES.values() if c.options.get("normalise") != "none"]
 VARIANTS = [(name, options) for name, options in VARIANTS if name != "independent"] + [
-    ("sgt", {"lambda": 1.0}), ("rlccf", {}), *(("grafted", {"update": update}) for update in ("luffy", "sgt", "hacpo"))
+    ("sgt", {"lambda": 1.0}), ("rlccf", {}), ("rlccf", {"vote": "peer"}),
+    *(("grafted", {"update": update}) for update in ("luffy", "sgt", "hacpo"))
 ]  # fmt: skip
 VARIANTS += [("imitate-then-rl", {}), ("score-then-rl", {})]
 VARIANTS += [("copd", {"ratio": 0.0}), ("core", {}), ("core", {"train_on": "plain"})]
