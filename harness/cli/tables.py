@@ -260,8 +260,9 @@ def _ours(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours
             peers = tuple(model for policy, model in group.items() if policy != row.policy)
             options = json.loads(variant["options"])
             objective = options.get("objective", "grpo")
-            factor = int(variant["budget"][:-1])
-            kind = "" if "dynamic_sampling" in options else variant["regime_type"]  # no paper's plain baseline
+            factor = float(variant["budget"][:-1])
+            plain = not {"dynamic_sampling", "sampling"} & set(options)
+            kind = variant["regime_type"] if plain else ""  # no paper's plain baseline
             there = paper.beside(group[row.policy], peers, kind, row.regime, objective, factor)
             if there is not None:
                 key = there.source, there.group, there.policy, there.method

@@ -264,9 +264,10 @@ def _lines(variants: Sequence[Variant], order: Sequence[str], tuned: Sequence[Se
         if baseline := by_name.get(ours.baseline):
             alike = (baseline.kind, baseline.options)
             others = [v for v in by_name.values() if (v.kind, v.options) == alike and v.name not in copies]
-            most = int(ours.budget[:-1]) * ours.sampled
-            cover = sorted((int(v.budget[:-1]), v.budget) for v in others if int(v.budget[:-1]) >= most)
-            budget = cover[0][1] if ours.sampled > 1 and cover else ours.budget
+            most = float(ours.budget[:-1]) * ours.sampled
+            cover = sorted((float(v.budget[:-1]), v.budget) for v in others if float(v.budget[:-1]) >= most)
+            between = ours.sampled > 1 or float(ours.budget[:-1]) < 1  # no baseline may sample as many
+            budget = cover[0][1] if between and cover else ours.budget
             same = [baseline.name] if budget == baseline.budget else [v.name for v in others if v.budget == budget]
             reference = None if ours.name in (*same, baseline.name) or not same else same[0]
         lines[ours.name] = replace(ours, reference=reference)

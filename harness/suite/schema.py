@@ -300,12 +300,16 @@ class Settings(_Model):
 class Variant(_Model):
     """A regime under a name of its own. Keys that are not listed here are its options."""
 
-    younger: ClassVar[dict[str, Any]] = {"training": None, "dynamic_sampling": None}
+    younger: ClassVar[dict[str, Any]] = {"training": None, "dynamic_sampling": None, "sampling": "all"}
 
     regime: Name = Field(description="An installed regime (`harness regimes`).")
     name: Name = Field(description="By default the regime's.")
-    budget: Literal["1x", "2x", "4x"] = Field(
+    budget: Literal["0.5x", "1x", "2x", "4x"] = Field(
         default="1x", description="Rollouts as a multiple of `training.rollouts`; compared at equal budget."
+    )
+    sampling: Literal["all", "split"] = Field(
+        default="all",
+        description="`all`: every policy answers every prompt; `split`: each answers 1/n of them, and all learn from all.",
     )
     sampling_stream: Seed = Field(
         default=0, description="Another number draws other prompts and samples from the same seed (A/A control)."
@@ -355,9 +359,13 @@ class Variant(_Model):
         return {"name": raw.get("regime"), **known, "options": {**raw.get("options", {}), **extra}}
 
     @property
-    def factor(self) -> int:
-        """Multiple of the suite's rollout budget."""
-        return int(self.budget[:-1])
+    def factor(self) -> float:
+        """Multiple of the suite's rollouts per prompt."""
+        return float(self.budget[:-1])
+
+    def spent(self, policies: int) -> str:
+        """The budget of each of so many policies, as a multiple of the suite's rollouts: `split` shares the prompts out."""
+        return self.budget if self.sampling == "all" else f"{self.factor / policies:.3g}x"
 
 
 class FileTask(_Model):

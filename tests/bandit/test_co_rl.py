@@ -1,4 +1,4 @@
-"""Co-RL's theorem: policies that reward each other's majority answer agree on the right one if p_A + p_B > 1, else on a wrong one."""
+"""Co-RL's theorem: policies that reward each other's majority answer agree on the right one if p_A + p_B > 1, else on another."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ class Run:
 
     def _roll_out(self, step: int) -> dict[str, list[Group]]:
         """Sample the step's groups, by policy; with dynamic sampling, again in place of those that teach nothing."""
-        groups = self._sample(step, {m.name: self._prompts(step, m) for m in self.learners})
+        groups = self._sample(step, {m.name: list(enumerate(self._prompts(step, m))) for m in self.learners})
         self._replaced, self._dropped = {}, {m.name: [] for m in self.learners}
         dynamic = self.cell.variant.dynamic_sampling
         if dynamic is None:
@@ -304,30 +304,40 @@ class Run:
                 news[name] = list(zip(places, unasked(offered, asked[name]), strict=False))
             if not any(news.values()):
                 break
-            prompts = {
-                m.name: as_asked([new for _, new in news[m.name]], self.cell.training.task, m.policy)
-                for m in self.learners
-            }
-            sampled = self._sample(step, prompts)
+            asking: dict[str, list[tuple[int, Prompt]]] = {}
+            for learner in self.learners:
+                places = [place for place, _ in news[learner.name]]
+                texts = as_asked([new for _, new in news[learner.name]], self.cell.training.task, learner.policy)
+                asking[learner.name] = list(zip(places, texts, strict=True))
+            sampled = self._sample(step, asking)
             for name, new in news.items():
                 for (place, prompt), group in zip(new, sampled[name], strict=True):
-                    self._dropped[name].append(groups[name][place])
+                    if groups[name][place].answers:
+                        self._dropped[name].append(groups[name][place])
                     groups[name][place], kept[name][place] = group, prompt
                     asked[name].append(prompt.id)
         self._replaced = {(step, name): prompts for name, prompts in kept.items()}
         return groups
 
-    def _sample(self, step: int, prompts: Mapping[str, Sequence[Prompt]]) -> dict[str, list[Group]]:
-        """Sample and verify every policy's answers to its prompts."""
-
-        def rolled(learner: Learner) -> list[Group]:
-            asked = prompts[learner.name]
-            return roll_out(learner, self.cell, step, asked, self.verifier) if asked else []
-
-        sampled = self.engines.each(rolled, self.learners)
+    def _sample(self, step: int, prompts: Mapping[str, Sequence[tuple[int, Prompt]]]) -> dict[str, list[Group]]:
+        """Sample and verify every policy's answers. prompts: by policy, each with its place in the step."""
+        sampled = self.engines.each(lambda m: self._answer(m, step, prompts[m.name]), self.learners)
         for groups in sampled:
             self._count_invalid(groups)
         return {m.name: groups for m, groups in zip(self.learners, sampled, strict=True)}
+
+    def _answer(self, learner: Learner, step: int, prompts: Sequence[tuple[int, Prompt]]) -> list[Group]:
+        """One group for each prompt; with `sampling: split` those of other policies' places are empty."""
+        turns, turn = 1, 0
+        if self.cell.variant.sampling == "split":
+            turns, turn = len(self.learners), [m.name for m in self.learners].index(learner.name)
+        mine = [prompt for place, prompt in prompts if place % turns == turn]
+        answered = iter(roll_out(learner, self.cell, step, mine, self.verifier) if mine else [])
+        version = learner.engine.version
+        return [
+            next(answered) if place % turns == turn else Group(prompt, learner.name, version, step, ())
+            for place, prompt in prompts
+        ]
 
     def _apart(self, first: int, last: int) -> list[Learnt]:
         steps = range(first, last + 1)
@@ -342,7 +352,7 @@ class Run:
 
     def _alone(self, learner: Learner, step: int) -> tuple[list[Group], Learnt]:
         learner.clock.next_step()
-        own = roll_out(learner, self.cell, step, self._prompts(step, learner), self.verifier)
+        own = self._answer(learner, step, list(enumerate(self._prompts(step, learner))))
         self._count_invalid(own)
         self.exchange.publish(
             learner, self.exchange.records(learner, own, step, due(self.cell.training.measure_every, step)), step

@@ -73,7 +73,7 @@ def step_row(
         refused_share=refused / sent if sent else NAN,
         peer_received=sum(isinstance(r, AnswerRecord | Scores) for r, _ in received.admitted),
         peer_used=sum(entry.used for _, entry in (*received.learnable, *received.scored)),
-        prompts=len(own),
+        prompts=sum(bool(g.answers) for g in own),  # with `sampling: split` others answer the rest
         prompts_all_wrong=len(failed),
         prompts_rescued=rescued(own, others),
         hinted_prompts=len(again),

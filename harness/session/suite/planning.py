@@ -124,7 +124,7 @@ def demand(cell: Cell, devices: int | None = None, lengths: Lengths | None = Non
     curves = 1 + -(-training.steps // evaluation.curve_every) if evaluation.curve_every else 0
     work = Workload(
         steps=training.steps,
-        prompts=training.prompts,
+        prompts=training.prompts if cell.variant.sampling == "all" else -(-training.prompts // len(names)),
         prompt_tokens=prompt,
         answer_tokens=training.max_new_tokens,
         longest=longest,

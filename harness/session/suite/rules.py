@@ -91,6 +91,10 @@ def validate(suite: Suite, source: str) -> Suite:
                     source, f"{place}.replay", f"{variant.name!r} needs peers' scores, and a recording has none"
                 )
             rollouts = {p.rollouts or suite.training_of(variant).rollouts for p in group.policies}
+            if odd := [count for count in rollouts if count * variant.factor % 1]:
+                raise SuiteError(
+                    source, f"{place}.budget", f"{variant.budget} of {odd[0]} rollouts is no whole number of answers"
+                )
             if len(rollouts) > 1 and not regime.unequal_rollouts:
                 raise SuiteError(
                     source,
