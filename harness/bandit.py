@@ -183,7 +183,7 @@ class Delivery:
         n, k = bandit.logits.shape
         self.names = tuple(f"p{j}" for j in range(n))
         logs = np.log(bandit.policies)
-        verdicts = [Verdict("right" if r > 0 else "wrong") for r in bandit.rewards]
+        verdicts = [Verdict("right" if r > 0 else "wrong", extracted=str(a)) for a, r in enumerate(bandit.rewards)]
         tokens = [np.array([a], dtype=np.int32) for a in range(k)]
         self._own = [Answer(tokens[a], logs[0][[a]], str(a), False, verdicts[a]) for a in range(k)]
         self._theirs = [[replace(a, logprobs=log[[i]]) for i, a in enumerate(self._own)] for log in logs]
@@ -226,8 +226,9 @@ class Delivery:
                 every[box] = (*every.get(box, ()), one)
         given = {box: {PROMPT.id: sent} for box, sent in every.items()}
         same = tuple((box, tuple(id(a) if box != "values" else a for a in given[box][PROMPT.id])) for box in given)
+        even = np.log(np.full(1, 1 / len(self._own)))  # every policy started from equal probabilities
         scores = tuple(
-            PeerScores(name, 0, PROMPT.id, i, logs[[a]], float(logs[a]), 1)
+            PeerScores(name, 0, PROMPT.id, i, logs[[a]], float(logs[a]), 1, start=even, own_start=even)
             for name, logs in zip(self.names[1:], self._scores, strict=False)
             for i, a in enumerate(draws[0])
         )
@@ -412,6 +413,36 @@ def facts(bandit: Bandit) -> list[Fact]:
         Fact("sgt: imitated answers outside the rescue set", 0.0, float(outside)),
         *_hacpo(bandit),
         *_scored_and_hinted(bandit, run, float(predicted)),
+        *_in_phases(bandit, run),
+        _by_a_peers_vote(bandit, run),
+    ]
+
+
+def _by_a_peers_vote(bandit: Bandit, run: Callable[..., list[JointDraw]]) -> Fact:
+    """Co-RL's gradient from the next policy's majority answer, the first drawn of equals."""
+    pi, size = bandit.policies[0], bandit.rollouts
+    direct = np.zeros(pi.size)
+    for probability, (own, peer, *_) in bandit.outcomes:
+        winner = max(peer, key=peer.count)
+        rewards = np.array([float(a == winner) for a in own])
+        for a, each in zip(own, standardise(rewards, rewards), strict=True):
+            direct += probability * each / size * (np.eye(pi.size)[a] - pi)
+    far = float(np.abs(mean_gradient(run("rlccf", vote="peer")) - direct).max())
+    return Fact("rlccf, vote of a peer: E[g] is GRPO's toward its majority answer", 0.0, far)
+
+
+def _in_phases(bandit: Bandit, run: Callable[..., list[JointDraw]]) -> list[Fact]:
+    """The regimes that learn from peers first: a run's first step is of the first phase, if there is one."""
+    someone_right = 1 - float(np.prod((1 - bandit.success[1:]) ** bandit.rollouts))
+    alone = mean_gradient(run("independent"))
+    outcomes = run("imitate-then-rl")
+    imitates = expectation(outcomes, lambda o: float(any(t.answers for t in o.terms if t.source == "peer")))
+    without = {name: mean_gradient(run(name, share=0.0)) for name in ("imitate-then-rl", "score-then-rl")}
+    scored = mean_gradient(run("score-then-rl")) - mean_gradient(run("copd", ratio=0.0))
+    return [
+        Fact("imitate-then-rl: imitates with 1 - prod_j (1-p_j)^G", someone_right, imitates),
+        *(Fact(f"{name}: share 0 is GRPO", 0.0, float(np.abs(g - alone).max())) for name, g in without.items()),
+        Fact("score-then-rl: its first phase is copd's distillation", 0.0, float(np.abs(scored).max())),
     ]
 
 
@@ -423,11 +454,16 @@ def _scored_and_hinted(bandit: Bandit, run: Callable[..., list[JointDraw]], resc
     itself = replace(bandit, logits=np.tile(bandit.logits[0], (len(pi), 1)))
     alone = mean_gradient(enumerate_outcomes(itself, build("copd", {"ratio": 0.0})))
     far = float(np.abs(mean_gradient(run("copd", ratio=0.0, beta=beta)) - toward).max())
+    apart = {"offset": "removed", "alpha": 0.3}
+    changed = peers - 0.3 * np.log(pi[0])
+    less = beta * pi[0] * (changed - pi[0] @ changed)
+    removed = float(np.abs(mean_gradient(run("copd", ratio=0.0, beta=beta, **apart)) - less).max())
     never = mean_gradient(run("core", probability=0.0)) - mean_gradient(run("xgrpo"))
     fires = expectation(run("core"), lambda o: float(bool(o.terms[1].answers)))
     return [
         Fact("copd: E[g] = beta E_k[(mean log pi_j - log pi_k) grad log pi_k]", 0.0, far),
         Fact("copd: peers like the learner give no gradient", 0.0, float(np.abs(alone).max())),
+        Fact("copd: without offset E[g] = beta E_k[(mean D_j - alpha D_k) grad log pi_k]", 0.0, removed),
         Fact("core: without a second round GRPO with joint statistics", 0.0, float(np.abs(never).max())),
         Fact("core: asks again with 3/4 (1-p_k)^G (1 - prod_j (1-p_j)^G)", 0.75 * rescued, fires),
     ]

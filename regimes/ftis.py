@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -13,30 +13,37 @@ from harness.experience.answers import Group, Inbox, PeerAnswer
 from harness.experience.records import Rollout
 from harness.learning.advantages import GRPO, Rewards, by_author, own_answers, peer_answer, rewards_of, standardise
 from harness.learning.regime import Context, Need, Regime
-from harness.learning.terms import Objective, Term
+from harness.learning.terms import Objective, Term, TermAnswer
 from harness.suite.space import Choice, Range
 
 
 @dataclass(frozen=True)
 class FTISOptions:
     """truncation: C, a peer token's largest weight (published 2). filter_kl: gamma, nats (published 50). groups: statistics
-    inside one author's group (`vertical`, published) or over all answers. beyond: a token over C keeps the constant weight C,
-    or has no gradient. divergence: by k3 of log(pi_j / pi_k), or of its negative, the unbiased KL(author || learner)."""
+    inside one author's group (`vertical`, published) or over all answers. filtered: answers beyond gamma keep advantage 0 and
+    stay in the mean (`stay`, published), or leave it. aggregation: the token mean of an answer, then the mean over answers
+    (`answer`, published), or one mean over all tokens. clip: none below C (`none`), or GRPO's clip of pi_k / old_k inside the
+    truncated weight of old_k / pi_j (`inner`). beyond: a token over C keeps the constant weight C, or has no gradient.
+    divergence: by k3 of log(pi_j / pi_k), or of its negative, the unbiased KL(author || learner)."""
 
     truncation: Annotated[float, Range(0.5, 10.0, "log"), Meta(gt=0)] = 2.0
     filter_kl: Annotated[float, Range(0.5, 500.0, "log"), Meta(ge=0)] = 50.0
     groups: Annotated[Literal["vertical", "union"], Choice("vertical", "union")] = "vertical"
+    filtered: Literal["stay", "leave"] = "stay"
+    aggregation: Literal["answer", "token"] = "answer"
+    clip: Literal["none", "inner"] = "none"
     beyond: Literal["weight", "none"] = "weight"
     divergence: Literal["learner", "author"] = "learner"
 
 
 class FTIS(Regime):
-    """Peer groups, ratios cut off at C, unlikely failures left out.
+    """Peer groups, ratios cut off at C, unlikely failures without advantage.
 
-    Published (abstract and the authors' summary): weights min(pi_k / pi_j, C), truncation above only; a peer answer is kept if
-    its advantage is positive or its estimated KL is below gamma; advantages relative to the author's group. Our reading:
-    `beyond`; the estimate is k3 summed over tokens at pi_old; filtered answers leave the normaliser; pi_j is the sampler's,
-    aligned; own answers are GRPO's.
+    Published (abstract, the authors' summary, a note on the full text): weights min(pi_k / pi_j, C), truncation above only; a
+    peer answer is kept if its advantage is positive or its estimated KL is below gamma, else its advantage is 0 and it stays in
+    the mean; the mean over an answer's tokens, then over answers; advantages relative to the author's group. Our reading:
+    `beyond` and the form of `clip: inner`; the estimate is k3 summed over tokens at pi_old; pi_j is the sampler's, aligned; own
+    answers are GRPO's with the same mean. The published protocol, one policy's group for each prompt, is `sampling: split`.
     """
 
     Options = FTISOptions
@@ -45,19 +52,36 @@ class FTIS(Regime):
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """GRPO on own answers, truncated importance sampling on peers'."""
-        mine, theirs = [], []
+        mine: list[TermAnswer] = []
+        theirs: list[TermAnswer] = []
         for group in own:
             peers = inbox.valid(group.prompt.id)
             union = rewards_of([*group.valid, *peers])
             if group.valid:
                 mine += own_answers(group, self._advantages(rewards_of(group.valid), union))
             for source in by_author(peers):
-                advantages = self._advantages(rewards_of(source), union)
-                kept = [(p, a) for p, a in zip(source, advantages, strict=True) if self._keeps(p, a)]
-                theirs += [peer_answer(p, a, p.aligned) for p, a in kept]
+                for answer, advantage in zip(source, self._advantages(rewards_of(source), union), strict=True):
+                    if self._keeps(answer, advantage):
+                        theirs.append(self._weighed(answer, advantage))
+                    elif self.options.filtered == "stay":
+                        theirs.append(peer_answer(answer, 0.0, answer.aligned))
+        grpo = replace(GRPO, aggregation=self.options.aggregation)
+        return [Term("own", "own", grpo, tuple(mine)), Term("peer", "peer", self._truncated(grpo), tuple(theirs))]
+
+    def _truncated(self, grpo: Objective) -> Objective:
+        """The objective of peers' tokens; with an inner clip the truncated weight is part of their advantages."""
+        if self.options.clip == "inner":
+            return grpo
         form: Literal["truncated", "hard"] = "truncated" if self.options.beyond == "weight" else "hard"
-        truncated = Objective(ratio="token", form=form, low=0.0, high=self.options.truncation, aggregation="token")
-        return [Term("own", "own", GRPO, tuple(mine)), Term("peer", "peer", truncated, tuple(theirs))]
+        return replace(grpo, form=form, low=0.0, high=self.options.truncation)
+
+    def _weighed(self, answer: PeerAnswer, advantage: float) -> TermAnswer:
+        """A kept answer: its ratio is to pi_j, or with an inner clip to old_k and weighed by min(old_k / pi_j, C) before."""
+        if self.options.clip == "none":
+            return peer_answer(answer, advantage, answer.aligned)
+        weights = np.minimum(np.exp(-self._log_ratio(answer)), self.options.truncation)
+        term = peer_answer(answer, advantage, answer.receiver_old)
+        return replace(term, advantage=advantage * weights, mask=answer.exact)
 
     def _advantages(self, rewards: Rewards, union: Rewards) -> Rewards:
         return standardise(rewards, rewards if self.options.groups == "vertical" else union)
@@ -67,9 +91,15 @@ class FTIS(Regime):
 
     def divergence(self, answer: PeerAnswer) -> float:
         """k3 = exp(d) - 1 - d summed over tokens, nats; d = log(pi_j / pi_k) or its negative."""
-        assert answer.receiver_old is not None
-        assert answer.aligned is not None
-        log_ratio = answer.aligned.astype(np.float64) - answer.receiver_old
+        log_ratio = self._log_ratio(answer)
+        log_ratio = log_ratio if answer.exact is None else log_ratio[answer.exact]
         log_ratio = log_ratio if self.options.divergence == "learner" else -log_ratio
         with np.errstate(over="ignore"):
             return float((np.expm1(log_ratio) - log_ratio).sum())
+
+    @staticmethod
+    def _log_ratio(answer: PeerAnswer) -> np.ndarray:
+        """(T,) log(pi_j / pi_k) at the step's start, nats."""
+        assert answer.receiver_old is not None
+        assert answer.aligned is not None
+        return np.asarray(answer.aligned.astype(np.float64) - answer.receiver_old)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from harness.experience.answers import Group, Inbox
 from harness.experience.records import Rollout
+from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_answer, rewards_of, standardise
 from harness.learning.regime import Context, Regime
 from harness.learning.terms import Term
-from regimes.graft import GRAFT
+from regimes.graft import GRAFT, Chosen
 from regimes.hacpo import HACPO
 from regimes.luffy import LUFFY
 from regimes.sgt import SGT
@@ -28,8 +29,11 @@ class GraftedOptions:
 class Grafted(Regime):
     """GRAFT's prompts and peers, the update of LUFFY, SGT or HACPO.
 
-    Our reading: of the peers' answers only the chosen groups reach the update, own answers are learnt as by the update's
-    regime; HACPO measures capabilities on all that arrived.
+    Paper (appendix G): LUFFY learns the whole chosen group, failures included, with its author's advantages and f(pi) A in place
+    of the own group, peers' mini-batches last. HACPO is as it is, own advantages over the pool on every prompt; the peers' loss
+    alone is restricted: elsewhere their advantage is 0, and they stay in the mean. SGT imitates on the chosen prompts. Our
+    reading: no update removes answers by the floor; SGT imitates the chosen peer alone; of three policies a peer that was not
+    chosen has advantage 0 in HACPO.
     """
 
     Options = GraftedOptions
@@ -40,12 +44,13 @@ class Grafted(Regime):
         self._graft, self._update = GRAFT(), UPDATES[self.options.update]()
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """Of own groups and the chosen peer groups."""
-        chosen = {prompt: tuple(group) for prompt, group in self._graft.choose(own, inbox, context.policies).items()}
-        right = {prompt: tuple(a for a in group if a.reward > 0) for prompt, group in chosen.items()}
+        """The update's terms, with the chosen peer groups."""
+        chosen = self._graft.choose(own, inbox, context)
         if isinstance(self._update, HACPO):
-            self._update.observe(own, inbox, context)
-            return self._update.terms(own, Inbox(answers=chosen), context)
+            return _restrict(self._update.learn(own, inbox, context), chosen)
+        if isinstance(self._update, LUFFY):
+            return _replace_groups(self._update, own, chosen)
+        right = {prompt: tuple(a for a in group if a.reward > 0) for prompt, group in chosen.items()}
         return self._update.learn(own, Inbox(successes=right), context)
 
     def state(self) -> Mapping[str, Any]:
@@ -53,3 +58,32 @@ class Grafted(Regime):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._update.restore(state)
+
+
+def _restrict(terms: Sequence[Term], chosen: Chosen) -> list[Term]:
+    """Set the advantage of peer answers outside the chosen groups to 0; they stay in the mean."""
+    origins = {(prompt, peer.author, peer.index) for prompt, group in chosen.items() for peer in group}
+    restricted = []
+    for term in terms:
+        if term.source == "peer":
+            answers = [
+                answer
+                if answer.origin and (answer.prompt_id, *answer.origin) in origins
+                else replace(answer, advantage=0.0)
+                for answer in term.answers
+            ]
+            term = replace(term, answers=tuple(answers))
+        restricted.append(term)
+    return restricted
+
+
+def _replace_groups(luffy: LUFFY, own: Sequence[Group], chosen: Chosen) -> list[Term]:
+    """LUFFY's objective on whole peer groups, which stand in place of the own ones."""
+    theirs = []
+    for group in chosen.values():
+        rewards = rewards_of(group)
+        advantages = standardise(rewards, rewards)
+        theirs += [peer_answer(answer, advantage, None) for answer, advantage in zip(group, advantages, strict=True)]
+    kept = [group for group in own if group.prompt.id not in chosen]
+    mine = own_term(kept, grpo_advantages, GRPO)
+    return [mine, Term("peer", "peer", luffy.shaped, tuple(theirs), order=1)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.experience.answers import Group, Inbox
@@ -12,13 +12,15 @@ from harness.learning.regime import Context, Regime
 from harness.learning.terms import Objective, Term
 
 DR_GRPO = Objective(ratio="token", form="ppo", low=0.8, high=1.28, aggregation="constant")
+GRPO_ANSWER = replace(GRPO, aggregation="answer")
 
 
 @dataclass(frozen=True)
 class IndependentOptions:
-    """objective: `grpo` (arXiv 2402.03300), `gspo` (2507.18071) or `dr_grpo` (2503.20783)."""
+    """objective: `grpo` (arXiv 2402.03300, one mean over all tokens), `grpo_answer` (its first form: the token mean of an answer,
+    then the mean over answers), `gspo` (2507.18071) or `dr_grpo` (2503.20783)."""
 
-    objective: Literal["grpo", "gspo", "dr_grpo"] = "grpo"
+    objective: Literal["grpo", "gspo", "dr_grpo", "grpo_answer"] = "grpo"
 
 
 class Independent(Regime):
@@ -32,4 +34,5 @@ class Independent(Regime):
         """A = (R - mean) / (std + 1e-6); Dr. GRPO: R - mean."""
         if self.options.objective == "dr_grpo":
             return [own_term(own, lambda g: rewards_of(g.valid) - rewards_of(g.valid).mean(), DR_GRPO)]
-        return [own_term(own, grpo_advantages, GSPO if self.options.objective == "gspo" else GRPO)]
+        objective = {"grpo": GRPO, "grpo_answer": GRPO_ANSWER, "gspo": GSPO}[self.options.objective]
+        return [own_term(own, grpo_advantages, objective)]

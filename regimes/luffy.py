@@ -47,8 +47,10 @@ class LUFFY(Regime):
                 advantages = standardise(rewards, rewards)
                 mine += own_answers(group, advantages[: len(group.valid)])
                 theirs += [peer_answer(y, a, None) for y, a in zip(right, advantages[len(group.valid) :], strict=True)]
-        return [Term("own", "own", GRPO, tuple(mine)), Term("peer", "peer", self._shaped(), tuple(theirs))]
+        return [Term("own", "own", GRPO, tuple(mine)), Term("peer", "peer", self.shaped, tuple(theirs))]
 
-    def _shaped(self) -> Objective:
+    @property
+    def shaped(self) -> Objective:
+        """Of peers' tokens: f(p) A in the ratio's place."""
         weight: Literal["slope", "shaped"] = "slope" if self.options.gradient == "objective" else "shaped"
         return replace(GRPO, token_weight=weight, gamma=self.options.gamma)

@@ -1,8 +1,11 @@
-"""RLCCF: rewards without labels, by the vote of all policies (arXiv 2508.12338, of which only the abstract was at hand)."""
+"""RLCCF and Co-RL: rewards without labels, by the vote of all policies (arXiv 2508.12338) or of one peer (arXiv 2608.17253); of
+both only the abstract was at hand."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -14,14 +17,26 @@ from harness.learning.terms import Term
 from harness.verification.scorer import Same
 
 
+@dataclass(frozen=True)
+class RLCCFOptions:
+    """vote: of all policies, weighted by self-consistency (`all`, RLCCF), or of the next policy of the group alone, the first's
+    for the last (`peer`, Co-RL)."""
+
+    younger: ClassVar[Mapping[str, Any]] = {"vote": "all"}
+
+    vote: Literal["all", "peer"] = "all"
+
+
 class RLCCF(Regime):
     """GRPO on own answers, rewarded by the vote of all policies.
 
-    Abstract: collective consistency as the reward, votes weighted by self-consistency. Our reading: a policy's votes are the
-    shares of its answers, times the largest of them; reward 1 for the winner, the first of equals; on a prompt that no peer
-    answered the verifier's verdict stands, so that alone it is GRPO.
+    Abstracts: RLCCF: collective consistency as the reward, votes weighted by self-consistency. Co-RL: reward 1 for the answers
+    that equal the majority answer of a designated peer. Our reading: a policy's votes are the shares of its answers, times the
+    largest of them; reward 1 for the winner, the first of equals; a ring of policies in their order; on a prompt to which no
+    voting peer has an answer the verifier's verdict stands, so that alone it is GRPO.
     """
 
+    Options = RLCCFOptions
     shares = frozenset({TextRollout})
     peer_share = 0.0
 
@@ -30,15 +45,25 @@ class RLCCF(Regime):
 
         def advantages(group: Group) -> Rewards:
             peers = by_author(inbox.valid(group.prompt.id))
-            rewards = voted(group.valid, peers, context.same) if peers else rewards_of(group.valid)
+            if self.options.vote == "peer":
+                peers = [answers for answers in peers if answers[0].author == next_in_ring(context)]
+                rewards = voted(group.valid, peers, context.same, own_votes=False) if peers else rewards_of(group.valid)
+            else:
+                rewards = voted(group.valid, peers, context.same) if peers else rewards_of(group.valid)
             return standardise(rewards, rewards)
 
         return [own_term(own, advantages, GRPO)]
 
 
-def voted(own: Sequence[Answer], peers: Sequence[Sequence[PeerAnswer]], same: Same) -> Rewards:
+def next_in_ring(context: Context) -> str:
+    """The policy behind the learner in the suite's order, the first behind the last."""
+    place = context.policies.index(context.learner)
+    return context.policies[(place + 1) % len(context.policies)]
+
+
+def voted(own: Sequence[Answer], peers: Sequence[Sequence[PeerAnswer]], same: Same, own_votes: bool = True) -> Rewards:
     """1 for own answers that agree with the winner of the vote; 0 for others, cut off or empty ones. same: the task's scorer's
-    rule."""
+    rule. own_votes: whether own answers have a vote."""
     kinds: list[str] = []
 
     def kind(said: str) -> int:
@@ -48,11 +73,12 @@ def voted(own: Sequence[Answer], peers: Sequence[Sequence[PeerAnswer]], same: Sa
             kinds.append(said)
         return index if said else -1
 
-    everyone: list[Sequence[Answer | PeerAnswer]] = [own, *peers]
-    ballots = [[kind(answer.verdict.extracted) for answer in answers] for answers in everyone]
+    voters: list[Sequence[Answer | PeerAnswer]] = [own, *peers] if own_votes else [*peers]
+    ballots = [[kind(answer.verdict.extracted) for answer in answers] for answers in voters]
+    mine = [kind(answer.verdict.extracted) for answer in own]
     votes = np.zeros(len(kinds))
     for ballot in ballots:
         counts = np.array([ballot.count(i) for i in range(len(kinds))])
         votes += counts * max(counts, default=0) / len(ballot) ** 2
-    winner = int(votes.argmax()) if kinds else None
-    return np.array([float(said == winner) for said in ballots[0]])
+    winner = int(votes.argmax()) if votes.any() else None
+    return np.array([float(said == winner) for said in mine])

@@ -172,6 +172,17 @@ def test_a_second_round_is_compared_with_the_budget_that_covers_it() -> None:
     assert over(replace(core, sampled=1.0, budget="2x"), "1x", "4x") is None, "as before"
 
 
+def test_prompts_that_are_shared_out_are_compared_with_as_few_rollouts_else_with_the_next_that_has_more() -> None:
+    def over(budget: str, *budgets: str) -> str | None:
+        baselines = [TableLine(f"independent-{b}", "independent", "{}", b, "independent-1x") for b in budgets]
+        ours = TableLine("split", "ftis", "{}", budget, "independent-1x")
+        return make_lines([*baselines, ours], [], [])["split"].reference
+
+    assert over("0.5x", "1x", "0.5x", "2x") == "independent-0.5x"
+    assert over("0.5x", "1x", "2x") == "independent-1x"
+    assert over("0.333x", "1x", "0.5x") == "independent-0.5x"
+
+
 def test_a_trial_that_failed_has_its_costs_and_no_score(tmp_path):
     step, cost = StepRow(policy="L", step=1, rollouts=8), CostRow(attempt=1, policy="L", phase="train", cpu_seconds=3.0)
     right = SampleRow(policy="L", checkpoint_step=1, task="t", metric="greedy", doc_id="q", verdict="right")

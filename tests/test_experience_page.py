@@ -12,7 +12,7 @@ import pytest
 
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerScores, Prompt
 from harness.learning.regime import Context, Measured
-from harness.learning.terms import Aggregation, Form, Objective, Ratio, Schedule, Term, TermAnswer, TokenWeight
+from harness.learning.terms import Aggregation, Form, Objective, Phase, Ratio, Schedule, Term, TermAnswer, TokenWeight
 
 PAGE = (Path(__file__).parents[1] / "docs" / "experience.md").read_text()
 LISTS = {
@@ -35,6 +35,7 @@ CLASSES = (
     Term,
     TermAnswer,
     Objective,
+    Phase,
     Schedule,
 )
 VALUES = {"ratio": Ratio, "form": Form, "aggregation": Aggregation, "token_weight": TokenWeight}

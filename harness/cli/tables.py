@@ -264,13 +264,14 @@ def table_against_paper(name: str, snapshot: Snapshot, suites: Sequence[str]) ->
     tasks = list(dict.fromkeys(task for row in paper.rows for task in row.values))
     lines = [f"{paper.title}, arXiv {paper.arxiv} {paper.version}; in percent, ours in brackets where it was run here"]
     lines.append(f"How it was measured there: {paper.protocol.strip()}")
-    heads = "".join(f"{f'{task}, {paper.metric(task)}':>16}" for task in tasks)
+    heads = f"{'average':>9}" + "".join(f"{f'{task}, {paper.metric(task)}':>16}" for task in tasks)
     marks: dict[str, None] = {}
     for source, group in dict.fromkeys((row.source, row.group) for row in paper.rows):
-        lines += ["", f"{group} ({source})" if group else source, f"  {'policy':<28} {'method':<14}{heads}"]
+        lines += ["", f"{group} ({source})" if group else source, f"  {'policy':<28} {'method':<22}{heads}"]
         for row in (row for row in paper.rows if (row.source, row.group) == (source, group)):
             cells = "".join(f"{_published_cell(paper, row, task, ours, marks):>16}" for task in tasks)
-            lines.append(f"  {row.policy:<28} {row.method:<14}{cells}")
+            average = "" if row.average is None else f"{100 * paper.share(row.average):.1f}"
+            lines.append(f"  {row.policy:<28} {row.method:<22}{average:>9}{cells}")
     lines += ["", *marks] if marks else []
     if not ours:
         lines += ["", f"None of these models has been trained here yet (suites: {', '.join(paper.suites)})."]
@@ -308,9 +309,11 @@ def _our_accuracies(paper: Publication, snapshot: Snapshot, suites: Sequence[str
                 continue
             group, variant = models[row.group], variants[row.variant]
             peers = tuple(model for policy, model in group.items() if policy != row.policy)
-            objective = json.loads(variant["options"]).get("objective", "grpo")
-            factor = int(variant["budget"][:-1])
-            kind = variant["regime_type"]
+            options = json.loads(variant["options"])
+            objective = options.get("objective", "grpo")
+            factor = float(variant["budget"][:-1])
+            plain = not {"dynamic_sampling", "sampling"} & set(options)
+            kind = variant["regime_type"] if plain else ""  # no paper's plain baseline
             there = paper.beside(group[row.policy], peers, kind, row.regime, objective, factor)
             if there is not None:
                 key = there.source, there.group, there.policy, there.method

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -16,7 +16,7 @@ from msgspec import Meta
 from harness.errors import CheckpointError
 from harness.exchange.wire import MAX_MESSAGE_BYTES
 from harness.experience.answers import Answer, Group
-from harness.experience.records import Record, Scores
+from harness.experience.records import AnswerRecord, ChangedScores, Draft, Record, Scores
 from harness.verification.verdict import Verdict
 
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]
@@ -31,6 +31,10 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
     def score(self, record: Scores, rng: np.random.Generator) -> Scores:
         """What it says of an answer, given what it finds."""
         return record
+
+    def alter(self, records: Sequence[Record], rng: np.random.Generator) -> list[Record]:
+        """What it makes of its own records of a step before they are sent."""
+        return list(records)
 
     def transmit(self, step: int, messages: list[bytes], rng: np.random.Generator) -> list[bytes] | None:
         """What it sends instead of `messages`; None is silence."""
@@ -57,6 +61,45 @@ class Lying(Condition, frozen=True, kw_only=True, tag="lying"):
     def score(self, record: Scores, rng: np.random.Generator) -> Scores:
         certain = {"logprobs": [0.0] * len(record.logprobs), "eos_logprob": 0.0}
         return msgspec.structs.replace(record, **certain) if rng.random() < self.share else record
+
+
+class Permuted(Condition, frozen=True, kw_only=True, tag="permuted"):
+    """Sends answers of other prompts of the step, and scores permuted over an answer's tokens: a control. What a regime still
+    gains from it is not what peers say. Answers pass only where receivers do not verify (`defences: {reverify: false}`)."""
+
+    def score(self, record: Scores, rng: np.random.Generator) -> Scores:
+        order = rng.permutation(len(record.logprobs))
+        moved = {"logprobs": [record.logprobs[i] for i in order]}
+        if isinstance(record, ChangedScores):
+            moved["start_logprobs"] = [record.start_logprobs[i] for i in order]
+        return msgspec.structs.replace(record, **moved)
+
+    def alter(self, records: Sequence[Record], rng: np.random.Generator) -> list[Record]:
+        """Answers of one type and claimed reward go round among their prompts, drawn anew at each step; one that would come
+        back to its own prompt is not sent."""
+        kept = [r for r in records if not isinstance(r, AnswerRecord) or isinstance(r, Draft)]
+        alike: dict[tuple[str, float], list[AnswerRecord]] = {}
+        for record in records:
+            if isinstance(record, AnswerRecord) and not isinstance(record, Draft):
+                alike.setdefault((type(record).__name__, record.reward), []).append(record)
+        for group in alike.values():
+            kept += _sent_round(group, rng)
+        return kept
+
+
+def _sent_round(records: Sequence[AnswerRecord], rng: np.random.Generator) -> list[AnswerRecord]:
+    """Each record's header with the content of one to another prompt."""
+    counts = Counter(record.prompt_id for record in records)
+    prompts = sorted(counts)
+    rank = {prompts[i]: place for place, i in enumerate(rng.permutation(len(prompts)))}
+    ordered = sorted(records, key=lambda record: rank[record.prompt_id])
+    moved = []
+    for place, header in enumerate(ordered):
+        content = ordered[(place + max(counts.values())) % len(ordered)]
+        if content.prompt_id != header.prompt_id:
+            names = ("version", "step", "prompt_id", "index")
+            moved.append(msgspec.structs.replace(content, **{name: getattr(header, name) for name in names}))
+    return moved
 
 
 class Stale(Condition, frozen=True, kw_only=True, tag="stale"):
@@ -92,7 +135,7 @@ class Spamming(Condition, frozen=True, kw_only=True, tag="spamming"):
         return [mixed[i] for i in rng.permutation(len(mixed))]
 
 
-AnyCondition = Noisy | Lying | Stale | Silent | Spamming
+AnyCondition = Noisy | Lying | Permuted | Stale | Silent | Spamming
 
 
 def condition_of(options: Mapping[str, Any]) -> AnyCondition:
@@ -129,6 +172,10 @@ class Sender:
         """The records with what it says of answers."""
         rng = np.random.default_rng([self.seed, step, 2])
         return [self.condition.score(r, rng) if isinstance(r, Scores) else r for r in records]
+
+    def altered(self, step: int, records: Sequence[Record]) -> list[Record]:
+        """The records as it makes them before they are sent."""
+        return self.condition.alter(records, np.random.default_rng([self.seed, step, 3]))
 
     def messages(self, step: int, honest: Sequence[bytes]) -> list[bytes] | None:
         self._waiting.append(list(honest))

@@ -15,7 +15,7 @@ from jaxtyping import Float32, Int32
 from harness.exchange import opening
 from harness.exchange.exchange import Exchange
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerScores, Prompt
-from harness.experience.records import AnswerRecord, Record, Refusal, Scores, sent
+from harness.experience.records import AnswerRecord, ChangedScores, Record, Refusal, Scores, sent
 from harness.store.rows import ExchangeRow
 from harness.suite.schema import Sharing
 from harness.tokenization.codec import TokenCodec, closes_thought, leaves_thought_open
@@ -112,7 +112,8 @@ class _Room:
 @dataclass(frozen=True, slots=True)
 class Receiver:
     """Admission, retokenising and verification for a cell's learners. longest: tokens of an answer at most. scored:
-    score peers' answers (`Need.RECEIVER_OLD`). asks: the exchange of drafts."""
+    score peers' answers (`Need.RECEIVER_OLD`). asks: the exchange of drafts. starts: by policy, what scores under the weights
+    that it started from (`Need.START_SCORES`); empty without."""
 
     exchange: Exchange
     sharing: Sharing
@@ -120,6 +121,7 @@ class Receiver:
     longest: int
     scored: bool = False
     asks: Exchange | None = None
+    starts: Mapping[str, Scorer] = field(default_factory=dict)
 
     def scores(self, learner: Learner, step: int, prompts: Sequence[Prompt], own: Sequence[Group] = ()) -> list[Scores]:
         """The learner's log-probabilities of the drafts that reach it; refusals go into the rows."""
@@ -136,11 +138,11 @@ class Receiver:
             by = opening.by_author(own, [r for r, _ in asked if isinstance(r, AnswerRecord)])
         if not carried:
             return []
+        asked_of = [by_id[r.prompt_id] for r, _, _ in carried], [t.tokens for _, t, _ in carried]
         with learner.clock.phase("score"):
-            logprobs_of = learner.engine.score(
-                [by_id[r.prompt_id] for r, _, _ in carried], [t.tokens for _, t, _ in carried]
-            )
-        return [
+            logprobs_of = learner.engine.score(*asked_of)
+            started_of = self.starts[learner.name].score(*asked_of) if self.starts else []
+        scores = [
             Scores(
                 author=learner.name,
                 version=learner.engine.version,
@@ -153,6 +155,16 @@ class Receiver:
                 eos_logprob=float(logprobs[text.ends.size :].sum()) if record.finished else 0.0,
             )
             for (record, text, _), logprobs in zip(carried, logprobs_of, strict=True)
+        ]
+        if not self.starts:
+            return scores
+        return [
+            ChangedScores(
+                **{name: getattr(one, name) for name in Scores.__struct_fields__},
+                start_logprobs=started[: text.ends.size].tolist(),
+                start_eos_logprob=float(started[text.ends.size :].sum()) if record.finished else 0.0,
+            )
+            for one, (record, text, _), started in zip(scores, carried, started_of, strict=True)
         ]
 
     def collect(
@@ -173,6 +185,7 @@ class Receiver:
             by_id = {p.id: p for p in (*earlier, *prompts)}
             admitted = list(zip(collected.records, collected.entries, strict=True))
             carried, placed = self.carry(admitted, learner, by_id, own), self._placed(admitted, learner, step, own)
+        placed = self._with_own_start(placed, learner, by_id)
         with learner.clock.phase("verify"):
             answers = self._verified(carried, by_id)
         if self.scored and answers:
@@ -211,6 +224,7 @@ class Receiver:
             score=score if self.sharing.spread == "receiver" else None,
             closing=opening.closing(own),
             joined=opening.joined(own, learner.codec, lambda: learner.engine.reads(next(iter(prompts.values())))),
+            strict=self._strict,
         )
         room = _Room(learner, prompts)
         kept: list[tuple[AnswerRecord, Retokenised, ExchangeRow]] = []
@@ -249,15 +263,39 @@ class Receiver:
         ends = [np.cumsum(content.pieces, dtype=np.int32) for content in read]
         placed = []
         for (record, entry, answer), edges in zip(fitting, ends, strict=True):
-            residuals, source = align(record, edges, answer.tokens.size - answer.content.size)
+            ending = answer.tokens.size - answer.content.size
+            residuals, source = align(record, edges, ending, strict=self._strict)
             entry.receiver_tokens = answer.content.size
             entry.measured(residuals)
             if excess(residuals, self._budget):
                 entry.refuse(Refusal.RESIDUAL)
             else:
-                scores = PeerScores(record.author, record.version, record.prompt_id, record.index, *source)
+                start = align(record.start, edges, ending)[1][0] if isinstance(record, ChangedScores) else None
+                scores = PeerScores(record.author, record.version, record.prompt_id, record.index, *source, start)
                 placed.append((record, scores, answer, entry))
         return placed
+
+    def _with_own_start(
+        self,
+        placed: Sequence[tuple[Scores, PeerScores, Answer, ExchangeRow]],
+        learner: Learner,
+        prompts: Mapping[str, Prompt],
+    ) -> list[tuple[Scores, PeerScores, Answer, ExchangeRow]]:
+        """Score each answer once under the weights that the learner started from."""
+        if not self.starts or not placed:
+            return list(placed)
+        answers = {(r.prompt_id, r.index): a.tokens for r, _, a, _ in placed}
+        with learner.clock.phase("score"):
+            logprobs = self.starts[learner.name].score([prompts[x] for x, _ in answers], list(answers.values()))
+        own_start = dict(zip(answers, logprobs, strict=True))
+        return [
+            (record, replace(scores, own_start=own_start[record.prompt_id, record.index]), answer, entry)
+            for record, scores, answer, entry in placed
+        ]
+
+    @property
+    def _strict(self) -> bool:
+        return self.sharing.alignment == "strict"
 
     @property
     def _budget(self) -> Mapping[str, float]:
@@ -294,6 +332,7 @@ class Receiver:
                     source_logprob=result.source_logprob,
                     source_tokens=result.source_tokens,
                     ending=result.tokens.size - result.ends.size or 1,
+                    exact=result.exact,
                 )
                 answers.append((record, answer, entry))
         return answers

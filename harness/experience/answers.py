@@ -91,7 +91,8 @@ class PeerAnswer:
     """In the learner's tokens, verified by the learner. index: in the author's group. aligned: (T,) the peer's
     log-probabilities (nats) on these tokens; source_logprob, source_tokens: their sum and number over its own, EOS left
     out. receiver_old: (T,) the learner's before the step's first update, where `needs` asks. ending: tokens of the end of
-    a finished answer, as `Answer.ending`."""
+    a finished answer, as `Answer.ending`. exact: (T,) which tokens of `aligned` take part under `sharing.alignment: strict`;
+    None for all."""
 
     author: str
     version: int
@@ -107,6 +108,7 @@ class PeerAnswer:
     source_tokens: int = 0
     receiver_old: Float32[np.ndarray, "T"] | None = None
     ending: int = 1
+    exact: Bool[np.ndarray, "T"] | None = None
 
     @property
     def content(self) -> Int32[np.ndarray, "C"]:
@@ -123,7 +125,8 @@ class PeerAnswer:
 class PeerScores:
     """A peer's log-probabilities of one of the learner's own answers. index: in the own group's `answers`. aligned:
     (T,) nats, on the answer's tokens; source_logprob, source_tokens: their sum and number over the peer's, EOS left
-    out."""
+    out. exact: as of `PeerAnswer`. start, own_start: (T,) nats, the peer's and the learner's under the weights that each
+    started from, with `Need.START_SCORES`."""
 
     author: str
     version: int
@@ -132,6 +135,9 @@ class PeerScores:
     aligned: Float32[np.ndarray, "T"]
     source_logprob: float
     source_tokens: int
+    exact: Bool[np.ndarray, "T"] | None = None
+    start: Float32[np.ndarray, "T"] | None = None
+    own_start: Float32[np.ndarray, "T"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

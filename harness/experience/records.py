@@ -16,6 +16,7 @@ from harness.experience.answers import Answer, Group
 
 __all__ = [
     "AnswerRecord",
+    "ChangedScores",
     "Draft",
     "GroupValue",
     "Pieces",
@@ -250,7 +251,25 @@ class Scores(Record, frozen=True, kw_only=True, tag="scores"):
         _logprobs((*self.logprobs, self.eos_logprob))
 
 
-SHIPPED: frozenset[type[Record]] = frozenset({Rollout, TextRollout, GroupValue, Success, Draft, Scores})
+class ChangedScores(Scores, frozen=True, kw_only=True, tag="changed_scores"):
+    """Scores under the author's present weights and under those that it started from (`Need.START_SCORES`)."""
+
+    start_logprobs: Annotated[list[float], Meta(min_length=1, max_length=MAX_TOKENS)]
+    start_eos_logprob: float = 0.0
+
+    @property
+    def start(self) -> Scores:
+        """What the author said of the answer when it started, as scores of their own."""
+        fields = {name: getattr(self, name) for name in Scores.__struct_fields__}
+        return Scores(**{**fields, "logprobs": self.start_logprobs, "eos_logprob": self.start_eos_logprob})
+
+    def check(self) -> None:
+        """Both are such scores."""
+        super().check()
+        self.start.check()
+
+
+SHIPPED: frozenset[type[Record]] = frozenset({Rollout, TextRollout, GroupValue, Success, Draft, Scores, ChangedScores})
 
 
 def sent(group: Group) -> Iterator[tuple[int, Answer]]:

@@ -82,8 +82,10 @@ def peer_answer(
     without_eos: bool = False,
 ) -> TermAnswer:
     """A peer's answer as a term's. denominator: `answer.aligned`, `answer.receiver_old`, a float for `cross` ratios, None for
-    no ratio. without_eos: leave the learner's EOS out."""
-    mask = np.arange(answer.tokens.size) < answer.content.size if without_eos and answer.finished else None
+    no ratio. without_eos: leave the learner's EOS out. Of an aligned denominator only `answer.exact` tokens take part."""
+    mask = answer.exact if denominator is not None and denominator is answer.aligned else None
+    if without_eos and answer.finished:
+        mask = np.arange(answer.tokens.size) < answer.content.size
     return TermAnswer(
         answer.prompt_id,
         answer.tokens,

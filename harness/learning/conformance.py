@@ -103,7 +103,14 @@ def _situation(
                 answer = isinstance(record, AnswerRecord) and _peer(rng, regime, record, theirs.answers[record.index])
                 boxes[record.inbox][prompt.id] += (answer or record,)
             if Need.SCORES in regime.needs:
-                boxes["scores"][prompt.id] += tuple(_scores(rng, author, own[-1], i) for i, _ in sent(own[-1]))
+                scored = tuple(_scores(rng, author, own[-1], i) for i, _ in sent(own[-1]))
+                if Need.START_SCORES in regime.needs:
+                    starts = [own[-1].answers[one.index].logprobs - np.float32(0.1) for one in scored]
+                    scored = tuple(
+                        replace(one, start=one.aligned - np.float32(0.2), own_start=start)
+                        for one, start in zip(scored, starts, strict=True)
+                    )
+                boxes["scores"][prompt.id] += scored
         if regime.hint_tokens:
             asked = replace(prompt, id=f"{prompt.id}/hinted", hint=("a peer", prompt.id, 0))
             again[prompt.id] = group(asked, policies[0], rollouts[0])

@@ -78,6 +78,8 @@ def minibatches(terms: Sequence[Term], updates: int, max_tokens: int) -> list[Mi
     if waiting := [term.name for term in terms if term.schedule is not None]:
         raise ValueError(f"term {waiting[0]!r}: its schedule is not settled")
     rank: dict[str, int] = {}
+    for prompt_id in (prompt_id for t in terms for prompt_id in t.prompts):
+        rank.setdefault(prompt_id, len(rank))
     sizes = Counter((t.order, rank.setdefault(a.prompt_id, len(rank))) for t in terms for a in t.answers)
     units = sorted(sizes)
     place = dict(zip(units, _cut([sizes[unit] for unit in units], updates), strict=True))

@@ -21,11 +21,14 @@ __all__ = ["Context", "Measured", "Need", "NoOptions", "Regime"]
 
 class Need(StrEnum):
     """What a regime needs besides records. ALIGNED: `PeerAnswer.aligned`. RECEIVER_OLD: `PeerAnswer.receiver_old`. SCORES:
-    `Inbox.scores`, which costs peers a forward pass. GRADIENTS: calls of `Regime.learnt`, which cost a copy of the gradient."""
+    `Inbox.scores`, which costs peers a forward pass. START_SCORES: `PeerScores.start` and `own_start` too, which costs another
+    one on either side, under frozen copies of the weights. GRADIENTS: calls of `Regime.learnt`, which cost a copy of the
+    gradient."""
 
     ALIGNED = "aligned"
     RECEIVER_OLD = "receiver_old"
     SCORES = "scores"
+    START_SCORES = "start_scores"
     GRADIENTS = "gradients"
 
 
@@ -72,6 +75,9 @@ class Regime:
     unequal_reason: ClassVar[str] = ""
     old_logprobs: ClassVar[OldLogprobs] = "trainer"
     peer_share: ClassVar[float] = 1.0
+
+    steps: int = 0
+    """Of the run, as the harness sets it before the first step; 0 where it is not known."""
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options

@@ -96,6 +96,8 @@ def check_declaration(regime: Regime) -> None:
         raise PluginError(
             f"{name}: Need.SCORES and Draft, what peers score, belong together; one of them is not declared"
         )
+    if Need.START_SCORES in regime.needs and Need.SCORES not in regime.needs:
+        raise PluginError(f"{name} needs peers' scores at their start (Need.START_SCORES) without Need.SCORES")
     if (type(regime).hints is not Regime.hints and regime.hint_tokens < 1) or regime.hint_tokens < 0:
         raise PluginError(f"{name} has `hints` and must say in `hint_tokens` how long they may be")
     if Need.RECEIVER_OLD in regime.needs and not any(issubclass(kind, AnswerRecord) for kind in shares):
@@ -142,8 +144,14 @@ def option_name(field: dataclasses.Field[Any]) -> str:
 
 
 def resolved(options: Any) -> dict[str, Any]:
-    """All options, as a suite would write them."""
-    values = {option_name(f): getattr(options, f.name) for f in dataclasses.fields(options)}
+    """All options, as a suite would write them; without those of `younger` at these values, so that cells which were trained
+    before there were such options keep their keys."""
+    younger: Mapping[str, Any] = getattr(options, "younger", {})
+    values = {
+        option_name(f): getattr(options, f.name)
+        for f in dataclasses.fields(options)
+        if f.name not in younger or getattr(options, f.name) != younger[f.name]
+    }
     ordered = {k: sorted(v, key=repr) if isinstance(v, set | frozenset) else v for k, v in values.items()}
     plain: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(ordered, enc_hook=str))
     return plain

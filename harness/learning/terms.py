@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from math import cos, isnan, pi
+from math import ceil, cos, isnan, pi
 from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int32
 
-__all__ = ["OLD", "Denominator", "Objective", "Schedule", "Term", "TermAnswer", "scheduled"]
+__all__ = ["OLD", "Denominator", "Objective", "Phase", "Schedule", "Term", "TermAnswer", "scheduled"]
 
 Ratio = Literal["token", "sequence", "cross"]
 Form = Literal["ppo", "hard", "truncated", "nll", "kl"]
@@ -102,10 +102,29 @@ class Schedule:
         return self.last + (self.first - self.last) * (1 + cos(pi * (step - 1) / max(1, steps - 1))) / 2
 
 
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """1 in a part of a run, 0 outside. begin, end: shares of its steps. Phases that adjoin share no step and leave none out; one
+    that begins at 0 and does not end there has at least the first step."""
+
+    begin: float
+    end: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.begin <= self.end <= 1:
+            raise ValueError(f"phase: shares of the steps from 0 to 1, in order, not {self.begin} to {self.end}")
+
+    def at(self, step: int, steps: int) -> float:
+        """Its value at `step`, from 1, of `steps`."""
+        before, last = (ceil(share * steps - 1e-9) for share in (self.begin, self.end))  # 0.55 * 100 is above 55
+        return float(before < step <= last)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
     """Answers that share one objective. source: for bookkeeping only. order: lower ones are learnt first. schedule: multiplies
-    the weight."""
+    the weight. prompts: the step's prompt ids in the order in which those of equal `order` are cut into mini-batches; empty:
+    in the order in which they first appear in the terms."""
 
     name: str
     source: Literal["own", "peer"]
@@ -113,7 +132,8 @@ class Term:
     answers: tuple[TermAnswer, ...]
     weight: float = 1.0
     order: int = 0
-    schedule: Schedule | None = None
+    schedule: Schedule | Phase | None = None
+    prompts: tuple[str, ...] = ()
 
 
 def scheduled(terms: Sequence[Term], step: int, steps: int) -> list[Term]:

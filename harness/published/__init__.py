@@ -52,7 +52,7 @@ class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.metrics.get(task, self.metrics["default"])
 
     def beside(
-        self, model: str, peers: Iterable[str], regime: str, variant: str, objective: str = "grpo", factor: int = 1
+        self, model: str, peers: Iterable[str], regime: str, variant: str, objective: str = "grpo", factor: float = 1.0
     ) -> PublishedRow | None:
         """The row of this model, peers (hub names) and method, if any. A variant that the paper lacks counts only as
         independent training, at the rollouts in its name."""
@@ -67,7 +67,7 @@ class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None
 
 
-_INDEPENDENT = {
+_INDEPENDENT: dict[tuple[str, float], str] = {
     ("grpo", 1): "grpo",
     ("grpo", 2): "grpo16",
     ("grpo", 4): "grpo32",

@@ -115,9 +115,9 @@ class TableLine:
     reference: str | None = None
 
     @property
-    def multiple(self) -> int:
+    def multiple(self) -> float:
         """The rollout budget as a multiple of the suite's."""
-        return int(self.budget.removesuffix("x"))
+        return float(self.budget.removesuffix("x"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ ORDER BY base, c.group_name, s.task, 8, c.regime, c.seed, c.cell, s.policy
 _VARIANTS = """
 SELECT regime, any_value(regime_type), any_value(options), any_value(budget),
     coalesce(nullif(any_value(s.baseline), ''), any_value(c.baseline)), regime AS cells,
-    coalesce(sum(t.rollouts) / nullif(sum(t.rollouts - t.hinted_answers), 0), 1.0) AS sampled
+    coalesce(sum(t.rollouts) / nullif(sum(t.answers), 0), 1.0) AS sampled
 FROM current_cells c LEFT JOIN suites s USING (suite) LEFT JOIN totals t USING (suite, cell)
 WHERE kind = 'cell' AND suite = ? GROUP BY regime
 """
@@ -390,7 +390,8 @@ def _find_reference(ours: TableLine, variants: Mapping[str, TableLine], copies: 
         if (variant.kind, variant.options) == (baseline.kind, baseline.options) and variant.name not in copies
     ]
     budget = ours.budget
-    if ours.sampled > 1:
+    between_budgets = ours.sampled > 1 or ours.multiple < 1  # no baseline may sample as many
+    if between_budgets:
         covering = [variant for variant in alike if variant.multiple >= ours.multiple * ours.sampled]
         if covering:
             budget = min(covering, key=lambda variant: (variant.multiple, variant.budget)).budget

@@ -58,7 +58,7 @@ class Cell:
         return f"{self.group.name}/{self.variant.name}"
 
     def rollouts(self, policy: Policy) -> int:
-        return (policy.rollouts or self.training.rollouts) * self.variant.factor
+        return int((policy.rollouts or self.training.rollouts) * self.variant.factor)
 
     def config(self) -> dict[str, Any]:
         """As the key hashes it, with models' digests for names. Fast numerics leave no word, so that older cells keep their

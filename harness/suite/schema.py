@@ -173,7 +173,7 @@ class Policy(_Model):
     )
     condition: dict[str, Any] | None = Field(
         default=None,
-        description="Makes it a bad peer: {kind: noisy|lying|stale|silent|spamming, ...} (docs/peers.md).",
+        description="Makes it a bad peer: {kind: noisy|lying|permuted|stale|silent|spamming, ...} (docs/peers.md).",
     )
 
     @property
@@ -210,6 +210,8 @@ class Defences(_Model):
 
 
 class Sharing(_Model):
+    younger: ClassVar[dict[str, Any]] = {"alignment": "chunk"}
+
     direction: Literal["all", "none", "strong_to_weak", "weak_to_strong", "edges"] = Field(
         default="all", description="Who sends to whom; strong and weak by the bases' held-out accuracy."
     )
@@ -235,6 +237,10 @@ class Sharing(_Model):
         default="bytes",
         description="How a rollout's log-probabilities spread over the receiver's tokens: by bytes, or by the receiver's own.",
     )
+    alignment: Literal["chunk", "strict"] = Field(
+        default="chunk",
+        description="Which aligned log-probabilities are used: all, or (`strict`) those of tokens that both tokenizers share.",
+    )
     opening: Literal["as_sent", "receiver"] = Field(
         default="as_sent",
         exclude_if=lambda opening: opening == "as_sent",
@@ -258,7 +264,7 @@ class Sharing(_Model):
 
 
 class Replay(_Model):
-    younger: ClassVar[dict[str, Any]] = {"share": [1.0, 1.0]}
+    younger: ClassVar[dict[str, Any]] = {"share": [1.0, 1.0], "peers": "absent"}
 
     suite: Name = Field(description="Whose results are replayed.")
     regime: Name = Field(description="The recorded variant.")
@@ -266,6 +272,20 @@ class Replay(_Model):
         default=[1.0, 1.0],
         description="Share of each recorded step that is served, at the first and the last step; half a cosine between.",
     )
+    peers: Literal["absent", "all"] = Field(
+        default="absent",
+        description="`absent`: authors that the group lacks; `all`: every author's record, and the live policies send nothing.",
+    )
+
+
+class DynamicSampling(_Model):
+    """Prompts whose groups have equal rewards are replaced by new ones (arXiv 2503.14476). All rollouts count."""
+
+    decided_by: Literal["all", "own"] = Field(
+        default="all",
+        description="Replaced where every policy's group has equal rewards; `own`: by each policy's own, for `independent`.",
+    )
+    rounds: Annotated[int, Field(ge=1, le=16)] = Field(default=3, description="New draws in a step, at most.")
 
 
 class Settings(_Model):
@@ -280,12 +300,16 @@ class Settings(_Model):
 class Variant(_Model):
     """A regime under a name of its own. Keys that are not listed here are its options."""
 
-    younger: ClassVar[dict[str, Any]] = {"training": None}
+    younger: ClassVar[dict[str, Any]] = {"training": None, "dynamic_sampling": None, "sampling": "all"}
 
     regime: Name = Field(description="An installed regime (`harness regimes`).")
     name: Name = Field(description="By default the regime's.")
-    budget: Literal["1x", "2x", "4x"] = Field(
+    budget: Literal["0.5x", "1x", "2x", "4x"] = Field(
         default="1x", description="Rollouts as a multiple of `training.rollouts`; compared at equal budget."
+    )
+    sampling: Literal["all", "split"] = Field(
+        default="all",
+        description="`all`: every policy answers every prompt; `split`: each answers 1/n of them, and all learn from all.",
     )
     sampling_stream: Seed = Field(
         default=0, description="Another number draws other prompts and samples from the same seed (A/A control)."
@@ -300,6 +324,9 @@ class Variant(_Model):
     )
     sharing: Sharing | None = Field(default=None, description="Replaces the suite's `sharing` as a whole.")
     replay: Replay | None = Field(default=None, description="Peers from a recording.")
+    dynamic_sampling: DynamicSampling | None = Field(
+        default=None, description="Replace prompts whose groups have equal rewards; `true`: with its defaults."
+    )
     training: Settings | None = Field(
         default=None,
         description="Settings of this variant alone.",
@@ -312,6 +339,11 @@ class Variant(_Model):
         if 0 < value < 1:
             raise ValueError("must be 0 (none) or at least 1")
         return value
+
+    @field_validator("dynamic_sampling", mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        return ({} if value else None) if isinstance(value, bool) else value
 
     @model_validator(mode="before")
     @classmethod
@@ -327,9 +359,13 @@ class Variant(_Model):
         return {"name": raw.get("regime"), **known, "options": {**raw.get("options", {}), **extra}}
 
     @property
-    def factor(self) -> int:
-        """Multiple of the suite's rollout budget."""
-        return int(self.budget[:-1])
+    def factor(self) -> float:
+        """Multiple of the suite's rollouts per prompt."""
+        return float(self.budget[:-1])
+
+    def spent(self, policies: int) -> str:
+        """The budget of each of so many policies, as a multiple of the suite's rollouts: `split` shares the prompts out."""
+        return self.budget if self.sampling == "all" else f"{self.factor / policies:.3g}x"
 
 
 class FileTask(_Model):

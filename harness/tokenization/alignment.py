@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64, Integer
 
-__all__ = ["Chunks", "chunks", "distribute", "inexact"]
+__all__ = ["Chunks", "chunks", "distribute", "inexact", "one_to_one"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +64,12 @@ def distribute(
         large = size > 16 * abs(lost)
         result[np.where(large, size, np.inf).argmin() if large.any() else size.argmax()] += lost
     return result
+
+
+def one_to_one(parts: Chunks) -> Bool[np.ndarray, "R"]:
+    """(R,) receiver tokens whose chunk is one token on either side."""
+    alike = (parts.receiver_sizes == 1) & (np.diff(parts.source) == 1)
+    return np.repeat(alike, parts.receiver_sizes)
 
 
 def inexact(parts: Chunks) -> Bool[np.ndarray, "C"]:

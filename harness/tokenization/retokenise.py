@@ -9,11 +9,11 @@ from math import nan
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int32
+from jaxtyping import Bool, Float32, Int32
 
 from harness.errors import ExchangeError, TokenizationError
 from harness.experience.records import AnswerRecord, Refusal, Rollout, Scores
-from harness.tokenization.alignment import chunks, distribute, inexact
+from harness.tokenization.alignment import chunks, distribute, inexact, one_to_one
 from harness.tokenization.codec import Decoded, Encoded, TokenCodec
 
 __all__ = ["Retokenised", "align", "edit_distance", "excess", "noncanonical_shares", "retokenise", "text_residual"]
@@ -27,7 +27,7 @@ class Retokenised:
     """One record in the receiver's tokens, with its end iff finished. ends: byte position where each before that ends. residuals,
     our reading: `text`: byte edit distance of the round trip / bytes; with log-probabilities `boundary`: share of tokens in chunks
     with several; `mass`: |aligned - source| sum, nats; `length`: difference of tokens / source's; `canonical`: the record's
-    `noncanonical`. aligned: (T,) nats; source_logprob, source_tokens: without EOS."""
+    `noncanonical`. aligned: (T,) nats; source_logprob, source_tokens: without EOS. exact: as of `align`."""
 
     tokens: Int32[np.ndarray, "T"]
     ends: Int32[np.ndarray, "T"]
@@ -36,6 +36,7 @@ class Retokenised:
     aligned: Float32[np.ndarray, "T"] | None = None
     source_logprob: float = nan
     source_tokens: int = 0
+    exact: Bool[np.ndarray, "T"] | None = None
 
 
 def retokenise(
@@ -46,10 +47,11 @@ def retokenise(
     score: Score | None = None,
     joined: bool = False,
     closing: Sequence[int] = (),
+    strict: bool = False,
 ) -> list[Retokenised | ExchangeError]:
     """In order; an error (`untranslatable`, `residual`) for a refused one. budget: most by residual; what was not measured is
     within it. score: the receiver's log-probabilities without EOS, by which chunks are spread; None: by bytes. joined: as
-    `TokenCodec.try_encode`. closing: ids that end a finished answer, by default the receiver's."""
+    `TokenCodec.try_encode`. closing: ids that end a finished answer, by default the receiver's. strict: as of `align`."""
     read: list[tuple[Encoded, float] | ExchangeError] = []
     for record, encoded in zip(records, receiver.try_encode([r.text for r in records], joined), strict=True):
         try:
@@ -75,7 +77,7 @@ def retokenise(
         end = np.array((closing or receiver.closing) if record.finished else (), dtype=np.int32)
         tokens = np.append(encoded.ids, end)
         residuals, source = (
-            align(record, encoded.ends, end.size, next(weights)) if isinstance(record, Rollout) else ({}, ())
+            align(record, encoded.ends, end.size, next(weights), strict) if isinstance(record, Rollout) else ({}, ())
         )
         residuals = {"text": text, **residuals}
         over = excess(residuals, budget)
@@ -98,10 +100,12 @@ def align(
     ends: Int32[np.ndarray, "T"],
     ending: int,
     weights: Float32[np.ndarray, "T"] | None = None,
-) -> tuple[dict[str, float], tuple[Float32[np.ndarray, "T"], float, int]]:
+    strict: bool = False,
+) -> tuple[dict[str, float], tuple[Float32[np.ndarray, "T"], float, int, Bool[np.ndarray, "T"] | None]]:
     """Residuals; log-probabilities on the receiver's tokens, the source's sum and number. ends: of those tokens in bytes,
     without the end. ending: tokens of the end that follow; they are one action, whose log-probability they share equally.
-    weights: as for `distribute`."""
+    weights: as for `distribute`. strict: also which tokens were one token there too, the end included (`exact`); None
+    without."""
     size, count, logprobs = ends.size, len(record.logprobs), np.array(record.logprobs, dtype=np.float64)
     parts = chunks(np.cumsum(record.pieces), ends)
     by = None if weights is None else np.asarray(weights, dtype=np.float64)
@@ -115,7 +119,8 @@ def align(
     if isinstance(record, Rollout):
         residuals["canonical"] = nan if record.noncanonical is None else record.noncanonical
     values = np.append(aligned, np.full(ending, record.eos_logprob / max(1, ending), dtype=np.float32))
-    return residuals, (values, float(mass), count)
+    exact = np.append(one_to_one(parts), np.full(ending, True)) if strict else None
+    return residuals, (values, float(mass), count, exact)
 
 
 def text_residual(codec: TokenCodec, text: str, encoded: Encoded) -> float:

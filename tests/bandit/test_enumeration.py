@@ -156,7 +156,21 @@ def test_what_facts_are_predicted_from(bandit):
 @pytest.mark.slow_but("pair")
 def test_every_fact_holds_and_a_false_one_would_not(bandit):
     checks = facts(replace(bandit, rollouts=2))
-    known = {"independent", "naive", "xgrpo", "prp", "sgt", "hacpo", "luffy", "chord", "copd", "core"}
+    known = {
+        "independent",
+        "naive",
+        "xgrpo",
+        "prp",
+        "sgt",
+        "hacpo",
+        "luffy",
+        "chord",
+        "copd",
+        "core",
+        "imitate-then-rl",
+        "score-then-rl",
+        "rlccf",
+    }
     assert {f.statement.split(":")[0].split(",")[0] for f in checks} == known
     assert all(f.holds is not False for f in checks)
     assert not Fact("", 1.0, 1.00001).holds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,28 @@ from exchange_records import PROMPTS
 
 from harness.errors import CheckpointError
 from harness.exchange.exchange import Collected, Exchange, Quotas
-from harness.exchange.misbehaviour import Condition, Lying, Noisy, Sender, Silent, Spamming, Stale, condition_of
+from harness.exchange.misbehaviour import (
+    Condition,
+    Lying,
+    Noisy,
+    Permuted,
+    Sender,
+    Silent,
+    Spamming,
+    Stale,
+    condition_of,
+)
 from harness.experience.answers import Answer, Group, Prompt
-from harness.experience.records import GroupValue, Record, Refusal, Rollout, Success, TextRollout
+from harness.experience.records import (
+    ChangedScores,
+    Draft,
+    GroupValue,
+    Record,
+    Refusal,
+    Rollout,
+    Success,
+    TextRollout,
+)
 from harness.suite.schema import Defences, edges_of
 from harness.verification.verdict import Verdict
 
@@ -137,6 +157,50 @@ def test_a_flood_ends_at_the_quota() -> None:
     assert got.refused[Refusal.QUOTA] >= 9_500
     assert len(got.records) + sum(got.refused.values()) == 10_000 + len(run(Condition())[0].records)
     assert run(flood, quotas=quotas, defences=Defences(quotas=False))[0].refused[Refusal.QUOTA] == 0
+
+
+def records_of(kind: type[Record], step: int = 1) -> list[Any]:
+    """Of the three groups, whose texts here name their prompt too."""
+    named = []
+    for group in groups(step):
+        answers = [replace(a, text=f"{group.prompt.id} {a.text}") for a in group.answers]
+        named += kind.of(replace(group, answers=tuple(answers)), lambda answer: [1, 1, len(answer.text) - 2])
+    return named
+
+
+@pytest.mark.parametrize("kind", [TextRollout, Success, Rollout])
+def test_a_permuted_peer_sends_right_answers_of_other_prompts_under_its_headers(kind: type[Record]) -> None:
+    honest = records_of(kind)
+    sent = Sender(Permuted(), 7).altered(1, honest)
+    about = {(r.prompt_id, r.index): r for r in honest}
+    assert {(r.prompt_id, r.index) for r in sent} == set(about), "as many as an honest one"
+    for record in sent:
+        assert not record.text.startswith(f"{record.prompt_id} ")
+        assert record.reward == about[record.prompt_id, record.index].reward
+        record.check()
+    assert sorted(r.text for r in sent) == sorted(r.text for r in honest)
+    assert sent == Sender(Permuted(), 7).altered(1, honest)
+    assert any(Sender(Permuted(), 7).altered(step, honest) != sent for step in range(2, 9)), "drawn anew at each step"
+
+
+def test_a_permuted_peer_keeps_back_what_would_come_home_and_leaves_counts_and_drafts() -> None:
+    mostly = [r for r in records_of(Success) if r.prompt_id == PROMPTS[0] or r.index < 4]
+    sent = Sender(Permuted(), 7).altered(1, mostly)
+    assert 0 < len(sent) < len(mostly)
+    assert all(not r.text.startswith(f"{r.prompt_id} ") for r in sent)
+    others = [*records_of(GroupValue), *records_of(Draft)]
+    assert Sender(Permuted(), 7).altered(1, others) == others
+
+
+def test_a_permuted_peer_scores_every_token_as_another_one() -> None:
+    header = {"author": "a", "version": 1, "step": 1, "prompt_id": "x", "reader": "b", "index": 0}
+    logprobs, start = [-0.1 * i for i in range(1, 31)], [-0.2 * i for i in range(1, 31)]
+    honest = ChangedScores(**header, logprobs=logprobs, pieces=[1] * 30, start_logprobs=start)
+    (told,) = Sender(Permuted(), 7).scored(1, [honest])
+    assert isinstance(told, ChangedScores)
+    assert sorted(told.logprobs) == sorted(logprobs) != told.logprobs != logprobs
+    assert told.start_logprobs == [2 * value for value in told.logprobs], "both by one order"
+    assert (told.pieces, told.prompt_id, told.index) == (honest.pieces, "x", 0)
 
 
 @pytest.mark.parametrize("condition", [Noisy(share=0.3), Lying(share=0.3), Spamming(), Stale(steps=1), Silent(start=1)])

@@ -143,7 +143,12 @@ def own_length_log_ratio(world: World, key: Key) -> float:
     return mean(mine) - a.source_logprob / a.source_tokens
 
 
-def graft(world: World, threshold: float = 0.8) -> list[Row]:
+def graft(
+    world: World, threshold: float = 0.8, *, gate: bool = True, balance: bool = True, pooled: bool = False,
+    right_only: bool = False,
+) -> list[Row]:  # fmt: skip
+    """Algorithm 1 and its switches; answers at or below the floor have no row."""
+
     def candidates(sender: str, receiver: str) -> dict[str, int]:
         sums = {}
         for x in world.prompts:
@@ -156,15 +161,41 @@ def graft(world: World, threshold: float = 0.8) -> list[Row]:
     for j in world.policies[1:]:
         here, back = candidates(j, "p0"), candidates("p0", j)
         q = min(len(here), len(back))
-        kept = [x for x in here if sum(n > here[x] for n in here.values()) < q]
+        kept = [x for x in here if sum(n > here[x] for n in here.values()) < q or not balance]
         for x in kept:
             if x not in best or here[x] > best[x][0]:
                 best[x] = (here[x], j)
     rows = [r for x in world.prompts if x not in best for r in grpo(world, world.group("p0", x))]
     for x in (x for x in world.prompts if x in best):
-        for row in grpo(world, world.group(best[x][1], x)):
-            s = math.exp(own_length_log_ratio(world, row.key))
-            rows.append(Row(row.key, row.advantage, min(s, 1.0) if s > threshold else 0.0, late=True))
+        own, theirs = world.group("p0", x), world.group(best[x][1], x)
+        pool = rewards(world, [*own, *theirs] if pooled else theirs)
+        if pooled:
+            rows += [Row(k, z(world.reward(k), pool)) for k in own]
+        for key in theirs:
+            s = math.exp(own_length_log_ratio(world, key))
+            if (s <= threshold and gate) or (right_only and not world.reward(key)):
+                continue
+            rows.append(Row(key, z(world.reward(key), pool), min(s, 1.0) if gate else 1.0, late=True))
+    return rows
+
+
+def graft_chosen(world: World) -> set[tuple[str, str]]:
+    """(peer, prompt) of every group that replaces an own one."""
+    return {row.key[:2] for row in graft(world, gate=False) if row.late}
+
+
+def grafted_luffy(world: World) -> list[Row]:
+    """Chosen peer groups whole, with their authors' advantages, in place of the own groups."""
+    return graft(world, gate=False)
+
+
+def grafted_hacpo(world: World) -> list[Row]:
+    """HACPO's rows; a peer's advantage is 0 outside the chosen groups, and its row stays in the mean."""
+    chosen = graft_chosen(world)
+    rows = hacpo([world])
+    for row in rows:
+        if not row.own and row.key[:2] not in chosen:
+            row.advantage = 0.0
     return rows
 
 
@@ -179,10 +210,18 @@ def far(world: World, key: Key, of_author: bool = False) -> float:
     return math.fsum(k3(own - src if of_author else src - own) for src, own in pairs)
 
 
-def ftis(world: World, gamma: float = 50.0, union: bool = False, of_author: bool = False) -> list[Row]:
-    """Peer answers of positive advantage, and the others where the policies are near on them."""
-    rows = pooled(world, union)
-    return [r for r in rows if r.own or r.advantage > 0 or far(world, r.key, of_author) < gamma]
+def ftis(
+    world: World, gamma: float = 50.0, union: bool = False, of_author: bool = False, stay: bool = True
+) -> list[Row]:
+    """Peer answers of positive advantage, and others where the policies are near; the rest has advantage 0, or leaves."""
+    rows = []
+    for row in pooled(world, union):
+        if not row.own and row.advantage <= 0 and far(world, row.key, of_author) >= gamma:
+            if not stay:
+                continue
+            row.advantage = 0.0
+        rows.append(row)
+    return rows
 
 
 def successes(world: World, prompt: str) -> list[Key]:
@@ -210,6 +249,12 @@ def ppo(ratio: Tensor, advantage: float, low: float, high: float) -> Tensor:
     return torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
 
 
+def answer_loss(rows: Sequence[Row], logp: LogProbs, denominator: Denominator) -> Tensor:
+    """GRPO's as first published: the token mean of an answer, then the mean over answers."""
+    losses = [token_loss([row], logp, denominator) for row in rows]
+    return torch.stack(losses).sum() / len(rows)
+
+
 def token_loss(rows: Sequence[Row], logp: LogProbs, denominator: Denominator, divisor: int | None = None) -> Tensor:
     """GRPO's: summed over tokens, divided by the mini-batch's tokens (or by Dr. GRPO's constant)."""
     total = torch.zeros((), dtype=torch.float64)
@@ -219,6 +264,17 @@ def token_loss(rows: Sequence[Row], logp: LogProbs, denominator: Denominator, di
         ratio = torch.exp(lp - (lp.detach() if old is None else old))
         total = total + row.weight * ppo(ratio, row.advantage, 0.8, 1.28).sum()
     return -total / (divisor or sum(len(logp[r.key]) for r in rows))
+
+
+def sequence_loss(rows: Sequence[Row], logp: LogProbs, denominator: Denominator) -> Tensor:
+    """GRPO's, where every token of a peer's answer has the ratio of its answer: exp of the mean log-ratio."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row in rows:
+        lp, old = logp[row.key], denominator(row.key)
+        log_ratio = lp - (lp.detach() if old is None else old)
+        ratio = torch.exp(log_ratio if row.own else log_ratio.mean().repeat(len(lp)))
+        total = total + row.weight * ppo(ratio, row.advantage, 0.8, 1.28).sum()
+    return -total / sum(len(logp[r.key]) for r in rows)
 
 
 def hacpo_loss(
@@ -250,21 +306,30 @@ def hacpo_loss(
 
 
 def ftis_loss(
-    world: World, rows: Sequence[Row], logp: LogProbs, denominator: Denominator, cap: float, weighs: bool
-) -> Tensor:
-    """Own: GRPO. Peers, token by token: r A up to r = cap; beyond, cap A, with the gradient of cap A log pi or without one."""
+    world: World, rows: Sequence[Row], logp: LogProbs, denominator: Denominator, cap: float, weighs: bool,
+    by_answer: bool = True, inner: bool = False,
+) -> Tensor:  # fmt: skip
+    """Own: GRPO. Peers, token by token: r A up to r = cap; beyond, cap A, with the gradient of cap A log pi or without one. With
+    an inner clip: GRPO's to old_k times the truncated old_k / pi_j. By answer: every answer's token mean counts alike."""
     total = torch.zeros((), dtype=torch.float64)
     for row in rows:
-        lp, old = logp[row.key], denominator(row.key)
+        lp, old, answer = logp[row.key], denominator(row.key), world.answers[row.key]
+        share = 1 / (len(rows) * len(lp)) if by_answer else 1 / sum(len(logp[r.key]) for r in rows)
         if row.own:
-            total = total + ppo(torch.exp(lp - (lp.detach() if old is None else old)), row.advantage, 0.8, 1.28).sum()
+            ratio = torch.exp(lp - (lp.detach() if old is None else old))
+            total = total + share * ppo(ratio, row.advantage, 0.8, 1.28).sum()
             continue
         for t in range(len(lp)):
+            if inner:
+                src, before = float(answer.aligned[t]), float(answer.receiver_old[t])
+                weight = min(math.exp(before - src), cap)
+                total = total + share * weight * ppo(torch.exp(lp[t] - before), row.advantage, 0.8, 1.28)
+                continue
             r = torch.exp(lp[t] - old[t])
             if r > cap:
                 r = cap * (1 + (lp[t] - lp[t].detach()) * weighs)
-            total = total + r * row.advantage
-    return -total / sum(len(logp[r.key]) for r in rows)
+            total = total + share * r * row.advantage
+    return -total
 
 
 def luffy_loss(

@@ -25,17 +25,26 @@ SHARES = {
     "independent": set(), "naive": {TextRollout}, "prp": {Rollout}, "xgrpo": {GroupValue}, "sgt": {Success},
     "hacpo": {Rollout}, "graft": {Rollout}, "sapo": {TextRollout}, "ftis": {Rollout},
     "luffy": {Success}, "chord": {Success}, "grafted": {Rollout}, "rlccf": {TextRollout}, "copd": {Draft}, "core": {TextRollout},
+    "imitate-then-rl": {Success}, "score-then-rl": {Draft},
 }  # fmt: skip
 NEEDS = {
     "naive": {Need.RECEIVER_OLD}, "sapo": {Need.RECEIVER_OLD}, "graft": {Need.RECEIVER_OLD}, "prp": {Need.ALIGNED},
     "ftis": {Need.ALIGNED, Need.RECEIVER_OLD}, "copd": {Need.SCORES},
+    "score-then-rl": {Need.SCORES},
 }  # fmt: skip
 # Other options are in test_losses, against the formulas.
 OPTIONS = [(name, {}) for name in SHARES] + [
     ("prp", {"ratio": "receiver_old", "normalise": "none"}),
+    ("graft", {"admission": "random", "selection": "random", "groups": "pooled", "order": "uniform"}),
+    ("graft", {"admission": "none", "selection": "all", "ratio": "sequence", "answers": "right", "order": "first"}),
+    ("ftis", {"filtered": "leave", "aggregation": "token", "clip": "inner", "filter_kl": 1.0}),
     ("grafted", {"update": "sgt"}),
     ("grafted", {"update": "hacpo"}),
     ("copd", {"ratio": 0.0, "beta": 0.5}),
+    ("copd", {"ratio": 0.0, "offset": "removed"}),
+    ("imitate-then-rl", {"share": 0.0}),
+    ("rlccf", {"vote": "peer"}),
+    ("score-then-rl", {"share": 1.0, "beta": 0.5}),
     ("core", {"probability": 1.0, "train_on": "plain"}),
 ]
 
@@ -52,6 +61,14 @@ def test_what_is_shared_and_needed():
         assert (build(name, {}).shares, build(name, {}).needs) == (shares, NEEDS.get(name, set()))
     assert build("prp", {"ratio": "receiver_old"}).needs == {Need.RECEIVER_OLD}
     assert build("prp", {"ratio": "none"}).needs == set()
+    assert build("copd", {"offset": "removed"}).needs == {Need.SCORES, Need.START_SCORES}
+
+
+def test_options_younger_than_stored_cells_are_left_out_at_their_defaults():
+    """So that these keep their keys."""
+    assert resolved(build("copd", {}).options) == {"ratio": 1.5, "beta": 1.0}
+    assert resolved(build("rlccf", {}).options) == {}
+    assert resolved(build("copd", {"alpha": 0.1}).options) == {"ratio": 1.5, "beta": 1.0, "alpha": 0.1}
 
 
 @pytest.mark.parametrize("name", SHARES)
@@ -67,6 +84,7 @@ def test_published_defaults():
     assert build("luffy", {}).options == build("luffy", {"gamma": 0.1, "gradient": "objective"}).options
     assert build("chord", {}).options == build("chord", {"mu_first": 0.9, "mu_last": 0.05, "phi": True}).options
     defaults = {"truncation": 2.0, "filter_kl": 50.0, "groups": "vertical", "beyond": "weight", "divergence": "learner"}
+    defaults |= {"filtered": "stay", "aggregation": "answer", "clip": "none"}
     assert build("ftis", {}).options == build("ftis", defaults).options
     assert build("graft", {}).options.threshold == 0.8
     hacpo = {"delta": 0.2, "delta_step": 0.025, "alpha": 1.0, "window": 5, "clip_low": 3e-4, "clip_high": 4e-4}
@@ -82,6 +100,7 @@ def test_published_defaults():
         ("ftis", {"truncation": 0.0}, "^truncation: "), ("ftis", {"filter_kl": -1.0}, "^filter_kl: "),
         ("sgt", {"lambda": -0.1}, "lambda"), ("prp", {"clip_low": 1.1}, "clip_low"), ("sapo", {"external": -1}, "external"),
         ("xgrpo", {"beta": 1.1}, "beta"), ("copd", {"ratio": -1.0}, "ratio"), ("copd", {"beta": 0.0}, "beta"),
+        ("imitate-then-rl", {"share": 1.1}, "share"), ("score-then-rl", {"beta": 0.0}, "beta"),
         ("core", {"probability": 0.72}, "probability"), ("core", {"template": "{hint"}, "template"),
         ("core", {"template": "{answer}"}, "template"), ("core", {"tokens": 0}, "tokens"),
     ],
@@ -205,6 +224,7 @@ BAD = [
     ({"shares": frozenset({Numbered})}, "cannot travel: .* `str` tags$"),
     ({"needs": frozenset({Need.SCORES})}, "belong together"),
     ({"shares": frozenset({Draft}), "learn": Regime.learn}, "belong together"),
+    ({"needs": frozenset({Need.START_SCORES})}, "without Need.SCORES"),
     ({"hints": lambda self, own, inbox, context: []}, "how long they may be"),
     ({"hints": hint_twice, "hint_tokens": 9}, "two hints"),
     ({"hints": hint_elsewhere, "hint_tokens": 9}, "no answer that was received"),

@@ -45,6 +45,63 @@ def test_copd_is_beta_times_the_difference_of_log_probabilities_token_by_token(p
             assert measured[key][t] == pytest.approx(expected, abs=1e-6), (key, t)
 
 
+@pytest.mark.parametrize(("policies", "invalid", "alpha"), [(2, 0.0, 0.5), (3, 0.3, 1.5)])
+def test_copd_without_offset_is_what_training_changed_there_less_what_it_changed_here(policies, invalid, alpha):
+    world = make_world(policies, policies=policies, invalid=invalid)
+    options = {"ratio": 0.0, "beta": 0.7, "offset": "removed", "alpha": alpha}
+    terms = build("copd", options).learn(world.own, world.inbox, world.context())
+    measured = gradients(world, terms)
+    given = {}
+    for scores in (s for every in world.inbox.scores.values() for s in every):
+        given.setdefault(("p0", scores.prompt_id, scores.index), []).append(scores)
+    tokens = sum(world.answers[key].tokens.size for key in given)
+    assert set(measured) == set(given)
+    for key, peers in given.items():
+        own = world.answers[key].logprobs
+        for t in range(own.size):
+            theirs = mean([float(p.aligned[t]) - float(p.start[t]) for p in peers])
+            mine = float(own[t]) - float(peers[0].own_start[t])
+            assert measured[key][t] == pytest.approx(-0.7 * (theirs - alpha * mine) / tokens, abs=1e-6), (key, t)
+
+
+def test_copd_learns_only_tokens_that_all_peers_scores_reach_exactly():
+    world = make_world(3, policies=3)
+    rng = np.random.default_rng(0)
+    exact = {}
+    given = {
+        prompt: tuple(replace(s, exact=rng.random(s.aligned.size) < 0.6) for s in scores)
+        for prompt, scores in world.inbox.scores.items()
+    }
+    for scores in (s for every in given.values() for s in every):
+        exact.setdefault(("p0", scores.prompt_id, scores.index), []).append(scores.exact)
+    (whole,) = build("copd", {"ratio": 0.0}).learn(world.own, world.inbox, world.context())
+    (term,) = build("copd", {"ratio": 0.0}).learn(world.own, Inbox(scores=given), world.context())
+    for answer, before in zip(term.answers, whole.answers, strict=True):
+        masks = exact[world.key_of(answer.tokens)]
+        assert answer.mask.tolist() == [all(mask[t] for mask in masks) for t in range(answer.tokens.size)]
+        assert np.array_equal(answer.advantage, before.advantage)
+    assert 0 < sum(a.counted for a in term.answers) < sum(a.counted for a in whole.answers)
+
+
+@pytest.mark.parametrize(("name", "masked"), [("prp", True), ("ftis", True), ("naive", False), ("hacpo", False)])
+def test_a_ratio_to_aligned_log_probabilities_leaves_inexact_tokens_out(name, masked):
+    world = make_world(3, policies=3)
+    rng = np.random.default_rng(0)
+    sent = {
+        prompt: tuple(replace(a, exact=rng.random(a.tokens.size) < 0.5) for a in answers)
+        for prompt, answers in world.inbox.answers.items()
+    }
+    exact = {(a.author, a.prompt_id, a.index): a.exact for answers in sent.values() for a in answers}
+    peer = build(name, {}).learn(world.own, replace(world.inbox, answers=sent), world.context())[1]
+    assert peer.answers
+    alike = [
+        answer.mask is not None
+        and np.array_equal(answer.mask, exact[answer.origin[0], answer.prompt_id, answer.origin[1]])
+        for answer in peer.answers
+    ]
+    assert all(alike) == masked
+
+
 def test_copd_of_a_peer_like_the_learner_has_no_gradient():
     """Exact fact: same weights, same tokenizer."""
     world = make_world(3)

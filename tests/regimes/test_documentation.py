@@ -29,7 +29,7 @@ def test_the_sample_keeps_the_contract(tmp_path, monkeypatch):
 
 
 def test_the_table_lists_every_shipped_regime_with_what_it_shares():
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", PAGE, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| ([^|]+?) \|", PAGE, re.MULTILINE))
     shipped = {n for n, e in installed().items() if e.value.startswith("regimes.")}
     assert set(rows) == shipped
     assert {n: CARRIES[what] for n, what in rows.items()} == {

@@ -7,14 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from formulas import successes
+from formulas import graft_chosen, successes
 from test_zero_peers import bits
 from worlds import make_world
 
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
+from harness.learning.regime import Context
 from harness.learning.registry import build
 from harness.learning.terms import Schedule, Term, scheduled
 from harness.verification.verdict import Verdict
+from regimes.rlccf import next_in_ring
 
 WORLD = make_world(3, policies=3)
 
@@ -57,27 +59,30 @@ def test_every_right_answer_is_learnt_and_a_lying_peers_claims_are_not(name):
 
 
 @pytest.mark.parametrize("update", ["luffy", "sgt", "hacpo"])
-def test_under_grafts_selection_only_the_chosen_groups_are_learnt(update):
-    """GRAFT's Table 2b."""
+def test_under_grafts_selection_only_the_chosen_groups_move(update):
+    """GRAFT's Table 2b; the losses are in test_losses."""
     seen = set()
     for seed in range(30):
         world = make_world(seed, policies=3)
-        graft = build("graft", {}).learn(world.own, world.inbox, world.context())[1]
-        chosen = {world.key_of(a.tokens) for a in graft.answers}
+        groups = graft_chosen(world)
+        chosen = {key for key in world.answers if key[:2] in groups}
         terms = build("grafted", {"update": update}).learn(world.own, world.inbox, world.context())
-        learnt = {world.key_of(a.tokens) for t in terms if t.source == "peer" for a in t.answers}
-        right = {k for k in chosen if world.reward(k) == 1}
-        expected = {"luffy": right, "hacpo": chosen}.get(update, learnt)
-        assert learnt == expected
-        assert learnt <= (right if update == "sgt" else chosen)
-        assert {k[1] for k in learnt} == {k[1] for k in chosen}
-        if update == "hacpo":  # capabilities are of all that arrived
-            full = build("hacpo", {})
-            full.learn(world.own, world.inbox, world.context())
-            grafted = build("grafted", {"update": "hacpo"})
-            grafted.learn(world.own, world.inbox, world.context())
-            assert grafted.state() == full.state()
-        seen |= {len(learnt) > 0}
+        peers = [a for t in terms if t.source == "peer" for a in t.answers]
+        moved = {world.key_of(a.tokens) for a in peers if a.advantage != 0}
+        own = {world.key_of(a.tokens)[1] for t in terms if t.source == "own" for a in t.answers}
+        if update == "luffy":  # whole groups, failures included, in place of the own ones
+            assert moved == chosen
+            assert own == set(world.prompts) - {prompt for _, prompt in groups}
+            assert [t.order for t in terms] == [0, 1]
+        if update == "sgt":  # one success on each chosen prompt
+            assert moved <= {key for key in chosen if world.reward(key) == 1}
+            assert sorted(key[1] for key in moved) == sorted(prompt for _, prompt in groups)
+        if update == "hacpo":  # the others stay in the mean
+            assert moved <= chosen
+            assert len(peers) == sum(key[0] != "p0" for key in world.answers)
+        if update != "luffy":
+            assert own == set(world.prompts)
+        seen |= {len(moved) > 0}
     assert seen == {True, False}
 
 
@@ -106,8 +111,33 @@ VOTES = [
 ]
 
 
+OF_A_PEER = [
+    # own answers, those of p1 and p2, rewards by the majority of p1
+    (["7", "8", "8"], [["8.0", "9", "8"], ["7", "7", "7"]], [0, 1, 1]),
+    (["7", "7", "7"], [["8", "8", "7"], ["7", "7", "7"]], [0, 0, 0]),  # own votes do not count
+    (["8", "9", "9"], [["9", "8"], ["8", "8"]], [0, 1, 1]),  # equal: the peer's first
+    (["7", ""], [["", "", ""], ["7", "7", "7"]], [0, 0]),
+    (["7", "", "1000"], [[], ["7", "7", "7"]], [0, 0, 1]),  # it has no answer: the verifier's verdict
+]
+
+
+@pytest.mark.parametrize(("own", "peers", "rewards"), OF_A_PEER)
+def test_co_rl_rewards_agreement_with_the_next_policys_majority_answer(own, peers, rewards):
+    check_votes(own, peers, rewards, vote="peer")
+
+
+def test_the_ring_goes_round():
+    order = ("p0", "p1", "p2")
+    contexts = [Context(name, order, 1, np.random.default_rng(0), 4) for name in order]
+    assert [next_in_ring(context) for context in contexts] == ["p1", "p2", "p0"]
+
+
 @pytest.mark.parametrize(("own", "peers", "rewards"), VOTES)
 def test_rlccf_rewards_agreement_with_the_weighted_vote_and_never_the_gold(own, peers, rewards):
+    check_votes(own, peers, rewards)
+
+
+def check_votes(own, peers, rewards, **options):
     def said(text: str) -> Verdict:
         return Verdict("right" if text == "1000" else "wrong", extracted=text)
 
@@ -119,7 +149,7 @@ def test_rlccf_rewards_agreement_with_the_weighted_vote_and_never_the_gold(own, 
         for i, text in enumerate(group)
     )
     group = Group(Prompt("x", "x", "1000"), "p0", 0, 1, answers)
-    (term,) = build("rlccf", {}).learn([group], Inbox({"x": sent}), WORLD.context())
+    (term,) = build("rlccf", options).learn([group], Inbox({"x": sent}), WORLD.context())
     mean = sum(rewards) / len(rewards)
     std = math.sqrt(sum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1))
     assert [a.advantage for a in term.answers] == pytest.approx([(r - mean) / (std + 1e-6) for r in rewards])

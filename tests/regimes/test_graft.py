@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
+import formulas
 import numpy as np
 import pytest
+from worlds import make_world
 
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
+from harness.learning.minibatches import minibatches
 from harness.learning.regime import Context
 from harness.learning.registry import build
 from harness.verification.verdict import Verdict
@@ -19,7 +23,7 @@ def verdict(letter: str) -> Verdict:
     return Verdict({"1": "right", "0": "wrong", "?": "invalid"}[letter])
 
 
-def learn(prompts: dict[str, dict[str, str]], policies=POLICIES, log_s=0.0):
+def learn(prompts: dict[str, dict[str, str]], policies=POLICIES, log_s=0.0, seed=0, **options):
     """Outcomes per prompt and policy, e.g. {"x": {"k": "00", "a": "10"}}; '?' is invalid. Returns the peer term."""
     own, sent, tag = [], {}, iter(range(10_000))
     for prompt, outcomes in prompts.items():
@@ -31,8 +35,8 @@ def learn(prompts: dict[str, dict[str, str]], policies=POLICIES, log_s=0.0):
                        receiver_old=np.array([-1.0 + log_s, -50.0], dtype=np.float32))
             for p in policies[1:] for i, c in enumerate(outcomes.get(p, ""))
         )  # fmt: skip
-    context = Context("k", policies, 1, np.random.default_rng(0), 4)
-    return build("graft", {}).learn(own, Inbox(sent), context)
+    context = Context("k", policies, 1, np.random.default_rng(seed), 4)
+    return build("graft", options).learn(own, Inbox(sent), context)
 
 
 def replaced(terms):
@@ -94,11 +98,67 @@ def test_the_peer_with_most_right_answers_then_policy_order():
 
 
 @pytest.mark.parametrize(
-    ("log_s", "weight"),
-    [(0.0, 1.0), (0.5, 1.0), (math.log(0.9), 0.9), (math.log(0.81), 0.81), (math.log(0.79), 0.0), (-40.0, 0.0)],
-)
-def test_weight_is_the_frozen_cross_ratio_without_eos_gated_and_cut_at_one(log_s, weight):
+    ("log_s", "weights"),
+    [(0.0, [1.0] * 2), (0.5, [1.0] * 2), (math.log(0.9), [0.9] * 2), (math.log(0.81), [0.81] * 2), (math.log(0.79), []),
+     (-40.0, [])],
+)  # fmt: skip
+def test_the_weight_is_the_frozen_cross_ratio_and_what_the_floor_refuses_is_in_no_term(log_s, weights):
     """The EOS at -50 would make every ratio 0 if it counted."""
     terms = learn({"x": {"k": "00", "a": "10"}, **RETURN}, log_s=log_s)
-    assert [a.weight for a in terms[1].answers] == pytest.approx([weight] * 2, rel=1e-6)
+    assert [a.weight for a in terms[1].answers] == pytest.approx(weights, rel=1e-6)
     assert all(a.mask is None for a in terms[1].answers)
+    (batch,) = minibatches(terms, 1, 4)
+    assert batch.normaliser(terms[0].objective) == 4 + 2 * len(weights), (
+        "tokens of the own group and of admitted answers"
+    )
+
+
+def test_the_switches_of_admission():
+    two = {"x": {"k": "00", "a": "10"}, **RETURN}
+    assert [a.weight for a in learn(two, log_s=math.log(0.5), threshold=0.0)[1].answers] == pytest.approx([0.5] * 2)
+    assert [a.weight for a in learn(two, log_s=-9.0, admission="none")[1].answers] == [1.0] * 2
+    assert learn(two, log_s=-9.0, admission="random")[1].answers == ()
+    assert [a.weight for a in learn(two, log_s=math.log(0.9), admission="random")[1].answers] == pytest.approx(
+        [0.9] * 2
+    )
+    assert [a.advantage > 0 for a in learn(two, answers="right")[1].answers] == [True]
+
+
+def test_random_admission_takes_as_many_answers_as_the_floor_and_each_equally_often():
+    """Of a world's offered answers; their weights stay min(s, 1)."""
+    world = next(w for w in (make_world(s, policies=3) for s in range(99)) if 2 < len(late(w)) < len(late(w, False)))
+    offered, counts = {r.key for r in late(world, False)}, Counter()
+    for seed in range(400):
+        peers = (
+            build("graft", {"admission": "random"}).learn(world.own, world.inbox, world.context(seed=seed))[1].answers
+        )
+        counts.update(world.key_of(a.tokens) for a in peers)
+        assert len({world.key_of(a.tokens) for a in peers}) == len(peers) == len(late(world))
+    share = len(late(world)) / len(offered)
+    assert set(counts) == offered
+    assert all(abs(n / 400 - share) < 5 * (share * (1 - share) / 400) ** 0.5 for n in counts.values())
+
+
+def late(world, gate=True):
+    return [row for row in formulas.graft(world, gate=gate) if row.late]
+
+
+def test_random_prompts_are_as_many_and_no_balancing_takes_all():
+    failed = {"x": {"k": "0000", "a": "1000"}, "y": {"k": "0000", "a": "1110"}, "z": {"k": "0000", "a": "1100"}}
+    drawn = Counter(frozenset(replaced(learn({**failed, **RETURN}, selection="random", seed=s))) for s in range(300))
+    assert set(drawn) == {frozenset("x"), frozenset("y"), frozenset("z")}
+    assert all(60 < n < 140 for n in drawn.values())
+    assert set(replaced(learn(failed, selection="all"))) == {"x", "y", "z"}
+    assert replaced(learn(failed, selection="random")) == {}
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [("last", ["o", "r", "x", "y"]), ("first", ["x", "y", "o", "r"]), ("uniform", ["x", "o", "y", "r"])],
+)
+def test_mini_batches_of_peer_groups_come_last_first_or_in_their_place(order, expected):
+    """One prompt a mini-batch."""
+    step = {"x": {"k": "00", "a": "10"}, "o": {"k": "10"}, "y": {"k": "00", "a": "10"}, "r": {"k": "10", "a": "00"}}
+    batches = minibatches(learn({**step, "r2": RETURN["r"]}, order=order), 5, 4)
+    learnt = [{a.prompt_id for t in batch.terms for a in t.answers} for batch in batches]
+    assert [prompt for (prompt,) in learnt if prompt != "r2"] == expected

@@ -122,16 +122,42 @@ def hacpo(alpha: float, stepwise: bool, by_bytes: bool) -> Case:
     return Case("hacpo", lambda world, _: formulas.hacpo([world]), options, loss)
 
 
-def ftis(cap: float, weighs: bool, gamma: float, union: bool = False, of_author: bool = False) -> Case:
+def ftis(
+    cap: float, weighs: bool, gamma: float, union: bool = False, of_author: bool = False, stay: bool = True,
+    by_answer: bool = True, inner: bool = False,
+) -> Case:  # fmt: skip
     options = {
         "truncation": cap, "beyond": "weight" if weighs else "none", "filter_kl": gamma,
         "groups": "union" if union else "vertical", "divergence": "author" if of_author else "learner",
+        "filtered": "stay" if stay else "leave", "aggregation": "answer" if by_answer else "token",
+        "clip": "inner" if inner else "none",
     }  # fmt: skip
+
+    def loss(world, rows, logp, old, update):
+        return formulas.ftis_loss(world, rows, logp, old, cap, weighs, by_answer, inner)
+
     return Case(
-        "ftis", lambda world, _: formulas.ftis(world, gamma, union, of_author), options,
-        lambda world, rows, logp, old, update: formulas.ftis_loss(world, rows, logp, old, cap, weighs), "aligned",
-        4 if gamma > 10 else 1,  # a group that the filter thins is no equal part
+        "ftis", lambda world, _: formulas.ftis(world, gamma, union, of_author, stay), options, loss,
+        "receiver_old" if inner else "aligned",
+        4 if stay or gamma > 10 else 1,  # a group that the filter thins is no equal part
     )  # fmt: skip
+
+
+def graft(loss: Callable[..., torch.Tensor] = token, options: dict[str, Any] | None = None, **switches: Any) -> Case:
+    """One update: groups that the floor thins are no equal parts (tests/regimes/test_graft.py has their order)."""
+    return Case("graft", lambda world, _: formulas.graft(world, **switches), options or {}, loss, updates=1)
+
+
+def sequence(world, rows, logp, old, update):
+    return formulas.sequence_loss(rows, logp, old)
+
+
+def shaped(world, rows, logp, old, update):
+    return formulas.luffy_loss(rows, logp, old, lambda p: 0.1 * p / (p + 0.1) ** 2)
+
+
+def stepped(world, rows, logp, old, update):
+    return formulas.hacpo_loss(world, rows, logp, old, min(1.0, 0.8 + update * 0.025), 1.0, False)
 
 
 def xgrpo(baseline: str, beta: float, normalise: str) -> Case:
@@ -160,6 +186,10 @@ CASES = {
         "independent", lambda world, _: formulas.independent(world, dr=True), {"objective": "dr_grpo"},
         lambda world, rows, logp, old, m: formulas.token_loss(rows, logp, old, len(rows) * MAX_TOKENS),
     ),
+    "grpo_answer": Case(
+        "independent", lambda world, _: formulas.independent(world), {"objective": "grpo_answer"},
+        lambda world, rows, logp, old, m: formulas.answer_loss(rows, logp, old),
+    ),
     "gspo": Case("independent", lambda world, _: formulas.independent(world), {"objective": "gspo"}, gspo),
     "naive": Case("naive", pooled()),
     "prp": Case("prp", pooled(), peers="aligned"),
@@ -170,10 +200,20 @@ CASES = {
     "xgrpo peers": xgrpo("mixed", 1.0, "std"),
     "sapo": Case("sapo", sapo, updates=1),
     "sapo two": Case("sapo", sapo, {"external": 2}, updates=1),
-    "graft": Case("graft", lambda world, _: formulas.graft(world)),
+    "graft": graft(),
+    "graft no floor": graft(options={"threshold": 0.0}, threshold=0.0),
+    "graft no gate": graft(options={"admission": "none"}, gate=False),
+    "graft no balancing": graft(options={"selection": "all"}, balance=False),
+    "graft sequence": graft(sequence, {"ratio": "sequence"}),
+    "graft pooled": graft(options={"groups": "pooled"}, pooled=True),
+    "graft right": graft(options={"answers": "right"}, right_only=True),
+    "grafted luffy": Case("grafted", lambda world, _: formulas.grafted_luffy(world), {}, shaped, updates=1),
+    "grafted hacpo": Case("grafted", lambda world, _: formulas.grafted_hacpo(world), {"update": "hacpo"}, stepped),
     "ftis": ftis(2.0, True, 50.0),
     "ftis narrow": ftis(0.5, True, 3.0, of_author=True),
-    "ftis cut": ftis(0.5, False, 3.0, union=True),
+    "ftis cut": ftis(0.5, False, 3.0, union=True, stay=False, by_answer=False),
+    "ftis inner": ftis(1.1, True, 3.0, inner=True),
+    "ftis leave": ftis(2.0, True, 3.0, stay=False),
     "luffy": luffy(lambda p: 0.1 * p / (p + 0.1) ** 2),
     "luffy weight": luffy(lambda p: p / (p + 0.5), gamma=0.5, gradient="weight"),
     "chord": chord(0.9),
@@ -245,10 +285,14 @@ def test_sgt(step):
 
 
 def test_these_worlds_exercise_replacement_thresholds_and_filters():
-    rows = [r for s in range(60) for r in formulas.graft(make_world(s, policies=3)) if r.late]
-    assert {0.0, 1.0} < {r.weight for r in rows}
-    for seed in range(2, 40):
-        compare(CASES["graft"], ({"policies": 3}, 1, seed, "trainer"), build("graft", {}), token)
+    every, kept = ([r for s in range(60) for r in formulas.graft(make_world(s, policies=3), gate=gate) if r.late]
+                   for gate in (False, True))  # fmt: skip
+    assert {1.0} < {r.weight for r in kept}
+    assert 0 < len(kept) < len(every)
+    for name in (name for name in CASES if name.startswith("graft")):
+        case = CASES[name]
+        for seed in range(2, 40):
+            compare(case, ({"policies": 3}, 1, seed, "trainer"), build(case.regime, case.options), case.loss)
     worlds = [make_world(seed, policies=3) for seed in range(30)]
     rows = [(w, r) for w in worlds for r in formulas.pooled(w, union=False) if not r.own]
     near = [(formulas.far(w, r.key) < 3, formulas.far(w, r.key, True) < 3, r.advantage > 0) for w, r in rows]

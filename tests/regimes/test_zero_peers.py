@@ -17,8 +17,10 @@ from harness.learning.terms import OLD, scheduled
 # xgrpo with one's own answers alone is GRPO only where its deviation is
 VARIANTS = [(c.regime, c.options) for c in CASES.values() if c.options.get("normalise") != "none"]
 VARIANTS = [(name, options) for name, options in VARIANTS if name != "independent"] + [
-    ("sgt", {"lambda": 1.0}), ("rlccf", {}), *(("grafted", {"update": update}) for update in ("luffy", "sgt", "hacpo"))
+    ("sgt", {"lambda": 1.0}), ("rlccf", {}), ("rlccf", {"vote": "peer"}),
+    *(("grafted", {"update": update}) for update in ("luffy", "sgt", "hacpo"))
 ]  # fmt: skip
+VARIANTS += [("imitate-then-rl", {}), ("score-then-rl", {})]
 VARIANTS += [("copd", {"ratio": 0.0}), ("core", {}), ("core", {"train_on": "plain"})]
 WORLDS = {
     "plain": make_world(3),
@@ -47,6 +49,13 @@ def bits(world, terms, updates, old_logprobs):
     return batches
 
 
+def baseline_of(name, options):
+    """The objective that a regime has on own answers."""
+    if "hacpo" in (name, options.get("update")):
+        return "gspo"
+    return "grpo_answer" if name == "ftis" and options.get("aggregation") != "token" else "grpo"
+
+
 def test_every_shared_regime_is_here():
     assert {name for name, _ in VARIANTS} | {"independent"} >= {
         n for n, e in installed().items() if e.value.startswith("regimes.")
@@ -56,7 +65,7 @@ def test_every_shared_regime_is_here():
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
 def test_bit_for_bit(world, name, options):
-    baseline = build("independent", {"objective": "gspo" if "hacpo" in (name, options.get("update")) else "grpo"})
+    baseline = build("independent", {"objective": baseline_of(name, options)})
     expected = baseline.learn(world.own, Inbox(), world.context())
     learnt = build(name, options).learn(world.own, Inbox(), world.context())
     assert learnt[0].objective == expected[0].objective

@@ -103,11 +103,15 @@ def make_world(
 def _scores(group: Group, peers: tuple[str, ...], seed: int) -> Iterator[PeerScores]:
     """Every peer's of every valid answer but one."""
     rng = np.random.default_rng([seed, int(group.prompt.id[1:])])
+    starts = np.random.default_rng([seed, int(group.prompt.id[1:]), 1])
     for i, answer in list(enumerate(group.answers))[:: -1 if seed % 2 else 1]:
         for peer in peers:
             if answer.verdict.valid and (peer, i) != ("p1", 3):
                 aligned = _logprobs(rng, answer.tokens.size)
-                yield PeerScores(peer, 2, group.prompt.id, i, aligned, float(aligned.sum()), 3)
+                start, own_start = _logprobs(starts, answer.tokens.size), answer.logprobs * np.float32(1.25)
+                yield PeerScores(
+                    peer, 2, group.prompt.id, i, aligned, float(aligned.sum()), 3, start=start, own_start=own_start
+                )
 
 
 def _own(rng: np.random.Generator, verdict: Verdict) -> Answer:

@@ -210,7 +210,17 @@ def test_without_the_defence_a_liar_is_believed(suite_file, tmp_path):
 @pytest.mark.slow
 def test_a_recording_replaces_the_peer(suite_file, tmp_path):
     few = ["evaluation.limit=1", "evaluation.curve_every=0", "training.measure_every=0"]
-    run(suite_file, tmp_path / "r", overrides=["sharing.record=true", *few], only="*/naive/*")
+    recorded = run(suite_file, tmp_path / "r", overrides=["sharing.record=true", *few], only="*/naive/*")
+    stored = "regimes=[independent, {regime: naive, name: stored, replay: {suite: tiny, regime: naive, peers: all}}]"
+    both = run(suite_file, tmp_path / "r", overrides=[stored, "name=both", *few], only="*/stored/*")
+    for kind in ("exchanges", "steps"):  # stored answers of an equal run are its own
+        columns = ("author", "receiver", "policy", "step", "prompt_id", "index", "accepted", "used", "reward_mean")
+        live, served = (
+            [{name: row[name] for name in columns if name in row} for row in rows(done, cell(done, name), kind)]
+            for done, name in ((recorded, "naive"), (both, "stored"))
+        )
+        assert live == served
+        assert live
     line = next(one for one in suite_file.read_text().splitlines() if "name: b" in one)
     suite_file.write_text(suite_file.read_text().replace(line + "\n", "").replace("name: tiny", "name: again"))
     one, other = "name: replayed, replay: {suite: tiny", "name: annealed, replay: {share: [1.0, 0.0], suite: tiny"

@@ -26,7 +26,7 @@ def test_types_and_defaults_in_words() -> None:
     for start in (
         "- **`evaluation.k`** (`4`; integer 0–1,024 or null): ",
         "- **`evaluation.limit`** (`null`; integer from 1): ",
-        "- **`regimes[].budget`** (`1x`; `1x`, `2x`, `4x`): ",
+        "- **`regimes[].budget`** (`1x`; `0.5x`, `1x`, `2x`, `4x`): ",
         "- **`regimes[].regime`** (text): ",
         "- **`engine_options.micro_tokens`** (`8192`; integer from 1): ",
     ):

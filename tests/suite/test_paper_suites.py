@@ -23,7 +23,8 @@ SUITES = {
     "ablation_hacpo": ("hacpo2026", 14),
     "mutual_rl": ("mutual_rl2026", 8),
     "graft": ("graft2026", 36),
-    "graft_replication": ("graft2026", 10),
+    "graft_replication": ("graft2026", 44),
+    "graft_stored": ("graft2026", 12),
 }
 """What they are shown against, and how many of its rows."""
 
@@ -46,7 +47,8 @@ def test_it_has_valid_options_a_header_and_its_published_rows(name: str, tmp_pat
         for policy in group.policies:
             assert policy.revision is not None or "OctoThinker" in policy.model
             peers = tuple(peer.model for peer in group.policies if peer is not policy)
-            trained = (policy.model, peers, variant.regime, variant.name, objective, variant.factor)
+            kind = "" if variant.dynamic_sampling else variant.regime
+            trained = (policy.model, peers, kind, variant.name, objective, variant.factor)
             count += publication.beside(*trained) is not None
     assert count == covered
 

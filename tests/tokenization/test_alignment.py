@@ -11,7 +11,7 @@ import zoo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.tokenization.alignment import chunks, distribute
+from harness.tokenization.alignment import chunks, distribute, one_to_one
 
 
 def loop_chunks(source, receiver):
@@ -55,6 +55,13 @@ def answers(draw):
 @given(answers())
 def test_chunks_are_those_of_the_merge(pair):
     assert groups_of(chunks(*pair)) == loop_chunks(*(ends.tolist() for ends in pair))
+
+
+@settings(max_examples=300, deadline=None)
+@given(answers())
+def test_exact_tokens_are_those_of_chunks_of_one_token_on_either_side(pair):
+    alike = [len(s) == len(r) == 1 for s, r in loop_chunks(*(ends.tolist() for ends in pair)) for _ in r]
+    assert one_to_one(chunks(*pair)).tolist() == alike
 
 
 @settings(max_examples=300, deadline=None)

@@ -27,6 +27,7 @@ from harness.phases import Interrupted, Phase, halt, log, phase
 from harness.scoring.catalogue import same_by
 from harness.session.cell import resume_point, step_rows
 from harness.session.cell.carried import measure_price, said_of
+from harness.session.cell.dynamic import places_to_replace, unasked
 from harness.session.cell.evaluate import cost_rows, sample_rows
 from harness.session.cell.exchanges import CellExchange
 from harness.session.cell.health import Watch, check_loss, check_trained
@@ -83,6 +84,7 @@ def run_cell(
         with phase(f"opening {policy.name}"):
             engine = engines.open(policy, folders[policy.name])
         regime = registry.build(cell.variant.regime, cell.variant.options)
+        regime.steps = cell.training.steps
         clock = Clock(partial(engines.cpu_seconds, policy.name), engine.gpus, policy.name)
         return Learner(policy, engine, regime, cell.rollouts(policy), folders[policy.name], clock)
 
@@ -163,6 +165,9 @@ class Run:
     _answers: int = 0
     _invalid: int = 0
     _drawn: dict[int, list[Prompt]] = field(default_factory=dict)
+    # With dynamic sampling: of the running step, by policy
+    _replaced: dict[tuple[int, str], list[Prompt]] = field(default_factory=dict)
+    _dropped: dict[str, list[Group]] = field(default_factory=dict)
 
     def to_the_end(self) -> None:
         """Raises CellError, DiskFullError, Interrupted."""
@@ -173,7 +178,7 @@ class Run:
             self.journal.rewind(steps)
             self.observe(steps, steps, "")
             return
-        if cell.training.kl or cell.training.measure_every or "strong" in cell.sharing.direction:
+        if cell.training.kl or cell.training.measure_every or "strong" in cell.sharing.direction or self._started:
             with phase("opening the frozen references"):
                 opened = self.engines.each(lambda m: self.engines.reference(m.policy, m.base), self.learners)
             self.references = {m.name: engine for m, engine in zip(self.learners, opened, strict=True)}
@@ -189,7 +194,7 @@ class Run:
         self.journal.rewind(-1 if saved is None else done)
         scored = any(Need.SCORES in m.regime.needs for m in self.learners)
         apart = self.engines.side_by_side and cell.sharing.max_staleness > 0
-        lockstep = not apart or scored or cell.variant.replay is not None
+        lockstep = not apart or scored or cell.variant.replay is not None or cell.variant.dynamic_sampling is not None
         self.exchange = CellExchange(cell, self.folder, self.learners, self._strengths, done, lockstep)
         if saved is None:
             self._measure_prices()
@@ -258,14 +263,10 @@ class Run:
         for learner in self.learners:
             learner.clock.next_step()
         self.exchange.begin(step)
-        rolled = self.engines.each(
-            lambda m: roll_out(m, self.cell, step, self._prompts(step, m), self.verifier), self.learners
-        )
-        groups = {m.name: own for m, own in zip(self.learners, rolled, strict=True)}
+        groups = self._roll_out(step)
         records = {}
         for learner in self.learners:
             own = groups[learner.name]
-            self._count_invalid(own)
             records[learner.name] = self.exchange.records(
                 learner, own, step, due(self.cell.training.measure_every, step)
             )
@@ -285,6 +286,59 @@ class Run:
 
         return self.engines.each(learn, self.learners)
 
+    def _roll_out(self, step: int) -> dict[str, list[Group]]:
+        """Sample the step's groups, by policy; with dynamic sampling, again in place of those that teach nothing."""
+        groups = self._sample(step, {m.name: list(enumerate(self._prompts(step, m))) for m in self.learners})
+        self._replaced, self._dropped = {}, {m.name: [] for m in self.learners}
+        dynamic = self.cell.variant.dynamic_sampling
+        if dynamic is None:
+            return groups
+        drawn = training_prompts(self.cell, step)
+        kept = {m.name: list(drawn) for m in self.learners}
+        asked = {m.name: [prompt.id for prompt in drawn] for m in self.learners}
+        for draw in range(1, dynamic.rounds + 1):
+            offered = training_prompts(self.cell, step, draw)
+            news: dict[str, list[tuple[int, Prompt]]] = {}
+            for name, places in places_to_replace(groups, dynamic.decided_by).items():
+                # A small pool may offer too few: the others stay.
+                news[name] = list(zip(places, unasked(offered, asked[name]), strict=False))
+            if not any(news.values()):
+                break
+            asking: dict[str, list[tuple[int, Prompt]]] = {}
+            for learner in self.learners:
+                places = [place for place, _ in news[learner.name]]
+                texts = as_asked([new for _, new in news[learner.name]], self.cell.training.task, learner.policy)
+                asking[learner.name] = list(zip(places, texts, strict=True))
+            sampled = self._sample(step, asking)
+            for name, new in news.items():
+                for (place, prompt), group in zip(new, sampled[name], strict=True):
+                    if groups[name][place].answers:
+                        self._dropped[name].append(groups[name][place])
+                    groups[name][place], kept[name][place] = group, prompt
+                    asked[name].append(prompt.id)
+        self._replaced = {(step, name): prompts for name, prompts in kept.items()}
+        return groups
+
+    def _sample(self, step: int, prompts: Mapping[str, Sequence[tuple[int, Prompt]]]) -> dict[str, list[Group]]:
+        """Sample and verify every policy's answers. prompts: by policy, each with its place in the step."""
+        sampled = self.engines.each(lambda m: self._answer(m, step, prompts[m.name]), self.learners)
+        for groups in sampled:
+            self._count_invalid(groups)
+        return {m.name: groups for m, groups in zip(self.learners, sampled, strict=True)}
+
+    def _answer(self, learner: Learner, step: int, prompts: Sequence[tuple[int, Prompt]]) -> list[Group]:
+        """One group for each prompt; with `sampling: split` those of other policies' places are empty."""
+        turns, turn = 1, 0
+        if self.cell.variant.sampling == "split":
+            turns, turn = len(self.learners), [m.name for m in self.learners].index(learner.name)
+        mine = [prompt for place, prompt in prompts if place % turns == turn]
+        answered = iter(roll_out(learner, self.cell, step, mine, self.verifier) if mine else [])
+        version = learner.engine.version
+        return [
+            next(answered) if place % turns == turn else Group(prompt, learner.name, version, step, ())
+            for place, prompt in prompts
+        ]
+
     def _apart(self, first: int, last: int) -> list[Learnt]:
         steps = range(first, last + 1)
         walks = self.engines.each(lambda m: [self._alone(m, step) for step in steps], self.learners)
@@ -298,7 +352,7 @@ class Run:
 
     def _alone(self, learner: Learner, step: int) -> tuple[list[Group], Learnt]:
         learner.clock.next_step()
-        own = roll_out(learner, self.cell, step, self._prompts(step, learner), self.verifier)
+        own = self._answer(learner, step, list(enumerate(self._prompts(step, learner))))
         self._count_invalid(own)
         self.exchange.publish(
             learner, self.exchange.records(learner, own, step, due(self.cell.training.measure_every, step)), step
@@ -313,7 +367,9 @@ class Run:
         self.journal.append(self.exchange.ledger())
 
     def _prompts(self, step: int, learner: Learner) -> list[Prompt]:
-        drawn = self._drawn.get(step)  # once: another policy's thread may drop it
+        drawn = self._replaced.get((step, learner.name)) or self._drawn.get(
+            step
+        )  # once: another policy's thread may drop it
         drawn = drawn or self._drawn.setdefault(step, training_prompts(self.cell, step))
         return as_asked(drawn, self.cell.training.task, learner.policy)
 
@@ -333,7 +389,13 @@ class Run:
             longest=2 * self.cell.training.max_new_tokens,
             scored=any(Need.RECEIVER_OLD in m.regime.needs for m in self.learners),
             asks=self.exchange.asks,
+            starts=self.references if self._started else {},
         )
+
+    @property
+    def _started(self) -> bool:
+        """Whether scores under the weights that policies started from are exchanged."""
+        return any(Need.START_SCORES in m.regime.needs for m in self.learners)
 
     def _learn(
         self, learner: Learner, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int
@@ -395,7 +457,19 @@ class Run:
                 kl_step = step_rows.k3(old, learner.engine.score(asked, tokens))
                 kl_base = step_rows.k3(old, self.references[learner.name].score(asked, tokens))
         return Learnt(
-            step_rows.step_row(learner, step, own, others, received, terms, report, kl_step, kl_base, again),
+            step_rows.step_row(
+                learner,
+                step,
+                own,
+                others,
+                received,
+                terms,
+                report,
+                kl_step,
+                kl_base,
+                again,
+                self._dropped.get(learner.name, ()),
+            ),
             [*step_rows.trace_rows(learner, step, own, received), *step_rows.term_rows(learner.name, step, report)],
         )
 

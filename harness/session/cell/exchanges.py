@@ -14,7 +14,8 @@ from harness.exchange.exchange import Exchange, Quotas
 from harness.exchange.misbehaviour import Sender, condition_of
 from harness.exchange.replay import ReplaySource, ReplayWriter
 from harness.experience.answers import Group
-from harness.experience.records import Draft, Record, Rollout, Scores
+from harness.experience.records import ChangedScores, Draft, Record, Rollout, Scores
+from harness.learning.regime import Need
 from harness.learning.terms import Schedule
 from harness.session.cell.learners import Learner
 from harness.session.cell.manifests import label_of
@@ -54,14 +55,20 @@ class CellExchange:
         self._share = Schedule(*(cell.variant.replay.share if cell.variant.replay else (1.0, 1.0)))
         self._steps, self._seed = cell.training.steps, cell.seed
         names = [m.name for m in learners]
-        self._replayed = [a for a in self._source.authors if a not in names] if self._source else []
+        # The recording stands for the live peers, which then send nothing.
+        self._stored = cell.variant.replay is not None and cell.variant.replay.peers == "all"
+        authors = self._source.authors if self._source else ()
+        self._replayed = [author for author in authors if self._stored or author not in names]
         if self._source and not self._replayed:
             heard = ", ".join(self._source.authors) or "nobody"
             raise CellError(
                 f"the recording is of {heard}; it serves only authors that the group {cell.group.name} lacks"
             )
         shares = frozenset(kind for m in learners for kind in m.regime.shares)
-        kinds = shares - {Draft} | ({Scores} if Draft in shares else set())
+        kinds = shares - {Draft}
+        if Draft in shares:  # what is sent back
+            started = any(Need.START_SCORES in m.regime.needs for m in learners)
+            kinds |= {ChangedScores if started else Scores}
         self._writer = ReplayWriter(folder / RECORDING, done if done else -1) if s.record and shares else None
         self._senders = {
             f"{m.name}{line}": Sender(
@@ -71,13 +78,14 @@ class CellExchange:
             if m.policy.condition is not None
             for line in ("", *((ASKS,) if Draft in shares else ()))
         }
-        joined = [*s.among(names, strengths), *((a, r) for a in self._replayed for r in names)]
+        joined = [] if self._stored else [*s.among(names, strengths)]
+        joined += [(author, reader) for author in self._replayed for reader in names if author != reader]
         rollouts = max(m.rollouts for m in learners)
         if self._source:  # another run's authors may have more
             rollouts = max(rollouts, self._source.most // cell.training.prompts)
         line = partial(
             Exchange,
-            [*names, *self._replayed],
+            [*names, *(author for author in self._replayed if author not in names)],
             max_staleness=s.max_staleness,
             quotas=Quotas.fitting(
                 cell.training.prompts,
@@ -106,17 +114,18 @@ class CellExchange:
         """What the regime shares; of a bad peer what it claims. measure: also the share of rollouts' tokens that is not
         canonical (THL)."""
         lines = [self.exchange, *([self.asks] if self.asks else [])]
-        if not any(line.receivers(learner.name) for line in lines):
+        if self._stored or not any(line.receivers(learner.name) for line in lines):
             return []
         sender = self._senders.get(learner.name)
         with learner.clock.phase("exchange"):
             claimed = groups if sender is None else sender.claimed(step, groups)
             records = learner.regime.publish(claimed, learner.pieces(claimed))
+            records = records if sender is None else sender.altered(step, records)
             return _with_canonical(records, learner) if measure else records
 
     def publish(self, learner: Learner, records: Sequence[Record], step: int, drafts: bool = False) -> None:
         line, name = (self.asks, learner.name + ASKS) if drafts else (self.exchange, learner.name)
-        if line is None or not line.receivers(learner.name):
+        if self._stored or line is None or not line.receivers(learner.name):
             return
         sender = self._senders.get(name)
         with learner.clock.phase("exchange"):

@@ -90,9 +90,11 @@ def variant_options(variant: Variant) -> dict[str, Any]:
     """What must agree for a budget-matched baseline."""
     own = {
         "sampling_stream": variant.sampling_stream,
+        "sampling": variant.sampling if variant.sampling != "all" else None,
         "sharing": variant.sharing.model_dump(mode="json") if variant.sharing else None,
         "replay": variant.replay.model_dump() if variant.replay else None,
         "training": variant.training.model_dump(exclude_none=True) if variant.training else None,
+        "dynamic_sampling": variant.dynamic_sampling.model_dump() if variant.dynamic_sampling else None,
     }
     return {**variant.options, **{k: v for k, v in own.items() if v}}
 
@@ -119,7 +121,7 @@ def manifest_of(work: Cell | Base) -> Manifest:
         regime=work.variant.name,
         regime_type=work.variant.regime,
         seed=work.seed,
-        budget=work.variant.budget,
+        budget=work.variant.spent(len(work.group.policies)),
         options=variant_options(work.variant),
         engine=work.engine,
         baseline=work.baseline,

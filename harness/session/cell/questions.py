@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from harness.engines.vocabulary import Vocabulary
 
 
-def training_prompts(cell: Cell, step: int) -> list[Prompt]:
+def training_prompts(cell: Cell, step: int, draw: int = 0) -> list[Prompt]:
+    """Draw the step's prompts; a later `draw` offers others for dynamic sampling."""
     training = cell.training
-    seed = derive(cell.seed, cell.variant.sampling_stream, "prompts", cell.group.name, step)
+    later = (draw,) if draw else ()  # the first has the seed that it had before there were others
+    seed = derive(cell.seed, cell.variant.sampling_stream, "prompts", cell.group.name, step, *later)
     source = training_source(training.task)
     return source.draw(seed, training.prompts, min_level=training.min_level, part=training.part)
 
@@ -139,6 +141,7 @@ def longest_prompts(
     pools: dict[str, int] = {}
     for cell in cells:
         pool = cell.training.model_dump_json(include={"task", "min_level", "part", "prompts", "steps"})
+        pool += str(cell.variant.dynamic_sampling)
         if pool not in pools:
             trained = as_asked(_trained(cell, fetch=False), cell.training.task, policy)
             pools[pool] = _longest(vocabulary, trained)
@@ -190,7 +193,10 @@ def _trained(cell: Cell, fetch: bool) -> Sequence[Prompt]:
     if not fetch and str(cell.training.task) in SOURCES:
         load(SOURCES[str(cell.training.task)], fetch=False)
     if source.generated:
-        return [p for step in range(1, cell.training.steps + 1) for p in training_prompts(cell, step)]
+        dynamic = cell.variant.dynamic_sampling
+        draws = range(1 + (dynamic.rounds if dynamic else 0))
+        steps = range(1, cell.training.steps + 1)
+        return [prompt for step in steps for draw in draws for prompt in training_prompts(cell, step, draw)]
     return part_of(source.pool(cell.training.min_level), cell.training.part).prompts
 
 

@@ -30,9 +30,11 @@ def step_row(
     kl_step: float,
     kl_base: float,
     again: Sequence[Group] = (),
+    dropped: Sequence[Group] = (),
 ) -> StepRow:
-    """`received` has used answers marked. again: the second round, counted as rollouts alone."""
-    answers, hinted = ([a for g in groups for a in g.answers] for groups in (own, again))
+    """`received` has used answers marked. again: the second round; dropped: groups that dynamic sampling replaced. Both are
+    counted as rollouts and generated tokens alone."""
+    answers, hinted, replaced = ([a for g in groups for a in g.answers] for groups in (own, again, dropped))
     tokens = sum(a.tokens.size for a in answers)
     rewards = np.concatenate([g.rewards for g in own]) if own else np.empty(0)
     failed = _failed(own)
@@ -71,15 +73,15 @@ def step_row(
         refused_share=refused / sent if sent else NAN,
         peer_received=sum(isinstance(r, AnswerRecord | Scores) for r, _ in received.admitted),
         peer_used=sum(entry.used for _, entry in (*received.learnable, *received.scored)),
-        prompts=len(own),
+        prompts=sum(bool(g.answers) for g in own),  # with `sampling: split` others answer the rest
         prompts_all_wrong=len(failed),
         prompts_rescued=rescued(own, others),
         hinted_prompts=len(again),
         hinted_answers=len(hinted),
         hinted_right=sum(a.verdict.value == "right" for a in hinted),
         peer_only_support_share=_peer_only(terms, report.terms, failed),
-        rollouts=len(answers) + len(hinted),
-        generated_tokens=tokens + sum(a.tokens.size for a in hinted),
+        rollouts=len(answers) + len(hinted) + len(replaced),
+        generated_tokens=tokens + sum(a.tokens.size for a in (*hinted, *replaced)),
         trained_tokens=report.trained_tokens,
         exchanged_tokens=sum(a.tokens.size for a, _ in received.learnable),
         exchanged_bytes=sum(e.bytes for _, e in received.admitted),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from harness.allocation.cost_model import CellDemand, Lengths, PolicyDemand, Workload
 from harness.experience.records import AnswerRecord
 from harness.learning.regime import Need
@@ -17,6 +19,8 @@ MICRO_PROMPT_TOKENS = {None: 24, "raw": 24, "zero-shot": 96, "few-shot": 320}
 LADDER_PROMPT_TOKENS = 96
 # Second-round answers per own rollout: a prior (at most one)
 HINTED = 0.25
+# Rollouts of dynamic sampling per kept one, as 67.9 GPU-hours to 29.9 in arXiv 2609.37868, table 5: a prior (at most `rounds`)
+REPLACED = 1.3
 
 
 def prior_lengths(cell: Cell, resolved: ResolvedSuite) -> Lengths:
@@ -50,7 +54,8 @@ def demand_of(
 
 def _policy_demand(policy: Policy, cell: Cell, resolved: ResolvedSuite, devices: int | None) -> PolicyDemand:
     training, options = cell.training, cell.engine_options
-    keeps_reference = bool(training.kl or training.measure_every) or _is_directed(cell)
+    needs = resolved.regime_of(cell).needs
+    keeps_reference = bool(training.kl or training.measure_every) or _is_directed(cell) or Need.START_SCORES in needs
     return PolicyDemand(
         policy.name,
         resolved.shape_of(policy),
@@ -58,7 +63,7 @@ def _policy_demand(policy: Policy, cell: Cell, resolved: ResolvedSuite, devices:
         resolved.engine.precision(policy, options),
         reference=keeps_reference,
         penalised=training.kl > 0,
-        measured=training.measure_every > 0 or Need.GRADIENTS in resolved.regime_of(cell).needs,
+        measured=training.measure_every > 0 or Need.GRADIENTS in needs,
         devices=devices,
         lora=int((options.get("lora") or {}).get("rank", 0)),
         checkpointing=bool(options.get("checkpointing")),
@@ -71,18 +76,25 @@ def _count_workload(cell: Cell, resolved: ResolvedSuite, lengths: Lengths) -> Wo
     training, evaluation = cell.training, cell.evaluation
     regime, evaluated = resolved.regime_of(cell), resolved.evaluation_load()
     peers = _peers_of_a_receiver(cell)
+    prompts = training.prompts
+    if cell.variant.sampling == "split":
+        prompts = ceil(training.prompts / len(cell.group.policies))
+    scored_for_peers = regime.needs & {Need.RECEIVER_OLD, Need.SCORES, Need.START_SCORES}
+    scored_at_start = Need.START_SCORES in regime.needs
     hinted = HINTED if regime.hint_tokens else 0.0
+    dynamic = cell.variant.dynamic_sampling
+    sampled_again = hinted + (min(REPLACED, dynamic.rounds) if dynamic else 0.0)
     shared = regime.peer_share * any(issubclass(kind, AnswerRecord) for kind in regime.shares)
     curves = 1 + -(-training.steps // evaluation.curve_every) if evaluation.curve_every else 0
     return Workload(
         steps=training.steps,
-        prompts=training.prompts,
+        prompts=prompts,
         prompt_tokens=lengths.prompt,
         answer_tokens=training.max_new_tokens,
         longest=lengths.longest,
         trained=1.0 + hinted + peers * shared + (training.kl > 0),
-        scored=peers * float(len(regime.needs & {Need.RECEIVER_OLD, Need.SCORES})),
-        again=hinted,
+        scored=float(peers * len(scored_for_peers) + scored_at_start),
+        again=sampled_again,
         measured=training.steps // training.measure_every if training.measure_every else 0,
         evaluated=evaluated.answers,
         evaluation_tokens=evaluated.tokens,

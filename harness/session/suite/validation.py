@@ -7,7 +7,7 @@ from harness.exchange.misbehaviour import condition_of
 from harness.learning import registry
 from harness.learning.regime import Need, Regime
 from harness.session.suite.places import faults_at, policies_by_place
-from harness.suite.schema import ModelGroup, Suite, Variant
+from harness.suite.schema import ModelGroup, Sharing, Suite, Variant
 
 
 def validate(suite: Suite, source: str) -> Suite:
@@ -23,6 +23,9 @@ def validate(suite: Suite, source: str) -> Suite:
         if Need.SCORES in regime.needs and variant.replay is not None:
             problem = f"{variant.name!r} needs peers' scores, and a recording has none"
             raise SuiteError(source, f"{place}.replay", problem)
+        fault = _unfit_sampling(variant, regime, variant.sharing or suite.sharing)
+        if fault:
+            raise SuiteError(source, f"{place}.dynamic_sampling", fault)
         for g, group in enumerate(suite.groups):
             _check_group(suite, variant, regime, group, source, f"groups[{g}].policies", place)
         variants.append(_with_options(variant, regime, source, place))
@@ -53,6 +56,10 @@ def _check_group(
         )
         raise SuiteError(source, policies, problem)
     rollouts = {policy.rollouts or suite.training_of(variant).rollouts for policy in group.policies}
+    odd = [count for count in rollouts if count * variant.factor % 1]
+    if odd:
+        problem = f"{variant.budget} of {odd[0]} rollouts is no whole number of answers"
+        raise SuiteError(source, f"{place}.budget", problem)
     if len(rollouts) > 1 and not regime.unequal_rollouts:
         problem = f"{variant.name!r} is defined for equal numbers of rollouts per policy: {regime.unequal_reason}"
         raise SuiteError(source, policies, problem)
@@ -61,6 +68,21 @@ def _check_group(
             sharing.among(names)
         except ValueError as error:
             raise SuiteError(source, f"{place}.sharing.edges", f"{error} (the group {group.name!r})") from None
+
+
+def _unfit_sampling(variant: Variant, regime: Regime, sharing: Sharing) -> str:
+    """Why a variant's dynamic sampling cannot be; empty where it can."""
+    if variant.dynamic_sampling is None:
+        return ""
+    if variant.replay is not None:
+        return "a recording answers the prompts that were asked then; leave out one of the two"
+    if sharing.max_staleness or not sharing.defences.staleness:
+        return "needs `max_staleness: 0` and its defence: answers to prompts of earlier steps could not be told apart"
+    if variant.dynamic_sampling.decided_by == "own" and regime.shares:
+        return (
+            f"`decided_by: own` gives every policy its own prompts, but {variant.name!r} shares experience (use `all`)"
+        )
+    return ""
 
 
 def _with_options(variant: Variant, regime: Regime, source: str, place: str) -> Variant:
