@@ -17,8 +17,9 @@ from harness.allocation.shapes import cpu_bf16
 from harness.errors import UsageError
 from harness.plugins import blamed
 from harness.session.suite.draft_models import DraftedModel, read_model
+from harness.session.suite.draft_room import styles_with_room
 from harness.suite.load import resolve
-from harness.suite.schema import FileTask, Suite
+from harness.suite.schema import FileTask, Policy, Suite
 from harness.tasks import registry
 from harness.tasks.registry import get_task, has_examples, training_source
 from harness.tasks.task import Style
@@ -111,7 +112,8 @@ def write_draft(
     small = largest <= SIZES[1].parameters
     steps = findings.steps or sizes.steps
     prompts = sizes.prompts // findings.divided
-    policies = [_policy_text(model, evaluation, findings) for model in read]
+    tokens = findings.tokens or _longest_answer(str(training), evaluation, read, sizes, largest)
+    policies = [_policy_text(model, evaluation, findings, tokens) for model in read]
     return TEXT.format(
         name=_as_text(name),
         file=shlex.quote(str(file or Path(f"{name}.yaml"))),
@@ -121,7 +123,7 @@ def write_draft(
         answer_ends="" if findings.answer_ends == "eos" else f"  answer_ends: {findings.answer_ends}\n",
         task=str(training),
         trained=_task_text(training),
-        tokens=findings.tokens or _longest_answer(str(training), evaluation, read, sizes, largest),
+        tokens=tokens,
         prompts=prompts,
         rollouts=sizes.rollouts,
         steps=steps,
@@ -142,12 +144,14 @@ def suite_of(text: str) -> Suite:
     return resolve(yaml.safe_load(text), (), "--models")
 
 
-def style_of(chat: bool, task: str | FileTask) -> Style:
-    """Return how a model is asked unless a trial says: a base model sees worked examples of short arithmetic first."""
+def styles_to_ask(policy: Policy, task: str | FileTask, tokens: int) -> list[Style]:
+    """Return in which styles a model can be asked for answers of up to `tokens` tokens, the one first that is taken unless a trial
+    says: a base model sees worked examples of short arithmetic before the question."""
     short = isinstance(task, str) and has_examples(task)
-    style: Style = "few-shot" if short and not chat else "zero-shot"
-    offered = get_task(task).styles
-    return style if style in offered else offered[0]
+    preferred: list[Style] = ["few-shot"] if short and not policy.chat else []
+    offered = list(get_task(task).styles)
+    by_preference = [style for style in (*preferred, "zero-shot", *offered) if style in offered]
+    return styles_with_room(policy, task, list(dict.fromkeys(by_preference)), tokens)
 
 
 def _tasks(given: str) -> tuple[str | FileTask, str | FileTask]:
@@ -211,13 +215,16 @@ def _engine_text(models: Sequence[DraftedModel], sizes: Sizes, largest: float) -
     }
 
 
-def _policy_text(model: DraftedModel, evaluation: str | FileTask, findings: Findings) -> str:
-    """The lines of one policy."""
+def _policy_text(model: DraftedModel, evaluation: str | FileTask, findings: Findings, tokens: int) -> str:
+    """The lines of one policy. tokens: of the longest answer."""
     if model.micro:
         size = _figure(model.parameters)
         return f"      - {{name: {model.name}, model: {model.model}}}    # {size} parameters, trained here"
     what = "has a chat template" if model.chat else "a base model: no chat template"
-    style = findings.styles.get(model.name) or style_of(model.chat, evaluation)
+    style = findings.styles.get(model.name)
+    if style is None:
+        policy = Policy(name=model.name, model=model.model, chat=model.chat)
+        style = styles_to_ask(policy, evaluation, tokens)[0]
     asked = f"stage0: {WARM_UP}" if model.name in findings.warm else f"style: {style}"
     return (
         f"      - name: {_as_text(model.name)}    # {_figure(model.parameters)} parameters, {what}\n"

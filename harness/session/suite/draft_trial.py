@@ -18,7 +18,7 @@ from harness.experience.answers import Prompt
 from harness.limits import every_core
 from harness.session.cell.questions import scored_as
 from harness.session.policy import at_hand, base_folder
-from harness.session.suite.draft_text import Findings, style_of
+from harness.session.suite.draft_text import Findings, styles_to_ask
 from harness.session.suite.prepare import prepare_suite
 from harness.store.sentences import joined
 from harness.suite.schema import FileTask, Policy, Suite
@@ -91,8 +91,7 @@ def _try_policy(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[
     known, dtype = get_task(task), suite.engine_options.get("dtype")
     mixed = _mixed_questions(task)
     name = task if isinstance(task, str) else Path(task.file).name
-    drafted = style_of(bool(policy.chat), task)
-    styles = [drafted, *(style for style in known.styles if style != drafted)]
+    styles = styles_to_ask(policy, task, suite.training.max_new_tokens)
     try:
         engine = EmbeddedEngine(policy.name, base_folder(policy, 0), chat=policy.chat, dtype=dtype)
     except EngineError as error:
