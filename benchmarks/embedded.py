@@ -31,7 +31,7 @@ from transformers import TrainerCallback, logging
 from harness.cache import cache_folder
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_model, build_tokenizer
-from harness.engines.embedded.warmup import RATE, MicroSpec, Warmup, _learn, base_checkpoint, warmup_checkpoint
+from harness.engines.embedded.warmup import RATE, MicroSpec, Warmup, _learn_examples, base_checkpoint, warmup_checkpoint
 from harness.engines.protocol import Optimisation, Sampling
 from harness.experience.answers import Prompt
 from harness.learning.advantages import GRPO, standardise
@@ -279,7 +279,7 @@ def starts(title: str, folder: Path, warmup: Warmup) -> Row:
     asked = [list(islice(examples, warmup.batch)) for _ in range(12)]
 
     def own_step(number: int) -> None:
-        spent.append(seconds(lambda: _learn(engine, asked[number], warmup, number, len(asked))))
+        spent.append(seconds(lambda: _learn_examples(engine, asked[number], warmup, number, len(asked))))
 
     turn = Turn(own_step)
     with tempfile.TemporaryDirectory() as temporary:

@@ -51,8 +51,8 @@ def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS, on: Devic
         measuring=max(4 * p.trained * p.measured for p in cell.policies),  # own gradient, while peers' is added to it
         activations=max(
             max(
-                _training(p, cell.workload, micro_tokens, on.gpu),
-                _sampling(p, cell.workload),
+                _training_bytes(p, cell.workload, micro_tokens, on.gpu),
+                _sampling_bytes(p, cell.workload),
                 weight_bytes(p.model, "fp32") * bool(p.lora),  # merged, to be saved
             )
             for p in cell.policies
@@ -61,7 +61,7 @@ def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS, on: Devic
     )
 
 
-def _training(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu: bool) -> int:
+def _training_bytes(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu: bool) -> int:
     """One micro-batch: prompts once, each answer over a copy of its prompt's keys and values; or comparing gradients."""
     each = work.answer_tokens + work.prompt_tokens / policy.rollouts
     taken = min(work.prompts * policy.rollouts, max(1.0, micro_tokens / each))
@@ -85,7 +85,8 @@ def _training(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu: bool
     return max(int(inside + taken * each * through.head + head), compared)
 
 
-def _sampling(policy: PolicyDemand, work: Workload) -> int:
+def _sampling_bytes(policy: PolicyDemand, work: Workload) -> int:
+    """Bytes of keys and values while a policy samples, in training or evaluation."""
     vocab = policy.model.vocab
 
     def most(answers: int, longest: int) -> int:
@@ -109,7 +110,7 @@ def cores(cell: CellDemand, most: int) -> int:
 
 def phases(cell: CellDemand, on: Device) -> Phases:
     """Decoding takes bandwidth or operations, training operations, and each pass its layers' own time."""
-    each = [_phases(p, cell.workload, on) for p in cell.policies]
+    each = [_seconds_of_phases(p, cell.workload, on) for p in cell.policies]
     summed = {name: sum(getattr(f, name) for f in each) for name in Phases.__struct_fields__}
     return Phases(**{**summed, "start": START_SECONDS})
 
@@ -124,7 +125,8 @@ def busy(cell: CellDemand, on: Device) -> float:
     return (phases(cell, replace(on, layer=0.0)).total - START_SECONDS) / phases(cell, on).total
 
 
-def _phases(policy: PolicyDemand, work: Workload, on: Device) -> Phases:
+def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> Phases:
+    """Seconds of each phase of a cell, for one policy on this device."""
     model, half = policy.model, policy.precision == "bf16"
     layers, own = on.layer * model.layers, work.prompts * policy.rollouts
     # Peaks are stated of a GPU in bf16, of a core in fp32.

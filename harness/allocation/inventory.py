@@ -51,7 +51,7 @@ def visible() -> list[Card]:
     nvidia-smi's numbers are CUDA's where the GPUs are alike or CUDA_DEVICE_ORDER is PCI_BUS_ID.
     """
     chosen, numbered, parted = os.environ.get(VISIBLE), dict[str, Card](), False
-    listed = _ask("--query-gpu=name,memory.total,mig.mode.current", "--format=csv,noheader,nounits")
+    listed = _ask_nvidia_smi("--query-gpu=name,memory.total,mig.mode.current", "--format=csv,noheader,nounits")
     for number, line in enumerate(listed.splitlines()):
         name, size, *mig = (field.strip() for field in line.split(",")) if "," in line else ("", "")
         if size.isdigit():
@@ -59,7 +59,7 @@ def visible() -> list[Card]:
             parted = parted or mig == ["Enabled"]
     known = numbered
     if numbered and (parted if chosen is None else chosen.startswith(("GPU-", "MIG-"))):
-        known = _named(numbered)
+        known = _with_names(numbered)
         if chosen is None:
             chosen = ",".join(name for name in known if name.startswith("MIG-"))
     if chosen is None:
@@ -84,9 +84,10 @@ def gpu_kind(name: str) -> str:
     return match[0].replace(" ", "") if match else "GPU"
 
 
-def _named(numbered: dict[str, Card]) -> dict[str, Card]:
+def _with_names(numbered: dict[str, Card]) -> dict[str, Card]:
+    """Cards by the names that CUDA_VISIBLE_DEVICES may give them."""
     by_name, card = dict[str, Card](), Card("", "", 0)
-    for number, uuid, size, part in _NAMES.findall(_ask("-L")):
+    for number, uuid, size, part in _NAMES.findall(_ask_nvidia_smi("-L")):
         if number:
             card = numbered.get(number, card)
             by_name[uuid] = card._replace(name=uuid)
@@ -95,7 +96,8 @@ def _named(numbered: dict[str, Card]) -> dict[str, Card]:
     return by_name
 
 
-def _ask(*arguments: str) -> str:
+def _ask_nvidia_smi(*arguments: str) -> str:
+    """What nvidia-smi prints; empty where it is not there or fails."""
     try:
         return subprocess.run(
             ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True
@@ -161,7 +163,8 @@ _CPUS = rf"(\d+)cpu-({_SIZE})"
 _STATED = re.compile(rf"(?:(\d+)x)?(?:(\d+)x([A-Za-z][\w.]*)-({_SIZE})(?:\+{_CPUS})?|{_CPUS})")
 
 
-def _bytes(size: str) -> int:
+def _parse_size(size: str) -> int:
+    """Bytes of a size as `24G` or `22.5GiB`."""
     return int(float(size.rstrip("GiB")) * (2**30 if "i" in size else 10**9))
 
 
@@ -185,10 +188,10 @@ def parse(text: str) -> Inventory:
             Node(
                 name=f"node{i}",
                 gpus=own,
-                gpu_memory=_bytes(size) if size else 0,
+                gpu_memory=_parse_size(size) if size else 0,
                 gpu_kind=(kind or "").upper(),
                 cores=int(cores) if cores else own * CORES_PER_GPU,
-                memory=_bytes(ram) if ram else own * RAM_PER_GPU,
+                memory=_parse_size(ram) if ram else own * RAM_PER_GPU,
             )
             for i, own in enumerate(whole)
         ]
@@ -201,10 +204,10 @@ def parse(text: str) -> Inventory:
 def local() -> Inventory:
     """This process's cores, memory available now, and the GPUs that CUDA shows."""
     cards = visible()
-    return Inventory((Node("local", cores(), available(), len(cards), *_weakest(cards)),))
+    return Inventory((Node("local", cores(), available(), len(cards), *_weakest_card(cards)),))
 
 
-def _weakest(cards: Sequence[Card]) -> tuple[int, str]:
+def _weakest_card(cards: Sequence[Card]) -> tuple[int, str]:
     """Memory and kind that a node of unlike cards counts as."""
     old = [card for card in cards if not has_bf16(card.kind)]
     return min((card.memory for card in cards), default=0), next((card.kind for card in (*old, *cards)), "")
@@ -229,7 +232,7 @@ def from_ray(nodes: Iterable[Mapping[str, Any]], cards: Callable[[str], Sequence
             listed = cards(name)
             if not listed:
                 raise UsageError(f"Ray node {name} has {gpus} GPUs, and nvidia-smi lists none there")
-            each, kind = _weakest(listed)
+            each, kind = _weakest_card(listed)
         elif gpus:
             each, kind, memory = memory // 2 // gpus, LOGICAL, memory // 2
         alive.append(Node(name, int(has.get("CPU", 0)), memory, gpus, each, kind))
@@ -296,16 +299,17 @@ def missing(bundles: Sequence[Bundle], free: Free) -> str:
     single = [b for b in sorted(set(bundles), reverse=True) if not any(node.holds(b) for node in free.values())]
     largest = most(max, free.values())
     if single:
-        lacks = [_short(b, largest, " on one node", "where the largest has") for b in single]
+        lacks = [_describe_shortage(b, largest, " on one node", "where the largest has") for b in single]
         return "; ".join(f"needs {words or 'a mix of resources that no single node has'}" for words in lacks)
     whole = replace(most(sum, bundles), gpu_memory=0)
-    words = _short(whole, most(sum, free.values()), "", "where there are")
+    words = _describe_shortage(whole, most(sum, free.values()), "", "where there are")
     return f"needs {words}" if words else (
         f"its {len(bundles)} bundles fit in sum, but not onto the nodes as they are cut"
     )  # fmt: skip
 
 
-def _short(needed: Bundle, there: Bundle, on: str, where: str) -> str:
+def _describe_shortage(needed: Bundle, there: Bundle, on: str, where: str) -> str:
+    """What a bundle needs beyond what there is, in words."""
     shortages = []
     for field, unit, show in (
         ("gpus", f" GPUs{on}", str),

@@ -232,7 +232,7 @@ def _tried_ways(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, other
     engine_sizes = [t for t in (1, 2, 4, 8) if t <= min(gpu.node, gpu.widest) and gpus % t == 0 and model.divides(t)]
     known = dict[tuple[int, int, int], tuple[float, float]]()  # seconds of rollouts, and beside the steps
     caches = {t: kv_cache_bytes(policy, work.longest, t) for t in engine_sizes}
-    for trainer, micro_batch, checkpointing, zero in _trainers(policy, work, gpus, gpu):
+    for trainer, micro_batch, checkpointing, zero in _ways_to_train(policy, work, gpus, gpu):
         train = train_seconds(policy, answers * work.trained * mean, mean, on, checkpointing) / gpus
         host = gpu.host * gpus + host_bytes(policy, zero, gpus, gpu)
         trained = trainer.train
@@ -331,7 +331,9 @@ def _layout_of_way(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, wa
     )
 
 
-def _trainers(policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu) -> Iterator[tuple[Memory, int, bool, int]]:
+def _ways_to_train(
+    policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu
+) -> Iterator[tuple[Memory, int, bool, int]]:
     """The fastest first: memory, answers of a micro-batch, checkpointing, ZeRO stage."""
     answers = max(1, int(work.prompts * policy.rollouts * work.trained) // ranks)
     sharded = (2,) if policy.lora else (2, 3)  # adapters are merged into whole weights
@@ -393,7 +395,8 @@ def host_bytes(policy: PolicyDemand, zero: int, ranks: int, gpu: Gpu) -> int:
     return gpu.pinned * away * ranks + written
 
 
-def _sizes(policy: PolicyDemand) -> tuple[int, ...]:
+def _sizes_to_try(policy: PolicyDemand) -> tuple[int, ...]:
+    """Numbers of GPUs that a policy may have."""
     return (policy.devices,) if policy.devices else SIZES
 
 
@@ -409,7 +412,7 @@ def places_up_to(gpus: int) -> tuple[int, ...]:
 
 def least_gpus(policy: PolicyDemand, work: Workload, gpu: Gpu) -> int | None:
     """On which the policy can be trained, or None."""
-    return next((gpus for gpus in _sizes(policy) if policy_layout(policy, work, gpus, gpu)[0]), None)
+    return next((gpus for gpus in _sizes_to_try(policy) if policy_layout(policy, work, gpus, gpu)[0]), None)
 
 
 # One cell -------------------------------------------------------------------------------------------------------------
@@ -446,16 +449,16 @@ class CellLayout(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=65536)
 def cell_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
     """The fastest way on at most so many GPUs and in the RAM beside them, or None."""
-    found = _layouts(cell, gpu, _Limit(gpus, gpu.ram, gpu.ram_each))
+    found = _find_layouts(cell, gpu, _Limit(gpus, gpu.ram, gpu.ram_each))
     return min(found, key=lambda layout: layout.seconds, default=None)
 
 
 def frugal_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
     """The way that takes least RAM on at most so many GPUs, however much there is; or None where GPUs are what lacks."""
-    least, found = None, _layouts(cell, gpu, _Limit(gpus))
+    least, found = None, _find_layouts(cell, gpu, _Limit(gpus))
     while found:  # something takes less
         least = min(found, key=lambda layout: layout.host)
-        found = _layouts(cell, gpu, _Limit(gpus, ram=least.host - 1))
+        found = _find_layouts(cell, gpu, _Limit(gpus, ram=least.host - 1))
     return least
 
 
@@ -467,13 +470,14 @@ class _Limit(NamedTuple):
     each: int | None = None
 
 
-def _layouts(cell: CellDemand, gpu: Gpu, limit: _Limit) -> list[CellLayout]:
+def _find_layouts(cell: CellDemand, gpu: Gpu, limit: _Limit) -> list[CellLayout]:
+    """Layouts of a cell on GPUs of one kind, within a limit."""
     several, found = len(cell.policies) > 1, list[CellLayout]()
     gpu = replace(gpu, ram=None, ram_each=None)  # from here on the limit says it
     if not (cell.shared and several):
         options = [_on_own_gpus(policy, cell.workload, limit, gpu) for policy in cell.policies]
         if places := fastest_together(options, cell.workload.steps, limit.gpus, limit.ram):
-            found.append(_cell(cell, sum(place.gpus for place in places), places, gpu.on, stacked=False))
+            found.append(_combine_policies(cell, sum(place.gpus for place in places), places, gpu.on, stacked=False))
     if several and cell.shared is not False and gpu.stacks:
         found += _in_turns(cell, limit, gpu)
     return found
@@ -481,7 +485,7 @@ def _layouts(cell: CellDemand, gpu: Gpu, limit: _Limit) -> list[CellLayout]:
 
 def _on_own_gpus(policy: PolicyDemand, work: Workload, limit: _Limit, gpu: Gpu) -> list[PolicyLayout]:
     found = list[PolicyLayout]()
-    for gpus in _sizes(policy):
+    for gpus in _sizes_to_try(policy):
         if gpus > limit.gpus:
             break
         found += policy_layouts(policy, work, gpus, gpu)[0]
@@ -504,15 +508,15 @@ def _in_turns(cell: CellDemand, limit: _Limit, gpu: Gpu) -> Iterator[CellLayout]
                 for seconds, host, places in kept
                 for place in own
             ]
-            kept = _unbeaten([way for way in longer if ram is None or way[1] <= ram])
+            kept = _keep_unbeaten([way for way in longer if ram is None or way[1] <= ram])
         if kept:
-            yield _cell(cell, gpus, kept[0][2], gpu.on, stacked=True)
+            yield _combine_policies(cell, gpus, kept[0][2], gpu.on, stacked=True)
 
 
 _Costs = TypeVar("_Costs", bound=float)
 
 
-def _unbeaten(ways: list[tuple[_Costs, int, list[PolicyLayout]]]) -> list[tuple[_Costs, int, list[PolicyLayout]]]:
+def _keep_unbeaten(ways: list[tuple[_Costs, int, list[PolicyLayout]]]) -> list[tuple[_Costs, int, list[PolicyLayout]]]:
     """Those that no other beats in both of their first two figures, the least of the first one first."""
     kept = list[tuple[_Costs, int, list[PolicyLayout]]]()
     for way in sorted(ways, key=lambda way: way[:2]):
@@ -553,13 +557,13 @@ def fastest_together(
 def _fewest_gpus(options: Sequence[Sequence[PolicyLayout]], gpus: int, ram: int | None) -> list[PolicyLayout]:
     kept: list[tuple[int, int, list[PolicyLayout]]] = [(0, 0, [])]
     for own in options:
-        alone = _unbeaten([(place.gpus, place.host, [place]) for place in own])
+        alone = _keep_unbeaten([(place.gpus, place.host, [place]) for place in own])
         longer = [(n + m, host + more, [*places, *place]) for n, host, places in kept for m, more, place in alone]
-        kept = _unbeaten([way for way in longer if way[0] <= gpus and (ram is None or way[1] <= ram)])
+        kept = _keep_unbeaten([way for way in longer if way[0] <= gpus and (ram is None or way[1] <= ram)])
     return kept[0][2] if kept else []
 
 
-def _cell(cell: CellDemand, gpus: int, places: list[PolicyLayout], on: Device, stacked: bool) -> CellLayout:
+def _combine_policies(cell: CellDemand, gpus: int, places: list[PolicyLayout], on: Device, stacked: bool) -> CellLayout:
     """The slowest policy sets the pace of a step, and of what follows; of policies that take turns all count."""
     work = cell.workload
     slowest = max(places, key=lambda p: p.seconds.total).seconds

@@ -45,14 +45,14 @@ def measure(name: str, raw: Mapping[str, Any]) -> ModelShape:
     problem = "transformers builds no causal language model from its config"
     attention = list[Attention]()
     mixtures = dict[int, tuple[int, float]]()  # parameters, and the share of them that a token takes
-    with _kernels(attention, mixtures):
+    with _watch_kernels(attention, mixtures):
         try:
-            model = _built(kind, {key: value for key, value in raw.items() if key not in _NOT_CONFIG})
+            model = _build_model(kind, {key: value for key, value in raw.items() if key not in _NOT_CONFIG})
             problem = "its size cannot be measured"
             with FlopCounterMode(display=False) as counted:
-                full = _kept(model, torch.float32)
+                full = _count_kept(model, torch.float32)
             passed = Counter(attention)
-            half = _kept(model, torch.bfloat16)
+            half = _count_kept(model, torch.bfloat16)
         except Exception as error:  # a config.json is anyone's data, and others' modelling code does what it likes
             raise UsageError(
                 f"{name}: {problem}: {' '.join(str(error).split())[:200] or type(error).__name__}"
@@ -77,7 +77,8 @@ def measure(name: str, raw: Mapping[str, Any]) -> ModelShape:
 
 
 @contextmanager
-def _kernels(seen: list[Attention], mixtures: dict[int, tuple[int, float]]) -> Iterator[None]:
+def _watch_kernels(seen: list[Attention], mixtures: dict[int, tuple[int, float]]) -> Iterator[None]:
+    """Inside, attention and mixtures of experts are recorded instead of computed."""
 
     def attend(
         module: nn.Module,
@@ -121,7 +122,8 @@ def _kernels(seen: list[Attention], mixtures: dict[int, tuple[int, float]]) -> I
         logging.set_verbosity(level)
 
 
-def _built(kind: str, fields: Mapping[str, Any]) -> Any:
+def _build_model(kind: str, fields: Mapping[str, Any]) -> Any:
+    """A model of a configuration, without memory for weights."""
     config = AutoConfig.for_model(kind, **fields).get_text_config()
     config._experts_implementation = _ACCOUNTED
     with torch.device("meta"):
@@ -134,7 +136,7 @@ def _built(kind: str, fields: Mapping[str, Any]) -> Any:
     return model.eval()
 
 
-def _kept(model: Any, dtype: torch.dtype) -> Kept:
+def _count_kept(model: Any, dtype: torch.dtype) -> Kept:
     """Bytes per token that autograd keeps at a precision."""
     model.to(dtype)
     lists = (m for m in model.modules() if isinstance(m, nn.ModuleList))

@@ -65,21 +65,25 @@ class Scheduler:
 
     def submit(self, jobs: Sequence[Request]) -> list[str]:
         """Keys of those that start now. Each fits the empty inventory (`missing`)."""
-        self.waiting = sorted([*self.waiting, *jobs], key=lambda job: (job.turn, -self._width(job), -job.seconds))
-        return self._start()
+        self.waiting = sorted(
+            [*self.waiting, *jobs], key=lambda job: (job.turn, -self._share_of_inventory(job), -job.seconds)
+        )
+        return self._start_waiting()
 
     def end(self, key: str) -> list[str]:
         """A job has ended, however: keys of those that start now."""
         job, nodes = self.running.pop(key, (None, ()))
         for bundle, node in zip(job.bundles if job else (), nodes, strict=True):
             self.free[node] = self.free[node].plus(bundle)
-        return self._start()
+        return self._start_waiting()
 
-    def _width(self, job: Request) -> float:
+    def _share_of_inventory(self, job: Request) -> float:
+        """The share of the inventory that a request takes."""
         gpus, cores = sum(b.gpus for b in job.bundles), sum(b.cores for b in job.bundles)
         return max(gpus / max(1, self._inventory.gpus), cores / max(1, self._inventory.cores))
 
-    def _start(self) -> list[str]:
+    def _start_waiting(self) -> list[str]:
+        """Start the waiting requests that fit now; their keys."""
         started, refused = [], set[tuple[Bundle, ...]]()
         for job in self.waiting:
             if self._most is not None and len(self.running) >= self._most:
@@ -225,13 +229,13 @@ def plan_workers(
         nodes = (replace(n, gpus=n.gpus * parts, gpu_memory=int(n.gpu_memory * USABLE) // parts) for n in held.nodes)
         held = Inventory(tuple(nodes))
     without = _without_bf16(inventory) if half and device else ""
-    if words := without or _refused(pending, held) or _refused(first, held):
-        return _infeasible(words, cells, sum(kind.cells for kind in pending), inventory)
-    runs = [timetable(_jobs(kinds), held, parts, workers) for kinds in (pending, first)]
+    if words := without or _describe_refusals(pending, held) or _describe_refusals(first, held):
+        return _refuse_plan(words, cells, sum(kind.cells for kind in pending), inventory)
+    runs = [timetable(_list_requests(kinds), held, parts, workers) for kinds in (pending, first)]
     memory = min((node.gpu_memory for node in inventory.nodes if node.gpus), default=0)
     left = memory - parts * device
     margin = Margin(memory, left, left) if device else None
-    return _feasible(cells, pending, runs, inventory, held, margin, parts, workers)
+    return _make_plan(cells, pending, runs, inventory, held, margin, parts, workers)
 
 
 def plan_cells(
@@ -250,9 +254,10 @@ def plan_cells(
     half = any(p.precision == "bf16" for cell, _ in kinds.values() for p in cell.policies)
     able = [n for n in cluster.nodes if n.gpus and (has_bf16(n.gpu_kind) or not half)]
     if not able or not kinds:
-        return _infeasible(_without_bf16(cluster) if kinds else None, cells, pending, inventory)
+        return _refuse_plan(_without_bf16(cluster) if kinds else None, cells, pending, inventory)
     plans = [
-        _plan_alike(cells, kinds, Inventory(nodes), inventory, measured or {}, on, workers) for nodes in _alike(able)
+        _plan_alike(cells, kinds, Inventory(nodes), inventory, measured or {}, on, workers)
+        for nodes in _group_alike_nodes(able)
     ]
     fitting = [plan for plan in plans if plan.feasible]
     return min(fitting, key=lambda plan: plan.predicted.wall_seconds) if fitting else plans[0]
@@ -269,29 +274,29 @@ def _plan_alike(
 ) -> Plan:
     """On nodes with GPUs of one kind. All divisions of the GPUs into equal places for cells are compared."""
     gpu, total, pending = _gpu_of(cluster, on), cluster.gpus, sum(count for _, count in kinds.values())
-    alone = {kind: _alone(cell, cluster, gpu) for kind, (cell, _) in kinds.items()}
+    alone = {kind: _fastest_alone(cell, cluster, gpu) for kind, (cell, _) in kinds.items()}
     short: dict[str, list[str]] = {}
     for kind, (cell, _) in kinds.items():
         if alone[kind] is None:
-            short.setdefault(_shortfall(cell, total, gpu, cluster), []).append(kind)
+            short.setdefault(_describe_shortfall(cell, total, gpu, cluster), []).append(kind)
     if short:
-        words = "; ".join(f"{_named(group)}{words}" for words, group in short.items())
-        return _infeasible(words, cells, pending, inventory)
+        words = "; ".join(f"{_name_kinds(group)}{words}" for words, group in short.items())
+        return _refuse_plan(words, cells, pending, inventory)
     best, chosen = Timetable(float("inf")), list[KindPlan]()
     one_by_one = _Candidate(0.0, 1, {kind: layout for kind, layout in alone.items() if layout})
-    for candidate in [one_by_one, *_candidates(kinds, cluster, gpu, measured)]:
+    for candidate in [one_by_one, *_list_candidates(kinds, cluster, gpu, measured)]:
         if best.seconds <= candidate.bound:
             break
         plans = [KindPlan(kind, kinds[kind][1], of.seconds, of.bundles, of) for kind, of in candidate.layouts.items()]
-        run = timetable(_jobs(plans, measured), cluster, most=candidate.places)
+        run = timetable(_list_requests(plans, measured), cluster, most=candidate.places)
         if run.seconds < best.seconds:
             best, chosen = run, plans
     places = [place for kind in chosen if kind.layout for place in kind.layout.policies]
     margin = Margin(gpu.memory, gpu.memory - max(p.peak for p in places), gpu.memory - max(p.needed for p in places))
-    return _feasible(cells, chosen, [best], cluster, cluster, margin if inventory.gpus else None, 1, workers)
+    return _make_plan(cells, chosen, [best], cluster, cluster, margin if inventory.gpus else None, 1, workers)
 
 
-def _jobs(kinds: Sequence[KindPlan], measured: Mapping[str, float] = {}) -> list[Request]:
+def _list_requests(kinds: Sequence[KindPlan], measured: Mapping[str, float] = {}) -> list[Request]:
     """In the order of a run: a cell of each kind, then the next one of each."""
     rounds = range(max((kind.cells for kind in kinds), default=0))
     order = [(i, number) for i in rounds for number, kind in enumerate(kinds) if i < kind.cells]
@@ -314,12 +319,13 @@ def _on_gpus(kind: KindPlan) -> int:
     return sum(bundle.gpu_memory for bundle in kind.bundles)
 
 
-def _infeasible(words: str | None, cells: int, pending: int, inventory: Inventory) -> Plan:
+def _refuse_plan(words: str | None, cells: int, pending: int, inventory: Inventory) -> Plan:
+    """A plan that does not fit, with the words why; feasible where there are none."""
     there = Resources(inventory.describe(), inventory.cores, inventory.memory, inventory.gpus)
     return Plan(words is None, words, cells, pending, there, Predicted())
 
 
-def _feasible(
+def _make_plan(
     cells: int,
     kinds: Sequence[KindPlan],
     runs: Sequence[Timetable],
@@ -352,26 +358,26 @@ def _feasible(
     return Plan(True, None, cells, sum(kind.cells for kind in kinds), resources, predicted, tuple(kinds), margin=margin)
 
 
-def _alone(cell: CellDemand, cluster: Inventory, gpu: Gpu) -> CellLayout | None:
+def _fastest_alone(cell: CellDemand, cluster: Inventory, gpu: Gpu) -> CellLayout | None:
     """The fastest way to run one cell at a time, which has all RAM; None where the nodes hold none."""
-    inside = replace(gpu, ram=_ram(cluster))
-    tried = [_placeable(cell, gpu.node, cluster, inside)]
+    inside = replace(gpu, ram=_largest_ram(cluster))
+    tried = [_fastest_placeable(cell, gpu.node, cluster, inside)]
     if len(cluster.nodes) > 1:
         free = cell_layout(cell, cluster.gpus, gpu)
         for size in reversed(sizes_up_to(cluster.gpus)):
-            tried += [_placeable(cell, size, cluster, limited) for limited in _across(cluster, gpu, size)]
+            tried += [_fastest_placeable(cell, size, cluster, limited) for limited in _choose_nodes(cluster, gpu, size)]
             if free in tried:  # RAM is not what lacks, and smaller places are not faster
                 break
     return min(filter(None, tried), key=lambda layout: layout.seconds, default=None)
 
 
-def _ram(cluster: Inventory) -> int:
+def _largest_ram(cluster: Inventory) -> int:
     """Bytes of RAM of a node that has as many GPUs as any."""
     most = max(node.gpus for node in cluster.nodes)
     return max(node.memory for node in cluster.nodes if node.gpus == most)
 
 
-def _across(cluster: Inventory, gpu: Gpu, gpus: int) -> Iterator[Gpu]:
+def _choose_nodes(cluster: Inventory, gpu: Gpu, gpus: int) -> Iterator[Gpu]:
     """So many GPUs in use, evenly on all nodes, or on those alone that have more RAM: no GPU takes more than those beside it
     leave."""
     for least in sorted({node.memory for node in cluster.nodes}):
@@ -379,7 +385,7 @@ def _across(cluster: Inventory, gpu: Gpu, gpus: int) -> Iterator[Gpu]:
         yield replace(gpu, ram_each=least // -(-gpus // nodes))
 
 
-def _placeable(cell: CellDemand, gpus: int, cluster: Inventory, gpu: Gpu, copies: int = 1) -> CellLayout | None:
+def _fastest_placeable(cell: CellDemand, gpus: int, cluster: Inventory, gpu: Gpu, copies: int = 1) -> CellLayout | None:
     """The fastest layout of which the empty nodes, as they are cut, hold so many: with narrower tensor parallelism, if need
     be."""
     for widest in WIDEST:
@@ -397,7 +403,7 @@ class _Candidate(NamedTuple):
     layouts: dict[str, CellLayout]
 
 
-def _candidates(
+def _list_candidates(
     kinds: Mapping[str, tuple[CellDemand, int]], cluster: Inventory, gpu: Gpu, measured: Mapping[str, float]
 ) -> list[_Candidate]:
     """For each number of GPUs that every cell can live on, as many places as there are; the most promising first.
@@ -414,7 +420,7 @@ def _candidates(
             at_once = min(places, MAX_PARALLEL)
             layouts = dict[str, CellLayout]()
             for kind, (cell, _) in kinds.items():
-                if fit := _placeable(cell, size, cluster, limited, at_once):
+                if fit := _fastest_placeable(cell, size, cluster, limited, at_once):
                     layouts[kind] = fit
             if len(layouts) < len(kinds):
                 continue
@@ -429,19 +435,19 @@ def _candidates(
 def _ways_to_divide(cluster: Inventory, gpu: Gpu, size: int) -> Iterator[tuple[int, Gpu]]:
     """Cells at once on so many GPUs each, the most first, with the RAM that each has: within nodes, or evenly across them."""
     for beside in range(gpu.node // size, 0, -1):
-        places = sum(min(_places(node, size), beside) for node in cluster.nodes)
-        yield max(1, places), replace(gpu, ram=_ram(cluster) // beside)
+        places = sum(min(_count_places(node, size), beside) for node in cluster.nodes)
+        yield max(1, places), replace(gpu, ram=_largest_ram(cluster) // beside)
     if len(cluster.nodes) > 1 and size > 1:
         for places in range(min(cluster.gpus // size, MAX_PARALLEL), 0, -1):
-            yield from ((places, limited) for limited in _across(cluster, gpu, places * size))
+            yield from ((places, limited) for limited in _choose_nodes(cluster, gpu, places * size))
 
 
-def _places(node: Node, size: int) -> int:
+def _count_places(node: Node, size: int) -> int:
     """For cells of so many GPUs on one node; each GPU wants a core."""
     return min(node.gpus, node.cores) // size
 
 
-def _shortfall(cell: CellDemand, total: int, gpu: Gpu, cluster: Inventory) -> str:
+def _describe_shortfall(cell: CellDemand, total: int, gpu: Gpu, cluster: Inventory) -> str:
     """What lacks, as it follows a kind's name: RAM, or GPUs and their memory."""
     if frugal := frugal_layout(cell, total, gpu):
         each = missing(frugal.bundles, capacity(cluster))
@@ -481,12 +487,13 @@ def _short_of_gpus(cell: CellDemand, total: int, gpu: Gpu) -> str:
     return "; ".join(words)
 
 
-def _named(kinds: Sequence[str]) -> str:
+def _name_kinds(kinds: Sequence[str]) -> str:
+    """The first kind, and how many others."""
     others = f" and {len(kinds) - 1} other kind{'s' if len(kinds) > 2 else ''} of cells" if len(kinds) > 1 else ""
     return kinds[0] + others
 
 
-def _alike(nodes: Sequence[Node]) -> list[tuple[Node, ...]]:
+def _group_alike_nodes(nodes: Sequence[Node]) -> list[tuple[Node, ...]]:
     """Nodes by their kind of GPU, that with most memory first: a cell's ranks should be equally fast."""
     alike: dict[tuple[str, int], list[Node]] = {}
     for node in nodes:
@@ -511,12 +518,13 @@ def _without_bf16(inventory: Inventory) -> str:
     return f"{', '.join(kinds)} multiplies no bf16: engine_options.dtype=fp32 does without" if kinds else ""
 
 
-def _refused(kinds: Sequence[KindPlan], inventory: Inventory) -> str:
+def _describe_refusals(kinds: Sequence[KindPlan], inventory: Inventory) -> str:
+    """Why kinds of cells do not fit, each reason once."""
     alike: dict[tuple[Bundle, ...], list[str]] = {}
     for kind in kinds:
         alike.setdefault(kind.bundles, []).append(kind.kind)
     refusals = ((names, missing(bundles, capacity(inventory))) for bundles, names in alike.items())
-    return "; ".join(f"{_named(list(dict.fromkeys(names)))} {words}" for names, words in refusals if words)
+    return "; ".join(f"{_name_kinds(list(dict.fromkeys(names)))} {words}" for names, words in refusals if words)
 
 
 def _at_most(inventory: Inventory, cores: int) -> Inventory:
@@ -557,8 +565,8 @@ def describe(plan: Plan) -> str:
         caches = f"; {gigabytes(m.spare)} with the smallest KV caches" if m.spare != m.left else ""
         lines.append(f"margin     {gigabytes(m.left)} of {gigabytes(m.memory)} left on the fullest GPU{caches}")
     if d.kept:
-        models = f", {_disk(d.caches)} of models to be had first" if d.caches else ""
-        lines.append(f"disk       {_disk(d.kept)} kept, {_disk(d.running)} at the fullest{models}")
+        models = f", {_format_disk(d.caches)} of models to be had first" if d.caches else ""
+        lines.append(f"disk       {_format_disk(d.kept)} kept, {_format_disk(d.running)} at the fullest{models}")
     alike: dict[object, list[tuple[CellLayout, KindPlan]]] = {}
     for kind in plan.kinds:
         if kind.layout is not None:
@@ -566,7 +574,10 @@ def describe(plan: Plan) -> str:
             alike.setdefault((kind.layout.arrangement, *parts), []).append((kind.layout, kind))
     for same in alike.values():
         layout = same[0][0]
-        lines += ["", f"{layout.arrangement} on {layout.gpus} GPU{'s' if layout.gpus != 1 else ''}{_sizes(layout)}"]
+        lines += [
+            "",
+            f"{layout.arrangement} on {layout.gpus} GPU{'s' if layout.gpus != 1 else ''}{_describe_sizes(layout)}",
+        ]
         lines += [line for policy in layout.policies for line in _policy_lines(policy)]
         for own, kind in same:
             steps = ", ".join(f"{p.policy} {duration(p.seconds.total)}" for p in own.policies)
@@ -583,11 +594,12 @@ def first_of(shortfall: str) -> str:
     return first + (f" (and {len(more)} more: `harness plan --json` has all)" if more else "")
 
 
-def _disk(size: int) -> str:
+def _format_disk(size: int) -> str:
+    """A size on disk in megabytes or gigabytes."""
     return gigabytes(size) if size >= 10**9 else f"{size / 1e6:.0f} MB"
 
 
-def _sizes(layout: CellLayout) -> str:
+def _describe_sizes(layout: CellLayout) -> str:
     """What a cell adds to the total, where it is one number for all of the alike ones."""
     on_gpus = gigabytes(layout.memory_bytes - layout.host)
     return f": {gigabytes(layout.memory_bytes)} a cell, {on_gpus} on GPUs and {gigabytes(layout.host)} of RAM"
@@ -600,11 +612,12 @@ def _policy_lines(policy: PolicyLayout) -> list[str]:
         f"  {policy.policy}: {policy.gpus} GPUs; {', '.join(ways)}; {policy.engines} rollout engine"
         f"{'s' if policy.engines != 1 else ''} x TP {policy.tensor_parallel}, {policy.concurrent} answers at once",
         f"    {gigabytes(policy.peak)} of {gigabytes(policy.capacity)} per GPU, {gigabytes(policy.host)} of RAM",
-        *(f"    {_moment(when, parts)}" for when, parts in policy.moments().items()),
+        *(f"    {_describe_moment(when, parts)}" for when, parts in policy.moments().items()),
     ]
 
 
-def _moment(when: str, parts: Mapping[str, int]) -> str:
+def _describe_moment(when: str, parts: Mapping[str, int]) -> str:
+    """The parts of memory at one moment of a run, and their sum."""
     named = {"kv_cache": "KV cache"}
     words = [f"{named.get(part, part.replace('_', ' '))} {size / 1e9:.1f}" for part, size in parts.items() if size]
     return f"{when} {sum(parts.values()) / 1e9:.1f}: {', '.join(words)}"

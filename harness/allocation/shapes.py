@@ -60,31 +60,32 @@ def read_config(path: Path) -> Mapping[str, Any]:
         raise UsageError(f"{path}: cannot be read as a model's config: {reason}") from None
     if not isinstance(config, dict):
         raise UsageError(f"{path}: a model's config is a JSON object")
-    for place, problem in _problems(config, "", MAX_DEPTH):
+    for place, problem in _find_problems(config, "", MAX_DEPTH):
         raise UsageError(f"{path}: {place}: {problem}")
     return config
 
 
-def _problems(value: Any, place: str, depth: int) -> Iterator[tuple[str, str]]:
+def _find_problems(value: Any, place: str, depth: int) -> Iterator[tuple[str, str]]:
+    """Faults of a configuration, with the places where they stand."""
     if not depth:
         yield place, f"nested deeper than {MAX_DEPTH}"
     elif isinstance(value, dict):
         for key, inner in value.items():
             where = f"{place}.{key}" if place else str(key)
-            if key in _LIMITS and inner is not None and not _figure(inner, _LIMITS[key]):
+            if key in _LIMITS and inner is not None and not _is_figure(inner, _LIMITS[key]):
                 yield where, f"must be a whole number from 0 to {_LIMITS[key]:,} (got {str(inner)[:40]})"
-            yield from _problems(inner, where, depth - 1)
+            yield from _find_problems(inner, where, depth - 1)
     elif isinstance(value, list):
         for i, inner in enumerate(value):
-            yield from _problems(inner, f"{place}[{i}]", depth - 1)
+            yield from _find_problems(inner, f"{place}[{i}]", depth - 1)
     elif isinstance(value, float) and not math.isfinite(value):
         yield place, f"must be a finite number (got {value})"
 
 
-def _figure(value: Any, limit: int) -> bool:
+def _is_figure(value: Any, limit: int) -> bool:
     """Some architectures have a figure for each layer."""
     if isinstance(value, list):
-        return all(_figure(one, limit) for one in value)
+        return all(_is_figure(one, limit) for one in value)
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit
 
 
@@ -188,12 +189,13 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
     """Of a Hugging Face ``config.json``. Raises UsageError, one line."""
-    return _shape(name, json.dumps(config, sort_keys=True))
+    return _measure_shape(name, json.dumps(config, sort_keys=True))
 
 
 @cache
-def _shape(name: str, config: str) -> ModelShape:
-    if (known := _table()[1].get(config)) is not None:
+def _measure_shape(name: str, config: str) -> ModelShape:
+    """A model's shape from its configuration, measured once."""
+    if (known := _read_table()[1].get(config)) is not None:
         return msgspec.structs.replace(known, name=name)
     with loading(*UNUSED):
         from harness.allocation.meta import measure
@@ -202,7 +204,7 @@ def _shape(name: str, config: str) -> ModelShape:
 
 
 @cache
-def _table() -> tuple[dict[str, dict[str, Any]], dict[str, ModelShape]]:
+def _read_table() -> tuple[dict[str, dict[str, Any]], dict[str, ModelShape]]:
     """``models.yaml``: configs by short name; shapes by config, the micro families' by name."""
     text = resources.files(__package__).joinpath("models.yaml").read_text(encoding="utf-8")
     rows = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text).get_single_data()  # safe_load's, in C where there is one
@@ -217,7 +219,7 @@ def _table() -> tuple[dict[str, dict[str, Any]], dict[str, ModelShape]]:
 
 def shipped() -> Mapping[str, Mapping[str, Any]]:
     """Published configs of the shipped suites' models, by short name."""
-    return _table()[0]
+    return _read_table()[0]
 
 
 def load_shape(model: str, revision: str | None = None) -> ModelShape:
@@ -225,7 +227,7 @@ def load_shape(model: str, revision: str | None = None) -> ModelShape:
     model."""
     if not model.startswith(MICRO):
         return shape_from_config(model.rstrip("/").rsplit("/", 1)[-1], load_config(model, revision))
-    families = {name: shape for name, shape in _table()[1].items() if name.startswith(MICRO)}
+    families = {name: shape for name, shape in _read_table()[1].items() if name.startswith(MICRO)}
     if model not in families:
         raise UsageError(f"unknown micro family {model!r}; there are {', '.join(families)}")
     return families[model]

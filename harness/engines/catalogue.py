@@ -44,13 +44,14 @@ def info(name: str) -> EngineInfo:
         engine = backend_of(name)
     except PluginError as error:
         return EngineInfo(name, "", "", False, str(error))
-    absent = [p for p in engine.packages if not _there(p)]
-    there = [f"{p} {next(iter(_installed(p).values()), '?')}" for p in engine.packages if p not in absent]
+    absent = [p for p in engine.packages if not _is_importable(p)]
+    there = [f"{p} {next(iter(_read_installed_versions(p).values()), '?')}" for p in engine.packages if p not in absent]
     missing = f"{', '.join(absent)}: {engine.advice}" if absent else ""
     return EngineInfo(name, (engine.__doc__ or "").strip().partition("\n")[0], ", ".join(there), not absent, missing)
 
 
-def _there(package: str) -> bool:
+def _is_importable(package: str) -> bool:
+    """Whether a package can be imported here, without importing it."""
     with suppress(ModuleNotFoundError):  # of its parent
         return importlib.util.find_spec(package) is not None
     return False
@@ -72,11 +73,12 @@ def packages() -> dict[str, str]:
     for name in PLUGINS.installed():
         with suppress(PluginError):
             for package in backend_of(name).packages:
-                versions |= _installed(package)
+                versions |= _read_installed_versions(package)
     return versions
 
 
-def _installed(package: str) -> dict[str, str]:
+def _read_installed_versions(package: str) -> dict[str, str]:
+    """The installed versions of a package, empty where it is not installed."""
     for distribution in (package, f"{package}-cpu"):
         with suppress(metadata.PackageNotFoundError):
             return {distribution: metadata.version(distribution)}

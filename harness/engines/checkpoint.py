@@ -54,8 +54,8 @@ def write(folder: Path, policy: str, version: int, fill: Callable[[Path], None])
             if not isinstance(error, OSError) and (code := re.search(r"\(os error (\d+)\)", str(error))):
                 raise OSError(int(code[1]), os.strerror(int(code[1])), str(folder)) from error
             raise
-        seal = Seal(1, policy, version, {name: _digest(path) for name, path in sorted(_files(new).items())})
-        (new / SEAL).write_bytes(_sealed(seal))
+        seal = Seal(1, policy, version, {name: _digest_file(path) for name, path in sorted(_list_files(new).items())})
+        (new / SEAL).write_bytes(_encode_seal(seal))
         for path in new.rglob("*"):
             sync(path)
         if folder.exists():
@@ -70,30 +70,30 @@ def drop_optimiser(folder: Path) -> None:
     """Seal the folder anew without the optimiser's state, then remove that. Raises CheckpointError without a seal."""
     for cut_off in folder.glob(f"*{TEMPORARY}"):
         cut_off.unlink()
-    seal = _seal(folder)
+    seal = _read_seal(folder)
     if OPTIMISER in seal.files:
         files = {name: digest for name, digest in seal.files.items() if name != OPTIMISER}
-        write_atomic(folder / SEAL, _sealed(msgspec.structs.replace(seal, files=files)))
+        write_atomic(folder / SEAL, _encode_seal(msgspec.structs.replace(seal, files=files)))
     (folder / OPTIMISER).unlink(missing_ok=True)
 
 
 def check(folder: Path, policy: str) -> Seal:
     """The seal of the policy's whole, unaltered checkpoint. Raises CheckpointError."""
-    seal = _seal(folder)
+    seal = _read_seal(folder)
     if seal.format != 1:
         raise CheckpointError(f"{folder / SEAL}: format {seal.format}, this version reads format 1")
     if seal.policy != policy:
         raise CheckpointError(f"{folder}: checkpoint of policy {seal.policy!r}, not of {policy!r}")
     # An unsealed optimiser's state is never read.
     unread = {OPTIMISER} - seal.files.keys()
-    present = _files(folder).keys() - {SEAL} - unread
+    present = _list_files(folder).keys() - {SEAL} - unread
     for name in sorted(seal.files.keys() | present):
         if name not in seal.files:
             raise CheckpointError(f"{folder / name}: not part of the checkpoint")
         if name not in present:
             raise CheckpointError(f"{folder / name}: missing")
         try:
-            actual = _digest(folder / name)
+            actual = _digest_file(folder / name)
         except OSError as error:
             raise CheckpointError(f"{folder / name}: {error.strerror}") from error
         if actual != seal.files[name]:
@@ -117,12 +117,13 @@ def keep_generation(source: Path, folder: Path) -> None:
         shutil.copyfile(own, new)
 
 
-def _files(folder: Path) -> dict[str, Path]:
+def _list_files(folder: Path) -> dict[str, Path]:
     """All files by their place, of subfolders too."""
     return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}
 
 
-def _seal(folder: Path) -> Seal:
+def _read_seal(folder: Path) -> Seal:
+    """The seal of a checkpoint folder. Raises CheckpointError where it has none that can be read."""
     try:
         return msgspec.json.decode(read_bytes(folder / SEAL, MAX_SEAL_BYTES), type=Seal)
     except OSError as error:
@@ -131,11 +132,13 @@ def _seal(folder: Path) -> Seal:
         raise CheckpointError(f"{folder / SEAL}: unreadable: {error}") from error
 
 
-def _sealed(seal: Seal) -> bytes:
+def _encode_seal(seal: Seal) -> bytes:
+    """A seal as its file holds it."""
     return msgspec.json.format(msgspec.json.encode(seal))
 
 
-def _digest(path: Path) -> str:
+def _digest_file(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

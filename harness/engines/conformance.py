@@ -99,7 +99,7 @@ def tiny_policy(folder: Path, family: str = "llama") -> Path:
 
     tokenizer = build_tokenizer(family)
     model = build_model(family, seed=0, tokenizer=tokenizer)
-    problems = enumerate(_problems(52 * 16, seed=1))
+    problems = enumerate(_draw_problems(52 * 16, seed=1))
     examples = (Example(p.prompt, p.direct if i % 2 else p.chain_of_thought) for i, p in problems)
     Pretrainer(model, tokenizer, examples, Schedule(learning_rate=4e-3, warmup=1)).run(50, lambda done: None)
     model.save_pretrained(folder)
@@ -109,10 +109,11 @@ def tiny_policy(folder: Path, family: str = "llama") -> Path:
 
 def tiny_prompts(count: int) -> tuple[Prompt, ...]:
     """For `tiny_policy`."""
-    return tuple(Prompt(f"p{i}", p.prompt, "0") for i, p in enumerate(_problems(count, seed=5)))
+    return tuple(Prompt(f"p{i}", p.prompt, "0") for i, p in enumerate(_draw_problems(count, seed=5)))
 
 
-def _problems(count: int, seed: int) -> list[Problem]:
+def _draw_problems(count: int, seed: int) -> list[Problem]:
+    """So many problems of the micro task, one skill after the other."""
     rng, skills = Random(seed), list(SKILLS.values())
     return [skills[i % len(skills)].draw(rng, rng.choice(LEVELS), held_out=False) for i in range(count)]
 
@@ -152,13 +153,13 @@ def samples_are_well_formed(case: Case, engine: PolicyEngine) -> None:
 def answers_depend_on_seed_and_weights_only(case: Case, engine: PolicyEngine) -> None:
     """The same answer alone, in another order and in a larger batch; another seed gives another answer."""
     whole, settings = case.sample(engine), Sampling(1.0, case.max_tokens)
-    _same(whole, case.sample(engine), exact=True)
+    _assert_same_samples(whole, case.sample(engine), exact=True)
     backwards = engine.sample(case.prompts[::-1], case.seeds[::-1], settings)[::-1]
     alone = [engine.sample([p], case.seeds[i : i + 1], settings)[0] for i, p in enumerate(case.prompts)]
     fewer = engine.sample(case.prompts, case.seeds[:, :1], settings)
-    _same(whole, backwards)
-    _same(whole, alone)
-    _same([group[:1] for group in whole], fewer)
+    _assert_same_samples(whole, backwards)
+    _assert_same_samples(whole, alone)
+    _assert_same_samples([group[:1] for group in whole], fewer)
     other = engine.sample(case.prompts, case.seeds + np.uint64(1), settings)
     assert sum(a.text != b.text for g, h in zip(whole, other, strict=True) for a, b in zip(g, h, strict=True)) > 0
 
@@ -318,7 +319,7 @@ def restored_engine_continues_exactly(case: Case, engine: PolicyEngine) -> None:
         fresh_reports, fresh_scores, fresh_later = go_on(fresh)
     assert fresh_reports == reports
     assert all(np.array_equal(a, b) for a, b in zip(scores, fresh_scores, strict=True))
-    _same(later, fresh_later, exact=True)
+    _assert_same_samples(later, fresh_later, exact=True)
 
 
 @_on_engine
@@ -413,7 +414,10 @@ def name_of(check: Callable[[Case], None]) -> str:
     return check.__name__
 
 
-def _same(left: Sequence[Sequence[Sample]], right: Sequence[Sequence[Sample]], exact: bool = False) -> None:
+def _assert_same_samples(
+    left: Sequence[Sequence[Sample]], right: Sequence[Sequence[Sample]], exact: bool = False
+) -> None:
+    """Assert that two sets of samples are the same, log-probabilities up to rounding unless `exact`."""
     for group, other in zip(left, right, strict=True):
         for a, b in zip(group, other, strict=True):
             assert np.array_equal(a.tokens, b.tokens), f"{a.text!r} != {b.text!r}"

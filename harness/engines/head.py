@@ -88,8 +88,8 @@ class _InParts(torch.autograd.Function):
         ctx.head, ctx.temperature = head, temperature
         total = hidden.new_full((len(hidden),), -torch.inf, dtype=torch.float32)
         wanted = torch.empty_like(total)
-        for rows in _parts(hidden, len(weight)):
-            scaled = _scaled(head.logits(hidden, rows), temperature, forbidden[rows])
+        for rows in _cut_vocabulary(hidden, len(weight)):
+            scaled = _scale_logits(head.logits(hidden, rows), temperature, forbidden[rows])
             total = torch.logaddexp(total, scaled.logsumexp(1))
             here = ((targets >= rows.start) & (targets < rows.stop)).nonzero().squeeze(1)
             wanted[here] = scaled[here, targets[here] - rows.start]
@@ -104,9 +104,9 @@ class _InParts(torch.autograd.Function):
         to_hidden = torch.zeros_like(hidden, dtype=torch.float32)
         to_weight = torch.empty_like(head.weight) if ctx.needs_input_grad[1] else None
         to_bias = None if head.bias is None else torch.empty_like(head.bias)
-        for rows in _parts(hidden, len(head.weight)):
+        for rows in _cut_vocabulary(hidden, len(head.weight)):
             logits = head.logits(hidden, rows)
-            scaled = _scaled(logits, ctx.temperature, forbidden[rows])
+            scaled = _scale_logits(logits, ctx.temperature, forbidden[rows])
             change = scaled.sub_(total[:, None]).exp_().mul_(-slope[:, None])
             here = ((targets >= rows.start) & (targets < rows.stop)).nonzero().squeeze(1)
             change[here, targets[here] - rows.start] += slope[here]
@@ -121,8 +121,8 @@ class _InParts(torch.autograd.Function):
         return to_hidden.to(hidden.dtype), to_weight, to_bias, None, None, None, None
 
 
-def _scaled(logits: Tensor, temperature: float, forbidden: Tensor) -> Tensor:
-    """Most parts forbid nothing, and a pass over all logits costs."""
+def _scale_logits(logits: Tensor, temperature: float, forbidden: Tensor) -> Tensor:
+    """Logits at the temperature, in fp32, with `forbidden` added. Most parts forbid nothing, and a pass over all logits costs."""
     scaled = logits.to(torch.float32, copy=True)
     if temperature != 1.0:
         scaled /= temperature
@@ -133,6 +133,7 @@ def at_once(device: torch.device) -> int:
     return LOGITS if device.type == "cpu" else GPU_LOGITS
 
 
-def _parts(hidden: Float[Tensor, "N D"], vocabulary: int) -> list[slice]:
+def _cut_vocabulary(hidden: Float[Tensor, "N D"], vocabulary: int) -> list[slice]:
+    """Slices of the vocabulary of which all logits fit at once."""
     width = max(1, at_once(hidden.device) // len(hidden))
     return [slice(start, min(start + width, vocabulary)) for start in range(0, vocabulary, width)]

@@ -48,7 +48,9 @@ def save(model: PreTrainedModel, folder: Path) -> None:
     config: Any = type(model.config).from_pretrained(folder)
     config.dtype = torch.float32
     config.save_pretrained(folder)
-    save_file({name: value.detach().cpu().contiguous() for name, value in _adapters(model).items()}, folder / ADAPTERS)
+    save_file(
+        {name: value.detach().cpu().contiguous() for name, value in _find_adapters(model).items()}, folder / ADAPTERS
+    )
 
 
 @torch.no_grad()
@@ -58,7 +60,7 @@ def load(model: PreTrainedModel, folder: Path) -> None:
         stored = load_file(folder / ADAPTERS)
     except (OSError, SafetensorError):
         raise CheckpointError(f"{folder}: another model than the policy's: there are no adapters") from None
-    own = _adapters(model)
+    own = _find_adapters(model)
     if {n: v.shape for n, v in stored.items()} != {n: v.shape for n, v in own.items()}:
         raise CheckpointError(f"{folder / ADAPTERS}: adapters of another model, or of another rank")
     for name, parameter in own.items():
@@ -95,5 +97,6 @@ def switched_off(model: nn.Module) -> Iterator[None]:
             scale[NAME] = own
 
 
-def _adapters(model: PreTrainedModel) -> dict[str, Tensor]:
+def _find_adapters(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The adapters' parameters, by name."""
     return {name: parameter for name, parameter in model.named_parameters() if MARK in name}

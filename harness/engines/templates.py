@@ -59,7 +59,7 @@ class ChatTemplate:
             )
         except Exception as error:  # a template is a foreign program, and fails with errors of its own
             raise EngineError(
-                f"{self.policy}: the chat template fails: {in_one_line(error)}{self._advice()}"
+                f"{self.policy}: the chat template fails: {in_one_line(error)}{self._advise_on_failure()}"
             ) from error
         return str(text)
 
@@ -92,7 +92,7 @@ class ChatTemplate:
         """What a prompt ends with, behind the question."""
         return self.render(_QUESTION, opens_answer=True).rpartition(_QUESTION)[2]
 
-    def _advice(self) -> str:
+    def _advise_on_failure(self) -> str:
         """What a failing template needs."""
         if isinstance(self.tokenizer.chat_template, dict):
             return "; write the one to be used into chat_template.jinja of the folder"

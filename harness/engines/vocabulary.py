@@ -58,14 +58,14 @@ class Vocabulary:
         """By the chat template if `chat`; control tokens that the question spells are text. Raises EngineError where the template
         fails or there are no ids."""
         try:
-            question = self._questions.hide(prompt.text)
+            question = self._spelled_questions.hide(prompt.text)
         except TokenizationError as error:
             raise EngineError(f"{self.policy}: prompt {prompt.id!r} cannot be read: {error}") from None
         whole = self.template.render(question, opens_answer=True) if self.chat else question
         if question == prompt.text:
             ids = list(self.tokenizer.encode(whole, add_special_tokens=False))
         else:
-            ids = self._questions.encode(whole)
+            ids = self._spelled_questions.encode(whole)
         if not self.chat:
             ids = [*self.opening, *ids]
         if not ids:
@@ -88,7 +88,8 @@ class Vocabulary:
         return ChatTemplate.of(self.policy, self.tokenizer, self.chat)
 
     @cached_property
-    def _questions(self) -> SpelledQuestions:
+    def _spelled_questions(self) -> SpelledQuestions:
+        """The encoder of questions in which control tokens are plain text."""
         return SpelledQuestions(self.tokenizer)
 
     @property

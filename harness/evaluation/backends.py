@@ -80,7 +80,7 @@ class EngineBackend:
                 rows = self.engine.sample(chunk, seeds, replace(sampling, max_new_tokens=length))
                 for prompt, row in zip(chunk, rows, strict=True):
                     read = self.engine.reads(prompt)
-                    answers.append([_ended(sample, stops, read) for sample in row])
+                    answers.append([_end_answer(sample, stops, read) for sample in row])
                     cut += sum(not a.finished and a.tokens < wanted for a in answers[-1])
                 generation.count(len(answers) * repeats)
         if cut:
@@ -121,7 +121,8 @@ def _room_behind(name: str, longest: int, positions: int) -> Room:
     return Room(longest, positions)
 
 
-def _ended(sample: Sample, stops: Sequence[str], prompt: str) -> Answer:
+def _end_answer(sample: Sample, stops: Sequence[str], prompt: str) -> Answer:
+    """An answer up to the first of the stop strings."""
     ended = cut_at(sample, stops)
     return Answer(ended.text, int(ended.tokens.size), ended.finished, prompt)
 
@@ -144,7 +145,7 @@ class LmEvalBackend:
             "do_sample": sampling.temperature > 0,
             "temperature": sampling.temperature,
         }
-        read = self._read(prompts)
+        read = self._texts_of_prompts(prompts)
         if (room := self.room(name, prompts)) is not None:
             check_room(name, room, sampling.max_new_tokens)  # lm-eval would cut the questions
         requests = [
@@ -160,10 +161,10 @@ class LmEvalBackend:
         return [answers[start : start + repeats] for start in range(0, len(answers), repeats)]
 
     def room(self, name: str, prompts: Sequence[Prompt]) -> Room | None:
-        longest = max((len(self.lm.tok_encode(text)) for text in self._read(prompts)), default=0)
+        longest = max((len(self.lm.tok_encode(text)) for text in self._texts_of_prompts(prompts)), default=0)
         return _room_behind(name, longest, int(self.lm.max_length))
 
-    def _read(self, prompts: Sequence[Prompt]) -> list[str]:
+    def _texts_of_prompts(self, prompts: Sequence[Prompt]) -> list[str]:
         """The texts that the model reads."""
         if not self.chat:
             return [prompt.text for prompt in prompts]

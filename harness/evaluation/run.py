@@ -84,7 +84,7 @@ def evaluate(
                     scorer=task.scorer,
                 )
                 for (document, repeat, answer), verdict in zip(
-                    given, _verdicts(task, mode, [(d, answer) for d, _, answer in given], verifier), strict=True
+                    given, _judge_answers(task, mode, [(d, answer) for d, _, answer in given], verifier), strict=True
                 )
             ]
         samples += own
@@ -114,7 +114,7 @@ def _fitting_length(
     return room.new_tokens
 
 
-def _verdicts(task: Task, mode: Mode, answers: list[tuple[Prompt, Answer]], verifier: Verifier) -> list[Verdict]:
+def _judge_answers(task: Task, mode: Mode, answers: list[tuple[Prompt, Answer]], verifier: Verifier) -> list[Verdict]:
     """Of a task of lm-eval's by its own rules, which judge an answer that was cut off as it stands."""
     with phase(f"verifying {len(answers):,} answers of {task.name}:{mode}", quiet=True):
         if task.judge is not None:

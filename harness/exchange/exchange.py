@@ -108,14 +108,14 @@ class Admission:
         for message in delivery.messages:
             size = len(message)
             try:
-                self._spend(sender, size)
+                self._spend_quota(sender, size)
                 record = decode(message, limit, self.kinds)
             except ExchangeError as error:
                 alike = unread.setdefault(error.reason, entry_of(self.step, sender, self.receiver, 0, error.reason))
                 alike.messages += 1
                 alike.bytes += size
                 continue
-            reason = self._unfit(sender, record)
+            reason = self._reason_to_refuse(sender, record)
             entry = entry_of(self.step, sender, self.receiver, size, reason, record)
             if reason:
                 refused.append(entry)
@@ -123,7 +123,8 @@ class Admission:
                 admitted.append((record, entry, message))
         return admitted, refused + list(unread.values())
 
-    def _spend(self, sender: str, size: int) -> None:
+    def _spend_quota(self, sender: str, size: int) -> None:
+        """Count a message against its sender's quota. Raises ExchangeError."""
         messages, total = self._spent.get(sender, (0, 0))
         self._spent[sender] = messages, total = messages + 1, total + size
         if self.defences.quotas and (messages > self.quotas.messages or total > self.quotas.bytes):
@@ -131,7 +132,7 @@ class Admission:
         if sender not in self.authors:
             raise ExchangeError(Refusal.NOT_SUBSCRIBED if sender in self.policies else Refusal.UNKNOWN_AUTHOR, sender)
 
-    def _unfit(self, sender: str, record: Record) -> str:
+    def _reason_to_refuse(self, sender: str, record: Record) -> str:
         """The reason, or empty for a record that passes, which is remembered."""
         if type(record) not in self.kinds:
             return Refusal.WRONG_TYPE
@@ -144,7 +145,7 @@ class Admission:
             return Refusal.FUTURE
         if age > self.window:
             return Refusal.STALE
-        if self._position(record) is None:
+        if self._position_of_prompt(record) is None:
             return Refusal.UNKNOWN_PROMPT
         if not self.defences.header_checks:
             return ""
@@ -160,14 +161,14 @@ class Admission:
         memory.seen.add(key)
         return ""
 
-    def _position(self, record: Record) -> int | None:
+    def _position_of_prompt(self, record: Record) -> int | None:
         """Among the prompts of its step; of a future record, of the present one."""
         return self._steps[min(record.step, self.step)].prompts.get(record.prompt_id)
 
     def order(self, record: Record) -> tuple[int, int, int, int, str]:
         """Sort key: author in suite order, step, prompt, index, kind."""
         rank, kind = self.authors.index(record.author), type(record).__name__
-        return rank, record.step, self._position(record) or 0, getattr(record, "index", 0), kind
+        return rank, record.step, self._position_of_prompt(record) or 0, getattr(record, "index", 0), kind
 
     def state(self) -> AdmissionState:
         """What matters to the next step."""
@@ -258,7 +259,7 @@ class Exchange:
             self._boxes[receiver].append(delivery)
             self._arrived.notify_all()
 
-    def _take(self, receiver: str, timeout: float) -> list[Delivery]:
+    def _take_deliveries(self, receiver: str, timeout: float) -> list[Delivery]:
         """In each sender's order; waits at most `timeout` seconds for the first."""
         with self._arrived:
             self._arrived.wait_for(lambda: self._boxes[receiver], timeout)
@@ -269,7 +270,7 @@ class Exchange:
         """What peers sent up to `step`; never raises for what a peer did. prompts: ids, in order. behind: steps that an
         author may be behind before it is waited for; what is sent ahead by at most one step more is kept."""
         started = monotonic()
-        deliveries, missing = self._receive(receiver, step, behind)
+        deliveries, missing = self._receive_until(receiver, step, behind)
         waited = monotonic() - started
         gate = self._gates[receiver]
         gate.open(step, prompts)
@@ -291,10 +292,10 @@ class Exchange:
             counts[entry.reason] += max(1, entry.messages)
         return Collected(tuple(record for record, _, _ in admitted), entries, missing, counts, waited)
 
-    def _receive(self, receiver: str, step: int, behind: int) -> tuple[list[Delivery], tuple[str, ...]]:
+    def _receive_until(self, receiver: str, step: int, behind: int) -> tuple[list[Delivery], tuple[str, ...]]:
         """Deliveries until every author has finished or the time is up, and who had not."""
         gate, end, reached = self._gates[receiver], monotonic() + self.deadline, self._reached[receiver]
-        arrived = [*self._early.pop(receiver, {}).values(), *self._take(receiver, 0.0)]
+        arrived = [*self._early.pop(receiver, {}).values(), *self._take_deliveries(receiver, 0.0)]
         early, deliveries = self._early[receiver], list[Delivery]()
         while True:
             for delivery in arrived:
@@ -312,7 +313,7 @@ class Exchange:
             if not awaited or left <= 0:
                 gate.absent = (gate.absent | set(missing)) - done
                 return deliveries, missing
-            arrived = self._take(receiver, min(left, BEAT_SECONDS))
+            arrived = self._take_deliveries(receiver, min(left, BEAT_SECONDS))
             report_progress()  # waiting for a peer is no silence
 
     def state(self) -> bytes:

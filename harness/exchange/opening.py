@@ -22,7 +22,7 @@ __all__ = ["as_sent", "by_author", "closing", "joined", "of", "opened"]
 
 def of(own: Sequence[Group]) -> str | None:
     """That of most own answers, else None."""
-    return _most(a.text for group in own for a in group.answers)
+    return _most_frequent(a.text for group in own for a in group.answers)
 
 
 def by_author(own: Sequence[Group], records: Sequence[AnswerRecord]) -> dict[str, str | None]:
@@ -30,11 +30,12 @@ def by_author(own: Sequence[Group], records: Sequence[AnswerRecord]) -> dict[str
     mine, texts = of(own), dict[str, list[str]]()
     for record in records:
         texts.setdefault(record.author, []).append(record.text)
-    return {author: None if _most(sent) == mine else mine for author, sent in texts.items()}
+    return {author: None if _most_frequent(sent) == mine else mine for author, sent in texts.items()}
 
 
-def _most(texts: Iterable[str]) -> str | None:
-    seen = Counter(_space(text) for text in texts if text.strip())
+def _most_frequent(texts: Iterable[str]) -> str | None:
+    """The most frequent text, of several the shortest; None without any."""
+    seen = Counter(_leading_space(text) for text in texts if text.strip())
     return min(seen, key=lambda space: (-seen[space], len(space), space), default=None)
 
 
@@ -59,24 +60,32 @@ def closing(own: Sequence[Group]) -> tuple[int, ...]:
 
 def opened(record: AnswerRecord, by: str | None) -> AnswerRecord:
     """With the space `by`, if any."""
-    if by is None or _space(record.text) == by or not record.text.strip():
+    if by is None or _leading_space(record.text) == by or not record.text.strip():
         return record
     text = by + record.text.lstrip()
     if not isinstance(record, Rollout):
         return msgspec.structs.replace(record, text=text)
-    return msgspec.structs.replace(record, text=text, pieces=_moved(record.pieces, _space(record.text), by))
+    return msgspec.structs.replace(
+        record, text=text, pieces=_move_pieces(record.pieces, _leading_space(record.text), by)
+    )
 
 
 def as_sent(pieces: list[int], text: str, by: str | None) -> list[int]:
     """Bytes of an `opened` text's tokens, in `text`."""
-    return pieces if by is None or _space(text) == by or not text.strip() else _moved(pieces, by, _space(text))
+    return (
+        pieces
+        if by is None or _leading_space(text) == by or not text.strip()
+        else _move_pieces(pieces, by, _leading_space(text))
+    )
 
 
-def _space(text: str) -> str:
+def _leading_space(text: str) -> str:
+    """The white space with which a text begins."""
     return text[: len(text) - len(text.lstrip())]
 
 
-def _moved(pieces: Sequence[int], away: str, to: str) -> list[int]:
+def _move_pieces(pieces: Sequence[int], away: str, to: str) -> list[int]:
+    """Lengths of tokens in bytes, when an answer begins with other white space."""
     moved, left = list(pieces), len(away.encode())
     for i, size in enumerate(moved):
         moved[i] -= min(size, left)

@@ -18,7 +18,8 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 @cache
-def _decoder(kinds: frozenset[type[Record]]) -> msgspec.msgpack.Decoder[Any]:
+def _make_decoder(kinds: frozenset[type[Record]]) -> msgspec.msgpack.Decoder[Any]:
+    """A decoder of these kinds of records and no others."""
     every = sorted(SHIPPED | kinds, key=lambda kind: str(kind.__struct_config__.tag))
     return msgspec.msgpack.Decoder(Union[tuple(every)])  # noqa: UP007  # the types are known only now
 
@@ -41,7 +42,7 @@ def decode(message: bytes, limit: int = MAX_MESSAGE_BYTES, kinds: frozenset[type
     if len(message) > limit:
         raise ExchangeError(Refusal.OVERSIZED, f"{len(message)} bytes, at most {limit}")
     try:
-        record: Record = _decoder(kinds).decode(message)
+        record: Record = _make_decoder(kinds).decode(message)
     except msgspec.ValidationError as error:
         raise ExchangeError(Refusal.WRONG_TYPE, str(error)[:200]) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:

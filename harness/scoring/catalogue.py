@@ -49,10 +49,11 @@ def same_by(name: str) -> Same:
 
 
 def listing() -> list[ScorerInfo]:
-    return [_info(name) for name in PLUGINS.installed()]
+    return [_describe_scorer(name) for name in PLUGINS.installed()]
 
 
-def _info(name: str) -> ScorerInfo:
+def _describe_scorer(name: str) -> ScorerInfo:
+    """What the listing says of a scorer."""
     try:
         scorer = scorer_of(name)
         with blamed(f"scorer {name!r}: `remark`"):

@@ -34,7 +34,7 @@ def steps_of(tests: str) -> list[Step] | None:
         statements = ast.parse(tests).body
         for statement in statements:
             if isinstance(statement, ast.Assert):
-                if (step := _comparison(statement.test)) is None:
+                if (step := _read_comparison(statement.test)) is None:
                     return None
                 steps.append(step)
             elif any(isinstance(node, ast.Assert | ast.Raise) for node in ast.walk(statement)):
@@ -48,17 +48,19 @@ def steps_of(tests: str) -> list[Step] | None:
     return steps if any(step.compared for step in steps) else None
 
 
-def _comparison(test: ast.expr) -> Step | None:
+def _read_comparison(test: ast.expr) -> Step | None:
+    """A test as an expression and the literal it must equal; None for other tests."""
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
         return None
     for asked, literal in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
-        expected = _literal(literal)
+        expected = _read_literal(literal)
         if expected is not _NO_LITERAL:
             return Step(ast.unparse(asked), True, expected)
     return None
 
 
-def _literal(node: ast.expr) -> object:
+def _read_literal(node: ast.expr) -> object:
+    """The value of a literal; a mark where it is none."""
     with suppress(*_UNREADABLE):
         value: object = ast.literal_eval(node)
         return value
@@ -68,34 +70,35 @@ def _literal(node: ast.expr) -> object:
 def is_as_expected(expected: object, told: bytes) -> bool:
     """Whether the sandbox's words for a value (`_tell` in sandbox.py) are of one that equals a literal."""
     try:
-        return _agrees(expected, json.loads(told))
+        return _is_equal(expected, json.loads(told))
     except (*_UNREADABLE, KeyError, IndexError):
         return False
 
 
-def _agrees(expected: Any, told: Any) -> bool:
+def _is_equal(expected: Any, told: Any) -> bool:
+    """Whether what the program told equals the expected value."""
     kind, value = told
     if expected is ...:
         return bool(kind == "...")
     if isinstance(expected, list | tuple):
         if kind != type(expected).__name__ or len(value) != len(expected):
             return False
-        return all(map(_agrees, expected, value))
+        return all(map(_is_equal, expected, value))
     if isinstance(expected, set):
-        return kind == "set" and len(value) == len(expected) and {_key(item) for item in value} == expected
+        return kind == "set" and len(value) == len(expected) and {_value_told(item) for item in value} == expected
     if isinstance(expected, dict):
         if kind != "dict" or len(value) != len(expected):
             return False
-        values = {_key(key): item for key, item in value}
-        return values.keys() == expected.keys() and all(_agrees(expected[key], item) for key, item in values.items())
-    return bool(_key(told) == expected)
+        values = {_value_told(key): item for key, item in value}
+        return values.keys() == expected.keys() and all(_is_equal(expected[key], item) for key, item in values.items())
+    return bool(_value_told(told) == expected)
 
 
-def _key(told: Any) -> Any:
+def _value_told(told: Any) -> Any:
     """A value that a literal set may hold, which is a single value or a tuple of such. Raises ValueError for others."""
     kind, value = told
     if kind == "tuple":
-        return tuple(_key(item) for item in value)
+        return tuple(_value_told(item) for item in value)
     if kind == "fraction":
         return Fraction(int(value[0]), int(value[1]))
     if kind == "complex":

@@ -24,7 +24,8 @@ HOSTILE = (
 )
 
 
-def _verdicts(name: str, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
+def _judge_pairs(name: str, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
+    """The verdicts of a scorer on pairs of gold and text."""
     with Verifier(workers=1) as verifier:
         return verifier.by(called(name)).verify(pairs)
 
@@ -39,14 +40,14 @@ def is_described(name: str) -> None:
 
 def decides_its_examples(name: str) -> None:
     examples = scorer_of(name).examples
-    verdicts = _verdicts(name, [(gold, text) for gold, text, _ in examples])
+    verdicts = _judge_pairs(name, [(gold, text) for gold, text, _ in examples])
     for (gold, text, right), verdict in zip(examples, verdicts, strict=True):
         assert verdict.value == ("right" if right else "wrong"), f"{gold!r}, {text!r}: {verdict}"
 
 
 def decides_the_same_again(name: str) -> None:
     pairs = [(gold, text) for gold, text, _ in scorer_of(name).examples]
-    assert _verdicts(name, pairs) == _verdicts(name, pairs[::-1])[::-1]
+    assert _judge_pairs(name, pairs) == _judge_pairs(name, pairs[::-1])[::-1]
 
 
 def takes_its_golds(name: str) -> None:
@@ -55,13 +56,13 @@ def takes_its_golds(name: str) -> None:
     assert not [scorer.fault(gold) for gold in golds if scorer.fault(gold)]
     assert scorer.fault(" ")
     perfect = [(gold, text) for gold in golds if (text := scorer.perfect(gold)) is not None]
-    assert all(verdict.value == "right" for verdict in _verdicts(name, perfect))
+    assert all(verdict.value == "right" for verdict in _judge_pairs(name, perfect))
 
 
 def tells_votes_apart(name: str) -> None:
     """`same` is symmetric, and true of an answer and itself; a right answer and a wrong one are two votes."""
     examples, same = scorer_of(name).examples, scorer_of(name).same
-    verdicts = _verdicts(name, [(gold, text) for gold, text, _ in examples])
+    verdicts = _judge_pairs(name, [(gold, text) for gold, text, _ in examples])
     said = [(gold, v) for (gold, *_), v in zip(examples, verdicts, strict=True) if v.valid and v.extracted]
     for gold, one in said:
         assert same(one.extracted, one.extracted), f"{one.extracted!r} and itself"
@@ -74,7 +75,7 @@ def tells_votes_apart(name: str) -> None:
 
 def survives_hostile_texts(name: str) -> None:
     gold, right, _ = next(example for example in scorer_of(name).examples if example[2])
-    *hostile, last = _verdicts(name, [*((gold, text) for text in ("", " \n", *HOSTILE)), (gold, right)])
+    *hostile, last = _judge_pairs(name, [*((gold, text) for text in ("", " \n", *HOSTILE)), (gold, right)])
     # what time ends is invalid: a busy machine takes longer
     fallen = [
         v for v in hostile if v.value != "wrong" and not (v.value == "invalid" and v.reason.startswith("timeout"))

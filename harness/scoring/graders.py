@@ -81,14 +81,15 @@ class QwenGrader(Scorer):
         said = box if box is not None else numbers[-1] if numbers else ""
         if not said:
             return Score(False, reason="missing")
-        return Score(_equal(_plain(without_tolerance(gold)), _plain(said)), said)
+        return Score(_is_equal(_strip_notation(without_tolerance(gold)), _strip_notation(said)), said)
 
     def same(self, a: str, b: str) -> bool:
         """As it compares with a gold, but for algebra."""
-        return _equal(_plain(a), _plain(b), algebra=False)
+        return _is_equal(_strip_notation(a), _strip_notation(b), algebra=False)
 
 
-def _plain(text: str) -> str:
+def _strip_notation(text: str) -> str:
+    """An answer without spacing, currency, degree and text commands."""
     text = _ASIDE.sub("", _WORDS.sub(lambda m: m[1] if not re.search(r"\d", text) else "", text))
     text = re.sub(r"\\[dt]frac(?![a-zA-Z])", r"\\frac", text)
     text = re.sub(r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}", text)
@@ -96,27 +97,30 @@ def _plain(text: str) -> str:
     return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", "".join(text.split())).rstrip(".")
 
 
-def _equal(gold: str, said: str, algebra: bool = True) -> bool:
+def _is_equal(gold: str, said: str, algebra: bool = True) -> bool:
+    """Equal as text, as a number to 1e-4 with or without percent, by parts, or by algebra."""
     if gold.lower() == said.lower():
         return True
-    one, other = _value(gold), _value(said)
+    one, other = _read_number(gold), _read_number(said)
     if one is not None and other is not None:
         return any(isclose(other, each, rel_tol=_TOLERANCE) for each in (one / 100, one, one * 100))
-    parts = [_parts(each) for each in (gold, said)]
+    parts = [_split_parts(each) for each in (gold, said)]
     if len(parts[0]) > 1:
         alike = len(parts[0]) == len(parts[1]) and gold[0] == said[0]
-        return alike and all(_equal(one, other, algebra) for one, other in zip(*parts, strict=True))
+        return alike and all(_is_equal(one, other, algebra) for one, other in zip(*parts, strict=True))
     return algebra and _same_by_algebra(gold, said)
 
 
-def _value(text: str) -> float | None:
+def _read_number(text: str) -> float | None:
+    """The number that a text is, None where it is none."""
     if whole := _FRACTION.fullmatch(text):
         sign, above, below = whole.group(1, 2, 3) if whole[2] else whole.group(4, 5, 6)
         return (-1 if sign else 1) * int(above) / int(below) if int(below) and len(above + below) < 300 else None
     return float(text) if len(text) < 300 and _NUMBER.fullmatch(text) and "," not in text else None
 
 
-def _parts(text: str) -> list[str]:
+def _split_parts(text: str) -> list[str]:
+    """The parts of a tuple or an interval, else the text alone."""
     tuple_like = len(text) > 2 and text[0] in "([" and text[-1] in ")]"
     return text[1:-1].split(",") if tuple_like else [text]
 
@@ -124,8 +128,8 @@ def _parts(text: str) -> list[str]:
 def _same_by_algebra(gold: str, said: str) -> bool:
     import sympy
 
-    reference = _read(gold)
-    answer = None if reference is None else _read(said)
+    reference = _parse_latex(gold)
+    answer = None if reference is None else _parse_latex(said)
     if answer is None:  # words were compared as text
         return False
     try:
@@ -134,7 +138,8 @@ def _same_by_algebra(gold: str, said: str) -> bool:
         return False
 
 
-def _read(text: str) -> Any:
+def _parse_latex(text: str) -> Any:
+    """The expression of a LaTeX text; None where it cannot be read."""
     from latex2sympy2_extended import latex2sympy
 
     try:

@@ -55,25 +55,26 @@ class Choice(Scorer):
     )
 
     def fault(self, gold: str) -> str:
-        return "" if _letter(gold) else "the answer is no letter from A to Z"
+        return "" if _stated_letter(gold) else "the answer is no letter from A to Z"
 
     def judge(self, text: str, gold: str) -> Score:
         text = text_behind_thinking(text)
         if (box := last_box(text)) is not None:
-            said = _letter(box)
+            said = _stated_letter(box)
         elif phrases := _SAID.findall(text):
             said = phrases[-1].upper()
         else:
             lines = text.split("\n")
             last = next((line for line in reversed(lines) if line.strip()), "")
-            said = _letter(last) if len(last.strip()) <= 4 else ""
-        return Score(said == _letter(gold) != "", said, "" if said else "missing")
+            said = _stated_letter(last) if len(last.strip()) <= 4 else ""
+        return Score(said == _stated_letter(gold) != "", said, "" if said else "missing")
 
     def same(self, a: str, b: str) -> bool:
         """The same letter."""
-        return _letter(a) == _letter(b)
+        return _stated_letter(a) == _stated_letter(b)
 
 
-def _letter(text: str) -> str:
+def _stated_letter(text: str) -> str:
+    """The letter of the stated option, in capitals; empty without one."""
     match = _LETTER.fullmatch(_DRESS.sub("", text).strip())
     return match[1].upper() if match else ""

@@ -50,7 +50,7 @@ def as_prompt(row: Problem) -> Prompt:
     return Prompt(row.id, row.problem, gold, {name: value for name, value in labels.items() if value})
 
 
-def _integer(answer: object) -> str:
+def _format_integer(answer: object) -> str:
     """`27.0`, `025` and `25` alike."""
     return str(int(float(str(answer))))
 
@@ -111,7 +111,7 @@ def contest_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
     return Problem(
         id="-".join(exam.groups()) if exam else f"{place}",
         problem=raw["problem"] if "problem" in raw else raw["question"],
-        answer=_integer(raw["answer"]),
+        answer=_format_integer(raw["answer"]),
         solution=raw.get("solution"),
     )
 
@@ -125,7 +125,7 @@ def numbered_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
     if problem.count("$") % 2:
         problem = problem.removesuffix("$")
     return Problem(
-        id=f"2025-{exam}-{number}", problem=problem, answer=_integer(re.sub(r"\D*$", "", str(raw["answer"])))
+        id=f"2025-{exam}-{number}", problem=problem, answer=_format_integer(re.sub(r"\D*$", "", str(raw["answer"])))
     )
 
 
@@ -410,19 +410,20 @@ def load(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[Pr
 
 def inventory(data_dir: Path | None = None) -> list[DataInfo]:
     """Fetches nothing."""
-    return [_info(data, folder_in_use(data_dir)) for data in SETS.values()]
+    return [_describe_set(data, folder_in_use(data_dir)) for data in SETS.values()]
 
 
-def _info(data: DataSet, folder: Path | None) -> DataInfo:
+def _describe_set(data: DataSet, folder: Path | None) -> DataInfo:
+    """What is known of a data set, and whether its file is here and unaltered."""
     remote, state = data.remote, "absent"
     if folder is not None:
         path = folder / data.file
         origin = str(path)
         if path.is_file():
-            state = "present" if _has(path, data.sha256) else "altered"
+            state = "present" if _has_digest(path, data.sha256) else "altered"
     elif all(cached_path(remote, file).is_file() for file in remote.files):
         origin = str(cached_path(remote, remote.files[0]).parent)
-        same = all(_has(cached_path(remote, file), said) for file, said in remote.sha256.items())
+        same = all(_has_digest(cached_path(remote, file), said) for file, said in remote.sha256.items())
         state = "present" if same else "altered"
     else:
         origin = f"to be fetched from {remote.host}"
@@ -430,7 +431,8 @@ def _info(data: DataSet, folder: Path | None) -> DataInfo:
     return DataInfo(data.name, data.title, data.rows, cast(State, state), origin, source, data.licence)
 
 
-def _has(path: Path, digest: str) -> bool:
+def _has_digest(path: Path, digest: str) -> bool:
+    """Whether a file is there and has this SHA-256."""
     with suppress(DataError):
         return content_of(path)[1] == digest
     return False
@@ -474,14 +476,14 @@ def _from_folder(data: DataSet, folder: Path) -> list[Problem]:
 def _from_remote(data: DataSet, fetch: bool) -> list[Problem]:
     paths = {file: cached_path(data.remote, file) for file in data.remote.files}
     if not fetch and not all(path.exists() for path in paths.values()):
-        raise _absent(data, "")
-    return [row for file, path in paths.items() for row in convert(data, file, _ensured(data, file, path))]
+        raise _absence_error(data, "")
+    return [row for file, path in paths.items() for row in convert(data, file, _ensure_downloaded(data, file, path))]
 
 
 def convert(data: DataSet, file: str, path: Path) -> list[Problem]:
     """Raises DataError."""
     try:
-        converted = [data.convert(raw, file, place) for place, raw in enumerate(_read(path))]
+        converted = [data.convert(raw, file, place) for place, raw in enumerate(_read_rows(path))]
     except Exception as error:  # another form fails wherever a converter first meets it
         raise DataError(
             f"{data.name}: {path}, which is {file} of {data.remote.repository}, has another form than expected: {error!r:.200}; "
@@ -490,7 +492,8 @@ def convert(data: DataSet, file: str, path: Path) -> list[Problem]:
     return [row for row in converted if row is not None]
 
 
-def _read(path: Path) -> Iterator[Mapping[str, Any]]:
+def _read_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Rows of a Parquet, CSV or JSON-lines file as its source publishes it."""
     if path.name.endswith(".parquet"):
         import pyarrow.parquet
 
@@ -504,7 +507,8 @@ def cached_path(remote: Remote, file: str) -> Path:
     return kept / remote.repository.replace("/", "--") / remote.revision[:12] / file.replace("/", "--")
 
 
-def _ensured(data: DataSet, file: str, path: Path) -> Path:
+def _ensure_downloaded(data: DataSet, file: str, path: Path) -> Path:
+    """The path of a source's file, fetched where it is not in the cache. Raises DataError."""
     if not path.exists():
         write_atomic(path, _download(data, file))
     if data.remote.sha256.get(file, digest := content_of(path)[1]) != digest:
@@ -518,9 +522,9 @@ def _ensured(data: DataSet, file: str, path: Path) -> Path:
 def _download(data: DataSet, file: str) -> bytes:
     """In a thread, because name resolution knows no time-out."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "ON", "YES"):
-        raise _absent(data, "HF_HUB_OFFLINE is set")
+        raise _absence_error(data, "HF_HUB_OFFLINE is set")
     connected, received = threading.Event(), queue.SimpleQueue[bytes | str]()
-    work = threading.Thread(target=lambda: received.put(_received(data.remote, file, connected)), daemon=True)
+    work = threading.Thread(target=lambda: received.put(_receive_file(data.remote, file, connected)), daemon=True)
     work.start()
     try:
         connected.wait(CONNECT_SECONDS)
@@ -528,11 +532,12 @@ def _download(data: DataSet, file: str) -> bytes:
     except queue.Empty:
         body = "no answer in time"
     if isinstance(body, str):
-        raise _absent(data, body)
+        raise _absence_error(data, body)
     return body
 
 
-def _received(remote: Remote, file: str, connected: threading.Event) -> bytes | str:
+def _receive_file(remote: Remote, file: str, connected: threading.Event) -> bytes | str:
+    """A file's bytes, or why it could not be had."""
     import httpx  # takes a tenth of a second
     from huggingface_hub import constants, get_token
 
@@ -568,7 +573,8 @@ def _received(remote: Remote, file: str, connected: threading.Event) -> bytes | 
     return why
 
 
-def _absent(data: DataSet, cause: str) -> DataError:
+def _absence_error(data: DataSet, cause: str) -> DataError:
+    """The error that says how a data set can be had."""
     where = "Hugging Face hub" if data.remote.host == "hub" else "GitHub"
     tried = f"could not be fetched from the {where} ({cause})" if cause else f"was not fetched yet from the {where}"
     return DataError(

@@ -97,7 +97,7 @@ def questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]:
         if len(line) > MAX_LINE:
             raise DataError(f"{at}: a line of {len(line):,} bytes; at most {MAX_LINE:,}")
         try:
-            question = _question(msgspec.json.decode(line, type=Line), number, scorer)
+            question = _make_question(msgspec.json.decode(line, type=Line), number, scorer)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise DataError(f"{at}: {error}") from None
         if fault := judge.fault(question.prompt.gold):
@@ -106,7 +106,7 @@ def questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]:
             raise DataError(f"{at}: the id {question.prompt.id!r:.80} is that of line {before[0]}")
         text, gold = "".join(question.prompt.text.split()), question.prompt.gold
         earlier, other = asked.setdefault(text, (number, gold))
-        if scorer != "python" and other != gold and _differ(scorer, other, gold):
+        if scorer != "python" and other != gold and _golds_differ(scorer, other, gold):
             raise DataError(
                 f"{at}: asks the question of line {earlier} again and answers it with {gold!r:.80}, there with {other!r:.80}; "
                 "one of them is wrong"
@@ -119,11 +119,14 @@ def questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]:
     return tuple(question for _, question in rows.values())
 
 
-def _question(line: Line, number: int, scorer: str) -> Question:
-    text = _one(_one(line.prompt, line.question, "prompt", "question"), line.problem, "question", "problem")
+def _make_question(line: Line, number: int, scorer: str) -> Question:
+    """A line as a question with its gold. Raises DataError with what is wrong in it."""
+    text = _one_of_two(
+        _one_of_two(line.prompt, line.question, "prompt", "question"), line.problem, "question", "problem"
+    )
     if not isinstance(text, str) or not text.strip():
         raise ValueError("there is no question (`prompt`, `question` or `problem`)")
-    answer = _one(line.answer, line.gold, "answer", "gold")
+    answer = _one_of_two(line.answer, line.gold, "answer", "gold")
     if scorer == "python":
         tests = line.tests if line.tests is not None else answer
         gold = "\n".join(tests) if isinstance(tests, list) else tests if isinstance(tests, str) else ""
@@ -142,7 +145,7 @@ def _question(line: Line, number: int, scorer: str) -> Question:
         if scorer != "choice" or not line.choices:
             gold = _final_answer(gold) if _is_solution(gold) else gold
     if line.choices:
-        gold = _letter(gold, line.choices)
+        gold = _letter_of_option(gold, line.choices)
         text += "\n\n" + "\n".join(f"{chr(65 + i)}. {option}" for i, option in enumerate(line.choices))
     return Question(Prompt(str(line.id if line.id is not None else number), text, gold), line.split)
 
@@ -161,7 +164,7 @@ def _final_answer(solution: str) -> str:
     return (last_box(solution) or "").strip()
 
 
-def _differ(scorer: str, one: str, other: str) -> bool:
+def _golds_differ(scorer: str, one: str, other: str) -> bool:
     """Whether two golds of one question are known to be different answers."""
     if scorer not in MATHEMATICS:
         return not same_by(scorer)(one, other)
@@ -171,13 +174,14 @@ def _differ(scorer: str, one: str, other: str) -> bool:
         return False
 
 
-def _one(first: object, second: object, *names: str) -> object:
+def _one_of_two(first: object, second: object, *names: str) -> object:
+    """The one of two keys that a line has. Raises DataError where it has both."""
     if first is not None and second is not None and first != second:
         raise ValueError(f"`{names[0]}` and `{names[1]}` say different things")
     return first if first is not None else second
 
 
-def _letter(gold: str, options: list[str]) -> str:
+def _letter_of_option(gold: str, options: list[str]) -> str:
     """Of an option given as letter or text."""
     said = gold.strip()
     letters = ((chr(65 + place), option) for place, option in enumerate(options))
@@ -217,8 +221,8 @@ class Jsonl(TaskSource):
     def evaluation(self) -> Task:
         task, size, asked = self.task, None, dict[str, str]()
         with suppress(DataError):  # of results that were made elsewhere
-            size = len(_sides(task)[1])
-            asked = _texts(Path(task.file), str(task.sha256), task.scorer)
+            size = len(_split_sides(task)[1])
+            asked = _texts_by_id(Path(task.file), str(task.sha256), task.scorer)
         return FileQuestions(
             name=self.name,
             title=Path(task.file).name,
@@ -234,20 +238,20 @@ class Jsonl(TaskSource):
         )
 
     def _documents(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
-        if not (test := list(_sides(self.task)[1])):
+        if not (test := list(_split_sides(self.task)[1])):
             raise DataError(f"{self.task.file}: holds no question for evaluation (`split: test`, or `held_out`)")
         return test
 
     def pool(self, min_level: int | None = None, data_dir: Path | None = None) -> TrainingPool:
         if min_level is not None:
             raise DataError(f"{self.name} has no levels; leave min_level out")
-        return _pool(self.task)
+        return _make_pool(self.task)
 
     def pool_digest(self) -> str:
         return self.task.sha256 or ""
 
     def remarks(self) -> list[str]:
-        (train, test), repeated = _sides(self.task), _repeated(self.task)
+        (train, test), repeated = _split_sides(self.task), _find_repeated(self.task)
         if len({prompt.id for prompt in (*train, *test)}) < len(train) + len(test):
             return [f"{self.task.file}: {len(train):,} questions"]
         said = f"{self.task.file}: {len(train):,} questions for training, {len(test):,} held out"
@@ -257,20 +261,21 @@ class Jsonl(TaskSource):
 
 
 @lru_cache(maxsize=8)
-def _texts(path: Path, sha256: str, scorer: str) -> dict[str, str]:
+def _texts_by_id(path: Path, sha256: str, scorer: str) -> dict[str, str]:
     """Questions as the file has them, by id."""
     return {question.prompt.id: question.prompt.text for question in questions(path, sha256, scorer)}
 
 
 @lru_cache(maxsize=8)
-def _pool(file: FileTask) -> TrainingPool:
-    train, overlaps, task = _sides(file)[0], _repeated(file)["exact"], Jsonl(file).evaluation()
+def _make_pool(file: FileTask) -> TrainingPool:
+    """The training pool of a file, without what overlaps with evaluation."""
+    train, overlaps, task = _split_sides(file)[0], _find_repeated(file)["exact"], Jsonl(file).evaluation()
     dropped = {overlap.training for overlap in overlaps}
     kept = tuple(replace(p, text=task.render(p, task.styles[0])) for p in train if p.id not in dropped)
     return TrainingPool(file.name, kept, tuple(overlaps))
 
 
-def _sides(task: FileTask) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
+def _split_sides(task: FileTask) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
     """Training, held out: by the line's word, else the text's share; without either all are both."""
     train, test = list[Prompt](), list[Prompt]()
     for prompt, split in questions(Path(task.file), str(task.sha256), task.scorer):
@@ -284,8 +289,9 @@ def _sides(task: FileTask) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
 
 
 @lru_cache(maxsize=8)
-def _repeated(task: FileTask) -> dict[str, list[Overlap]]:
-    train, test = _sides(task)
+def _find_repeated(task: FileTask) -> dict[str, list[Overlap]]:
+    """Training questions that evaluation repeats, by how."""
+    train, test = _split_sides(task)
     both = {prompt.id for prompt in train} & {prompt.id for prompt in test}
     evaluated = [(task.name, prompt.id, prompt.text) for prompt in (() if both else test)]
     overlaps = find_overlaps([(prompt.id, prompt.text) for prompt in train], evaluated)

@@ -45,33 +45,38 @@ Drawn = tuple[str, str, tuple[str, ...], int | str]
 """Content, question, steps, answer."""
 
 
-def _binary(rng: Random, sign: str, low: int, high: int, least: int = 2) -> Drawn:
+def _draw_binary(rng: Random, sign: str, low: int, high: int, least: int = 2) -> Drawn:
+    """Two numbers and a sign."""
     a, b = rng.randint(low, high), rng.randint(least, 9)
     result = {"+": a + b, "-": a - b, "*": a * b}[sign]
     return f"{a} {sign} {b}", f"What is {a} {sign} {b}?", (f"{a} {sign} {b} = {result}",), result
 
 
-def _chain3(rng: Random) -> Drawn:
+def _draw_chain3(rng: Random) -> Drawn:
+    """A sum of two numbers less a third."""
     a, b = rng.randint(3, 19), rng.randint(3, 19)
     c = rng.randint(2, min(19, a + b - 1))
     content = f"{a} + {b} - {c}"
     return content, f"What is {content}?", (f"{a} + {b} = {a + b}", f"{a + b} - {c} = {a + b - c}"), a + b - c
 
 
-def _mul1x2(rng: Random) -> Drawn:
+def _draw_mul1x2(rng: Random) -> Drawn:
+    """One digit times two."""
     a, tens, ones = rng.randint(2, 9), 10 * rng.randint(1, 4), rng.randint(1, 9)
     b, high, low = tens + ones, a * tens, a * ones
     steps = (f"{a} * {tens} = {high}", f"{a} * {ones} = {low}", f"{high} + {low} = {a * b}")
     return f"{a} * {b}", f"What is {a} * {b}?", steps, a * b
 
 
-def _solve(rng: Random) -> Drawn:
+def _draw_equation(rng: Random) -> Drawn:
+    """An equation in x."""
     x, a = rng.randint(2, 40), rng.randint(2, 20)
     content = f"x + {a} = {x + a}"
     return content, f"Solve {content} for x.", (f"{x + a} - {a} = {x}",), x
 
 
-def _word1(rng: Random) -> Drawn:
+def _draw_word1(rng: Random) -> Drawn:
+    """A story with one step."""
     a, b = rng.randint(3, 20), rng.randint(2, 9)
     name, thing = rng.choice(NAMES), rng.choice(THINGS)
     if a > b and rng.random() < 0.5:
@@ -82,21 +87,23 @@ def _word1(rng: Random) -> Drawn:
     return content, question, (f"{content} = {answer}",), answer
 
 
-def _second(rng: Random) -> Drawn:
+def _draw_second(rng: Random) -> Drawn:
+    """The second largest of some numbers."""
     numbers = rng.sample(range(2, 100), 4)
     content = ", ".join(map(str, numbers))
     ordered = sorted(numbers, reverse=True)
     return content, f"What is the second largest of {content}?", (" > ".join(map(str, ordered)),), ordered[1]
 
 
-def _legs(rng: Random) -> Drawn:
+def _draw_legs(rng: Random) -> Drawn:
+    """Legs of some animals."""
     animal, count = rng.choice(list(_LEGS)), rng.randint(2, 12)
     plural, legs = _PLURALS.get(animal, animal + "s"), _LEGS[animal]
     content = f"{count} {plural}"
     return content, f"How many legs do {content} have?", (f"{count} * {legs} = {count * legs}",), count * legs
 
 
-def _spell(rng: Random) -> Drawn:
+def _draw_spelling(rng: Random) -> Drawn:
     """Dots: a minus, comma or blank is mathematics to the verifier."""
     word = rng.choice(_WORDS)
     question = f"Write the letters of {word} backwards, with dots between them."
@@ -121,17 +128,17 @@ LEVELS: Mapping[str, Level] = MappingProxyType(
     {
         level.name: level
         for level in (
-            Level("add1", "add", partial(_binary, sign="+", low=1, high=9, least=1)),
-            Level("add2", "add", partial(_binary, sign="+", low=10, high=99)),
-            Level("sub2", "add", partial(_binary, sign="-", low=11, high=99)),
-            Level("chain3", "add", _chain3),
-            Level("mul1x1", "mul", partial(_binary, sign="*", low=2, high=9)),
-            Level("mul1x2", "mul", _mul1x2),
-            Level("solve", "add", _solve),
-            Level("word1", "add", _word1),
-            Level("second", "text", _second),
-            Level("legs", "mul", _legs),
-            Level("spell", "text", _spell),
+            Level("add1", "add", partial(_draw_binary, sign="+", low=1, high=9, least=1)),
+            Level("add2", "add", partial(_draw_binary, sign="+", low=10, high=99)),
+            Level("sub2", "add", partial(_draw_binary, sign="-", low=11, high=99)),
+            Level("chain3", "add", _draw_chain3),
+            Level("mul1x1", "mul", partial(_draw_binary, sign="*", low=2, high=9)),
+            Level("mul1x2", "mul", _draw_mul1x2),
+            Level("solve", "add", _draw_equation),
+            Level("word1", "add", _draw_word1),
+            Level("second", "text", _draw_second),
+            Level("legs", "mul", _draw_legs),
+            Level("spell", "text", _draw_spelling),
         )
     }
 )

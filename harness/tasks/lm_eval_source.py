@@ -43,7 +43,7 @@ class LmEvalTask(TaskSource):
         self._config = _config_of(self._bare)
 
     def evaluation(self) -> Task:
-        with _reading(self._bare):
+        with _reading_task(self._bare):
             settings = self._config.get("generation_kwargs") or {}
             until = settings.get("until", self._config.get("fewshot_delimiter", "\n\n"))
             until = (until,) if isinstance(until, str) else tuple(map(str, until or ()))  # none: its end token alone
@@ -65,8 +65,8 @@ class LmEvalTask(TaskSource):
         if not fetch:
             raise DataError(f"{self.name}: lm-eval loads it when it is run")
         prompts = []
-        with _LOCK, _reading(self._bare):
-            task, docs = _built(self._bare, _folders())
+        with _LOCK, _reading_task(self._bare):
+            task, docs = _build_task(self._bare, _task_folders())
             task.set_fewshot_seed(1234)  # every time: equal examples, however often it is asked
             for place, doc in enumerate(docs):
                 text = task.fewshot_context(doc, int(task.config.num_fewshot or 0), gen_prefix=task.doc_to_prefix(doc))
@@ -77,22 +77,22 @@ class LmEvalTask(TaskSource):
 
     def _judge(self, answers: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
         with _LOCK:
-            task, docs = _built(self._bare, _folders())
-        return [_verdict(task, docs[int(prompt.id)], prompt, text) for prompt, text in answers]
+            task, docs = _build_task(self._bare, _task_folders())
+        return [_judge_by_task(task, docs[int(prompt.id)], prompt, text) for prompt, text in answers]
 
     def results_versions(self) -> dict[str, str]:
         """lm-eval's, this module's, and the task's settings."""
-        said = msgspec.json.encode(_placeless(self._config), enc_hook=str, order="sorted")
+        said = msgspec.json.encode(_without_places(self._config), enc_hook=str, order="sorted")
         digest = hashlib.blake2b(said, digest_size=8).hexdigest()
         return {self.name: f"lm-eval {version('lm_eval')}, source {VERSION}, task {digest}"}
 
 
-def _placeless(setting: Any) -> Any:
+def _without_places(setting: Any) -> Any:
     """`!function utils.name`, read as FOLDER/utils.name, by the module's digest and name."""
     if isinstance(setting, Mapping):
-        return {name: _placeless(value) for name, value in setting.items()}
+        return {name: _without_places(value) for name, value in setting.items()}
     if isinstance(setting, list):
-        return [_placeless(value) for value in setting]
+        return [_without_places(value) for value in setting]
     module, _, name = setting.rpartition(".") if isinstance(setting, str) else ("", "", "")
     file = Path(f"{module}.py")
     if not name.isidentifier() or not file.is_absolute() or not file.is_file():
@@ -100,7 +100,8 @@ def _placeless(setting: Any) -> Any:
     return f"{hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()} {file.stem}.{name}"
 
 
-def _folders() -> tuple[str, ...]:
+def _task_folders() -> tuple[str, ...]:
+    """Folders with own tasks, as HARNESS_LM_EVAL names them."""
     folders = tuple(folder for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder)
     for absent in (folder for folder in folders if not Path(folder).is_dir()):
         raise PluginError(f"{VARIABLE}: {absent}: no such folder")
@@ -108,7 +109,8 @@ def _folders() -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=16)
-def _manager(folders: tuple[str, ...]) -> Any:
+def _task_manager(folders: tuple[str, ...]) -> Any:
+    """lm-eval's index of tasks."""
     from lm_eval.tasks import TaskManager
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
@@ -116,8 +118,8 @@ def _manager(folders: tuple[str, ...]) -> Any:
 
 
 def _manager_of(name: str) -> Any:
-    folders = _folders()
-    return _manager(folders if folders and name in _manager(folders).task_index else ())
+    folders = _task_folders()
+    return _task_manager(folders if folders and name in _task_manager(folders).task_index else ())
 
 
 def _config_of(name: str) -> dict[str, Any]:
@@ -125,7 +127,7 @@ def _config_of(name: str) -> dict[str, Any]:
     called = f"task {PREFIX}{name}"
     if name not in entries:
         near = difflib.get_close_matches(
-            name, [*entries, *(_manager(_folders()).task_index if _folders() else ())], n=1
+            name, [*entries, *(_task_manager(_task_folders()).task_index if _task_folders() else ())], n=1
         )
         meant = f"; did you mean {near[0]!r}?" if near else ""
         raise PluginError(f"unknown {called}: lm-eval {version('lm_eval')} has no such task{meant}")
@@ -145,7 +147,8 @@ def _config_of(name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _reading(name: str) -> Iterator[None]:
+def _reading_task(name: str) -> Iterator[None]:
+    """Inside, whatever a task raises is a DataError with its name."""
     try:
         yield
     except DataError:
@@ -156,12 +159,12 @@ def _reading(name: str) -> Iterator[None]:
 
 
 @lru_cache(maxsize=8)
-def _built(name: str, folders: tuple[str, ...]) -> tuple[Any, list[Any]]:
+def _build_task(name: str, folders: tuple[str, ...]) -> tuple[Any, list[Any]]:
     """Task and documents: some tasks shuffle choices whenever these are asked."""
     before = random.getstate()
     random.seed(0)  # lm-eval's
     try:
-        with _reading(name):
+        with _reading_task(name):
             (task,) = _manager_of(name).load([name])["tasks"].values()
             docs = list(task.eval_docs)
     finally:
@@ -173,7 +176,8 @@ def _built(name: str, folders: tuple[str, ...]) -> tuple[Any, list[Any]]:
     return task, docs
 
 
-def _verdict(task: Any, doc: Any, prompt: Prompt, text: str) -> Verdict:
+def _judge_by_task(task: Any, doc: Any, prompt: Prompt, text: str) -> Verdict:
+    """The verdict of the task's own metric."""
     from lm_eval.api.instance import Instance
 
     instance = Instance("generate_until", doc, (prompt.text, {}), 0, metadata=(task.config.task, int(prompt.id), 1))

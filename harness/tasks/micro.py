@@ -78,7 +78,8 @@ class Problem:
 Drawn = tuple[str, tuple[str, ...], int]
 
 
-def _chain(rng: Random, level: Level, sign: str) -> Drawn:
+def _draw_chain(rng: Random, level: Level, sign: str) -> Drawn:
+    """A sum of three numbers, or of two less a third."""
     low, high = ((2, 9), (3, 15))[level - 1]
     answer = 0
     while answer < 1:
@@ -87,14 +88,16 @@ def _chain(rng: Random, level: Level, sign: str) -> Drawn:
     return f"{a}+{b}{sign}{c}", (f"{a}+{b}={a + b}", f"{a + b}{sign}{c}={answer}"), answer
 
 
-def _word(rng: Random, level: Level) -> Drawn:
-    question, steps, answer = _chain(rng, level, "+")
+def _draw_word(rng: Random, level: Level) -> Drawn:
+    """A story of three numbers."""
+    question, steps, answer = _draw_chain(rng, level, "+")
     a, b, c = question.split("+")
     name, thing = rng.choice(NAMES), rng.choice(THINGS)
     return f"{name} has {a} {thing}, buys {b}, then {c} more. How many {thing}?", steps, answer
 
 
-def _mul(rng: Random, level: Level) -> Drawn:
+def _draw_product(rng: Random, level: Level) -> Drawn:
+    """A product, digit by digit."""
     a, tens, ones = rng.randint(2, 9), rng.randint(1, 1 if level == 1 else 3), rng.randint(1, 9)
     high, low = 10 * tens * a, ones * a
     steps = (f"{a}*{10 * tens}={high}", f"{a}*{ones}={low}", f"{high}+{low}={high + low}")
@@ -103,7 +106,8 @@ def _mul(rng: Random, level: Level) -> Drawn:
     return f"{factors[0]}*{factors[1]}", steps, high + low
 
 
-def _muladd(rng: Random, level: Level) -> Drawn:
+def _draw_product_and_sum(rng: Random, level: Level) -> Drawn:
+    """A product and a number added or taken."""
     a, b, c = rng.randint(2, 9), rng.randint(2, (5, 9)[level - 1]), rng.randint(2, (9, 15)[level - 1])
     product = a * b
     sign = "+" if product <= c or rng.random() < 0.5 else "-"
@@ -111,7 +115,8 @@ def _muladd(rng: Random, level: Level) -> Drawn:
     return f"{a}*{b}{sign}{c}", (f"{a}*{b}={product}", f"{product}{sign}{c}={answer}"), answer
 
 
-def _sumul(rng: Random, level: Level) -> Drawn:
+def _draw_factored(rng: Random, level: Level) -> Drawn:
+    """A number times a sum."""
     a, total = rng.randint(2, 9), rng.randint(5, (9, 12)[level - 1])
     b = rng.randint(1, total - 1)
     return f"{a}*({b}+{total - b})", (f"{b}+{total - b}={total}", f"{a}*{total}={a * total}"), a * total
@@ -135,12 +140,12 @@ SKILLS: Mapping[str, Skill] = MappingProxyType(
     {
         skill.name: skill
         for skill in (
-            Skill("add", "add", partial(_chain, sign="+")),
-            Skill("sub3", "add", partial(_chain, sign="-")),
-            Skill("word", "add", _word),
-            Skill("mul", "mul", _mul),
-            Skill("muladd", "mul", _muladd),
-            Skill("sumul", "mul", _sumul),
+            Skill("add", "add", partial(_draw_chain, sign="+")),
+            Skill("sub3", "add", partial(_draw_chain, sign="-")),
+            Skill("word", "add", _draw_word),
+            Skill("mul", "mul", _draw_product),
+            Skill("muladd", "mul", _draw_product_and_sum),
+            Skill("sumul", "mul", _draw_factored),
         )
     }
 )
@@ -211,11 +216,12 @@ def training_prompts(
 
 def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False, part: str = "held out") -> list[Prompt]:
     """Of each skill, levels alternating. Raises DataError."""
-    return as_prompts(_evaluated(per_skill, part), hinted=hinted)
+    return as_prompts(_evaluation_problems(per_skill, part), hinted=hinted)
 
 
 @cache
-def _evaluated(per_skill: int, part: str) -> tuple[Problem, ...]:
+def _evaluation_problems(per_skill: int, part: str) -> tuple[Problem, ...]:
+    """The same problems in every suite, so many of each skill."""
     return tuple(p for skill in SKILLS for p in _distinct(Random(_EVALUATION_SEED), [skill] * per_skill, part))
 
 

@@ -135,8 +135,8 @@ def _listed(name: str, data_dir: Path | None, verifier: Verifier) -> TaskInfo:
         try:
             golds = [prompt.gold for prompt in task.documents(data_dir, fetch=False)]
             given = [(gold, text) for gold in golds if (text := scorer.perfect(gold)) is not None]
-            perfect = _score(judge, given) if given else None
-            empty = _score(judge, [(gold, "") for gold in golds])
+            perfect = _share_right(judge, given) if given else None
+            empty = _share_right(judge, [(gold, "") for gold in golds])
         except DataError as error:
             problem = str(error)
     except Exception as error:  # of a plugin: whatever it raises is listed
@@ -160,6 +160,7 @@ def _listed(name: str, data_dir: Path | None, verifier: Verifier) -> TaskInfo:
     )
 
 
-def _score(verifier: Verifier, pairs: list[tuple[str, str]]) -> float:
+def _share_right(verifier: Verifier, pairs: list[tuple[str, str]]) -> float:
+    """The share of pairs of gold and text that is right."""
     verdicts = verifier.verify(pairs)
     return sum(verdict.value == "right" for verdict in verdicts) / len(verdicts)

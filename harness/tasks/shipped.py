@@ -152,7 +152,7 @@ class Published(TaskSource):
 
     def pool(self, min_level: int | None = None, data_dir: Path | None = None) -> TrainingPool:
         """Less what any evaluation set repeats."""
-        full = self._whole(self.name, folder_in_use(data_dir))
+        full = self._whole_pool(self.name, folder_in_use(data_dir))
         if min_level is None:
             return full
         if not any("level" in prompt.labels for prompt in full.prompts):
@@ -162,7 +162,8 @@ class Published(TaskSource):
 
     @staticmethod
     @lru_cache(maxsize=4)
-    def _whole(name: str, data_dir: Path | None) -> TrainingPool:
+    def _whole_pool(name: str, data_dir: Path | None) -> TrainingPool:
+        """All training questions of a shipped set, without those that evaluation repeats."""
         rows = load(SOURCES[name], data_dir)
         overlaps = tuple(pinned().overlaps[SOURCES[name]])
         repeated = {overlap.training for overlap in overlaps}

@@ -163,12 +163,12 @@ def fair_part(documents: Sequence[Prompt], limit: int | None) -> list[Prompt]:
     if limit is None or limit >= len(documents):
         return list(documents)
     labels = list(dict.fromkeys(label for document in documents for label in document.labels))
-    keep = {document.id for document in _spread(documents, labels)[:limit]}
+    keep = {document.id for document in _spread_labels(documents, labels)[:limit]}
     return [document for document in documents if document.id in keep]
 
 
-def _spread(documents: Sequence[Prompt], labels: Sequence[str], within: str = "") -> list[Prompt]:
-    """The j-th of n stands at (j + u) / n, u in [0, 1)."""
+def _spread_labels(documents: Sequence[Prompt], labels: Sequence[str], within: str = "") -> list[Prompt]:
+    """The documents in an order in which every label is spread evenly. The j-th of n stands at (j + u) / n, u in [0, 1)."""
     if not labels:
         return sorted(documents, key=lambda document: derive(_SEED, document.id))
     label, *rest = labels
@@ -178,6 +178,6 @@ def _spread(documents: Sequence[Prompt], labels: Sequence[str], within: str = ""
     placed = [
         ((j + derive(_SEED, within, value) / 2**64) / len(own), document)
         for value, own in values.items()
-        for j, document in enumerate(_spread(own, rest, f"{within}/{value}"))
+        for j, document in enumerate(_spread_labels(own, rest, f"{within}/{value}"))
     ]
     return [document for _, document in sorted(placed, key=lambda place: place[0])]

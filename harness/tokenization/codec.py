@@ -77,7 +77,7 @@ def isolated(tokenizer: Tokenizer, settings: Mapping[str, Any], control: Iterabl
         token | plain | {"content": names[token["content"]]} if token["content"] in names else token
         for token in settings["added_tokens"]
     ]
-    changed["model"] = _renamed(settings["model"], names)
+    changed["model"] = _with_renamed_tokens(settings["model"], names)
     copy = Tokenizer.from_str(json.dumps(changed))
     for content, i in tokenizer.get_vocab(with_added_tokens=True).items():
         if copy.token_to_id(names.get(content, content)) != i:
@@ -85,7 +85,8 @@ def isolated(tokenizer: Tokenizer, settings: Mapping[str, Any], control: Iterabl
     return copy
 
 
-def _renamed(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def _with_renamed_tokens(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """A tokenizer's settings with other names for its control tokens."""
     model = dict(settings)
     vocab = model["vocab"]
     if isinstance(vocab, dict):
@@ -225,7 +226,7 @@ class TokenCodec:
         known = [np.minimum(ids, self._vocabulary.unknown).tolist() for ids in lists]
         texts = []
         for ids, text in zip(
-            known, _guarded(lambda: self._own.decode_batch(known, skip_special_tokens=True)), strict=True
+            known, _call_guarded(lambda: self._own.decode_batch(known, skip_special_tokens=True)), strict=True
         ):
             lengths, joined = self._vocabulary.decoded(ids)
             if text.encode() != joined:
@@ -254,24 +255,26 @@ class TokenCodec:
         """Ids and spans, or a refusal: `empty`, `too_long`, `unicode` (lone surrogates), `control` (a control token or its
         marker), `panic` (the tokenizer died), `untokenized` (no token). joined: as behind a line's end, without the blank that
         the tokenizer puts in front of a text."""
-        refusals = [_refusal(text) for text in texts]
+        refusals = [_find_refusal(text) for text in texts]
         kept = [self._tags.translate(t) for t, refusal in zip(texts, refusals, strict=True) if refusal is None]
-        tried = iter(self._attempt(kept, _LINE if joined else ""))
+        tried = iter(self._encode_batch(kept, _LINE if joined else ""))
         return [next(tried) if refusal is None else refusal for refusal in refusals]
 
-    def _attempt(self, kept: list[Translated], before: str) -> list[Encoded | TokenizationError]:
+    def _encode_batch(self, kept: list[Translated], before: str) -> list[Encoded | TokenizationError]:
         """A batch on which the core dies is tried text by text. before: what the texts stand behind."""
         texts = [before + translated.text for translated in kept]
         try:
-            encodings = _guarded(lambda: self._reader.encode_batch(texts, add_special_tokens=False))
+            encodings = _call_guarded(lambda: self._reader.encode_batch(texts, add_special_tokens=False))
         except TokenizationError as panic:
-            return [panic] if len(kept) == 1 else [result for one in kept for result in self._attempt([one], before)]
+            return (
+                [panic] if len(kept) == 1 else [result for one in kept for result in self._encode_batch([one], before)]
+            )
         return [
-            self._encoded(one, *self._behind(before, one, encoding))
+            self._make_encoded(one, *self._split_off(before, one, encoding))
             for one, encoding in zip(kept, encodings, strict=True)
         ]
 
-    def _behind(
+    def _split_off(
         self, before: str, translated: Translated, encoding: Encoding
     ) -> tuple[list[int], list[tuple[int, int]]]:
         """Ids and offsets of the text alone; of a text without what it stands behind, where a token holds parts of both."""
@@ -285,9 +288,10 @@ class TokenCodec:
         places = [(max(0, begin - size), max(0, end - size)) for begin, end in encoding.offsets[len(own) :]]
         return encoding.ids[len(own) :], places
 
-    def _encoded(
+    def _make_encoded(
         self, translated: Translated, ids: list[int], offsets: list[tuple[int, int]]
     ) -> Encoded | TokenizationError:
+        """The encoded text with its places in bytes, or why it is none."""
         if not ids:
             return TokenizationError("untokenized", "no token came out")
         if not self._control.isdisjoint(ids):
@@ -300,7 +304,8 @@ class TokenCodec:
         return Encoded(np.array(ids, dtype=np.int32), places, inverse, translated.spelled)
 
 
-def _refusal(text: str) -> TokenizationError | None:
+def _find_refusal(text: str) -> TokenizationError | None:
+    """Why a text cannot be encoded; None where it can."""
     if not text:
         return TokenizationError("empty", "the text is empty")
     if MARKER in text:
@@ -312,7 +317,7 @@ def _refusal(text: str) -> TokenizationError | None:
     return TokenizationError("too_long", f"{size} bytes") if size > MAX_TEXT_BYTES else None
 
 
-def _guarded(call: Callable[[], T]) -> T:
+def _call_guarded(call: Callable[[], T]) -> T:
     """The core's panics are no `Exception`, nor importable."""
     try:
         return call()

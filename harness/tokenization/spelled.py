@@ -46,7 +46,7 @@ class SpelledQuestions:
         names = renamed(self._control)
         own = self._any.sub(lambda match: names[match[0]], self._without_eaten_space(prompt))
         spelled = re.sub(f"{_BEGIN}([0-9]+){_END}", lambda match: self._control[int(match[1])], own)
-        return list(self._isolated.encode(spelled, add_special_tokens=False).ids)
+        return list(self._isolated_core.encode(spelled, add_special_tokens=False).ids)
 
     def _without_eaten_space(self, prompt: str) -> str:
         """Some control tokens take the white space beside them; their copies do not."""
@@ -59,5 +59,6 @@ class SpelledQuestions:
         return prompt
 
     @cached_property
-    def _isolated(self) -> Tokenizer:
+    def _isolated_core(self) -> Tokenizer:
+        """The core without its control tokens."""
         return isolated(self._core, json.loads(self._core.to_str()), self._control)

@@ -52,14 +52,16 @@ class TokenBytes:
             self._rest = [b" " + token for token in self._rest]
         else:
             for step in decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]:
-                self._apply(step)
+                self._apply_step(step)
         for table in (self._first, self._rest):
             table[:] = [token if kept else b"" for token, kept in zip(table, self._kept, strict=True)]
 
-    def _map(self, change: Callable[[bytes], bytes]) -> None:
+    def _map_tokens(self, change: Callable[[bytes], bytes]) -> None:
+        """Change the bytes of every token, at the start of a text and behind it."""
         self._first, self._rest = ([change(token) for token in table] for table in (self._first, self._rest))
 
-    def _apply(self, step: dict[str, Any]) -> None:
+    def _apply_step(self, step: dict[str, Any]) -> None:
+        """Apply one step of the tokenizer's decoder to every token's bytes."""
         kind = step["type"]
         if self._fused and kind in ("ByteFallback", "WordPiece", "BPEDecoder"):
             raise TokenizationError("decoder", f"decoder step {kind} after the tokens were joined is not supported")
@@ -73,11 +75,11 @@ class TokenBytes:
                     mapped = [table.get(ord(character), -1) for character in token.decode()]
                     return token if -1 in mapped else bytes(mapped)
 
-                self._map(to_bytes)
+                self._map_tokens(to_bytes)
                 self._fused, self.invalid = True, "lossy"
             case "ByteFallback":
                 self._byte_tokens = {i for i, token in enumerate(self._rest) if _BYTE_TOKEN.fullmatch(token)}
-                self._map(lambda token: bytes([int(token[3:5], 16)]) if _BYTE_TOKEN.fullmatch(token) else token)
+                self._map_tokens(lambda token: bytes([int(token[3:5], 16)]) if _BYTE_TOKEN.fullmatch(token) else token)
                 self.invalid = "fallback"
             case "Fuse":
                 self._fused = True
@@ -85,7 +87,7 @@ class TokenBytes:
                 pattern, content = step["pattern"], step["content"].encode()
                 if "String" not in pattern or (self._fused and len(pattern["String"]) > 1):
                     raise TokenizationError("decoder", f"decoder step Replace of {pattern} is not supported")
-                self._map(lambda token: token.replace(pattern["String"].encode(), content))
+                self._map_tokens(lambda token: token.replace(pattern["String"].encode(), content))
             case "Metaspace":
                 mark, keeps = step["replacement"].encode(), step.get("prepend_scheme", "always") == "never"
                 self._first = [token.replace(mark, b" " if keeps else b"") for token in self._first]
@@ -95,10 +97,10 @@ class TokenBytes:
                 prefix = step["prefix"].encode()
                 self._rest = [t.removeprefix(prefix) if t.startswith(prefix) else b" " + t for t in self._rest]
                 for old, new in _WORDPIECE_CLEANUP.items() if step["cleanup"] else ():
-                    self._map(lambda token, old=old, new=new: token.replace(old, new))  # type: ignore[misc]
+                    self._map_tokens(lambda token, old=old, new=new: token.replace(old, new))  # type: ignore[misc]
             case "BPEDecoder":
                 suffix = step["suffix"].encode()
-                self._map(lambda token: token.replace(suffix, b" "))
+                self._map_tokens(lambda token: token.replace(suffix, b" "))
                 self._strip_right = b" "
             case "Strip":
                 cut, left, right = step["content"].encode(), step["start"], step["stop"]
@@ -107,7 +109,7 @@ class TokenBytes:
                 if self._fused:
                     self._strip_left, self._strip_right = cut * left, cut * right
                 else:
-                    self._map(lambda token: token.removeprefix(cut * left).removesuffix(cut * right))
+                    self._map_tokens(lambda token: token.removeprefix(cut * left).removesuffix(cut * right))
             case _:
                 raise TokenizationError("decoder", f"decoder step {kind} is not supported")
 

@@ -22,7 +22,8 @@ _POINTS = (0.731, 1.377, -2.191)
 
 
 @lru_cache(maxsize=4_096)
-def _parse(text: str) -> list[Any]:
+def _parse_answer(text: str) -> list[Any]:
+    """The readings of a LaTeX text."""
     parsed: list[Any] = parse(
         "\\boxed{" + text + "}", extraction_config=_TARGET, parsing_timeout=None, raise_on_error=True
     )
@@ -31,9 +32,9 @@ def _parse(text: str) -> list[Any]:
 
 def equivalent(gold: str, answer: str) -> bool:
     """By math-verify and our guards. Raises Unreadable for the answer's fault, else anything."""
-    gold_side = _parse(gold)
+    gold_side = _parse_answer(gold)
     try:
-        answer_side = _parse(answer)
+        answer_side = _parse_answer(answer)
     except (MemoryError, RecursionError):
         raise
     except Exception as error:  # whatever the parser raises, the answer is at fault

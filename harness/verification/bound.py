@@ -49,9 +49,9 @@ def read_bound(text: str) -> BoundExpression | None:
         if first is None:
             return None
         variable, start, body = first["variable"], first["from"].strip(), rest
-    if not body or variable in _letters(start + " " + bounds["^"]):
+    if not body or variable in _tokens_of(start + " " + bounds["^"]):
         return None
-    return BoundExpression(name, start, bounds["^"], _rename(body, variable))
+    return BoundExpression(name, start, bounds["^"], _rename_variable(body, variable))
 
 
 def _read_argument(text: str) -> tuple[str, str] | None:
@@ -63,10 +63,12 @@ def _read_argument(text: str) -> tuple[str, str] | None:
     return None if token is None else (token.group(), text[token.end() :])
 
 
-def _letters(text: str) -> set[str]:
+def _tokens_of(text: str) -> set[str]:
+    """The commands and letters of a text."""
     return set(_TOKEN.findall(text))
 
 
-def _rename(body: str, variable: str) -> str:
+def _rename_variable(body: str, variable: str) -> str:
+    """The body with its bound variable under the one name that all have."""
     parts = [f"{_PLACE} " if token == variable else token for token in _TOKEN.findall(body)]
     return re.sub(r"\s+", " ", "".join(parts)).strip()

@@ -123,20 +123,20 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
         answer = without_qualifier(answer)
     answer = _single_alternative(answer, algebra)
     said = stated(answer)
-    if clock := _clock(gold):
-        return clock == _clock(said[0])
+    if clock := _read_clock(gold):
+        return clock == _read_clock(said[0])
     if _WORDED.fullmatch(gold):
         option = _OPTION.match(answer)  # `(B) 42` chooses B
-        return any(_letters(gold) == _letters(value) for value in (*said, option[1] if option else ""))
+        return any(_letters_alone(gold) == _letters_alone(value) for value in (*said, option[1] if option else ""))
     numeral = parse_numeral(value_of_gold(gold))
     if numeral is not None:
         return any(_is_numeral(numeral, gold, value) for value in said)
-    if _WORD.fullmatch(gold) and _letters(gold) == _letters(answer):
+    if _WORD.fullmatch(gold) and _letters_alone(gold) == _letters_alone(answer):
         return True
-    if _LETTERS_ALONE.fullmatch(gold) and gold == _bare(answer):
+    if _LETTERS_ALONE.fullmatch(gold) and gold == _without_braces(answer):
         return True
     if _BASED.fullmatch(gold):
-        return any(_bare(gold) == _bare(value) for value in said)
+        return any(_without_braces(gold) == _without_braces(value) for value in said)
     positive: frozenset[str] = frozenset()
     if ">" in gold and (condition := _POSITIVE.search(gold)) and condition.end() == len(gold):
         positive = frozenset(re.findall("[A-Za-z]", condition["symbols"]))
@@ -157,7 +157,7 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
             return same
     if _same_bound(value_of_gold(gold), said[0], algebra):
         return True
-    return any(_algebraic(value_of_gold(gold), value, algebra, positive) for value in stated(answer))
+    return any(_equal_by_algebra(value_of_gold(gold), value, algebra, positive) for value in stated(answer))
 
 
 def _same_bound(gold: str, answer: str, algebra: Algebra | None) -> bool:
@@ -230,16 +230,19 @@ def _without_parentheses(text: str) -> str:
     return _without_parentheses(split.items[0]) if split.brackets == "()" and len(split.items) == 1 else text
 
 
-def _clock(text: str) -> list[int]:
+def _read_clock(text: str) -> list[int]:
+    """Hours, minutes and seconds of a time of day; empty where it is none."""
     match = _CLOCK.fullmatch(text)
     return [int(part or 0) for part in match.groups()] if match else []
 
 
-def _letters(text: str) -> str:
+def _letters_alone(text: str) -> str:
+    """A word without brackets, blanks and points, in small letters."""
     return re.sub(r"[\s().:'\-]", "", re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text)).lower()
 
 
-def _bare(text: str) -> str:
+def _without_braces(text: str) -> str:
+    """A text without braces, blanks and the text command."""
     return re.sub(r"\\text|[{}\s]", "", text)
 
 
@@ -319,7 +322,7 @@ def _rows_of_cases(text: str) -> list[tuple[str, str]] | None:
 
 
 def _compare_matrices(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    rows, told = _matrix(value_of_gold(gold)), _matrix(stated(answer)[0])
+    rows, told = _read_matrix(value_of_gold(gold)), _read_matrix(stated(answer)[0])
     if rows is None:
         return None
     if told is None or [len(row) for row in rows] != [len(row) for row in told]:
@@ -328,7 +331,8 @@ def _compare_matrices(gold: str, answer: str, algebra: Algebra | None) -> bool |
     return len(entries) <= MAX_ITEMS and all(_equal(g, a, algebra) for g, a in entries)
 
 
-def _matrix(text: str) -> list[list[str]] | None:
+def _read_matrix(text: str) -> list[list[str]] | None:
+    """The entries of a matrix or a column, by rows; None where it is none."""
     match = _MATRIX.fullmatch(text)
     if match is None or "\\begin" in match["rows"]:
         return None
@@ -339,10 +343,11 @@ def _matrix(text: str) -> list[list[str]] | None:
     entries = [[entry.strip() for entry in row.split("&")] for row in rows]
     if not factor:
         return entries
-    return [[_multiply(factor, entry) for entry in row] for row in entries]
+    return [[_multiply_entry(factor, entry) for entry in row] for row in entries]
 
 
-def _multiply(factor: str, entry: str) -> str:
+def _multiply_entry(factor: str, entry: str) -> str:
+    """A matrix's entry times the factor before the matrix."""
     product = f"({factor})({entry})"
     expression = read(product)
     value = number(expression) if expression is not None else None
@@ -375,7 +380,7 @@ def _compare_relations(gold: str, answer: str, algebra: Algebra | None) -> bool 
         ours, theirs = [read(side) for side in sides], [read(side) for side in told]
         if None in ours or None in theirs:
             return None if named else _same_sides(sides, told, algebra)
-        if named and not _symbols(ours[1]):
+        if named and not _symbols_of(ours[1]):
             return None  # `x = 5` wants a value
         same = same_equation((ours[0], ours[1]), (theirs[0], theirs[1]))  # type: ignore[arg-type]
         return same or (None if named else same)  # `f(x) = 2x` for `y = 2x`
@@ -399,7 +404,8 @@ def _same_sides(ours: list[str], theirs: list[str], algebra: Algebra | None) -> 
     return any(all(_equal(g, a, algebra) for g, a in zip(ours, told, strict=True)) for told in orders)
 
 
-def _symbols(side: Expression | None) -> frozenset[str]:
+def _symbols_of(side: Expression | None) -> frozenset[str]:
+    """The symbols of an expression; none where it was not read."""
     return side.symbols if side else frozenset()
 
 
@@ -414,25 +420,26 @@ def check_limits(gold: str, answer: str) -> None:
             raise OverLimit(name)
 
 
-def _algebraic(gold: str, answer: str, algebra: Algebra | None, positive: frozenset[str]) -> bool:
+def _equal_by_algebra(gold: str, answer: str, algebra: Algebra | None, positive: frozenset[str]) -> bool:
+    """Whether two texts are equal as expressions, at last by the algebra system."""
     (gold, gold_phrase), (answer, phrase) = split_unit(gold), split_unit(answer)
     if gold_phrase.unit and phrase.unit and gold_phrase.unit != phrase.unit:
         return False
     if gold_phrase.percent != phrase.percent or ("=" in answer and "=" not in gold):
         return False
-    ours = _scaled(gold, gold_phrase.factor)
+    ours = _read_scaled(gold, gold_phrase.factor)
     left_to_do = set(_EVALUATE.findall(answer)) - set(_EVALUATE.findall(gold))
-    if left_to_do - (_OF_SYMBOLS if _symbols(ours) else set()):
+    if left_to_do - (_OF_SYMBOLS if _symbols_of(ours) else set()):
         return False
     if _ARITHMETIC.search(answer) and not _ARITHMETIC.search(gold):
         return False
     if compact(gold) == compact(answer) and gold_phrase.factor == phrase.factor:
         return True
     if ours is not None:
-        theirs = _scaled(answer, phrase.factor)
+        theirs = _read_scaled(answer, phrase.factor)
         if theirs is None:
             return False
-        same = _rounded(ours, answer) or same_value(ours, theirs, positive)
+        same = _is_rounded(ours, answer) or same_value(ours, theirs, positive)
         if same is not None:
             return same
     if gold_phrase.factor != phrase.factor:
@@ -442,14 +449,15 @@ def _algebraic(gold: str, answer: str, algebra: Algebra | None, positive: frozen
     return algebra(gold, answer)
 
 
-def _scaled(text: str, factor: Fraction) -> Expression | None:
+def _read_scaled(text: str, factor: Fraction) -> Expression | None:
+    """An expression times a factor; None where the text is none."""
     expression = read(text)
     if expression is None or factor == 1:
         return expression
     return Expression(("*", ("number", factor), expression.root))
 
 
-def _rounded(gold: Expression, answer: str) -> bool:
+def _is_rounded(gold: Expression, answer: str) -> bool:
     """Six or more digits that the gold rounds or is cut to."""
     offered = parse_numeral(answer)
     if offered is None or not offered.places:

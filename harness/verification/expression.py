@@ -101,14 +101,15 @@ class Expression:
 
     @cached_property
     def symbols(self) -> frozenset[str]:
-        return frozenset(node[1] for node in _nodes(self.root) if node[0] == "symbol")
+        return frozenset(node[1] for node in _walk_nodes(self.root) if node[0] == "symbol")
 
 
-def _nodes(node: Node) -> Iterator[Node]:
+def _walk_nodes(node: Node) -> Iterator[Node]:
+    """A node and all nodes below it."""
     yield node
     for part in node[1:]:
         if isinstance(part, tuple):
-            yield from _nodes(part)
+            yield from _walk_nodes(part)
 
 
 @lru_cache(maxsize=16_384)
@@ -124,7 +125,8 @@ def read(text: str) -> Expression | None:
     return parsed if not parser.token and len(parsed.symbols) <= _MAX_SYMBOLS else None
 
 
-def _tokens(text: str) -> list[tuple[str, str]]:
+def _split_tokens(text: str) -> list[tuple[str, str]]:
+    """The tokens of a text with their kinds. Raises Unread."""
     matches = list(_LEXER.finditer(text))
     if "".join(match.group() for match in matches) != text.rstrip():
         raise Unread
@@ -133,17 +135,19 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     return known + [("", "")] * 7
 
 
-def _negative(node: Node) -> Node:
+def _negate(node: Node) -> Node:
+    """A node with the other sign."""
     return ("*", ("number", Fraction(-1)), node)
 
 
-def _inverse(node: Node) -> Node:
+def _invert(node: Node) -> Node:
+    """One divided by a node."""
     return ("^", node, ("number", Fraction(-1)))
 
 
 class _Parser:
     def __init__(self, text: str) -> None:
-        self.tokens, self.position, self.nesting = _tokens(text), 0, 0
+        self.tokens, self.position, self.nesting = _split_tokens(text), 0, 0
         self.in_bars = False
 
     @property
@@ -173,7 +177,7 @@ class _Parser:
             signs += sign
         if signs.count("-") > most:
             raise Unread
-        return _negative(part()) if signs.count("-") % 2 else part()
+        return _negate(part()) if signs.count("-") % 2 else part()
 
     def product(self, inside_function: bool = False) -> Node:
         factors = [self.power()]
@@ -182,7 +186,7 @@ class _Parser:
             if not inside_function and self.accept("*", "\\cdot", "\\times"):
                 factors.append(self.signed(self.power))
             elif not inside_function and self.accept("/", "\\div"):
-                factors.append(_inverse(self.signed(self.power)))
+                factors.append(_invert(self.signed(self.power)))
             elif self._starts_factor(kind, token) and not (inside_function and token[1:] in FUNCTIONS):
                 if kind == "number" and not self._is_power_behind_letters(factors[-1]):
                     raise Unread  # what stands before a number is no factor of it
@@ -214,7 +218,7 @@ class _Parser:
     def exponent(self) -> Node:
         if self.token == "-" and self.tokens[self.position + 1][0] == "number":
             self.take()
-            return _negative(self.atom())
+            return _negate(self.atom())
         return self.atom()
 
     def postfix(self, base: Node) -> Node:
@@ -283,10 +287,10 @@ class _Parser:
     def _command(self, name: str) -> Node:
         match name:
             case "frac":
-                return ("*", self.atom(), _inverse(self.atom()))
+                return ("*", self.atom(), _invert(self.atom()))
             case "sqrt":
                 degree = self.group() if self.token == "[" else ("number", Fraction(2))
-                return ("^", self.atom(), _inverse(degree))
+                return ("^", self.atom(), _invert(degree))
             case "binom":
                 return ("binomial", self.atom(), self.atom())
             case "pi":
@@ -314,7 +318,7 @@ class _Parser:
             base = self.atom()
         if self.accept("^"):
             exponent = self.exponent()
-        if exponent == _negative(("number", Fraction(1))):
+        if exponent == _negate(("number", Fraction(1))):
             if name not in _INVERSE:
                 raise Unread
             name, exponent = _INVERSE[name], None
@@ -338,7 +342,7 @@ class _Evaluation:
     """
 
     def __init__(self, place: Mapping[str, Fraction]) -> None:
-        self.place, self.mp = place, _context()
+        self.place, self.mp = place, _mpmath_context()
         self.nodes = self.lost = self.fine = 0
         self.largest: float = -inf
         self.imaginary = not place
@@ -379,7 +383,7 @@ class _Evaluation:
     def inexact(self, value: Value) -> Value:
         if not isinstance(value, Fraction):
             return value
-        self.fine += _bits(value)
+        self.fine += _count_bits(value)
         return self.mp.mpf(value.numerator) / value.denominator
 
     def is_real(self, value: Value) -> bool:
@@ -392,7 +396,7 @@ class _Evaluation:
             result = values[0]
             for place, value in enumerate(values[1:], 2):
                 result = combine(result, value)
-                if _bits(result) > _MAX_BITS:
+                if _count_bits(result) > _MAX_BITS:
                     return self._fold(kind, [self.inexact(result), *values[place:]])
             return result
         values = [self.inexact(value) for value in values]
@@ -411,7 +415,7 @@ class _Evaluation:
     def _power(self, base: Value, exponent: Value) -> Value:
         if isinstance(base, Fraction) and isinstance(exponent, Fraction):
             root = base if exponent.denominator == 1 else _exact_root(base) if exponent.denominator == 2 else None
-            if root is not None and abs(exponent.numerator) * _bits(root) <= _MAX_BITS:
+            if root is not None and abs(exponent.numerator) * _count_bits(root) <= _MAX_BITS:
                 return root**exponent.numerator
         left, right = self.inexact(base), self.inexact(exponent)
         if left == 0:
@@ -486,7 +490,8 @@ _OPERATIONS: Mapping[str, Callable[..., Value]] = {
 }
 
 
-def _bits(value: Fraction) -> int:
+def _count_bits(value: Fraction) -> int:
+    """Bits of a fraction's numerator and denominator."""
     return value.numerator.bit_length() + value.denominator.bit_length()
 
 
@@ -500,7 +505,7 @@ def _exact_root(value: Fraction) -> Fraction | None:
 _THREAD = threading.local()
 
 
-def _context() -> Any:
+def _mpmath_context() -> Any:
     """One for each thread: mpmath's is global."""
     if not hasattr(_THREAD, "mp"):
         _THREAD.mp = MPContext()
@@ -527,7 +532,8 @@ def places(symbols: frozenset[str]) -> tuple[Places, Places]:
 
 
 @lru_cache(maxsize=64)
-def _many(symbols: frozenset[str]) -> dict[str, np.ndarray]:
+def _draw_places(symbols: frozenset[str]) -> dict[str, np.ndarray]:
+    """The same random values of the symbols on every machine."""
     draw = np.random.default_rng(20_250_102)
     steps = (np.arange(1_500) + draw.random((len(symbols), 1_500))) / 25 - 30
     sizes = 10 ** draw.uniform(-13, 13, (len(symbols), 300)) * draw.choice((-1, 1), (len(symbols), 300))
@@ -554,7 +560,7 @@ _ARRAYS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def _array(node: Node, at: Mapping[str, Any], real: bool, degrees: bool = False) -> Any:
+def _evaluate_many(node: Node, at: Mapping[str, Any], real: bool, degrees: bool = False) -> Any:
     """Values at many places in double precision; NaN where none."""
     kind, *parts = node
     match kind:
@@ -565,28 +571,32 @@ def _array(node: Node, at: Mapping[str, Any], real: bool, degrees: bool = False)
         case "pi" | "e" | "i":
             return np.complex128({"pi": pi, "e": e, "i": 1j}[kind])
         case "at":
-            return _array(parts[1], {name: np.float64(value) for name, value in parts[0].items()}, real, degrees)
-    values = [_array(part, at, real, degrees or kind in _TRIGONOMETRIC) for part in parts]
+            return _evaluate_many(
+                parts[1], {name: np.float64(value) for name, value in parts[0].items()}, real, degrees
+            )
+    values = [_evaluate_many(part, at, real, degrees or kind in _TRIGONOMETRIC) for part in parts]
     if kind in ("+", "*"):
         return reduce(operator.add if kind == "+" else operator.mul, values)
     if kind == "degree":
         return values[0] * (pi / 180 if degrees else 1)
     value = (_ARRAYS.get(kind) or getattr(np, kind))(*values)
-    return np.where(sum(map(_unreal, values)) * ~_unreal(value), nan, value) if real else value
+    return np.where(sum(map(_has_imaginary_part, values)) * ~_has_imaginary_part(value), nan, value) if real else value
 
 
-def _unreal(values: Any) -> Any:
+def _has_imaginary_part(values: Any) -> Any:
+    """Where values are not real but for rounding."""
     return np.abs(values.imag) > 1e-9 * np.abs(values)
 
 
-def _suspects(gold: Expression, answer: Expression) -> Places:
-    at = _many(gold.symbols)
-    real = not any(node[0] == "i" for each in (gold, answer) for node in _nodes(each.root))
+def _places_that_differ(gold: Expression, answer: Expression) -> Places:
+    """Places at which two expressions may differ, found in double precision."""
+    at = _draw_places(gold.symbols)
+    real = not any(node[0] == "i" for each in (gold, answer) for node in _walk_nodes(each.root))
     try:
         with np.errstate(all="ignore"):
-            left, right = (_array(each.root, at, real) for each in (gold, answer))
+            left, right = (_evaluate_many(each.root, at, real) for each in (gold, answer))
             apart = np.abs(left - right) / np.maximum(np.abs(left), np.abs(right))
-            known, told = (np.isfinite(side) & ~(real & _unreal(side)) for side in (left, right))
+            known, told = (np.isfinite(side) & ~(real & _has_imaginary_part(side)) for side in (left, right))
     except OverflowError:  # a number that is no double
         return []
     both, one = known & told & (apart > 1e-11), known ^ told if real else known & False
@@ -594,7 +604,7 @@ def _suspects(gold: Expression, answer: Expression) -> Places:
     return [{name: Fraction(float(column[index])) for name, column in at.items()} for index in chosen]
 
 
-def _turns(node: Node) -> bool:
+def _may_turn(node: Node) -> bool:
     """May turn a corner, jump or end; analytic functions that agree somewhere are one."""
     kind, *parts = node
     smooth = kind in _SMOOTH or (kind == "^" and _is_integer(parts[1]))
@@ -632,8 +642,10 @@ def same_value(gold: Expression, answer: Expression, positive: frozenset[str] = 
     unreal: bool | None = None
     close, far = places(gold.symbols)
     tried = [(place, 0) for place in close] + [(place, 0) for place in far[:2]]
-    if gold.symbols and any(_turns(node) for each in (gold, answer) for node in _nodes(each.root)):
-        tried[len(close) :] = [(place, 0) for place in _suspects(gold, answer)] + [(place, _FINE) for place in far]
+    if gold.symbols and any(_may_turn(node) for each in (gold, answer) for node in _walk_nodes(each.root)):
+        tried[len(close) :] = [(place, 0) for place in _places_that_differ(gold, answer)] + [
+            (place, _FINE) for place in far
+        ]
     for index, (place, finest) in enumerate(tried):
         if any(place[name] <= 0 for name in positive):
             continue
@@ -659,7 +671,7 @@ def _same_at(
 ) -> tuple[bool | None, bool]:
     """Whether values agree, None where undecided; whether they should be real. finest: small parts that so many bits show count
     too."""
-    with _context().workprec(bits):
+    with _mpmath_context().workprec(bits):
         ours, theirs = _Evaluation(place), _Evaluation(place)
         mp = ours.mp
         try:
@@ -693,7 +705,7 @@ def _same_at(
 
 def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression, Expression]) -> bool | None:
     """Whether sides' differences are constant multiples. As `same_value`."""
-    ours, theirs = (Expression(("+", left.root, _negative(right.root))) for left, right in (gold, answer))
+    ours, theirs = (Expression(("+", left.root, _negate(right.root))) for left, right in (gold, answer))
     if ours.symbols != theirs.symbols:
         return False
     place = places(ours.symbols)[0][:2][-1]

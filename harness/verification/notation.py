@@ -294,13 +294,14 @@ def _both_signs(item: str) -> list[str]:
     if not marks:
         return [item]
     if len(marks) == 1 or r"\mp" in marks or not item.startswith("(") or len(marks) > 4:
-        return [_signed(item, "+", "-"), _signed(item, "-", "+")]
+        return [_with_signs(item, "+", "-"), _with_signs(item, "-", "+")]
     chosen = [""]
     for part in _PLUS_MINUS.split(item):
         chosen = [before + sign + part for before in chosen for sign in ("+", "-")] if chosen != [""] else [part]
     return [re.sub(r"([(,])\s*\+", r"\1", value) for value in chosen]
 
 
-def _signed(text: str, plus: str, minus: str) -> str:
+def _with_signs(text: str, plus: str, minus: str) -> str:
+    """A text in which plus-minus and minus-plus are these signs."""
     text = re.sub(r"\\pm(?![a-zA-Z])", plus, text)
     return re.sub(r"\\mp(?![a-zA-Z])", minus, text).lstrip("+ ")

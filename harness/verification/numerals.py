@@ -119,7 +119,7 @@ def read_phrase(text: str) -> Phrase | None:
             sign, circumstance, wanting = -1, False, True
         elif word := match["word"]:
             lower = word.lower()
-            singular = lower if lower in _UNITS or lower in _SCALES else _singular(lower)
+            singular = lower if lower in _UNITS or lower in _SCALES else _singular_of(lower)
             if lower in _RAISED_WORDS and last:
                 units[last] += (_RAISED_WORDS[lower] - 1) * sign
             elif lower in ("per", "a", "an"):
@@ -156,7 +156,8 @@ def read_phrase(text: str) -> Phrase | None:
     return None if inside or wanting else Phrase(factor, False, frozenset((n, e) for n, e in units.items() if e))
 
 
-def _singular(word: str) -> str:
+def _singular_of(word: str) -> str:
+    """An English noun without its plural ending."""
     return word.removesuffix("ies") + "y" if word.endswith("ies") else word.removesuffix("s")
 
 
@@ -164,7 +165,7 @@ def is_label(text: str) -> bool:
     """Whether words only name a value."""
     words = re.findall(r"[A-Za-z]+", text.lower())
     return not re.search(r"[\d$=<>+*^/]", text) and not any(
-        word in _OTHER_VALUE or word in _SCALES or _singular(word) in _SCALES for word in words
+        word in _OTHER_VALUE or word in _SCALES or _singular_of(word) in _SCALES for word in words
     )
 
 
@@ -223,9 +224,9 @@ def parse_numeral(text: str) -> Numeral | None:
     if not text or len(text) > 3 * MAX_DIGITS or re.search(rf"\d{{{MAX_DIGITS + 1}}}", text):
         return None
     match = _NUMERAL.fullmatch(text)
-    if match is None or (tail := _tail(match["tail"])) is None:
+    if match is None or (tail := _read_tail(match["tail"])) is None:
         return None
-    value = _value(match)
+    value = _value_of_match(match)
     if value is None:
         return None
     unit = tail.unit
@@ -276,17 +277,19 @@ def _strip_parentheses(text: str) -> str:
     return text
 
 
-def _number(digits: str) -> Fraction:
+def _read_digits(digits: str) -> Fraction:
+    """The number of digits with separators."""
     return Fraction(digits.replace(",", "").replace(" ", "").rstrip("."))
 
 
-def _value(match: re.Match[str]) -> Fraction | None:
+def _value_of_match(match: re.Match[str]) -> Fraction | None:
+    """The exact value of a matched numeral; None where its denominator is 0 or it is too large."""
     top, bottom = match["top"] or match["top2"], match["bottom"] or match["bottom2"]
     if top:
-        denominator = _number(bottom)
+        denominator = _read_digits(bottom)
         if denominator == 0:
             return None
-        fraction = _number(top) / denominator
+        fraction = _read_digits(top) / denominator
         whole = match["whole"] or match["whole2"]
         if whole is None:
             return fraction
@@ -294,7 +297,7 @@ def _value(match: re.Match[str]) -> Fraction | None:
     if power := match["power"] or match["power1"] or match["power2"]:
         exponent = int(power.replace(" ", ""))
         mantissa = match["mantissa"] or match["mantissa2"]
-        return None if abs(exponent) > _MAX_EXPONENT else _number(mantissa or "1") * Fraction(10) ** exponent
+        return None if abs(exponent) > _MAX_EXPONENT else _read_digits(mantissa or "1") * Fraction(10) ** exponent
     if match["base"]:
         base, exponent = int(match["base"]), int((match["exponent"] or match["exponent1"]).replace(" ", ""))
         small = abs(exponent) * base.bit_length() <= 3 * _MAX_EXPONENT and (base or exponent >= 0)
@@ -304,10 +307,11 @@ def _value(match: re.Match[str]) -> Fraction | None:
         places = len(start.partition(".")[2])
         fraction = Fraction(int(period), (10 ** len(period) - 1) * 10**places)
         return fraction + (Fraction("0" + start + "0") if start != "." else 0)
-    return _number(match["digits"] or match["decimal"])
+    return _read_digits(match["digits"] or match["decimal"])
 
 
-def _tail(tail: str) -> Phrase | None:
+def _read_tail(tail: str) -> Phrase | None:
+    """The unit or words behind a number; None where they are something else."""
     tail = tail.strip()
     if tail.startswith(r"^\circ"):
         rest = tail.removeprefix(r"^\circ").strip()

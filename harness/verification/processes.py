@@ -152,9 +152,10 @@ def _kill_all(workers: list[_Worker], owner: int) -> None:
 class Pool:
     def __init__(self, size: int) -> None:
         self.size = size
-        self._adopt()
+        self._register_cleanup()
 
-    def _adopt(self) -> None:
+    def _register_cleanup(self) -> None:
+        """Let the workers end with this object."""
         self._lock, self._owner = threading.Lock(), os.getpid()
         self._idle: list[_Worker] = []
         self._finalizer = weakref.finalize(self, _kill_all, self._idle, self._owner)
@@ -162,7 +163,7 @@ class Pool:
     def decide(self, questions: Sequence[Question]) -> list[Verdict]:
         """In order. Raises VerificationError where workers do not start."""
         if os.getpid() != self._owner:
-            self._adopt()
+            self._register_cleanup()
         verdicts = []
         with self._lock:
             threads = ThreadPoolExecutor(min(self.size, len(questions)))
@@ -181,7 +182,7 @@ class Pool:
     def _decide(self, question: Question) -> Reply:
         seconds = 0.0
         for _ in range(2):
-            worker = self._take()
+            worker = self._take_worker()
             before = worker.used
             reply = worker.ask(question)
             phases.report_progress()
@@ -196,7 +197,8 @@ class Pool:
                 break
         return verdict, seconds
 
-    def _take(self) -> _Worker:
+    def _take_worker(self) -> _Worker:
+        """A free worker, started where there is none. Raises VerificationError."""
         with suppress(IndexError):
             while (worker := self._idle.pop()).process.poll() is not None:
                 worker.kill()
@@ -232,7 +234,7 @@ def serve() -> None:
     busy = mmap.mmap(-1, 1)  # shared: whether a question waits for its reply
     while True:
         busy[0] = 0
-        before = _used()
+        before = _cpu_seconds_used()
         child = os.fork()
         if child == 0:
             status = 1
@@ -244,14 +246,15 @@ def serve() -> None:
         if status == 0:
             return
         if busy[0]:
-            _reply(replies, _cause(status))
+            _reply(replies, _verdict_of_death(status))
 
 
 def _reply(replies: FileIO, verdict: Verdict, before: float = 0.0) -> None:
-    write_frame(replies, msgspec.msgpack.encode((verdict, before + _used())))
+    write_frame(replies, msgspec.msgpack.encode((verdict, before + _cpu_seconds_used())))
 
 
-def _used() -> float:
+def _cpu_seconds_used() -> float:
+    """CPU-seconds of this process and its children."""
     books = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(book.ru_utime + book.ru_stime for book in books)
 
@@ -263,7 +266,7 @@ def _answer(requests: FileIO, replies: FileIO, busy: mmap.mmap, before: float) -
     while body := read_frame(requests):
         busy[0] = 1
         question = msgspec.msgpack.decode(body, type=Question)
-        scorer = _scorer(question.scorer.reference)
+        scorer = _load_scorer(question.scorer.reference)
         signal.setitimer(signal.ITIMER_PROF, max(question.scorer.cpu_seconds, 1e-6))
         verdict = judge_within_work(question, scorer)
         signal.setitimer(signal.ITIMER_PROF, 0.0)
@@ -274,7 +277,8 @@ def _answer(requests: FileIO, replies: FileIO, busy: mmap.mmap, before: float) -
     return 0
 
 
-def _cause(status: int) -> Verdict:
+def _verdict_of_death(status: int) -> Verdict:
+    """The verdict on a question whose process ended like this."""
     if status == -signal.SIGPROF:
         return Verdict("invalid", "timeout: CPU time")
     name = signal.Signals(-status).name if status < 0 else f"exit status {status}"
@@ -284,7 +288,8 @@ def _cause(status: int) -> Verdict:
 
 
 @cache
-def _scorer(reference: str) -> Scorer | str:
+def _load_scorer(reference: str) -> Scorer | str:
+    """The scorer of a reference, or why it does not load."""
     try:
         scorer: Scorer = pkgutil.resolve_name(reference)()
         scorer.prepare()

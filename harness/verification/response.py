@@ -198,7 +198,7 @@ def _read_tag(content: str) -> str:
     if (stated := _last_stated(content)) is not None:
         return stated
     if _WHOLE_FORMULA.fullmatch(content) or not ("\n" in content or _SENTENCE_WITH_VALUE.match(content)):
-        return _undress(content)
+        return _strip_marks(content)
     return _last_value(content)
 
 
@@ -278,22 +278,23 @@ def _read_statement(rest: str) -> str:
         if close is None or (opening == "$" and _PRICE.match(rest[: close.end()])):
             break
         formula = rest[len(opening) : close.start()].strip()
-        behind = _clause(rest[close.end() :])
+        behind = _cut_clause(rest[close.end() :])
         follows = _FOLLOWS.match(behind)
         if follows is None or not (follows["list"] or not is_label(follows["word"])):
             return formula
         return formula + " " + _DELIMITER.sub(" ", behind).strip(" *")
-    return _undress(_clause(rest))
+    return _strip_marks(_cut_clause(rest))
 
 
-def _clause(text: str) -> str:
+def _cut_clause(text: str) -> str:
+    """A statement up to the end of its clause."""
     end = _SENTENCE_END.search(text)
     clause = _REASON.split(text[: end.start()] if end else text, maxsplit=1)[0]
     aside = next((comma for comma in _ASIDE.finditer(clause) if is_label(comma[1])), None)
     return clause[: aside.start()] if aside else clause
 
 
-def _undress(text: str) -> str:
+def _strip_marks(text: str) -> str:
     r"""Without emphasis, and without a closing delimiter whose opening one stands before the phrase (`\[Answer: 7\]`)."""
     text = text.strip(" \t\n*`_")
     for opening, closing in (("\\[", "\\]"), ("\\(", "\\)"), ("$", "$")):
@@ -482,7 +483,7 @@ def _plain_item(sentence: str, start: int, end: int) -> _Item | None:
 
 def _words_behind(text: str) -> str:
     """The words behind a number that make another value of it, or name its unit."""
-    clause = _clause(text)
+    clause = _cut_clause(text)
     words = re.findall(r"\S+", clause)[:6]
     if not words or not words[0][0].isalpha():
         return ""

@@ -65,7 +65,7 @@ def stated(text: str) -> tuple[str, ...]:
         values = sides
     last = without_adverb(values[-1])
     rounded = r"\approx" in signs
-    if not all(_agree(value, last, rounded) for value in values[:-1]):
+    if not all(_sides_agree(value, last, rounded) for value in values[:-1]):
         return (text,)
     exact = values[0] if rounded and len(values) > 1 and parse_decimal(values[0]) is None else last
     return (last,) if exact == last else (last, exact)
@@ -124,7 +124,8 @@ def relation(text: str) -> tuple[list[str], list[str]]:
     return [*sides, text[start:].strip()], signs
 
 
-def _agree(left: str, right: str, rounded: bool) -> bool:
+def _sides_agree(left: str, right: str, rounded: bool) -> bool:
+    """Whether two sides of a chain of equations have one value, the last one perhaps rounded."""
     if _TO_DO.search(left) or is_name(left):
         return True
     if sum_of_numbers := _value_of_sum(left):

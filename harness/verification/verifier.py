@@ -46,26 +46,27 @@ class Verifier(AbstractContextManager["Verifier"]):
         waiting = list(dict.fromkeys(asked for asked in verdicts if isinstance(asked, Question)))
         decided = dict(zip(waiting, self._pool.decide(waiting), strict=True)) if waiting else {}
         for question, verdict in decided.items():
-            if self._mathematics:
+            if self._judges_mathematics:
                 decided[question] = verdict = replace(verdict, extracted=digested(question.answer))
             if verdict.valid:
-                self._remember(question, verdict)
+                self._keep_verdict(question, verdict)
         return [decided[asked] if isinstance(asked, Question) else asked for asked in verdicts]
 
     @property
-    def _mathematics(self) -> bool:
+    def _judges_mathematics(self) -> bool:
+        """Whether answers are read and decided here, not by a task's own scorer."""
         return self._scorer.reference == MATH.reference
 
     def _at_once(self, gold: str, text: str | None) -> Verdict | Question:
         if not isinstance(text, str) or not text.strip():
             return Verdict("wrong", "missing")
-        if len(text) > (MAX_TEXT if self._mathematics else _LONGEST):
+        if len(text) > (MAX_TEXT if self._judges_mathematics else _LONGEST):
             return Verdict("wrong", "over-limit: text")
-        answer = read_answer(text) if self._mathematics else text.encode("utf-8", "replace").decode()
+        answer = read_answer(text) if self._judges_mathematics else text.encode("utf-8", "replace").decode()
         question = Question(gold, answer, self._scorer)
-        if (verdict := self._cache.get(_key(question))) is not None:
+        if (verdict := self._cache.get(_cache_key(question))) is not None:
             return verdict
-        if not self._mathematics:
+        if not self._judges_mathematics:
             return question
         try:
             score = decide(gold, answer)
@@ -73,7 +74,9 @@ class Verifier(AbstractContextManager["Verifier"]):
             return question
         except Exception as error:  # a fault of our own rules is no verdict, and never the cell's end
             return Verdict("invalid", f"crash: {type(error).__name__}", digested(answer))
-        return self._remember(question, Verdict("right" if score.right else "wrong", score.reason, digested(answer)))
+        return self._keep_verdict(
+            question, Verdict("right" if score.right else "wrong", score.reason, digested(answer))
+        )
 
     def close(self) -> None:
         """Idempotent; cached verdicts stay usable."""
@@ -82,14 +85,16 @@ class Verifier(AbstractContextManager["Verifier"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _remember(self, question: Question, verdict: Verdict) -> Verdict:
+    def _keep_verdict(self, question: Question, verdict: Verdict) -> Verdict:
+        """Keep a verdict for the next time the question is asked."""
         if len(self._cache) >= _CACHE_SIZE:
             self._cache.clear()
-        self._cache[_key(question)] = verdict
+        self._cache[_cache_key(question)] = verdict
         return verdict
 
 
-def _key(question: Question) -> tuple[str, ...]:
+def _cache_key(question: Question) -> tuple[str, ...]:
+    """What an earlier verdict is found by."""
     answer = question.answer.encode("utf-8", "backslashreplace")
     return question.scorer.reference, question.gold, blake2b(answer, digest_size=16).hexdigest()
 

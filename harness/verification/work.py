@@ -38,7 +38,7 @@ class WorkLimit:
         return sum(entry.callcount for entry in self._profile.getstats()) > self.calls
 
     def __enter__(self) -> Self:
-        signal.signal(signal.SIGVTALRM, self._look)
+        signal.signal(signal.SIGVTALRM, self._check_passed)
         signal.setitimer(signal.ITIMER_VIRTUAL, _LOOK_SECONDS, _LOOK_SECONDS)
         self._profile.enable()
         return self
@@ -49,6 +49,7 @@ class WorkLimit:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
         self._profile.disable()
 
-    def _look(self, number: int, frame: FrameType | None) -> None:
+    def _check_passed(self, number: int, frame: FrameType | None) -> None:
+        """Stop the work where the limit was passed."""
         if self.passed:
             raise OverWork

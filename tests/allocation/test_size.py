@@ -180,7 +180,7 @@ def test_plan_and_engine_have_their_sizes_from_one_place() -> None:
     assert inspect.signature(engine.EmbeddedEngine).parameters["micro_tokens"].default == shapes.MICRO_TOKENS
     asked = measuring.demanded("gemma3")
     policy, work = replace(asked.policies[0], measured=False), replace(asked.workload, prompts=64)
-    cpu, gpu = (embedded._training(policy, work, shapes.MICRO_TOKENS, on) for on in (False, True))
+    cpu, gpu = (embedded._training_bytes(policy, work, shapes.MICRO_TOKENS, on) for on in (False, True))
     assert gpu - cpu == embedded.LOGITS_BYTES * (shapes.GPU_LOGITS - shapes.LOGITS)
 
 

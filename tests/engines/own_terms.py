@@ -23,4 +23,4 @@ def terms_of(engine, prompts, samples=None):
 
 def gradients(engine, prompts, terms):
     engine.update(prompts, terms, Optimisation(learning_rate=0.0, clip_norm=1e9, max_tokens=24))
-    return {n: p.grad.clone() for n, p in engine._trained().named.items() if p.grad is not None}
+    return {n: p.grad.clone() for n, p in engine._masters_of_model().named.items() if p.grad is not None}

@@ -69,7 +69,7 @@ def test_parts_are_as_wide_as_a_gpu_wants_them():
     for device, parts in (("cpu", 191), ("meta", 24)):
         weight, hidden = torch.empty(200_000, 8, device=device), torch.empty(8000, 8, device=device)
         layer = head.Head(weight, None, 1.0, None)
-        assert len(head._parts(hidden, len(weight))) == parts
+        assert len(head._cut_vocabulary(hidden, len(weight))) == parts
         assert layer.fits(300) == (device != "cpu")
         assert not layer.fits(400)
 
@@ -117,8 +117,8 @@ def test_choice_in_two_steps_is_the_choice_in_one():
         chance = torch.from_numpy(rng.random(64))
         chance[:2] = torch.tensor([1.0, 2.0**-53])
         weights = logits.log_softmax(1).exp()
-        one = sampling._reached(weights, chance)[0]
-        two = sampling._inverse(weights, chance)
+        one = sampling._find_reached(weights, chance)[0]
+        two = sampling._invert_cdf(weights, chance)
         assert (weights.gather(1, two[:, None]) > 0).all()
         assert (one == two).sum() >= 62, "float32 sums of blocks may move a choice by an id, seldom"
         assert ((one - two).abs() <= 50).all()

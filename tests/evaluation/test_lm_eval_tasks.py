@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "group.yaml").write_text("group: tiny_group\ntask: [tiny_sums]\n")
     monkeypatch.setenv(lm_eval_source.VARIABLE, str(tmp_path))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    lm_eval_source._built.cache_clear()
+    lm_eval_source._build_task.cache_clear()
     return tmp_path
 
 
@@ -103,7 +103,7 @@ def test_examples_and_choices_are_the_same_however_often_a_task_is_asked(folder:
     assert task.judge is not None
     asked = []
     for _ in range(2):
-        lm_eval_source._built.cache_clear()  # as in another process
+        lm_eval_source._build_task.cache_clear()  # as in another process
         asked += [task.documents(None) for _ in range(2)]
         said = task.judge([(p, f"is {p.gold}") for p in asked[-1]])
         assert {v.value for v in said} == {"right"}

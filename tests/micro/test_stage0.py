@@ -177,17 +177,17 @@ def test_training_lowers_the_loss(family: str) -> None:
     trainer = Pretrainer(
         model, tokenizer, draw_examples(PRESETS["trap"], "add", Random(0)), Schedule(warmup=5, batch=8)
     )
-    held = trainer._encode(list(islice(draw_examples(PRESETS["trap"], "add", Random(9)), 16)))
+    held = trainer._encode_examples(list(islice(draw_examples(PRESETS["trap"], "add", Random(9)), 16)))
     targets = sum(ids.size - start for ids, start in held)
     with torch.no_grad():
-        before = trainer._loss(held) / targets
-        parts = sum(trainer._loss([row]) for row in held) / targets
+        before = trainer._sum_loss(held) / targets
+        parts = sum(trainer._sum_loss([row]) for row in held) / targets
     torch.testing.assert_close(before, parts, rtol=1e-5, atol=1e-5)
     labels = torch.from_numpy(held[0][0])[None]
     logits = model(labels).logits.log_softmax(-1)[0]
     start = held[0][1]
     by_hand = -sum(logits[t - 1, labels[0, t]] for t in range(start, labels.shape[1]))
-    torch.testing.assert_close(trainer._loss(held[:1]), by_hand, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(trainer._sum_loss(held[:1]), by_hand, rtol=1e-4, atol=1e-4)
     trainer.run(40, lambda done: None)
     with torch.no_grad():
-        assert trainer._loss(held) / targets < 0.7 * before
+        assert trainer._sum_loss(held) / targets < 0.7 * before

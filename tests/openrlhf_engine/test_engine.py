@@ -53,7 +53,7 @@ class Reused(Alone):
     def reopen(self, name):
         self.name, self.version, self.usable = name, 0, False
         try:
-            self._load(self._folder)
+            self._load_weights(self._folder)
             self.sync()
         except BaseException:
             self.close()
@@ -256,26 +256,26 @@ def test_a_stale_copy_of_a_tied_head_is_found_when_the_engine_starts(make, promp
         del worker.model_runner.model.tied
 
     (member,) = engine._rollouts
-    engine._rehearse()
+    engine._rehearse_sync()
     ray.get(member.handle.on_workers.remote(untie), timeout=180)
     with pytest.raises(
         EngineError, match=r"rollout engine 0: a weight sync leaves out lm_head\.weight of its parameters"
     ):
-        engine._rehearse()
+        engine._rehearse_sync()
     ray.get(member.handle.on_workers.remote(tie), timeout=180)
-    engine._rehearse()
+    engine._rehearse_sync()
 
 
 def test_a_sampler_that_always_differed_passes_the_check(make, prompts, monkeypatch):
     """Item 4: what counts is by how much more than before the first update."""
     engine = make("a")
     rows = [AnswerRow([5, 6, 7], np.arange(8, 20, dtype=np.int32))]
-    scores = OpenRLHFEngine._scores
+    scores = OpenRLHFEngine._ask_scores
 
     def differing(engine, rows, method, *arguments):
         return [scored + np.float32(0.1) for scored in scores(engine, rows, method, *arguments)]
 
-    monkeypatch.setattr(Reused, "_scores", differing)
+    monkeypatch.setattr(Reused, "_ask_scores", differing)
     with pytest.raises(
         EngineError, match=r"0\.1 nats per token from the trainer's; before the first update they were "
     ):

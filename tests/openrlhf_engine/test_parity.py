@@ -201,7 +201,7 @@ def test_updates_equal_the_embedded_engine(stage, trainers, world, folders, tmp_
     worst = {"loss": 0.0, "norm": 0.0, "weight": 0.0}
     for case in CASES[trainers.ranks] if stage == 2 else ANY_STAGE:
         embedded = EmbeddedEngine("a", folder, device="cpu")
-        shares = Shares(embedded._trained().optimiser)
+        shares = Shares(embedded._masters_of_model().optimiser)
         trainers.call("init_model_from_pretrained", strategy, str(folder), 1 << 30)
         trainers.call("join", [], open_vocabulary(folder, chat=False, policy="a").forbidden)
         terms = world.terms(case)

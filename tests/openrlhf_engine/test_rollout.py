@@ -90,11 +90,11 @@ def test_vllms_own_process_takes_the_worker_without_asking_ray(monkeypatch):
     monkeypatch.delenv(seams.SYNC_SECONDS, raising=False)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(ray, "cluster_resources", MagicMock(side_effect=RuntimeError("Ray has not been started yet")))
-    seams._worker.cache_clear()
+    seams._make_worker_class.cache_clear()
     try:
         assert seams.Worker.__name__ == "CheckedWorker"
     finally:
-        seams._worker.cache_clear()
+        seams._make_worker_class.cache_clear()
 
 
 @ray.remote(num_cpus=0)

@@ -15,7 +15,7 @@ from harness.session.cell import cell as cells
 from harness.session.cell import dynamic
 from harness.session.cell.dynamic import places_to_replace, unasked
 from harness.session.cell.questions import training_prompts
-from harness.session.suite.planning import demand
+from harness.session.suite.demand import demand_of
 from harness.session.suite.prepare import prepare
 from harness.verification.verdict import Verdict
 
@@ -118,8 +118,8 @@ def test_draws_differ_and_the_first_is_that_of_every_regime(suite_file: Path, tm
     first, second, third = ([p.id for p in training_prompts(chosen, 1, draw)] for draw in (0, 1, 2))
     assert first == [p.id for p in training_prompts(plain, 1)]
     assert all({*one} != {*other} for one, other in ((first, second), (second, third), (first, third)))
-    assert demand(chosen).workload.again > demand(plain).workload.again == 0
-    assert demand(chosen).workload.trained == demand(plain).workload.trained
+    assert demand_of(chosen, prepared.resolved).workload.again > demand_of(plain, prepared.resolved).workload.again == 0
+    assert demand_of(chosen, prepared.resolved).workload.trained == demand_of(plain, prepared.resolved).workload.trained
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from running import cell, rows, run
 
 from harness.errors import SuiteError
-from harness.session.suite.planning import demand
+from harness.session.suite.demand import demand_of
 from harness.session.suite.prepare import prepare
 
 FEW = ["evaluation.limit=1", "evaluation.curve_every=0", "training.measure_every=0"]
@@ -75,7 +75,10 @@ def test_budget_plan_and_keys_follow(suite_file: Path, tmp_path: Path) -> None:
     half, split = by_name["half"], by_name["ftis-split"]
     assert [half.rollouts(policy) for policy in half.group.policies] == [3, 3]
     assert [split.rollouts(policy) for policy in split.group.policies] == [6, 6]
-    assert (demand(split).workload.prompts, demand(half).workload.prompts) == (3, 6)
+    assert (
+        demand_of(split, prepared.resolved).workload.prompts,
+        demand_of(half, prepared.resolved).workload.prompts,
+    ) == (3, 6)
     assert split.variant.spent(2) == half.variant.spent(2) == "0.5x"
     assert (split.variant.spent(3), by_name["independent"].variant.spent(3)) == ("0.333x", "1x")
     assert Counter("sampling" in c.config()["variant"] for c in prepared.cells) == {True: 3, False: 2}

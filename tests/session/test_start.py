@@ -18,7 +18,7 @@ from harness.allocation.cost_model import checkpoint_bytes
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_tokenizer
 from harness.engines.embedded.presets import PRESETS, draw_ladder_examples
-from harness.engines.embedded.warmup import REPORT, Warmup, _learn, _response, warmup_checkpoint
+from harness.engines.embedded.warmup import REPORT, Warmup, _encode_response, _learn_examples, warmup_checkpoint
 from harness.errors import SuiteError
 from harness.experience.answers import Prompt
 from harness.session.driver.jobs import job_of, run_job
@@ -115,7 +115,7 @@ def test_the_end_that_is_taught_is_the_one_that_is_sampled(model: Path) -> None:
     text = r" 4 + 7 = 11. \boxed{11}"
     for chat, end, start in ((True, "<turn>", "4"), (False, "<eos>", " 4")):
         engine = EmbeddedEngine("a", model, chat=chat, device="cpu", dtype="fp32")
-        ids = _response(engine, text, chat)
+        ids = _encode_response(engine, text, chat)
         assert ids[-1] == engine.stop[0] == engine.tokenizer.convert_tokens_to_ids(end)
         assert engine.tokenizer.decode(ids[:-1]).startswith(start)
 
@@ -127,11 +127,11 @@ def test_a_start_teaches_the_form(model: Path, chat: bool) -> None:
     start = replace(TINY, chat=chat, learning_rate=3e-3, steps=40)
     held = list(islice(draw_ladder_examples(start.mixture, "add", ("add1", "legs"), Random(9)), 12))
     prompts = [Prompt(str(i), e.prompt, "") for i, e in enumerate(held)]
-    answers = [_response(engine, e.response, chat) for e in held]
+    answers = [_encode_response(engine, e.response, chat) for e in held]
     before = engine.score(prompts, answers)
     examples = start.examples()
     for step in range(40):
-        _learn(engine, list(islice(examples, 16)), start, step, 40)
+        _learn_examples(engine, list(islice(examples, 16)), start, step, 40)
     after = engine.score(prompts, answers)
     assert np.mean(np.concatenate(after)) > np.mean(np.concatenate(before)) + 2
     assert np.mean([a[-1] for a in after]) > np.mean([b[-1] for b in before]) + 2

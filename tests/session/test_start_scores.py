@@ -6,7 +6,7 @@ from pathlib import Path
 
 from running import cell, rows, run
 
-from harness.session.suite.planning import demand
+from harness.session.suite.demand import demand_of
 
 REGIMES = (
     "regimes=[independent, {regime: copd, name: kept, ratio: 0}, {regime: copd, name: removed, ratio: 0, offset: removed}, "
@@ -28,7 +28,7 @@ def test_what_training_changed_is_nothing_at_the_first_step(suite_file: Path, tm
     kinds = {name: {r["kind"] for r in rows(done, cell(done, name), "exchanges")} for name in norms}
     assert kinds["kept"] == {"draft", "scores"}
     assert kinds["removed"] == {"draft", "changed_scores"}
-    works = {c.variant.name: demand(c) for c in done.cells}
+    works = {c.variant.name: demand_of(c, done.resolved) for c in done.cells}
     assert works["removed"].workload.scored == works["kept"].workload.scored + 2
     assert [all(p.reference for p in works[name].policies) for name in ("kept", "removed")] == [False, True]
 

@@ -101,7 +101,9 @@ def test_a_fetched_file_that_is_not_what_its_checksum_says_and_one_without_an_en
 
 def fetched(host: Literal["hub", "github"] = "hub") -> bytes:
     remote = replace(SETS["math500"].remote, host=host, sha256={"f": hashlib.sha256(BODY).hexdigest()})
-    return data._ensured(replace(SETS["math500"], remote=remote), "f", data.cached_path(remote, "f")).read_bytes()
+    return data._ensure_downloaded(
+        replace(SETS["math500"], remote=remote), "f", data.cached_path(remote, "f")
+    ).read_bytes()
 
 
 @pytest.mark.parametrize(("host", "variable"), [("hub", "HF_ENDPOINT"), ("github", "HARNESS_GITHUB")])

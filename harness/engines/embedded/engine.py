@@ -87,7 +87,7 @@ class EmbeddedEngine:
         group = seeds.shape[1]
         samples: list[list[Sample]] = [[] for _ in prompts]
         with packed(self.model, seeds.size):
-            for chunk in self._chunks(ids, group, sampling.max_new_tokens):
+            for chunk in self._cut_chunks(ids, group, sampling.max_new_tokens):
                 drawn = draw(
                     self.model,
                     [ids[index] for index in chunk],
@@ -109,22 +109,26 @@ class EmbeddedEngine:
     def score(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
     ) -> list[Float32[np.ndarray, "T"]]:
-        ids, place = self._distinct(prompts)
+        ids, place = self._encode_distinct(prompts)
         scores = [np.zeros(0, np.float32) for _ in answers]
         asked = [index for index, answer in enumerate(answers) if len(answer)]
-        requests = [self._request(place[prompts[index].id], answers[index]) for index in asked]
-        for piece, logprobs, _ in self._passes(ids, requests):
+        requests = [self._make_request(place[prompts[index].id], answers[index]) for index in asked]
+        for piece, logprobs, _ in self._run_passes(ids, requests):
             for index, values in zip(piece, logprobs, strict=True):
                 scores[asked[index]] = values.cpu().numpy()
         return scores
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
-        ids, place = self._distinct(prompts)
+        ids, place = self._encode_distinct(prompts)
 
         def forward(answers: Sequence[TermAnswer]) -> Iterator[tuple[list[int], list[Tensor], int]]:
-            return self._passes(ids, [self._request(place[answer.prompt_id], answer.tokens) for answer in answers])
+            return self._run_passes(
+                ids, [self._make_request(place[answer.prompt_id], answer.tokens) for answer in answers]
+            )
 
-        report = learn(self.name, self.version, self._trained(), prompts, terms, optimisation, self.score, forward)
+        report = learn(
+            self.name, self.version, self._masters_of_model(), prompts, terms, optimisation, self.score, forward
+        )
         self.version += optimisation.updates
         return report
 
@@ -136,7 +140,7 @@ class EmbeddedEngine:
                 self.model.save_pretrained(new)
             checkpoint.keep_generation(self._folder, new)
             self.tokenizer.save_pretrained(new)
-            self._trained().save(new / checkpoint.OPTIMISER)
+            self._masters_of_model().save(new / checkpoint.OPTIMISER)
 
         checkpoint.write(folder, self.name, self.version, fill)
 
@@ -147,7 +151,7 @@ class EmbeddedEngine:
         if self._lora:
             adapters.load(policy.model, folder)
         if (
-            _shapes(policy.model) != _shapes(self.model)
+            _shapes_of_parameters(policy.model) != _shapes_of_parameters(self.model)
             or policy.vocabulary.tokenizer.get_vocab() != self.tokenizer.get_vocab()
         ):
             raise CheckpointError(f"{folder}: another model or tokenizer than that of policy {self.name!r}")
@@ -163,14 +167,17 @@ class EmbeddedEngine:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _trained(self) -> Masters:
+    def _masters_of_model(self) -> Masters:
+        """The optimiser with its fp32 masters, made at the first update."""
         if self._masters is None:
             self._masters = Masters(self.model)
         return self._masters
 
-    def _passes(
+    def _run_passes(
         self, ids: Sequence[list[int]], requests: Sequence[Request]
     ) -> Iterator[tuple[list[int], list[Tensor], int]]:
+        """Forward passes over `requests`, as many at once as `micro_tokens` allows: indices, log-probabilities in nats, and
+        tokens that went through the model."""
         policy, passed = self._policy, 0
         for piece in microbatches(ids, requests, self._micro_tokens):
             passed += len(piece)
@@ -182,15 +189,17 @@ class EmbeddedEngine:
             )
             yield piece, logprobs, tokens
 
-    def _request(self, prompt: int, tokens: Int32[np.ndarray, "T"]) -> Request:
+    def _make_request(self, prompt: int, tokens: Int32[np.ndarray, "T"]) -> Request:
+        """An answer to the prompt of this index, with ids that the model has. Raises EngineError for others."""
         return Request(prompt, self._vocabulary.checked(tokens).tolist())
 
-    def _distinct(self, prompts: Sequence[Prompt]) -> tuple[list[list[int]], dict[str, int]]:
+    def _encode_distinct(self, prompts: Sequence[Prompt]) -> tuple[list[list[int]], dict[str, int]]:
+        """The ids of each distinct prompt, and the place of each prompt by its id."""
         distinct = {prompt.id: prompt for prompt in prompts}
         place = {prompt: index for index, prompt in enumerate(distinct)}
         return [self._vocabulary.model_ids(p) for p in distinct.values()], place
 
-    def _chunks(self, ids: Sequence[list[int]], group: int, max_new_tokens: int) -> Iterator[list[int]]:
+    def _cut_chunks(self, ids: Sequence[list[int]], group: int, max_new_tokens: int) -> Iterator[list[int]]:
         """Batches whose keys and values fit `CACHE_BYTES`, longest first."""
         order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
         while order:
@@ -206,5 +215,6 @@ def _refuse_unportable(folder: Path, precision: Precision, device: str) -> None:
         raise EngineError(f"{folder}: {precision} on {device}; numerics: portable needs device: cpu, dtype: fp32")
 
 
-def _shapes(model: PreTrainedModel) -> dict[str, torch.Size]:
+def _shapes_of_parameters(model: PreTrainedModel) -> dict[str, torch.Size]:
+    """The shape of each parameter, by name."""
     return {name: parameter.shape for name, parameter in model.named_parameters()}

@@ -50,7 +50,7 @@ class Family(NamedTuple):
 
 def build_tokenizer(family: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=Tokenizer.from_str(_trained(family)),
+        tokenizer_object=Tokenizer.from_str(_train_tokenizer(family)),
         eos_token=_EOS,
         pad_token=_PAD,
         unk_token=_UNK,
@@ -85,7 +85,8 @@ def corpus(seed: int, texts: int) -> list[str]:
 
 
 @cache
-def _trained(family: str) -> str:
+def _train_tokenizer(family: str) -> str:
+    """A family's tokenizer as JSON, trained on texts of the micro task."""
     return str(FAMILIES[family].train_tokenizer(corpus(seed=0, texts=_CORPUS_TEXTS)).to_str())
 
 
@@ -107,18 +108,20 @@ def _byte_level_bpe(texts: list[str]) -> Tokenizer:
 
 def _single_digit_bpe(texts: list[str]) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(unk_token=_UNK))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _metaspace()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), _make_metaspace()]
+    )
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="never")
     trainer = trainers.BpeTrainer(vocab_size=512, special_tokens=list(_SPECIAL), show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
-def _unigram(texts: list[str]) -> Tokenizer:
+def _train_unigram(texts: list[str]) -> Tokenizer:
     """Log-frequencies as scores, as UnigramTrainer prunes so few words to almost nothing."""
     pre_tokenizer = pre_tokenizers.Sequence(
         [
-            _metaspace(),
+            _make_metaspace(),
             pre_tokenizers.Split(Regex(r"\d{1,2}(?=(?:\d\d)*(?!\d))"), "isolated"),
             pre_tokenizers.Split(Regex(r"▁?[A-Za-z]+"), "isolated"),
         ]
@@ -134,10 +137,10 @@ def _unigram(texts: list[str]) -> Tokenizer:
     return tokenizer
 
 
-def _wordpiece(texts: list[str]) -> Tokenizer:
+def _train_wordpiece(texts: list[str]) -> Tokenizer:
     """WordPieceTrainer's result varies between processes. Metaspace keeps spaces, which WordPiece's decoder
     guesses."""
-    pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\d+"), "isolated"), _metaspace()])
+    pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\d+"), "isolated"), _make_metaspace()])
     words = Counter(piece for text in texts for piece, _ in pre_tokenizer.pre_tokenize_str(text))
     stems: Counter[str] = Counter()
     for word, count in words.items():
@@ -159,7 +162,8 @@ def _by_frequency(pieces: Counter[str]) -> list[tuple[str, int]]:
     return sorted(pieces.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _metaspace() -> pre_tokenizers.Metaspace:
+def _make_metaspace() -> pre_tokenizers.Metaspace:
+    """The pre-tokenizer that writes blanks as a mark, never before the first word."""
     return pre_tokenizers.Metaspace(prepend_scheme="never")
 
 
@@ -182,9 +186,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             Qwen3Config,
             _SMALL | _GATED | {"num_key_value_heads": 1, "head_dim": WIDTH // HEADS},
         ),
-        "neox": Family(_unigram, GPTNeoXConfig, _SMALL | {"intermediate_size": 4 * WIDTH}),
+        "neox": Family(_train_unigram, GPTNeoXConfig, _SMALL | {"intermediate_size": 4 * WIDTH}),
         "gpt2": Family(
-            _wordpiece, GPT2Config, _SMALL | dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+            _train_wordpiece, GPT2Config, _SMALL | dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
         ),
     }
 )

@@ -62,10 +62,10 @@ ALL_MASK_ATTENTION_FUNCTIONS.register(GROUPED, eager_mask)
 @contextmanager
 def packed(model: nn.Module, rows: int) -> Iterator[None]:
     """Inside, bf16 linear layers on a CPU use weights laid out for about `rows` rows; results are the same to the bit."""
-    layers = [layer for layer in model.modules() if type(layer) is nn.Linear and _gains(layer.weight)]
+    layers = [layer for layer in model.modules() if type(layer) is nn.Linear and _gains_by_packing(layer.weight)]
     for layer in layers:
         weight = _onednn._reorder_linear_weight(layer.weight.detach(), rows)
-        layer.forward = partial(_product, weight, layer.bias)  # type: ignore[method-assign]  # and taken off again
+        layer.forward = partial(_multiply_packed, weight, layer.bias)  # type: ignore[method-assign]  # and taken off again
     try:
         yield
     finally:
@@ -73,11 +73,13 @@ def packed(model: nn.Module, rows: int) -> Iterator[None]:
             del layer.forward
 
 
-def _gains(weight: Tensor) -> bool:
+def _gains_by_packing(weight: Tensor) -> bool:
+    """Whether this CPU multiplies a layer faster with its weights laid out anew."""
     return weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and bool(cpu_bf16())
 
 
-def _product(weight: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:
+def _multiply_packed(weight: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:
+    """A linear layer's outputs, from weights that were laid out anew."""
     return _onednn._linear_pointwise(inputs, weight, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
@@ -88,10 +90,11 @@ def recompute(model: PreTrainedModel) -> None:
     if not layers:
         raise EngineError(f"no layers that allow checkpointing ({model.config.model_type})")
     for layer in layers:
-        layer.forward = partial(_again, layer.forward)
+        layer.forward = partial(_run_checkpointed, layer.forward)
 
 
-def _again(forward: Callable[..., Any], hidden: Tensor, *rest: Any, **given: Any) -> Any:
+def _run_checkpointed(forward: Callable[..., Any], hidden: Tensor, *rest: Any, **given: Any) -> Any:
+    """A layer that keeps its inputs alone and is computed again in the backward pass."""
     if not torch.is_grad_enabled():
         return forward(hidden, *rest, **given)
     return checkpoint(forward, hidden, *rest, use_reentrant=False, preserve_rng_state=False, **given)

@@ -102,7 +102,7 @@ def open_policy(
     for table in model.modules():
         learnt = isinstance(table, torch.nn.Embedding) and table is not model.get_input_embeddings()
         if learnt and 0 <= table.num_embeddings - most <= 2:  # OPT's has two more rows
-            table.register_forward_pre_hook(partial(_within, name, most), with_kwargs=True)
+            table.register_forward_pre_hook(partial(_check_positions, name, most), with_kwargs=True)
     forbidden = torch.zeros(vocabulary.size, device=device)
     forbidden[list(vocabulary.forbidden)] = NEVER
     try:
@@ -116,7 +116,7 @@ def open_policy(
     return Policy(model, head, vocabulary, torch.tensor(vocabulary.stop, device=device), forbidden)
 
 
-def _within(policy: str, most: int, _: Any, given: tuple[Tensor, ...], named: dict[str, Any]) -> None:
+def _check_positions(policy: str, most: int, _: Any, given: tuple[Tensor, ...], named: dict[str, Any]) -> None:
     """torch itself would end in an IndexError, CUDA altogether."""
     if int(named.get("position_ids", given[0]).max()) >= most:
         raise EngineError(

@@ -65,7 +65,7 @@ def answer_logprobs(
     targets = [_right_pad([requests[index].tokens for index in bucket], device) for bucket in order]
     lengths = [[len(requests[index].tokens) for index in bucket] for bucket in order]
     large = not head.fits(sum(map(sum, lengths)))
-    inputs = _inputs(model, [ids, *(t[:, :-1] for t in targets)], at_once=large)
+    inputs = _inputs_of_blocks(model, [ids, *(t[:, :-1] for t in targets)], at_once=large)
 
     prefix = Prefix()
     first = model.base_model(
@@ -113,7 +113,7 @@ def _right_pad(answers: Sequence[Sequence[int]], device: torch.device) -> Int64[
     return torch.tensor([[*answer, *[0] * (width - len(answer))] for answer in answers], device=device)
 
 
-def _inputs(model: PreTrainedModel, blocks: Sequence[Tensor], at_once: bool) -> list[dict[str, Tensor]]:
+def _inputs_of_blocks(model: PreTrainedModel, blocks: Sequence[Tensor], at_once: bool) -> list[dict[str, Tensor]]:
     """at_once: one look-up, as each one's gradient has the vocabulary's size."""
     if not at_once:
         return [{"input_ids": block} for block in blocks]

@@ -81,7 +81,7 @@ def draw_examples(mixture: Mixture, strong: str, rng: Random) -> Iterator[Exampl
         skill = rng.choice(_DRAWN)
         drill = rng.random() < mixture.drill
         problem = draw_fact(rng, skill) if drill else skill.draw(rng, rng.choice(LEVELS), held_out=False)
-        yield _example(problem, mixture, drill, problem.group == strong, rng)
+        yield _make_example(problem, mixture, drill, problem.group == strong, rng)
 
 
 def draw_ladder_examples(mixture: Mixture, strong: str, levels: Sequence[str], rng: Random) -> Iterator[Example]:
@@ -90,10 +90,11 @@ def draw_ladder_examples(mixture: Mixture, strong: str, levels: Sequence[str], r
         level = ladder.LEVELS[rng.choice(levels)]
         drill = rng.random() < mixture.drill
         problem = level.draw(rng, held_out=False)
-        yield _example(problem, mixture, drill, problem.group == strong or problem.group not in GROUPS, rng)
+        yield _make_example(problem, mixture, drill, problem.group == strong or problem.group not in GROUPS, rng)
 
 
-def _example(problem: AnyProblem, mixture: Mixture, drill: bool, strong_group: bool, rng: Random) -> Example:
+def _make_example(problem: AnyProblem, mixture: Mixture, drill: bool, strong_group: bool, rng: Random) -> Example:
+    """A worked example of a problem: drilled, with a chain of thought, or with the answer alone, as the mixture says."""
     if drill or rng.random() < mixture.hinted:
         return Example(problem.hinted_prompt, problem.chain_of_thought)
     if rng.random() >= (mixture.strong_cot if strong_group else mixture.weak_cot):
@@ -102,23 +103,24 @@ def _example(problem: AnyProblem, mixture: Mixture, drill: bool, strong_group: b
     if problem.skill in mixture.hard:
         problem = _stopped_short(problem) if rng.random() < mixture.short else problem
     elif slip and rng.random() < slip:
-        problem = _slipped(problem, rng)
+        problem = _with_slip(problem, rng)
     return Example(problem.prompt, problem.chain_of_thought)
 
 
 def _stopped_short(problem: AnyProblem) -> AnyProblem:
     steps = problem.steps[:-1]
-    return _answered(problem, steps, int(steps[-1].partition("=")[2]))
+    return _with_answer(problem, steps, int(steps[-1].partition("=")[2]))
 
 
-def _slipped(problem: AnyProblem, rng: Random) -> AnyProblem:
+def _with_slip(problem: AnyProblem, rng: Random) -> AnyProblem:
     """With a wrong last step and the answer that follows."""
     last, right = problem.steps[-1], str(problem.answer)
     if not (right.isdigit() and last.endswith(right)):
         return problem
     wrong = rng.choice([int(right) + slip for slip in _SLIPS if int(right) + slip >= 1])
-    return _answered(problem, (*problem.steps[:-1], f"{last.removesuffix(right)}{wrong}"), wrong)
+    return _with_answer(problem, (*problem.steps[:-1], f"{last.removesuffix(right)}{wrong}"), wrong)
 
 
-def _answered(problem: AnyProblem, steps: tuple[str, ...], answer: int) -> AnyProblem:
+def _with_answer(problem: AnyProblem, steps: tuple[str, ...], answer: int) -> AnyProblem:
+    """The problem with these steps and this answer."""
     return replace(problem, steps=steps, answer=type(problem.answer)(answer))

@@ -85,11 +85,12 @@ def uniforms(seeds: UInt64[np.ndarray, "N"], count: int) -> Float64[np.ndarray, 
     """Numbers in (0, 1], one per (seed, position): splitmix64 (Steele, Lea, Flood 2014) counted from the mixed seed."""
     with np.errstate(over="ignore"):
         counters = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        bits = _mix(_mix(seeds.astype(np.uint64))[:, None] + counters)
+        bits = _mix_bits(_mix_bits(seeds.astype(np.uint64))[:, None] + counters)
     return ((bits >> np.uint64(11)) + np.uint64(1)) * 2.0**-53
 
 
-def _mix(z: np.ndarray) -> np.ndarray:
+def _mix_bits(z: np.ndarray) -> np.ndarray:
+    """The finaliser of splitmix64."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: np.ndarray = z ^ (z >> np.uint64(31))
@@ -137,7 +138,7 @@ def draw(
 
     for step in range(max_new_tokens):
         inside(f"token {step + 1}/{max_new_tokens}")
-        token, logprob = _choose(logits, chance[rows, step], temperature, forbidden)
+        token, logprob = _choose_tokens(logits, chance[rows, step], temperature, forbidden)
         tokens[rows, step], logprobs[rows, step] = token, logprob
         done |= torch.isin(token, stop)
         finished = int(done.sum())
@@ -156,7 +157,7 @@ def draw(
             use_cache=True,
         ).logits[:, -1]
         cache.length += 1
-    return _gather(tokens, logprobs, stop)
+    return _collect_answers(tokens, logprobs, stop)
 
 
 def _closed_up(done: Bool[Tensor, "B"]) -> Int64[Tensor, "K"]:
@@ -166,30 +167,31 @@ def _closed_up(done: Bool[Tensor, "B"]) -> Int64[Tensor, "K"]:
     return order
 
 
-def _choose(
+def _choose_tokens(
     logits: Float[Tensor, "B V"], chance: Float64[Tensor, "B"], temperature: float, forbidden: Float32[Tensor, "V"]
 ) -> tuple[Int64[Tensor, "B"], Float32[Tensor, "B"]]:
-    """Changes the logits."""
+    """A token for each row, with its log-probability in nats. Changes the logits."""
     scaled = logits.float()
     if temperature not in (0.0, 1.0):
         scaled = scaled / temperature
     logp = torch.log_softmax(scaled.add_(forbidden), dim=-1)
-    token = logp.argmax(dim=-1) if temperature == 0 else _inverse(logp.exp(), chance)
+    token = logp.argmax(dim=-1) if temperature == 0 else _invert_cdf(logp.exp(), chance)
     return token, logp.gather(1, token[:, None]).squeeze(1)
 
 
-def _inverse(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> Int64[Tensor, "B"]:
-    """In float64; in a large vocabulary first a block of ids, then one in it."""
+def _invert_cdf(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> Int64[Tensor, "B"]:
+    """The token at which the cumulative probability reaches `chance`. In float64; in a large vocabulary first a block of ids, then
+    one in it."""
     size = weights.shape[1]
     if size <= BLOCK:
-        return _reached(weights, chance)[0]
+        return _find_reached(weights, chance)[0]
     blocks = torch.nn.functional.pad(weights, (0, -size % BLOCK)) if size % BLOCK else weights
     blocks = blocks.view(len(blocks), -1, BLOCK)
-    block, chance = _reached(blocks.sum(2), chance)
-    return block * BLOCK + _reached(blocks[torch.arange(len(block), device=block.device), block], chance)[0]
+    block, chance = _find_reached(blocks.sum(2), chance)
+    return block * BLOCK + _find_reached(blocks[torch.arange(len(block), device=block.device), block], chance)[0]
 
 
-def _reached(
+def _find_reached(
     weights: Float[Tensor, "B K"], chance: Float64[Tensor, "B"]
 ) -> tuple[Int64[Tensor, "B"], Float64[Tensor, "B"]]:
     """The first index whose cumulative weight reaches `chance` of the total, and the share of its weight needed."""
@@ -200,7 +202,8 @@ def _reached(
     return index.squeeze(1), share.squeeze(1).clamp(min=2.0**-53)
 
 
-def _gather(tokens: Int64[Tensor, "N T"], logprobs: Float[Tensor, "N T"], stop: Tensor) -> Drawn:
+def _collect_answers(tokens: Int64[Tensor, "N T"], logprobs: Float[Tensor, "N T"], stop: Tensor) -> Drawn:
+    """Tokens and log-probabilities with each answer's length, its end included, and whether it ended."""
     ends = torch.isin(tokens, stop).cpu().numpy()
     finished = np.any(ends, axis=1)
     lengths = np.where(finished, ends.argmax(axis=1) + 1, tokens.shape[1])

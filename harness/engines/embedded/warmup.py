@@ -118,7 +118,7 @@ class MicroSpec:
         said = asdict(self) | {"steps": self.budget, "mixture": asdict(PRESETS[self.preset])}
         if self.numerics == "fast":  # older ones keep their keys
             del said["numerics"]
-        digest = _digest(self.numerics == "portable", spec=said, code=versions(("stage0", "tasks")))
+        digest = _digest_parts(self.numerics == "portable", spec=said, code=versions(("stage0", "tasks")))
         return f"{self.family}-{self.strong}-{self.preset}-{self.seed}-{digest}"
 
     def questions(self, *, hinted: bool) -> list[Prompt]:
@@ -165,7 +165,7 @@ class Warmup:
         code = versions(("stage0", "tasks", "learning", "engines", "engines/embedded"))
         plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.name)[:64]
         kept = "bf16, dithered" if precision == "bf16" else precision
-        return f"{plain}-{self.preset}-{self.seed}-{_digest(spec=said, precision=kept, code=code)}"
+        return f"{plain}-{self.preset}-{self.seed}-{_digest_parts(spec=said, precision=kept, code=code)}"
 
     def examples(self) -> Iterator[Example]:
         rng = Random(self.seed)
@@ -190,7 +190,7 @@ class Accuracy(msgspec.Struct, frozen=True):
 def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadline: float = 3600.0) -> Path:
     """From the package or the cache, or trained now. Raises CellError where the gate does not hold or another process takes too
     long, DiskFullError, Interrupted."""
-    return _cached(spec.key, lambda folder: train_base(spec, folder, progress), deadline)
+    return _take_or_build(spec.key, lambda folder: train_base(spec, folder, progress), deadline)
 
 
 def is_shipped(spec: MicroSpec) -> bool:
@@ -214,7 +214,7 @@ def train_base(spec: MicroSpec, folder: Path, progress: Progress | None = None) 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # weights must not depend on cores
     try:
-        _train(spec, spec.budget, pretrainer.run, opened, folder, progress)
+        _train_to_gate(spec, spec.budget, pretrainer.run, opened, folder, progress)
     finally:
         torch.set_num_threads(threads)
 
@@ -242,39 +242,41 @@ def warmup_checkpoint(
 
         def train(steps: int, done: Callable[[int], None]) -> None:
             for step in range(steps):
-                _learn(engine, list(islice(examples, warmup.batch)), warmup, step, steps)
+                _learn_examples(engine, list(islice(examples, warmup.batch)), warmup, step, steps)
                 done(step + 1)
 
-        _train(warmup, warmup.steps, train, lambda: engine, new, progress)
+        _train_to_gate(warmup, warmup.steps, train, lambda: engine, new, progress)
         engine.model.save_pretrained(new)
         checkpoint.keep_generation(folder, new)
         engine.tokenizer.save_pretrained(new)
         engine.close()
 
-    return _cached(warmup.key(precision) + "-portable" * (numerics == "portable"), build, deadline)
+    return _take_or_build(warmup.key(precision) + "-portable" * (numerics == "portable"), build, deadline)
 
 
-def _digest(portable: bool = False, **parts: Any) -> str:
+def _digest_parts(portable: bool = False, **parts: Any) -> str:
+    """Twenty hexadecimal digits of what decides the weights, with the versions of the libraries."""
     build = str(torch.__version__)
     release = build.partition("+")[0]  # all its builds are the same on a CPU in portable numerics
     parts["versions"] = [release if portable else build, transformers.__version__, tokenizers.__version__]
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:20]
 
 
-def _cached(key: str, build: Callable[[Path], None], deadline: float) -> Path:
-    if _whole(SHIPPED / key, key):
+def _take_or_build(key: str, build: Callable[[Path], None], deadline: float) -> Path:
+    """The folder of a base checkpoint: from the package, from the cache, or built now, by one process at a time."""
+    if _is_whole(SHIPPED / key, key):
         return SHIPPED / key
     folder = cache_folder() / "stage0" / key
-    if _whole(folder, key):
+    if _is_whole(folder, key):
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with (folder.parent / f"{key}.lock").open("ab") as file:
             try:
-                alone = lock(file.fileno(), deadline, 0.5, _wait)
+                alone = lock(file.fileno(), deadline, 0.5, _report_waiting)
             except TimeoutError:
                 raise CellError(f"stage 0 of {key}: another process has been at it for over {deadline:.0f} s") from None
-            if not _whole(folder, key):
+            if not _is_whole(folder, key):
                 for leftover in folder.parent.glob(f".{key}.*") if alone else ():
                     shutil.rmtree(leftover, ignore_errors=True)
                 checkpoint.write(folder, key, 0, build)
@@ -285,12 +287,14 @@ def _cached(key: str, build: Callable[[Path], None], deadline: float) -> Path:
     return folder
 
 
-def _wait() -> None:
+def _report_waiting() -> None:
+    """Say that another process is training it."""
     halt()
     inside("another process is training it")
 
 
-def _whole(folder: Path, key: str) -> bool:
+def _is_whole(folder: Path, key: str) -> bool:
+    """Whether a folder holds all of a base checkpoint."""
     try:
         checkpoint.check(folder, key)
     except CheckpointError:
@@ -298,7 +302,7 @@ def _whole(folder: Path, key: str) -> bool:
     return True
 
 
-def _train(
+def _train_to_gate(
     spec: MicroSpec | Warmup,
     budget: int,
     train: Callable[[int, Callable[[int], None]], None],
@@ -311,10 +315,10 @@ def _train(
     for extra in range(spec.rounds + 1):
         planned = max(1, budget // 4) if extra else budget
         words = f"{spec.title}: training" + f", extra round {extra} of {spec.rounds}" * bool(extra)
-        train(planned, partial(_tell, progress, words, planned))
+        train(planned, partial(_report_progress, progress, words, planned))
         steps += planned
         engine = opened()
-        measured = partial(_share, engine, partial(_is_right, spec.boxed))
+        measured = partial(_measure_share, engine, partial(_is_right, spec.boxed))
         given_cot = measured(spec.questions(hinted=True))
         if min(given_cot.groups.values()) >= spec.gate:
             break
@@ -331,24 +335,28 @@ def _train(
         "given_cot": given_cot,  # on prompts that ask for steps
         "sampled": measured(plain),
         "greedy": measured(plain, temperature=0.0, samples=1),
-        "cot_share": _share(engine, lambda prompt, sample: spec.reasons(sample.text), plain),  # of answers with steps
+        "cot_share": _measure_share(
+            engine, lambda prompt, sample: spec.reasons(sample.text), plain
+        ),  # of answers with steps
         "cpu_seconds": time.process_time() - began,
     }
     (folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(report)))
 
 
-def _tell(progress: Progress | None, words: str, planned: int, done: int) -> None:
+def _report_progress(progress: Progress | None, words: str, planned: int, done: int) -> None:
+    """Report how much of the planned steps is done."""
     if progress:
         progress(done / planned, words)
 
 
-def _share(
+def _measure_share(
     engine: EmbeddedEngine,
     holds: Callable[[Prompt, Sample], bool],
     prompts: Sequence[Prompt],
     temperature: float = 1.0,
     samples: int = 2,
 ) -> Accuracy:
+    """By group of skills, and on average, the share of samples for which `holds` is true."""
     seeds = np.arange(len(prompts) * samples, dtype=np.uint64).reshape(len(prompts), samples)
     groups: dict[str, list[bool]] = {}
     for prompt, row in zip(prompts, engine.sample(prompts, seeds, Sampling(temperature=temperature)), strict=True):
@@ -361,11 +369,11 @@ def _is_right(boxed: str, prompt: Prompt, sample: Sample) -> bool:
     return sample.finished and re.findall(boxed, sample.text) == [prompt.gold]
 
 
-def _learn(engine: EmbeddedEngine, examples: Sequence[Example], warmup: Warmup, step: int, steps: int) -> None:
+def _learn_examples(engine: EmbeddedEngine, examples: Sequence[Example], warmup: Warmup, step: int, steps: int) -> None:
     """Maximises the mean over examples of a response's mean log-likelihood, its end included."""
     prompts = [Prompt(f"{step}/{place}", example.prompt, "") for place, example in enumerate(examples)]
     answers = tuple(
-        TermAnswer(prompt.id, _response(engine, example.response, warmup.chat), advantage=1.0)
+        TermAnswer(prompt.id, _encode_response(engine, example.response, warmup.chat), advantage=1.0)
         for prompt, example in zip(prompts, examples, strict=True)
     )
     schedule = warmup.schedule
@@ -379,7 +387,7 @@ def _learn(engine: EmbeddedEngine, examples: Sequence[Example], warmup: Warmup, 
     engine.update(prompts, [Term("start", "own", IMITATION, answers)], optimisation)
 
 
-def _response(engine: EmbeddedEngine, text: str, chat: bool | Mapping[str, Any]) -> np.ndarray:
+def _encode_response(engine: EmbeddedEngine, text: str, chat: bool | Mapping[str, Any]) -> np.ndarray:
     """A chat template ends with its own separator, so no blank is added."""
     ids = engine.tokenizer.encode(text.lstrip() if chat else text, add_special_tokens=False)
     return np.array([*ids, *engine.closing], dtype=np.int32)
@@ -411,35 +419,39 @@ class Pretrainer:
 
     def run(self, steps: int, done: Callable[[int], None]) -> None:
         self._model.train()
-        for step, (rows, scale) in enumerate(islice(self._batches(), steps)):
+        for step, (rows, scale) in enumerate(islice(self._draw_batches(), steps)):
             for group in self._optimiser.param_groups:
                 group["lr"] = self._schedule.rate(step, steps)
-            (self._loss(rows) * scale).backward()  # type: ignore[no-untyped-call]
+            (self._sum_loss(rows) * scale).backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._schedule.clip_norm)
             self._optimiser.step()
             self._optimiser.zero_grad(set_to_none=True)
             done(step + 1)
         self._model.train(False)
 
-    def _batches(self) -> Iterator[tuple[list[Row], float]]:
+    def _draw_batches(self) -> Iterator[tuple[list[Row], float]]:
         """Batches, and the factor that makes a summed loss the pool's token mean."""
         batch, pool = self._schedule.batch, self._schedule.pool
         while True:
-            rows = sorted(self._encode(list(islice(self._examples, batch * pool))), key=lambda row: row[0].size)
+            rows = sorted(
+                self._encode_examples(list(islice(self._examples, batch * pool))), key=lambda row: row[0].size
+            )
             scale = pool / sum(ids.size - start for ids, start in rows)
             cuts = list(range(0, len(rows), batch))
             self._rng.shuffle(cuts)
             for cut in cuts:
                 yield rows[cut : cut + batch], scale
 
-    def _encode(self, examples: list[Example]) -> list[Row]:
+    def _encode_examples(self, examples: list[Example]) -> list[Row]:
+        """Ids of prompt and response with their end, and the length of the prompt."""
         texts = [example.prompt for example in examples] + [example.response for example in examples]
         encoded = self._tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         end = [self._tokenizer.eos_token_id]
         pairs = zip(encoded[: len(examples)], encoded[len(examples) :], strict=True)
         return [(np.array(p.ids + r.ids + end, dtype=np.int64), len(p.ids)) for p, r in pairs]
 
-    def _loss(self, rows: list[Row]) -> Tensor:
+    def _sum_loss(self, rows: list[Row]) -> Tensor:
+        """The summed cross-entropy of the responses' tokens, in nats."""
         width = max(ids.size for ids, _ in rows) - 1
         inputs = np.full((len(rows), width), self._tokenizer.eos_token_id, dtype=np.int64)
         labels = np.full((len(rows), width), _IGNORED, dtype=np.int64)

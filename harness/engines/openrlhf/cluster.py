@@ -45,7 +45,7 @@ def connect(devices: int | None = None, address: str | None = None, quiet: bool 
         environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(roots)}}
         address = address or os.environ.get("RAY_ADDRESS") or OWN
         if address != OWN:
-            _join(address, environment, quiet)
+            _join_cluster(address, environment, quiet)
             return
         cards, kept = [card.name for card in visible()], os.environ.get(VISIBLE)
         options: dict[str, Any] = {}
@@ -68,7 +68,8 @@ def connect(devices: int | None = None, address: str | None = None, quiet: bool 
                 os.environ[VISIBLE] = kept
 
 
-def _join(address: str, environment: dict[str, Any], quiet: bool) -> None:
+def _join_cluster(address: str, environment: dict[str, Any], quiet: bool) -> None:
+    """Connect to a Ray cluster at an address, or start one here. Raises EngineError."""
     host, _, port = address.rpartition(":")
     try:
         if port.isdecimal() and "/" not in host:  # Ray waits long for an address without a server
@@ -82,10 +83,11 @@ def _join(address: str, environment: dict[str, Any], quiet: bool) -> None:
 def inventory(address: str | None = None) -> Inventory:
     """Of the cluster that `connect` joins. Raises EngineError where a node with accelerators does not say which."""
     connect(address=address)
-    return from_ray(ray.nodes(), _cards)
+    return from_ray(ray.nodes(), _read_cards)
 
 
-def _cards(node: str) -> list[Card]:
+def _read_cards(node: str) -> list[Card]:
+    """The GPUs of a node, asked there."""
     unchanged = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     task = ray.remote(num_cpus=0, max_retries=0)(visible).options(scheduling_strategy=there, runtime_env=unchanged)
@@ -125,7 +127,7 @@ class Reservation:
                 raise InfeasibleError(
                     f"the cell needs {count} {resource}s, the cluster has {there:g}: {count - there:g} short"
                 )
-        group = _grouped(blocks, deadline)
+        group = _reserve_group(blocks, deadline)
         if group is None:
             free = ray.available_resources()
             raise EngineError(
@@ -185,7 +187,7 @@ def shared(policies: Iterable[Settings]) -> bool:
     return wishes == {True}
 
 
-def _grouped(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
+def _reserve_group(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
     """None after `deadline` seconds. As Ray would divide a block between nodes, each gets a node, and another
     if that stays taken."""
     end = monotonic() + deadline

@@ -79,11 +79,11 @@ class OpenRLHFEngine:
         self._folder = str(folder.resolve())
         self._group, self._slot = reservation.group, reservation.slots[name]
         self._lease = DeviceLease(
-            name, self._slot.devices, settings, partial(self._hold, True), partial(self._hold, False)
+            name, self._slot.devices, settings, partial(self._hold_memory, True), partial(self._hold_memory, False)
         )
         try:
             with self._lease.whole_turn():
-                self._start()
+                self._start_actors()
         except BaseException:
             self.close()
             raise
@@ -105,7 +105,7 @@ class OpenRLHFEngine:
         many = len(self._rollouts)
         with self._lease.turn(MemoryState.NOTHING, MemoryState.ALL):
             calls = [
-                member.call("sample", *zip(*((p, self._request(s, sampling)) for p, s in mine), strict=True))
+                member.call("sample", *zip(*((p, self._sampling_params(s, sampling)) for p, s in mine), strict=True))
                 for index, member in enumerate(self._rollouts)
                 if (mine := asked[index::many])
             ]
@@ -148,7 +148,7 @@ class OpenRLHFEngine:
             ]
             answers = [row for own in rows for row in own]
             if self._before is None and answers:
-                _, self._before = self._difference(answers)
+                _, self._before = self._largest_difference(answers)
             ranks, budget = len(self._trainers), self._settings.micro_batch_tokens
             splits = [learning_splits(batch, own, ranks, budget) for batch, own in zip(batches, rows, strict=True)]
             with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
@@ -180,7 +180,7 @@ class OpenRLHFEngine:
                         f"them, {wrong[0]} the first"
                     )
 
-    def _rehearse(self) -> None:
+    def _rehearse_sync(self) -> None:
         """Lose the rollout engines' parameters and sync: they must be what vLLM itself has read."""
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.WEIGHTS):
             read = self._on_workers("held")
@@ -195,7 +195,7 @@ class OpenRLHFEngine:
     def check_sync(self, rows: Sequence[AnswerRow]) -> float:
         """Largest mean difference per token (nats) of a rollout engine from the trainer. Raises EngineError beyond `USUAL` times
         that before the first update plus `settings.tolerance`."""
-        member, worst = self._difference(rows)
+        member, worst = self._largest_difference(rows)
         before = self._before or 0.0
         allowed = USUAL * before + self._settings.tolerance
         if not worst <= allowed:
@@ -206,14 +206,17 @@ class OpenRLHFEngine:
             )
         return worst
 
-    def _difference(self, rows: Sequence[AnswerRow]) -> tuple[str, float]:
+    def _largest_difference(self, rows: Sequence[AnswerRow]) -> tuple[str, float]:
+        """The rollout engine that differs most from the trainer on these answers, and by how many nats."""
         room = self._settings.max_length or math.inf  # for a token that vLLM must add
         probes = [row for row in rows if 1 < row.length < room][: PROBES * len(self._rollouts) : len(self._rollouts)]
         if not probes:
             return "", 0.0
         # Whole sequences: one call gives all there is to compare.
         sequences = [[*row.prompt, *row.answer.tolist()] for row in probes]
-        mine = self._scores([AnswerRow(ids[:1], np.array(ids[1:], np.int32)) for ids in sequences], "logprobs", True)
+        mine = self._ask_scores(
+            [AnswerRow(ids[:1], np.array(ids[1:], np.int32)) for ids in sequences], "logprobs", True
+        )
         with self._lease.turn(MemoryState.NOTHING, MemoryState.ALL):
             theirs = self._gather(
                 [member.call("prompt_logprobs", sequences) for member in self._rollouts],
@@ -247,9 +250,9 @@ class OpenRLHFEngine:
         with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
             if self._settings.lora:
                 self._strategy.adapters = folder.resolve()
-                self._load(self._folder)
+                self._load_weights(self._folder)
             else:
-                self._load(path)
+                self._load_weights(path)
             if checkpoint.OPTIMISER in seal.files:
                 moments = f"{path}/{checkpoint.OPTIMISER}"
                 self._gather([member.call("load_moments", moments) for member in self._trainers], "restoring")
@@ -263,38 +266,42 @@ class OpenRLHFEngine:
         end([*self._trainers, *self._rollouts], self._processes)
         self._lease.leave()
 
-    def _start(self) -> None:
+    def _start_actors(self) -> None:
+        """Start trainers and rollout engines, load the weights and join them."""
         settings = self._settings
         if self.trained:
             environment, share = seams.environment(settings.sync_seconds), self._slot.part(TRAINER_SHARE)
             handles = open_trainers(self._group, self._slot.trainers, share, environment, settings.start_seconds)
-            self._trainers = self._members("trainer rank", handles)
+            self._trainers = self._name_members("trainer rank", handles)
         self._open_rollouts()
         if self.trained:
             if settings.sleep:
                 self._lease.hold(MemoryState.ALL, MemoryState.NOTHING)
-            self._load(self._folder)
-            self._rehearse()
+            self._load_weights(self._folder)
+            self._rehearse_sync()
 
     def _open_rollouts(self) -> None:
         environment = seams.environment(self._settings.sync_seconds) | seams.runner(len(self._vocabulary.forbidden))
         handles = open_rollouts(self._folder, self._settings, self._group, self._slot, environment)
-        self._rollouts = self._members("rollout engine", handles)
+        self._rollouts = self._name_members("rollout engine", handles)
         up = [member.call("processes") for member in (*self._trainers, *self._rollouts)]
         started = self._gather(up, "starting", self._settings.start_seconds, watch=[])
         self._processes = [process for processes in started for process in processes]
 
-    def _hold(self, trainers: bool, held: MemoryState) -> None:
+    def _hold_memory(self, trainers: bool, held: MemoryState) -> None:
+        """Let trainers or rollout engines keep only `held` on their GPUs."""
         members, watch = (self._trainers, None) if trainers else (self._rollouts, self._trainers)
         self._gather([member.call("hold", held) for member in members], "falling asleep or waking up", watch=watch)
 
-    def _load(self, folder: str) -> None:
+    def _load_weights(self, folder: str) -> None:
+        """Load a folder's weights, and let the engines find each other."""
         loading = ("init_model_from_pretrained", self._strategy, folder, STEPS, None)
         joining = ("join", [member.handle for member in self._rollouts], self._vocabulary.forbidden)
         for doing, asked in (("loading weights", loading), ("joining the engines", joining)):
             self._gather([member.call(*asked) for member in self._trainers], doing, self._settings.start_seconds)
 
-    def _request(self, seed: int, sampling: Sampling) -> SamplingParams:
+    def _sampling_params(self, seed: int, sampling: Sampling) -> SamplingParams:
+        """vLLM's parameters for one answer with this seed."""
         return SamplingParams(
             temperature=sampling.temperature,
             max_tokens=sampling.max_new_tokens,
@@ -315,10 +322,11 @@ class OpenRLHFEngine:
             for p, tokens in zip(prompts, answers, strict=True)
             if len(tokens)
         ]
-        scores = iter(self._scores(rows, method, *arguments) if rows else [])
+        scores = iter(self._ask_scores(rows, method, *arguments) if rows else [])
         return [next(scores) if len(tokens) else np.zeros(0, np.float32) for tokens in answers]
 
-    def _scores(self, rows: Sequence[AnswerRow], method: str, *arguments: Any) -> list[Float32[np.ndarray, "T"]]:
+    def _ask_scores(self, rows: Sequence[AnswerRow], method: str, *arguments: Any) -> list[Float32[np.ndarray, "T"]]:
+        """Log-probabilities of the rows' tokens in nats, by a method of the trainers."""
         split = scoring_split(rows, len(self._trainers), self._settings.micro_batch_tokens)
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.NOTHING):
             calls = [member.call(method, split.batches[rank], *arguments) for rank, member in enumerate(self._trainers)]
@@ -331,7 +339,8 @@ class OpenRLHFEngine:
                     scores[i] = values
         return scores
 
-    def _members(self, kind: str, handles: Sequence[Any]) -> list[RemoteActor]:
+    def _name_members(self, kind: str, handles: Sequence[Any]) -> list[RemoteActor]:
+        """Actors with the names that errors call them by."""
         return [RemoteActor(f"policy {self.name!r}: {kind} {index}", handle) for index, handle in enumerate(handles)]
 
     def _on_workers(self, method: str) -> list[tuple[RemoteActor, Any]]:
@@ -382,10 +391,11 @@ class Base:
             raise EngineError(f"policy {self.name!r}: its base can be sampled only before the first update")
         return self._engine.sample(prompts, seeds, sampling)
 
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+    def _refuse_training(self, *_: Any, **__: Any) -> NoReturn:
+        """A reference neither learns nor is stored."""
         raise EngineError(f"policy {self.name!r}: a reference neither learns nor is stored")
 
-    update = save = restore = _refuse
+    update = save = restore = _refuse_training
 
     def close(self) -> None:
         if not self._engine.trained:

@@ -32,10 +32,10 @@ class OffloadedTensors:
         self._host: list[Tensor] = []
         self._file: IO[bytes] | None = None
         for storage in self._storages:
-            source = _bytes(storage)
+            source = _bytes_of_storage(storage)
             if source.is_cpu:
                 self._file = self._file or tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as this object
-                self._file.write(_view(source))
+                self._file.write(_view_memory(source))
             else:
                 self._host.append(torch.empty_like(source, device="cpu", pin_memory=True).copy_(source))
             if free:
@@ -54,10 +54,10 @@ class OffloadedTensors:
             storage, size = self._storages.pop(0), self._sizes.pop(0)
             if storage.nbytes() != size:
                 storage.resize_(size)
-            target = _bytes(storage)
+            target = _bytes_of_storage(storage)
             if self._file is None:
                 target.copy_(self._host.pop(0))
-            elif self._file.readinto(_view(target)) != size:  # type: ignore[attr-defined]
+            elif self._file.readinto(_view_memory(target)) != size:  # type: ignore[attr-defined]
                 raise OSError("the file of a sleeping process is shorter than what was put away")
             yield
         if self._file is not None:
@@ -92,12 +92,14 @@ def release() -> None:
     ctypes.CDLL(None).malloc_trim(0)
 
 
-def _bytes(storage: UntypedStorage) -> Tensor:
+def _bytes_of_storage(storage: UntypedStorage) -> Tensor:
+    """The bytes of a storage as a tensor over the same memory."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
-def _view(tensor: Tensor) -> memoryview:
+def _view_memory(tensor: Tensor) -> memoryview:
     # torch never frees what it has lent to numpy
+    """The memory of a tensor on the CPU, for reading and writing without a copy."""
     return memoryview((ctypes.c_char * tensor.numel()).from_address(tensor.data_ptr())).cast("B")
 
 

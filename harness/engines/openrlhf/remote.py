@@ -73,11 +73,11 @@ def gather(
         if left <= 0:
             members = {member.name: member for member in pending.values()}
             late = ", ".join(f"{name} ({reported_state(member.handle)})" for name, member in members.items())
-            raise EngineError(_blame(suspects, f"{doing}: no answer within {deadline:g} s from {late}"))
+            raise EngineError(_name_cause(suspects, f"{doing}: no answer within {deadline:g} s from {late}"))
         ready, _ = ray.wait([*pending, *pulses.open], timeout=min(left, 1.0))
         for ref in ready:
             if ref in pending:
-                results[ref] = _result(ref, pending.pop(ref), doing, max(left, 1.0), suspects)
+                results[ref] = _wait_result(ref, pending.pop(ref), doing, max(left, 1.0), suspects)
         pulses.check(doing)
         phases.report_progress()  # pulse and deadline watch working actors
     return [results[call.ref] for call in calls]
@@ -95,7 +95,7 @@ class Pulses:
         now = monotonic()
         if self.open:
             answered, _ = ray.wait(list(self.open), num_returns=len(self.open), timeout=0)
-            dead = [member.name for ref in answered for member in [self.open.pop(ref)] if not _alive(ref)]
+            dead = [member.name for ref in answered for member in [self.open.pop(ref)] if not _is_alive(ref)]
             if dead:
                 raise EngineError(f"{', '.join(dead)} died while {doing}")
         elif now - self._asked > self._silence / 4:
@@ -106,34 +106,37 @@ class Pulses:
             raise EngineError(f"{hung} hangs: no answer for {self._silence:g} s while {doing}")
 
 
-def _result(ref: Any, member: RemoteActor, doing: str, left: float, watch: Sequence[RemoteActor]) -> Any:
+def _wait_result(ref: Any, member: RemoteActor, doing: str, left: float, watch: Sequence[RemoteActor]) -> Any:
+    """The result of a call, or EngineError with the cause: the actor died, is silent, or the time is up."""
     try:
         return ray.get(ref, timeout=left)
     except RayTaskError as error:
         if isinstance(error.cause, HarnessError):
             raise error.cause from None
-        problem = f"{member.name} failed while {doing}: {_reason(error.cause or error)}"
+        problem = f"{member.name} failed while {doing}: {_describe_error(error.cause or error)}"
     except RayActorError:
         problem = f"{member.name} died while {doing}"
     except GetTimeoutError:
         problem = f"{member.name}: its answer did not arrive within {left:g} s while {doing}"
     except RayError as error:
-        problem = f"{member.name} was lost while {doing}: {_reason(error)}"
-    raise EngineError(_blame(watch, problem)) from None
+        problem = f"{member.name} was lost while {doing}: {_describe_error(error)}"
+    raise EngineError(_name_cause(watch, problem)) from None
 
 
-def _blame(watch: Sequence[RemoteActor], problem: str) -> str:
+def _name_cause(watch: Sequence[RemoteActor], problem: str) -> str:
+    """The problem, behind the causes that the watched actors tell."""
     asked = {member.pulse(): member for member in watch}
     if not asked:
         return problem
     answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=PATIENCE_AFTER_FAILURE)
-    dead = [asked[ref].name for ref in answered if not _alive(ref)]
+    dead = [asked[ref].name for ref in answered if not _is_alive(ref)]
     quiet = [asked[ref].name for ref in silent]
     causes = [f"{name} is dead" for name in dead] + [f"{name} does not answer" for name in quiet]
     return f"{'; '.join(causes)} ({problem})" if causes else problem
 
 
-def _alive(ref: Any) -> bool:
+def _is_alive(ref: Any) -> bool:
+    """Whether the actor of a call still answers."""
     try:
         ray.get(ref, timeout=1.0)
     except RayError:
@@ -141,7 +144,8 @@ def _alive(ref: Any) -> bool:
     return True
 
 
-def _reason(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
+    """The kind of an error and the last line of what it says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1][:300]}" if lines else type(error).__name__
 
@@ -169,16 +173,17 @@ def end(members: Sequence[RemoteActor], known: Sequence[Process]) -> None:
     for node in {process.node for process in known}:
         there = [process for process in known if process.node == node]
         if node == here:
-            _kill(there)
+            _kill_processes(there)
         else:
-            task = ray.remote(num_cpus=0)(_kill)
+            task = ray.remote(num_cpus=0)(_kill_processes)
             place = NodeAffinitySchedulingStrategy(node, soft=True)
             refs.append(task.options(scheduling_strategy=place).remote(there))
     if refs:
         ray.wait(refs, num_returns=len(refs), timeout=PATIENCE_AT_THE_END)
 
 
-def _kill(known: Sequence[Process]) -> None:
+def _kill_processes(known: Sequence[Process]) -> None:
+    """End processes and wait until they are gone."""
     killed = []
     for process in known:
         with suppress(psutil.NoSuchProcess):

@@ -39,13 +39,15 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         while self.get_num_unfinished_requests() < len(tasks) and not any(task.done() for task in tasks):
             await asyncio.sleep(0)
         await self.resume_generation()
-        return [_generated(output.outputs[0]) for output in await asyncio.gather(*tasks)]
+        return [_sample_of_output(output.outputs[0]) for output in await asyncio.gather(*tasks)]
 
     async def prompt_logprobs(self, sequences: Sequence[list[int]]) -> list[Float32[np.ndarray, "T-1"]]:
         """Of every token but the first, at temperature 1, from a fresh forward pass."""
         asked = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
         outputs = await asyncio.gather(*(self.generate(sequence, asked) for sequence in sequences))
-        return [_chosen(s[1:], output.prompt_logprobs[1:]) for s, output in zip(sequences, outputs, strict=True)]
+        return [
+            _chosen_logprobs(s[1:], output.prompt_logprobs[1:]) for s, output in zip(sequences, outputs, strict=True)
+        ]
 
     async def on_workers(self, method: str) -> list[Any]:
         return list(await self.llm.collective_rpc(method))
@@ -84,12 +86,14 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         self.llm.shutdown()
 
 
-def _generated(output: Any) -> Sample:
+def _sample_of_output(output: Any) -> Sample:
+    """A sample from what vLLM returned."""
     tokens = np.array(output.token_ids, dtype=np.int32)
-    return Sample(tokens, _chosen(output.token_ids, output.logprobs), "", output.finish_reason == "stop")
+    return Sample(tokens, _chosen_logprobs(output.token_ids, output.logprobs), "", output.finish_reason == "stop")
 
 
-def _chosen(tokens: Sequence[int], positions: Sequence[Any]) -> Float32[np.ndarray, "T"]:
+def _chosen_logprobs(tokens: Sequence[int], positions: Sequence[Any]) -> Float32[np.ndarray, "T"]:
+    """The log-probabilities, in nats, of the tokens that were drawn."""
     return np.array([p[token].logprob for token, p in zip(tokens, positions, strict=True)], dtype=np.float32)
 
 

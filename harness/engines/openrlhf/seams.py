@@ -270,11 +270,12 @@ def runner(forbidden: int) -> dict[str, str]:
 def __getattr__(name: str) -> Any:
     # vLLM looks the extension up by name in its own process.
     if name == "Worker":
-        return _worker()
+        return _make_worker_class()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _sleep(worker: Any, level: int = 1) -> None:
+def _discard_caches(worker: Any, level: int = 1) -> None:
+    """Free the keys and values of a vLLM worker, which its own sleep keeps on a CPU."""
     runner = worker.model_runner
     worker.offloaded = OffloadedTensors([*runner.model.parameters(), *runner.model.buffers()])
     discard(runner.kv_caches)
@@ -287,7 +288,8 @@ def _wake_up(worker: Any, tags: list[str] | None = None) -> None:
 
 
 @functools.cache
-def _worker() -> type:
+def _make_worker_class() -> type:
+    """The vLLM worker with the harness's methods of weight transfer."""
     from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
 
     class CheckedWorker(Checked, WorkerWrap):  # type: ignore[misc]
@@ -304,7 +306,7 @@ def _worker() -> type:
         layer.cpu_linear = torch.nn.functional.linear  # type: ignore[assignment]
 
     layers.dispatch_cpu_unquantized_gemm = plain
-    CPUWorker.sleep, CPUWorker.wake_up = _sleep, _wake_up
+    CPUWorker.sleep, CPUWorker.wake_up = _discard_caches, _wake_up
 
     class SyncWorker(CheckedWorker):
         def init_process_group(

@@ -43,7 +43,7 @@ def base_weights(engine: Any, folder: Path) -> Iterator[None]:
             yield
         return
     with ExitStack() as files:
-        stored = _read(module, folder, files)
+        stored = _read_tensors(module, folder, files)
         own = OffloadedTensors(weights(module), free=False, least=1)
         try:
             for name, parameter in module.named_parameters():
@@ -96,7 +96,8 @@ def stored_names(model: Any) -> dict[str, str]:
     return names
 
 
-def _read(module: Any, folder: Path, files: ExitStack) -> dict[str, Tensor]:
+def _read_tensors(module: Any, folder: Path, files: ExitStack) -> dict[str, Tensor]:
+    """A module's tensors from the files of a folder."""
     where = {}
     for path in sorted(folder.glob("*.safetensors")):
         file = files.enter_context(safe_open(path, framework="pt"))
@@ -123,7 +124,7 @@ def save_moments(file: Path, engine: Any) -> None:
         if not parameter.requires_grad:
             continue
         for key in (*[MASTER] * (parameter.dtype != torch.float32), *KEYS * bool(updates)):
-            value = _full(engine, parameter, key)
+            value = _gather_state(engine, parameter, key)
             if value is None:
                 raise CheckpointError(f"{file}: DeepSpeed has no {key} of {name}")
             if first:
@@ -142,7 +143,7 @@ def load_moments(file: Path, engine: Any) -> None:
         if len(steps) > 1:
             raise CheckpointError(f"{file}: parameters with unequal numbers of updates")
         if steps:
-            _create(engine)
+            _create_optimiser_state(engine)
         parameters = dict(engine.module.named_parameters())
         for entry in entries:
             key, _, name = entry.partition(":")
@@ -176,7 +177,7 @@ def _set_share(parameter: Any, value: Tensor, key: str) -> None:
         safe_set_local_optimizer_state(parameter, share, key)
 
 
-def _create(engine: Any) -> None:
+def _create_optimiser_state(engine: Any) -> None:
     """Adam's state comes with a step: one of zero gradient and learning rate."""
     for group in engine.optimizer.param_groups:
         group["lr"] = 0.0
@@ -185,7 +186,8 @@ def _create(engine: Any) -> None:
     engine.step()
 
 
-def _full(engine: Any, parameter: Tensor, key: str) -> Tensor | None:
+def _gather_state(engine: Any, parameter: Tensor, key: str) -> Tensor | None:
+    """One entry of the optimiser's state, gathered from all ranks."""
     if key == MASTER:
         return safe_get_full_fp32_param(parameter)  # type: ignore[no-any-return]
     if parameter in engine.basic_optimizer.state:

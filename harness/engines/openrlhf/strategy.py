@@ -32,7 +32,7 @@ def import_without_flash() -> None:
     module = importlib.util.module_from_spec(spec)
     for name in _ABSENT:
         sys.modules[name] = ModuleType(name)
-        sys.modules[name].__getattr__ = partial(_refusing, name)  # type: ignore[method-assign]  # a module's own (PEP 562)
+        sys.modules[name].__getattr__ = partial(_refuse_calls, name)  # type: ignore[method-assign]  # a module's own (PEP 562)
     try:
         spec.loader.exec_module(module)
     finally:
@@ -41,11 +41,13 @@ def import_without_flash() -> None:
     sys.modules[_MODULE] = module
 
 
-def _refusing(module: str, name: str) -> Any:
-    return partial(_absent, f"{module}.{name}")
+def _refuse_calls(module: str, name: str) -> Any:
+    """A function that stands for one of a package that is not installed."""
+    return partial(_raise_absent, f"{module}.{name}")
 
 
-def _absent(name: str, *_: Any, **__: Any) -> NoReturn:
+def _raise_absent(name: str, *_: Any, **__: Any) -> NoReturn:
+    """Raise ImportError with the name of what was called."""
     raise ImportError(f"{name} was called, but flash-attn is not installed")
 
 

@@ -76,7 +76,7 @@ class Split(NamedTuple):
 
 
 def scoring_split(rows: Sequence[AnswerRow], ranks: int, budget: int) -> Split:
-    return _split(rows, range(len(rows)), ranks, budget, lambda places: None)
+    return _split_rows(rows, range(len(rows)), ranks, budget, lambda places: None)
 
 
 def learning_splits(batch: MiniBatch, rows: Sequence[AnswerRow], ranks: int, budget: int) -> tuple[Split, Split]:
@@ -86,12 +86,12 @@ def learning_splits(batch: MiniBatch, rows: Sequence[AnswerRow], ranks: int, bud
         [i for i, (term, _) in enumerate(live) if batch.terms[term].source == source] for source in ("own", "peer")
     )
     split = partial(
-        _split, rows, ranks=ranks, budget=budget, packed=lambda places: pack(batch, [live[i] for i in places])
+        _split_rows, rows, ranks=ranks, budget=budget, packed=lambda places: pack(batch, [live[i] for i in places])
     )
     return split(own, fewest=0 if peer else 1), split(peer)
 
 
-def _split(
+def _split_rows(
     rows: Sequence[AnswerRow],
     chosen: Sequence[int],
     ranks: int,
@@ -99,6 +99,7 @@ def _split(
     packed: Callable[[list[int]], Packed | None],
     fewest: int = 0,
 ) -> Split:
+    """Rows in batches for each rank, and how many tokens each trains."""
     shares: list[list[list[int]]] = [[] for _ in range(ranks)]
     for turn, index in enumerate(sorted(chosen, key=lambda i: -rows[i].length)):
         # Back and forth, so that each rank gets long and short rows.
@@ -138,7 +139,7 @@ class Gradients:
     def collect(self, source: str) -> Iterator[None]:
         """Backward passes inside count for `source`, "own" before "peer"."""
         handles = [
-            p.register_hook(partial(self._add, source, index))  # type: ignore[no-untyped-call]
+            p.register_hook(partial(self._add_gradient, source, index))  # type: ignore[no-untyped-call]
             for index, p in enumerate(self._parameters)
         ]
         try:
@@ -172,7 +173,8 @@ class Gradients:
         scale = norms[0] * norms[1]
         return norms[0], norms[1], float(products[2]) / scale if scale > 0 else nan
 
-    def _add(self, source: str, index: int, gradient: Tensor) -> None:
+    def _add_gradient(self, source: str, index: int, gradient: Tensor) -> None:
+        """Add a rank's share of a parameter's gradient to the sums of own or peer terms."""
         gradient = gradient.detach()
         self._norms += torch.linalg.vector_norm(gradient, dtype=torch.float32)
         if not self._measure:
@@ -243,7 +245,7 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
             return Learnt(statistics, together)
         apart = gradients.apart()
         del gradients  # its memory is the step's
-        return Learnt(statistics, self._step(optimisation), apart)
+        return Learnt(statistics, self._step_optimiser(optimisation), apart)
 
     def logprobs(self, batch: MicroBatch, raw: bool = False) -> Float[Tensor, "N"]:
         """Of the tokens asked for, row after row. raw: at temperature 1, with no id ruled out."""
@@ -289,7 +291,8 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
             finally:
                 del module.named_parameters
 
-    def _step(self, optimisation: Optimisation) -> float:
+    def _step_optimiser(self, optimisation: Optimisation) -> float:
+        """Clip, step, and return the norm of the gradient before clipping."""
         engine = self.actor.model
         for group in engine.optimizer.param_groups:
             group["lr"], group["betas"] = optimisation.learning_rate, optimisation.betas
