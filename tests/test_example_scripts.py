@@ -53,6 +53,9 @@ def test_run_and_analyse(results: Path) -> None:
     }
     gains = {tuple(line.split()[:4]): re.findall(r"[-+]\d+\.\d", line) for line in said.splitlines()}
     assert (len(gains), gains) == (2, expected)
+    paces = called(sys.executable, EXAMPLES / "analyse" / "acceleration.py", "pair", results).splitlines()
+    assert paces[0].startswith("pair: ")
+    assert re.fullmatch(r"  \S+ sgt +kappa .* delta .* \d+ seeds? with .*", paces[1])
 
 
 @pytest.mark.slow

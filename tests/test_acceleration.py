@@ -1,0 +1,79 @@
+"""kappa and delta are recovered from curves whose pace and end are known, and refused where they cannot be told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness.statistics.acceleration import fit_acceleration, fit_baseline
+
+STEPS = np.linspace(0, 100, 11)
+RATE, MIDDLE = 0.09, 30.0
+LOW, HIGH = np.array([0.33, 0.35, 0.38, 0.36, 0.31]), np.array([0.74, 0.76, 0.73, 0.78, 0.75])
+
+
+def learnt(steps):
+    """Share of all that is learnt, from the definition of the logistic."""
+    at, begun = (1 / (1 + np.exp(-RATE * (s - MIDDLE))) for s in (steps, 0.0))
+    return (at - begun) / (1 - begun)
+
+
+def curve(steps):
+    return LOW[:, None] + (HIGH - LOW)[:, None] / (1 + np.exp(-RATE * (steps - MIDDLE)))
+
+
+@pytest.mark.parametrize("delta", [-0.06, 0.0, 0.03])
+@pytest.mark.parametrize("kappa", [0.7, 1.0, 1.25])
+def test_both_are_recovered_from_exact_curves(kappa, delta):
+    regime = curve(kappa * STEPS) + delta * learnt(kappa * STEPS)
+    fitted = fit_acceleration(STEPS, curve(STEPS), regime)
+    assert fitted.problem == ""
+    assert fitted.kappa == pytest.approx(kappa, abs=0.005)
+    assert fitted.delta == pytest.approx(delta, abs=0.002)
+    assert fitted.kappa_low <= fitted.kappa <= fitted.kappa_high
+
+
+def test_a_regime_that_is_the_baseline_has_pace_one_and_no_gain():
+    noise = 0.01 * np.random.default_rng(3).standard_normal((2, 5, 11))
+    fitted = fit_acceleration(STEPS, curve(STEPS) + noise[0], curve(STEPS) + noise[1])
+    assert fitted.kappa_low < 1 < fitted.kappa_high
+    assert fitted.delta_low < 0 < fitted.delta_high
+    assert abs(fitted.kappa - 1) < 0.08
+
+
+def test_a_higher_end_is_not_taken_for_a_faster_clock():
+    fitted = fit_acceleration(STEPS, curve(STEPS), curve(STEPS) + 0.06 * learnt(STEPS))
+    assert fitted.kappa == pytest.approx(1.0, abs=0.01)
+
+
+def test_runs_that_end_on_the_slope_are_refused():
+    """Where the baseline still rises, a faster clock and a higher end look alike."""
+    steps = np.linspace(0, 30, 11)
+    noise = 0.012 * np.random.default_rng(5).standard_normal((2, 5, 11))
+    fitted = fit_acceleration(steps, curve(steps) + noise[0], curve(steps) + noise[1])
+    assert "must flatten inside the run" in fitted.problem
+
+
+def test_a_baseline_that_learns_nothing_is_refused():
+    noise = 0.012 * np.random.default_rng(6).standard_normal((2, 5, 11))
+    fitted = fit_acceleration(STEPS, 0.5 + noise[0], 0.5 + noise[1])
+    assert "no logistic" in fitted.problem
+
+
+def test_few_seeds_or_points_are_refused_and_wrong_shapes_raise():
+    assert "2 seeds" in fit_acceleration(STEPS, curve(STEPS)[:2], curve(STEPS)[:2]).problem
+    assert "4 points" in fit_acceleration(STEPS[:4], curve(STEPS)[:, :4], curve(STEPS)[:, :4]).problem
+    with pytest.raises(ValueError, match="seeds, steps"):
+        fit_acceleration(STEPS, curve(STEPS), curve(STEPS)[:, 1:])
+    with pytest.raises(ValueError, match="rise from 0"):
+        fit_acceleration(STEPS[::-1], curve(STEPS), curve(STEPS))
+    with pytest.raises(ValueError, match="gaps"):
+        fit_acceleration(STEPS, curve(STEPS), np.where(STEPS == 10, np.nan, curve(STEPS)))
+
+
+def test_the_baselines_curve_is_the_one_that_made_it():
+    fitted = fit_baseline(STEPS, curve(STEPS))
+    assert fitted.rate == pytest.approx(RATE, rel=0.01)
+    assert fitted.middle == pytest.approx(MIDDLE, abs=0.5)
+    np.testing.assert_allclose(fitted.at(STEPS), curve(STEPS), atol=1e-3)
+    np.testing.assert_allclose(fitted.learnt(STEPS), learnt(STEPS), atol=3e-3)
