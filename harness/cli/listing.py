@@ -30,7 +30,7 @@ from harness.store.text import visible as shown
 from harness.suite.schema import Suite, Training
 from harness.suite.space import as_dict, spaces_of
 from harness.tasks.data import folder_in_use, inventory
-from harness.tasks.registry import listing
+from harness.tasks.registry import TaskInfo, listing
 
 GIB = 2**30
 DEFAULT_ENGINE = Suite.model_fields["engine"].default
@@ -100,23 +100,36 @@ def tasks(
         if "COMMANDLINE" in str(context.get_parameter_source(name)):
             raise UsageError(f"--{name.replace('_', '-')}: works only with --calibrate")
     if scorers_too:
-        judges = scorers()
-        rows = [[s.name, f"BROKEN: {s.error}" if s.error else s.summary, s.remark or s.origin] for s in judges]
-        print_table("", ["scorer", "what is right", "from"], rows, json={"scorers": judges} if json else None)
-        return
+        _list_scorers(json)
+    else:
+        _list_tasks(data_dir, json)
+
+
+def _list_scorers(json: bool) -> None:
+    known = scorers()
+    rows = [[s.name, f"BROKEN: {s.error}" if s.error else s.summary, s.remark or s.origin] for s in known]
+    print_table("", ["scorer", "what is right", "from"], rows, json={"scorers": known} if json else None)
+
+
+def _list_tasks(data_dir: Path | None, json: bool) -> None:
     known = listing(data_dir)
-    ours, absent = "experience-sharing-harness ", {one.name for one in inventory() if one.state == "absent"}
-    rows = [
-        [t.name, f"BROKEN: {t.error}", "", "", "", "", t.origin] if t.error else
-        [
-            t.name, t.title, str(t.size or "?"), *("" if s is None else f"{s:.1%}" for s in (t.perfect, t.empty)), t.licence,
-            "absent: harness data" if t.name in absent else
-            t.problem or (t.source if t.origin.startswith(ours) else t.origin) + f"; scorer {t.scorer}" * (t.scorer != "math"),
-        ]
-        for t in known
-    ]  # fmt: skip
+    absent = {one.name for one in inventory() if one.state == "absent"}
     columns = ["task", "title", "questions", "perfect", "empty", "licence", "source"]
+    rows = [_task_line(task, task.name in absent) for task in known]
     print_table("", columns, rows, json={"tasks": known} if json else None)
+
+
+def _task_line(task: TaskInfo, is_absent: bool) -> list[str]:
+    """A task's row: of a broken plugin the error and where it comes from."""
+    if task.error:
+        return [task.name, f"BROKEN: {task.error}", "", "", "", "", task.origin]
+    shares = ["" if share is None else f"{share:.1%}" for share in (task.perfect, task.empty)]
+    is_ours = task.origin.startswith("experience-sharing-harness ")
+    source = task.source if is_ours else task.origin
+    if task.scorer != "math":
+        source += f"; scorer {task.scorer}"
+    where = "absent: harness data" if is_absent else task.problem or source
+    return [task.name, task.title, str(task.size or "?"), *shares, task.licence, where]
 
 
 def _calibrate(

@@ -266,8 +266,8 @@ def submit(
     if not slurm:
         raise UsageError("submit: name a scheduler: --slurm")
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only or (), online=True)
-    for option, asked_for in (("shards", shards), ("nodes", nodes > 1)):
-        if asked_for and backend_of(prepared.suite.engine).clustered == (option == "shards"):
+    for option, is_given in (("shards", shards), ("nodes", nodes > 1)):
+        if is_given and backend_of(prepared.suite.engine).clustered == (option == "shards"):
             raise UsageError(f"--{option}: has no effect on the {prepared.suite.engine} engine")
     if prepared.suite.tune is not None:
         if only or (shards or 1) > 1:
@@ -277,10 +277,7 @@ def submit(
     asked = jobs.SlurmOptions(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
     for remark in preflight(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
-    given = [("--engine", engine), *(("--only", pattern) for pattern in only or ())]
-    folders = [("--data-dir", data_dir), *(("--models", folder) for folder in models or ())]
-    given += [(option, str(expanded(folder).resolve())) for option, folder in folders if folder]
-    options = [word for option, value in given if value for word in (option, value)]
+    options = _options_of_run(engine, only or (), data_dir, models or ())
     text = jobs.read_template(template, prepared.suite.engine)
     job = jobs.make_job(prepared, results, options, set_ or (), asked, text)
     if dry_run:
@@ -292,6 +289,18 @@ def submit(
     beside = "".join(f" --models {shlex.quote(str(folder))}" for folder in models or ())
     follow = f"harness status {shlex.quote(suite)}{settings_of(prepared)}{beside}{results_option(results)}"
     print(f"{job.file}: logs beside it; `{follow}`", file=sys.stderr)
+
+
+def _options_of_run(
+    engine: str | None, only: Sequence[str], data_dir: Path | None, models: Sequence[Path]
+) -> list[str]:
+    """The words of `harness run` that a job hands on, with whole paths."""
+    given = [("--engine", engine)] if engine else []
+    given += [("--only", pattern) for pattern in only]
+    folders = [("--data-dir", data_dir)] if data_dir else []
+    folders += [("--models", folder) for folder in models]
+    given += [(option, str(expanded(folder).resolve())) for option, folder in folders]
+    return [word for pair in given for word in pair]
 
 
 def plan(
