@@ -74,14 +74,16 @@ def tasks(
         bool, typer.Option("--calibrate", help="Measure the policies' accuracy on each level.")
     ] = False,
     task: Annotated[str, typer.Option("--task", help="The task with the levels: ladder or micro.")] = "ladder",
-    levels: Annotated[str, typer.Option("--levels", metavar="A,B", help="These only.")] = "",
-    prompts: Annotated[int, typer.Option("--prompts", min=1, max=10_000, help="Questions a level.")] = 200,
+    levels: Annotated[
+        str, typer.Option("--levels", metavar="A,B", help="Measure these levels only; default all of the task.")
+    ] = "",
+    prompts: Annotated[int, typer.Option("--prompts", min=1, max=10_000, help="Questions of each level.")] = 200,
     answers: Annotated[
-        int, typer.Option("--answers", min=1, max=1024, help="Answers a question, at temperature 1.")
+        int, typer.Option("--answers", min=1, max=1024, help="Answers to each question, sampled at temperature 1.")
     ] = 8,
     few_shot: Annotated[int, typer.Option("--few-shot", min=0, max=32, help="Worked questions before each.")] = 0,
     plain: Annotated[bool, typer.Option("--plain", help="Leave out chat templates.")] = False,
-    scorers_too: Annotated[bool, typer.Option("--scorers", help="The scorers instead of the tasks.")] = False,
+    scorers_too: Annotated[bool, typer.Option("--scorers", help="List the scorers instead of the tasks.")] = False,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -196,9 +198,11 @@ def doctor(
     address: Annotated[
         str | None, typer.Option("--address", metavar="HOST:PORT", help="Check the nodes of this Ray cluster instead.")
     ] = None,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="With --address: so many nodes are expected.")] = 1,
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=1, help="With --address: number of nodes that are expected.")
+    ] = 1,
     within: Annotated[
-        float, typer.Option("--within", min=1, metavar="SECONDS", help="With --address: how long to wait for them.")
+        float, typer.Option("--within", min=1, metavar="SECONDS", help="With --address: seconds to wait for them.")
     ] = 30.0,
     models: Annotated[
         list[Path] | None,

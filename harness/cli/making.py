@@ -30,14 +30,17 @@ def new_suite(
         str | None,
         typer.Option(
             "--task",
-            help="Trained on: gsm8k, math, ladder, micro, or my.jsonl:exact; default gsm8k, ladder without its data.",
+            help="Training task: gsm8k, math, ladder, micro, or my.jsonl:exact; default gsm8k, or ladder without its data.",
         ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write; default A-B.yaml here.")
     ] = None,
     minutes: Annotated[
-        float, typer.Option("--minutes", min=1, help="Time for the whole suite on this machine; decides the steps.")
+        float,
+        typer.Option(
+            "--minutes", min=1, help="Time for the whole suite on this machine, in minutes; decides the steps."
+        ),
     ] = 30,
     trial: Annotated[
         bool, typer.Option("--trial/--no-trial", help="Sample a few dozen answers of each model first.")

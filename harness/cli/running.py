@@ -79,7 +79,7 @@ ShardOf = Annotated[
         help="Part I of N, of whole groups and seeds; parts may run at the same time, on any machines.",
     ),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Phases and steps of every cell on stderr.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print phases and steps of every cell on stderr.")]
 Inventory = Annotated[
     str | None, typer.Option("--inventory", metavar="SPEC", help="Plan for e.g. 8xH100-80G instead of this machine.")
 ]
@@ -233,20 +233,24 @@ def _say_scope(prepared: Prepared, only: Sequence[str] | None, shard: Shard | No
 def submit(
     suite: SuiteName,
     slurm: Annotated[
-        bool, typer.Option("--slurm", help="To SLURM, by sbatch; there is no other scheduler yet.")
+        bool, typer.Option("--slurm", help="Submit to SLURM with sbatch, the only scheduler so far.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the script; write and submit nothing.")] = False,
     template: Annotated[
         Path | None, typer.Option("--template", metavar="FILE", help="A batch script of your own (docs/clusters.md).")
     ] = None,
-    partition: Annotated[str, typer.Option("--partition", help="SLURM's partitions.")] = "",
-    account: Annotated[str, typer.Option("--account", help="SLURM's account.")] = "",
+    partition: Annotated[
+        str, typer.Option("--partition", help="Partitions to run in, as SLURM names them, separated by commas.")
+    ] = "",
+    account: Annotated[str, typer.Option("--account", help="Account to charge, as SLURM names it.")] = "",
     time: Annotated[
         str, typer.Option("--time", help="Time limit of one start, e.g. 12:00:00; the job is then requeued.")
     ] = "",
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=10_000, help="Of a suite on the OpenRLHF engine.")] = 1,
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=1, max=10_000, help="Nodes of the job, for a suite on the OpenRLHF engine.")
+    ] = 1,
     gpus: Annotated[int | None, typer.Option("--gpus", min=1, max=1024, help="GPUs of each node.")] = None,
-    cpus: Annotated[int | None, typer.Option("--cpus", min=1, max=4096, help="Cores of each node or part.")] = None,
+    cpus: Annotated[int | None, typer.Option("--cpus", min=1, max=4096, help="CPU cores of each node or part.")] = None,
     shards: Annotated[
         int | None,
         typer.Option("--shards", min=1, max=1000, help="Parts of a suite on the embedded engine; default 10 at most."),
@@ -415,16 +419,16 @@ def evaluate(
         typer.Option("--limit", min=1, help="Questions of each task, evenly over its skills, levels and subjects."),
     ] = None,
     k: Annotated[int, typer.Option("--k", min=0, max=1024, help="Samples per question for avg@k; 0: greedy only.")] = 4,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Of the sampled answers.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the sampled answers.")] = 0,
     max_new_tokens: Annotated[
         int | None, typer.Option("--max-new-tokens", min=1, help="Longest answer in tokens; default each task's own.")
     ] = None,
     chat: Annotated[
         bool | None,
-        typer.Option("--chat/--no-chat", help="Through the tokenizer's chat template; default where it has one."),
+        typer.Option("--chat/--no-chat", help="Ask through the tokenizer's chat template; default where it has one."),
     ] = None,
     few_shot: Annotated[
-        bool, typer.Option("--few-shot", help="After worked examples, for a base model; default without.")
+        bool, typer.Option("--few-shot", help="Ask after worked examples, as a base model wants; default without.")
     ] = False,
     backend: Annotated[str, typer.Option("--backend", help="embedded, hf or vllm.")] = "embedded",
     data_dir: DataDir = None,
