@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.arguments import Json, print_report
 from harness.engines import catalogue
 from harness.errors import UsageError
 from harness.learning import registry
@@ -113,25 +112,3 @@ def _scaffold(plugins: PluginRegistry[Any], name: str, into: Path, listing: str,
     folder = write_package(plugins, name, into, flavour)
     named = shlex.quote(str(folder))
     print(f"{folder}: written. Next:\n  pip install -e {named}\n  pytest {named}\n  {listing}")
-
-
-def convert(
-    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="A GGUF file.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write; must not exist yet.")],
-    dtype: Annotated[str, typer.Option("--dtype", help="Precision of the weights: bf16 or fp32.")] = "bf16",
-    json: Json = False,
-) -> None:
-    """A GGUF file to a folder that suites can name: weights dequantised, tokenizer rebuilt and checked."""
-    from harness.gguf import convert as to_folder
-
-    if dtype not in ("bf16", "fp32"):
-        raise UsageError(f"--dtype {dtype}: bf16 or fp32")
-    made = to_folder(file, folder, "fp32" if dtype == "fp32" else "bf16")
-    ids = "ids equal the published ones" if made.known_ids else "no published ids to compare with"
-    words = (
-        f"{made.folder}: {made.architecture}, {made.parameters / 1e6:.1f} M parameters in {made.dtype}\n"
-        f"  tokenizer: {made.vocabulary} tokens, BOS {made.bos or 'not added'}, EOS {made.eos}, pad {made.pad}; {ids}\n"
-        f"  chat template: {'yes' if made.chat else 'none'}; perplexity on plain English: {made.perplexity}\n"
-        f"  licence, as the file states it: {made.licence or 'not stated'}"
-    )
-    print_report(words, made, json)
