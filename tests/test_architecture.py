@@ -33,7 +33,6 @@ LEVELS = {
     "learning": 4,
     "tokenization": 3,
     "tasks": 4,
-    "gguf": 4,
     "engines": 5,
     "formats": 5,
     "bandit": 5,

@@ -13,7 +13,7 @@ import pytest
 from harness.versions import BESIDE, PACKAGES, ROOT, files_of, owner, parse, syntax_digest
 
 COMPUTES_NOTHING = {
-    "allocation", "bandit", "cache", "cli", "clusters", "errors", "files", "formats", "gguf", "limits", "phases",
+    "allocation", "bandit", "cache", "cli", "clusters", "errors", "files", "formats", "limits", "phases",
     "plugins", "published", "reading", "rehearsal", "scaffold", "statistics", "store", "submission", "suite", "tuning", "versions",
 }  # fmt: skip
 SOURCE = '''

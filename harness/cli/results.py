@@ -49,7 +49,8 @@ def show(
         str | None, typer.Option("--against", help="Published numbers beside ours, e.g. hacpo2026.")
     ] = None,
     margin: Annotated[
-        float, typer.Option("--margin", min=0.0, max=100.0, help="Effects of at most this many points count as none.")
+        float,
+        typer.Option("--margin", min=0.0, max=100.0, help="Treat effects up to this size, in points, as no effect."),
     ] = 2.0,
     full: Annotated[
         bool, typer.Option("--full", help="Every policy and metric, what tuning changed, and how the numbers are made.")
@@ -113,7 +114,9 @@ def logs(
     cell: Annotated[str, typer.Argument(metavar="CELL", help="A key or the beginning of one, or group/regime/seed.")],
     suite: MaybeSuite = None,
     lines: Annotated[int, typer.Option("--lines", min=1, help="Number of lines from the end.")] = 40,
-    earlier: Annotated[int, typer.Option("--earlier", min=0, help="Number of starts before the newest.")] = 0,
+    earlier: Annotated[
+        int, typer.Option("--earlier", min=0, help="Show the log of this many starts before the newest.")
+    ] = 0,
     results: Results = RESULTS,
 ) -> None:
     """The end of a cell's log: phases, warnings, tracebacks, output of libraries."""
@@ -127,10 +130,18 @@ def logs(
 def sql(
     query: Annotated[str, typer.Argument(help="One SELECT statement.")],
     results: Results = RESULTS,
-    rows: Annotated[int, typer.Option("--rows", min=1, max=10_000_000, help="Rows that are shown at most.")] = 10_000,
-    megabytes: Annotated[int, typer.Option("--megabytes", min=1, max=4096, help="Size of the answer at most.")] = 16,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=86_400, help="Time limit.")] = 30.0,
-    memory: Annotated[int, typer.Option("--memory", min=64, metavar="MIB", help="Memory limit.")] = 1024,
+    rows: Annotated[
+        int, typer.Option("--rows", min=1, max=10_000_000, help="Most rows that are shown; a longer answer is cut.")
+    ] = 10_000,
+    megabytes: Annotated[
+        int, typer.Option("--megabytes", min=1, max=4096, help="Largest answer, in megabytes; a larger one is cut.")
+    ] = 16,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, max=86_400, help="Time limit of the statement, in seconds.")
+    ] = 30.0,
+    memory: Annotated[
+        int, typer.Option("--memory", min=64, metavar="MIB", help="Memory limit of the statement, in MiB.")
+    ] = 1024,
     json: Json = False,
 ) -> None:
     """A read-only query on the store (docs/store.md has the schema)."""

@@ -79,7 +79,7 @@ ShardOf = Annotated[
         help="Part I of N, of whole groups and seeds; parts may run at the same time, on any machines.",
     ),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Phases and steps of every cell on stderr.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print phases and steps of every cell on stderr.")]
 Inventory = Annotated[
     str | None, typer.Option("--inventory", metavar="SPEC", help="Plan for e.g. 8xH100-80G instead of this machine.")
 ]
@@ -233,20 +233,24 @@ def _say_scope(prepared: Prepared, only: Sequence[str] | None, shard: Shard | No
 def submit(
     suite: SuiteName,
     slurm: Annotated[
-        bool, typer.Option("--slurm", help="To SLURM, by sbatch; there is no other scheduler yet.")
+        bool, typer.Option("--slurm", help="Submit to SLURM with sbatch, the only scheduler so far.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the script; write and submit nothing.")] = False,
     template: Annotated[
         Path | None, typer.Option("--template", metavar="FILE", help="A batch script of your own (docs/clusters.md).")
     ] = None,
-    partition: Annotated[str, typer.Option("--partition", help="SLURM's partitions.")] = "",
-    account: Annotated[str, typer.Option("--account", help="SLURM's account.")] = "",
+    partition: Annotated[
+        str, typer.Option("--partition", help="Partitions to run in, as SLURM names them, separated by commas.")
+    ] = "",
+    account: Annotated[str, typer.Option("--account", help="Account to charge, as SLURM names it.")] = "",
     time: Annotated[
         str, typer.Option("--time", help="Time limit of one start, e.g. 12:00:00; the job is then requeued.")
     ] = "",
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=10_000, help="Of a suite on the OpenRLHF engine.")] = 1,
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=1, max=10_000, help="Nodes of the job, for a suite on the OpenRLHF engine.")
+    ] = 1,
     gpus: Annotated[int | None, typer.Option("--gpus", min=1, max=1024, help="GPUs of each node.")] = None,
-    cpus: Annotated[int | None, typer.Option("--cpus", min=1, max=4096, help="Cores of each node or part.")] = None,
+    cpus: Annotated[int | None, typer.Option("--cpus", min=1, max=4096, help="CPU cores of each node or part.")] = None,
     shards: Annotated[
         int | None,
         typer.Option("--shards", min=1, max=1000, help="Parts of a suite on the embedded engine; default 10 at most."),
@@ -266,8 +270,8 @@ def submit(
     if not slurm:
         raise UsageError("submit: name a scheduler: --slurm")
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only or (), online=True)
-    for option, asked_for in (("shards", shards), ("nodes", nodes > 1)):
-        if asked_for and backend_of(prepared.suite.engine).clustered == (option == "shards"):
+    for option, is_given in (("shards", shards), ("nodes", nodes > 1)):
+        if is_given and backend_of(prepared.suite.engine).clustered == (option == "shards"):
             raise UsageError(f"--{option}: has no effect on the {prepared.suite.engine} engine")
     if prepared.suite.tune is not None:
         if only or (shards or 1) > 1:
@@ -277,10 +281,7 @@ def submit(
     asked = jobs.SlurmOptions(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
     for remark in preflight(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
-    given = [("--engine", engine), *(("--only", pattern) for pattern in only or ())]
-    folders = [("--data-dir", data_dir), *(("--models", folder) for folder in models or ())]
-    given += [(option, str(expanded(folder).resolve())) for option, folder in folders if folder]
-    options = [word for option, value in given if value for word in (option, value)]
+    options = _options_of_run(engine, only or (), data_dir, models or ())
     text = jobs.read_template(template, prepared.suite.engine)
     job = jobs.make_job(prepared, results, options, set_ or (), asked, text)
     if dry_run:
@@ -292,6 +293,18 @@ def submit(
     beside = "".join(f" --models {shlex.quote(str(folder))}" for folder in models or ())
     follow = f"harness status {shlex.quote(suite)}{settings_of(prepared)}{beside}{results_option(results)}"
     print(f"{job.file}: logs beside it; `{follow}`", file=sys.stderr)
+
+
+def _options_of_run(
+    engine: str | None, only: Sequence[str], data_dir: Path | None, models: Sequence[Path]
+) -> list[str]:
+    """The words of `harness run` that a job hands on, with whole paths."""
+    given = [("--engine", engine)] if engine else []
+    given += [("--only", pattern) for pattern in only]
+    folders = [("--data-dir", data_dir)] if data_dir else []
+    folders += [("--models", folder) for folder in models]
+    given += [(option, str(expanded(folder).resolve())) for option, folder in folders]
+    return [word for pair in given for word in pair]
 
 
 def plan(
@@ -406,16 +419,16 @@ def evaluate(
         typer.Option("--limit", min=1, help="Questions of each task, evenly over its skills, levels and subjects."),
     ] = None,
     k: Annotated[int, typer.Option("--k", min=0, max=1024, help="Samples per question for avg@k; 0: greedy only.")] = 4,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Of the sampled answers.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the sampled answers.")] = 0,
     max_new_tokens: Annotated[
         int | None, typer.Option("--max-new-tokens", min=1, help="Longest answer in tokens; default each task's own.")
     ] = None,
     chat: Annotated[
         bool | None,
-        typer.Option("--chat/--no-chat", help="Through the tokenizer's chat template; default where it has one."),
+        typer.Option("--chat/--no-chat", help="Ask through the tokenizer's chat template; default where it has one."),
     ] = None,
     few_shot: Annotated[
-        bool, typer.Option("--few-shot", help="After worked examples, for a base model; default without.")
+        bool, typer.Option("--few-shot", help="Ask after worked examples, as a base model wants; default without.")
     ] = False,
     backend: Annotated[str, typer.Option("--backend", help="embedded, hf or vllm.")] = "embedded",
     data_dir: DataDir = None,

@@ -39,9 +39,10 @@ EVERY = 15.0
 ReExecute = Annotated[
     int, typer.Option("--re-execute", metavar="N", min=0, max=10_000, help="Train this many random cells again here.")
 ]
-Drawn = Annotated[int | None, typer.Option("--seed", min=0, help="Of the choice of cells; default a random one.")]
+Drawn = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the choice of cells; default a random one.")]
 Minutes = Annotated[
-    float, typer.Option("--minutes", min=0.1, max=100_000, help="Time limit of each cell that is trained again.")
+    float,
+    typer.Option("--minutes", min=0.1, max=100_000, help="Time limit, in minutes, of each cell that is trained again."),
 ]
 
 
@@ -81,7 +82,9 @@ def submit_check(
 
 def import_(
     source: Annotated[Path, typer.Argument(metavar="DIR|BUNDLE", help="Another lab's results folder, or its bundle.")],
-    origin: Annotated[str | None, typer.Option("--origin", help="A label for where they come from.")] = None,
+    origin: Annotated[
+        str | None, typer.Option("--origin", help="Label that tells these results from your own, e.g. the lab's name.")
+    ] = None,
     re_execute: ReExecute = 0,
     seed: Drawn = None,
     minutes: Minutes = 60.0,
@@ -116,7 +119,7 @@ def track(
     suite: Finished,
     to: Annotated[str, typer.Option("--to", help=", ".join(TRACKERS))] = "tensorboard",
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the runs are kept.")] = Path("runs"),
-    live: Annotated[bool, typer.Option("--live", help="Continue until Ctrl-C.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Go on following the run until Ctrl-C.")] = False,
     every: Annotated[
         float, typer.Option("--every", min=0.1, max=3600, help="With --live: seconds between two readings.")
     ] = EVERY,

@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -130,20 +130,34 @@ def show_snapshot(
         sys.stdout.write(overview(heads, _width(), _in_colour()))
         print(f"harness show SUITE{results_option(results)}: its table", file=sys.stderr)
     else:
-        for one, head in heads.items():
-            rows = show_rows(snapshot, one, margin)
-            text = _table_text(snapshot, results, one, head, rows, format_, file, full)
-            if format_ == "markdown" and len(heads) > 1:
-                text = f"## {one}\n\n{text}\n"
-            elif format_ == "csv" and one != next(iter(heads)):
-                text = text.partition("\n")[2]  # one head for all
-            sys.stdout.write(text)
-            if rows and not full and format_ == "table":
-                more = "policies, other metrics, how the numbers are made"
-                command = f"harness show {_quote(one)}{settings_of(prepared)} --full{results_option(results)}"
-                print(f"{command}: {more}", file=sys.stderr)
+        _print_tables(snapshot, heads, results, format_, margin, prepared, full)
     for one in heads:
         _say_damage(snapshot, one)
+
+
+def _print_tables(
+    snapshot: Snapshot,
+    heads: Mapping[str, Head],
+    results: Path,
+    format_: str,
+    margin: float,
+    prepared: Prepared | None,
+    full: bool,
+) -> None:
+    """Print each suite's table, and on stderr how to see more of it. heads: the sentences above the tables."""
+    file = None if prepared is None else prepared.suite_file()
+    for i, (suite, head) in enumerate(heads.items()):
+        rows = show_rows(snapshot, suite, margin)
+        text = _table_text(snapshot, results, suite, head, rows, format_, file, full)
+        if format_ == "markdown" and len(heads) > 1:
+            text = f"## {suite}\n\n{text}\n"
+        elif format_ == "csv" and i:
+            text = text.partition("\n")[2]  # one head for all
+        sys.stdout.write(text)
+        if rows and not full and format_ == "table":
+            more = "policies, other metrics, how the numbers are made"
+            command = f"harness show {_quote(suite)}{settings_of(prepared)} --full{results_option(results)}"
+            print(f"{command}: {more}", file=sys.stderr)
 
 
 def _table_text(

@@ -100,9 +100,20 @@ class Backend(ABC):
         return ""
 
     @classmethod
-    def settled(cls, options: Mapping[str, Any], models: Iterable[str]) -> dict[str, Any]:
-        """`engine_options` with what models and this machine decide."""
+    def with_defaults_filled(cls, options: Mapping[str, Any], models: Iterable[str]) -> dict[str, Any]:
+        """Return `engine_options` with what models and this machine decide filled in."""
         return dict(options)
+
+    @classmethod
+    def settled(cls, options: Mapping[str, Any], models: Iterable[str]) -> dict[str, Any]:
+        """The earlier name of `with_defaults_filled`, which plug-ins may still define."""
+        return dict(options)
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        """Take a plug-in's `settled` for `with_defaults_filled`."""
+        super().__init_subclass__(**settings)
+        if "settled" in vars(cls) and "with_defaults_filled" not in vars(cls):
+            setattr(cls, "with_defaults_filled", vars(cls)["settled"])  # noqa: B010  # mypy refuses to assign a method
 
     @classmethod
     def remark(cls, options: Mapping[str, Any], models: Iterable[str]) -> str:

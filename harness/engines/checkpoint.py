@@ -152,7 +152,7 @@ def weight_files(folder: Path) -> list[Path]:
         if others:
             raise EngineError(
                 f"{folder}: there are no weights ({WEIGHTS}), only {others[0]}: save them as safetensors "
-                "(save_pretrained; `harness convert` for GGUF)"
+                "(save_pretrained; `python tools/convert_gguf.py` for GGUF)"
             )
         raise EngineError(f"{folder}: there are no weights ({WEIGHTS})")
     try:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -289,7 +289,7 @@ class Examination:
     def _note(self, name: str, error: SuiteError) -> None:
         self.faults.append(RehearsalFault(name, self._place_in_given(error.path), error.problem))
 
-    def _note_unmendable(self, error: SuiteError) -> None:
+    def _note_unmendable(self, error: SuiteError) -> NoReturn:
         """Raises UnmendableError; SuiteError for a fault that no model has."""
         if not OF_A_MODEL.match(error.path):
             raise error

@@ -190,9 +190,10 @@ counted AS (
 )
 SELECT cell, policy,
     CASE WHEN records = 0 THEN '{Trouble.UNSENT}' WHEN accepted = 0 THEN '{Trouble.REFUSED}' ELSE '{Trouble.UNUSED}' END AS trouble,
-    CASE WHEN records = 0 THEN 'no peer sent it anything'
-        WHEN accepted = 0 THEN 'none of ' || records || ' records of its peers was let in (' || coalesce(reason, 'None') || ')'
-        ELSE answers || ' peer answers were let in, none gave a gradient' END AS words
+    CASE WHEN records = 0 THEN 'no peer sent it a record'
+        WHEN accepted = 0 THEN 'none of ' || records || ' records of its peers was accepted (most often refused as '
+            || coalesce(reason, 'None') || ')'
+        ELSE answers || ' peer answers were accepted, none gave a gradient' END AS words
 FROM counted LEFT JOIN due USING (cell)
 WHERE CASE WHEN records = 0 THEN shares AND list_contains(receivers, policy) ELSE accepted = 0 OR answers > 0 AND used = 0 END
 ORDER BY cell, policy

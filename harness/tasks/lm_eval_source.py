@@ -71,7 +71,7 @@ class LmEvalTask(TaskSource):
             for place, doc in enumerate(docs):
                 text = task.fewshot_context(doc, int(task.config.num_fewshot or 0), gen_prefix=task.doc_to_prefix(doc))
                 if not isinstance(text, str):
-                    raise DataError(f"{self.name}: asks for more than a text")
+                    raise DataError(f"{self.name}: needs images or tools; only text tasks are supported")
                 prompts.append(Prompt(str(place), text, str(task.doc_to_target(doc))))
         return prompts
 

@@ -109,8 +109,6 @@ REFUSED = [
     ("new-suite --models ck ck --out nowhere/a.yaml", "--out nowhere/a.yaml: there is no folder nowhere"),
     ("bandit nope", "no such file of bandits (shipped: bandit)"),
     ("bandit quickstart", "a suite, for `harness run`"),
-    ("convert results folder", "results: is a directory"),
-    ("convert /dev/zero folder", "/dev/zero: not a regular file"),
     *(
         (f"plan smoke --set '{setting}={value}'", f"harness: --set {setting}")
         for setting, value in (
@@ -121,7 +119,6 @@ REFUSED = [
     ),
     ("run quickstart --shard ''", "--shard '': expected i/n"),
     ("plan quickstart --inventory ''", "inventory ``: expected for example"),
-    ("convert no folder", "no: no such file"),
     ("new-engine A", "'A' cannot name an engine"),
     ("eval ck --tasks nope", "'nope'"),
     ("eval ck --tasks no.jsonl", "no.jsonl"),

@@ -129,13 +129,6 @@ def logs(harness: Place) -> None:
     harness("logs", "nobody/sgt/3", code=2)
 
 
-def convert(harness: Place) -> None:
-    """What becomes of a whole file is tested beside its reader."""
-    (harness.root / "cut.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
-    harness("convert", "cut.gguf", "folder", code=2)
-    assert not (harness.root / "folder").exists()
-
-
 def rescore(harness: Place) -> None:
     report = harness.json("rescore", "labs")
     # nine cells and the base, two policies, 24 questions, greedy and two samples
@@ -251,7 +244,7 @@ def leaderboard(harness: Place) -> None:
 STARTED: dict[str, Callable[[Place], None]] = {
     **{name: partial(document, name=name) for name in DOCUMENTS}, "plan": plan, "rehearse": rehearse,
     "submit": submit, "logs": logs, "show": show,
-    "eval": evaluate, "convert": convert, "rescore": rescore, "sql": sql,
+    "eval": evaluate, "rescore": rescore, "sql": sql,
     "bandit": bandit, "new-suite": new_suite,
     "new-regime": partial(scaffold, command="new-regime", name="best-of-peers", file="best_of_peers.py"),
     "new-task": partial(scaffold, command="new-task", name="near-sums", file="near_sums.py"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,3 +106,13 @@ def test_libraries_that_were_imported_before_the_environment_was_set_are_noticed
     code = f"{first}\nfrom harness.engines.embedded import numerics\nos.environ.update(numerics.ENVIRONMENT)\nnumerics.require()"
     done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, timeout=120)
     assert f"numerics: portable {told}" in done.stderr
+
+
+def test_a_plug_in_that_fills_options_by_the_earlier_name_still_does() -> None:
+    class Earlier(Embedded):
+        @classmethod
+        def settled(cls, options: Mapping[str, Any], models: Iterable[str]) -> dict[str, Any]:
+            return {**options, "threads": 3}
+
+    assert Earlier.with_defaults_filled({}, []) == {"threads": 3}
+    assert Embedded.with_defaults_filled({"numerics": "fast"}, []) == {"numerics": "fast"}

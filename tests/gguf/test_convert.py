@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
-from running import harness, ok
+from convert_gguf import PARAGRAPH, TEXTS, convert, read_header, rebuild
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
@@ -19,9 +22,9 @@ from transformers import (
 )
 
 from harness.errors import UsageError
-from harness.gguf import PARAGRAPH, TEXTS, convert, read_header, rebuild
 
 gguf = pytest.importorskip("gguf")
+TOOL = Path(__file__).parents[2] / "tools" / "convert_gguf.py"
 SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>"]
 CORPUS = [PARAGRAPH, *TEXTS, *(f"Q: {a} + {b} = ?\nA: {a + b}" for a in range(30) for b in range(30))]
 UNSEEN = [
@@ -265,7 +268,25 @@ def test_files_that_contradict_themselves_are_one_line(made, tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_command(made, tmp_path):
-    command = ("convert", made["gemma"][2], tmp_path / "out")
-    assert json.loads(ok(*command, "--json"))["vocabulary"] == made["gemma"][0].get_vocab_size()
-    code, out, err = harness(*command)
-    assert (code, out, err.strip().endswith("exists already")) == (2, "", True)
+    command = [sys.executable, TOOL, made["gemma"][2], tmp_path / "out"]
+    first = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+    assert json.loads(first.stdout)["vocabulary"] == made["gemma"][0].get_vocab_size()
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (again.returncode, again.stdout, again.stderr.strip().endswith("exists already")) == (2, "", True)
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [("folder", "folder: is a directory"), ("/dev/zero", "/dev/zero: not a regular file"), ("no", "no: no such file"),
+     ("suite.yaml", "suite.yaml: not a readable GGUF file"), ("cut.gguf", "cut.gguf: ")],
+)  # fmt: skip
+def test_what_is_no_gguf_file_is_refused_in_one_line(tmp_path, monkeypatch, file, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "suite.yaml").write_text("name: x")
+    (tmp_path / "cut.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
+    with pytest.raises(UsageError) as caught:
+        convert(Path(file), Path("out"))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not Path("out").exists()

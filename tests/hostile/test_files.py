@@ -215,7 +215,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "engine": ["plan", "x.yaml", "--engine", "nope"], "engine that is no word": ["plan", "x.yaml", "--engine", "[1]"], "engine with an escape": ["plan", "x.yaml", "--engine", ESC],
     "eval of nothing": ["eval", "nowhere"], "eval of a file": ["eval", "x.yaml"], "format": ["show", "--format", "nope"], "import of nothing": ["import", "nowhere"],
     "import of a file": ["import", "x.yaml"], "bandit of a suite": ["bandit", "x.yaml"], "port": ["leaderboard", "--port", "0"], "rows": ["sql", "SELECT 1", "--rows", "0"],
-    "convert of nothing": ["convert", "nowhere.gguf", "out"], "convert of a suite": ["convert", "x.yaml", "out"], "new regime": ["new-regime", "../x"], "regime's name": ["new-regime", ESC],
+    "new regime": ["new-regime", "../x"], "regime's name": ["new-regime", ESC],
     "logs of nothing": ["logs", "../../etc/passwd"], "status of nothing": ["status", "../.."],
     "results in a loop of links": ["show", "--results", "loop"], "import of a loop of links": ["import", "loop"], "model in a loop of links": ["eval", "loop"],
 }  # fmt: skip

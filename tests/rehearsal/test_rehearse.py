@@ -94,7 +94,7 @@ def short_length(raw: dict[str, Any], place: Path) -> None:
 
 
 def wrong_field(raw: dict[str, Any], place: Path) -> None:
-    (place / "wrong.jsonl").write_text('{"question": "one plus two is", "solution": 3}\n')
+    (place / "wrong.jsonl").write_text('{"question": "one plus two is", "result": 3}\n')
     raw["training"]["task"] = {"file": "wrong.jsonl", "scorer": "exact"}
 
 

@@ -239,7 +239,7 @@ def test_answers_that_are_all_cut_off(suite_file: Path, tmp_path: Path) -> None:
     assert told["", Trouble.MISSING].startswith("all truncated: a: all 64")
     assert told["a", Trouble.ENDLESS] == "all 64 answers in steps 4 to 4 were cut off, none ended by itself"
     assert told["b", Trouble.ALL_FAIL] == "none of 64 answers in steps 4 to 4 is right"
-    assert told["b", Trouble.UNUSED].endswith("peer answers were let in, none gave a gradient")
+    assert told["b", Trouble.UNUSED].endswith("peer answers were accepted, none gave a gradient")
     assert "pair/hacpo/3\n  missing: all truncated" in harness("doctor", folder)[1]
     assert harness("doctor", "nothing", "--results", tmp_path)[0] == 2
 

@@ -56,7 +56,7 @@ class Embedded(Backend):
         )
 
     @classmethod
-    def settled(cls, options: Mapping[str, Any], models: Iterable[str]) -> dict[str, Any]:
+    def with_defaults_filled(cls, options: Mapping[str, Any], models: Iterable[str]) -> dict[str, Any]:
         return {**options, "numerics": chosen(options, models)}
 
     @classmethod

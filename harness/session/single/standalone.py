@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,7 +24,7 @@ from harness.store.manifest import EVALUATIONS, Manifest, PolicyEntry
 from harness.store.symptoms import Sums, describe_figures, is_empty, is_unboxed
 from harness.suite.cells import Identity, digest
 from harness.tasks.registry import get_task, named, results_versions
-from harness.tasks.task import Style
+from harness.tasks.task import Style, Task
 from harness.verification.verifier import Verifier
 from harness.versions import BASE, versions
 
@@ -53,8 +54,9 @@ def evaluate_checkpoint(
     results: Path = Path("results"),
     remark: Callable[[str], None] = log.warning,
 ) -> Standalone:
-    """Greedy and avg@k. None: each task's own `max_new_tokens`, clipped with a remark to what the model's positions hold; a chat
-    template where there is one. Raises UsageError, PluginError, DataError, RoomError, EngineError, VerificationError."""
+    """Have a checkpoint's folder answer tasks, greedily and `k` times a question, and store the samples. max_new_tokens: None is
+    each task's own, clipped with a remark to what the model's positions hold. chat: None uses a chat template where there is one.
+    remark: called with each remark. Raises UsageError, PluginError, DataError, RoomError, EngineError, VerificationError."""
     chosen = [get_task(named(name)) for name in tasks]
     for task in chosen:
         task.documents(data_dir)  # fails before a model is opened
@@ -62,10 +64,8 @@ def evaluate_checkpoint(
     if chat and not templated:
         raise UsageError(f"--chat: the tokenizer of {checkpoint} has no chat template")
     chat = templated if chat is None else chat
-    style: Style | None = "few-shot" if few_shot else "zero-shot" if chat else None
-    for task in chosen:
-        if few_shot and "few-shot" not in task.styles:
-            raise UsageError(f"--few-shot: {task.name} has no worked examples")
+    style = _style_of(chosen, chat, few_shot)
+    styled = [replace(task, styles=(style,)) if style in task.styles else task for task in chosen]
     try:
         check_small_files(checkpoint)
         with phase(f"opening {checkpoint.name}"):
@@ -74,51 +74,87 @@ def evaluate_checkpoint(
         raise UsageError(str(error)) from error
     remarks: list[str] = []
 
-    def note(words: str) -> None:
+    def note_remark(words: str) -> None:
         remarks.append(words)
         remark(words)
 
     clock = Clock()
     with Verifier() as verifier, clock.phase("evaluate"):
         evaluated = evaluate(
-            model, [replace(task, styles=(style,)) if style in task.styles else task for task in chosen],
-            verifier=verifier, metrics=metric_names(True, k), limit=limit, max_new_tokens=max_new_tokens, data_dir=data_dir,
-            remark=note,
-        )  # fmt: skip
-    samples = evaluated.samples
+            model,
+            styled,
+            verifier=verifier,
+            metrics=metric_names(True, k),
+            limit=limit,
+            max_new_tokens=max_new_tokens,
+            data_dir=data_dir,
+            remark=note_remark,
+        )
+    settings = {"max_new_tokens": max_new_tokens, "chat": chat, "few_shot": few_shot}
+    manifest = _manifest(checkpoint, tasks, chosen, backend, limit, k, seed, settings, remarks)
+    folder = results / EVALUATIONS / manifest.key
+    name = manifest.policies[0].name
+    rows = journal_rows(evaluated.samples, name, 0)
+    store(folder, manifest, rows, cost_rows(1, name, clock, rows), attempt=1)
+    ingest(results)
+    told = describe_figures(_sums(name, evaluated.samples), ends=backend == "embedded")
+    return Standalone(str(checkpoint), evaluated.metrics, str(folder), told, tuple(remarks))
+
+
+def _style_of(tasks: Sequence[Task], chat: bool, few_shot: bool) -> Style | None:
+    """How tasks that offer this style are asked; None leaves each its own. Raises UsageError."""
+    for task in tasks:
+        if few_shot and "few-shot" not in task.styles:
+            raise UsageError(f"--few-shot: {task.name} has no worked examples")
+    if few_shot:
+        return "few-shot"
+    return "zero-shot" if chat else None
+
+
+def _manifest(
+    checkpoint: Path,
+    tasks: Sequence[str],
+    chosen: Sequence[Task],
+    backend: str,
+    limit: int | None,
+    k: int,
+    seed: int,
+    settings: Mapping[str, Any],
+    remarks: Sequence[str],
+) -> Manifest:
+    """What was evaluated. Its key hashes the folder's content, the tasks and all settings, so that the same again is stored in the
+    same place."""
     name = Path(os.path.abspath(checkpoint)).name  # of `.`, too
-    judged = {package: version for task in tasks for package, version in results_versions(named(task)).items()}
+    judged: dict[str, str] = {}
+    for task in tasks:
+        judged |= results_versions(named(task))
+    computed = [*BASE, "engines/embedded"] if backend == "embedded" else BASE
     identity = Identity(
         models={name: f"content {content_digest(checkpoint)}"},
         evaluation={task.name: task.checksum or "" for task in chosen},
-        versions={**versions([*BASE, "engines/embedded"] if backend == "embedded" else BASE), **judged},
+        versions={**versions(computed), **judged},
     )
-    where = str(checkpoint.resolve())
-    asked = {"max_new_tokens": max_new_tokens, "chat": chat, "few_shot": few_shot}
+    place = str(checkpoint.resolve())
     how = "hf 2" if backend == "hf" else backend  # raised where what that back end answers changes
-    key = "eval-" + digest(where, sorted(tasks), limit, k, seed, how, asked, msgspec.to_builtins(identity))
-    folder = results / EVALUATIONS / key
-    manifest = Manifest(
+    hashed = digest(place, sorted(tasks), limit, k, seed, how, dict(settings), msgspec.to_builtins(identity))
+    config = {"tasks": list(tasks), "limit": limit, "k": k, "backend": backend, **settings}
+    if remarks:
+        config["remarks"] = list(remarks)
+    return Manifest(
         suite=EVALUATIONS,
-        key=key,
+        key=f"eval-{hashed}",
         group=str(checkpoint),
         kind="base",
         seed=seed,
         engine=backend,
         policies=(PolicyEntry(name, str(checkpoint)),),
-        config={
-            "tasks": list(tasks), "limit": limit, "k": k, "backend": backend, **asked, **({"remarks": remarks} if remarks else {}),
-        },
+        config=config,
         identity=identity,
-    )  # fmt: skip
-    rows = journal_rows(samples, name, 0)
-    store(folder, manifest, rows, cost_rows(1, name, clock, rows), attempt=1)
-    ingest(results)
-    told = describe_figures(_sums(name, samples), ends=backend == "embedded")
-    return Standalone(str(checkpoint), evaluated.metrics, str(folder), told, tuple(remarks))
+    )
 
 
 def _sums(name: str, samples: Sequence[EvaluationSample]) -> Sums:
+    """Counts of the answers, as a policy in training has them of its last steps."""
     verdicts = [s.verdict.value for s in samples]
     return Sums(
         policy=name, first=0, last=0, answers=len(samples), right=verdicts.count("right"), wrong=verdicts.count("wrong"),

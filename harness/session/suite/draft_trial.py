@@ -176,7 +176,7 @@ class Trial:
         stops = self.task.stop(asked.style)
         ended = [[cut_at(sample, stops) for sample in row] for row in asked.drawn]
         result, _ = measure_level(self.engine.name, asked.level, asked.questions, ended, self.judge)
-        pairs = []
+        pairs = list[tuple[Sample, Sample]]()
         for whole, cut in zip(asked.drawn, ended, strict=True):
             pairs += zip(whole, cut, strict=True)
         # A cut answer has fewer tokens, about in proportion to its text

@@ -108,7 +108,7 @@ def resolve_suite(suite: Suite, source: str) -> ResolvedSuite:
         )
         raise SuiteError(source, "evaluation.tasks[0]", problem)
     models = [policy.model for _, policy in policies_by_place(suite)]
-    options = engine.settled(suite.engine_options, models)
+    options = engine.with_defaults_filled(suite.engine_options, models)
     regimes = {variant.name: registry.build(variant.regime, variant.options) for variant in suite.regimes}
     suite = suite.model_copy(update={"engine_options": options})
     return ResolvedSuite(suite, source, engine, training, tuple(evaluation), regimes)

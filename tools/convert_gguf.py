@@ -1,4 +1,6 @@
-"""`harness convert`: a GGUF file to a checked folder that `AutoModelForCausalLM` and `AutoTokenizer` open.
+"""Convert a GGUF file to a checked folder that `AutoModelForCausalLM` and `AutoTokenizer` open:
+
+    python tools/convert_gguf.py FILE.gguf FOLDER [--dtype bf16|fp32] [--json]
 
 Tokenizers are rebuilt from the header: transformers makes a Unigram model of Gemma's vocabulary and leaves out SmolLM's digit
 splitter, end and padding token.
@@ -8,17 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import torch
+import typer
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.pre_tokenizers import PreTokenizer
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from harness.errors import PluginError, UsageError
+from harness.cli.arguments import Json, print_report
+from harness.errors import HarnessError, PluginError, UsageError
 from harness.files import replace_atomic
 from harness.reading import in_words, open_regular
 
@@ -279,3 +284,31 @@ def _model(file: Path, dtype: str, header: dict[str, Any]) -> PreTrainedModel:
     model.config.update(ids)
     model.generation_config = GenerationConfig(**ids, do_sample=True)  # type: ignore[no-untyped-call]
     return model.train(False)  # type: ignore[no-any-return]
+
+
+def main(
+    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="A GGUF file.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write; must not exist yet.")],
+    dtype: Annotated[str, typer.Option("--dtype", help="Precision of the weights: bf16 or fp32.")] = "bf16",
+    json: Json = False,
+) -> None:
+    """Convert a GGUF file to a folder that suites can name: weights dequantised, tokenizer rebuilt and checked."""
+    if dtype not in ("bf16", "fp32"):
+        raise UsageError(f"--dtype {dtype}: bf16 or fp32")
+    made = convert(file, folder, "fp32" if dtype == "fp32" else "bf16")
+    ids = "ids equal the published ones" if made.known_ids else "no published ids to compare with"
+    words = (
+        f"{made.folder}: {made.architecture}, {made.parameters / 1e6:.1f} M parameters in {made.dtype}\n"
+        f"  tokenizer: {made.vocabulary} tokens, BOS {made.bos or 'not added'}, EOS {made.eos}, pad {made.pad}; {ids}\n"
+        f"  chat template: {'yes' if made.chat else 'none'}; perplexity on plain English: {made.perplexity}\n"
+        f"  licence, as the file states it: {made.licence or 'not stated'}"
+    )
+    print_report(words, made, json)
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except HarnessError as error:
+        print(f"convert_gguf: {error}", file=sys.stderr)
+        sys.exit(2)
