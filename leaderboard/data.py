@@ -18,7 +18,7 @@ from harness.store.database import store_path
 from harness.store.ranking import Aggregate, aggregate_panels
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, Stage, counted, mixed_in, stages
-from harness.store.standing import Board, Settings, board
+from harness.store.standing import Board, Settings, make_board
 from harness.store.table import SeedRow, seed_rows, show_rows
 from harness.store.tuning import Tuning, read_tuning
 from leaderboard.charts import Forest
@@ -74,7 +74,7 @@ class Store:
         return show_frame(show_rows(self.snapshot, suite, margin))
 
     def board(self, which: Settings = "published", margin: float = MARGIN) -> Board:
-        return board(self.snapshot, which, margin)
+        return make_board(self.snapshot, which, margin)
 
     def summaries(self) -> dict[str, str]:
         return {info.name: info.summary for info in listing()}

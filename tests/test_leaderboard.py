@@ -33,7 +33,7 @@ from harness.store.read import Snapshot
 from harness.store.results_folder import write_results_folder
 from harness.store.rows import ExchangeRow, Row, SampleRow, StepRow
 from harness.store.sentences import verdict_mark
-from harness.store.standing import KINDS, Section, Standing, board
+from harness.store.standing import KINDS, Section, Standing, make_board
 from harness.store.statistic import PERCENT, POINTS
 from harness.store.table import seed_rows, show_rows
 from harness.store.tuning import write_tuning
@@ -393,7 +393,7 @@ def test_a_newcomer_reads_a_pair_at_both_learning_rates_from_the_first_sentence(
 
 def test_settings_of_a_pair_stand_side_by_side_with_the_same_numbers_in_every_view(rates: Path) -> None:
     with Snapshot(rates) as snapshot:
-        published, every = (board(snapshot, which) for which in ("published", "all"))
+        published, every = (make_board(snapshot, which) for which in ("published", "all"))
     for shown in (published, every):
         (section,) = shown.sections
         assert [(s.title, s.rate, s.names) for s in section.settings] == [
@@ -441,7 +441,7 @@ def test_not_run_is_said_where_nothing_ran_alone(tmp_path: Path) -> None:
             write_manifest(file.parent, msgspec.structs.replace(manifest, policies=entries))
     ingest(tmp_path)
     with Snapshot(tmp_path) as snapshot:
-        (section,) = board(snapshot, "all").sections
+        (section,) = make_board(snapshot, "all").sections
     place = next(i for i, setting in enumerate(section.settings) if setting.names == "one")
     said = {line.regime: line.cells[place] for line in section.standings}
     assert {name: why for name, why in said.items() if isinstance(why, str)} == {
@@ -453,7 +453,7 @@ def test_not_run_is_said_where_nothing_ran_alone(tmp_path: Path) -> None:
     )
     ingest(tmp_path)
     with Snapshot(tmp_path) as snapshot:
-        (section,) = board(snapshot, "all").sections
+        (section,) = make_board(snapshot, "all").sections
     assert {line.regime: set(line.cells) for line in section.standings}["prp"] == {"not run", "not paired"}, (
         "it is named"
     )
@@ -528,7 +528,7 @@ def test_a_tuning_group_of_any_name_chooses_for_pairs_of_its_kind(tmp_path: Path
     write_tuning(tmp_path, file, msgspec.structs.replace(tuning, variants=variants))
     ingest(tmp_path)
     with Snapshot(tmp_path) as snapshot:
-        assert [line.regime for line in board(snapshot, "tuned").sections[0].standings] == ["sgt"]
+        assert [line.regime for line in make_board(snapshot, "tuned").sections[0].standings] == ["sgt"]
 
 
 def test_by_cost_what_is_not_known_is_last() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import permutations
 
 import pandas as pd
@@ -43,7 +44,9 @@ _RESIDUALS = {
 
 
 def draw(store: Store, suite: str) -> None:
-    flows, totals = store.frame(_FLOWS, suite), store.frame(_TOTALS, suite)
+    """Draw the page."""
+    flows = store.frame(_FLOWS, suite)
+    totals = store.frame(_TOTALS, suite)
     sharing = totals[totals["received"] > 0]
     if flows.empty and sharing.empty:
         empty("Nothing was exchanged in this suite: none of its finished regimes shares anything.")
@@ -52,7 +55,7 @@ def draw(store: Store, suite: str) -> None:
     with st.container(horizontal=True, gap="small"):
         group = choose("Group", [g for g in store.groups(suite) if g in set(places["group"])], "group", width=220)
         order = [r for r in store.regimes(suite) if r in set(places.loc[places["group"] == group, "regime"])]
-        gains = _gains(store.show(suite), group)
+        gains = _select_gains(store.show(suite), group)
         best = gains.groupby("variant")["gain"].mean().reindex(order)
         default = str(best.idxmax()) if best.notna().any() else order[0]
         regime = choose("Regime", ["all", *order], "regime", default, width=220)
@@ -73,27 +76,30 @@ def draw(store: Store, suite: str) -> None:
         )
     else:
         _draw_totals(part, totals)
-        fates = part.assign(
-            fate=("refused: " + part["reason"].replace("", "no reason")).mask(part["accepted"], "accepted")
-        )
-        fates = (
-            fates.groupby(["regime", "fate"], as_index=False, sort=False)["records"]
-            .sum()
-            .rename(columns={"records": "value"})
-        )
-        title = f"{group}: accepted, or refused and why"
-        figures.append(charts.draw_bars(fates, title, "messages, all seeds", "regime", "fate", order))
+        figures.append(_chart_fates(part, group, order))
         draw_figures(figures[len(chosen) :], "flows")
         _draw_residuals(part)
     _draw_rescues(totals.drop(columns=["group"]))
     downloads(f"exchange-{suite}-{group}", lambda: totals if part.empty else part, figures)
 
 
-def _gains(table: pd.DataFrame, group: str) -> pd.DataFrame:
+def _chart_fates(flows: pd.DataFrame, group: str, order: Sequence[str]) -> charts.Figure:
+    """Return how many messages were accepted, or refused for each reason, by regime."""
+    reason = "refused: " + flows["reason"].replace("", "no reason")
+    fates = flows.assign(fate=reason.mask(flows["accepted"], "accepted"))
+    counts = fates.groupby(["regime", "fate"], as_index=False, sort=False)["records"].sum()
+    counts = counts.rename(columns={"records": "value"})
+    title = f"{group}: accepted, or refused and why"
+    return charts.draw_bars(counts, title, "messages, all seeds", "regime", "fate", order)
+
+
+def _select_gains(table: pd.DataFrame, group: str) -> pd.DataFrame:
+    """Return the rows of the group's policies by its first metric and task."""
     rows = table[(table["group"] == group) & (table["policy"] != MEAN)]
-    return (
-        rows[(rows["metric"] == rows["metric"].iloc[0]) & (rows["task"] == rows["task"].iloc[0])] if len(rows) else rows
-    )
+    if rows.empty:
+        return rows
+    first = rows.iloc[0]
+    return rows[(rows["metric"] == first["metric"]) & (rows["task"] == first["task"])]
 
 
 def _network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains: pd.DataFrame) -> charts.Figure:

@@ -11,7 +11,7 @@ import streamlit as st
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
 from harness.store.manifest import MARK
 from harness.store.sentences import count_of, verdict_mark
-from harness.store.standing import KINDS, Entry, Section, Setting, Settings, Standing, answer, written_rate
+from harness.store.standing import KINDS, Entry, Section, Setting, Settings, Standing, summarise_board, written_rate
 from harness.store.statistic import POINTS
 from leaderboard.charts import COLOURS, SIGNS, fill_template
 from leaderboard.data import Store
@@ -60,7 +60,7 @@ def _draw_board(store: Store) -> None:
         margin = choose_margin()
     published, tuned = store.board("published", margin), store.board("tuned", margin)
     if published.sections or tuned.sections:
-        first, *rest = answer(published, tuned, margin)
+        first, *rest = summarise_board(published, tuned, margin)
         top.markdown("\n".join([f"**{escaped(first, 2000)}**", "", *(f"- {escaped(said, 2000)}" for said in rest)]))
     board = store.board(cast(Settings, asked), margin)
     st.caption(_legend(margin))
