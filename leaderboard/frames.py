@@ -15,7 +15,7 @@ from harness.statistics import mean_interval
 from harness.statistics.comparison import BASELINE, DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
 from harness.store.ranking import Rank, Ranking, rank_regimes
 from harness.store.sentences import verdict_mark
-from harness.store.statistic import PERCENT, POINTS, STATISTICS, Pair, Statistic, shown
+from harness.store.statistic import PERCENT, POINTS, STATISTICS, Pair, Statistic, select_columns
 from harness.store.table import MEAN, SeedRow, ShowRow
 from harness.store.tuning import without_trials
 from leaderboard.charts import SIGNS, Forest
@@ -235,12 +235,12 @@ def readable(table: pd.DataFrame, order: Sequence[str], margin: float) -> pd.Dat
     place = {regime: i for i, regime in enumerate(order)}
     rows = table.assign(place=table["regime"].map(place)).sort_values(["group", "task", "place"], kind="stable")
     names = {name: rows[name] for name in ("regime", "group", "task", "best")}
-    return pd.DataFrame({**names, **{s.head: _readable(s, rows, margin) for s in shown("page")}})
+    return pd.DataFrame({**names, **{s.head: _readable(s, rows, margin) for s in select_columns("page")}})
 
 
 def telling(table: pd.DataFrame) -> list[str]:
     """Columns without the only group or benchmark, empty ones, and costs (less is better) of 0 everywhere."""
-    spent = {s.head for s in shown("page") if s.better == "lower"}
+    spent = {s.head for s in select_columns("page") if s.better == "lower"}
     same = {c for c in ("group", "task") if table[c].nunique() < 2}
     same |= {c for c in table if not (table[c].notna() & ~table[c].isin(("", 0) if c in spent else ("",))).any()}
     return [c for c in table if c not in same | {"best"}]

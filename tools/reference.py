@@ -66,7 +66,7 @@ from harness.store.tuning_table import tuning_rows
 from harness.submission.bundle import gather_suite, select_tables, write_suite_folder
 from harness.submission.check import describe_settings
 from harness.submission.proofs import judge_again
-from harness.submission.rerun import check_repeatable, compare_tables, repeats_here, train, train_and_compare
+from harness.submission.rerun import check_repeatable, compare_tables, repeats_here, train_and_compare, train_cell
 from harness.verification.verifier import Verifier
 from harness.versions import PACKAGES, versions
 
@@ -255,7 +255,7 @@ def again(cell: Path) -> None:
     if manifest.kind != "cell" or manifest.state != "done":
         raise UsageError(f"{cell}: not a finished cell (kind {manifest.kind}, {manifest.state})")
     with tempfile.TemporaryDirectory(prefix="reference-") as scratch:
-        train(manifest, folder := Path(scratch) / cell.name)
+        train_cell(manifest, folder := Path(scratch) / cell.name)
         tables = list(compare_tables(read_journal(cell).tables, read_journal(folder).tables))
     print("\n".join(f"{table}: {words}" for table, _, words in tables))
     raise typer.Exit(not all(same for _, same, _ in tables))

@@ -29,7 +29,7 @@ from harness.store.ranking import make_heading
 from harness.store.read import Snapshot
 from harness.store.reference_results import choose_suite, list_own, list_references
 from harness.store.remarks import Missing, noted
-from harness.store.render import overview, render
+from harness.store.render import render_overview, render_rows
 from harness.store.table import MEAN, list_suites, show_rows, status_rows
 from harness.store.text import visible
 from harness.store.tuning import read_tuning, without_trials
@@ -104,7 +104,7 @@ def show_suite(
             head = make_heading(snapshot, one, margin, SAID.get(format_, "nothing"))
             heads[one] = msgspec.structs.replace(head, missing=lacks)
         if len(names) > 1 and format_ == "table":
-            sys.stdout.write(overview(heads, width, colour))
+            sys.stdout.write(render_overview(heads, width, colour))
             print(f"harness show SUITE{at(results)}: its table", file=sys.stderr)
         else:
             for one, head in heads.items():
@@ -118,7 +118,7 @@ def show_suite(
                 tuned = None
                 if (tuning := read_tuning(results, one, file)) is not None:
                     tuned = TuningResults(tuning, tuning_rows(snapshot, tuning), transfer_rows(snapshot, tuning))
-                text = render(one, rows, format_, width, colour, head, tuned, brief=not full)
+                text = render_rows(one, rows, format_, width, colour, head, tuned, brief=not full)
                 if format_ == "markdown" and len(heads) > 1:
                     text = f"## {one}\n\n{text}\n"
                 elif format_ == "csv" and one != next(iter(heads)):

@@ -20,8 +20,8 @@ from harness.statistics.comparison import ALONE, BASELINE, WITHHELD
 from harness.statistics.intervals import BootstrapInterval
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, Stage, mixed_in, stages
-from harness.store.sentences import doubt, joined, sentence
-from harness.store.statistic import STATISTICS, Pair, TableRow, bounds, number
+from harness.store.sentences import joined, write_doubt, write_sentence
+from harness.store.statistic import STATISTICS, Pair, TableRow, to_bounds, to_number
 from harness.store.table import MEAN, Place, SeedRow, compare_rows, seed_rows
 
 Said = Literal["everything", "opening", "nothing"]
@@ -255,8 +255,8 @@ def compare_pair(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float 
                 task=task,
                 seeds=int(difference.n),
                 difference=float(difference.mean),
-                interval=bounds(difference),
-                p=number(p),
+                interval=to_bounds(difference),
+                p=to_number(p),
                 verdict=withheld or judge_gain(difference, p, margin),
             )
         )
@@ -347,7 +347,7 @@ def make_heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: S
         if not chosen:
             continue
         ranking = rank_regimes(chosen, margin, among)
-        heading.sentences.append(Headline(policy, metric, task, sentence(ranking), doubt(ranking)))
+        heading.sentences.append(Headline(policy, metric, task, write_sentence(ranking), write_doubt(ranking)))
         if (policy, task) == (policies[0], MEAN):
             across = aggregate_panels(chosen)
             if across:

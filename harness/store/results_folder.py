@@ -29,7 +29,7 @@ from harness.files import remove, replace_atomic, write_atomic
 from harness.reading import read_bytes
 from harness.store.journal import Contents
 from harness.store.manifest import Manifest, SuiteFile, read_sealed, write_suite
-from harness.store.rows import conform
+from harness.store.rows import conform_table
 from harness.store.validation import find_manifest_fault, sift_rows
 
 # Of a cell's tables, those that are given
@@ -150,7 +150,7 @@ def _split_by_cell(
             f"{file}: column cell: {str(min(map(str, strange)))[:200]!a} is no cell of {MANIFESTS}.parquet"
         )
     cell = table["cell"].combine_chunks()
-    rows = conform(name, table).combine_chunks()
+    rows = conform_table(name, table).combine_chunks()
     policies = {policy.name for manifest in manifests.values() for policy in manifest.policies}
     for problem, count in sift_rows(name, policies, rows.append_column("cell", cell))[1].items():
         raise StoreError(f"{file}: column {problem} ({count:,} row{'s' * (count > 1)})")

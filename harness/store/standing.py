@@ -151,7 +151,7 @@ def make_board(snapshot: Snapshot, which: Settings = "published", margin: float 
     for suite in without_trials(sorted(described, key=lambda name: (name.endswith(MARK), name))):
         config = json.loads(described[suite]["config"])
         for one in _hold_suite(snapshot, suite, described[suite]["baseline"], config, ran, which, margin):
-            _add(held, one)
+            _add_setting(held, one)
     sections = [_make_section(kind, [one for one in held if one.setting.kind == kind], which) for kind in KINDS]
     return Board(tuple(section for section in sections if section.settings), _find_unlike(held))
 
@@ -201,7 +201,7 @@ def _find_shapes(part: Mapping[str, Any], training: Mapping[str, Any]) -> dict[s
     """Return by group of a part of the configuration the setting that it is, without controls."""
     shapes: dict[str, Setting] = {}
     for group in part.get("groups", ()):
-        shape = _shape(group, training)
+        shape = _make_setting(group, training)
         if shape:
             shapes[group["name"]] = shape
     return shapes
@@ -221,16 +221,16 @@ def _find_variants(snapshot: Snapshot) -> dict[tuple[str, str], dict[str, _Varia
     return ran
 
 
-def _add(held: list[_Held], new: _Held) -> None:
+def _add_setting(held: list[_Held], new: _Held) -> None:
     """Add a setting: beside the others, or to one whose baseline has the same cells, if both have the same numbers of what both
     have."""
     for old in held:
         alike = (old.setting.group, old.setting.task, old.same) == (new.setting.group, new.setting.task, new.same)
         both = old.rows.keys() & new.rows.keys()
-        if alike and all(_numbers(old.rows[name]) == _numbers(new.rows[name]) for name in both):
+        if alike and all(_compared_numbers(old.rows[name]) == _compared_numbers(new.rows[name]) for name in both):
             for name, row in new.rows.items():
                 # corrected for what each suite compares: the most cautious one
-                old.rows[name] = max(old.rows.get(name, row), row, key=_width)
+                old.rows[name] = max(old.rows.get(name, row), row, key=_interval_width)
             old.ran = {**new.ran, **old.ran}
             old.tuned = old.tuned | new.tuned
             old.setting = msgspec.structs.replace(old.setting, suites=(*old.setting.suites, *new.setting.suites))
@@ -238,11 +238,11 @@ def _add(held: list[_Held], new: _Held) -> None:
     held.append(new)
 
 
-def _numbers(row: ShowRow) -> tuple[object, ...]:
+def _compared_numbers(row: ShowRow) -> tuple[object, ...]:
     return row.accuracy, row.gain, row.gain_interval
 
 
-def _width(row: ShowRow) -> float:
+def _interval_width(row: ShowRow) -> float:
     low, high = row.gain_corrected_interval or (0.0, 0.0)
     return float(high - low)
 
@@ -302,7 +302,7 @@ def _find_unlike(held: Sequence[_Held]) -> tuple[OneBase, ...]:
     return tuple(sorted(unlike, key=lambda each: -each.gain.gain))
 
 
-def _shape(group: Mapping[str, Any], training: Mapping[str, Any]) -> Setting | None:
+def _make_setting(group: Mapping[str, Any], training: Mapping[str, Any]) -> Setting | None:
     """Return the setting that a group is, None for a control: a bad peer, or a copy of the same model."""
     policies = group["policies"]
     models = tuple(policy["model"].rstrip("/").rpartition("/")[2] for policy in policies)
@@ -313,7 +313,7 @@ def _shape(group: Mapping[str, Any], training: Mapping[str, Any]) -> Setting | N
         suites=(),
         group=group["name"],
         task="",
-        kind=_kind(policies, starts),
+        kind=_classify_setting(policies, starts),
         policies=tuple(policy["name"] for policy in policies),
         models=models,
         seeds=0,
@@ -326,7 +326,7 @@ def _shape(group: Mapping[str, Any], training: Mapping[str, Any]) -> Setting | N
     )
 
 
-def _kind(policies: Sequence[Mapping[str, Any]], starts: Sequence[Mapping[str, Any]]) -> Kind:
+def _classify_setting(policies: Sequence[Mapping[str, Any]], starts: Sequence[Mapping[str, Any]]) -> Kind:
     """Real models whose starts differ in what they were taught are as built as tiny ones: each was given what the other lacks."""
     if _are_tiny(policies):
         return "alike" if all(start.get("preset") == "matched" for start in starts) else "built"
@@ -379,9 +379,9 @@ def summarise_board(published: Board, tuned: Board, margin: float = MARGIN) -> l
         nothing = sum(cell.verdict == EQUIVALENT for _, cell in cells)
         low, high = (POINTS.text(f(cell.gain for _, cell in cells)) for f in (min, max))
         also = sorted({name for name, _, cell in tuned.of(kind) if cell.verdict == GAINS} - set(gains))
-        said = f"{_who(gains, 'gain') or 'no regime gains'} as published"
+        said = f"{_name_regimes(gains, 'gain') or 'no regime gains'} as published"
         said += f", {joined(also)} when tuned" if also else ""
-        said += f"; {_who(loses, 'lose')}" if loses else ""
+        said += f"; {_name_regimes(loses, 'lose')}" if loses else ""
         parts.append(
             f"{_WHERE[kind]} {said} (gains from {low} to {high} points; in {nothing} of {len(cells)} comparisons no effect)."
         )
@@ -445,7 +445,7 @@ def _at_one_rate(published: Board) -> str:
     return joined(single) if single else ""
 
 
-def _who(names: Sequence[str], verb: str) -> str:
+def _name_regimes(names: Sequence[str], verb: str) -> str:
     return f"{joined(names)} {verb}{'s' * (len(names) == 1)}" if names else ""
 
 

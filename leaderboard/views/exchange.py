@@ -15,7 +15,7 @@ from harness.store.table import MEAN
 from leaderboard import charts
 from leaderboard.charts import LEGEND, SIGNS
 from leaderboard.data import COUNTED, Store
-from leaderboard.page import Page, choose, downloads, draw_figures, draw_table, empty, number
+from leaderboard.page import Page, choose_one, draw_figures, draw_table, number_column, offer_downloads, show_empty
 
 _FLOWS = f"""
 SELECT c.group_name AS "group", c.regime, f.author, f.receiver, f.kind, f.accepted, f.reason, sum(f.records) AS records,
@@ -49,16 +49,16 @@ def draw(store: Store, suite: str) -> None:
     totals = store.frame(_TOTALS, suite)
     sharing = totals[totals["received"] > 0]
     if flows.empty and sharing.empty:
-        empty("Nothing was exchanged in this suite: none of its finished regimes shares anything.")
+        show_empty("Nothing was exchanged in this suite: none of its finished regimes shares anything.")
         return
     places = pd.concat([flows[["group", "regime"]], sharing[["group", "regime"]]])
     with st.container(horizontal=True, gap="small"):
-        group = choose("Group", [g for g in store.groups(suite) if g in set(places["group"])], "group", width=220)
+        group = choose_one("Group", [g for g in store.groups(suite) if g in set(places["group"])], "group", width=220)
         order = [r for r in store.regimes(suite) if r in set(places.loc[places["group"] == group, "regime"])]
         gains = _select_gains(store.show(suite), group)
         best = gains.groupby("variant")["gain"].mean().reindex(order)
         default = str(best.idxmax()) if best.notna().any() else order[0]
-        regime = choose("Regime", ["all", *order], "regime", default, width=220)
+        regime = choose_one("Regime", ["all", *order], "regime", default, width=220)
     chosen = order if regime == "all" else [regime]
     part = flows[(flows["group"] == group) & flows["regime"].isin(chosen)]
     totals = totals[(totals["group"] == group) & totals["regime"].isin(chosen)]
@@ -80,7 +80,7 @@ def draw(store: Store, suite: str) -> None:
         draw_figures(figures[len(chosen) :], "flows")
         _draw_residuals(part)
     _draw_rescues(totals.drop(columns=["group"]))
-    downloads(f"exchange-{suite}-{group}", lambda: totals if part.empty else part, figures)
+    offer_downloads(f"exchange-{suite}-{group}", lambda: totals if part.empty else part, figures)
 
 
 def _chart_fates(flows: pd.DataFrame, group: str, order: Sequence[str]) -> charts.Figure:
@@ -150,7 +150,7 @@ def _draw_rescues(rescues: pd.DataFrame) -> None:
     st.caption("Hopeless: prompts on which all own answers failed. Rescuable: those of them on which a peer succeeded.")
     rescues = rescues.assign(share=rescues["rescuable"] / rescues["hopeless"].where(rescues["hopeless"] > 0))
     titles = {"group": "Group", "received": "Peer answers received", "used": "Peer answers used"}
-    titles |= {"share": number("Rescuable, share", "percent")}
+    titles |= {"share": number_column("Rescuable, share", "percent")}
     draw_table(rescues, "rescues", "Hopeless and rescuable prompts by regime and policy", titles)
 
 
@@ -165,7 +165,7 @@ def _draw_residuals(chosen: pd.DataFrame) -> None:
     places = [known["author"], known["receiver"]]
     sums, sizes = (part.groupby(places, sort=False).sum() for part in (known[[*names]] * weights[[*names]], weights))
     means = sums.div(sizes[[*names]]).rename(columns=names).assign(records=sizes["records"])
-    titles = {name: number(None, "%.3g", help) for name, help in _RESIDUALS.items()}
+    titles = {name: number_column(None, "%.3g", help) for name, help in _RESIDUALS.items()}
     draw_table(means.reset_index(), "residuals", "Mean residuals by author and receiver", titles)
 
 

@@ -12,23 +12,23 @@ import streamlit as st
 from harness.statistics import mean_interval
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
 from harness.store.ranking import Pairing, compare_pair
-from harness.store.sentences import count_of, explained, points
-from harness.store.statistic import POINTS, bounds
+from harness.store.sentences import count_of, explain_verdicts, write_points
+from harness.store.statistic import POINTS, to_bounds
 from harness.store.table import MEAN
 from leaderboard import charts
 from leaderboard.data import Store
 from leaderboard.page import (
     Page,
-    choose,
     choose_margin,
-    downloads,
+    choose_one,
     draw_figure,
     draw_forests,
     draw_table,
-    empty,
-    escaped,
-    number,
-    unfinished,
+    escape_markdown,
+    number_column,
+    offer_downloads,
+    show_empty,
+    show_unfinished,
 )
 
 _QUESTIONS = """
@@ -61,15 +61,15 @@ def draw(store: Store, suite: str) -> None:
     seeds = pd.DataFrame([msgspec.structs.asdict(row) for row in store.seeds(suite)])
     regimes = list(dict.fromkeys(seeds["regime"])) if len(seeds) else []
     if len(regimes) < 2:
-        unfinished(store, suite, "Two regimes must have finished before they can be compared.")
+        show_unfinished(store, suite, "Two regimes must have finished before they can be compared.")
         return
     chosen = _choose(seeds, regimes)
     if chosen.ours == chosen.theirs:
-        empty("A regime against itself: choose another one.")
+        show_empty("A regime against itself: choose another one.")
         return
     wide = _pair_seeds(seeds, chosen)
     if wide.empty:
-        empty("These two have no group and seed in common yet.")
+        show_empty("These two have no group and seed in common yet.")
         return
     rows = [row for row in store.seeds(suite) if row.metric == chosen.metric]
     compared = compare_pair(rows, chosen.ours, chosen.theirs, chosen.margin)
@@ -83,14 +83,14 @@ def draw(store: Store, suite: str) -> None:
     draw_figure(dots, "difference")
     st.caption(
         "Bars: the 95 % interval of one difference by itself, not corrected. The verdict on a pair is corrected, and that of its "
-        f"panel on the ranking page. {escaped(explained(chosen.margin), 2000)}"
+        f"panel on the ranking page. {escape_markdown(explain_verdicts(chosen.margin), 2000)}"
     )
     st.header("Question by question")
     if questions is None:
-        empty("No question was answered by both.")
+        show_empty("No question was answered by both.")
     else:
         _draw_questions(questions, chosen.ours, chosen.theirs)
-    downloads(f"{chosen.ours}-against-{chosen.theirs}", lambda: wide, [forest, dots])
+    offer_downloads(f"{chosen.ours}-against-{chosen.theirs}", lambda: wide, [forest, dots])
 
 
 def _choose(seeds: pd.DataFrame, regimes: Sequence[str]) -> _Chosen:
@@ -103,10 +103,10 @@ def _choose(seeds: pd.DataFrame, regimes: Sequence[str]) -> _Chosen:
         best = next(regime for regime in reversed(regimes) if regime != baseline)
     with st.container(horizontal=True, gap="small"):
         return _Chosen(
-            ours=choose("Regime", regimes, "a", best, width=170),
-            theirs=choose("against", regimes, "b", baseline, width=170),
-            metric=choose("Metric", list(dict.fromkeys(seeds["metric"])), "metric", width=120),
-            task=choose("Benchmark", list(dict.fromkeys(seeds["task"])), "task", width=140),
+            ours=choose_one("Regime", regimes, "a", best, width=170),
+            theirs=choose_one("against", regimes, "b", baseline, width=170),
+            metric=choose_one("Metric", list(dict.fromkeys(seeds["metric"])), "metric", width=120),
+            task=choose_one("Benchmark", list(dict.fromkeys(seeds["task"])), "task", width=140),
             margin=choose_margin(),
         )
 
@@ -140,7 +140,7 @@ def _label(pair: Pairing) -> str:
 def _mark(pair: Pairing, margin: float) -> charts.Figure:
     low, high = pair.interval or (pair.difference, pair.difference)
     values = {"value": 100 * pair.difference, "low": 100 * low, "high": 100 * high, "verdict": pair.verdict}
-    words = _WORDS[pair.verdict].format(points(margin))
+    words = _WORDS[pair.verdict].format(write_points(margin))
     return {
         "name": _name(pair),
         **values,
@@ -170,7 +170,7 @@ def _write_sentence(pairs: Sequence[Pairing], questions: pd.DataFrame | None, ch
     ours, margin = chosen.ours, chosen.margin
     heads = [pair for pair in pairs if pair.policy == MEAN] or pairs
     parts = [
-        f"on {pair.group if pair.policy == MEAN else _name(pair)} {ours} {_WORDS[pair.verdict].format(points(margin))} "
+        f"on {pair.group if pair.policy == MEAN else _name(pair)} {ours} {_WORDS[pair.verdict].format(write_points(margin))} "
         f"({_label(pair)} points, {count_of(pair.seeds, 'seed')})"
         for pair in heads
     ]
@@ -181,7 +181,7 @@ def _write_sentence(pairs: Sequence[Pairing], questions: pd.DataFrame | None, ch
         each = f", each asked of {askers} policies ({len(questions):,} comparisons)," if askers > 1 else ""
         text += f" Of {questions['doc_id'].nunique():,} questions{each} it does better on {(apart > 0).sum():,}"
         text += f" and worse on {(apart < 0).sum():,}."
-    return escaped(text, 3000)
+    return escape_markdown(text, 3000)
 
 
 def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
@@ -190,9 +190,9 @@ def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
         apart = part["difference"]
         mean = mean_interval(apart)
         counts = ((apart > 0).sum(), (apart == 0).sum(), (apart < 0).sum())
-        rows.append((group, policy, *counts, 100 * float(mean.mean), POINTS.interval(bounds(mean))))
+        rows.append((group, policy, *counts, 100 * float(mean.mean), POINTS.interval(to_bounds(mean))))
     columns = ["group", "policy", "better", "equal", "worse", "difference", "interval"]
-    titles = {"difference": number("Difference, points", "%+.1f"), "interval": "95 % interval over questions"}
+    titles = {"difference": number_column("Difference, points", "%+.1f"), "interval": "95 % interval over questions"}
     draw_table(pd.DataFrame(rows, columns=columns), "question-table", "Wins and losses by question", titles)
     st.caption(
         "Each question's accuracy is its mean over seeds and repeats. Better, equal, worse: on how many questions, by however "
@@ -202,7 +202,7 @@ def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
     with st.expander("Questions with the largest differences"):
         ranked = questions.sort_values("difference", key=abs, ascending=False, kind="stable").head(50)
         names = [ours, theirs, "difference"]
-        titles = {name: number(None, "percent") for name in names}
+        titles = {name: number_column(None, "percent") for name in names}
         largest = ranked[["group", "policy", "doc_id", "prompt", *names]]
         draw_table(largest, "largest", "Questions with the largest differences", titles)
 

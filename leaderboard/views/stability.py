@@ -11,7 +11,7 @@ import streamlit as st
 from leaderboard import charts
 from leaderboard.data import COUNTED, Store
 from leaderboard.frames import SPREAD, over_seeds
-from leaderboard.page import Page, choose, choose_some, downloads, draw_figure, empty, escaped
+from leaderboard.page import Page, choose_one, choose_some, draw_figure, escape_markdown, offer_downloads, show_empty
 
 
 class Measure(NamedTuple):
@@ -107,15 +107,15 @@ FROM current_cells c JOIN {_OTHERS} t USING (suite, cell) WHERE c.suite = $1 AND
 def draw(store: Store, suite: str) -> None:
     """Draw the page."""
     with st.container(horizontal=True, gap="small"):
-        across = choose("Support (across)", [NOISE, *MEASURES], "x", "peer-only support", width=260)
-        up = choose("Stability (up)", [NOISE, *MEASURES], "y", "second moment of the weights", width=260)
+        across = choose_one("Support (across)", [NOISE, *MEASURES], "x", "peer-only support", width=260)
+        up = choose_one("Stability (up)", [NOISE, *MEASURES], "y", "second moment of the weights", width=260)
     cells = store.frame(_CELLS.format(x=_of_cell(across), y=_of_cell(up)), suite)
     groups = choose_some("Groups", list(dict.fromkeys(cells["group"])), "group")
     cells = cells[cells["group"].isin(groups)]
     present = set(cells["regime"])
     order = [regime for regime in store.regimes(suite) if regime in present]
     if cells.dropna(subset=["x", "y"]).empty:
-        empty("No policy has both of these here. Choose others, or set `training.measure_every` in the suite.")
+        show_empty("No policy has both of these here. Choose others, or set `training.measure_every` in the suite.")
         return
     figures = [_draw_plane(cells, across, up, order)]
     st.header("Components over steps")
@@ -124,7 +124,7 @@ def draw(store: Store, suite: str) -> None:
         f"Lines: mean over seeds, of each seed over the groups and their policies. Bars at the right, or bands: {SPREAD}; none "
         "with a single seed."
     )
-    downloads(f"stability-{suite}", lambda: cells, figures)
+    offer_downloads(f"stability-{suite}", lambda: cells, figures)
 
 
 def _draw_plane(cells: pd.DataFrame, across: str, up: str, order: Sequence[str]) -> charts.Figure:
@@ -136,7 +136,7 @@ def _draw_plane(cells: pd.DataFrame, across: str, up: str, order: Sequence[str])
     figure = charts.draw_plane(rows, "Support gained, stability paid", across, up, order, log_y)
     draw_figure(figure, "plane")
     measured = set(known["regime"])
-    absent = escaped(", ".join(regime for regime in order if regime not in measured))
+    absent = escape_markdown(", ".join(regime for regime in order if regime not in measured))
     st.caption(
         f"Across: {_PER_CELL[across].meaning}. Up: {_PER_CELL[up].meaning}. Small marks: one policy of one cell, mean over its "
         "steps. Large marks: the regime's mean."
