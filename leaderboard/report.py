@@ -18,7 +18,7 @@ from harness.store.statistic import Statistic, select_columns
 from harness.store.table import MEAN, list_suites
 from leaderboard.charts import COLOURS, LEGEND, SIGNS, fill_template
 from leaderboard.data import Store, open_store
-from leaderboard.frames import BEST, INTERVALS, KEY, Choice, opening, overview, panels, readable, telling
+from leaderboard.frames import BEST, INTERVALS, KEY, ShownChoice, opening, overview, panels, readable, telling
 
 _PROVENANCE = """
 SELECT count(*) AS cells, min(started) AS first, max(finished) AS last, list(DISTINCT code_version ORDER BY code_version) AS code,
@@ -77,7 +77,7 @@ def _suite(store: Store, suite: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _choices(table: pd.DataFrame, metric: str) -> Iterator[Choice]:
+def _choices(table: pd.DataFrame, metric: str) -> Iterator[ShownChoice]:
     """The opening one, then groups without a mean: those of one policy."""
     left, choice = table[table["metric"] == metric], opening(table, metric)
     while len(left):

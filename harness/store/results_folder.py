@@ -88,7 +88,7 @@ def read_results_folder(folder: Path) -> ResultsFolder:
             for key, rows in _split_by_cell(file, name, table, manifests):
                 cells[key].tables[name] = rows
         except (KeyError, ValueError, pa.ArrowException) as error:
-            raise StoreError(f"{file}: not reference results: {_first_line(error)}") from error
+            raise StoreError(f"{file}: cannot be read: {_first_line(error)}") from error
     return ResultsFolder(index, manifests, cells)
 
 
@@ -104,7 +104,7 @@ def _read_files(folder: Path, index: ResultsIndex) -> dict[str, bytes]:
         try:
             contents[name] = read_bytes(folder / name, _MAX_FILE)
         except OSError as error:
-            raise StoreError(f"{folder / name}: not reference results: {_first_line(error)}") from error
+            raise StoreError(f"{folder / name}: cannot be read: {_first_line(error)}") from error
         if hashlib.sha256(contents[name]).hexdigest() != digest:
             raise StoreError(f"{folder / name}: altered (its SHA-256 is not the one in {INDEX})")
     return contents
@@ -117,10 +117,10 @@ def _parse_table(file: Path, content: bytes) -> pa.Table:
         table = pq.read_table(pa.BufferReader(content))
         table.validate(full=True)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise StoreError(f"{file}: not reference results: {_first_line(error)}") from error
+        raise StoreError(f"{file}: cannot be read: {_first_line(error)}") from error
     cell = table.schema.get_field_index("cell")
     if cell < 0 or table.schema.field(cell).type != pa.string():
-        raise StoreError(f"{file}: not reference results: no column `cell` of text")
+        raise StoreError(f"{file}: has no column `cell` of text")
     return table
 
 
@@ -128,7 +128,7 @@ def _parse_manifests(file: Path, table: pa.Table, cells: tuple[str, ...]) -> dic
     if tuple(table["cell"].to_pylist()) != cells or len(set(cells)) < len(cells):
         raise StoreError(f"{file}: other cells than those of {INDEX}")
     if "manifest" not in table.schema.names:
-        raise StoreError(f"{file}: not reference results: no column `manifest`")
+        raise StoreError(f"{file}: has no column `manifest`")
     manifests = {}
     for key, content in zip(cells, table["manifest"].to_pylist(), strict=True):
         try:

@@ -29,8 +29,8 @@ SELECT c.group_name AS "group", c.regime, f.author, f.receiver, f.kind, f.accept
 FROM current_cells c JOIN flows f USING (suite, cell) WHERE c.suite = ? AND {COUNTED} GROUP BY ALL
 """
 _TOTALS = f"""
-SELECT c.group_name AS "group", c.regime, t.policy, sum(t.prompts) AS prompts, sum(t.prompts_all_wrong) AS hopeless,
-    sum(t.prompts_rescued) AS rescuable, sum(t.peer_received) AS received, sum(t.peer_used) AS used
+SELECT c.group_name AS "group", c.regime, t.policy, sum(t.prompts) AS prompts, sum(t.prompts_all_wrong) AS all_wrong,
+    sum(t.prompts_rescued) AS peer_solved, sum(t.peer_received) AS received, sum(t.peer_used) AS used
 FROM current_cells c JOIN totals t USING (suite, cell) WHERE c.suite = ? AND {COUNTED} GROUP BY ALL
 ORDER BY 1, 2, 3
 """
@@ -79,7 +79,7 @@ def draw(store: Store, suite: str) -> None:
         figures.append(_chart_fates(part, group, order))
         draw_figures(figures[len(chosen) :], "flows")
         _draw_residuals(part)
-    _draw_rescues(totals.drop(columns=["group"]))
+    _draw_all_wrong(totals.drop(columns=["group"]))
     offer_downloads(f"exchange-{suite}-{group}", lambda: totals if part.empty else part, figures)
 
 
@@ -134,24 +134,25 @@ def _network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains: pd.D
     return charts.draw_network(nodes, pd.DataFrame(edges), f"{regime}: who helps whom")
 
 
-def _draw_totals(flows: pd.DataFrame, rescues: pd.DataFrame) -> None:
+def _draw_totals(flows: pd.DataFrame, totals: pd.DataFrame) -> None:
     total, size = flows["records"].sum(), float(flows["bytes"].sum())
     power = min(4, int(math.log10(max(size, 1.0))) // 3)
     help = "Peers' answers of which a token had a nonzero gradient; one that arrived several times counts once."
     with st.container(horizontal=True):
         st.metric("Messages", f"{total:,.0f}")
         st.metric("Accepted", f"{flows.loc[flows['accepted'], 'records'].sum() / total:.2%}" if total else "–")
-        st.metric("Gave a gradient", f"{rescues['used'].sum():,.0f}", help=help)
+        st.metric("Gave a gradient", f"{totals['used'].sum():,.0f}", help=help)
         st.metric("Sent", f"{size / 1000**power:,.0f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}")
 
 
-def _draw_rescues(rescues: pd.DataFrame) -> None:
-    st.header("Rescues")
-    st.caption("Hopeless: prompts on which all own answers failed. Rescuable: those of them on which a peer succeeded.")
-    rescues = rescues.assign(share=rescues["rescuable"] / rescues["hopeless"].where(rescues["hopeless"] > 0))
+def _draw_all_wrong(prompts: pd.DataFrame) -> None:
+    """Draw on how many prompts all own answers were wrong, and how many of these a peer solved."""
+    st.header("All-wrong prompts")
+    st.caption("All wrong: prompts on which all own answers were wrong. Peer-solved: those of them that a peer solved.")
+    prompts = prompts.assign(share=prompts["peer_solved"] / prompts["all_wrong"].where(prompts["all_wrong"] > 0))
     titles = {"group": "Group", "received": "Peer answers received", "used": "Peer answers used"}
-    titles |= {"share": number_column("Rescuable, share", "percent")}
-    draw_table(rescues, "rescues", "Hopeless and rescuable prompts by regime and policy", titles)
+    titles |= {"share": number_column("Peer-solved, share", "percent")}
+    draw_table(prompts, "all-wrong", "All-wrong and peer-solved prompts by regime and policy", titles)
 
 
 def _draw_residuals(chosen: pd.DataFrame) -> None:

@@ -17,7 +17,7 @@ from harness.store.statistic import PERCENT, Statistic, select_columns
 from harness.store.table import MEAN
 from leaderboard.charts import LEGEND, Forest, fill_template
 from leaderboard.data import Store
-from leaderboard.frames import INTERVALS, KEY, Choice, Outcome, readable, telling
+from leaderboard.frames import INTERVALS, KEY, Outcome, ShownChoice, readable, telling
 from leaderboard.page import (
     Page,
     choose_margin,
@@ -59,7 +59,7 @@ def draw(store: Store, suite: str) -> None:
     with st.container(horizontal=True, gap="small"):
         groups, tasks = choose_some("Groups", groups, "group"), choose_some("Benchmarks", tasks, "task")
 
-    choice = Choice(metric, policy, tuple(groups), tuple(tasks))
+    choice = ShownChoice(metric, policy, tuple(groups), tuple(tasks))
     table = store.show(suite, margin)
     rows = choice.table(table)
     said = None if rows.empty else store.answer(suite, choice, margin)

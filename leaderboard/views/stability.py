@@ -33,10 +33,12 @@ MEASURES: dict[str, Measure] = {
         "share of the tokens with a gradient that lie in a peer's answers made likelier where no own answer was right",
         0.0,
     ),
-    "hopeless prompts": Measure("prompts_all_wrong / nullif(prompts, 0)", "share of prompts without any own success"),
-    "rescuable prompts": Measure(
+    "all-wrong prompts": Measure(
+        "prompts_all_wrong / nullif(prompts, 0)", "share of prompts on which all own answers were wrong"
+    ),
+    "peer-solved prompts": Measure(
         "prompts_rescued / nullif(prompts_all_wrong, 0)",
-        "share of the hopeless prompts on which a peer succeeded",
+        "share of the all-wrong prompts that a peer solved",
     ),
     "peer data used": Measure(
         "peer_used / nullif(others, 0)",
@@ -147,7 +149,7 @@ def _draw_plane(cells: pd.DataFrame, across: str, up: str, order: Sequence[str])
 
 def _draw_components(store: Store, suite: str, groups: Sequence[str], order: Sequence[str]) -> list[charts.Figure]:
     """Draw the measures that the reader chooses over steps, two beside each other; return the figures."""
-    defaults = ["peer-only support", "second moment of the weights", "hopeless prompts", "entropy"]
+    defaults = ["peer-only support", "second moment of the weights", "all-wrong prompts", "entropy"]
     chosen = st.multiselect("Measures", list(MEASURES), default=defaults, key="measures", bind="query-params")
     places = (place for _ in chosen[::2] for place in st.columns(2))
     figures = []
