@@ -128,7 +128,7 @@ def draw_lines(
 
 
 def _choose_looks(order: Sequence[str], named: bool) -> tuple[list[str], list[list[int]]]:
-    """Return colour and dashes of each line. named: by its name, so that a regime looks alike in every figure; else by its place."""
+    """Return colour and dashes of each line: by its name, so that a regime looks alike in every figure, or by its place."""
     if named:
         return [colour_of(name) for name in order], [_dash_of(name) for name in order]
     return _colours(len(order)), [_DASHES[place % len(_DASHES)] for place in range(len(order))]

@@ -464,7 +464,7 @@ def test_real_models_that_were_taught_unlike_things_are_a_positive_control() -> 
         policies = [
             {"name": f"p{i}", "model": models.format(i), "stage0": start or None} for i, start in enumerate(starts)
         ]
-        shape = standing._shape({"name": "g", "policies": policies}, {})
+        shape = standing._make_setting({"name": "g", "policies": policies}, {})
         return shape and shape.kind
 
     form = {"preset": "format", "task": "ladder.add1"}
