@@ -21,7 +21,7 @@ from harness.store.ingest import ingest
 from harness.store.manifest import MARK, read_submission, suite_folder
 from leaderboard import RESULTS_VARIABLE
 from leaderboard.data import Store, open_store
-from leaderboard.page import AT, INK, Page, draw_page, escaped, fault_told, theme
+from leaderboard.page import AT, INK, Page, draw_page, escape_markdown, fault_told, read_theme
 from leaderboard.views import PAGES
 
 # Streamlit's captions and chosen values have too little contrast for the accessibility guidelines, and
@@ -119,10 +119,10 @@ def draw_sidebar(store: Store, suite: str | None, titles: Mapping[str, str], eng
         st.selectbox("Suite", list(titles), key=SUITE, on_change=lambda: st.session_state.pop(UNKNOWN, None))
         st.query_params["suite"] = suite  # a link stays where it leads
         if titles[suite]:
-            st.caption(escaped(titles[suite]))
+            st.caption(escape_markdown(titles[suite]))
         with fault_told():
             if (taken := read_submission(suite_folder(store.results, suite))) is not None:
-                st.caption(escaped(taken.describe()))
+                st.caption(escape_markdown(taken.describe()))
     live_status(store, suite)
 
 
@@ -130,7 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--results", type=Path, default=Path(os.environ.get(RESULTS_VARIABLE, "results")))
     st.set_page_config(page_title="Experience-sharing leaderboard", page_icon=_ICON, layout="wide")
-    st.html(_STYLE.replace("INK", INK[theme()]))
+    st.html(_STYLE.replace("INK", INK[read_theme()]))
     if OPENED not in st.session_state:
         time.sleep(_ALONE)
         st.session_state[OPENED] = True
@@ -158,7 +158,7 @@ def main() -> None:
         titles = dict(zip(kept["name"], kept["title"], strict=True))
         suite = suite_of(titles, set(everything["name"])) if titles else None
         if suite and (unknown := st.session_state.get(UNKNOWN)):
-            st.warning(f"There is no suite “{escaped(unknown, 200)}” here. Shown is {escaped(suite)}.")
+            st.warning(f"There is no suite “{escape_markdown(unknown, 200)}” here. Shown is {escape_markdown(suite)}.")
     try:
         chosen.run()
     finally:

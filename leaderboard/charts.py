@@ -103,12 +103,7 @@ def draw_lines(
     if logarithmic:
         rows = rows.assign(low=rows["low"].clip(lower=rows["y"].min()))
     present = list(order if shown is None else shown)
-    if named:
-        colours = [colour_of(name) for name in order]
-        dashes = [_dash_of(name) for name in order]
-    else:
-        colours = _colours(len(order))
-        dashes = [_DASHES[place % len(_DASHES)] for place in range(len(order))]
+    colours, dashes = _choose_looks(order, named)
     colour = _colour("regime", order, colours, _legend(2, present))
     dash = _nominal("regime") | {"scale": {"domain": list(order), "range": dashes}, "legend": None}
     x = {"field": "x", "type": "quantitative", "title": x_title, "axis": {"tickCount": 6}}
@@ -130,6 +125,13 @@ def draw_lines(
     told = (f"{row.regime} ends at {row.y:.3g}" for row in last.itertuples())
     height = panel + _LEGEND * math.ceil(len(present) / 2)
     return _figure(rows, layers, title, f"{title}. {y_title} over {x_title}: ", told, height)
+
+
+def _choose_looks(order: Sequence[str], named: bool) -> tuple[list[str], list[list[int]]]:
+    """Return colour and dashes of each line: by its name, so that a regime looks alike in every figure, or by its place."""
+    if named:
+        return [colour_of(name) for name in order], [_dash_of(name) for name in order]
+    return _colours(len(order)), [_DASHES[place % len(_DASHES)] for place in range(len(order))]
 
 
 def _place_end_bars(rows: pd.DataFrame, last: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:

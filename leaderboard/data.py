@@ -18,11 +18,11 @@ from harness.store.database import store_path
 from harness.store.ranking import Aggregate, aggregate_panels
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, TrainingMoment, count_states, mixed_in, read_moments
-from harness.store.standing import Board, Settings, board
+from harness.store.standing import Board, Settings, make_board
 from harness.store.table import SeedRow, seed_rows, show_rows
 from harness.store.tuning import Tuning, read_tuning
 from leaderboard.charts import Forest
-from leaderboard.frames import Choice, Outcome, answer, opening, panels, show_frame
+from leaderboard.frames import Outcome, ShownChoice, answer, opening, panels, show_frame
 
 # A suite's finished cells `c`, or all where none is finished
 COUNTED = (
@@ -74,7 +74,7 @@ class Store:
         return show_frame(show_rows(self.snapshot, suite, margin))
 
     def board(self, which: Settings = "published", margin: float = MARGIN) -> Board:
-        return board(self.snapshot, which, margin)
+        return make_board(self.snapshot, which, margin)
 
     def summaries(self) -> dict[str, str]:
         return {info.name: info.summary for info in listing()}
@@ -82,12 +82,12 @@ class Store:
     def seeds(self, suite: str) -> list[SeedRow]:
         return seed_rows(self.snapshot, suite)
 
-    def answer(self, suite: str, choice: Choice, margin: float = MARGIN) -> Outcome:
+    def answer(self, suite: str, choice: ShownChoice, margin: float = MARGIN) -> Outcome:
         """Of panels, one of which has finished."""
         return answer(choice, self.show(suite, margin), self.seeds(suite), margin)
 
     def panels(
-        self, suite: str, choice: Choice, margin: float, measure: str, order: tuple[str, ...]
+        self, suite: str, choice: ShownChoice, margin: float, measure: str, order: tuple[str, ...]
     ) -> Sequence[Forest]:
         said = self.answer(suite, choice, margin)
         return panels(choice, self.show(suite, margin), said, measure, order, "Mean of the {} panels below")
@@ -96,7 +96,7 @@ class Store:
         table = self.show(suite)
         return None if table.empty else self.answer(suite, opening(table))
 
-    def across(self, suite: str, choice: Choice) -> list[Aggregate]:
+    def across(self, suite: str, choice: ShownChoice) -> list[Aggregate]:
         return aggregate_panels([r for r in choice.seeds(self.seeds(suite)) if r.policy == choice.policy])
 
     def tuning(self, suite: str) -> Tuning | None:

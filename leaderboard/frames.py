@@ -15,7 +15,7 @@ from harness.statistics import mean_interval
 from harness.statistics.comparison import BASELINE, DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
 from harness.store.ranking import Rank, Ranking, rank_regimes
 from harness.store.sentences import verdict_mark
-from harness.store.statistic import PERCENT, POINTS, STATISTICS, Pair, Statistic, shown
+from harness.store.statistic import PERCENT, POINTS, STATISTICS, Pair, Statistic, select_columns
 from harness.store.table import MEAN, SeedRow, ShowRow
 from harness.store.tuning import without_trials
 from leaderboard.charts import SIGNS, Forest
@@ -55,7 +55,7 @@ def _ends(interval: Statistic) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ShownChoice:
     """One policy (`*`: their mean) and metric on some groups and benchmarks."""
 
     metric: str
@@ -74,11 +74,11 @@ class Choice:
         return every[every["policy"] == self.policy].pipe(self.every_policy)
 
 
-def opening(table: pd.DataFrame, metric: str = "") -> Choice:
+def opening(table: pd.DataFrame, metric: str = "") -> ShownChoice:
     """What a suite opens with, of its first metric or this one. table: not empty."""
     policy = MEAN if (table["policy"] == MEAN).any() else table["policy"].iloc[0]
     groups, tasks = (tuple(dict.fromkeys(table[column])) for column in ("group", "task"))
-    return Choice(metric or table["metric"].iloc[0], policy, groups, tasks)
+    return ShownChoice(metric or table["metric"].iloc[0], policy, groups, tasks)
 
 
 # What it says ---------------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Outcome:
         return f"{len(told)} policies: {_counted(row['verdict'] for row in own)}; from {told[-1]} to {told[0]}"
 
 
-def answer(choice: Choice, table: pd.DataFrame, every: Sequence[SeedRow], margin: float) -> Outcome:
+def answer(choice: ShownChoice, table: pd.DataFrame, every: Sequence[SeedRow], margin: float) -> Outcome:
     costs = choice.table(table).groupby("regime")["cost"].mean().to_dict()
     among = [r for r in every if (r.metric, r.policy) == (choice.metric, choice.policy)]
     policies = choice.every_policy(table[table["policy"] != MEAN]).dropna(subset="gain")
@@ -172,7 +172,7 @@ def _counted(verdicts: Iterable[str]) -> str:
 
 
 def panels(
-    choice: Choice, table: pd.DataFrame, said: Outcome, measure: str, order: Sequence[str], mean: str
+    choice: ShownChoice, table: pd.DataFrame, said: Outcome, measure: str, order: Sequence[str], mean: str
 ) -> list[Forest]:
     """Of each group and benchmark, before them one of their mean, whose title is `mean` if it is over all. measure:
     `gain` (points) or `accuracy` (percent)."""
@@ -235,12 +235,12 @@ def readable(table: pd.DataFrame, order: Sequence[str], margin: float) -> pd.Dat
     place = {regime: i for i, regime in enumerate(order)}
     rows = table.assign(place=table["regime"].map(place)).sort_values(["group", "task", "place"], kind="stable")
     names = {name: rows[name] for name in ("regime", "group", "task", "best")}
-    return pd.DataFrame({**names, **{s.head: _readable(s, rows, margin) for s in shown("page")}})
+    return pd.DataFrame({**names, **{s.head: _readable(s, rows, margin) for s in select_columns("page")}})
 
 
 def telling(table: pd.DataFrame) -> list[str]:
     """Columns without the only group or benchmark, empty ones, and costs (less is better) of 0 everywhere."""
-    spent = {s.head for s in shown("page") if s.better == "lower"}
+    spent = {s.head for s in select_columns("page") if s.better == "lower"}
     same = {c for c in ("group", "task") if table[c].nunique() < 2}
     same |= {c for c in table if not (table[c].notna() & ~table[c].isin(("", 0) if c in spent else ("",))).any()}
     return [c for c in table if c not in same | {"best"}]

@@ -41,7 +41,7 @@ def fault_told() -> Iterator[None]:
     try:
         yield
     except HarnessError as error:
-        st.error(escaped(str(error), 2000), icon=":material/error:")
+        st.error(escape_markdown(str(error), 2000), icon=":material/error:")
 
 
 @fault_told()
@@ -53,10 +53,12 @@ def draw_page(page: Page, store: Store | None, suite: str | None) -> None:
         if page.figures:
             lacks = [f"{head}: {'; '.join(lines)}" for head, lines in describe_gaps(store.missing(suite)).items()]
             for remark in filter(None, [*lacks, store.processors(suite)]):
-                st.warning(escaped(remark, 4000), icon=":material/error:")
+                st.warning(escape_markdown(remark, 4000), icon=":material/error:")
         st.fragment(fault_told()(page.draw))(store, suite)  # filters redraw this alone
     elif page.needs_results:
-        empty("There are no results yet. This trains, evaluates and stores a first suite:", "harness run quickstart")
+        show_empty(
+            "There are no results yet. This trains, evaluates and stores a first suite:", "harness run quickstart"
+        )
     else:
         page.draw(None, "")  # type: ignore[arg-type]
 
@@ -65,21 +67,21 @@ def draw_page(page: Page, store: Store | None, suite: str | None) -> None:
 AT = "at"
 
 
-def empty(message: str, command: str = "") -> None:
+def show_empty(message: str, command: str = "") -> None:
     st.info(message, icon=":material/info:")
     if command:
         st.code(command + st.session_state.get(AT, ""), language=None, wrap_lines=True)
 
 
-def unfinished(store: Store, suite: str, message: str) -> None:
+def show_unfinished(store: Store, suite: str, message: str) -> None:
     told = store.states(suite)
-    empty(f"{message} Its cells: {told}." if told else message, f"harness status {shlex.quote(suite)}")
+    show_empty(f"{message} Its cells: {told}." if told else message, f"harness status {shlex.quote(suite)}")
 
 
 # The address ----------------------------------------------------------------------------------------------------------
 
 
-def choose(label: str, options: Sequence[str], key: str, default: str | None = None, **more: object) -> str:
+def choose_one(label: str, options: Sequence[str], key: str, default: str | None = None, **more: object) -> str:
     index = options.index(default) if default in options else 0
     return str(st.selectbox(label, options, index=index, key=key, bind="query-params", **more))  # type: ignore[call-overload]
 
@@ -124,7 +126,7 @@ _ADDRESS = re.compile(r"(?i)https?:(?=//)|www(?=\.)|@(?=[-\w]+\.)")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~$:&-])")
 
 
-def escaped(text: str, limit: int = 500) -> str:
+def escape_markdown(text: str, limit: int = 500) -> str:
     """Others' text inside Markdown, never obeyed."""
     return _MARKDOWN.sub(r"\\\1", _ADDRESS.sub("\\g<0>\u200b", visible(text, limit).replace("\n", " ")))
 
@@ -133,7 +135,7 @@ def draw_table(rows: pd.DataFrame, key: str, alt: str, columns: Mapping[str, Any
     st.dataframe(rows, hide_index=True, key=key, alt=alt, placeholder="–", column_config=dict(columns or {}), **more)
 
 
-def number(title: str | None, form: str, help: str | None = None) -> Any:
+def number_column(title: str | None, form: str, help: str | None = None) -> Any:
     return st.column_config.NumberColumn(title, format=form, help=help)
 
 
@@ -142,13 +144,13 @@ INK, GRID = {"light": "#31333f", "dark": "#d5d7dc"}, {"light": "#dfe1e6", "dark"
 BEHIND = {"light": "#ffffff", "dark": "#171614"}
 
 
-def theme() -> str:
+def read_theme() -> str:
     return st.context.theme.type or "light"
 
 
 def draw_figure(figure: Figure, key: str, place: Any = st) -> None:
     width = "stretch" if figure["width"] == "container" else "content"
-    place.vega_lite_chart(spec=with_ink(figure, INK[theme()], GRID[theme()]), key=key, width=width)
+    place.vega_lite_chart(spec=with_ink(figure, INK[read_theme()], GRID[read_theme()]), key=key, width=width)
 
 
 def draw_figures(figures: Sequence[Figure], key: str) -> None:
@@ -162,7 +164,7 @@ def draw_forests(forests: Sequence[Forest]) -> None:
     st.html(fill_template("panels.html.tmpl", forests=forests, COLOURS=COLOURS, SIGNS=SIGNS))
 
 
-def downloads(name: str, table: Callable[[], pd.DataFrame], figures: Sequence[Figure | Forest] = ()) -> None:
+def offer_downloads(name: str, table: Callable[[], pd.DataFrame], figures: Sequence[Figure | Forest] = ()) -> None:
     offers: list[tuple[str, str, str, Callable[[], bytes]]] = [
         ("Table (CSV)", "csv", "text/csv", lambda: csv_text(table()))
     ]

@@ -13,12 +13,12 @@ from harness.errors import StoreError
 from harness.files import write_atomic
 from harness.statistics import MARGIN
 from harness.store.remarks import describe_gaps
-from harness.store.sentences import doubt, explained, sentence
-from harness.store.statistic import Statistic, shown
+from harness.store.sentences import explain_verdicts, write_doubt, write_sentence
+from harness.store.statistic import Statistic, select_columns
 from harness.store.table import MEAN, list_suites
 from leaderboard.charts import COLOURS, LEGEND, SIGNS, fill_template
 from leaderboard.data import Store, open_store
-from leaderboard.frames import BEST, INTERVALS, KEY, Choice, opening, overview, panels, readable, telling
+from leaderboard.frames import BEST, INTERVALS, KEY, ShownChoice, opening, overview, panels, readable, telling
 
 _PROVENANCE = """
 SELECT count(*) AS cells, min(started) AS first, max(finished) AS last, list(DISTINCT code_version ORDER BY code_version) AS code,
@@ -38,8 +38,8 @@ def export_report(results: Path, target: Path, only: str | None = None) -> int:
         names = [only]
     sections = [_suite(store, name) for name in names]
     every = overview(names, store.headline, store.states) if len(names) > 1 else None
-    words = {"BEST": BEST, "INTERVALS": INTERVALS, "KEY": KEY, "LEGEND": LEGEND, "explained": explained(MARGIN)}
-    columns = {s.full_title: s for s in shown("page")}
+    words = {"BEST": BEST, "INTERVALS": INTERVALS, "KEY": KEY, "LEGEND": LEGEND, "explained": explain_verdicts(MARGIN)}
+    columns = {s.full_title: s for s in select_columns("page")}
     page = fill_template(
         "report.html.tmpl",
         suites=sections,
@@ -65,7 +65,7 @@ def _suite(store: Store, suite: str) -> dict[str, Any]:
         metrics.append(
             {
                 "metric": choice.metric + ("" if choice.policy == MEAN else f", {choice.policy}"),
-                "sentence": sentence(said.ranking), "lines": said.lines, "doubt": doubt(said.ranking),
+                "sentence": write_sentence(said.ranking), "lines": said.lines, "doubt": write_doubt(said.ranking),
                 "forests": panels(choice, table, said, "gain", order, "mean of all panels"),
                 "numbers": _numbers(numbers), "best": list(numbers["best"]),
             }
@@ -77,7 +77,7 @@ def _suite(store: Store, suite: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _choices(table: pd.DataFrame, metric: str) -> Iterator[Choice]:
+def _choices(table: pd.DataFrame, metric: str) -> Iterator[ShownChoice]:
     """The opening one, then groups without a mean: those of one policy."""
     left, choice = table[table["metric"] == metric], opening(table, metric)
     while len(left):
@@ -88,7 +88,7 @@ def _choices(table: pd.DataFrame, metric: str) -> Iterator[Choice]:
 
 
 def _numbers(rows: pd.DataFrame) -> pd.DataFrame:
-    columns = {s.head: s for s in shown("page")}
+    columns = {s.head: s for s in select_columns("page")}
     titles = {"regime": "Regime", "group": "Group", "task": "Benchmark"} | {h: s.full_title for h, s in columns.items()}
     return pd.DataFrame({titles[c]: [_cell(columns.get(c), v) for v in rows[c]] for c in telling(rows)})
 

@@ -18,7 +18,7 @@ from harness.statistics.comparison import DIFFERS, EQUIVALENT, GAINS, INCONCLUSI
 from harness.store.ingest import STORE, ingest
 from harness.store.ranking import Rank, compare_pair, make_heading, rank_regimes
 from harness.store.read import Snapshot
-from harness.store.sentences import sentence
+from harness.store.sentences import write_sentence
 from harness.store.table import MEAN, ShowRow, seed_rows, show_rows
 from harness.suite.load import load
 
@@ -195,7 +195,7 @@ def test_everything_agrees(results: Path, kind: str) -> None:
         among = [r for r in seeds if (r.policy, r.metric) == (policy, metric)]
         alone = rank_regimes(chosen, MARGIN, among)
         check_rows(alone.ranks)
-        check_sentence(sentence(alone), alone.ranks)
+        check_sentence(write_sentence(alone), alone.ranks)
         assert {(r.regime, r.verdict, r.tie_group, r.gain_p) for r in alone.ranks} == {
             (r.regime, r.verdict, r.tie_group, r.gain_p) for r in panel
         }, "the ranking of one panel is the panel"

@@ -16,7 +16,7 @@ import pytest
 from synthetic_results import REGIMES, write_results
 
 from harness.store.ingest import ingest
-from harness.store.statistic import STATISTICS, shown
+from harness.store.statistic import STATISTICS, select_columns
 
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 ROOT = Path(__file__).parents[1]
@@ -103,7 +103,7 @@ def test_every_statistic_says_what_it_is() -> None:
         assert s.help.endswith("."), s.name
         assert not s.interval_of or s.interval_of in STATISTICS, s.name
     for view in ("terminal", "markdown", "page"):
-        columns = shown(view)
+        columns = select_columns(view)
         assert len({s.head for s in columns}) == len(columns) > 5
 
 

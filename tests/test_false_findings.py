@@ -21,8 +21,8 @@ from harness.statistics.comparison import CEILING, FLOOR, IDLE, compute_family_t
 from harness.store.ingest import STORE, ingest
 from harness.store.ranking import compare_pair, make_heading, rank_regimes
 from harness.store.read import Snapshot
-from harness.store.render import render
-from harness.store.sentences import sentence
+from harness.store.render import render_rows
+from harness.store.sentences import write_sentence
 from harness.store.table import MEAN, seed_rows, show_rows
 from harness.suite.load import load, shipped
 
@@ -137,21 +137,21 @@ def test_10_groups_that_differ_beyond_chance_are_a_verdict_of_their_own() -> Non
     ranking = rank_regimes(split)
     verdicts = {r.regime: r.verdict for r in ranking.ranks}
     assert verdicts == {"independent": "baseline", "a": "differs between groups", "b": "no effect beyond the margin"}
-    assert re.search(r"a \(−\d+\.\d on g1 to \+\d+\.\d on g0\) differs between groups", sentence(ranking))
+    assert re.search(r"a \(−\d+\.\d on g1 to \+\d+\.\d on g0\) differs between groups", write_sentence(ranking))
 
 
 def test_11_power_is_that_of_the_seeds_that_a_regime_has() -> None:
     rows = [
         r for r in seeds_of({"independent": 0.0, "a": 0.0, "b": 0.0}, 5, noise=0.03) if r.regime != "a" or r.seed < 2
     ]
-    said = sentence(rank_regimes(rows))
+    said = write_sentence(rank_regimes(rows))
     assert said.startswith("On 2 groups and 2 to 5 seeds, ")
     assert "(b, 5 seeds)" in said
 
 
 def test_13_who_lacks_a_group_is_named() -> None:
     rows = [r for r in seeds_of({"independent": 0.0, "a": 0.1, "b": 0.0}, 5) if (r.regime, r.group) != ("b", "g1")]
-    assert sentence(rank_regimes(rows)).endswith(" Left out: b (nothing on g1).")
+    assert write_sentence(rank_regimes(rows)).endswith(" Left out: b (nothing on g1).")
 
 
 def test_the_corrected_interval_leaves_out_0_exactly_where_the_verdict_finds_something() -> None:
@@ -183,7 +183,7 @@ def test_floor_and_ceiling_withhold_the_verdict_and_say_why(tmp_path: Path, leve
     assert {r.verdict for r in table if r.baseline} == {why}
     assert all(h.sentence.count(why) == 1 and "no effect" not in h.sentence for h in head.sentences)
     for form in ("table", "markdown", "csv", "json"):
-        assert why in render("flat", table, form, 300, head=head).replace("\\", "")
+        assert why in render_rows("flat", table, form, 300, head=head).replace("\\", "")
     one = [r for r in seeds if r.metric == table[0].metric]
     assert {pair.verdict for pair in compare_pair(one, "sgt", "independent")} == {why}
 
@@ -196,5 +196,5 @@ def test_a_group_on_the_floor_is_no_part_of_the_mean() -> None:
     ]
     ranking = rank_regimes(flat)
     assert next(r.gain for r in ranking.ranks if r.regime == "a") == pytest.approx(0.1, abs=0.01)
-    assert sentence(ranking).startswith("On 1 group and 5 seeds, a gains")
-    assert sentence(ranking).endswith("Left out: g1 (no answer was right).")
+    assert write_sentence(ranking).startswith("On 1 group and 5 seeds, a gains")
+    assert write_sentence(ranking).endswith("Left out: g1 (no answer was right).")

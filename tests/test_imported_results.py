@@ -34,7 +34,7 @@ from harness.store.read import Snapshot
 from harness.store.remarks import missing_cells
 from harness.store.results_folder import write_results_folder
 from harness.store.rows import SCHEMAS, CostRow, ExchangeRow, SampleRow, StepRow, TraceRow, to_arrow
-from harness.store.standing import board
+from harness.store.standing import make_board
 from harness.store.table import list_suites, show_rows
 from harness.store.tuning import Tuning, read_tuning, tuning_path, without_trials, write_tuning
 
@@ -287,7 +287,7 @@ def test_a_suite_file_that_no_suite_gives_is_not_taken(theirs: Path, ours: Path,
     report = import_results(theirs, ours, "b")
     assert (report.cells, [words in line for line in report.refused]) == (12, [True] * bool(words))
     with ingested(ours) as snapshot:
-        assert board(snapshot).settings == ()
+        assert make_board(snapshot).settings == ()
         assert len(missing_cells(snapshot, "synthetic-small@b")) < 100
 
 

@@ -33,7 +33,7 @@ from harness.store.read import Snapshot
 from harness.store.results_folder import write_results_folder
 from harness.store.rows import ExchangeRow, Row, SampleRow, StepRow
 from harness.store.sentences import verdict_mark
-from harness.store.standing import KINDS, Section, Standing, board
+from harness.store.standing import KINDS, Section, Standing, make_board
 from harness.store.statistic import PERCENT, POINTS
 from harness.store.table import seed_rows, show_rows
 from harness.store.tuning import write_tuning
@@ -47,7 +47,7 @@ from streamlit.testing.v1 import AppTest
 from leaderboard import RESULTS_VARIABLE, charts
 from leaderboard.data import open_store
 from leaderboard.frames import BEST, INTERVALS, SPREAD, opening, over_seeds, telling
-from leaderboard.page import csv_text, escaped
+from leaderboard.page import csv_text, escape_markdown
 from leaderboard.report import export_report
 from leaderboard.views import PAGES, answers, exchange, stability
 from leaderboard.views.answers import LOST, SOLVED, token_view
@@ -393,7 +393,7 @@ def test_a_newcomer_reads_a_pair_at_both_learning_rates_from_the_first_sentence(
 
 def test_settings_of_a_pair_stand_side_by_side_with_the_same_numbers_in_every_view(rates: Path) -> None:
     with Snapshot(rates) as snapshot:
-        published, every = (board(snapshot, which) for which in ("published", "all"))
+        published, every = (make_board(snapshot, which) for which in ("published", "all"))
     for shown in (published, every):
         (section,) = shown.sections
         assert [(s.title, s.rate, s.names) for s in section.settings] == [
@@ -441,7 +441,7 @@ def test_not_run_is_said_where_nothing_ran_alone(tmp_path: Path) -> None:
             write_manifest(file.parent, msgspec.structs.replace(manifest, policies=entries))
     ingest(tmp_path)
     with Snapshot(tmp_path) as snapshot:
-        (section,) = board(snapshot, "all").sections
+        (section,) = make_board(snapshot, "all").sections
     place = next(i for i, setting in enumerate(section.settings) if setting.names == "one")
     said = {line.regime: line.cells[place] for line in section.standings}
     assert {name: why for name, why in said.items() if isinstance(why, str)} == {
@@ -453,7 +453,7 @@ def test_not_run_is_said_where_nothing_ran_alone(tmp_path: Path) -> None:
     )
     ingest(tmp_path)
     with Snapshot(tmp_path) as snapshot:
-        (section,) = board(snapshot, "all").sections
+        (section,) = make_board(snapshot, "all").sections
     assert {line.regime: set(line.cells) for line in section.standings}["prp"] == {"not run", "not paired"}, (
         "it is named"
     )
@@ -464,7 +464,7 @@ def test_real_models_that_were_taught_unlike_things_are_a_positive_control() -> 
         policies = [
             {"name": f"p{i}", "model": models.format(i), "stage0": start or None} for i, start in enumerate(starts)
         ]
-        shape = standing._shape({"name": "g", "policies": policies}, {})
+        shape = standing._make_setting({"name": "g", "policies": policies}, {})
         return shape and shape.kind
 
     form = {"preset": "format", "task": "ladder.add1"}
@@ -528,7 +528,7 @@ def test_a_tuning_group_of_any_name_chooses_for_pairs_of_its_kind(tmp_path: Path
     write_tuning(tmp_path, file, msgspec.structs.replace(tuning, variants=variants))
     ingest(tmp_path)
     with Snapshot(tmp_path) as snapshot:
-        assert [line.regime for line in board(snapshot, "tuned").sections[0].standings] == ["sgt"]
+        assert [line.regime for line in make_board(snapshot, "tuned").sections[0].standings] == ["sgt"]
 
 
 def test_by_cost_what_is_not_known_is_last() -> None:
@@ -550,7 +550,7 @@ def test_what_numbers_lack_and_where_they_ran_is_said_above_them(several: Path, 
         text = said(page(several, slug, "third"))
         assert "Its cells: 2 failed." in text
         assert "failed \\(the disk is full \\<b\\>\\)" in text
-        assert escaped("mixed processors: the regimes of duo/1 ran on") in said(page(several, slug, "second"))
+        assert escape_markdown("mixed processors: the regimes of duo/1 ran on") in said(page(several, slug, "second"))
     assert "<p>No cell has finished. Its cells: 2 failed.</p>" in reported(several, tmp_path, "third")
     assert "<p>mixed processors: the regimes of duo/1" in reported(several, tmp_path, "second")
     assert "mixed processors" not in reported(several, tmp_path, "first")
@@ -559,7 +559,7 @@ def test_what_numbers_lack_and_where_they_ran_is_said_above_them(several: Path, 
 def test_the_ranking_says_what_show_says_of_every_choice(stores: dict[str, Path]) -> None:
     with Snapshot(stores["large"]) as snapshot:
         head, rows = make_heading(snapshot, SUITE, 0.035), show_rows(snapshot, SUITE, 0.035)
-    sentences = {(h.metric, h.policy, h.task): escaped(h.sentence, 2000) for h in head.sentences}
+    sentences = {(h.metric, h.policy, h.task): escape_markdown(h.sentence, 2000) for h in head.sentences}
     app = page(stores["large"], "ranking", margin="3.5", policy="qwen", task="other")
     assert app.info[0].value == sentences["avg@2", "qwen", "other"]
     app = page(stores["large"], "ranking", margin="3.5")
@@ -727,10 +727,10 @@ def test_means_are_over_what_has_finished_and_been_compared(half: Path) -> None:
 def test_a_cell_is_found_beside_a_damaged_one_and_its_reason_is_text(half: Path) -> None:
     app = page(half, "cell", group="two", regime="prp", seed="2")
     assert app.selectbox(key="seed").value == "2"
-    assert app.metric[0].help == escaped("![x](https://x.y)")
+    assert app.metric[0].help == escape_markdown("![x](https://x.y)")
     with Snapshot(half) as snapshot:
         (nameless,) = snapshot.query("SELECT reason FROM current_cells WHERE group_name = ''")["reason"].to_pylist()
-    for slug, words in (("cell", escaped(nameless)), ("answers", "No cell of this group")):
+    for slug, words in (("cell", escape_markdown(nameless)), ("answers", "No cell of this group")):
         app = page(half, slug).selectbox(key="group").select("").run()
         assert not app.exception
         assert words in said(app)
@@ -922,13 +922,13 @@ def test_what_a_page_lacks_is_said_truly(tmp_path: Path) -> None:
 
 
 def test_escaped_and_csv() -> None:
-    assert "<" not in escaped(EVIL).replace("\\<", "")
-    assert "\x1b" not in escaped(EVIL)
+    assert "<" not in escape_markdown(EVIL).replace("\\<", "")
+    assert "\x1b" not in escape_markdown(EVIL)
     links = r"(?i)(https?://|www(?=\.))[-.\w]+|[-.\w+]+@[-\w]+(?:\.[-\w]+)+"  # Streamlit's, of the text without escapes
     for address in ("https://x.yz", "WWW.x.yz", "a@b-c.yz"):
         assert re.search(links, address)
-        assert not re.search(links, escaped(f"at {address}").replace("\\", ""))
-    assert escaped("avg@4 of s@lab") == "avg@4 of s@lab"
+        assert not re.search(links, escape_markdown(f"at {address}").replace("\\", ""))
+    assert escape_markdown("avg@4 of s@lab") == "avg@4 of s@lab"
     text = csv_text(pd.DataFrame({"a": ["=1+1", "+x", "fine"], "b": [1.5, -2.0, 3.0]})).decode()
     assert text.splitlines()[1:] == ["'=1+1,1.5", "'+x,-2.0", "fine,3.0"]
 

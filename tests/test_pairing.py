@@ -30,7 +30,7 @@ from harness.store.ranking import make_heading
 from harness.store.read import Snapshot
 from harness.store.remarks import count_states, describe_gaps, missing_cells
 from harness.store.rows import SampleRow, StepRow
-from harness.store.standing import board
+from harness.store.standing import make_board
 from harness.store.starts import OTHER_FIRST_STEP, OTHER_MACHINE, OTHER_VERSION, OTHER_WEIGHTS
 from harness.store.table import seed_rows
 from harness.suite.cells import Identity
@@ -253,7 +253,7 @@ def test_two_digests_of_one_start_in_show_board_bundle_and_import(mixed: tuple[P
     assert words in " ".join(ok("show", "labs", "--results", results).split())
     assert _seeds(results, "labs") == {1, 3}
     with Snapshot(results) as snapshot:
-        seeds = [row.seeds for name, _, row in board(snapshot, "all").of("built") if name == "sgt"]
+        seeds = [row.seeds for name, _, row in make_board(snapshot, "all").of("built") if name == "sgt"]
     assert seeds == [2]
 
     code, out, err = harness("bundle", "labs", "--results", results, "-o", tmp_path)

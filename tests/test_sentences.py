@@ -11,7 +11,7 @@ import pytest
 
 from harness.statistics.comparison import FLOOR
 from harness.store.ranking import rank_regimes
-from harness.store.sentences import _apart, doubt, sentence
+from harness.store.sentences import _write_apart, write_doubt, write_sentence
 from harness.store.table import SeedRow
 
 
@@ -68,7 +68,7 @@ OPEN = ("for xgrpo one cannot tell", r"With 80 % power you could have seen a gai
     ],
 )
 def test_the_sentence(effects: dict[str, float], seeds: int, margin: float, words: list[str]) -> None:
-    text = sentence(rank_regimes(seeds_of(effects, seeds), margin))
+    text = write_sentence(rank_regimes(seeds_of(effects, seeds), margin))
     assert not [word for word in words if not re.search(word, text)], text
 
 
@@ -100,30 +100,32 @@ SGT, TOLD = "sgt gains over independent at the same rollout budget", "naive \\(n
     ],
 )  # fmt: skip
 def test_what_is_not_finished_paired_or_alike(rows: list[SeedRow], words: list[str]) -> None:
-    text = sentence(rank_regimes(rows))
+    text = write_sentence(rank_regimes(rows))
     assert not [word for word in words if not re.search(word, text)], text
 
 
 def test_none_gains_most_where_all_share_a_letter_with_the_first() -> None:
-    assert _apart([SimpleNamespace(regime=t, baseline="", tie_group=t) for t in ("ab", "a", "b")]) == ""
+    assert _write_apart([SimpleNamespace(regime=t, baseline="", tie_group=t) for t in ("ab", "a", "b")]) == ""
 
 
 def test_how_many_seeds_would_settle_it() -> None:
     few = rank_regimes(seeds_of({"independent": 0.0, "sgt": 0.1, "prp": 0.01}, 4, noise=0.04))
     needed = {r.regime: r.seeds_needed for r in few.ranks}
-    assert doubt(few).endswith(f" about {needed['prp']} for prp.")
-    assert "as those that are there" in doubt(few)
-    assert "sgt" not in doubt(few), "its gain is shown already"
-    assert doubt(rank_regimes(seeds_of({"independent": 0.0, "sgt": 0.1}, 5))) == ""
-    assert doubt(rank_regimes(seeds_of({"independent": 0.0, "sgt": 0.1}, 1))) == ""
-    assert "more than 1,000 for prp" in doubt(rank_regimes(seeds_of({"independent": 0.0, "prp": 0.0}, 3, noise=2.0)))
+    assert write_doubt(few).endswith(f" about {needed['prp']} for prp.")
+    assert "as those that are there" in write_doubt(few)
+    assert "sgt" not in write_doubt(few), "its gain is shown already"
+    assert write_doubt(rank_regimes(seeds_of({"independent": 0.0, "sgt": 0.1}, 5))) == ""
+    assert write_doubt(rank_regimes(seeds_of({"independent": 0.0, "sgt": 0.1}, 1))) == ""
+    assert "more than 1,000 for prp" in write_doubt(
+        rank_regimes(seeds_of({"independent": 0.0, "prp": 0.0}, 3, noise=2.0))
+    )
 
 
 def test_the_noisiest_regime_does_not_rule_the_power() -> None:
     rng = np.random.default_rng(1)
     rows = seeds_of({"independent": 0.0, "a": 0.0, "b": 0.0, "c": 0.0}, 4)
     wild = [msgspec.structs.replace(r, accuracy=0.5 + rng.normal(0, 0.08)) if r.regime == "c" else r for r in rows]
-    told = re.findall(r"([0-9.]+) points \(([abc])\)", sentence(rank_regimes(wild, margin=0.0001)))
+    told = re.findall(r"([0-9.]+) points \(([abc])\)", write_sentence(rank_regimes(wild, margin=0.0001)))
     assert len(told) == 3, "the sharpest, the middle and the most blurred one"
     assert float(told[1][0]) < 5 < 20 < float(told[2][0])
     assert told[2][1] == "c"

@@ -12,7 +12,7 @@ from harness.store.journal import Journal
 from harness.store.manifest import Manifest, PolicyEntry, write_manifest
 from harness.store.ranking import make_heading
 from harness.store.remarks import read_moments
-from harness.store.render import render
+from harness.store.render import render_rows
 from harness.store.rows import SampleRow
 from harness.store.table import show_rows
 from harness.verification.verdict import RIGHT_AS_IT_STANDS
@@ -62,11 +62,11 @@ def test_by_hand(tmp_path: Path) -> None:
         ("sgt", 0.75, 0.75, 8, 2),
     ]
     assert rows[0].base == pytest.approx(2 / 3)  # the newest of the base's own: its start
-    shown = render("hand", rows, head=head)
+    shown = render_rows("hand", rows, head=head)
     assert "as published" in shown
     assert "RL: sgt" in shown
-    assert "RL: sgt" not in render("hand", rows, head=msgspec.structs.replace(head, starts=[]))
-    assert render("hand", rows, "markdown", head=head).count("as published") == 1
+    assert "RL: sgt" not in render_rows("hand", rows, head=msgspec.structs.replace(head, starts=[]))
+    assert render_rows("hand", rows, "markdown", head=head).count("as published") == 1
 
 
 def test_what_was_cut_off_is_right_in_the_lenient_share_alone(tmp_path: Path) -> None:

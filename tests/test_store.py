@@ -39,7 +39,7 @@ from harness.store.manifest import (
 )
 from harness.store.read import LIMITS, Limits, Snapshot, ask_in_process
 from harness.store.remarks import describe_mixed_processors
-from harness.store.render import render
+from harness.store.render import render_rows
 from harness.store.rows import SCHEMAS, CostRow, Row, SampleRow, StepRow
 from harness.store.table import seed_rows, show_rows
 from harness.store.tuning import write_tuning
@@ -231,18 +231,18 @@ def test_leftovers_of_older_settings_are_left_out(tmp_path: Path) -> None:
 def test_json_has_the_agreed_fields_and_all_formats_agree(results: Path) -> None:
     with Snapshot(results) as snapshot:
         rows = show_rows(snapshot, "synthetic-small")
-    document = json.loads(render("synthetic-small", rows, "json"))
+    document = json.loads(render_rows("synthetic-small", rows, "json"))
     assert all(list(row)[: len(FIELDS)] == FIELDS for row in document["rows"])
     first = document["rows"][2 * 3]
-    table = list(csv.DictReader(io.StringIO(render("synthetic-small", rows, "csv"))))
+    table = list(csv.DictReader(io.StringIO(render_rows("synthetic-small", rows, "csv"))))
     assert list(dict.fromkeys(row["metric"] for row in table)) == ["avg@2", "best@2", "maj@2", "greedy"]
     assert len(table) == len(rows) == 2 * 4 * 7 * 3
     assert float(table[6]["gain_interval_low"]) == first["gain_interval"][0]
     for form in ("table", "markdown", "latex"):
-        text = render("synthetic-small", rows, form)
+        text = render_rows("synthetic-small", rows, form)
         assert f"{100 * first['accuracy']:.1f}" in text
     with pytest.raises(UsageError, match="yaml"):
-        render("synthetic-small", rows, "yaml")
+        render_rows("synthetic-small", rows, "yaml")
 
 
 def test_ingest_reads_only_what_changed_and_equals_a_rebuild(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_names_are_escaped_in_every_form_and_latex_bolds_the_best(results: Path)
     evil = msgspec.structs.replace(
         row, regime="\x1b[31m50%_&\x07", group="a\u202eb [bold]x[/bold]", best=True, accuracy=0.615, interval=(-1e-4, 0)
     )
-    texts = {form: render("s_1", [evil, row], form) for form in ("table", "markdown", "latex")}
+    texts = {form: render_rows("s_1", [evil, row], form) for form in ("table", "markdown", "latex")}
     assert not [form for form, text in texts.items() if {"\x1b", "\x07", "\u202e"} & set(text)]
     assert "[bold]x[/bold]" in texts["table"]
     assert all(part in texts["latex"] for part in ("50\\%\\_\\&", "\\textbf{61.5} $[0.0, 0.0]$", "s\\_1"))

@@ -66,7 +66,7 @@ from harness.store.tuning_table import tuning_rows
 from harness.submission.bundle import gather_suite, select_tables, write_suite_folder
 from harness.submission.check import describe_settings
 from harness.submission.proofs import judge_again
-from harness.submission.rerun import check_repeatable, compare_tables, repeats_here, train, train_and_compare
+from harness.submission.rerun import check_repeatable, compare_tables, repeats_here, train_and_compare, train_cell
 from harness.verification.verifier import Verifier
 from harness.versions import PACKAGES, versions
 
@@ -180,54 +180,72 @@ def _check_same_table(suite: str, file: SuiteFile, results: Path, place: Path) -
 
 
 def check(results: Path, cells: int, seed: int | None, minutes: float, bases: int = 1) -> int:
+    """Train random cells and base checkpoints again; return how many came out as other ones.
+
+    seed: of the draw, None for a random one. minutes: time limit of each. Raises UsageError where no cell can be drawn.
+    """
     seed = secrets.randbelow(1 << 31) if seed is None else seed
-    stored_cells = [
-        (folder, msgspec.structs.replace(manifest, suite=folder.name, origin=""))
-        for folder in list_references(results).values()
-        for manifest in read_reference(folder).manifests.values()
-        if manifest.kind == "cell"
-    ]
-    current = [(folder, m) for folder, m in stored_cells if _is_current(m)]
-    if stored_cells and not current:
-        print(
-            f"{results / ORIGIN}: all {len(stored_cells)} cells have older results versions (docs/versions.md); none is trained",
-            file=sys.stderr,
-        )
-        return sum(_base_differs(name, minutes) for name in _drawn_bases(seed, bases))
-    if len(current) < len(stored_cells):
-        print(
-            f"{len(stored_cells) - len(current)} of {len(stored_cells)} cells have older results versions",
-            file=sys.stderr,
-        )
-    drawable = [(folder, m) for folder, m in current if _here(m)]
-    if not drawable:
-        raise UsageError(f"{results / ORIGIN}: no cells that can be trained again here ({len(stored_cells)} in all)")
-    if len(drawable) < len(current):
-        print(
-            f"{len(current) - len(drawable)} of {len(current)} cells need models, engines or another kind of CPU",
-            file=sys.stderr,
-        )
-    print(f"drawn from {len(drawable)} of {len(stored_cells)} cells, whose rows must be the same", file=sys.stderr)
+    drawable = _find_drawable(results)
     chosen = Random(seed).sample(drawable, min(cells, len(drawable)))
     wrong = 0
     for folder, manifest in chosen:
-        place = f"{folder.name}/{manifest.key} ({label_of(manifest)}, --seed {seed})"
-        with tempfile.TemporaryDirectory(prefix="reference-") as scratch:
-            try:
-                check_repeatable(manifest, place)
-                stored = read_reference(folder).cells[manifest.key].tables
-                again = train_and_compare(
-                    manifest, stored, Path(scratch) / manifest.key, place, minutes, wordless=_wordless(manifest)
-                )
-            except HarnessError as error:
-                print(f"other rows   {error}", flush=True)
-                wrong += 1
-            else:
-                print(f"ok           {folder.name}: {label_of(manifest)}: {again}", flush=True)
-    return wrong + sum(_base_differs(name, minutes) for name in _drawn_bases(seed, bases))
+        wrong += not _comes_out_again(folder, manifest, seed, minutes)
+    for name in _drawn_bases(seed, bases):
+        wrong += _base_differs(name, minutes)
+    return wrong
+
+
+def _find_drawable(results: Path) -> list[tuple[Path, Manifest]]:
+    """Return the cells whose rows must be the same here, and say why others are not among them.
+
+    None where all cells have older results versions: their rows may differ by right. Raises UsageError where none of the current
+    ones can be trained here.
+    """
+    stored: list[tuple[Path, Manifest]] = []
+    for folder in list_references(results).values():
+        for manifest in read_reference(folder).manifests.values():
+            if manifest.kind == "cell":
+                stored.append((folder, msgspec.structs.replace(manifest, suite=folder.name, origin="")))
+    current = [(folder, manifest) for folder, manifest in stored if _is_current(manifest)]
+    if stored and not current:
+        _note(
+            f"{results / ORIGIN}: all {len(stored)} cells have older results versions (docs/versions.md); none is trained"
+        )
+        return []
+    if len(current) < len(stored):
+        _note(f"{len(stored) - len(current)} of {len(stored)} cells have older results versions")
+    drawable = [(folder, manifest) for folder, manifest in current if _can_train_here(manifest)]
+    if not drawable:
+        raise UsageError(f"{results / ORIGIN}: no cells that can be trained again here ({len(stored)} in all)")
+    if len(drawable) < len(current):
+        _note(f"{len(current) - len(drawable)} of {len(current)} cells need models, engines or another kind of CPU")
+    _note(f"drawn from {len(drawable)} of {len(stored)} cells, whose rows must be the same")
+    return drawable
+
+
+def _note(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _comes_out_again(folder: Path, manifest: Manifest, seed: int, minutes: float) -> bool:
+    """Train one reference cell again, print and return whether its rows are the same."""
+    place = f"{folder.name}/{manifest.key} ({label_of(manifest)}, --seed {seed})"
+    stored = read_reference(folder).cells[manifest.key].tables
+    with tempfile.TemporaryDirectory(prefix="reference-") as scratch:
+        try:
+            check_repeatable(manifest, place)
+            again = train_and_compare(
+                manifest, stored, Path(scratch) / manifest.key, place, minutes, wordless=_wordless(manifest)
+            )
+        except HarnessError as error:
+            print(f"other rows   {error}", flush=True)
+            return False
+    print(f"ok           {folder.name}: {label_of(manifest)}: {again}", flush=True)
+    return True
 
 
 def _drawn_bases(seed: int, count: int) -> list[Names]:
+    """Draw base checkpoints of the package."""
     return Random(seed).sample(list(Names), min(count, len(Names)))
 
 
@@ -255,7 +273,7 @@ def again(cell: Path) -> None:
     if manifest.kind != "cell" or manifest.state != "done":
         raise UsageError(f"{cell}: not a finished cell (kind {manifest.kind}, {manifest.state})")
     with tempfile.TemporaryDirectory(prefix="reference-") as scratch:
-        train(manifest, folder := Path(scratch) / cell.name)
+        train_cell(manifest, folder := Path(scratch) / cell.name)
         tables = list(compare_tables(read_journal(cell).tables, read_journal(folder).tables))
     print("\n".join(f"{table}: {words}" for table, _, words in tables))
     raise typer.Exit(not all(same for _, same, _ in tables))
@@ -277,7 +295,8 @@ def _is_micro(manifest: Manifest) -> bool:
     return all(policy.model.startswith("micro/") for policy in manifest.policies)
 
 
-def _here(manifest: Manifest) -> bool:
+def _can_train_here(manifest: Manifest) -> bool:
+    """Say whether the cell needs nothing that is not here, and repeats its rows on this machine."""
     known = manifest.engine == "embedded" and manifest.regime_type in registry.installed()
     return _is_micro(manifest) and known and repeats_here(manifest)
 

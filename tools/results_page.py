@@ -32,7 +32,7 @@ from harness.store.read import Snapshot
 from harness.store.reference_results import list_references
 from harness.store.sentences import verdict_mark
 from harness.store.standing import written_rate
-from harness.store.statistic import PERCENT, POINTS, SHARE, bounds, number
+from harness.store.statistic import PERCENT, POINTS, SHARE, to_bounds, to_number
 from harness.store.table import MEAN, BySeed, ShowRow, estimate_difference, group_by_line, read_finished, show_rows
 from harness.store.tuning import read_tuning
 from harness.store.tuning_table import tuning_rows, whole_group
@@ -312,7 +312,7 @@ OVER_ALL = ("harmed", "harms", "provenance")
 
 def _apart(ours: BySeed, theirs: BySeed) -> str:
     apart = estimate_difference(ours, theirs)
-    return POINTS.with_interval(number(apart.mean), bounds(apart))
+    return POINTS.with_interval(to_number(apart.mean), to_bounds(apart))
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -23,7 +23,7 @@ from harness.cli.arguments import (
     suite_name,
 )
 from harness.errors import StoreError, UsageError
-from harness.formats.tracking import follow, manifests, open_tracker
+from harness.formats.tracking import find_manifests, follow_suite, open_tracker
 from harness.store.imported_results import bounded, import_results
 from harness.store.ingest import ingest
 from harness.store.read import Snapshot
@@ -129,12 +129,12 @@ def track(
     if every != EVERY and not live:
         raise UsageError("--every: works only with --live")
     name = suite_name(suite)
-    manifests(results, name)  # fails before a missing package does
+    find_manifests(results, name)  # fails before a missing package does
     tracker = open_tracker(to, out)
-    print(f"{follow(results, name, tracker):,} new points in {tracker.folder}", file=sys.stderr)
+    print(f"{follow_suite(results, name, tracker):,} new points in {tracker.folder}", file=sys.stderr)
     while live:
         time.sleep(every)
-        if count := follow(results, name, tracker):
+        if count := follow_suite(results, name, tracker):
             print(f"{count:,} new points in {tracker.folder}", file=sys.stderr)
 
 

@@ -39,7 +39,7 @@ from harness.store.ranking import Heading, make_heading
 from harness.store.read import Snapshot
 from harness.store.reference_results import choose_suite, list_own, list_references
 from harness.store.remarks import Missing, describe_gaps
-from harness.store.render import overview, render
+from harness.store.render import render_overview, render_rows
 from harness.store.table import MEAN, ShowRow, list_suites, show_rows, status_rows
 from harness.store.text import visible
 from harness.store.tuning import read_tuning, without_trials
@@ -127,7 +127,7 @@ def show_snapshot(
         head = make_heading(snapshot, one, margin, SAID.get(format_, "nothing"))
         heads[one] = msgspec.structs.replace(head, missing=gaps)
     if len(names) > 1 and format_ == "table":
-        sys.stdout.write(overview(heads, _width(), _in_colour()))
+        sys.stdout.write(render_overview(heads, _width(), _in_colour()))
         print(f"harness show SUITE{results_option(results)}: its table", file=sys.stderr)
     else:
         _print_tables(snapshot, heads, results, format_, margin, prepared, full)
@@ -137,7 +137,7 @@ def show_snapshot(
 
 def _print_tables(
     snapshot: Snapshot,
-    heads: Mapping[str, Head],
+    heads: Mapping[str, Heading],
     results: Path,
     format_: str,
     margin: float,
@@ -184,7 +184,7 @@ def _table_text(
     tuning = read_tuning(results, suite, file)
     if tuning is not None:
         tuned = TuningResults(tuning, tuning_rows(snapshot, tuning), transfer_rows(snapshot, tuning))
-    return render(suite, rows, format_, _width(), _in_colour(), head, tuned, brief=not full)
+    return render_rows(suite, rows, format_, _width(), _in_colour(), head, tuned, brief=not full)
 
 
 def _width() -> int:

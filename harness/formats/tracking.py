@@ -27,7 +27,7 @@ _MAX_BYTES = 1 << 20
 _SECONDS = 120
 
 
-class Point(NamedTuple):
+class TrackedPoint(NamedTuple):
     policy: str
     tag: str
     step: int
@@ -45,7 +45,7 @@ class NewPoints(NamedTuple):
     """Points that a tracker lacks. since: how many it has; at 0 what it holds is to go. renewed: how often it went."""
 
     manifest: Manifest
-    points: list[Point]
+    points: list[TrackedPoint]
     since: int
     renewed: int
 
@@ -79,25 +79,25 @@ class Tracker:
         raise NotImplementedError
 
 
-def follow(results: Path, suite: str, tracker: Tracker) -> int:
+def follow_suite(results: Path, suite: str, tracker: Tracker) -> int:
     """Bring the tracker up to the journals; returns the number of points written. Unreadable cells wait. Raises
     UsageError, StoreError."""
     count = 0
-    for file in manifests(results, suite):
+    for file in find_manifests(results, suite):
         try:
             manifest = read_manifest(file.parent)
             if manifest.kind != "cell" or not manifest.provenance.started:
                 continue
-            points = list(_points(file.parent, manifest))
+            points = list(_read_points(file.parent, manifest))
         except StoreError:
             continue
         check_file_names(file.parent, manifest, *{point.policy for point in points})
         with suppress(StoreError):
-            count += _bring(manifest, points, tracker)
+            count += _bring_up_to_date(manifest, points, tracker)
     return count
 
 
-def manifests(results: Path, suite: str) -> list[Path]:
+def find_manifests(results: Path, suite: str) -> list[Path]:
     files = sorted((results / suite).glob("*/manifest.json"))
     if not files:
         raise UsageError(f"{results / suite}: no cells here (`harness status` lists the suites that have some)")
@@ -109,33 +109,35 @@ def run_name(manifest: Manifest) -> str:
     return f"{manifest.group}/{manifest.regime}/{manifest.seed}-{manifest.key}"
 
 
-def _bring(manifest: Manifest, points: list[Point], tracker: Tracker) -> int:
+def _bring_up_to_date(manifest: Manifest, points: list[TrackedPoint], tracker: Tracker) -> int:
     memory = tracker.memory(manifest)
     try:
         before = msgspec.json.decode(read_bytes(memory, _MAX_BYTES), type=WrittenPoints)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         before = WrittenPoints(digest="unknown")  # a look was interrupted
-    if before.digest != _digest(points[: before.points]):  # resumed from an earlier checkpoint
+    if before.digest != _digest_points(points[: before.points]):  # resumed from an earlier checkpoint
         before = WrittenPoints(renewed=before.renewed + (before.points > 0))
     if new := points[before.points :]:
         tracker.write(NewPoints(manifest, new, before.points, before.renewed))
-        after = WrittenPoints(len(points), _digest(points), before.renewed)
+        after = WrittenPoints(len(points), _digest_points(points), before.renewed)
         write_atomic(memory, msgspec.json.encode(after))
     return len(new)
 
 
-def _digest(points: list[Point]) -> str:
+def _digest_points(points: list[TrackedPoint]) -> str:
     return hashlib.blake2b(repr(points).encode(), digest_size=16).hexdigest()
 
 
-def _points(folder: Path, manifest: Manifest) -> Iterator[Point]:
+def _read_points(folder: Path, manifest: Manifest) -> Iterator[TrackedPoint]:
     """In order of steps: a growing journal adds at the end."""
     at = datetime.fromisoformat(manifest.provenance.started).timestamp()
     tables = read_journal(folder).tables
     steps, curves = (tables[name].to_pylist() if name in tables else [] for name in ("steps", "curves"))
     measured = [(r, f"held-out/{r['metric']}", r["accuracy"]) for r in curves]
     measured += [(r, f"steps/{tag}", value) for r in steps for tag, value in r.items() if tag not in ("policy", "step")]
-    points = [Point(r["policy"], tag, r["step"], float(value), at) for r, tag, value in measured if value is not None]
+    points = [
+        TrackedPoint(r["policy"], tag, r["step"], float(value), at) for r, tag, value in measured if value is not None
+    ]
     yield from sorted(points, key=lambda p: (p.step, p.tag.startswith("steps/"), p.policy))
     if manifest.state == "done" and "samples" in tables:
         columns = ["policy", "checkpoint_step", "task", "metric", "doc_id"]
@@ -144,7 +146,7 @@ def _points(folder: Path, manifest: Manifest) -> Iterator[Point]:
         questions = valid["verdict"].eq("right").groupby([valid[name] for name in columns]).mean()
         means = questions.groupby(level=columns[:-1]).mean()  # of questions, as in tables
         for (policy, step, task, metric), value in means.items():
-            yield Point(policy, f"evaluation/{task}/{metric}", int(step), float(value), at)
+            yield TrackedPoint(policy, f"evaluation/{task}/{metric}", int(step), float(value), at)
 
 
 class TensorBoard(Tracker):

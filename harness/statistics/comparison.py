@@ -173,13 +173,8 @@ def compute_family_tests(
     panel_weight = np.full(len(inside), 1 / max(judged.sum(), 1))
     spread = np.full((*scores.shape[:-3], len(references)), np.nan)
     if inside.sum() > 1:
-        parts = scores[..., inside, :, :]
-        part_noise = noise[..., inside, :, :]
-        spread[..., ours] = _test_panel_differences(parts, part_noise, ours, theirs)
-        mean = parts.mean(axis=-3, keepdims=True)
-        mean_noise = part_noise.sum(axis=-3, keepdims=True) / int(inside.sum()) ** 2
-        scores = np.concatenate([scores, mean], axis=-3)
-        noise = np.concatenate([noise, mean_noise], axis=-3)
+        spread[..., ours] = _test_panel_differences(scores[..., inside, :, :], noise[..., inside, :, :], ours, theirs)
+        scores, noise = _append_mean(scores, noise, inside)
         counted = np.concatenate([counted, counted[inside].all(axis=0, keepdims=True)])
         panel_weight = np.append(panel_weight, 1.0)
         spread[..., ~counted[-1]] = np.nan
@@ -190,6 +185,13 @@ def compute_family_tests(
     )
     p, level, planned, spread_p = _correct_family(difference, counted, panel_weight, spread, ours, theirs)
     return FamilyTests(own, difference, p, level, planned, spread, spread_p, inside)
+
+
+def _append_mean(scores: Panels, noise: Panels, inside: Bool[np.ndarray, "panels"]) -> tuple[Panels, Panels]:
+    """Return scores and noise with one panel more: the mean over the panels `inside`, of seeds that all of these have."""
+    mean = scores[..., inside, :, :].mean(axis=-3, keepdims=True)
+    mean_noise = noise[..., inside, :, :].sum(axis=-3, keepdims=True) / int(inside.sum()) ** 2
+    return np.concatenate([scores, mean], axis=-3), np.concatenate([noise, mean_noise], axis=-3)
 
 
 def _test_panel_differences(
@@ -231,9 +233,7 @@ def _correct_family(
     both_counted = (counted[..., :, None] & counted[..., None, :])[:, first, second]
     pairs = np.where(both_counted, difference.p[..., first, second], np.nan)
 
-    others = ~with_reference[first, second] & ~np.isnan(pairs)
-    other_weight = 1 / np.maximum(others.sum(axis=-1, keepdims=True), 1)
-    pair_weight = np.where(others, other_weight, 1.0) * panel_weight[:, None]
+    pair_weight = _weigh_pairs(pairs, with_reference[first, second]) * panel_weight[:, None]
 
     draws = pairs.shape[:-2]
     family = np.concatenate([pairs.reshape(*draws, -1), spread], axis=-1)
@@ -253,6 +253,15 @@ def _correct_family(
     p = as_matrix(adjusted, 1.0)
     p = _close_by_transitivity(np.where(np.isnan(p), 1.0, p), difference, with_reference | with_reference.T)
     return p, as_matrix(levels, np.nan), as_matrix(planned_levels, np.nan), adjusted[..., -regimes:]
+
+
+def _weigh_pairs(
+    p_values: Float[np.ndarray, "*draws panels pairs"], with_reference: Bool[np.ndarray, "pairs"]
+) -> Float[np.ndarray, "*draws panels pairs"]:
+    """Return the weight 1 for a comparison with a reference; all others of a panel have 1 together. NaN p-values do not count."""
+    others = ~with_reference & ~np.isnan(p_values)
+    share = 1 / np.maximum(others.sum(axis=-1, keepdims=True), 1)
+    return np.where(others, share, 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -351,18 +360,17 @@ def _compare_on_panel(
     gain_p = np.where(np.isnan(level), np.nan, p[rows, columns])
     half = stdtrit(np.maximum(gains.n - 1, 1), 0.5 + level / 2) * gains.error
 
-    verdicts = []
-    for i in range(len(references)):
+    def judge_regime(i: int) -> str:
+        """Return the verdict on one regime."""
         if blank[i]:
-            verdicts.append(BASELINE if i in references else ALONE)
-        elif uneven[i] and tests.spread_p[i] <= ALPHA:
-            verdicts.append(DIFFERS)
-        elif np.isnan(level[i]) and reasons[i]:
-            verdicts.append(reasons[i])
-        else:
-            judged = judge_gain(gains[i], float(gain_p[i]), margin)
-            # Gains that cancel out in the mean are not "no effect"
-            verdicts.append(INCONCLUSIVE if judged == EQUIVALENT and uneven[i] else judged)
+            return BASELINE if i in references else ALONE
+        if uneven[i] and tests.spread_p[i] <= ALPHA:
+            return DIFFERS
+        if np.isnan(level[i]) and reasons[i]:
+            return str(reasons[i])
+        judged = judge_gain(gains[i], float(gain_p[i]), margin)
+        # Gains that cancel out in the mean are not "no effect"
+        return INCONCLUSIVE if judged == EQUIVALENT and uneven[i] else judged
 
     own = tests.own[panel]
     groups = _letter_groups(own.mean, p <= ALPHA)
@@ -380,7 +388,7 @@ def _compare_on_panel(
         groups=groups,
         best=tuple(not set(leader).isdisjoint(group) for group in groups),
         uneven=uneven,
-        verdicts=tuple(verdicts),
+        verdicts=tuple(judge_regime(i) for i in range(len(references))),
     )
 
 

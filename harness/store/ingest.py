@@ -43,7 +43,7 @@ from harness.store.reference_results import (
 )
 from harness.store.rows import SCHEMAS
 from harness.store.starts import write_unpaired
-from harness.store.tuning import chosen, read_tuning, tuning_name
+from harness.store.tuning import list_chosen, read_tuning, tuning_name
 
 _LOCK = ".harness.lock"
 # Rows held before they are inserted: few large commits are fast
@@ -249,7 +249,7 @@ def _suite_row(results: Path, name: str, mark: str, problems: list[Row]) -> Row:
         k: getattr(suite, k) for k in ("title", "baseline", "engine", "groups", "seeds", "cells", "bases", "altered")
     }
     return {
-        "suite": name, **named, "variants": [v.name for v in suite.variants], "tuned": chosen(tuning),
+        "suite": name, **named, "variants": [v.name for v in suite.variants], "tuned": list_chosen(tuning),
         "config": json.dumps(suite.config), "fingerprint": mark,
     }  # fmt: skip
 

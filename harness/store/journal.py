@@ -23,7 +23,7 @@ from harness.errors import StoreError
 from harness.files import TEMPORARY, change, disk_errors, remove, replace_atomic, sync, write_atomic
 from harness.reading import read_bytes
 from harness.store.manifest import remedy
-from harness.store.rows import TABLE_OF, TABLES, Row, conform, to_arrow, up_to
+from harness.store.rows import TABLE_OF, TABLES, Row, conform_table, to_arrow, up_to
 
 # Of one file: all samples of a cell are one part
 MAX_BYTES = 16 << 30
@@ -192,7 +192,7 @@ def read_columns(path: Path) -> tuple[str, pa.Table]:
         options = pa.ipc.IpcReadOptions(use_threads=False)
         data = pa.ipc.open_file(pa.py_buffer(content), options=options).read_all()
         data.validate(full=True)  # offsets of others are not believed
-        return match[1], conform(match[1], data)
+        return match[1], conform_table(match[1], data)
     except (OSError, pa.ArrowException, ValueError, KeyError) as error:
         raise StoreError(f"{path}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
 

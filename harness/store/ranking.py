@@ -20,8 +20,8 @@ from harness.statistics.comparison import ALONE, BASELINE, WITHHELD
 from harness.statistics.intervals import BootstrapInterval
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, TrainingMoment, mixed_in, read_moments
-from harness.store.sentences import doubt, joined, sentence
-from harness.store.statistic import STATISTICS, Pair, TableRow, bounds, number
+from harness.store.sentences import joined, write_doubt, write_sentence
+from harness.store.statistic import STATISTICS, Pair, TableRow, to_bounds, to_number
 from harness.store.table import MEAN, Place, SeedRow, compare_rows, seed_rows
 
 Said = Literal["everything", "opening", "nothing"]
@@ -151,21 +151,16 @@ def rank_regimes(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequenc
     for place, name in enumerate(names):
         if name not in references:
             continue
-        if not whole.own.n[place]:
-            there = {(row.group, row.task) for row in rows if row.regime == name}
-            lacking = [titles[panel] for panel in used if panel not in there]
-            left_out.append(f"{name} (nothing on {joined(lacking)})" if lacking else f"{name} (no seed is everywhere)")
-            continue
         row = TableRow(comparison=whole, place=place, reference=references[name])
-        fields = {statistic: STATISTICS[statistic].of(row) for statistic in _RANKED}
-        ends = None
-        if whole.uneven[place]:
-            gains = sorted((float(comparisons[panel].gains.mean[place]), titles[panel]) for panel in used)
-            (least, low), (most, high) = gains[0], gains[-1]
-            ends = (low, least), (high, most)
-        ranks.append(Rank(regime=name, ends=ends, **fields))
-        if references[name] and not whole.gains.n[place]:
-            left_out.append(f"{name} (no seed in common with {references[name]})")
+        there = {(row.group, row.task) for row in rows if row.regime == name}
+        lacking = [titles[panel] for panel in used if panel not in there]
+        absence = _explain_left_out(name, row, lacking)
+        if absence:
+            left_out.append(absence)
+        if whole.own.n[place]:
+            ends = _find_ends(comparisons, used, titles, place) if whole.uneven[place] else None
+            fields = {statistic: STATISTICS[statistic].of(row) for statistic in _RANKED}
+            ranks.append(Rank(regime=name, ends=ends, **fields))
 
     baselines = Counter(row.baseline for row in rows if row.baseline is not None).most_common(1)
     return Ranking(
@@ -179,6 +174,25 @@ def rank_regimes(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequenc
         panels=len(used),
         unlike=frozenset(row.regime for row in rows if row.unlike),
     )
+
+
+def _explain_left_out(name: str, row: TableRow, lacking: Sequence[str]) -> str:
+    """Say why a regime, or its gain, is not in the mean; empty where it is. lacking: titles of the panels without a row of it."""
+    if not row.comparison.own.n[row.place]:
+        return f"{name} (nothing on {joined(lacking)})" if lacking else f"{name} (no seed is everywhere)"
+    if row.reference and not row.comparison.gains.n[row.place]:
+        return f"{name} (no seed in common with {row.reference})"
+    return ""
+
+
+def _find_ends(
+    comparisons: Mapping[Place | None, Comparison], panels: Sequence[Place], titles: Mapping[Place, str], place: int
+) -> tuple[End, End]:
+    """Return the panels with the smallest and the largest gain of the regime at `place`, by title and gain."""
+    gains = sorted((float(comparisons[panel].gains.mean[place]), titles[panel]) for panel in panels)
+    least, low = gains[0]
+    most, high = gains[-1]
+    return (low, least), (high, most)
 
 
 def _choose_panels(
@@ -255,8 +269,8 @@ def compare_pair(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float 
                 task=task,
                 seeds=int(difference.n),
                 difference=float(difference.mean),
-                interval=bounds(difference),
-                p=number(p),
+                interval=to_bounds(difference),
+                p=to_number(p),
                 verdict=withheld or judge_gain(difference, p, margin),
             )
         )
@@ -347,7 +361,7 @@ def make_heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: S
         if not chosen:
             continue
         ranking = rank_regimes(chosen, margin, among)
-        heading.sentences.append(Headline(policy, metric, task, sentence(ranking), doubt(ranking)))
+        heading.sentences.append(Headline(policy, metric, task, write_sentence(ranking), write_doubt(ranking)))
         if (policy, task) == (policies[0], MEAN):
             across = aggregate_panels(chosen)
             if across:

@@ -22,7 +22,7 @@ from harness.errors import HarnessError, StoreError, UsageError
 from harness.store.database import CELL_TABLES, OF_A_RUN, VIEWS, quoted, store_path
 from harness.store.manifest import SuiteFile
 from harness.store.starts import write_unpaired
-from harness.store.tuning import chosen, read_tuning
+from harness.store.tuning import list_chosen, read_tuning
 
 __all__ = [
     "LIMITS",
@@ -151,7 +151,7 @@ def _show_run_instead(connection: duckdb.DuckDBPyConnection, shown: SuiteFile, r
     changed = {
         "baseline": shown.baseline, "variants": [v.name for v in shown.variants], "groups": list(shown.groups),
         "cells": list(shown.cells), "bases": list(shown.bases), "altered": list(shown.altered),
-        "tuned": chosen(read_tuning(results, shown.name, shown)),
+        "tuned": list_chosen(read_tuning(results, shown.name, shown)),
     }  # fmt: skip
     for table in (*CELL_TABLES, *VIEWS.keys() - {*OF_A_RUN}):
         connection.execute(f"CREATE VIEW memory.{table} AS FROM store.{table}")

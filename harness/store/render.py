@@ -24,8 +24,8 @@ from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
 from harness.store.manifest import EVALUATIONS
 from harness.store.ranking import MIN_RUNS, Heading, Headline
 from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, describe_gaps
-from harness.store.sentences import explained, verdict_mark
-from harness.store.statistic import PERCENT, POINTS, SHARE, Statistic, shown
+from harness.store.sentences import explain_verdicts, verdict_mark
+from harness.store.statistic import PERCENT, POINTS, SHARE, Statistic, select_columns
 from harness.store.table import MEAN, ShowRow
 from harness.store.text import harmless, visible
 from harness.store.tuning_table import TuningResults, TuningRow
@@ -39,7 +39,7 @@ SELECT group_name, task, metric, accuracy FROM cells JOIN scores USING (suite, c
 SIGNS = {GAINS: "▲", LOSES: "▼", EQUIVALENT: "●", INCONCLUSIVE: "◆"}
 
 
-def render(
+def render_rows(
     suite: str,
     rows: Rows,
     form: str = "table",
@@ -59,7 +59,7 @@ def render(
             document["tuning"] = {"trials": tuned.tuning, "rows": tuned.rows, **moved}
         return msgspec.json.encode(document).decode()
     if form in ("csv", "latex"):
-        return (_csv if form == "csv" else _latex)(suite, rows, head)
+        return (_write_csv if form == "csv" else _write_latex)(suite, rows, head)
     if form not in ("table", "markdown"):
         raise UsageError(f"unknown format {form!r} (table, json, csv, markdown, latex)")
     page = _Page(form, width, colour)
@@ -68,11 +68,11 @@ def render(
         return page.text()
     (page.results if form == "table" else page.lines)(suite, rows, head)
     if tuned and tuned.rows:
-        _tuned(page, tuned)
+        _render_tuning(page, tuned)
     return page.text()
 
 
-def overview(heads: Mapping[str, Heading], width: int = 120, colour: bool = False) -> str:
+def render_overview(heads: Mapping[str, Heading], width: int = 120, colour: bool = False) -> str:
     page = _Page("table", width, colour)
     for suite, head in heads.items():
         said = next((f"{h.metric}: {h.sentence}" for h in head.sentences), "no cell has finished")
@@ -99,7 +99,7 @@ class _Page:
     ) -> None:
         if self._markdown:
             self._console.print(
-                f"**{_cell(title)}**\n\n{piped(heads, [[_cell(str(cell)) for cell in row] for row in rows], 2)}"
+                f"**{_cell(title)}**\n\n{make_pipe_table(heads, [[_cell(str(cell)) for cell in row] for row in rows], 2)}"
             )
             return
         lines = [[Text(visible(cell)) if isinstance(cell, str) else cell for cell in row] for row in rows]
@@ -140,7 +140,7 @@ class _Page:
         self._beside(head)
         self.say(
             "gain: paired by seed with the baseline at the same rollout budget (Student t). used: share of the other policies' "
-            f"answers that gave a gradient. {explained(head.margin)}",
+            f"answers that gave a gradient. {explain_verdicts(head.margin)}",
             "dim",
         )
 
@@ -159,7 +159,7 @@ class _Page:
         panels = list(dict.fromkeys((row.group, row.task) for row in means))
         tasks = {task for _, task in panels}
         self._open(suite, head, [first])
-        matrix = list(_matrix(means, panels, len(tasks) > 1))
+        matrix = list(_make_matrix(means, panels, len(tasks) > 1))
         width = sum(2 + max(map(cell_len, map(str, column))) for column in zip(*matrix, strict=True))
         if len(panels) > 1 and width <= self._console.width:
             task = "" if len(tasks) > 1 else f"{panels[0][1]}, "
@@ -172,9 +172,9 @@ class _Page:
 
     def _panels(self, rows: Rows, margin: float, named: bool = True) -> None:
         """With the columns that fit. named: with the policies' names."""
-        first, columns = ["regime", "policy"][: 1 + named], shown("terminal")
+        first, columns = ["regime", "policy"][: 1 + named], select_columns("terminal")
         own = (enumerate(part) for _, part in groupby(rows, key=attrgetter("group", "task", "metric", "regime")))
-        cells = [_cells(row, columns, margin, i == 0) for part in own for i, row in part]
+        cells = [_make_cells(row, columns, margin, i == 0) for part in own for i, row in part]
         lines = [[text for i, text in enumerate(line) if named or i != 1] for line in cells]
         heads = [*first, *(s.head for s in columns)]
         texts: list[list[str]] = [heads, *([str(cell) for cell in line] for line in lines)]
@@ -186,17 +186,17 @@ class _Page:
             self.table(title, heads[:fit], [line[:fit] for _, line in members], names=len(first))
 
     def lines(self, suite: str, rows: Rows, head: Heading) -> None:
-        columns = shown("markdown")
+        columns = select_columns("markdown")
         lines = []
         for row in rows:
             regime = _cell(row.regime)
             names = [_cell(row.group), _cell(row.task), row.metric, f"**{regime}**" if row.best else regime]
             names.append("mean" if row.policy == MEAN else _cell(row.policy))
-            texts = ((s, _text(row, s, head.margin)) for s in columns)
+            texts = ((s, _write_value(row, s, head.margin)) for s in columns)
             lines.append([*names, *(text if s.numeric or s.interval_of else _cell(text) for s, text in texts)])
         heads = ["group", "task", "metric", "regime", "policy", *(s.head for s in columns)]
         words = [5 + i for i, s in enumerate(columns) if not (s.numeric or s.interval_of)]
-        self._console.print(piped(heads, lines, 5, words), end="")
+        self._console.print(make_pipe_table(heads, lines, 5, words), end="")
         self._beside(head)
 
     def _beside(self, head: Heading) -> None:
@@ -224,34 +224,37 @@ class _Page:
             self.say("")
 
 
-def piped(heads: Sequence[str], lines: Sequence[Sequence[str]], names: int, words: Sequence[int] = ()) -> str:
+def make_pipe_table(heads: Sequence[str], lines: Sequence[Sequence[str]], names: int, words: Sequence[int] = ()) -> str:
     """A table in Markdown, numbers to the right: all but the first `names` columns and those of `words`."""
     rules = ["---" if i < names or i in words else "---:" for i in range(len(heads))]
     return "".join(f"| {' | '.join(line)} |\n" for line in (heads, rules, *lines))
 
 
-def _matrix(means: Rows, panels: Sequence[tuple[str, str]], tasks: bool) -> Iterator[list[str | Text]]:
+def _make_matrix(means: Rows, panels: Sequence[tuple[str, str]], tasks: bool) -> Iterator[list[str | Text]]:
     by_panel = {(row.regime, row.group, row.task): row for row in means}
     yield ["regime", *(f"{group} {task}" if tasks else group for group, task in panels)]
     for regime in dict.fromkeys(row.regime for row in means):
         rows = [by_panel.get((regime, *panel)) for panel in panels]
-        yield [visible(regime), *(Text(_short(row), _COLOURS.get(row.verdict, "")) if row else "" for row in rows)]
+        yield [
+            visible(regime),
+            *(Text(_shorten_row(row), _COLOURS.get(row.verdict, "")) if row else "" for row in rows),
+        ]
 
 
-def _short(row: ShowRow) -> str:
+def _shorten_row(row: ShowRow) -> str:
     return PERCENT.text(row.accuracy) if row.gain is None else f"{POINTS.text(row.gain)} {SIGNS.get(row.verdict, '')}"
 
 
-def _cells(row: ShowRow, columns: Sequence[Statistic], margin: float, first: bool) -> list[Cell]:
+def _make_cells(row: ShowRow, columns: Sequence[Statistic], margin: float, first: bool) -> list[Cell]:
     style = _COLOURS.get(row.verdict, "")
     return [
         Text(visible(row.regime) if first else "", "bold" if row.best else ""),
         "mean" if row.policy == MEAN else visible(row.policy),
-        *(Text(_text(row, s, margin), style if s.tinted else "") for s in columns),
+        *(Text(_write_value(row, s, margin), style if s.tinted else "") for s in columns),
     ]
 
 
-def _text(row: ShowRow, column: Statistic, margin: float) -> str:
+def _write_value(row: ShowRow, column: Statistic, margin: float) -> str:
     value, beside = getattr(row, column.name), column.interval
     return column.unit.with_interval(value, getattr(row, beside.name)) if beside else column.text(value, margin)
 
@@ -268,7 +271,7 @@ _TUNED_NOTE = (
 )
 
 
-def _tuned(page: _Page, results: TuningResults) -> None:
+def _render_tuning(page: _Page, results: TuningResults) -> None:
     tuning, rows = results.tuning, results.rows
     first = [r for r in rows if r.group == rows[0].group]
     trials = len(tuning.variants[0].trials)
@@ -310,7 +313,7 @@ def _tuned_cells(row: TuningRow) -> list[str]:
 # For programs and papers ----------------------------------------------------------------------------------------------
 
 
-def _csv(suite: str, rows: Rows, head: Heading) -> str:
+def _write_csv(suite: str, rows: Rows, head: Heading) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     ends = {name: (f"{name}_low", f"{name}_high") for name in ShowRow.__struct_fields__ if name.endswith("interval")}
@@ -330,7 +333,7 @@ def _cell(text: str) -> str:
     return visible(text).translate(_MARKDOWN)
 
 
-def _latex(suite: str, rows: Rows, head: Heading) -> str:
+def _write_latex(suite: str, rows: Rows, head: Heading) -> str:
     parts = []
     for task, metric in sorted({(row.task, row.metric) for row in rows}):
         by_column = {
@@ -349,11 +352,11 @@ _TEX = str.maketrans(
 )
 
 
-def _tex(value: Any) -> Any:
+def _escape_latex(value: Any) -> Any:
     return visible(value).replace("\n", " ").translate(_TEX) if isinstance(value, str) else value
 
 
 _TEMPLATES = Environment(
-    loader=PackageLoader(__package__), finalize=_tex, trim_blocks=True, autoescape=False,
+    loader=PackageLoader(__package__), finalize=_escape_latex, trim_blocks=True, autoescape=False,
     block_start_string="<%", block_end_string="%>", variable_start_string="<<", variable_end_string=">>",
 )  # fmt: skip

@@ -29,7 +29,7 @@ from harness.files import remove, replace_atomic, write_atomic
 from harness.reading import read_bytes
 from harness.store.journal import Contents
 from harness.store.manifest import Manifest, SuiteFile, read_sealed, write_suite
-from harness.store.rows import conform
+from harness.store.rows import conform_table
 from harness.store.validation import find_manifest_fault, sift_rows
 
 # Of a cell's tables, those that are given
@@ -88,7 +88,7 @@ def read_results_folder(folder: Path) -> ResultsFolder:
             for key, rows in _split_by_cell(file, name, table, manifests):
                 cells[key].tables[name] = rows
         except (KeyError, ValueError, pa.ArrowException) as error:
-            raise StoreError(f"{file}: not reference results: {_first_line(error)}") from error
+            raise StoreError(f"{file}: cannot be read: {_first_line(error)}") from error
     return ResultsFolder(index, manifests, cells)
 
 
@@ -104,7 +104,7 @@ def _read_files(folder: Path, index: ResultsIndex) -> dict[str, bytes]:
         try:
             contents[name] = read_bytes(folder / name, _MAX_FILE)
         except OSError as error:
-            raise StoreError(f"{folder / name}: not reference results: {_first_line(error)}") from error
+            raise StoreError(f"{folder / name}: cannot be read: {_first_line(error)}") from error
         if hashlib.sha256(contents[name]).hexdigest() != digest:
             raise StoreError(f"{folder / name}: altered (its SHA-256 is not the one in {INDEX})")
     return contents
@@ -117,10 +117,10 @@ def _parse_table(file: Path, content: bytes) -> pa.Table:
         table = pq.read_table(pa.BufferReader(content))
         table.validate(full=True)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise StoreError(f"{file}: not reference results: {_first_line(error)}") from error
+        raise StoreError(f"{file}: cannot be read: {_first_line(error)}") from error
     cell = table.schema.get_field_index("cell")
     if cell < 0 or table.schema.field(cell).type != pa.string():
-        raise StoreError(f"{file}: not reference results: no column `cell` of text")
+        raise StoreError(f"{file}: has no column `cell` of text")
     return table
 
 
@@ -128,7 +128,7 @@ def _parse_manifests(file: Path, table: pa.Table, cells: tuple[str, ...]) -> dic
     if tuple(table["cell"].to_pylist()) != cells or len(set(cells)) < len(cells):
         raise StoreError(f"{file}: other cells than those of {INDEX}")
     if "manifest" not in table.schema.names:
-        raise StoreError(f"{file}: not reference results: no column `manifest`")
+        raise StoreError(f"{file}: has no column `manifest`")
     manifests = {}
     for key, content in zip(cells, table["manifest"].to_pylist(), strict=True):
         try:
@@ -150,7 +150,7 @@ def _split_by_cell(
             f"{file}: column cell: {str(min(map(str, strange)))[:200]!a} is no cell of {MANIFESTS}.parquet"
         )
     cell = table["cell"].combine_chunks()
-    rows = conform(name, table).combine_chunks()
+    rows = conform_table(name, table).combine_chunks()
     policies = {policy.name for manifest in manifests.values() for policy in manifest.policies}
     for problem, count in sift_rows(name, policies, rows.append_column("cell", cell))[1].items():
         raise StoreError(f"{file}: column {problem} ({count:,} row{'s' * (count > 1)})")

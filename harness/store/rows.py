@@ -28,8 +28,8 @@ __all__ = [
     "StepRow",
     "TermRow",
     "TraceRow",
-    "conform",
-    "marked",
+    "conform_table",
+    "marked_columns",
     "to_arrow",
     "up_to",
     "without_nan",
@@ -267,7 +267,7 @@ SCHEMAS: dict[str, pa.Schema] = {
 """By table. Everything is nullable; NaN is stored as null."""
 
 
-def marked(mark: str) -> set[str]:
+def marked_columns(mark: str) -> set[str]:
     """The columns with SHARE or LATER."""
     hints = [get_type_hints(row, include_extras=True) for row in TABLES.values()]
     return {name for row in hints for name, kind in row.items() if mark in getattr(kind, "__metadata__", ())}
@@ -284,7 +284,7 @@ def to_arrow(table: str, rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=SCHEMAS[table])
 
 
-def conform(table: str, data: pa.Table) -> pa.Table:
+def conform_table(table: str, data: pa.Table) -> pa.Table:
     """Fit a table to today's schema: absent columns are null, unknown ones dropped. Raises pyarrow.ArrowException where
     a column has another type."""
     columns = [

@@ -11,19 +11,20 @@ if TYPE_CHECKING:
     from harness.store.ranking import Rank, Ranking
 
 
-def explained(margin: float) -> str:
+def explain_verdicts(margin: float) -> str:
     """How verdicts and tie groups are meant, for captions."""
     return (
         "All verdicts of one policy (or of the mean of policies) and one metric are one set of paired t tests over seeds: every "
         "regime on every group and benchmark, on their mean, and whether groups differ, corrected together by Holm's method, so "
         "that of twenty such sets without any effect at most one has a false finding. A regime gains or loses where the corrected "
         "interval of its gain leaves out 0; by the same tests regimes without a tie letter in common are told apart. No effect "
-        f"larger than {points(margin)}: the 95 % interval of the gain lies within ±{100 * margin:.3g}, and groups are not seen to "
-        "differ. Not corrected: 95 % intervals, no effect, the choice among policies and metrics, the best of several suites."
+        f"larger than {write_points(margin)}: the 95 % interval of the gain lies within ±{100 * margin:.3g}, and groups are not "
+        "seen to differ. Not corrected: 95 % intervals, no effect, the choice among policies and metrics, the best of several "
+        "suites."
     )
 
 
-def points(share: float) -> str:
+def write_points(share: float) -> str:
     """`2 points` for 0.02."""
     return f"{100 * share:.3g} point{'' if share == 0.01 else 's'}"
 
@@ -32,7 +33,7 @@ def verdict_mark(verdict: str, margin: float) -> str:
     return f"no effect > {100 * margin:.3g}" if verdict == EQUIVALENT else verdict
 
 
-def sentence(ranking: Ranking) -> str:
+def write_sentence(ranking: Ranking) -> str:
     """E.g. "On 2 groups and 5 seeds, sgt gains over independent ..."."""
     left_out = f" Left out: {joined(ranking.left_out)}." if ranking.left_out else ""
     if not ranking.ranks:
@@ -51,12 +52,12 @@ def sentence(ranking: Ranking) -> str:
     for rank in compared:
         families.setdefault(str(rank.baseline), []).append(rank)
     order = sorted(families, key=lambda baseline: (", " in baseline, baseline != ranking.baseline, baseline))
-    told = [_family(baseline, families[baseline], ranking, baseline == order[0]) for baseline in order]
-    power = _power([r for r in compared if r.verdict == INCONCLUSIVE], len(seeds) > 1)
+    told = [_write_family(baseline, families[baseline], ranking, baseline == order[0]) for baseline in order]
+    power = _write_power([r for r in compared if r.verdict == INCONCLUSIVE], len(seeds) > 1)
     return f"{where}, {' '.join(told)}{power}{left_out}"
 
 
-def _family(baseline: str, ranks: Sequence[Rank], ranking: Ranking, first: bool) -> str:
+def _write_family(baseline: str, ranks: Sequence[Rank], ranking: Ranking, first: bool) -> str:
     """first: of several baselines, for whose regimes alone it is said between which groups their gains lie."""
     over, _, settings = baseline.partition(", ")
     over = f"tuned {over}" if settings else over
@@ -66,7 +67,7 @@ def _family(baseline: str, ranks: Sequence[Rank], ranking: Ranking, first: bool)
         GAINS: "{ends} gain{s} over {over} at {budget}{apart}",
         LOSES: "{ends} lose{s} against {it}",
         DIFFERS: "{ends} differ{s} between groups{whom}",
-        EQUIVALENT: f"{{names}} show{{s}} no effect larger than {points(ranking.margin)}{{whom}}",
+        EQUIVALENT: f"{{names}} show{{s}} no effect larger than {write_points(ranking.margin)}{{whom}}",
         INCONCLUSIVE: "for {ends} one cannot tell{whom}",
         **{why: f"for {{names}} the verdict is {why}" for why in WITHHELD},
     }
@@ -78,35 +79,35 @@ def _family(baseline: str, ranks: Sequence[Rank], ranking: Ranking, first: bool)
             words = {
                 "s": "" if several else "s",
                 "it": "it" if parts else over,
-                "budget": _budget(same, ranking.unlike),
+                "budget": _write_budget(same, ranking.unlike),
             }
-            names = [_name(r) for r in same]
-            ends = [_ends(r) for r in same] if first else names
+            names = [_name_line(r) for r in same]
+            ends = [_write_ends(r) for r in same] if first else names
             words |= {"names": joined(names), "ends": joined(ends), "over": over}
-            parts.append(phrase.format(**words, apart=_apart(same), whom="" if parts else whom))
+            parts.append(phrase.format(**words, apart=_write_apart(same), whom="" if parts else whom))
     return f"{opening}{'; '.join(parts)}."
 
 
-def _budget(ranks: Sequence[Rank], unlike: Container[str]) -> str:
-    others = [_name(r) for r in ranks if r.regime in unlike]
+def _write_budget(ranks: Sequence[Rank], unlike: Container[str]) -> str:
+    others = [_name_line(r) for r in ranks if r.regime in unlike]
     if len(others) == len(ranks):
         return "another number of rollouts"
     return f"the same rollout budget{f' ({joined(others)} at another one)' if others else ''}"
 
 
-def _ends(rank: Rank) -> str:
+def _write_ends(rank: Rank) -> str:
     if rank.ends is None:
-        return _name(rank)
+        return _name_line(rank)
     (low, least), (high, most) = rank.ends
-    return f"{_name(rank)} ({_signed(least)} on {low} to {_signed(most)} on {high})"
+    return f"{_name_line(rank)} ({_write_signed(least)} on {low} to {_write_signed(most)} on {high})"
 
 
-def _signed(share: float) -> str:
+def _write_signed(share: float) -> str:
     """`−6.7` points for -0.067."""
     return f"{100 * share:+z.1f}".replace("-", "−")
 
 
-def doubt(ranking: Ranking) -> str:
+def write_doubt(ranking: Ranking) -> str:
     """How many seeds would settle what the sentence leaves open."""
     known = sorted(
         (r.seeds_needed or MOST_SEEDS, r.regime)
@@ -120,12 +121,12 @@ def doubt(ranking: Ranking) -> str:
         for needed, regime in dict.fromkeys([known[0], known[-1]])
     ]
     return (
-        f"Seeds that would show a gain of {points(ranking.margin)} with 80 % power, if they go on to differ as those that are "
-        f"there: {joined(each)}."
+        f"Seeds that would show a gain of {write_points(ranking.margin)} with 80 % power, if they go on to differ as those "
+        f"that are there: {joined(each)}."
     )
 
 
-def _power(unseen: Sequence[Rank], named: bool) -> str:
+def _write_power(unseen: Sequence[Rank], named: bool) -> str:
     powers = ((r.detectable or 2.0, r.regime, r.paired_seeds) for r in unseen)
     known = sorted(each for each in powers if each[0] <= 1)  # nobody gains more
     if not known:
@@ -138,7 +139,7 @@ def _power(unseen: Sequence[Rank], named: bool) -> str:
     return f" With 80 % power you could have seen a gain of {joined(each)}."
 
 
-def _apart(gainers: Sequence[Rank]) -> str:
+def _write_apart(gainers: Sequence[Rank]) -> str:
     if len(gainers) < 2:
         return ""
     together = [[bool(set(a.tie_group) & set(b.tie_group)) for b in gainers] for a in gainers]
@@ -146,10 +147,10 @@ def _apart(gainers: Sequence[Rank]) -> str:
         return " and cannot be told apart"
     best = [i for i, tied in enumerate(together[0]) if tied]
     clear = all(not together[i][j] for i in best for j in range(len(gainers)) if j not in best)
-    return f", {joined([_name(gainers[i]) for i in best])} most" if clear and len(best) < len(gainers) else ""
+    return f", {joined([_name_line(gainers[i]) for i in best])} most" if clear and len(best) < len(gainers) else ""
 
 
-def _name(rank: Rank) -> str:
+def _name_line(rank: Rank) -> str:
     return rank.regime.partition(", ")[0] if ", " in str(rank.baseline) else rank.regime
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, permutations
 from typing import Any, Literal
 
@@ -138,56 +138,80 @@ class _Held(msgspec.Struct):
     tuned: set[str]
 
 
-def board(snapshot: Snapshot, which: Settings = "published", margin: float = MARGIN) -> Board:
-    """Every suite's groups of well-behaved peers of different kinds, over a plain baseline: each is a setting of its own, but for
-    those that several suites hold with the same cells."""
+def make_board(snapshot: Snapshot, which: Settings = "published", margin: float = MARGIN) -> Board:
+    """Make the board of every suite's groups of well-behaved peers of different kinds, over a plain baseline.
+
+    Each group is a setting of its own, but for those that several suites hold with the same cells. which: regimes as published,
+    as tuned, or all lines. margin: of the verdicts.
+    """
     stored = snapshot.query("SELECT suite, baseline, config FROM suites WHERE config <> ''").to_pylist()
-    suites = {row["suite"]: (row["baseline"], json.loads(row["config"])) for row in stored}
-    ran = _ran(snapshot)
+    described = {row["suite"]: row for row in stored}
+    ran = _find_variants(snapshot)
     held: list[_Held] = []
-    for suite in without_trials(sorted(suites, key=lambda name: (name.endswith(MARK), name))):
-        baseline, config = suites[suite]
-        variants = {v["name"]: v for v in config.get("regimes", ())}
-        if variants.get(baseline, {"options": {}})["options"].get("objective", "grpo") != "grpo":
+    for suite in without_trials(sorted(described, key=lambda name: (name.endswith(MARK), name))):
+        config = json.loads(described[suite]["config"])
+        for one in _hold_suite(snapshot, suite, described[suite]["baseline"], config, ran, which, margin):
+            _add_setting(held, one)
+    sections = [_make_section(kind, [one for one in held if one.setting.kind == kind], which) for kind in KINDS]
+    return Board(tuple(section for section in sections if section.settings), _find_unlike(held))
+
+
+def _hold_suite(
+    snapshot: Snapshot,
+    suite: str,
+    baseline: str,
+    config: Mapping[str, Any],
+    ran: Mapping[tuple[str, str], dict[str, _Variant]],
+    which: Settings,
+    margin: float,
+) -> Iterator[_Held]:
+    """Yield the settings of one suite, by its first metric; none where its baseline has another objective than GRPO's."""
+    variants = {variant["name"]: variant for variant in config.get("regimes", ())}
+    if variants.get(baseline, {"options": {}})["options"].get("objective", "grpo") != "grpo":
+        return
+    cells = read_finished(snapshot, suite)
+    metric = next((row.metric for row in cells.rows if row.policy == MEAN), "")
+    if not metric:
+        return
+    training = config.get("training", {})
+    shapes = _find_shapes(config, training)
+    choosers = _find_shapes(config.get("tune") or {}, training)
+    rows = make_rows(MEAN, metric, cells, margin)
+    for (group, task), own in groupby(rows, key=lambda row: (row.group, row.task)):
+        lines = list(own)
+        if group not in shapes:
             continue
-        cells = read_finished(snapshot, suite)
-        metric = next((row.metric for row in cells.rows if row.policy == MEAN), "")
-        if not metric:
+        kept = _select_lines(lines, variants, which, choosers, shapes[group].kind)
+        if not kept:
             continue
-        rows = make_rows(MEAN, metric, cells, margin)
-        training = config.get("training", {})
-        shapes, choosers = (
-            {group["name"]: shape for group in part.get("groups", ()) if (shape := _shape(group, training))}
-            for part in (config, config.get("tune") or {})
+        setting = msgspec.structs.replace(
+            shapes[group],
+            suites=(suite,),
+            task=task,
+            seeds=max(row.seeds for row in kept.values()),
+            alone=next((row.accuracy for row in lines if row.regime == baseline), None),
         )
-        for (group, task), own in groupby(rows, key=lambda row: (row.group, row.task)):
-            lines = list(own)
-            if group not in shapes:
-                continue
-            kept = _kept(lines, variants, which, choosers, shapes[group].kind)
-            if not kept:
-                continue
-            alone = next((row.accuracy for row in lines if row.regime == baseline), None)
-            setting = msgspec.structs.replace(
-                shapes[group],
-                suites=(suite,),
-                task=task,
-                seeds=max(row.seeds for row in kept.values()),
-                alone=alone,
-            )
-            there = ran.get((suite, group), {})
-            keys = frozenset(there.get(baseline, _NOTHING).keys)
-            tuned = {row.regime.partition(", tuned")[0] for row in lines if ", tuned" in row.regime}
-            _add(held, _Held(setting, kept, keys, there, tuned))
-    sections = [_section(kind, [one for one in held if one.setting.kind == kind], which) for kind in KINDS]
-    return Board(tuple(section for section in sections if section.settings), _unlike(held))
+        there = ran.get((suite, group), {})
+        keys = frozenset(there.get(baseline, _NOTHING).keys)
+        tuned = {row.regime.partition(", tuned")[0] for row in lines if ", tuned" in row.regime}
+        yield _Held(setting, kept, keys, there, tuned)
+
+
+def _find_shapes(part: Mapping[str, Any], training: Mapping[str, Any]) -> dict[str, Setting]:
+    """Return by group of a part of the configuration the setting that it is, without controls."""
+    shapes: dict[str, Setting] = {}
+    for group in part.get("groups", ()):
+        shape = _make_setting(group, training)
+        if shape:
+            shapes[group["name"]] = shape
+    return shapes
 
 
 _NOTHING = _Variant()
 
 
-def _ran(snapshot: Snapshot) -> dict[tuple[str, str], dict[str, _Variant]]:
-    """By suite and group, then by variant."""
+def _find_variants(snapshot: Snapshot) -> dict[tuple[str, str], dict[str, _Variant]]:
+    """Return what ran, by suite and group, then by variant."""
     ran: dict[tuple[str, str], dict[str, _Variant]] = {}
     query = "SELECT suite, group_name, regime, regime_type, cell, state FROM current_cells WHERE kind = 'cell'"
     for suite, group, regime, kind, key, state in (row.values() for row in snapshot.query(query).to_pylist()):
@@ -197,15 +221,16 @@ def _ran(snapshot: Snapshot) -> dict[tuple[str, str], dict[str, _Variant]]:
     return ran
 
 
-def _add(held: list[_Held], new: _Held) -> None:
-    """Beside the others, or to one whose baseline has the same cells, if both have the same numbers of what both have."""
+def _add_setting(held: list[_Held], new: _Held) -> None:
+    """Add a setting: beside the others, or to one whose baseline has the same cells, if both have the same numbers of what both
+    have."""
     for old in held:
         alike = (old.setting.group, old.setting.task, old.same) == (new.setting.group, new.setting.task, new.same)
         both = old.rows.keys() & new.rows.keys()
-        if alike and all(_numbers(old.rows[name]) == _numbers(new.rows[name]) for name in both):
+        if alike and all(_compared_numbers(old.rows[name]) == _compared_numbers(new.rows[name]) for name in both):
             for name, row in new.rows.items():
                 # corrected for what each suite compares: the most cautious one
-                old.rows[name] = max(old.rows.get(name, row), row, key=_width)
+                old.rows[name] = max(old.rows.get(name, row), row, key=_interval_width)
             old.ran = {**new.ran, **old.ran}
             old.tuned = old.tuned | new.tuned
             old.setting = msgspec.structs.replace(old.setting, suites=(*old.setting.suites, *new.setting.suites))
@@ -213,32 +238,32 @@ def _add(held: list[_Held], new: _Held) -> None:
     held.append(new)
 
 
-def _numbers(row: ShowRow) -> tuple[object, ...]:
+def _compared_numbers(row: ShowRow) -> tuple[object, ...]:
     return row.accuracy, row.gain, row.gain_interval
 
 
-def _width(row: ShowRow) -> float:
+def _interval_width(row: ShowRow) -> float:
     low, high = row.gain_corrected_interval or (0.0, 0.0)
     return float(high - low)
 
 
-def _section(kind: Kind, held: Sequence[_Held], which: Settings) -> Section:
+def _make_section(kind: Kind, held: Sequence[_Held], which: Settings) -> Section:
     def place(one: _Held) -> tuple[object, ...]:
         s = one.setting
         return not s.tiny, len(s.models), sorted(s.models), s.task, s.steps or 0, s.rate or 0.0, s.suites
 
     columns = sorted(held, key=place)
-    names = sorted({name for column in columns for name in (*column.rows, *_unpaired(column, which))})
+    names = sorted({name for column in columns for name in (*column.rows, *_find_unpaired(column, which))})
     standings = []
     for name in names:
-        cells = tuple(column.rows.get(name) or _why(name, column, which) for column in columns)
+        cells = tuple(column.rows.get(name) or _explain_absence(name, column, which) for column in columns)
         costs = [cell.cost for cell in cells if not isinstance(cell, str) and cell.cost is not None]
         standings.append(Standing(regime=name, cells=cells, costs=(min(costs), max(costs)) if costs else None))
     return Section(kind, tuple(column.setting for column in columns), tuple(standings))
 
 
-def _unpaired(column: _Held, which: Settings) -> list[str]:
-    """Lines of which every finished cell is left out, because it started from other weights than the baseline's."""
+def _find_unpaired(column: _Held, which: Settings) -> list[str]:
+    """Return the lines of which every finished cell is left out, because it started from other weights than the baseline's."""
     wanted = {
         name: ran.states
         for name, ran in column.ran.items()
@@ -247,8 +272,8 @@ def _unpaired(column: _Held, which: Settings) -> list[str]:
     return [name for name, states in wanted.items() if UNPAIRED in states and "done" not in states]
 
 
-def _why(name: str, column: _Held, which: Settings) -> str:
-    """Why a setting has no number of that line; only where nothing of the regime ran it was not run."""
+def _explain_absence(name: str, column: _Held, which: Settings) -> str:
+    """Say why a setting has no number of that line; only where nothing of the regime ran it was not run."""
     variant, tuned, _ = name.partition(", tuned")
     others = sorted(other for other, ran in column.ran.items() if ran.kind == variant and other != variant)
     if variant in column.ran and (tuned or which == "tuned"):
@@ -263,7 +288,7 @@ def _why(name: str, column: _Held, which: Settings) -> str:
     return "not run"
 
 
-def _unlike(held: Sequence[_Held]) -> tuple[OneBase, ...]:
+def _find_unlike(held: Sequence[_Held]) -> tuple[OneBase, ...]:
     unlike = []
     for one, other in permutations(held, 2):
         if one.setting.pair != other.setting.pair or one.setting.own_bases or not other.setting.own_bases:
@@ -277,8 +302,8 @@ def _unlike(held: Sequence[_Held]) -> tuple[OneBase, ...]:
     return tuple(sorted(unlike, key=lambda each: -each.gain.gain))
 
 
-def _shape(group: Mapping[str, Any], training: Mapping[str, Any]) -> Setting | None:
-    """None for a control: a bad peer, or a copy of the same model."""
+def _make_setting(group: Mapping[str, Any], training: Mapping[str, Any]) -> Setting | None:
+    """Return the setting that a group is, None for a control: a bad peer, or a copy of the same model."""
     policies = group["policies"]
     models = tuple(policy["model"].rstrip("/").rpartition("/")[2] for policy in policies)
     if len(set(models)) < max(2, len(models)) or any(policy.get("condition") for policy in policies):
@@ -288,7 +313,7 @@ def _shape(group: Mapping[str, Any], training: Mapping[str, Any]) -> Setting | N
         suites=(),
         group=group["name"],
         task="",
-        kind=_kind(policies, starts),
+        kind=_classify_setting(policies, starts),
         policies=tuple(policy["name"] for policy in policies),
         models=models,
         seeds=0,
@@ -301,7 +326,7 @@ def _shape(group: Mapping[str, Any], training: Mapping[str, Any]) -> Setting | N
     )
 
 
-def _kind(policies: Sequence[Mapping[str, Any]], starts: Sequence[Mapping[str, Any]]) -> Kind:
+def _classify_setting(policies: Sequence[Mapping[str, Any]], starts: Sequence[Mapping[str, Any]]) -> Kind:
     """Real models whose starts differ in what they were taught are as built as tiny ones: each was given what the other lacks."""
     if _are_tiny(policies):
         return "alike" if all(start.get("preset") == "matched" for start in starts) else "built"
@@ -314,14 +339,14 @@ def _are_tiny(policies: Sequence[Mapping[str, Any]]) -> bool:
     return all(policy["model"].startswith("micro/") for policy in policies)
 
 
-def _kept(
+def _select_lines(
     rows: Sequence[ShowRow],
     variants: Mapping[str, Mapping[str, Any]],
     which: Settings,
     choosers: Mapping[str, Setting],
     kind: Kind,
 ) -> dict[str, ShowRow]:
-    """By line: as published, or as tuned on a group of the same kind where several chose."""
+    """Return the rows by line: as published, or as tuned on a group of the same kind where several chose."""
     kept: dict[str, ShowRow] = {}
     for row in (row for row in rows if row.gain is not None):
         regime, tuned, on = row.regime.partition(", tuned")
@@ -339,8 +364,8 @@ def _kept(
 # In sentences ---------------------------------------------------------------------------------------------------------
 
 
-def answer(published: Board, tuned: Board, margin: float = MARGIN) -> list[str]:
-    """What the settings say together, the first sentence with a pair at two learning rates where there is one."""
+def summarise_board(published: Board, tuned: Board, margin: float = MARGIN) -> list[str]:
+    """Say what the settings show together, the first sentence with a pair at two learning rates where there is one."""
     verdicts = {cell.verdict for shown in (published, tuned) for _, _, cell in shown.of()}
     opening = "It depends on the pair and the settings" if GAINS in verdicts else "No regime is shown to gain"
     rates = _at_two_rates(published, margin)
@@ -354,9 +379,9 @@ def answer(published: Board, tuned: Board, margin: float = MARGIN) -> list[str]:
         nothing = sum(cell.verdict == EQUIVALENT for _, cell in cells)
         low, high = (POINTS.text(f(cell.gain for _, cell in cells)) for f in (min, max))
         also = sorted({name for name, _, cell in tuned.of(kind) if cell.verdict == GAINS} - set(gains))
-        said = f"{_who(gains, 'gain') or 'no regime gains'} as published"
+        said = f"{_name_regimes(gains, 'gain') or 'no regime gains'} as published"
         said += f", {joined(also)} when tuned" if also else ""
-        said += f"; {_who(loses, 'lose')}" if loses else ""
+        said += f"; {_name_regimes(loses, 'lose')}" if loses else ""
         parts.append(
             f"{_WHERE[kind]} {said} (gains from {low} to {high} points; in {nothing} of {len(cells)} comparisons no effect)."
         )
@@ -420,7 +445,7 @@ def _at_one_rate(published: Board) -> str:
     return joined(single) if single else ""
 
 
-def _who(names: Sequence[str], verb: str) -> str:
+def _name_regimes(names: Sequence[str], verb: str) -> str:
     return f"{joined(names)} {verb}{'s' * (len(names) == 1)}" if names else ""
 
 

@@ -106,11 +106,11 @@ def find_unpaired(cells: Iterable[_Done]) -> dict[tuple[str, str], str]:
         references[place] = reference
         references.setdefault((*place[:2], None), reference)  # a base checkpoint that all seeds share
         for done in block:
-            if why := _apart(done, reference):
+            if why := _explain_apart(done, reference):
                 reasons[done.suite, done.key] = _in_words(why, reference)
     for base in bases:
         seen = references.get((base.suite, base.group, base.seed))
-        if seen and (why := _apart(base, seen)):
+        if seen and (why := _explain_apart(base, seen)):
             reasons[base.suite, base.key] = _in_words(why, seen)
     return reasons
 
@@ -120,7 +120,7 @@ def _in_words(why: str, reference: _Done) -> str:
     return why.format(f"{reference.group}/{reference.regime}") + ("" if "@" in reference.suite else _AGAIN)
 
 
-def _apart(one: _Done, reference: _Done) -> str:
+def _explain_apart(one: _Done, reference: _Done) -> str:
     """Why both may have started from other weights, or empty."""
     names = [name for name in one.starts if name in reference.starts]
     known = [name for name in names if one.starts[name] and reference.starts[name]]
@@ -132,25 +132,25 @@ def _apart(one: _Done, reference: _Done) -> str:
     models, theirs = (done.identity.get("models", {}) for done in (one, reference))
     if any(models[name] != theirs[name] for name in unknown if name in models and name in theirs):
         return OTHER_WEIGHTS
-    return _made_apart(one, reference, made) if made else ""
+    return _explain_made_apart(one, reference, made) if made else ""
 
 
-def _made_apart(one: _Done, reference: _Done, policies: Sequence[str]) -> str:
+def _explain_made_apart(one: _Done, reference: _Done, policies: Sequence[str]) -> str:
     """Of starts that were trained, and have no digest."""
     versions = [done.identity.get("versions", {}) for done in (one, reference)]
     if all("stage0" in each for each in versions) and versions[0]["stage0"] != versions[1]["stage0"]:
         return OTHER_VERSION
-    if not one.base and _draws(one) == _draws(reference) and one.first and reference.first:
+    if not one.base and _first_draws(one) == _first_draws(reference) and one.first and reference.first:
         same_verifier = versions[0].get("verification") == versions[1].get("verification")
         columns = (*_SAMPLED, *_JUDGED) if same_verifier else _SAMPLED
-        seen = [[_values(done.first.get(name, {}), columns) for name in policies] for done in (one, reference)]
+        seen = [[_select_values(done.first.get(name, {}), columns) for name in policies] for done in (one, reference)]
         if seen[0] == seen[1]:
             return ""
-        if _repeats(one) and _repeats(reference):
+        if _repeats_rows(one) and _repeats_rows(reference):
             return OTHER_FIRST_STEP
     if reference.numerics == "portable":
         return ""
-    processors = {_processor(done) for done in (one, reference)} - {""}
+    processors = {_name_processor(done) for done in (one, reference)} - {""}
     return OTHER_MACHINE if len(processors) > 1 else ""
 
 
@@ -159,23 +159,23 @@ def _is_made(policy: Mapping[str, Any]) -> bool:
     return policy["model"].startswith("micro/") or bool(policy.get("stage0"))
 
 
-def _draws(done: _Done) -> tuple[object, ...]:
+def _first_draws(done: _Done) -> tuple[object, ...]:
     """What decides a first step's answers besides the weights."""
     asked = {name: value for name, value in done.training.items() if name not in _LEARNING}
     rollouts = done.training.get("rollouts")
     return asked, rollouts, done.draws, done.models, done.engine, done.identity.get("pool")
 
 
-def _values(row: Mapping[str, Any], columns: Sequence[str]) -> list[Any]:
+def _select_values(row: Mapping[str, Any], columns: Sequence[str]) -> list[Any]:
     return [row.get(name) for name in columns]
 
 
-def _repeats(done: _Done) -> bool:
+def _repeats_rows(done: _Done) -> bool:
     """Whether the same weights and draws give the same answers again: several threads, or vLLM, round otherwise in every run."""
     return done.engine == "embedded" and "threads" not in done.machine
 
 
-def _processor(done: _Done) -> str:
+def _name_processor(done: _Done) -> str:
     return " with ".join(filter(None, (done.machine.get("processor"), done.machine.get("gpu"))))
 
 
@@ -190,19 +190,19 @@ def _done_of_row(row: Mapping[str, Any]) -> _Done:
         seed=row["seed"],
         starts=dict(zip(row["policies"], starts, strict=True)) if len(starts) == len(row["policies"]) else {},
         engine=row["engine"],
-        models=_mapping(row["models"]),
-        training=_mapping(row["training"]),
+        models=_parse_mapping(row["models"]),
+        training=_parse_mapping(row["training"]),
         numerics=row["numerics"] or "",
         draws=(row["stream"], row["budget"]),
-        machine=_mapping(row["machine"]),
-        identity=_mapping(row["identity"]),
+        machine=_parse_mapping(row["machine"]),
+        identity=_parse_mapping(row["identity"]),
         rank=(row["regime"] != row["baseline"], row["place"], row["cell"]),
         first={first["policy"]: first for first in row["first"] or ()},
     )
 
 
 @lru_cache(maxsize=1024)
-def _mapping(text: str | None) -> Mapping[str, Any]:
+def _parse_mapping(text: str | None) -> Mapping[str, Any]:
     """Of many cells the same text."""
     value = json.loads(text or "{}")
     return value if isinstance(value, dict) else {}

@@ -15,7 +15,18 @@ from harness.statistics import Comparison, Estimate, seeds_to_detect
 from harness.store.sentences import verdict_mark
 from harness.store.text import visible
 
-__all__ = ["STATISTICS", "SeedCost", "Statistic", "TableRow", "Unit", "View", "bounds", "number", "shown", "statistic"]
+__all__ = [
+    "STATISTICS",
+    "SeedCost",
+    "Statistic",
+    "TableRow",
+    "Unit",
+    "View",
+    "select_columns",
+    "statistic",
+    "to_bounds",
+    "to_number",
+]
 
 Pair = tuple[float, float]
 View = Literal["terminal", "markdown", "page"]
@@ -145,18 +156,18 @@ STATISTICS: dict[str, Statistic] = {}
 statistic = Statistic
 
 
-def shown(view: View) -> list[Statistic]:
+def select_columns(view: View) -> list[Statistic]:
     """The columns of a view, in order."""
     return sorted((s for s in STATISTICS.values() if getattr(s, view) is not None), key=attrgetter(view))
 
 
-def number(value: float | np.floating | np.ndarray) -> float | None:
+def to_number(value: float | np.floating | np.ndarray) -> float | None:
     """NaN is None."""
     return None if np.isnan(value) else float(value)
 
 
-def bounds(estimate: Estimate, within: Pair = (-np.inf, np.inf)) -> Pair | None:
-    low, high = (number(np.clip(end, *within)) for end in (estimate.low, estimate.high))
+def to_bounds(estimate: Estimate, within: Pair = (-np.inf, np.inf)) -> Pair | None:
+    low, high = (to_number(np.clip(end, *within)) for end in (estimate.low, estimate.high))
     return None if low is None or high is None else (low, high)
 
 
@@ -169,7 +180,7 @@ def seeds(row: TableRow) -> int:
 @statistic("Before", PERCENT, head="base", terminal=6, markdown=2, page=8)
 def base(row: TableRow) -> float | None:
     """Accuracy of the base checkpoint, before training."""
-    return number(np.mean(row.base))
+    return to_number(np.mean(row.base))
 
 
 @statistic("Accuracy", PERCENT, better="higher", terminal=4, markdown=3, page=6)
@@ -181,19 +192,19 @@ def accuracy(row: TableRow) -> float:
 @statistic("95 % interval", head="interval", terminal=None, markdown=None, page=7, interval_of="accuracy")
 def interval(row: TableRow) -> Pair | None:
     """Student t over seeds; none for a single one."""
-    return bounds(row.comparison.own[row.place], within=(0.0, 1.0))
+    return to_bounds(row.comparison.own[row.place], within=(0.0, 1.0))
 
 
 @statistic("Gain", POINTS, better="higher", terminal=1, markdown=4, page=1, tinted=True)
 def gain(row: TableRow) -> float | None:
     """Over the baseline at the same rollout budget, paired by seed."""
-    return number(row.comparison.gains.mean[row.place])
+    return to_number(row.comparison.gains.mean[row.place])
 
 
 @statistic("95 % interval of the gain", head="gain interval", terminal=None, markdown=None, page=2, interval_of="gain")
 def gain_interval(row: TableRow) -> Pair | None:
     """Student t over the seeds that both have, by itself: *no effect* is said where it lies within the margin."""
-    return bounds(row.comparison.gains[row.place])
+    return to_bounds(row.comparison.gains[row.place])
 
 
 @statistic("Compared with", head="baseline", terminal=None, markdown=None, page=16)
@@ -238,7 +249,7 @@ def gpu_seconds(row: TableRow) -> float:
 @statistic("Corrected interval", head="corrected", terminal=2, markdown=4, page=2, interval_of="gain")
 def gain_corrected_interval(row: TableRow) -> Pair | None:
     """The same, corrected for all that is compared: it leaves out 0 exactly where the test finds a gain or a loss."""
-    low, high = (number(end) for end in row.comparison.corrected[:, row.place])
+    low, high = (to_number(end) for end in row.comparison.corrected[:, row.place])
     return None if low is None or high is None else (low, high)
 
 
@@ -277,13 +288,13 @@ def best(row: TableRow) -> bool:
 @statistic("p of the gain", terminal=None, markdown=None, page=None)
 def gain_p(row: TableRow) -> float | None:
     """Corrected within the family of all tests of one policy and metric."""
-    return number(row.comparison.gain_p[row.place])
+    return to_number(row.comparison.gain_p[row.place])
 
 
 @statistic("Detectable gain", POINTS, better="lower", terminal=None, markdown=None, page=None)
 def detectable(row: TableRow) -> float | None:
     """The smallest gain that the paired seeds would have shown with 80 % power."""
-    return number(row.comparison.detectable[row.place])
+    return to_number(row.comparison.detectable[row.place])
 
 
 @statistic("Seeds needed", NUMBER, head="needed", better="lower", terminal=None, markdown=None, page=15)
@@ -305,15 +316,15 @@ def verdict(row: TableRow) -> str:
 @statistic("Gain per 1,000 rollouts", RATE, head="per 1000", better="higher", terminal=None, markdown=None, page=14)
 def gain_per_1000_rollouts(row: TableRow) -> float | None:
     """Of one policy; where the line is the policies' mean, mean gain over their mean rollouts."""
-    return _per(row, "rollouts", 1000)
+    return _gain_per(row, "rollouts", 1000)
 
 
 @statistic("Gain per GPU-second", RATE, better="higher", terminal=None, markdown=None, page=None)
 def gain_per_gpu_second(row: TableRow) -> float | None:
     """Of one policy, as per 1,000 rollouts; none where no GPU was used."""
-    return _per(row, "gpu", 1)
+    return _gain_per(row, "gpu", 1)
 
 
-def _per(row: TableRow, what: str, size: int) -> float | None:
+def _gain_per(row: TableRow, what: str, size: int) -> float | None:
     spent = row.mean(what) / row.policies
-    return number(row.comparison.gains.mean[row.place] * size / spent) if spent > 0 else None
+    return to_number(row.comparison.gains.mean[row.place] * size / spent) if spent > 0 else None

@@ -69,7 +69,7 @@ def tuning_name(suite_file: str) -> str:
     return suite_file.replace("suite", "tuning").replace("altered", "tuning")
 
 
-def chosen(tuning: Tuning | None) -> list[list[str]]:
+def list_chosen(tuning: Tuning | None) -> list[list[str]]:
     return [[t.variant, t.final, t.on] for t in (tuning.variants if tuning else ())]
 
 

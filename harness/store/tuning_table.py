@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from harness.store.read import Snapshot
-from harness.store.statistic import POINTS, Pair, bounds, number
+from harness.store.statistic import POINTS, Pair, to_bounds, to_number
 from harness.store.table import MEAN, BySeed, FinishedScores, Key, estimate_difference, group_by_line, read_finished
 from harness.store.tuning import Tuned, Tuning, tuned_label
 
@@ -173,8 +173,8 @@ def transfer_rows(snapshot: Snapshot, tuning: Tuning) -> list[TransferRow]:
                     first=_mean_accuracy(ours),
                     second_on=other.on,
                     second=_mean_accuracy(theirs),
-                    difference=number(apart.mean) or 0.0,
-                    interval=bounds(apart),
+                    difference=to_number(apart.mean) or 0.0,
+                    interval=to_bounds(apart),
                     same=one.final == other.final,
                 )
             )
@@ -206,13 +206,13 @@ def _make_row(group: str, choice: Tuned, published: BySeed, tuned: BySeed, score
         group=group,
         variant=choice.variant,
         published=_mean_accuracy(published),
-        published_gain=number(gain.mean),
-        published_interval=bounds(gain),
+        published_gain=to_number(gain.mean),
+        published_interval=to_bounds(gain),
         tuned=_mean_accuracy(tuned),
-        tuned_gain=number(tuned_gain.mean),
-        tuned_interval=bounds(tuned_gain),
-        change=number(change.mean) or 0.0,
-        change_interval=bounds(change) if choice.chosen else None,
+        tuned_gain=to_number(tuned_gain.mean),
+        tuned_interval=to_bounds(tuned_gain),
+        change=to_number(change.mean) or 0.0,
+        change_interval=to_bounds(change) if choice.chosen else None,
         trials=len(choice.trials),
         failed=sum(trial.score is None for trial in choice.trials),
         lowest=min(ended),

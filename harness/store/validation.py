@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from harness.errors import StoreError
 from harness.store.manifest import Manifest
-from harness.store.rows import LATER, SCHEMAS, SHARE, marked
+from harness.store.rows import LATER, SCHEMAS, SHARE, marked_columns
 from harness.store.text import visible
 from harness.store.tuning import Tuned, Tuning
 from harness.suite.schema import LONGEST_NAME, LONGEST_TASK, NAME_PATTERN, TASK_PATTERN
@@ -36,8 +36,8 @@ _MAX_COUNT = 1 << 53
 _MAX_FLOAT = 1e300
 
 _TEXTS = {"prompt", "text", "extracted", "gold", "own_text", "peer_text"}
-_SHARES = marked(SHARE)
-_LATER = marked(LATER)
+_SHARES = marked_columns(SHARE)
+_LATER = marked_columns(LATER)
 _VERDICTS = ("right", "wrong", "invalid", "")
 _WORDS = {
     "verdict": _VERDICTS,

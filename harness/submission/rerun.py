@@ -48,7 +48,7 @@ class RerunRequest:
     minutes: float = 60.0
 
 
-def train(manifest: Manifest, folder: Path, deadline: float = math.inf) -> None:
+def train_cell(manifest: Manifest, folder: Path, deadline: float = math.inf) -> None:
     """Train a cell in a worker process with the cell's environment, into `folder`.
 
     deadline: by `time.monotonic`. Raises CellError where it fails, Interrupted at the deadline.
@@ -181,7 +181,7 @@ def train_and_compare(
     """
     print(f"training again: {place}", file=sys.stderr)
     try:
-        train(manifest, folder, time.monotonic() + 60 * minutes)
+        train_cell(manifest, folder, time.monotonic() + 60 * minutes)
     except Interrupted:
         raise UsageError(f"{place}: not finished in {minutes:g} minutes") from None
     now = select_tables(read_journal(folder).tables, wordless)

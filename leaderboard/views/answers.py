@@ -12,7 +12,7 @@ import streamlit as st
 from harness.store.text import visible
 from leaderboard.charts import fill_template
 from leaderboard.data import Store
-from leaderboard.page import Page, choose, downloads, draw_tabs, empty, escaped
+from leaderboard.page import Page, choose_one, draw_tabs, escape_markdown, offer_downloads, show_empty
 
 _CELLS = """
 SELECT c.regime, c.regime_type, c.seed, c.cell, avg(s.accuracy) AS accuracy, any_value(u.baseline) AS baseline
@@ -64,23 +64,23 @@ _PER_PAGE, _REPEATS, _TOKENS, _DOWNLOAD = 5, 2, 400, 2000
 
 def draw(store: Store, suite: str) -> None:
     with st.container(horizontal=True, gap="small"):
-        group = choose("Group", store.groups(suite), "group", width=190)
+        group = choose_one("Group", store.groups(suite), "group", width=190)
         cells = store.frame(_CELLS, suite, group)
         if cells.empty:
-            empty("No cell of this group has been evaluated yet.", "harness status")
+            show_empty("No cell of this group has been evaluated yet.", "harness status")
             return
         regimes = [r for r in store.regimes(suite) if r in set(cells["regime"])]
         baseline = cells["baseline"].iloc[0]
         alone = cells["regime_type"].isin(cells["regime_type"][cells["regime"] == baseline])
         shared = cells[~alone].groupby("regime")["accuracy"].mean().dropna()
-        ours = choose("Regime", regimes, "regime", shared.idxmax() if len(shared) else None, width=190)
-        theirs = choose("against", regimes, "b", baseline, width=190)
+        ours = choose_one("Regime", regimes, "regime", shared.idxmax() if len(shared) else None, width=190)
+        theirs = choose_one("against", regimes, "b", baseline, width=190)
         by_regime = {name: cells[cells["regime"] == name].set_index("seed")["cell"] for name in (ours, theirs)}
         seeds = [str(seed) for seed in by_regime[ours].index if seed in by_regime[theirs].index]
         if not seeds:
-            empty("These two have no seed in common yet.")
+            show_empty("These two have no seed in common yet.")
             return
-        seed = int(choose("Seed", seeds, "seed", width=90))
+        seed = int(choose_one("Seed", seeds, "seed", width=90))
     pair = {name: str(by_regime[name][seed]) for name in (ours, theirs)}
     draw_tabs(
         {
@@ -95,8 +95,8 @@ def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, 
         metrics = store.frame(
             "SELECT DISTINCT metric FROM samples WHERE suite = ? AND cell = ? ORDER BY 1", suite, pair[ours]
         )
-        metric = choose("Decoding", list(metrics["metric"]), "decoding", width=130)
-        show = choose("Show", [*_SHOW], "show", width=250)
+        metric = choose_one("Decoding", list(metrics["metric"]), "decoding", width=130)
+        show = choose_one("Show", [*_SHOW], "show", width=250)
         page = int(st.number_input("Page", 1, 100_000, key="page", bind="query-params", width=120))
     place = (suite, pair[ours], pair[theirs], metric)
     solved = store.frame(_SOLVED, *place)
@@ -105,11 +105,15 @@ def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, 
     by_policy = ", ".join(f"{policy} {count}" for policy, count in chosen.groupby("policy", sort=False).size().items())
     asked = solved[["task", "doc_id"]].drop_duplicates()
     told = f"{len(questions):,} of {len(asked):,} questions" + (f" ({by_policy})" if show in (SOLVED, LOST) else "")
-    st.caption(escaped(f"{told}. Solved: at least one of a policy's answers to the question is right. Seed and questions are "
-                       f"the same on both sides."))  # fmt: skip
+    st.caption(
+        escape_markdown(
+            f"{told}. Solved: at least one of a policy's answers to the question is right. Seed and questions are the same on "
+            "both sides."
+        )
+    )
     shown = questions[_PER_PAGE * (page - 1) : _PER_PAGE * page]
     if not shown:
-        empty("No question for this choice.")
+        show_empty("No question for this choice.")
         return
     rows = store.frame(_ANSWERS, *place, tuple(shown)).to_dict("records")
     for _, answers in groupby(rows, key=lambda row: (row["task"], row["doc_id"])):
@@ -117,14 +121,16 @@ def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, 
         st.html(fill_template("question.html.tmpl", answers=[*answers], sides=sides, repeats=_REPEATS))
     if len(questions) > _DOWNLOAD:
         st.caption(f"The download has the first {_DOWNLOAD:,} questions.")
-    downloads(f"answers-{pair[ours]}", lambda: store.frame(_ANSWERS, *place, tuple(questions[:_DOWNLOAD])))
+    offer_downloads(f"answers-{pair[ours]}", lambda: store.frame(_ANSWERS, *place, tuple(questions[:_DOWNLOAD])))
 
 
 def _traces(store: Store, suite: str, cell: str, regime: str) -> None:
     traces = store.frame(_TRACES.format(columns="step, author, receiver, prompt_id", count=200), suite, cell, 0)
     if traces.empty:
-        empty(f"No exchanged answer of {escaped(regime)} was kept in full: its regime exchanges no text, nothing arrived, or "
-              "the results came without texts.")  # fmt: skip
+        show_empty(
+            f"No exchanged answer of {escape_markdown(regime)} was kept in full: its regime exchanges no text, nothing arrived, "
+            "or the results came without texts."
+        )
         return
     labels = [visible(f"step {r.step}: {r.author} → {r.receiver}, {r.prompt_id}", 120) for r in traces.itertuples()]
     chosen = st.selectbox(
@@ -132,7 +138,9 @@ def _traces(store: Store, suite: str, cell: str, regime: str) -> None:
     )
     row = store.frame(_TRACES.format(columns=_TRACE, count=1), suite, cell, chosen).iloc[0].to_dict()
     st.html(fill_template("trace.html.tmpl", row=row))
-    st.markdown(f"**The answer of {escaped(row['author'])}, as sent and as {escaped(row['receiver'])} read it**")
+    st.markdown(
+        f"**The answer of {escape_markdown(row['author'])}, as sent and as {escape_markdown(row['receiver'])} read it**"
+    )
     st.html(token_view(row))
     own = ", and the receiver's own in brackets" if len(row["receiver_logprobs"]) else ""
     st.caption(

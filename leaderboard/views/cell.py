@@ -12,18 +12,29 @@ from harness.store.statistic import PERCENT
 from harness.store.text import visible
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.page import Page, choose, downloads, draw_figures, draw_table, draw_tabs, empty, escaped
+from leaderboard.page import (
+    Page,
+    choose_one,
+    draw_figures,
+    draw_table,
+    draw_tabs,
+    escape_markdown,
+    offer_downloads,
+    show_empty,
+)
 
 
 def draw(store: Store, suite: str) -> None:
     cells = store.frame("SELECT * FROM current_cells WHERE suite = ? AND kind = 'cell' ORDER BY seed", suite)
     cells = cells.assign(seed=cells["seed"].astype("Int64").map(str))  # whole numbers beside one that is missing
     with st.container(horizontal=True, gap="small"):
-        group = choose("Group", store.groups(suite), "group", width=220)
+        group = choose_one("Group", store.groups(suite), "group", width=220)
         cells = cells[cells["group_name"] == group]
-        regime = choose("Regime", [r for r in store.regimes(suite) if r in set(cells["regime"])], "regime", width=220)
+        regime = choose_one(
+            "Regime", [r for r in store.regimes(suite) if r in set(cells["regime"])], "regime", width=220
+        )
         cells = cells[cells["regime"] == regime]
-        seed = choose("Seed", list(dict.fromkeys(cells["seed"])), "seed", width=120)
+        seed = choose_one("Seed", list(dict.fromkeys(cells["seed"])), "seed", width=120)
     about = cells[cells["seed"] == seed].iloc[0]
     _draw_state(store, about)
     draw_tabs({"Training": lambda: _training(store, about), "Provenance": lambda: _provenance(about)})
@@ -36,14 +47,14 @@ def _draw_state(store: Store, about: pd.Series[Any]) -> None:
         about["cell"],
     )
     with st.container(horizontal=True):
-        st.metric("State", about["state"], help=escaped(about["reason"]) or None)
+        st.metric("State", about["state"], help=escape_markdown(about["reason"]) or None)
         for row in scores.itertuples():
             metric = f"avg@{row.repeats}" if row.metric == "sampled" else row.metric
             error = f"± {100 * row.error:.1f} (standard error over questions)" if row.error == row.error else None
-            label = f"{escaped(row.policy)}, {escaped(row.task)}, {metric}"
+            label = f"{escape_markdown(row.policy)}, {escape_markdown(row.task)}, {metric}"
             st.metric(label, f"{PERCENT.text(row.accuracy)} %", help=error)
     if about["reason"]:
-        st.warning(escaped(about["reason"], 2000), icon=":material/error:")
+        st.warning(escape_markdown(about["reason"], 2000), icon=":material/error:")
 
 
 def _training(store: Store, about: pd.Series[Any]) -> None:
@@ -53,7 +64,7 @@ def _training(store: Store, about: pd.Series[Any]) -> None:
         about["cell"],
     )
     if steps.empty:
-        empty("This cell has not finished a step yet.", "harness status")
+        show_empty("This cell has not finished a step yet.", "harness status")
         return
     figures = []
     for title, unit, values in (
@@ -77,7 +88,7 @@ def _training(store: Store, about: pd.Series[Any]) -> None:
             charts.draw_bars(costs, "Cost by phase", "CPU-seconds, repeated work included", "policy", "phase")
         )
     draw_figures(figures, "training")
-    downloads(f"cell-{about['cell']}", lambda: steps, figures)
+    offer_downloads(f"cell-{about['cell']}", lambda: steps, figures)
 
 
 def _provenance(about: pd.Series[Any]) -> None:
@@ -101,7 +112,7 @@ def _provenance(about: pd.Series[Any]) -> None:
     draw_table(rows, "provenance", "Provenance of the cell", height="content")
     st.caption("Resolved configuration")
     st.json(json.loads(about["config"]), expanded=1)
-    downloads(f"provenance-{about['cell']}", lambda: rows)
+    offer_downloads(f"provenance-{about['cell']}", lambda: rows)
 
 
 PAGE = Page(

@@ -6,11 +6,20 @@ import pandas as pd
 import streamlit as st
 
 from harness.statistics import area_under_curve, mean_interval
-from harness.store.statistic import PERCENT, bounds
+from harness.store.statistic import PERCENT, to_bounds
 from leaderboard import charts
 from leaderboard.data import Store
 from leaderboard.frames import SPREAD, over_seeds
-from leaderboard.page import Page, choose, choose_some, downloads, draw_figures, draw_table, number, unfinished
+from leaderboard.page import (
+    Page,
+    choose_one,
+    choose_some,
+    draw_figures,
+    draw_table,
+    number_column,
+    offer_downloads,
+    show_unfinished,
+)
 
 AXES = {
     "steps": "step",
@@ -53,15 +62,15 @@ def draw(store: Store, suite: str) -> None:
     )
     kinds = [*(f"{HELD_OUT}, {m}" for m in metrics), REWARD]
     with st.container(horizontal=True, gap="small"):
-        kind = choose("Curve", kinds, "curve", width=260)
-        axis = choose("Against", list(AXES), "against", width=140)
+        kind = choose_one("Curve", kinds, "curve", width=260)
+        axis = choose_one("Against", list(AXES), "against", width=140)
     sql, metric = (_REWARD, "reward") if kind == REWARD else (_HELD_OUT, kind.removeprefix(f"{HELD_OUT}, "))
     rows = store.frame(sql, suite, metric).dropna(subset=["y"])
     if rows["done"].any():
         rows = rows[rows["done"]]  # a mean over seeds of unequal progress would mislead
     if rows.empty:
         words = "No learning curve yet: `evaluation.curve_every` in the suite says how often one point is measured."
-        unfinished(store, suite, words)
+        show_unfinished(store, suite, words)
         return
     with st.container(horizontal=True, gap="small"):
         groups = choose_some("Groups", [g for g in store.groups(suite) if g in set(rows["group"])], "group")
@@ -83,9 +92,9 @@ def draw(store: Store, suite: str) -> None:
         "one or two regimes to see them all the way. None with a single seed."
     )
     st.header("Area under the curve")
-    titles = {"area": number("Mean accuracy over training, %", "%.1f"), "interval": "95 % interval"}
+    titles = {"area": number_column("Mean accuracy over training, %", "%.1f"), "interval": "95 % interval"}
     draw_table(_areas(rows), "areas", "Area under the learning curve by regime", titles)
-    downloads(f"curves-{suite}-{axis}", lambda: points, figures)
+    offer_downloads(f"curves-{suite}-{axis}", lambda: points, figures)
 
 
 def _areas(rows: pd.DataFrame) -> pd.DataFrame:
@@ -94,7 +103,7 @@ def _areas(rows: pd.DataFrame) -> pd.DataFrame:
     for (group, regime), part in curves.groupby(["group", "regime"], sort=False):
         areas = [float(area_under_curve(s["steps"].to_numpy(), s["y"].to_numpy())) for _, s in part.groupby("seed")]
         mean = mean_interval(areas)
-        interval = PERCENT.interval(bounds(mean, within=(0.0, 1.0)), "{} to {}")
+        interval = PERCENT.interval(to_bounds(mean, within=(0.0, 1.0)), "{} to {}")
         lines.append((group, regime, 100 * float(mean.mean), interval, len(areas)))
     frame = pd.DataFrame(lines, columns=["group", "regime", "area", "interval", "seeds"])
     return frame.sort_values(["group", "area"], ascending=[True, False])

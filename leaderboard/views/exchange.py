@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import permutations
 
 import pandas as pd
@@ -14,7 +15,7 @@ from harness.store.table import MEAN
 from leaderboard import charts
 from leaderboard.charts import LEGEND, SIGNS
 from leaderboard.data import COUNTED, Store
-from leaderboard.page import Page, choose, downloads, draw_figures, draw_table, empty, number
+from leaderboard.page import Page, choose_one, draw_figures, draw_table, number_column, offer_downloads, show_empty
 
 _FLOWS = f"""
 SELECT c.group_name AS "group", c.regime, f.author, f.receiver, f.kind, f.accepted, f.reason, sum(f.records) AS records,
@@ -28,8 +29,8 @@ SELECT c.group_name AS "group", c.regime, f.author, f.receiver, f.kind, f.accept
 FROM current_cells c JOIN flows f USING (suite, cell) WHERE c.suite = ? AND {COUNTED} GROUP BY ALL
 """
 _TOTALS = f"""
-SELECT c.group_name AS "group", c.regime, t.policy, sum(t.prompts) AS prompts, sum(t.prompts_all_wrong) AS hopeless,
-    sum(t.prompts_rescued) AS rescuable, sum(t.peer_received) AS received, sum(t.peer_used) AS used
+SELECT c.group_name AS "group", c.regime, t.policy, sum(t.prompts) AS prompts, sum(t.prompts_all_wrong) AS all_wrong,
+    sum(t.prompts_rescued) AS peer_solved, sum(t.peer_received) AS received, sum(t.peer_used) AS used
 FROM current_cells c JOIN totals t USING (suite, cell) WHERE c.suite = ? AND {COUNTED} GROUP BY ALL
 ORDER BY 1, 2, 3
 """
@@ -43,19 +44,21 @@ _RESIDUALS = {
 
 
 def draw(store: Store, suite: str) -> None:
-    flows, totals = store.frame(_FLOWS, suite), store.frame(_TOTALS, suite)
+    """Draw the page."""
+    flows = store.frame(_FLOWS, suite)
+    totals = store.frame(_TOTALS, suite)
     sharing = totals[totals["received"] > 0]
     if flows.empty and sharing.empty:
-        empty("Nothing was exchanged in this suite: none of its finished regimes shares anything.")
+        show_empty("Nothing was exchanged in this suite: none of its finished regimes shares anything.")
         return
     places = pd.concat([flows[["group", "regime"]], sharing[["group", "regime"]]])
     with st.container(horizontal=True, gap="small"):
-        group = choose("Group", [g for g in store.groups(suite) if g in set(places["group"])], "group", width=220)
+        group = choose_one("Group", [g for g in store.groups(suite) if g in set(places["group"])], "group", width=220)
         order = [r for r in store.regimes(suite) if r in set(places.loc[places["group"] == group, "regime"])]
-        gains = _gains(store.show(suite), group)
+        gains = _select_gains(store.show(suite), group)
         best = gains.groupby("variant")["gain"].mean().reindex(order)
         default = str(best.idxmax()) if best.notna().any() else order[0]
-        regime = choose("Regime", ["all", *order], "regime", default, width=220)
+        regime = choose_one("Regime", ["all", *order], "regime", default, width=220)
     chosen = order if regime == "all" else [regime]
     part = flows[(flows["group"] == group) & flows["regime"].isin(chosen)]
     totals = totals[(totals["group"] == group) & totals["regime"].isin(chosen)]
@@ -73,27 +76,30 @@ def draw(store: Store, suite: str) -> None:
         )
     else:
         _draw_totals(part, totals)
-        fates = part.assign(
-            fate=("refused: " + part["reason"].replace("", "no reason")).mask(part["accepted"], "accepted")
-        )
-        fates = (
-            fates.groupby(["regime", "fate"], as_index=False, sort=False)["records"]
-            .sum()
-            .rename(columns={"records": "value"})
-        )
-        title = f"{group}: accepted, or refused and why"
-        figures.append(charts.draw_bars(fates, title, "messages, all seeds", "regime", "fate", order))
+        figures.append(_chart_fates(part, group, order))
         draw_figures(figures[len(chosen) :], "flows")
         _draw_residuals(part)
-    _draw_rescues(totals.drop(columns=["group"]))
-    downloads(f"exchange-{suite}-{group}", lambda: totals if part.empty else part, figures)
+    _draw_all_wrong(totals.drop(columns=["group"]))
+    offer_downloads(f"exchange-{suite}-{group}", lambda: totals if part.empty else part, figures)
 
 
-def _gains(table: pd.DataFrame, group: str) -> pd.DataFrame:
+def _chart_fates(flows: pd.DataFrame, group: str, order: Sequence[str]) -> charts.Figure:
+    """Return how many messages were accepted, or refused for each reason, by regime."""
+    reason = "refused: " + flows["reason"].replace("", "no reason")
+    fates = flows.assign(fate=reason.mask(flows["accepted"], "accepted"))
+    counts = fates.groupby(["regime", "fate"], as_index=False, sort=False)["records"].sum()
+    counts = counts.rename(columns={"records": "value"})
+    title = f"{group}: accepted, or refused and why"
+    return charts.draw_bars(counts, title, "messages, all seeds", "regime", "fate", order)
+
+
+def _select_gains(table: pd.DataFrame, group: str) -> pd.DataFrame:
+    """Return the rows of the group's policies by its first metric and task."""
     rows = table[(table["group"] == group) & (table["policy"] != MEAN)]
-    return (
-        rows[(rows["metric"] == rows["metric"].iloc[0]) & (rows["task"] == rows["task"].iloc[0])] if len(rows) else rows
-    )
+    if rows.empty:
+        return rows
+    first = rows.iloc[0]
+    return rows[(rows["metric"] == first["metric"]) & (rows["task"] == first["task"])]
 
 
 def _network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains: pd.DataFrame) -> charts.Figure:
@@ -128,24 +134,25 @@ def _network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains: pd.D
     return charts.draw_network(nodes, pd.DataFrame(edges), f"{regime}: who helps whom")
 
 
-def _draw_totals(flows: pd.DataFrame, rescues: pd.DataFrame) -> None:
+def _draw_totals(flows: pd.DataFrame, totals: pd.DataFrame) -> None:
     total, size = flows["records"].sum(), float(flows["bytes"].sum())
     power = min(4, int(math.log10(max(size, 1.0))) // 3)
     help = "Peers' answers of which a token had a nonzero gradient; one that arrived several times counts once."
     with st.container(horizontal=True):
         st.metric("Messages", f"{total:,.0f}")
         st.metric("Accepted", f"{flows.loc[flows['accepted'], 'records'].sum() / total:.2%}" if total else "–")
-        st.metric("Gave a gradient", f"{rescues['used'].sum():,.0f}", help=help)
+        st.metric("Gave a gradient", f"{totals['used'].sum():,.0f}", help=help)
         st.metric("Sent", f"{size / 1000**power:,.0f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}")
 
 
-def _draw_rescues(rescues: pd.DataFrame) -> None:
-    st.header("Rescues")
-    st.caption("Hopeless: prompts on which all own answers failed. Rescuable: those of them on which a peer succeeded.")
-    rescues = rescues.assign(share=rescues["rescuable"] / rescues["hopeless"].where(rescues["hopeless"] > 0))
+def _draw_all_wrong(prompts: pd.DataFrame) -> None:
+    """Draw on how many prompts all own answers were wrong, and how many of these a peer solved."""
+    st.header("All-wrong prompts")
+    st.caption("All wrong: prompts on which all own answers were wrong. Peer-solved: those of them that a peer solved.")
+    prompts = prompts.assign(share=prompts["peer_solved"] / prompts["all_wrong"].where(prompts["all_wrong"] > 0))
     titles = {"group": "Group", "received": "Peer answers received", "used": "Peer answers used"}
-    titles |= {"share": number("Rescuable, share", "percent")}
-    draw_table(rescues, "rescues", "Hopeless and rescuable prompts by regime and policy", titles)
+    titles |= {"share": number_column("Peer-solved, share", "percent")}
+    draw_table(prompts, "all-wrong", "All-wrong and peer-solved prompts by regime and policy", titles)
 
 
 def _draw_residuals(chosen: pd.DataFrame) -> None:
@@ -159,7 +166,7 @@ def _draw_residuals(chosen: pd.DataFrame) -> None:
     places = [known["author"], known["receiver"]]
     sums, sizes = (part.groupby(places, sort=False).sum() for part in (known[[*names]] * weights[[*names]], weights))
     means = sums.div(sizes[[*names]]).rename(columns=names).assign(records=sizes["records"])
-    titles = {name: number(None, "%.3g", help) for name, help in _RESIDUALS.items()}
+    titles = {name: number_column(None, "%.3g", help) for name, help in _RESIDUALS.items()}
     draw_table(means.reset_index(), "residuals", "Mean residuals by author and receiver", titles)
 
 

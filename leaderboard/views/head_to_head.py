@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import pandas as pd
@@ -11,23 +12,23 @@ import streamlit as st
 from harness.statistics import mean_interval
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
 from harness.store.ranking import Pairing, compare_pair
-from harness.store.sentences import count_of, explained, points
-from harness.store.statistic import POINTS, bounds
+from harness.store.sentences import count_of, explain_verdicts, write_points
+from harness.store.statistic import POINTS, to_bounds
 from harness.store.table import MEAN
 from leaderboard import charts
 from leaderboard.data import Store
 from leaderboard.page import (
     Page,
-    choose,
     choose_margin,
-    downloads,
+    choose_one,
     draw_figure,
     draw_forests,
     draw_table,
-    empty,
-    escaped,
-    number,
-    unfinished,
+    escape_markdown,
+    number_column,
+    offer_downloads,
+    show_empty,
+    show_unfinished,
 )
 
 _QUESTIONS = """
@@ -45,56 +46,87 @@ _WORDS = {
 }
 
 
+class _Chosen(NamedTuple):
+    """What the reader chose to compare."""
+
+    ours: str
+    theirs: str
+    metric: str
+    task: str
+    margin: float
+
+
 def draw(store: Store, suite: str) -> None:
-    seeds = pd.DataFrame([msgspec.structs.asdict(r) for r in store.seeds(suite)])
+    """Draw the page."""
+    seeds = pd.DataFrame([msgspec.structs.asdict(row) for row in store.seeds(suite)])
     regimes = list(dict.fromkeys(seeds["regime"])) if len(seeds) else []
     if len(regimes) < 2:
-        unfinished(store, suite, "Two regimes must have finished before they can be compared.")
+        show_unfinished(store, suite, "Two regimes must have finished before they can be compared.")
         return
-    baseline = next(iter(seeds["baseline"].dropna().mode()), regimes[0])
-    fair = (seeds["policy"] == MEAN) & (seeds["baseline"] == baseline)
-    means = seeds[fair].groupby("regime")["accuracy"].mean()
-    best = str(means.idxmax()) if len(means) else baseline
-    best = best if best != baseline else next(r for r in reversed(regimes) if r != baseline)
-    with st.container(horizontal=True, gap="small"):
-        ours = choose("Regime", regimes, "a", best, width=170)
-        theirs = choose("against", regimes, "b", baseline, width=170)
-        metric = choose("Metric", list(dict.fromkeys(seeds["metric"])), "metric", width=120)
-        task = choose("Benchmark", list(dict.fromkeys(seeds["task"])), "task", width=140)
-        margin = choose_margin()
-    if ours == theirs:
-        empty("A regime against itself: choose another one.")
+    chosen = _choose(seeds, regimes)
+    if chosen.ours == chosen.theirs:
+        show_empty("A regime against itself: choose another one.")
         return
-    chosen = seeds[(seeds["metric"] == metric) & (seeds["task"] == task)]
-    wide = chosen.pivot_table(index=["group", "policy", "seed"], columns="regime", values="accuracy", sort=False)
-    wide = wide.reindex(columns=[ours, theirs]).dropna()
+    wide = _pair_seeds(seeds, chosen)
     if wide.empty:
-        empty("These two have no group and seed in common yet.")
+        show_empty("These two have no group and seed in common yet.")
         return
-    wide = wide.assign(difference=wide[ours] - wide[theirs]).reset_index()
-    rows = [r for r in store.seeds(suite) if r.metric == metric]
-    pairs = [pair for pair in compare_pair(rows, ours, theirs, margin) if pair.task == task]
-    variants = {r.regime: r.variant for r in rows}
-    questions = _by_question(store, suite, {name: variants[name] for name in (ours, theirs)}, metric, task)
-    st.info(_sentence(pairs, questions, ours, theirs, margin), icon=":material/balance:")
-    marks = [_mark(pair, margin) for pair in pairs]
-    unit, title = "difference, points", f"{ours} minus {theirs}: {task}, {metric}"
-    drawn = wide[wide["policy"] == MEAN] if (wide["policy"] == MEAN).any() else wide
-    each = {"row": drawn["group"], "value": 100 * drawn["difference"], "label": "seed " + drawn["seed"].astype(str)}
-    forest = charts.Forest(marks, title, unit)
-    dots = charts.draw_dots(pd.DataFrame(each), "The same, seed by seed", unit)
+    rows = [row for row in store.seeds(suite) if row.metric == chosen.metric]
+    compared = compare_pair(rows, chosen.ours, chosen.theirs, chosen.margin)
+    pairs = [pair for pair in compared if pair.task == chosen.task]
+    variants = {row.regime: row.variant for row in rows}
+    of_both = {name: variants[name] for name in (chosen.ours, chosen.theirs)}
+    questions = _compare_questions(store, suite, of_both, chosen.metric, chosen.task)
+    st.info(_write_sentence(pairs, questions, chosen), icon=":material/balance:")
+    forest, dots = _make_figures(pairs, wide, chosen)
     draw_forests([forest])
     draw_figure(dots, "difference")
     st.caption(
         "Bars: the 95 % interval of one difference by itself, not corrected. The verdict on a pair is corrected, and that of its "
-        f"panel on the ranking page. {escaped(explained(margin), 2000)}"
+        f"panel on the ranking page. {escape_markdown(explain_verdicts(chosen.margin), 2000)}"
     )
     st.header("Question by question")
     if questions is None:
-        empty("No question was answered by both.")
+        show_empty("No question was answered by both.")
     else:
-        _draw_questions(questions, ours, theirs)
-    downloads(f"{ours}-against-{theirs}", lambda: wide, [forest, dots])
+        _draw_questions(questions, chosen.ours, chosen.theirs)
+    offer_downloads(f"{chosen.ours}-against-{chosen.theirs}", lambda: wide, [forest, dots])
+
+
+def _choose(seeds: pd.DataFrame, regimes: Sequence[str]) -> _Chosen:
+    """Draw the page's choices; by default the best regime against the baseline."""
+    baseline = next(iter(seeds["baseline"].dropna().mode()), regimes[0])
+    fair = (seeds["policy"] == MEAN) & (seeds["baseline"] == baseline)
+    means = seeds[fair].groupby("regime")["accuracy"].mean()
+    best = str(means.idxmax()) if len(means) else baseline
+    if best == baseline:
+        best = next(regime for regime in reversed(regimes) if regime != baseline)
+    with st.container(horizontal=True, gap="small"):
+        return _Chosen(
+            ours=choose_one("Regime", regimes, "a", best, width=170),
+            theirs=choose_one("against", regimes, "b", baseline, width=170),
+            metric=choose_one("Metric", list(dict.fromkeys(seeds["metric"])), "metric", width=120),
+            task=choose_one("Benchmark", list(dict.fromkeys(seeds["task"])), "task", width=140),
+            margin=choose_margin(),
+        )
+
+
+def _pair_seeds(seeds: pd.DataFrame, chosen: _Chosen) -> pd.DataFrame:
+    """Return both accuracies and their difference by group, policy and seed, where both have one."""
+    own = seeds[(seeds["metric"] == chosen.metric) & (seeds["task"] == chosen.task)]
+    wide = own.pivot_table(index=["group", "policy", "seed"], columns="regime", values="accuracy", sort=False)
+    wide = wide.reindex(columns=[chosen.ours, chosen.theirs]).dropna()
+    return wide.assign(difference=wide[chosen.ours] - wide[chosen.theirs]).reset_index()
+
+
+def _make_figures(pairs: Sequence[Pairing], wide: pd.DataFrame, chosen: _Chosen) -> tuple[charts.Forest, charts.Figure]:
+    """Return the differences with their intervals, and the same seed by seed, of the means where there are some."""
+    title = f"{chosen.ours} minus {chosen.theirs}: {chosen.task}, {chosen.metric}"
+    forest = charts.Forest([_mark(pair, chosen.margin) for pair in pairs], title, "difference, points")
+    means = wide[wide["policy"] == MEAN]
+    drawn = wide if means.empty else means
+    each = {"row": drawn["group"], "value": 100 * drawn["difference"], "label": "seed " + drawn["seed"].astype(str)}
+    return forest, charts.draw_dots(pd.DataFrame(each), "The same, seed by seed", "difference, points")
 
 
 def _name(pair: Pairing) -> str:
@@ -108,7 +140,7 @@ def _label(pair: Pairing) -> str:
 def _mark(pair: Pairing, margin: float) -> charts.Figure:
     low, high = pair.interval or (pair.difference, pair.difference)
     values = {"value": 100 * pair.difference, "low": 100 * low, "high": 100 * high, "verdict": pair.verdict}
-    words = _WORDS[pair.verdict].format(points(margin))
+    words = _WORDS[pair.verdict].format(write_points(margin))
     return {
         "name": _name(pair),
         **values,
@@ -118,7 +150,9 @@ def _mark(pair: Pairing, margin: float) -> charts.Figure:
     }
 
 
-def _by_question(store: Store, suite: str, variants: dict[str, str], metric: str, task: str) -> pd.DataFrame | None:
+def _compare_questions(
+    store: Store, suite: str, variants: dict[str, str], metric: str, task: str
+) -> pd.DataFrame | None:
     kind = "sampled" if metric.startswith("avg@") else metric
     frame = store.frame(_QUESTIONS, suite, *variants.values(), kind, task)
     keys = ["group", "policy", "doc_id"]
@@ -131,21 +165,23 @@ def _by_question(store: Store, suite: str, variants: dict[str, str], metric: str
     return means.join(frame.groupby(keys)["prompt"].first()).reset_index() if len(means) else None
 
 
-def _sentence(pairs: Sequence[Pairing], questions: pd.DataFrame | None, ours: str, theirs: str, margin: float) -> str:
+def _write_sentence(pairs: Sequence[Pairing], questions: pd.DataFrame | None, chosen: _Chosen) -> str:
+    """Return what the differences say in one sentence, of the means where there are some."""
+    ours, margin = chosen.ours, chosen.margin
     heads = [pair for pair in pairs if pair.policy == MEAN] or pairs
     parts = [
-        f"on {pair.group if pair.policy == MEAN else _name(pair)} {ours} {_WORDS[pair.verdict].format(points(margin))} "
+        f"on {pair.group if pair.policy == MEAN else _name(pair)} {ours} {_WORDS[pair.verdict].format(write_points(margin))} "
         f"({_label(pair)} points, {count_of(pair.seeds, 'seed')})"
         for pair in heads
     ]
-    text = f"Against {theirs}: {'; '.join(parts)}."
+    text = f"Against {chosen.theirs}: {'; '.join(parts)}."
     if questions is not None:
         apart = questions["difference"]
         askers = len(questions[["group", "policy"]].drop_duplicates())
         each = f", each asked of {askers} policies ({len(questions):,} comparisons)," if askers > 1 else ""
         text += f" Of {questions['doc_id'].nunique():,} questions{each} it does better on {(apart > 0).sum():,}"
         text += f" and worse on {(apart < 0).sum():,}."
-    return escaped(text, 3000)
+    return escape_markdown(text, 3000)
 
 
 def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
@@ -154,9 +190,9 @@ def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
         apart = part["difference"]
         mean = mean_interval(apart)
         counts = ((apart > 0).sum(), (apart == 0).sum(), (apart < 0).sum())
-        rows.append((group, policy, *counts, 100 * float(mean.mean), POINTS.interval(bounds(mean))))
+        rows.append((group, policy, *counts, 100 * float(mean.mean), POINTS.interval(to_bounds(mean))))
     columns = ["group", "policy", "better", "equal", "worse", "difference", "interval"]
-    titles = {"difference": number("Difference, points", "%+.1f"), "interval": "95 % interval over questions"}
+    titles = {"difference": number_column("Difference, points", "%+.1f"), "interval": "95 % interval over questions"}
     draw_table(pd.DataFrame(rows, columns=columns), "question-table", "Wins and losses by question", titles)
     st.caption(
         "Each question's accuracy is its mean over seeds and repeats. Better, equal, worse: on how many questions, by however "
@@ -166,7 +202,7 @@ def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
     with st.expander("Questions with the largest differences"):
         ranked = questions.sort_values("difference", key=abs, ascending=False, kind="stable").head(50)
         names = [ours, theirs, "difference"]
-        titles = {name: number(None, "percent") for name in names}
+        titles = {name: number_column(None, "percent") for name in names}
         largest = ranked[["group", "policy", "doc_id", "prompt", *names]]
         draw_table(largest, "largest", "Questions with the largest differences", titles)
 

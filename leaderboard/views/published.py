@@ -11,17 +11,17 @@ from harness.published import Publication, PublishedRow, load, names
 from harness.store.table import MEAN
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.page import Page, downloads, draw_figure, draw_table, escaped, number
+from leaderboard.page import Page, draw_figure, draw_table, escape_markdown, number_column, offer_downloads
 
 # Independent training at the regimes' rollouts, the regime's own objective first
 _BASELINES = ("gspo", "grpo")
 _MORE_ROLLOUTS = {"gspo2": "independent-2x", "grpo16": "independent-2x", "grpo32": "independent-4x"}
 _COLUMNS = {
     "regime": "Regime",
-    "gain": number("Gain, points", "%+.1f"),
-    "accuracy": number("Accuracy, %", "%.1f"),
+    "gain": number_column("Gain, points", "%+.1f"),
+    "accuracy": number_column("Accuracy, %", "%.1f"),
     "against": "Compared with",
-    "baseline": number("its accuracy, %", "%.1f"),
+    "baseline": number_column("its accuracy, %", "%.1f"),
     "model": "Model",
     "setting": "Setting",
     "paper": "Paper",
@@ -47,7 +47,7 @@ def draw(store: Store | None, suite: str) -> None:
     if store is not None:
         st.header("Measured here")
         _draw_ours(store, suite)
-    downloads("published", lambda: rows, figures)
+    offer_downloads("published", lambda: rows, figures)
 
 
 def published() -> pd.DataFrame:
@@ -94,14 +94,14 @@ def _draw_ours(store: Store, suite: str) -> None:
     models = store.frame("SELECT DISTINCT unnest(models) AS model FROM current_cells WHERE suite = ?", suite)["model"]
     if any(model.startswith("micro/") for model in models):
         st.caption(
-            f"The suite {escaped(suite)} trains micro models on arithmetic, from checkpoints made to be helped or not: a control "
-            "of the regimes, which says nothing about the papers' models. Its gains are on the page One suite."
+            f"The suite {escape_markdown(suite)} trains micro models on arithmetic, from checkpoints made to be helped or not: a "
+            "control of the regimes, which says nothing about the papers' models. Its gains are on the page One suite."
         )
         return
     table = store.show(suite)
     table = table[(table["policy"] == MEAN) & table["gain"].notna()]
     if table.empty:
-        st.caption(f"No regime of the suite {escaped(suite)} has finished beside its baseline.")
+        st.caption(f"No regime of the suite {escape_markdown(suite)} has finished beside its baseline.")
         return
     rows = table[table["metric"] == table["metric"].iloc[0]]
     marks = {"row": rows["regime"], "value": 100 * rows["gain"], "label": rows["group"] + ", " + rows["task"]}

@@ -12,25 +12,25 @@ import streamlit as st
 from harness.statistics import MARGIN
 from harness.store.ranking import MIN_RUNS, Aggregate
 from harness.store.remarks import STRICT, TrainingMoment
-from harness.store.sentences import doubt, explained, sentence
-from harness.store.statistic import PERCENT, Statistic, shown
+from harness.store.sentences import explain_verdicts, write_doubt, write_sentence
+from harness.store.statistic import PERCENT, Statistic, select_columns
 from harness.store.table import MEAN
 from leaderboard.charts import LEGEND, Forest, fill_template
 from leaderboard.data import Store
-from leaderboard.frames import INTERVALS, KEY, Choice, Outcome, readable, telling
+from leaderboard.frames import INTERVALS, KEY, Outcome, ShownChoice, readable, telling
 from leaderboard.page import (
     Page,
-    choose,
     choose_margin,
+    choose_one,
     choose_some,
-    downloads,
     draw_forests,
     draw_table,
     draw_tabs,
-    empty,
-    escaped,
-    number,
-    unfinished,
+    escape_markdown,
+    number_column,
+    offer_downloads,
+    show_empty,
+    show_unfinished,
 )
 
 _SORTS = ("best first", "suite order", "name", "cheapest first")
@@ -39,10 +39,10 @@ _SHOWN = 2
 
 
 def draw(store: Store, suite: str) -> None:
-    st.header(escaped(suite), anchor="suite")
+    st.header(escape_markdown(suite), anchor="suite")
     table = store.show(suite, MARGIN)
     if table.empty:
-        unfinished(store, suite, "No cell of this suite has finished.")
+        show_unfinished(store, suite, "No cell of this suite has finished.")
         return
     top = st.container()
     metrics, policies, groups, tasks = (list(dict.fromkeys(table[c])) for c in ("metric", "policy", "group", "task"))
@@ -50,21 +50,21 @@ def draw(store: Store, suite: str) -> None:
         measure = st.segmented_control(
             "Show", ["gain", "accuracy"], default="gain", required=True, key="show", bind="query-params"
         )
-        metric = choose("Metric", metrics, "metric", width=120)
+        metric = choose_one("Metric", metrics, "metric", width=120)
         policies.sort(key=lambda p: p != MEAN)
         called = {MEAN: "mean of the group"}
-        policy = choose("Policy", policies, "policy", format_func=lambda p: called.get(p, p), width=175)
-        sort = choose("Sort", _SORTS, "sort", width=150)
+        policy = choose_one("Policy", policies, "policy", format_func=lambda p: called.get(p, p), width=175)
+        sort = choose_one("Sort", _SORTS, "sort", width=150)
         margin = choose_margin()
     with st.container(horizontal=True, gap="small"):
         groups, tasks = choose_some("Groups", groups, "group"), choose_some("Benchmarks", tasks, "task")
 
-    choice = Choice(metric, policy, tuple(groups), tuple(tasks))
+    choice = ShownChoice(metric, policy, tuple(groups), tuple(tasks))
     table = store.show(suite, margin)
     rows = choice.table(table)
     said = None if rows.empty else store.answer(suite, choice, margin)
     if said is None:
-        empty("Nothing has finished for this choice. A group of one policy has no mean: choose its policy.")
+        show_empty("Nothing has finished for this choice. A group of one policy has no mean: choose its policy.")
         return
     with top:
         _draw_answer(said)
@@ -80,14 +80,14 @@ def draw(store: Store, suite: str) -> None:
     if starts:
         parts["Before and after the start"] = lambda: _draw_starts(starts)
     draw_tabs(parts)
-    downloads(f"ranking-{suite}", lambda: rows, forests)
+    offer_downloads(f"ranking-{suite}", lambda: rows, forests)
 
 
 def _draw_forests(forests: Sequence[Forest], margin: float) -> None:
     several = len(forests) > _SHOWN
     every = several and st.toggle("Show all panels", key="all", bind="query-params")
     draw_forests(forests if every else forests[:_SHOWN])
-    st.caption(f"Marks: means over seeds. {INTERVALS} {LEGEND} {KEY} {escaped(explained(margin), 2000)}")
+    st.caption(f"Marks: means over seeds. {INTERVALS} {LEGEND} {KEY} {escape_markdown(explain_verdicts(margin), 2000)}")
 
 
 def _draw_table(full: pd.DataFrame) -> None:
@@ -95,17 +95,17 @@ def _draw_table(full: pd.DataFrame) -> None:
 
 
 def _draw_answer(said: Outcome) -> None:
-    st.info(escaped(sentence(said.ranking), 2000), icon=":material/gavel:")
+    st.info(escape_markdown(write_sentence(said.ranking), 2000), icon=":material/gavel:")
     lines = said.lines
     if not lines.empty:
         st.html(fill_template("answers_table.html.tmpl", rows=lines, name="Every regime: whom it helps, at what cost"))
-    if unsettled := doubt(said.ranking):
-        st.markdown(f"**What would change my mind:** {escaped(unsettled, 2000)}")
+    if unsettled := write_doubt(said.ranking):
+        st.markdown(f"**What would change my mind:** {escape_markdown(unsettled, 2000)}")
 
 
 def _draw_across(aggregates: Sequence[Aggregate]) -> None:
     if not aggregates:
-        empty("A regime must have finished on several panels.")
+        show_empty("A regime must have finished on several panels.")
         return
     few = not any(a.iqm_interval for a in aggregates)
     frame = pd.DataFrame([msgspec.structs.asdict(a) for a in aggregates]).dropna(axis="columns", how="all")
@@ -128,7 +128,7 @@ def _draw_starts(stages: Sequence[TrainingMoment]) -> None:
     frame = pd.DataFrame([msgspec.structs.asdict(m) for m in stages]).drop(columns="metric")
     frame[["strict", "lenient"]] *= 100
     draw_table(frame, "starts", "Accuracy before the supervised start, after it, and after RL", _MOMENTS)
-    st.caption(escaped(STRICT, 2000))
+    st.caption(escape_markdown(STRICT, 2000))
 
 
 def _sorted(sort: str, said: Outcome, rows: pd.DataFrame) -> list[str]:
@@ -149,16 +149,25 @@ def _column(s: Statistic) -> Any:
     if not s.numeric:
         return st.column_config.TextColumn(s.full_title, help=help)
     grouped = s.unit.factor == 1 and not s.unit.digits
-    return number(s.full_title, "localized" if grouped else f"%{'+' * s.unit.signed}.{s.unit.digits}f", help)
+    return number_column(s.full_title, "localized" if grouped else f"%{'+' * s.unit.signed}.{s.unit.digits}f", help)
 
 
-_COLUMNS = {"regime": "Regime", "group": "Group", "task": "Benchmark", **{s.head: _column(s) for s in shown("page")}}
-_MOMENTS = {"moment": "when", "strict": number("strict %", "%.1f"), "lenient": number("lenient %", "%.1f")}
+_COLUMNS = {
+    "regime": "Regime",
+    "group": "Group",
+    "task": "Benchmark",
+    **{s.head: _column(s) for s in select_columns("page")},
+}
+_MOMENTS = {
+    "moment": "when",
+    "strict": number_column("strict %", "%.1f"),
+    "lenient": number_column("lenient %", "%.1f"),
+}
 _ACROSS = {
     "regime": "Regime",
-    "iqm": number("IQM, %", "%.1f"),
+    "iqm": number_column("IQM, %", "%.1f"),
     "iqm_interval": "95 % interval",
-    "better": number("Better than baseline, %", "%.0f"),
+    "better": number_column("Better than baseline, %", "%.0f"),
     "better_interval": "95 % interval of that",
     "baseline": "Compared with",
     "seeds": st.column_config.NumberColumn("Seeds", width="small"),

@@ -11,7 +11,7 @@ from harness.store.tuning import Tuning
 from harness.store.tuning_table import transfer_rows, tuning_rows
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.page import Page, choose, downloads, draw_figures, draw_table, empty, number
+from leaderboard.page import Page, choose_one, draw_figures, draw_table, number_column, offer_downloads, show_empty
 
 PUBLISHED, TRIED, CHOSEN = "as published", "tried", "chosen"
 _GAINS = {
@@ -20,14 +20,14 @@ _GAINS = {
     "change": "Change by tuning, points",
 }
 _SHARES = {
-    "promised": number("Lead of the best trial, points", "%+.1f"),
-    "kept": number("Kept on other seeds, points", "%+.1f"),
-    "published": number("As published, %", "%.1f"),
-    "tuned": number("Tuned, %", "%.1f"),
-    "lowest": number("Worst trial, %", "%.1f"),
-    "highest": number("Best trial, %", "%.1f"),
+    "promised": number_column("Lead of the best trial, points", "%+.1f"),
+    "kept": number_column("Kept on other seeds, points", "%+.1f"),
+    "published": number_column("As published, %", "%.1f"),
+    "tuned": number_column("Tuned, %", "%.1f"),
+    "lowest": number_column("Worst trial, %", "%.1f"),
+    "highest": number_column("Best trial, %", "%.1f"),
 }
-_MOVED = {"first": number("First, %", "%.1f"), "second": number("Second, %", "%.1f")}
+_MOVED = {"first": number_column("First, %", "%.1f"), "second": number_column("Second, %", "%.1f")}
 _TITLES = {
     **_GAINS,
     **_SHARES,
@@ -35,7 +35,7 @@ _TITLES = {
     "group": "Group",
     "variant": "Regime",
     "on": "Tuned on",
-    "cpu_seconds": number("CPU-seconds of tuning", "%.0f"),
+    "cpu_seconds": number_column("CPU-seconds of tuning", "%.0f"),
     "first_on": "First: tuned on",
     "second_on": "Second: tuned on",
     "apart": "First less second, points",
@@ -45,19 +45,19 @@ _TITLES = {
 def draw(store: Store, suite: str) -> None:
     tuning = store.tuning(suite)
     if tuning is None:
-        empty(
+        show_empty(
             "This suite is not tuned: `tune` in a suite tries each regime's settings first.", "harness run tuned_small"
         )
         return
     _draw_tuned(store, tuning)
     variants = {v.label: v for v in tuning.variants}
-    name = choose("Regime", [*variants], "tuned", [*variants][-1], width=220)
+    name = choose_one("Regime", [*variants], "tuned", [*variants][-1], width=220)
     variant = variants[name]
     baseline = next(v for v in tuning.variants if (v.variant, v.on) == (tuning.baseline, variant.on))
     reference = next(t.score for t in baseline.trials if t.number == 0)
     ended = [t for t in variant.trials if t.score is not None and t.steps == tuning.steps]
     if reference is None or not ended:
-        empty("No trial of this regime, or not the baseline as published, could be trained to its end.")
+        show_empty("No trial of this regime, or not the baseline as published, could be trained to its end.")
         return
     kinds = {0: PUBLISHED, variant.chosen: CHOSEN}
     frame = pd.DataFrame(
@@ -79,12 +79,12 @@ def draw(store: Store, suite: str) -> None:
         "effect of one option alone. Trials are cells of the suite "
         f"“{tuning.trials_in}”."
     )
-    numbers = {o: number(None, "%.3g") for o in frame.select_dtypes("float")} | {
-        "gain": number("gain, points", "%+.1f")
+    numbers = {o: number_column(None, "%.3g") for o in frame.select_dtypes("float")} | {
+        "gain": number_column("gain, points", "%+.1f")
     }
     mixed = {c: frame[c].map(str) for c in frame.select_dtypes("object")}  # numbers and "none": no type of Arrow's
     draw_table(frame.assign(**mixed), "trials", "Trials with their settings and scores", numbers)
-    downloads(f"sensitivity-{suite}-{name}", lambda: frame, figures)
+    offer_downloads(f"sensitivity-{suite}-{name}", lambda: frame, figures)
 
 
 def _draw_tuned(store: Store, tuning: Tuning) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -10,7 +11,7 @@ import streamlit as st
 from leaderboard import charts
 from leaderboard.data import COUNTED, Store
 from leaderboard.frames import SPREAD, over_seeds
-from leaderboard.page import Page, choose, choose_some, downloads, draw_figure, empty, escaped
+from leaderboard.page import Page, choose_one, choose_some, draw_figure, escape_markdown, offer_downloads, show_empty
 
 
 class Measure(NamedTuple):
@@ -32,10 +33,12 @@ MEASURES: dict[str, Measure] = {
         "share of the tokens with a gradient that lie in a peer's answers made likelier where no own answer was right",
         0.0,
     ),
-    "hopeless prompts": Measure("prompts_all_wrong / nullif(prompts, 0)", "share of prompts without any own success"),
-    "rescuable prompts": Measure(
+    "all-wrong prompts": Measure(
+        "prompts_all_wrong / nullif(prompts, 0)", "share of prompts on which all own answers were wrong"
+    ),
+    "peer-solved prompts": Measure(
         "prompts_rescued / nullif(prompts_all_wrong, 0)",
-        "share of the hopeless prompts on which a peer succeeded",
+        "share of the all-wrong prompts that a peer solved",
     ),
     "peer data used": Measure(
         "peer_used / nullif(others, 0)",
@@ -104,32 +107,52 @@ FROM current_cells c JOIN {_OTHERS} t USING (suite, cell) WHERE c.suite = $1 AND
 
 
 def draw(store: Store, suite: str) -> None:
+    """Draw the page."""
     with st.container(horizontal=True, gap="small"):
-        across = choose("Support (across)", [NOISE, *MEASURES], "x", "peer-only support", width=260)
-        up = choose("Stability (up)", [NOISE, *MEASURES], "y", "second moment of the weights", width=260)
+        across = choose_one("Support (across)", [NOISE, *MEASURES], "x", "peer-only support", width=260)
+        up = choose_one("Stability (up)", [NOISE, *MEASURES], "y", "second moment of the weights", width=260)
     cells = store.frame(_CELLS.format(x=_of_cell(across), y=_of_cell(up)), suite)
     groups = choose_some("Groups", list(dict.fromkeys(cells["group"])), "group")
     cells = cells[cells["group"].isin(groups)]
-    order = [r for r in store.regimes(suite) if r in set(cells["regime"])]
-    known = cells.dropna(subset=["x", "y"])
-    if known.empty:
-        empty("No policy has both of these here. Choose others, or set `training.measure_every` in the suite.")
+    present = set(cells["regime"])
+    order = [regime for regime in store.regimes(suite) if regime in present]
+    if cells.dropna(subset=["x", "y"]).empty:
+        show_empty("No policy has both of these here. Choose others, or set `training.measure_every` in the suite.")
         return
+    figures = [_draw_plane(cells, across, up, order)]
+    st.header("Components over steps")
+    figures += _draw_components(store, suite, groups, order)
+    st.caption(
+        f"Lines: mean over seeds, of each seed over the groups and their policies. Bars at the right, or bands: {SPREAD}; none "
+        "with a single seed."
+    )
+    offer_downloads(f"stability-{suite}", lambda: cells, figures)
+
+
+def _draw_plane(cells: pd.DataFrame, across: str, up: str, order: Sequence[str]) -> charts.Figure:
+    """Draw cells and the regimes' means by both measures; return the figure."""
+    known = cells.dropna(subset=["x", "y"])
     means = known.groupby("regime", as_index=False)[["x", "y"]].mean().assign(kind="mean", group="all")
     rows = pd.concat([known.assign(kind="cell"), means])
     log_y = bool((known["y"] > 0).all() and known["y"].max() > 20 * known["y"].min())
-    figures = [charts.draw_plane(rows, "Support gained, stability paid", across, up, order, log_y)]
-    draw_figure(figures[0], "plane")
-    absent = escaped(", ".join(r for r in order if r not in set(known["regime"])))
+    figure = charts.draw_plane(rows, "Support gained, stability paid", across, up, order, log_y)
+    draw_figure(figure, "plane")
+    measured = set(known["regime"])
+    absent = escape_markdown(", ".join(regime for regime in order if regime not in measured))
     st.caption(
         f"Across: {_PER_CELL[across].meaning}. Up: {_PER_CELL[up].meaning}. Small marks: one policy of one cell, mean over its "
         "steps. Large marks: the regime's mean."
         + (f" Without a mark: {absent} (not measured, or no peer answer took part)." if absent else "")
     )
-    st.header("Components over steps")
-    defaults = ["peer-only support", "second moment of the weights", "hopeless prompts", "entropy"]
+    return figure
+
+
+def _draw_components(store: Store, suite: str, groups: Sequence[str], order: Sequence[str]) -> list[charts.Figure]:
+    """Draw the measures that the reader chooses over steps, two beside each other; return the figures."""
+    defaults = ["peer-only support", "second moment of the weights", "all-wrong prompts", "entropy"]
     chosen = st.multiselect("Measures", list(MEASURES), default=defaults, key="measures", bind="query-params")
     places = (place for _ in chosen[::2] for place in st.columns(2))
+    figures = []
     for place, name in zip(places, chosen, strict=False):
         measure = MEASURES[name]
         rows = store.frame(_STEPS.format(value=f"({measure.sql})"), suite)
@@ -138,18 +161,17 @@ def draw(store: Store, suite: str) -> None:
             place.caption(f"{name}: not measured in this suite.")
             continue
         points = over_seeds(rows, [], "steps", most=1.0 if measure.unit == "share" else None)
-        present = [r for r in order if r in set(rows["regime"])]
-        figures.append(charts.draw_lines(points, name, "step", measure.unit, order, shown=present))
-        draw_figure(figures[-1], f"component-{name}", place)
+        measured = set(rows["regime"])
+        present = [regime for regime in order if regime in measured]
+        figure = charts.draw_lines(points, name, "step", measure.unit, order, shown=present)
+        draw_figure(figure, f"component-{name}", place)
         place.caption(f"{measure.meaning[0].upper()}{measure.meaning[1:]}.")
-    st.caption(
-        f"Lines: mean over seeds, of each seed over the groups and their policies. Bars at the right, or bands: {SPREAD}; none "
-        "with a single seed."
-    )
-    downloads(f"stability-{suite}", lambda: cells, figures)
+        figures.append(figure)
+    return figures
 
 
 def _of_cell(name: str) -> str:
+    """Return the SQL of a measure over a cell's steps."""
     measure = _PER_CELL[name]
     known = measure.without_peers
     alone = f"CASE WHEN sum(peer_received) = 0 THEN {known} END"

@@ -11,12 +11,12 @@ import streamlit as st
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
 from harness.store.manifest import MARK
 from harness.store.sentences import count_of, verdict_mark
-from harness.store.standing import KINDS, Entry, Section, Setting, Settings, Standing, answer, written_rate
+from harness.store.standing import KINDS, Entry, Section, Setting, Settings, Standing, summarise_board, written_rate
 from harness.store.statistic import POINTS
 from leaderboard.charts import COLOURS, SIGNS, fill_template
 from leaderboard.data import Store
 from leaderboard.frames import judged_by
-from leaderboard.page import BEHIND, Page, choose, choose_margin, empty, escaped, theme
+from leaderboard.page import BEHIND, Page, choose_margin, choose_one, escape_markdown, read_theme, show_empty
 
 _TOLD: dict[Settings, str] = {
     "published": "as published",
@@ -32,13 +32,16 @@ def draw(store: Store, suite: str) -> None:
     if store.board("all").sections:
         _draw_board(store)
     else:
-        empty(
+        show_empty(
             "No suite compares regimes on different models, without bad peers and over a plain baseline, yet.",
             "harness run quickstart",
         )
     st.header("Suites")
     st.markdown(
-        "\n".join(f"- [{escaped(s.name)}]({_address(s.name)}) {escaped(s.title)}" for s in store.suites().itertuples())
+        "\n".join(
+            f"- [{escape_markdown(s.name)}]({_address(s.name)}) {escape_markdown(s.title)}"
+            for s in store.suites().itertuples()
+        )
     )
 
 
@@ -56,12 +59,16 @@ def _draw_board(store: Store) -> None:
         )
         board = store.board(cast(Settings, asked))
         columns = {_called(setting): setting for setting in board.settings}
-        sort = choose("Sort by", [_BY_NAME, _BY_COST, *columns], "by", width=330)
+        sort = choose_one("Sort by", [_BY_NAME, _BY_COST, *columns], "by", width=330)
         margin = choose_margin()
     published, tuned = store.board("published", margin), store.board("tuned", margin)
     if published.sections or tuned.sections:
-        first, *rest = answer(published, tuned, margin)
-        top.markdown("\n".join([f"**{escaped(first, 2000)}**", "", *(f"- {escaped(said, 2000)}" for said in rest)]))
+        first, *rest = summarise_board(published, tuned, margin)
+        top.markdown(
+            "\n".join(
+                [f"**{escape_markdown(first, 2000)}**", "", *(f"- {escape_markdown(said, 2000)}" for said in rest)]
+            )
+        )
     board = store.board(cast(Settings, asked), margin)
     st.caption(_legend(margin))
     if board.sections:
@@ -73,13 +80,13 @@ def _draw_board(store: Store) -> None:
             "settings_of": _settings_of,
             "summaries": store.summaries(),
             "MARK": MARK,
-            "behind": BEHIND[theme()],
+            "behind": BEHIND[read_theme()],
         }
         st.html(fill_template("standing.html.tmpl", margin=margin, **values, **looks, **ways))
     elif asked == "tuned":
-        empty("No suite has searched settings yet.", "harness run tuned_small")
+        show_empty("No suite has searched settings yet.", "harness run tuned_small")
     else:
-        empty("No suite compares regimes as published on different models yet.", "harness run quickstart")
+        show_empty("No suite compares regimes as published on different models yet.", "harness run quickstart")
 
 
 def _called(setting: Setting) -> str:
@@ -107,7 +114,7 @@ def _address(suite: str) -> str:
 
 def _legend(margin: float) -> str:
     marks = ", ".join(f"{SIGNS[v]} {verdict_mark(v, margin)}" for v in (GAINS, LOSES, EQUIVALENT, INCONCLUSIVE))
-    return escaped(
+    return escape_markdown(
         f"{marks}. Bars: 95 % interval of the gain over independent training with the same rollouts, over seeds (Student t), "
         f"corrected for all that its suite compares unless the verdict is no effect. Axis: ±{100 * _AXIS:g} points. "
         "A column is one setting of one pair; columns differ in models, learning rate, steps and regimes, so there is no mean over "

@@ -19,7 +19,7 @@ import pytest
 from synthetic_results import REGIMES, write_results
 
 from harness.errors import StoreError
-from harness.formats.tracking import NewPoints, TensorBoard, Tracker, follow
+from harness.formats.tracking import NewPoints, TensorBoard, Tracker, follow_suite
 from harness.store.journal import Journal, read_columns, read_journal, write_columns
 from harness.store.manifest import Manifest, read_manifest, write_manifest
 from harness.store.rows import StepRow
@@ -54,10 +54,10 @@ class Kept(Tracker):
 
 def test_a_tracker_is_told_once_what_is_new(results: Path, tmp_path: Path) -> None:
     kept, cell = Kept(tmp_path / "runs"), a_cell(results)
-    count = follow(results, "s", kept)
+    count = follow_suite(results, "s", kept)
     assert count == sum(len(news.points) for news in kept.told) > 100
     assert [(news.since, news.renewed) for news in kept.told] == [(0, 0)] * CELLS
-    assert follow(results, "s", kept) == 0
+    assert follow_suite(results, "s", kept) == 0
     before = next(news for news in kept.told if news.manifest.key == cell.name)
 
     rows = list(before.rows())
@@ -67,18 +67,18 @@ def test_a_tracker_is_told_once_what_is_new(results: Path, tmp_path: Path) -> No
     assert {at for _, at, _ in rows} == {1767225600.0}  # the cell's start
 
     write_manifest(cell, msgspec.structs.replace(read_manifest(cell), state="running"))  # its evaluation is to come
-    follow(results, "s", kept)
+    follow_suite(results, "s", kept)
     running = kept.told[-1]
     assert (running.since, running.renewed) == (0, 1)
     journal = Journal(cell)
     journal.append(StepRow(policy="a", step=4, reward_mean=0.25))
     journal.commit(4)
-    assert follow(results, "s", kept) == len(kept.told[-1].points)
+    assert follow_suite(results, "s", kept) == len(kept.told[-1].points)
     assert kept.told[-1].since == len(running.points)
     assert {p.step for p in kept.told[-1].points} == {4}
 
     journal.rewind(2)
-    assert follow(results, "s", kept) > 0
+    assert follow_suite(results, "s", kept) > 0
     assert (kept.told[-1].since, kept.told[-1].renewed) == (0, 2)
     assert max(p.step for p in kept.told[-1].points) == 2
 
@@ -92,7 +92,7 @@ def test_an_accuracy_is_the_mean_over_questions(results: Path, tmp_path: Path) -
     place = data.schema.get_field_index("verdict")
     file.unlink()
     write_columns(file.parent, "samples", data.set_column(place, data.schema.field(place), pa.array(said)))
-    follow(results, "s", kept)
+    follow_suite(results, "s", kept)
     points = next(news for news in kept.told if news.manifest.key == cell.name).points
     accuracies = [point.value for point in points if (point.policy, point.tag) == ("a", "evaluation/micro/sampled")]
     assert accuracies == [0.25]  # one of four questions, though one of seven answers
@@ -219,7 +219,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def test_tensorboard_holds_the_journals_once(results: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     cell, board = a_cell(results), TensorBoard(tmp_path / "runs")
-    assert follow(results, "s", board) > 100
+    assert follow_suite(results, "s", board) > 100
     folder = board.run_folder(read_manifest(cell)) / "a"
     assert scalars(folder)["steps/loss"] == [(step, pytest.approx(loss, abs=1e-6)) for step, loss in losses(cell, "a")]
     samples = read_journal(cell).tables["samples"].to_pylist()
@@ -227,10 +227,10 @@ def test_tensorboard_holds_the_journals_once(results: Path, tmp_path: Path) -> N
     assert scalars(folder)["evaluation/micro/greedy"] == [(3, pytest.approx(sum(right) / len(right)))]
 
     extend(cell)
-    follow(results, "s", board)  # no point twice, though the last evaluation moved behind them
+    follow_suite(results, "s", board)  # no point twice, though the last evaluation moved behind them
     assert [step for step, _ in scalars(folder)["steps/loss"]] == [1, 2, 3, 4]
     Journal(cell).rewind(2)
-    follow(results, "s", board)
+    follow_suite(results, "s", board)
     assert [step for step, _ in scalars(folder)["steps/loss"]] == [1, 2]
 
 
@@ -239,5 +239,5 @@ def test_no_run_lies_outside(results: Path, tmp_path: Path) -> None:
     cell = a_cell(results)
     write_manifest(cell, msgspec.structs.replace(read_manifest(cell), group="../../../escaped"))
     with pytest.raises(StoreError, match="is no name for a file"):
-        follow(results, "s", TensorBoard(tmp_path / "a" / "runs"))
+        follow_suite(results, "s", TensorBoard(tmp_path / "a" / "runs"))
     assert not list(tmp_path.glob("**/escaped"))

@@ -31,7 +31,7 @@ from harness.store.cell_state import PENDING, CellState
 from harness.store.journal import read_journal
 from harness.store.ranking import make_heading
 from harness.store.remarks import AS_PUBLISHED, STARTED, read_moments
-from harness.store.render import render
+from harness.store.render import render_rows
 from harness.store.table import show_rows
 from harness.suite.schema import Policy
 from harness.verification.verifier import Verifier
@@ -187,7 +187,7 @@ def test_measured_before_the_start_and_after_it(suite: Path, tmp_path: Path) -> 
     }
     assert all(row.base is not None for row in rows)  # of the start, not of what was published
     for form in ("table", "markdown", "json"):
-        assert AS_PUBLISHED in render("started", rows, form, head=head)
+        assert AS_PUBLISHED in render_rows("started", rows, form, head=head)
 
 
 @pytest.mark.slow
