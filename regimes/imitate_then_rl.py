@@ -39,7 +39,7 @@ class ImitateThenRL(Regime):
 
     def publish(self, groups: Sequence[Group], pieces: Pieces) -> list[Record]:
         """Send successes in the steps that imitate."""
-        imitating = [group for group in groups if not self.steps or self._first.at(group.step, self.steps)]
+        imitating = [group for group in groups if not self.run_steps or self._first.at(group.step, self.run_steps)]
         return super().publish(imitating, pieces)
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:

@@ -39,7 +39,7 @@ class ScoreThenRL(Regime):
 
     def publish(self, groups: Sequence[Group], pieces: Pieces) -> list[Record]:
         """Ask for scores in the steps that distil."""
-        distilling = [group for group in groups if not self.steps or self._first.at(group.step, self.steps)]
+        distilling = [group for group in groups if not self.run_steps or self._first.at(group.step, self.run_steps)]
         return super().publish(distilling, pieces)
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:

@@ -56,13 +56,14 @@ def write(
     versions: Mapping[str, str] = MappingProxyType({}),
     model: str = "content 1",
     engine: str = "embedded",
+    drawn: Mapping[str, Any] = MappingProxyType({}),
     **more: str,
 ) -> None:
     """A finished cell of one policy and one step."""
     config = {
         "engine_options": {"numerics": numerics},
         "group": {"name": "pair", "policies": [policy]},
-        "variant": {"name": regime, "sampling_stream": stream, "budget": budget},
+        "variant": {"name": regime, "sampling_stream": stream, "budget": budget, **drawn},
         "training": {"task": "t", "rollouts": 4, "learning_rate": rate},
     }
     rows = [
@@ -115,6 +116,8 @@ def other(words: str, reference: str = "pair/independent") -> str:
         # other draws: A/A, another budget
         ({}, {"stream": 1, "right": 2}, ""),
         ({}, {"budget": "2x", "right": 2}, ""),
+        ({}, {"drawn": {"sampling": "split"}, "right": 2}, ""),
+        ({}, {"drawn": {"dynamic_sampling": {"rounds": 3, "decided_by": "all"}}, "right": 2}, ""),
         ({}, {"stream": 1, "machine": "two"}, OTHER_MACHINE),
         ({}, {"stream": 1, "gpu": "H100"}, OTHER_MACHINE),
         ({"numerics": "portable"}, {"stream": 1, "machine": "two", "numerics": "portable"}, ""),

@@ -326,8 +326,8 @@ def _our_accuracies(paper: Publication, snapshot: Snapshot, suites: Sequence[str
             options = json.loads(variant["options"])
             objective = options.get("objective", "grpo")
             factor = float(variant["budget"][:-1])
-            plain = not {"dynamic_sampling", "sampling"} & set(options)
-            kind = variant["regime_type"] if plain else ""  # no paper's plain baseline
+            plain = not {"dynamic_sampling", "sampling", "training"} & set(options)
+            kind = variant["regime_type"] if plain else ""  # else it is no paper's plain baseline
             there = paper.beside(group[row.policy], peers, kind, row.regime, objective, factor)
             if there is not None:
                 key = there.source, there.group, there.policy, there.method

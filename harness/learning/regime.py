@@ -76,7 +76,7 @@ class Regime:
     old_logprobs: ClassVar[OldLogprobs] = "trainer"
     peer_share: ClassVar[float] = 1.0
 
-    steps: int = 0
+    run_steps: int = 0
     """Of the run, as the harness sets it before the first step; 0 where it is not known."""
 
     def __init__(self, options: Any = None) -> None:

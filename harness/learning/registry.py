@@ -36,7 +36,7 @@ installed = PLUGINS.installed
 
 @dataclass(frozen=True, slots=True)
 class RegimeInfo:
-    """As listings show it. source: what its module says of itself. status: whether formula and defaults are published. error: why
+    """As listings show it. source: what its module says of itself. status: published, or with defaults of ours. error: why
     it does not load."""
 
     name: str
@@ -175,9 +175,9 @@ def listing() -> list[RegimeInfo]:
                 origin,
                 (regime.__doc__ or "").strip().partition("\n")[0],
                 (sys.modules[regime.__module__].__doc__ or "").strip().partition("\n")[0],
-                "formula and defaults are published"
+                "published: formula and defaults"
                 if regime.published
-                else "formula or defaults are our reading in part",
+                else "with defaults of ours: formula or defaults are our reading in part",
                 tuple(sorted(r.__name__ for r in regime.shares)),
                 tuple(sorted(instance.needs)),
                 options,

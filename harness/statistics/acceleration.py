@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import nan
 
 import numpy as np
 from jaxtyping import Float
@@ -48,12 +49,17 @@ class BaselineCurve:
 
     def at(self, steps: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "S N"]:
         """Return each seed's accuracy at these steps."""
-        return self.level[:, None] + self.height[:, None] * _logistic(self.rate * (steps - self.middle))
+        accuracies: Float[np.ndarray, "S N"] = self.level[:, None] + self.height[:, None] * self._rise(steps)
+        return accuracies
 
     def learnt(self, steps: Float[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
         """Return (f(t) - f(0)) / (f(inf) - f(0)), the share of all that can be learnt; the same for every seed."""
-        begun = _logistic(-self.rate * self.middle)
-        return (_logistic(self.rate * (steps - self.middle)) - begun) / (1.0 - begun)
+        begun = float(self._rise(np.zeros(1))[0])
+        share: Float[np.ndarray, "N"] = (self._rise(steps) - begun) / (1.0 - begun)
+        return share
+
+    def _rise(self, steps: Float[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
+        return _logistic(self.rate * (steps - self.middle))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,7 @@ def fit_acceleration(
     seeds = base.shape[0]
     if seeds < MIN_SEEDS or t.size < MIN_POINTS:
         few = f"{seeds} seeds with {t.size} points; needs {MIN_SEEDS} with {MIN_POINTS}"
-        return Acceleration(*[float("nan")] * 6, seeds, few)
+        return Acceleration(nan, nan, nan, nan, nan, nan, seeds, few)
     curve = fit_baseline(t, base)
     kappa, delta = _fit_pace(curve, t, other)
     left_out = [_fit_without(seed, t, base, other) for seed in range(seeds)]
@@ -141,7 +147,8 @@ def _checked_curves(
 
 
 def _logistic(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    return 1.0 / (1.0 + np.exp(-np.clip(x, -60.0, 60.0)))
+    risen: Float[np.ndarray, "..."] = 1.0 / (1.0 + np.exp(-np.clip(x, -60.0, 60.0)))
+    return risen
 
 
 def _levels_of_shape(
@@ -158,7 +165,7 @@ def _loss_of_shape(
     shape: Sequence[float], share: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S N"]
 ) -> float:
     """Squared residuals of the best levels. share: of the run that each point has served."""
-    bounded = np.clip(shape, [_RATES[0], _MIDDLES[0]], [_RATES[-1], _MIDDLES[-1]])
+    bounded = np.clip(shape, [_RATES[0], _MIDDLES[0]], [_RATES[-1], _MIDDLES[-1]]).tolist()
     level, height = _levels_of_shape(bounded, share, accuracies)
     fitted = level[:, None] + height[:, None] * _logistic(bounded[0] * (share - bounded[1]))
     return float(((accuracies - fitted) ** 2).sum())

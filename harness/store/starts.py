@@ -3,8 +3,8 @@
 A paired difference says what a regime does only where both cells started alike. A manifest therefore holds a digest of each
 policy's start (`PolicyEntry.start`), and equal digests alone are paired. Cells from before have none. Of those the same draws
 (stream, prompts, rollouts) must give the same first step, which comes before any update. Where draws differ (an A/A control,
-another budget) the start must at least have been made in a way that gives the same weights: by portable numerics, or on one
-kind of processor.
+another budget, prompts that are replaced or shared out) the start must at least have been made in a way that gives the same
+weights: by portable numerics, or on one kind of processor.
 
 The judgement is made when the store is built: a cell that is not paired has the state UNPAIRED in `current_cells`, so that no
 table, sentence or figure counts it, and every list of missing cells names it.
@@ -46,6 +46,7 @@ WITH firsts AS (
 SELECT c.suite, c.cell, c.kind, c.group_name, c.regime, c.seed, c.policies, c.starts, c.engine, c.machine, c.identity,
     c.config -> '$.group' AS models, c.config -> '$.training' AS training, c.config ->> '$.engine_options.numerics' AS numerics,
     c.config ->> '$.variant.sampling_stream' AS stream, c.config ->> '$.variant.budget' AS budget,
+    c.config ->> '$.variant.sampling' AS sampling, c.config ->> '$.variant.dynamic_sampling' AS dynamic_sampling,
     coalesce(nullif(s.baseline, ''), c.baseline) AS baseline, coalesce(list_position(s.variants, c.regime), 0) AS place, f.first
 FROM placed_cells c LEFT JOIN suites s USING (suite) LEFT JOIN firsts f USING (suite, cell)
 WHERE c.state = 'done' AND c.suite IN (SELECT unnest($1::VARCHAR[])) ORDER BY c.suite, c.cell
@@ -193,7 +194,7 @@ def _done_of_row(row: Mapping[str, Any]) -> _Done:
         models=_parse_mapping(row["models"]),
         training=_parse_mapping(row["training"]),
         numerics=row["numerics"] or "",
-        draws=(row["stream"], row["budget"]),
+        draws=(row["stream"], row["budget"], row["sampling"], row["dynamic_sampling"]),
         machine=_parse_mapping(row["machine"]),
         identity=_parse_mapping(row["identity"]),
         rank=(row["regime"] != row["baseline"], row["place"], row["cell"]),

@@ -28,6 +28,13 @@ def test_the_sample_keeps_the_contract(tmp_path, monkeypatch):
     check_regime(importlib.import_module("borrow").Borrow, {"below": 1.0})
 
 
+def test_the_page_names_the_regimes_whose_defaults_are_published():
+    named = re.search(r"formula and all defaults \(([^)]*)\)", PAGE)
+    assert named
+    shipped = [n for n, e in installed().items() if e.value.startswith("regimes.")]
+    assert set(re.findall(r"`([\w-]+)`", named[1])) == {n for n in shipped if build(n, {}).published}
+
+
 def test_the_table_lists_every_shipped_regime_with_what_it_shares():
     rows = dict(re.findall(r"^\| `([\w-]+)` \| ([^|]+?) \|", PAGE, re.MULTILINE))
     shipped = {n for n, e in installed().items() if e.value.startswith("regimes.")}

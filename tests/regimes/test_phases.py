@@ -80,7 +80,7 @@ def test_the_first_phase_of_scores_is_that_of_copd():
 @pytest.mark.parametrize("name", REGIMES)
 def test_peers_are_asked_only_in_the_first_phase(name):
     regime = build(name, {"share": 0.3})
-    regime.steps = 10
+    regime.run_steps = 10
     groups = [replace(group, step=step) for step in range(1, 11) for group in WORLD.own]
     sent = {record.step for record in regime.publish(groups, lambda answer: [len(answer.text.encode())])}
     assert sent == {1, 2, 3}

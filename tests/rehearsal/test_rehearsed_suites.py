@@ -9,7 +9,7 @@ from running import harness
 
 SUITES = (
     *("cross_family", "one_gpu", "graft_replication", "graft", "hetero_size", "hetero_state", "mutual_rl"),
-    *("ablation_hacpo", "pretrained", "pretrained_states"),
+    *("ablation_hacpo", "pretrained", "pretrained_states", "opponents", "graft_stored"),
 )
 
 

@@ -39,3 +39,16 @@ def test_strict_leaves_out_tokens_that_only_one_tokenizer_has(suite_file: Path, 
         terms = [r for r in rows(done, cell(done, name), "terms") if r["name"] == term and r["step"] == 1]
         sent = [r for r in rows(done, cell(done, name), "exchanges") if r["step"] == 1 and r["kind"] != "draft"]
         assert 0 < sum(r["tokens"] for r in terms) < sum(r["receiver_tokens"] for r in sent if r["accepted"])
+
+
+def test_peers_are_heard_in_the_first_part_of_a_run_alone(suite_file: Path, tmp_path: Path) -> None:
+    """Two of four steps; afterwards own answers alone are learnt."""
+    lines = ", ".join(f"{{regime: {name}, share: 0.5}}" for name in ("imitate-then-rl", "score-then-rl"))
+    done = run(suite_file, tmp_path / "r", [f"regimes=[independent, {lines}]", *FEW], only="*/*-then-rl/*")
+    for name, term in (("imitate-then-rl", "imitation"), ("score-then-rl", "distil")):
+        sent = {r["step"] for r in rows(done, cell(done, name), "exchanges") if r["kind"]}
+        assert sent <= {1, 2}
+        learnt = rows(done, cell(done, name), "terms")
+        assert {t["step"] for t in learnt if t["name"] == term and t["answers"]} <= {1, 2}
+        assert {t["step"] for t in learnt if t["name"] == "own" and t["answers"]} >= {3, 4}
+    assert sent == {1, 2}

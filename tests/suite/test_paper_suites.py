@@ -25,6 +25,7 @@ SUITES = {
     "graft": ("graft2026", 36),
     "graft_replication": ("graft2026", 44),
     "graft_stored": ("graft2026", 12),
+    "opponents": ("graft2026", 18),
 }
 """What they are shown against, and how many of its rows."""
 
@@ -47,7 +48,8 @@ def test_it_has_valid_options_a_header_and_its_published_rows(name: str, tmp_pat
         for policy in group.policies:
             assert policy.revision is not None or "OctoThinker" in policy.model
             peers = tuple(peer.model for peer in group.policies if peer is not policy)
-            kind = "" if variant.dynamic_sampling else variant.regime
+            plain = not (variant.dynamic_sampling or variant.training or variant.sampling == "split")
+            kind = variant.regime if plain else ""
             trained = (policy.model, peers, kind, variant.name, objective, variant.factor)
             count += publication.beside(*trained) is not None
     assert count == covered

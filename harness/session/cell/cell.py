@@ -84,7 +84,7 @@ def run_cell(
         with phase(f"opening {policy.name}"):
             engine = engines.open(policy, folders[policy.name])
         regime = registry.build(cell.variant.regime, cell.variant.options)
-        regime.steps = cell.training.steps
+        regime.run_steps = cell.training.steps
         clock = Clock(partial(engines.cpu_seconds, policy.name), engine.gpus, policy.name)
         return Learner(policy, engine, regime, cell.rollouts(policy), folders[policy.name], clock)
 
