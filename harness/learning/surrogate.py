@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Float64, Int64
+from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
 from harness.learning.minibatches import FormCode, Packed, WeightCode
@@ -30,82 +30,175 @@ class AnswerStatistics:
 
 
 def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, ""], AnswerStatistics]:
-    """The loss to minimise. logp: nats, of the tokens in `packed`; carries the gradient. Losses of several packs add up.
-    Raises ValueError where the lengths differ."""
+    """Return the loss to minimise, and what happened to each answer.
+
+    logp: nats, of the tokens in `packed`; carries the gradient. Losses of several packs add up. Raises ValueError where the lengths
+    differ.
+    """
     if logp.shape != packed.denominator.shape:
         raise ValueError(f"{logp.numel()} log-probabilities for {packed.denominator.size} tokens")
-    counts = torch.as_tensor(packed.counts, device=logp.device)
-    answer_of = torch.repeat_interleave(counts)
-
-    def per_token(values: np.ndarray) -> Tensor:
-        tensor = torch.as_tensor(values, device=logp.device)
-        return (tensor if tensor.dtype in (torch.bool, torch.int64) else tensor.to(logp.dtype))[answer_of]
-
-    advantage = torch.as_tensor(packed.advantage, device=logp.device).to(logp.dtype)
-    weight, form = per_token(packed.weight), per_token(packed.form)
-    low, high, log_bound = per_token(packed.low), per_token(packed.high), per_token(packed.log_bound)
-    pooled, hard, nll, kl = per_token(packed.pooled), form == FormCode.HARD, form == FormCode.NLL, form == FormCode.KL
-    truncated = form == FormCode.TRUNCATED
-
-    now = logp.detach()
-    old = torch.as_tensor(packed.denominator, device=logp.device).to(logp.dtype)
-    old = torch.where(per_token(packed.on_policy), now, old)  # a ratio of 1 that carries the gradient
-    sampled = torch.as_tensor(packed.sampled, device=logp.device).to(logp.dtype)
-    if packed.correction.any():
-        drifted = torch.minimum((old - sampled).exp(), per_token(packed.correction))
-        weight = torch.where(sampled.isnan(), weight, weight * drifted)
-    weighing = torch.ones_like(now)
-    shape = per_token(packed.token_weight)
-    if packed.token_weight.any():
-        p, gamma = now.exp(), per_token(packed.gamma)
-        shaped = p / (p + gamma)
-        weighing = torch.where(shape == WeightCode.SHAPED, shaped, weighing)
-        weighing = torch.where(shape == WeightCode.SLOPE, shaped * gamma / (p + gamma), weighing)
-        weighing = torch.where(shape == WeightCode.UNSURE, p * -now.expm1(), weighing)
-        weight = weight * weighing
-    log_ratio = logp - old
-    if packed.pooled.any():
-        mean = torch.segment_reduce(log_ratio, "mean", lengths=counts, unsafe=True)
-        log_ratio = torch.where(pooled, mean[answer_of], log_ratio)
-    log_ratio = log_ratio * per_token(packed.log_scale)
-    unbounded = log_ratio
-    bounded = log_ratio.abs() <= log_bound
-    log_ratio = torch.where(bounded, log_ratio, log_bound * log_ratio.detach().sign())  # no gradient beyond the bound
-    ratio = log_ratio.exp()
-
-    # min(r A, clip(r) A) is r A unless the clip makes it smaller; `hard` clips both sides whatever the sign of A.
-    above, below = ratio > high, ratio < low
-    clipped = (
-        torch.where(hard, above | below, (above & (advantage > 0)) | (below & (advantage < 0)))
-        & ~nll
-        & ~kl
-        & ~truncated
-    )
-    clamped = torch.minimum(torch.maximum(ratio, low), high).detach()
-    value = torch.where(clipped, clamped, ratio) * clamped ** per_token(packed.exponent) * advantage
-    if truncated.any():  # the weight is cut at `high`, the log-probability's gradient stays
-        held = high * (1.0 + unbounded - unbounded.detach())
-        value = torch.where(truncated, torch.where(above, held, ratio) * advantage, value)
-    # `kl`: minus k3 of log(p / base), which is 1 - exp(-x) - x
-    value = torch.where(nll, logp, torch.where(kl, 1.0 - (-log_ratio).exp() - log_ratio, value))
+    tokens = _PackedTokens.of(logp, packed)
+    weight, shaping = _weigh_tokens(logp, tokens)
+    ratios = _compute_ratios(logp, tokens)
+    value, clipped = _compute_values(logp, tokens, ratios)
     loss = -weight * value
-    pushed = (weight != 0) & (nll | kl | (advantage != 0))
-    moving = pushed & (nll | (truncated & above) | (bounded & torch.where(kl, log_ratio != 0, ~clipped)))
+    return loss.sum(), _summarise_answers(logp, loss, weight, shaping, clipped, tokens, ratios)
 
-    def per_answer(values: Tensor) -> np.ndarray:
-        summed = torch.segment_reduce(values.detach().double(), "sum", lengths=counts, unsafe=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PackedTokens:
+    """A pack's figures for each of N tokens, on the device and in the precision of the log-probabilities. old: the denominator;
+    where the answer is on-policy the log-probability itself without gradient, so that the ratio is 1 and carries the gradient.
+    hard, truncated, nll, kl: by the objective's form. counts: tokens of each of A answers. answer_of: the answer of each token."""
+
+    packed: Packed
+    counts: Int64[Tensor, "A"]
+    answer_of: Int64[Tensor, "N"]
+    advantage: Float[Tensor, "N"]
+    old: Float[Tensor, "N"]
+    sampled: Float[Tensor, "N"]
+    high: Float[Tensor, "N"]
+    pooled: Bool[Tensor, "N"]
+    hard: Bool[Tensor, "N"]
+    truncated: Bool[Tensor, "N"]
+    nll: Bool[Tensor, "N"]
+    kl: Bool[Tensor, "N"]
+    token_weight: Int64[Tensor, "N"]
+
+    @classmethod
+    def of(cls, logp: Float[Tensor, "N"], packed: Packed) -> _PackedTokens:
+        """Take the figures of a pack."""
+        counts = torch.as_tensor(packed.counts, device=logp.device)
+        answer_of = torch.repeat_interleave(counts)
+        form = _repeat(packed.form, answer_of, logp)
+        given = torch.as_tensor(packed.denominator, device=logp.device).to(logp.dtype)
+        return cls(
+            packed=packed,
+            counts=counts,
+            answer_of=answer_of,
+            advantage=torch.as_tensor(packed.advantage, device=logp.device).to(logp.dtype),
+            old=torch.where(_repeat(packed.on_policy, answer_of, logp), logp.detach(), given),
+            sampled=torch.as_tensor(packed.sampled, device=logp.device).to(logp.dtype),
+            high=_repeat(packed.high, answer_of, logp),
+            pooled=_repeat(packed.pooled, answer_of, logp),
+            hard=form == FormCode.HARD,
+            truncated=form == FormCode.TRUNCATED,
+            nll=form == FormCode.NLL,
+            kl=form == FormCode.KL,
+            token_weight=_repeat(packed.token_weight, answer_of, logp),
+        )
+
+    def repeat(self, values: np.ndarray) -> Tensor:
+        """Return a figure of each answer for each of its tokens."""
+        return _repeat(values, self.answer_of, self.advantage)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ratios:
+    """Importance ratios. log: of `ratio`, nats, cut at the objective's bound, beyond which it has no gradient. unbounded: before
+    the cut. bounded: where nothing was cut."""
+
+    ratio: Float[Tensor, "N"]
+    log: Float[Tensor, "N"]
+    unbounded: Float[Tensor, "N"]
+    bounded: Bool[Tensor, "N"]
+
+
+def _repeat(values: np.ndarray, answer_of: Int64[Tensor, "N"], like: Tensor) -> Tensor:
+    """The answer's figure for each token; numbers in the precision of `like`."""
+    tensor = torch.as_tensor(values, device=like.device)
+    if tensor.dtype not in (torch.bool, torch.int64):
+        tensor = tensor.to(like.dtype)
+    return tensor[answer_of]
+
+
+def _weigh_tokens(logp: Float[Tensor, "N"], tokens: _PackedTokens) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
+    """Each token's weight in the loss, and the part of it that follows the token's probability; both without gradient."""
+    packed, now = tokens.packed, logp.detach()
+    weight = tokens.repeat(packed.weight)
+    if packed.correction.any():  # truncated importance sampling between trainer and sampler
+        drifted = torch.minimum((tokens.old - tokens.sampled).exp(), tokens.repeat(packed.correction))
+        weight = torch.where(tokens.sampled.isnan(), weight, weight * drifted)
+    shaping = torch.ones_like(now)
+    if packed.token_weight.any():
+        p, gamma = now.exp(), tokens.repeat(packed.gamma)
+        shaped = p / (p + gamma)
+        shaping = torch.where(tokens.token_weight == WeightCode.SHAPED, shaped, shaping)
+        shaping = torch.where(tokens.token_weight == WeightCode.SLOPE, shaped * gamma / (p + gamma), shaping)
+        shaping = torch.where(tokens.token_weight == WeightCode.UNSURE, p * -now.expm1(), shaping)
+        weight = weight * shaping
+    return weight, shaping
+
+
+def _compute_ratios(logp: Float[Tensor, "N"], tokens: _PackedTokens) -> _Ratios:
+    """The ratio of each token; of a sequence or cross ratio the answer's, at each of its tokens."""
+    log_ratio = logp - tokens.old
+    if tokens.packed.pooled.any():
+        mean = torch.segment_reduce(log_ratio, "mean", lengths=tokens.counts, unsafe=True)
+        log_ratio = torch.where(tokens.pooled, mean[tokens.answer_of], log_ratio)
+    unbounded = log_ratio * tokens.repeat(tokens.packed.log_scale)
+    log_bound = tokens.repeat(tokens.packed.log_bound)
+    bounded = unbounded.abs() <= log_bound
+    log = torch.where(bounded, unbounded, log_bound * unbounded.detach().sign())
+    return _Ratios(log.exp(), log, unbounded, bounded)
+
+
+def _compute_values(
+    logp: Float[Tensor, "N"], tokens: _PackedTokens, ratios: _Ratios
+) -> tuple[Float[Tensor, "N"], Bool[Tensor, "N"]]:
+    """What each token's weight multiplies, and where a bound took the gradient.
+
+    min(r A, clip(r) A) is r A unless the clip makes it smaller; `hard` clips both sides whatever the sign of A.
+    """
+    ratio, advantage, high = ratios.ratio, tokens.advantage, tokens.high
+    low = tokens.repeat(tokens.packed.low)
+    above, below = ratio > high, ratio < low
+    smaller = (above & (advantage > 0)) | (below & (advantage < 0))
+    clips = ~tokens.nll & ~tokens.kl & ~tokens.truncated
+    clipped = torch.where(tokens.hard, above | below, smaller) & clips
+    clamped = torch.minimum(torch.maximum(ratio, low), high).detach()
+    value = torch.where(clipped, clamped, ratio) * clamped ** tokens.repeat(tokens.packed.exponent) * advantage
+    if tokens.truncated.any():  # the weight is cut at `high`, the log-probability's gradient stays
+        held = high * (1.0 + ratios.unbounded - ratios.unbounded.detach())
+        value = torch.where(tokens.truncated, torch.where(above, held, ratio) * advantage, value)
+    # `kl`: minus k3 of log(p / base), which is 1 - exp(-x) - x
+    penalty = 1.0 - (-ratios.log).exp() - ratios.log
+    return torch.where(tokens.nll, logp, torch.where(tokens.kl, penalty, value)), clipped
+
+
+def _summarise_answers(
+    logp: Float[Tensor, "N"],
+    loss: Float[Tensor, "N"],
+    weight: Float[Tensor, "N"],
+    shaping: Float[Tensor, "N"],
+    clipped: Bool[Tensor, "N"],
+    tokens: _PackedTokens,
+    ratios: _Ratios,
+) -> AnswerStatistics:
+    """Sums over each answer's tokens."""
+
+    def sum_answers(values: Tensor) -> np.ndarray:
+        summed = torch.segment_reduce(values.detach().double(), "sum", lengths=tokens.counts, unsafe=True)
         return summed.cpu().numpy()
 
-    share = torch.ones_like(logp, dtype=torch.float64).masked_fill(pooled | (nll & (shape == WeightCode.ONE)), 0.0)
-    share[counts.cumsum(0) - counts] = 1.0  # an answer's one weight stands at its first token
+    nll, kl = tokens.nll, tokens.kl
+    pushed = (weight != 0) & (nll | kl | (tokens.advantage != 0))
+    beyond_truncation = tokens.truncated & (ratios.ratio > tokens.high)
+    not_flat = torch.where(kl, ratios.log != 0, ~clipped)
+    moving = pushed & (nll | beyond_truncation | (ratios.bounded & not_flat))
+    # An answer's one weight stands at its first token; `kl` has none
+    of_one_weight = tokens.pooled | (nll & (tokens.token_weight == WeightCode.ONE))
+    share = torch.ones_like(logp, dtype=torch.float64).masked_fill(of_one_weight, 0.0)
+    share[tokens.counts.cumsum(0) - tokens.counts] = 1.0
     share = share * ~kl
-    detached = torch.where(nll, 1.0, ratio.detach().double()) * weighing
-    return loss.sum(), AnswerStatistics(
-        loss=per_answer(loss),
-        active_tokens=per_answer(moving).astype(np.int64),
-        clipped_tokens=per_answer(pushed & ~moving & ~kl).astype(np.int64),
-        ratio_sum=per_answer(detached * share),
-        ratio_square=per_answer(detached**2 * share),
-        ratio_count=np.rint(per_answer(share)).astype(np.int64),
-        drift=torch.where(per_token(packed.first), now - sampled, torch.nan).float().cpu().numpy(),
+    weights = torch.where(nll, 1.0, ratios.ratio.detach().double()) * shaping
+    drift = torch.where(tokens.repeat(tokens.packed.first), logp.detach() - tokens.sampled, torch.nan)
+    return AnswerStatistics(
+        loss=sum_answers(loss),
+        active_tokens=sum_answers(moving).astype(np.int64),
+        clipped_tokens=sum_answers(pushed & ~moving & ~kl).astype(np.int64),
+        ratio_sum=sum_answers(weights * share),
+        ratio_square=sum_answers(weights**2 * share),
+        ratio_count=np.rint(sum_answers(share)).astype(np.int64),
+        drift=drift.float().cpu().numpy(),
     )
