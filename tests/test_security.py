@@ -153,10 +153,10 @@ ASK = """
 import resource, sys, time
 from pathlib import Path
 from harness.errors import UsageError
-from harness.store.read import Limits, ask
+from harness.store.read import Limits, ask_in_process
 started = time.monotonic()
 try:
-    ask(Path(sys.argv[1]), sys.argv[2], Limits(seconds=2, memory=int(sys.argv[3])))
+    ask_in_process(Path(sys.argv[1]), sys.argv[2], Limits(seconds=2, memory=int(sys.argv[3])))
 except UsageError as error:
     print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10, time.monotonic() - started, error)
 """

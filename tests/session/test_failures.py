@@ -359,7 +359,7 @@ def test_policies_threads_count_every_verdict_and_share_prompts(
             raise KeyError(step)  # as if another thread had popped it
 
     run._drawn = Dropped({1: [Prompt("x", "1", "2")]})
-    (prompt,) = run._prompts(1, SimpleNamespace(policy=run.cell.group.policies[0]))  # type: ignore[arg-type]  # no engine
+    (prompt,) = run._prompts(1, SimpleNamespace(name="llama", policy=run.cell.group.policies[0]))  # type: ignore[arg-type]  # no engine
     assert prompt.id == "x"
 
 

@@ -223,7 +223,8 @@ def _policy_text(model: DraftedModel, evaluation: str | FileTask, findings: Find
     what = "has a chat template" if model.chat else "a base model: no chat template"
     style = findings.styles.get(model.name)
     if style is None:
-        policy = Policy(name=model.name, model=model.model, chat=model.chat)
+        # Not validated here: the whole suite is, and says where its fault stands
+        policy = Policy.model_construct(name=model.name, model=model.model, chat=model.chat)
         style = styles_to_ask(policy, evaluation, tokens)[0]
     asked = f"stage0: {WARM_UP}" if model.name in findings.warm else f"style: {style}"
     return (
