@@ -211,7 +211,7 @@ class Device:
     gpu: bool = True
 
 
-class Sheet(NamedTuple):
+class CostSheet(NamedTuple):
     """peak: dense bf16 FLOP/s (a core's fp32); bandwidth: of its memory, bytes/s."""
 
     peak: float
@@ -220,27 +220,27 @@ class Sheet(NamedTuple):
 
 CORE = "CORE"
 # Makers' data sheets (SXM, no sparsity); LOGICAL: a core under Ray, CORE: one of its own
-SHEETS: Mapping[str, Sheet] = {
-    "B200": Sheet(2250e12, 8.0e12),
-    "GH200": Sheet(989e12, 4.0e12),
-    "H200": Sheet(989e12, 4.8e12),
-    "H100": Sheet(989e12, 3.35e12),
-    "H20": Sheet(148e12, 4.0e12),
-    "A100": Sheet(312e12, 2.0e12),
-    "L40S": Sheet(362e12, 0.864e12),
-    "L4": Sheet(121e12, 0.3e12),
-    "A10": Sheet(125e12, 0.6e12),
-    "A6000": Sheet(155e12, 0.768e12),
-    "RTX4090": Sheet(165e12, 1.0e12),
-    "V100": Sheet(125e12, 0.9e12),
-    "T4": Sheet(65e12, 0.3e12),
-    "LOGICAL": Sheet(0.05e12, 0.02e12),
-    CORE: Sheet(0.14e12, 0.02e12),
+SHEETS: Mapping[str, CostSheet] = {
+    "B200": CostSheet(2250e12, 8.0e12),
+    "GH200": CostSheet(989e12, 4.0e12),
+    "H200": CostSheet(989e12, 4.8e12),
+    "H100": CostSheet(989e12, 3.35e12),
+    "H20": CostSheet(148e12, 4.0e12),
+    "A100": CostSheet(312e12, 2.0e12),
+    "L40S": CostSheet(362e12, 0.864e12),
+    "L4": CostSheet(121e12, 0.3e12),
+    "A10": CostSheet(125e12, 0.6e12),
+    "A6000": CostSheet(155e12, 0.768e12),
+    "RTX4090": CostSheet(165e12, 1.0e12),
+    "V100": CostSheet(125e12, 0.9e12),
+    "T4": CostSheet(65e12, 0.3e12),
+    "LOGICAL": CostSheet(0.05e12, 0.02e12),
+    CORE: CostSheet(0.14e12, 0.02e12),
 }
-UNKNOWN = Sheet(100e12, 1.0e12)
+UNKNOWN = CostSheet(100e12, 1.0e12)
 
 
-def sheet(kind: str) -> Sheet:
+def sheet(kind: str) -> CostSheet:
     """`A100-80G` counts as A100, A1000 does not; a modest one where the name is unknown."""
     matching = [known for known in SHEETS if re.match(rf"{known}(?!\d)", kind.upper())]
     return SHEETS[max(matching, key=len)] if matching else UNKNOWN

@@ -36,7 +36,7 @@ BF16_GAIN = 3.0  # of a core's fp32 peak, in whole passes: a prior
 LARGE, MOST_CORES = 50_000_000, 4  # parameters that may get several cores
 NEXT_CORE = 0.2  # what each more adds, measured in bf16
 ONE_CORE = device(CORE)
-PORTABLE = 1.7  # what `numerics: portable` costs a core, measured
+PORTABLE = 1.3  # what `numerics: portable` costs a core beside these figures, measured on an EPYC of 2022
 START_SECONDS = 1.0  # opening a cell's engines in a worker that is up: a prior
 
 

@@ -17,7 +17,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 
-from harness.allocation.shapes import Attention, Kept, ModelShape
+from harness.allocation.shapes import Attention, KeptActivations, ModelShape
 from harness.errors import UsageError
 
 TOKENS = 8
@@ -136,7 +136,7 @@ def _build_model(kind: str, fields: Mapping[str, Any]) -> Any:
     return model.eval()
 
 
-def _count_kept(model: Any, dtype: torch.dtype) -> Kept:
+def _count_kept(model: Any, dtype: torch.dtype) -> KeptActivations:
     """Bytes per token that autograd keeps at a precision."""
     model.to(dtype)
     lists = (m for m in model.modules() if isinstance(m, nn.ModuleList))
@@ -165,4 +165,4 @@ def _count_kept(model: Any, dtype: torch.dtype) -> Kept:
     for handle in handles:
         handle.remove()
     *inside, outside = (size // TOKENS for size in kept)
-    return Kept(sum(inside), max(inside), outside)
+    return KeptActivations(sum(inside), max(inside), outside)

@@ -133,7 +133,7 @@ class Attention(NamedTuple):
     window: int | None = None
 
 
-class Kept(NamedTuple):
+class KeptActivations(NamedTuple):
     """Bytes per token for a backward pass: of all layers, of the fullest one, of embedding, last norm and head."""
 
     layers: int
@@ -152,8 +152,8 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vocab: int
     hidden: int
     attention: tuple[Attention, ...]
-    half: Kept
-    full: Kept
+    half: KeptActivations
+    full: KeptActivations
     experts: int = 0
     routed: float = 1.0
 

@@ -277,9 +277,9 @@ class Exchange:
         admitted: list[Admitted] = []
         refused: list[ExchangeRow] = []
         for delivery in sorted(deliveries, key=lambda delivery: self._rank.get(delivery.sender, len(self._rank))):
-            let_in, kept_out = gate.admit(delivery)
-            admitted += let_in
-            refused += kept_out
+            admitted_records, refused_rows = gate.admit(delivery)
+            admitted += admitted_records
+            refused += refused_rows
         admitted.sort(key=lambda item: gate.order(item[0]))
         refused += [entry_of(step, author, receiver, 0, Refusal.LATE) for author in missing]
         entries = tuple(entry for _, entry, _ in admitted)

@@ -64,13 +64,14 @@ class Learner(Protocol):
 @dataclass(frozen=True)
 class Received:
     """What one learner may learn from in one step. admitted: records let in, with their rows. learnable: their answers that
-    neither THL nor the verifier refused. scored: own answers with the rows of their scores. kept_out: records not let in."""
+    neither THL nor the verifier refused. scored: own answers with the rows of their scores. refused_count: records that
+    admission refused, but for late ones."""
 
     inbox: Inbox = field(default_factory=Inbox)
     admitted: Sequence[tuple[Record, ExchangeRow]] = ()
     learnable: Sequence[tuple[PeerAnswer, ExchangeRow]] = ()
     scored: Sequence[tuple[Answer, ExchangeRow]] = ()
-    kept_out: int = 0
+    refused_count: int = 0
 
     @cached_property
     def entries(self) -> Mapping[Key, ExchangeRow]:
@@ -199,9 +200,9 @@ class Receiver:
         for record, answer in [*((r, a) for r, a, _ in answers), *plain, *((r, s) for r, s, _, _ in placed)]:
             boxes[record.inbox][record.prompt_id].append(answer)
         inbox = Inbox(**{box: {x: tuple(given) for x, given in of.items()} for box, of in boxes.items()})
-        kept_out = sum(n for reason, n in collected.refused.items() if reason != Refusal.LATE)
+        refused_count = sum(n for reason, n in collected.refused.items() if reason != Refusal.LATE)
         scored = [(own_answer, e) for _, _, own_answer, e in placed]
-        return Received(inbox, admitted, [(a, e) for _, a, e in answers], scored, kept_out)
+        return Received(inbox, admitted, [(a, e) for _, a, e in answers], scored, refused_count)
 
     def carry(
         self,

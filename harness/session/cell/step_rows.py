@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,28 +35,29 @@ def step_row(
 ) -> StepRow:
     """`received` has used answers marked. again: the second round; dropped: groups that dynamic sampling replaced. Both are
     counted as rollouts and generated tokens alone."""
-    answers, hinted, replaced = ([a for g in groups for a in g.answers] for groups in (own, again, dropped))
-    tokens = sum(a.tokens.size for a in answers)
-    rewards = np.concatenate([g.rewards for g in own]) if own else np.empty(0)
+    sampled = _count_answers(own)
+    hinted, replaced = _count_answers(again), _count_answers(dropped)
+    rewards = np.concatenate([group.rewards for group in own]) if own else np.empty(0)
     failed = _failed(own)
-    peer = [t for t in report.terms if t.source == "peer"]
-    mean, second = _moments(peer)
-    sent = len(received.admitted) + received.kept_out
-    refused = sum(not e.accepted for _, e in received.admitted) + received.kept_out
+    of_peers = [term for term in report.terms if term.source == "peer"]
+    mean, second = _moments(of_peers)
+    sent = len(received.admitted) + received.refused_count
+    refused = sum(not entry.accepted for _, entry in received.admitted) + received.refused_count
+    used = sum(entry.used for _, entry in (*received.learnable, *received.scored))
     return StepRow(
         policy=learner.name,
         step=step,
         version=learner.engine.version,
         reward_mean=float(rewards.mean()) if rewards.size else NAN,
-        right=sum(a.verdict.value == "right" for a in answers),
-        wrong=sum(a.verdict.value == "wrong" for a in answers),
-        invalid=sum(not a.verdict.valid for a in answers),
-        truncated=sum(not a.finished for a in answers),
-        empty=sum(is_empty(a.text) for a in answers),
-        unboxed=sum(is_unboxed(a.text) for a in answers),
-        answers=len(answers),
-        answer_tokens_mean=tokens / len(answers) if answers else NAN,
-        entropy=-float(sum(a.logprobs.sum(dtype=np.float64) for a in answers)) / tokens if tokens else NAN,
+        right=sampled.right,
+        wrong=sampled.wrong,
+        invalid=sampled.invalid,
+        truncated=sampled.truncated,
+        empty=sampled.empty,
+        unboxed=sampled.unboxed,
+        answers=sampled.answers,
+        answer_tokens_mean=sampled.tokens / sampled.answers if sampled.answers else NAN,
+        entropy=sampled.surprise / sampled.tokens if sampled.tokens else NAN,
         loss=report.loss,
         gradient_norm=report.gradient_norm,
         updates=report.updates,
@@ -69,19 +71,19 @@ def step_row(
         sampler_drift_outside=report.drift.outside,
         weight_second_moment=second,
         effective_sample_size=mean**2 / second if second > 0 else NAN,
-        clipped_share=_clipped(peer),
+        clipped_share=_clipped(of_peers),
         refused_share=refused / sent if sent else NAN,
         peer_received=sum(isinstance(r, AnswerRecord | Scores) for r, _ in received.admitted),
-        peer_used=sum(entry.used for _, entry in (*received.learnable, *received.scored)),
+        peer_used=used,
         prompts=sum(bool(g.answers) for g in own),  # with `sampling: split` others answer the rest
         prompts_all_wrong=len(failed),
         prompts_rescued=rescued(own, others),
         hinted_prompts=len(again),
-        hinted_answers=len(hinted),
-        hinted_right=sum(a.verdict.value == "right" for a in hinted),
+        hinted_answers=hinted.answers,
+        hinted_right=hinted.right,
         peer_only_support_share=_peer_only(terms, report.terms, failed),
-        rollouts=len(answers) + len(hinted) + len(replaced),
-        generated_tokens=tokens + sum(a.tokens.size for a in (*hinted, *replaced)),
+        rollouts=sampled.answers + hinted.answers + replaced.answers,
+        generated_tokens=sampled.tokens + hinted.tokens + replaced.tokens,
         trained_tokens=report.trained_tokens,
         exchanged_tokens=sum(a.tokens.size for a, _ in received.learnable),
         exchanged_bytes=sum(e.bytes for _, e in received.admitted),
@@ -90,6 +92,36 @@ def step_row(
         exchange_seconds=learner.clock.cpu("exchange"),
         score_seconds=learner.clock.cpu("score"),
         train_seconds=learner.clock.cpu("train"),
+    )
+
+
+class _CountedAnswers(NamedTuple):
+    """Answers of some groups by what became of them. tokens: in all. surprise: minus the sum of their log-probabilities, nats."""
+
+    answers: int
+    right: int
+    wrong: int
+    invalid: int
+    truncated: int
+    empty: int
+    unboxed: int
+    tokens: int
+    surprise: float
+
+
+def _count_answers(groups: Sequence[Group]) -> _CountedAnswers:
+    answers = [answer for group in groups for answer in group.answers]
+    verdicts = [answer.verdict.value for answer in answers]
+    return _CountedAnswers(
+        answers=len(answers),
+        right=verdicts.count("right"),
+        wrong=verdicts.count("wrong"),
+        invalid=sum(not answer.verdict.valid for answer in answers),
+        truncated=sum(not answer.finished for answer in answers),
+        empty=sum(is_empty(answer.text) for answer in answers),
+        unboxed=sum(is_unboxed(answer.text) for answer in answers),
+        tokens=sum(answer.tokens.size for answer in answers),
+        surprise=-float(sum(answer.logprobs.sum(dtype=np.float64) for answer in answers)),
     )
 
 
