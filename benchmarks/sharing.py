@@ -122,4 +122,4 @@ def portable(size: Size) -> list[Row]:
                 [sys.executable, "-c", words], env=os.environ | own, capture_output=True, text=True, check=True
             )
             spent[numerics].append(float(done.stdout.split()[-1]))
-    return [costs("a step with portable numerics", "fast numerics", spent["portable"], spent["fast"], 1.6)]
+    return [costs("a step with portable numerics", "fast numerics", spent["portable"], spent["fast"], 1.2)]
