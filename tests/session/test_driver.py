@@ -17,6 +17,7 @@ from typing import cast
 import pyarrow.parquet as pq
 import pytest
 import torch
+import yaml
 
 from harness import phases
 from harness.allocation.layout import START_SECONDS
@@ -574,3 +575,30 @@ def test_the_log_of_an_interrupted_cell_ends_without_a_traceback(
     assert last.getMessage().startswith("interrupted: ")
     assert last.exc_info is None
     assert "Traceback" not in caplog.text
+
+
+NESTED = """
+groups:
+  - name: pair
+    policies: [{name: a, model: micro/neox, stage0: {strong: add}}, {name: b, model: micro/gpt2, stage0: {strong: mul}}]
+  - name: three
+    policies:
+      - {name: a, model: micro/neox, stage0: {strong: add}}
+      - {name: b, model: micro/gpt2, stage0: {strong: mul}}
+      - {name: c, model: micro/qwen, stage0: {strong: add}}
+regimes: [independent, sgt]
+seeds: [1]
+"""
+
+
+def test_a_start_that_groups_share_is_planned_to_be_trained_once(tmp_path):
+    """Each group measures it, with samples of its own."""
+    seconds = {}
+    for name in ("pair", "three", "both"):
+        text = yaml.safe_load(NESTED)
+        text["groups"] = [group for group in text["groups"] if name in ("both", group["name"])]
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(text))
+        seconds[name] = plan_for(prepare(str(file), tmp_path / "results"), "2cpu-24G").predicted.cpu_seconds
+    saved = seconds["pair"] + seconds["three"] - seconds["both"]
+    assert 1.5 * planning.BASE_SECONDS < saved < 2 * planning.BASE_SECONDS

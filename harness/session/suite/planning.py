@@ -120,8 +120,13 @@ def _plan_bases(prepared: Prepared, work: Sequence[KindPlan], machine: Inventory
         return []
     largest = max(work, key=lambda kind: (kind.bundles[0].gpu_memory, kind.bundles[0].memory))
     plans = []
+    started: set[tuple[str, str | None, str, int | None]] = set()
     for base in prepared.missing_bases():
-        seconds = _base_seconds(prepared, base, machine, on, largest.bundles[0].cores)
+        stage0 = base.policy.stage0
+        start = base.policy.model, base.policy.revision, stage0.model_dump_json() if stage0 else "", base.seed
+        # Groups that share a start measure it each, with samples of their own, but it is trained once
+        seconds = _base_seconds(prepared, base, machine, on, largest.bundles[0].cores, trains=start not in started)
+        started.add(start)
         bundles = _for_start(base, largest.bundles)
         plans.append(replace(largest, kind="base", cells=1, seconds=seconds, bundles=bundles, micro_tokens=0))
     return plans
@@ -253,7 +258,8 @@ def _speedup(cores: int) -> float:
     return 1 + embedded.NEXT_CORE * (cores - 1)
 
 
-def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device, cores: int) -> float:
+def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device, cores: int, trains: bool) -> float:
+    """Seconds to measure a base checkpoint. trains: whether its start is trained for it, not for another group before."""
     cell = next(c for c in prepared.every if base.needed_by(c))
     account, gpus = backend_of(cell.engine).account, machine.gpus > 0
     asks = demand_of(cell, prepared.resolved)
@@ -261,8 +267,8 @@ def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device
     seconds = account.phases(CellDemand((own,), asks.workload), on).evaluate
     stage0 = base.policy.stage0
     if base.policy.is_micro:
-        return seconds if _is_shipped(base) else BASE_SECONDS
-    if stage0 is not None:
+        return BASE_SECONDS if trains and not _is_shipped(base) else seconds
+    if stage0 is not None and trains:
         work = dataclasses.replace(
             asks.workload, steps=stage0.steps or START_STEPS, prompts=START_EXAMPLES, trained=1.0
         )
