@@ -32,12 +32,12 @@ DECLARATION = (
     + '''
 import json
 from pathlib import Path
-from harness.store.statistic import PERCENT, TableRow, number, statistic
+from harness.store.statistic import PERCENT, TableRow, statistic, to_number
 
 @statistic("Standard error", PERCENT, head="error", better="lower")
 def standard_error(row: TableRow) -> float | None:
     """Of the mean accuracy over seeds."""
-    return number(row.comparison.own.error[row.place])
+    return to_number(row.comparison.own.error[row.place])
 
 def show(form):
     import contextlib, io

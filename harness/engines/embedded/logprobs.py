@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float32, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -56,92 +56,56 @@ def answer_logprobs(
     temperature: float,
     forbidden: Float32[Tensor, "V"],
 ) -> list[Float32[Tensor, "T"]]:
-    """Return the log-probabilities of each request's tokens, with gradient: nats at `temperature`, in the requests' order.
-
-    prompts: token ids, of which each request names one by its index. forbidden: added to the logits (`head.NEVER` where an id is no
-    content).
-    """
-    device = forbidden.device
-    kinds = kinds_of_layers(model.config)
+    """Nats at `temperature`, in the requests' order."""
+    device, kinds = forbidden.device, kinds_of_layers(model.config)
     used = sorted({request.prompt for request in requests})
-    row_of_prompt = {prompt: row for row, prompt in enumerate(used)}
+    place = {prompt: row for row, prompt in enumerate(used)}
     ids, padding = left_pad([prompts[prompt] for prompt in used], device, model.dtype)
     order = buckets([len(request.tokens) for request in requests])
     targets = [_right_pad([requests[index].tokens for index in bucket], device) for bucket in order]
     lengths = [[len(requests[index].tokens) for index in bucket] for bucket in order]
-    # All logits at once, where they fit; else hidden states are kept, and logits made by parts of the vocabulary
-    by_parts = not head.fits(sum(map(sum, lengths)))
-    inputs = _inputs_of_blocks(model, [ids, *(taught[:, :-1] for taught in targets)], at_once=by_parts)
+    large = not head.fits(sum(map(sum, lengths)))
+    inputs = _inputs_of_blocks(model, [ids, *(t[:, :-1] for t in targets)], at_once=large)
 
-    prefix, first = _run_prompts(model, inputs[0], padding, kinds)
-    opened = None if by_parts else head.logits(first)
-    blocks: list[Tensor] = []
-    for bucket, taught, given, sizes in zip(order, targets, inputs[1:], lengths, strict=True):
-        rows = torch.tensor([row_of_prompt[requests[index].prompt] for index in bucket], device=device)
-        later = None
-        if taught.shape[1] > 1:  # the prompt's last state has said the first token
-            later = _run_answers(model, given, Prefix(prefix.layers, rows), padding[rows], sizes, kinds)
-        if opened is None:
-            hidden = first[rows]
-            blocks.append(hidden if later is None else torch.cat([hidden, later], dim=1))
-        else:
-            logits = opened[rows]
-            if later is not None:
-                logits = torch.cat([logits, head.logits(later)], dim=1)
-            blocks.append(whole_logprobs(logits, taught, temperature, forbidden))
-
-    parts = _cut_rows(blocks, lengths)
-    if by_parts:
-        together = logprobs(head, torch.cat(parts), torch.cat(_cut_rows(targets, lengths)), temperature, forbidden)
-        parts = list(torch.split(together, [len(part) for part in parts]))
-    back = {index: number for number, index in enumerate(index for bucket in order for index in bucket)}
-    return [parts[back[index]] for index in range(len(requests))]
-
-
-def _run_prompts(
-    model: PreTrainedModel, inputs: dict[str, Tensor], padding: Float[Tensor, "P L"], kinds: Mapping[str, int | None]
-) -> tuple[Prefix, Float[Tensor, "P 1 D"]]:
-    """The prompts' keys and values, and the hidden state of each one's last token. padding: 0 at tokens, as `left_pad` gives it."""
     prefix = Prefix()
-    states = model.base_model(
-        **inputs,
+    first = model.base_model(
+        **inputs[0],
         attention_mask=by_layer(causal(padding), kinds),
         position_ids=positions(padding),
         past_key_values=prefix,
         use_cache=True,
-    ).last_hidden_state
-    return prefix, states[:, -1:]
+    ).last_hidden_state[:, -1:]
+    opened = None if large else head.logits(first)
+    blocks: list[Tensor] = []
+    for bucket, taught, given in zip(order, targets, inputs[1:], strict=True):
+        width = taught.shape[1] - 1
+        rows = torch.tensor([place[requests[index].prompt] for index in bucket], device=device)
+        hidden, logits = first[rows], None if opened is None else opened[rows]
+        if width:
+            last = torch.tensor([[len(requests[index].tokens) - 2] for index in bucket], device=device)
+            later = model.base_model(
+                **given,
+                attention_mask=by_layer(after(padding[rows], width), kinds),
+                position_ids=(padding[rows] == 0).sum(1, keepdim=True)
+                + torch.arange(width, device=device).minimum(last),
+                past_key_values=Prefix(prefix.layers, rows),
+                use_cache=True,
+            ).last_hidden_state
+            if logits is None:
+                hidden = torch.cat([hidden, later], dim=1)
+            else:
+                logits = torch.cat([logits, head.logits(later)], dim=1)
+        blocks.append(hidden if logits is None else whole_logprobs(logits, taught, temperature, forbidden))
 
-
-def _run_answers(
-    model: PreTrainedModel,
-    inputs: dict[str, Tensor],
-    prefix: Prefix,
-    padding: Float[Tensor, "B L"],
-    lengths: Sequence[int],
-    kinds: Mapping[str, int | None],
-) -> Float[Tensor, "B W D"]:
-    """The hidden states of a bucket's answers but for their last tokens, each behind its prompt. lengths: tokens of each answer."""
-    device = padding.device
-    width = max(lengths) - 1
-    last = torch.tensor([[length - 2] for length in lengths], device=device)  # padding repeats its place
-    begins = (padding == 0).sum(1, keepdim=True)
-    states: Tensor = model.base_model(
-        **inputs,
-        attention_mask=by_layer(after(padding, width), kinds),
-        position_ids=begins + torch.arange(width, device=device).minimum(last),
-        past_key_values=prefix,
-        use_cache=True,
-    ).last_hidden_state
-    return states
-
-
-def _cut_rows(blocks: Sequence[Tensor], lengths: Sequence[Sequence[int]]) -> list[Tensor]:
-    """The rows of all blocks without their padding, in the blocks' order."""
-    rows: list[Tensor] = []
-    for block, sizes in zip(blocks, lengths, strict=True):
-        rows += [block[row, :length] for row, length in enumerate(sizes)]
-    return rows
+    parts = [block[row, :n] for block, sizes in zip(blocks, lengths, strict=True) for row, n in enumerate(sizes)]
+    if large:
+        ids = torch.cat(
+            [block[row, :n] for block, sizes in zip(targets, lengths, strict=True) for row, n in enumerate(sizes)]
+        )
+        together = logprobs(head, torch.cat(parts), ids, temperature, forbidden)
+        parts = list(torch.split(together, [len(part) for part in parts]))
+    back = {index: number for number, index in enumerate(index for bucket in order for index in bucket)}
+    return [parts[back[index]] for index in range(len(requests))]
 
 
 def _right_pad(answers: Sequence[Sequence[int]], device: torch.device) -> Int64[Tensor, "B T"]:
