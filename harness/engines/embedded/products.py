@@ -1,7 +1,7 @@
 """Products of fp32 matrices whose digits are the same on every x86-64 machine, through the OpenBLAS that comes with numpy.
 
-MKL gives the same digits everywhere only with its oldest kernels (`MKL_CBWR=COMPATIBLE`), which use a quarter to a third of a
-modern processor. OpenBLAS takes the kernels of the processor that `OPENBLAS_CORETYPE` names, and the sizes of the blocks in which
+MKL gives the same digits everywhere only with its oldest kernels (`MKL_CBWR=COMPATIBLE`), which reached two fifths of its own
+choice here. OpenBLAS takes the kernels of the processor that `OPENBLAS_CORETYPE` names, and the sizes of the blocks in which
 they add do not follow the cache there. Measured on one thread of an AMD EPYC of 2022, GFLOP/s by rows x inputs x outputs:
 
     shape                        MKL, its own choice    MKL, compatible    OpenBLAS, Haswell
