@@ -20,7 +20,7 @@ from harness.verification.numerals import (
 from harness.verification.scorer import Score
 from harness.verification.sets import Interval, read_congruence, read_real_set
 from harness.verification.statement import has_qualifier, name_of, relation, stated, value_of_gold, without_qualifier
-from harness.verification.tolerance import is_within, split_tolerance
+from harness.verification.tolerance import split_tolerance
 
 Algebra = Callable[[str, str], bool]
 MAX_ANSWER = 2_000
@@ -107,7 +107,7 @@ def _is_near(gold: str, answer: str, error: Fraction) -> bool:
         return False
     for stated_value in stated(normalise(answer)):
         offered = parse_numeral(_without_parentheses(stated_value))
-        if offered is not None and is_within(exact, offered, error):
+        if offered is not None and same_number(exact, offered, error):
             return True
     return False
 

@@ -248,9 +248,13 @@ def parse_numeral(text: str) -> Numeral | None:
     )
 
 
-def same_number(gold: Numeral, answer: Numeral) -> bool:
-    """Exact; known units must agree. A percent sign may mean the hundredth, or from 1 on the bare number; six right digits
-    answer a fraction without a finite decimal."""
+_EXACT = Fraction(0)
+
+
+def same_number(gold: Numeral, answer: Numeral, error: Fraction = _EXACT) -> bool:
+    """Return whether two numbers are the same, or differ by at most the `error` that the gold allows. Known units must agree. A
+    percent sign may mean the hundredth, or from 1 on the bare number; six right digits answer a fraction without a finite
+    decimal."""
     if gold.unit and answer.unit and gold.unit != answer.unit:
         return False
     if (gold.unit and answer.percent) or (answer.unit and gold.percent):
@@ -262,8 +266,8 @@ def same_number(gold: Numeral, answer: Numeral) -> bool:
     difference = abs(gold.value - answer.value)
     if gold.percent != answer.percent:
         hundredth = answer.value == (gold.value / 100 if gold.percent else gold.value * 100)
-        return hundredth or (difference == 0 and abs(gold.value) >= 1)
-    if difference == 0:
+        return hundredth or (difference <= error and abs(gold.value) >= 1)
+    if difference <= error:
         return True
     if answer.places is None or gold.places is not None or gold.value.denominator == 1:
         return False

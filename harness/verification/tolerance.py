@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from harness.verification.numerals import Numeral
-
 _TOLERANT = re.compile(r"(?P<gold>.+) \(within (?P<error>\d+(?:\.\d+)?)\)", re.DOTALL)
 
 
@@ -36,15 +34,3 @@ def split_tolerance(gold: str) -> tuple[str, Fraction | None]:
 def without_tolerance(gold: str) -> str:
     """A gold as readings without tolerance compare it."""
     return split_tolerance(gold)[0]
-
-
-def is_within(gold: Numeral, answer: Numeral, error: Fraction) -> bool:
-    """Whether two numbers of the same unit differ by at most `error`. As between exact numbers, a percent sign may be left out
-    from 1 on: `4.2` answers `4.2\\%`, but 0.5 does not answer `0.5\\%`."""
-    if gold.unit and answer.unit and gold.unit != answer.unit:
-        return False
-    if answer.radix is not None and answer.radix != (gold.radix or 10):
-        return False
-    if gold.percent != answer.percent and (gold.unit or answer.unit or abs(gold.value) < 1):
-        return False
-    return abs(gold.value - answer.value) <= error

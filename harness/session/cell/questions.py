@@ -116,7 +116,7 @@ def measured(
     vocabulary = open_vocabulary(folder, policy.chat, policy.name)
     prompt = longest = 0
     if cell is not None:
-        prompt = _longest(vocabulary, as_asked(_trained(cell, fetch), cell.training.task, policy))
+        prompt = count_longest(vocabulary, as_asked(_trained(cell, fetch), cell.training.task, policy))
         prompt += _hint_tokens(cell, vocabulary)
         longest = prompt + cell.training.max_new_tokens
     for i, task in enumerate(map(get_task, evaluation.tasks)):
@@ -126,7 +126,7 @@ def measured(
         if cell is not None and i == 0:  # of the learning curve
             answer = max(answer, cell.training.max_new_tokens)
         asked = [Prompt(p.id, task.render(p, style), "") for p in documents]
-        longest = max(longest, _longest(vocabulary, asked) + answer)
+        longest = max(longest, count_longest(vocabulary, asked) + answer)
     return Lengths(prompt, longest)
 
 
@@ -144,13 +144,13 @@ def longest_prompts(
         pool += str(cell.variant.dynamic_sampling)
         if pool not in pools:
             trained = as_asked(_trained(cell, fetch=False), cell.training.task, policy)
-            pools[pool] = _longest(vocabulary, trained)
+            pools[pool] = count_longest(vocabulary, trained)
         yield False, pools[pool] + _hint_tokens(cell, vocabulary), cell.training.max_new_tokens
     for task in map(get_task, evaluation.tasks):
         documents = fair_part(task.documents(None, fetch=False), evaluation.limit)
         style = policy.style or task.styles[0]
         texts = [Prompt(p.id, task.render(p, style), "") for p in documents]
-        yield True, _longest(vocabulary, texts), evaluation.max_new_tokens or task.max_new_tokens
+        yield True, count_longest(vocabulary, texts), evaluation.max_new_tokens or task.max_new_tokens
 
 
 def _hint_tokens(cell: Cell, vocabulary: Vocabulary) -> int:
@@ -200,8 +200,8 @@ def _trained(cell: Cell, fetch: bool) -> Sequence[Prompt]:
     return part_of(source.pool(cell.training.min_level), cell.training.part).prompts
 
 
-def _longest(vocabulary: Vocabulary, prompts: Sequence[Prompt]) -> int:
-    """Tokens are at least a byte, so shorter prompts are skipped."""
+def count_longest(vocabulary: Vocabulary, prompts: Sequence[Prompt]) -> int:
+    """Return the tokens of the longest prompt. A token is at least a byte, so shorter texts are skipped."""
     around, longest = len(vocabulary.encode(Prompt("", "a", ""))), 0
     for size, prompt in sorted(((len(p.text.encode()), p) for p in prompts), key=lambda pair: -pair[0]):
         if size + around <= longest:

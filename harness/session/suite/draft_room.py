@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.errors import DataError, EngineError
 from harness.experience.answers import Prompt
+from harness.session.cell.questions import count_longest
 from harness.session.policy import at_hand
 from harness.suite.schema import FileTask, Policy
 from harness.suite.seeds import derive
@@ -29,7 +30,7 @@ def styles_with_room(policy: Policy, task: str | FileTask, styles: list[Style], 
 
     try:
         vocabulary = open_vocabulary(folder, policy.chat)
-        questions = _long_questions(task)
+        questions = _questions_of(task)
     except (EngineError, DataError):
         return styles
     if vocabulary.positions is None:
@@ -38,19 +39,15 @@ def styles_with_room(policy: Policy, task: str | FileTask, styles: list[Style], 
     known = get_task(task)
     fitting: list[Style] = []
     for style in styles:
-        longest = 0
-        for question in questions:
-            asked = Prompt(question.id, known.render(question, style), "")
-            longest = max(longest, len(vocabulary.encode(asked)))
-        if longest <= room:
+        asked = [Prompt(question.id, known.render(question, style), "") for question in questions]
+        if count_longest(vocabulary, asked) <= room:
             fitting.append(style)
     return fitting or styles
 
 
-def _long_questions(task: str | FileTask) -> list[Prompt]:
-    """The eight longest questions of training and of evaluation, in characters. Raises DataError where they are not here."""
+def _questions_of(task: str | FileTask) -> list[Prompt]:
+    """Questions of training and of evaluation. Raises DataError where they are not here."""
     source = training_source(task)
     pool = [] if source.generated else source.pool(None).prompts
     trained = pool or source.draw(derive(0, "room"), DRAWN)
-    questions = [*trained, *get_task(task).documents(None, fetch=False)]
-    return sorted(questions, key=lambda question: -len(question.text))[:8]
+    return [*trained, *get_task(task).documents(None, fetch=False)]
