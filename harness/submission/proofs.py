@@ -45,6 +45,8 @@ from harness.versions import recorded
 
 # How far two labs' clocks may differ
 CLOCKS = timedelta(days=1)
+# Digits of a number of cores, and seconds that a cell's process may take beside its stated time
+MOST_CORE_DIGITS, SPARE_SECONDS = 6, 60
 _COMMIT = re.compile(r"([0-9a-f]{40})?")
 _MARKUP = re.compile(r"<[A-Za-z/!?]")
 # Columns of names and words, which are shown as they are; others hold models' text
@@ -175,6 +177,8 @@ def check_schema(submission: SubmittedBundle) -> str:
         if manifest.suite != submission.suite or manifest.origin:
             raise submission.fault("of another suite, or imported", f"{place}: manifest: suite")
         problem = _find_provenance_fault(manifest.provenance)
+        if not problem and manifest.engine == "embedded":
+            problem = _find_time_fault(manifest.provenance, submission.rows(key, "costs"))
         if problem:
             raise submission.fault(problem, f"{place}: manifest: provenance")
         tables = submission.tables(key)
@@ -201,6 +205,20 @@ def _find_provenance_fault(provenance: Provenance) -> str:
     if not begin <= end <= datetime.now(UTC) + CLOCKS:
         return f"started: {provenance.started[:40]!a} to {provenance.finished[:40]!a}: not a time that has passed"
     return ""
+
+
+def _find_time_fault(provenance: Provenance, costs: Sequence[Mapping[str, Any]]) -> str:
+    """Return how the costs of a cell contradict its own provenance, or empty: more CPU-seconds than its cores had in its time.
+
+    A cell is one process of one machine. Times are in whole seconds, and a process starts before its cell: a minute is spare.
+    """
+    seconds = (datetime.fromisoformat(provenance.finished) - datetime.fromisoformat(provenance.started)).total_seconds()
+    spent = sum(row["cpu_seconds"] or 0.0 for row in costs)
+    cores = provenance.machine.get("cores", "")
+    readable = cores.isascii() and cores.isdigit() and len(cores) <= MOST_CORE_DIGITS
+    if readable and spent <= int(cores) * (seconds + SPARE_SECONDS):
+        return ""
+    return f"machine: {spent:,.0f} CPU-seconds in {seconds:,.0f} s on {cores[:20]!a} cores"
 
 
 def _check_tuning(submission: SubmittedBundle) -> None:

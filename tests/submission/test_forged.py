@@ -169,6 +169,11 @@ FORGERIES: dict[str, tuple[Forge, str, str]] = {
     ),
     "no commit": (_provenance(commit="main"), "schema", "not a commit"),
     "not over yet": (_provenance(finished="2099-01-01T00:00:00+00:00"), "schema", "not a time that has passed"),
+    "no time at all": (
+        _provenance(started="2026-01-01T00:00:00+00:00", finished="2026-01-01T00:00:00+00:00", machine={"cores": "0"}),
+        "schema", "CPU-seconds in 0 s on '0' cores",
+    ),
+    "more cores than digits": (_provenance(machine={"cores": "9" * 5000}), "schema", "CPU-seconds in .* s on '9+' cores"),
     "foreign code": (foreign_code, "keys", "identity.versions.session: 99|manifest: key: .* where the suite gives"),
     "html title": (_suite(title="<script>alert(1)</script>"), "text", "suite.json: config.title: markup"),
     "escape in machine": (
@@ -224,7 +229,7 @@ def test_other_rows_than_the_configurations_are_refused_where_the_cell_is_traine
 
 UNPROVED: dict[str, Forge] = {
     "costs": _rows("costs", "cpu_seconds", lambda r: 0.0),
-    "machine": _provenance(machine={"cores": "9" * 200}),
+    "machine": _provenance(machine={"cores": "96", "processor": "another one"}),
     "commit": _provenance(commit="0" * 40),
     "time": _provenance(started="2026-01-01T00:00:00+00:00", finished="2026-01-01T00:00:00+00:00"),
 }
