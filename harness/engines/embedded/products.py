@@ -33,12 +33,12 @@ def install() -> torch.library.Library:
 
     Returns torch's registration, which counts as long as the object lives (the cache keeps it).
     """
-    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # torch has no types of it
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*[Oo]verrid", category=UserWarning)  # which is the purpose
-        library.impl("mm", multiply, "CPU")  # type: ignore[no-untyped-call]
-        library.impl("mm.out", multiply_into, "CPU")  # type: ignore[no-untyped-call]
-        library.impl("addmm", multiply_and_add, "CPU")  # type: ignore[no-untyped-call]
+        library.impl("mm", multiply, "CPU")  # type: ignore[no-untyped-call]  # torch has no types of it
+        library.impl("mm.out", multiply_into, "CPU")  # type: ignore[no-untyped-call]  # torch has no types of it
+        library.impl("addmm", multiply_and_add, "CPU")  # type: ignore[no-untyped-call]  # torch has no types of it
     return library
 
 
