@@ -69,7 +69,7 @@ def new_suite(
     except OSError as error:
         raise UsageError(f"{file}: cannot be written: {error.strerror}") from error
     suite = validate(load(str(file)), str(file))
-    cells = len(suite.groups) * len(suite.regimes) * len(suite.seeds)
+    cells = len(suite.groups) * len(suite.regimes) * len(suite.seeds)  # a drafted variant runs in every group
     named = shlex.quote(str(file))
     first = "--set training.steps=2 --set 'seeds=[1]' --set evaluation.limit=6"
     print(

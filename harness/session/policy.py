@@ -122,6 +122,7 @@ def micro_spec(policy: Policy, seed: int, numerics: Numerics | None = None) -> M
         strong=stage0.strong,
         seed=stage0.seed_of(seed),
         numerics=numerics or "portable",
+        weak_cot=stage0.weak_cot,
     )
     return spec if numerics or is_shipped(spec) else replace(spec, numerics="fast")
 

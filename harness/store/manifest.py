@@ -60,6 +60,14 @@ class CarriedPrice(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+class StatedClaims(msgspec.Struct, frozen=True):
+    """What was claimed of a suite before a cell began. digest: of the claims; empty where there were none. since: when the
+    suite's file first had them, ISO 8601, UTC."""
+
+    digest: str = ""
+    since: str = ""
+
+
 class Pool(msgspec.Struct, frozen=True):
     """Training data. overlaps: prompts left out because an evaluation set repeats them."""
 
@@ -95,7 +103,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A cell, or an evaluated base checkpoint (kind `base`; its `seed` is None unless each seed has its own). regime:
     the variant's name; regime_type: the registered regime. origin: a label after an import. identity: what the key
-    holds besides `config`. pool: None for micro. carried: by policy, where answers travel."""
+    holds besides `config`. pool: None for micro. carried: by policy, where answers travel. claims: at its first start."""
 
     suite: str
     key: str
@@ -119,6 +127,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     identity: Identity = Identity()
     pool: Pool | None = None
     carried: dict[str, CarriedPrice] = {}
+    claims: StatedClaims = StatedClaims()
 
 
 class VariantEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +152,7 @@ class SuiteFile(msgspec.Struct, frozen=True, kw_only=True):
     bases: tuple[str, ...] = ()
     altered: tuple[str, ...] = ()
     config: dict[str, Any] = {}
+    claims: StatedClaims = StatedClaims()
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

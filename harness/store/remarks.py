@@ -32,10 +32,17 @@ class Missing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def missing_cells(snapshot: Snapshot, suite: str) -> list[Missing]:
-    described = snapshot.query("SELECT groups, seeds, variants, cells FROM suites WHERE suite = ?", [suite]).to_pylist()
-    groups, seeds, variants, keys = described[0].values() if described else ([], [], [], [])
+    described = snapshot.query(
+        "SELECT groups, seeds, variants, cells, config FROM suites WHERE suite = ?", [suite]
+    ).to_pylist()
+    groups, seeds, variants, keys, config = described[0].values() if described else ([], [], [], [], "")
+    limited = _groups_of_variants(config)
     # in the order of `suite.cells.expand_cells`
-    labels = [f"{group}/{regime}/{seed}" for group, seed, regime in product(groups, seeds, variants)]
+    labels = [
+        f"{group}/{regime}/{seed}"
+        for group, seed, regime in product(groups, seeds, variants)
+        if group in limited.get(regime, (group,))
+    ]
     keys = keys if len(keys) == len(labels) else [""] * len(labels)
     known = dict(zip(keys, labels, strict=True))
     rows = snapshot.query(
@@ -50,6 +57,12 @@ def missing_cells(snapshot: Snapshot, suite: str) -> list[Missing]:
     began = {m.cell for m in there}
     pending = [Missing(cell=c, key=k, state="pending") for c, k in zip(labels, keys, strict=True) if c not in began]
     return sorted([*(m for m in there if m.state != "done"), *pending], key=lambda m: m.cell)
+
+
+def _groups_of_variants(config: str) -> dict[str, list[str]]:
+    """The groups of each variant that does not run in all of them. config: the suite's, as JSON; empty where unknown."""
+    variants = json.loads(config).get("regimes", []) if config else []
+    return {variant["name"]: variant["only_in"] for variant in variants if variant.get("only_in")}
 
 
 def describe_unpaired(snapshot: Snapshot, suite: str) -> list[str]:

@@ -284,6 +284,8 @@ def check_suite(submission: SubmittedBundle) -> str:
             if not isinstance(error.__cause__, PluginError) and "unknown regime" not in error.problem:
                 raise submission.fault(error.problem, f"{place}: {error.path}") from None
     whole = suite_file(theirs, [])
+    since = submission.file.claims.since  # when they were stated cannot be derived
+    whole = msgspec.structs.replace(whole, claims=msgspec.structs.replace(whole.claims, since=since))
     stated = msgspec.structs.replace(submission.file, cells=(), bases=(), config=whole.config)
     submission.require_same(stated, whole, place, "its config gives")
     if submission.suite != theirs.name:

@@ -122,11 +122,13 @@ def expand_cells(suite: Suite, identity: Callable[[ModelGroup, Variant], Identit
         firsts = [
             Cell(
                 suite.name, suite.engine, suite.engine_options, group,
-                variant.model_copy(update={"training": None}),  # in the cell's `training`
+                # Its training is in the cell's `training`; where else it runs is nothing to this cell
+                variant.model_copy(update={"training": None, "only_in": None}),
                 variant.sharing or suite.sharing, suite.training_of(variant), suite.evaluation, seed=0, key="",
                 baseline=suite.baseline, identity=identity(group, variant), keep=suite.keep,
             )
             for variant in suite.regimes
+            if variant.runs_in(group.name)
         ]  # fmt: skip
         configs = [first.config() for first in firsts]
         for seed in suite.seeds:

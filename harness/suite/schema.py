@@ -92,10 +92,15 @@ class Stage0(_Model):
     """Supervised stage 0: which habits a policy's base checkpoint has (`harness.engines.embedded.warmup`; the last four are
     pretrained models' own)."""
 
-    younger: ClassVar[dict[str, Any]] = dict.fromkeys(("task", "steps", "learning_rate", "gate"))
+    of_pretrained: ClassVar[tuple[str, ...]] = ("task", "steps", "learning_rate", "gate")
+    younger: ClassVar[dict[str, Any]] = dict.fromkeys(("weak_cot", *of_pretrained))
 
     preset: Name = Field(default="trap", description="What the examples teach (docs/micro.md).")
     strong: Literal["add", "mul"] = Field(default="add", description="The skill group in which it reasons unasked.")
+    weak_cot: Fraction | None = Field(
+        default=None,
+        description="Share of plain examples of the weak skill group that are answered by steps; null: the preset's.",
+    )
     seed: Seed = Field(default=0, description="Seed of the first weights and examples.")
     per_seed: bool = Field(
         default=False,
@@ -110,6 +115,11 @@ class Stage0(_Model):
     gate: Fraction | None = Field(
         default=None, description="Least accuracy given chain of thought, in every skill group."
     )
+
+    @property
+    def habits(self) -> str:
+        """The preset, with the stated share if there is one."""
+        return self.preset if self.weak_cot is None else f"{self.preset} with weak_cot {self.weak_cot:g}"
 
     def seed_of(self, seed: int) -> int:
         """Of the base checkpoint for a suite's seed."""
@@ -185,7 +195,7 @@ class Policy(_Model):
         if self.is_micro:
             if self.revision is not None:
                 raise ValueError("a micro model has no revision")
-            for name in (name for name in Stage0.younger if getattr(self.stage0, name, None) is not None):
+            for name in (name for name in Stage0.of_pretrained if getattr(self.stage0, name, None) is not None):
                 raise ValueError(f"stage0.{name} is for pretrained models; a micro model's is its family's own")
         return self
 
@@ -300,7 +310,12 @@ class Settings(_Model):
 class Variant(_Model):
     """A regime under a name of its own. Keys that are not listed here are its options."""
 
-    younger: ClassVar[dict[str, Any]] = {"training": None, "dynamic_sampling": None, "sampling": "all"}
+    younger: ClassVar[dict[str, Any]] = {
+        "training": None,
+        "dynamic_sampling": None,
+        "sampling": "all",
+        "only_in": None,
+    }
 
     regime: Name = Field(description="An installed regime (`harness regimes`).")
     name: Name = Field(description="By default the regime's.")
@@ -331,7 +346,14 @@ class Variant(_Model):
         default=None,
         description="Settings of this variant alone.",
     )
+    only_in: Annotated[list[Name], Field(min_length=1, max_length=256), _distinct("group")] | None = Field(
+        default=None, description="The groups in which this variant runs; null: all of the suite's."
+    )
     options: dict[str, Any] = Field(default={}, description="The regime's options; may also stand beside these keys.")
+
+    def runs_in(self, group: str) -> bool:
+        """Whether the suite trains this variant in the group of that name."""
+        return self.only_in is None or group in self.only_in
 
     @field_validator("sampler_correction")
     @classmethod
@@ -555,8 +577,45 @@ class Tune(_Model):
     )
 
 
+class Counterpart(_Model):
+    """What a claim compares its statistic with, instead of with a number: the same statistic elsewhere."""
+
+    group: Name | None = Field(default=None, description="In this group; null: in the claim's own.")
+    regime: Name | None = Field(default=None, description="Of this variant; null: of the claim's own.")
+
+    @model_validator(mode="after")
+    def _elsewhere(self) -> Counterpart:
+        if self.group is None and self.regime is None:
+            raise ValueError("name a `group`, a `regime`, or both")
+        return self
+
+
+class Claim(_Model):
+    """What somebody expects of a suite before it runs (docs/statistics.md)."""
+
+    name: Name = Field(description="In tables.")
+    group: Name = Field(description="Where it is said to hold.")
+    regime: Name = Field(description="The variant that it is said of.")
+    over: Name | None = Field(default=None, description="The variant that it is compared with; null: the baseline.")
+    statistic: Literal["gain", "kappa", "reach"] = Field(
+        description="`gain`: points of avg@k at the end; `kappa`: pace; `reach`: points by which the ends differ."
+    )
+    relation: Literal["above", "below", "within"] = Field(
+        description="`above` or `below` the bound; `within`: at most the bound away from 0, or for `kappa` from 1."
+    )
+    bound: Annotated[float, Field(ge=-100, le=100)] = Field(
+        description="In points, for `kappa` a ratio; with `against`: of the difference."
+    )
+    against: Counterpart | None = Field(
+        default=None, description="The bound is of the difference from the same statistic elsewhere."
+    )
+    seeds: Positive | None = Field(
+        default=None, description="Answered from so many of the suite's first seeds; null: from all."
+    )
+
+
 class Suite(_Model):
-    younger: ClassVar[dict[str, Any]] = {"tune": None}
+    younger: ClassVar[dict[str, Any]] = {"tune": None, "claims": []}
 
     name: Annotated[Name, _not_of_a_file("evaluations", "harness.duckdb")] = Field(
         description="Of the results folder; by default the file's."
@@ -587,6 +646,9 @@ class Suite(_Model):
         default=None,
         description="Search settings first, under an equal budget (docs/tuning.md).",
     )
+    claims: Annotated[list[Claim], Field(max_length=64), _distinct("claim")] = Field(
+        default=[], description="What is expected before it runs; answered first, and corrected among themselves."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -604,7 +666,49 @@ class Suite(_Model):
             raise ValueError("keep: `best` needs a learning curve (evaluation.curve_every)")
         if self.tune is not None:
             self._never_meets(self.tune)
+        self._check_limited_variants()
+        self._check_claims()
         return self
+
+    def _check_limited_variants(self) -> None:
+        """Raises ValueError where a variant's `only_in` cannot be."""
+        known = [group.name for group in self.groups]
+        for i, variant in enumerate(self.regimes):
+            if variant.only_in is None:
+                continue
+            place = f"regimes[{i}].only_in"
+            if variant.name == self.baseline:
+                raise ValueError(f"{place}: the baseline runs in every group")
+            if self.tune is not None:
+                raise ValueError(f"{place}: with `tune` every variant runs in every group")
+            for name in variant.only_in:
+                if name not in known:
+                    raise ValueError(f"{place}: no group {name!r} in the suite ({', '.join(known)})")
+
+    def _check_claims(self) -> None:
+        """Raises ValueError for a claim about a variant or group that the suite does not run."""
+        variants = {variant.name: variant for variant in self.regimes}
+        groups = [group.name for group in self.groups]
+        for i, claim in enumerate(self.claims):
+            against = claim.against or Counterpart(group=claim.group)
+            told = claim.over or self.baseline
+            used = {
+                "group": (claim.group, claim.regime),
+                "over": (claim.group, told),
+                "against": (against.group or claim.group, against.regime or claim.regime),
+            }
+            for key, (group, variant) in used.items():
+                place = f"claims[{i}].{key}"
+                if group not in groups:
+                    raise ValueError(f"{place}: no group {group!r} in the suite ({', '.join(groups)})")
+                if variant not in variants:
+                    raise ValueError(f"{place}: no variant {variant!r} in the suite ({', '.join(variants)})")
+                if not variants[variant].runs_in(group):
+                    raise ValueError(f"{place}: {variant!r} does not run in the group {group!r}")
+            if claim.regime == told:
+                raise ValueError(f"claims[{i}].over: {told!r} is compared with itself")
+            if claim.seeds is not None and claim.seeds > len(self.seeds):
+                raise ValueError(f"claims[{i}].seeds: the suite has {len(self.seeds)}")
 
     def _never_meets(self, tune: Tune) -> None:
         seeds, rungs = [*tune.seeds, *tune.check], tune.rungs
@@ -636,7 +740,7 @@ def starts(groups: Iterable[ModelGroup], seeds: Sequence[int]) -> set[str]:
     for policy in (p for group in groups for p in group.policies):
         start = policy.stage0 or Stage0()
         if policy.is_micro:
-            names |= {f"{policy.model} ({start.preset}, {start.strong}, seed {start.seed_of(seed)})" for seed in seeds}
+            names |= {f"{policy.model} ({start.habits}, {start.strong}, seed {start.seed_of(seed)})" for seed in seeds}
         else:
             names.add(policy.model + (f" at {policy.revision}" if policy.revision else ""))
     return names

@@ -73,6 +73,7 @@ def test_key_covers_what_determines_the_weights(monkeypatch: pytest.MonkeyPatch)
         replace(TINY, family="llama"),
         replace(TINY, strong="add"),
         replace(TINY, preset="elicit"),
+        replace(TINY, weak_cot=0.003),
         replace(TINY, seed=1),
         replace(TINY, steps=4),
         replace(TINY, gate=0.1),
@@ -80,7 +81,7 @@ def test_key_covers_what_determines_the_weights(monkeypatch: pytest.MonkeyPatch)
     ]
     assert len({spec.key for spec in [TINY, *changed]}) == len(changed) + 1
     before = TINY.key
-    monkeypatch.setattr("harness.engines.embedded.warmup.PRESETS", {"trap": Mixture(weak_cot=0.5), "elicit": None})
+    monkeypatch.setattr("harness.engines.embedded.presets.PRESETS", {"trap": Mixture(weak_cot=0.5), "elicit": None})
     assert TINY.key != before
 
 

@@ -68,6 +68,12 @@ PRESETS: Mapping[str, Mixture] = MappingProxyType(
 )
 
 
+def mixture_of(preset: str, weak_cot: float | None) -> Mixture:
+    """The preset's mixture, with another share of chains of thought in the weak group where one is stated."""
+    mixture = PRESETS[preset]
+    return mixture if weak_cot is None else replace(mixture, weak_cot=weak_cot)
+
+
 @dataclass(frozen=True, slots=True)
 class Example:
     """The loss is taken on the response and the EOS after it."""

@@ -33,7 +33,6 @@ from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_model, build_tokenizer
 from harness.engines.embedded.numerics import Numerics, require
 from harness.engines.embedded.presets import (
-    PRESETS,
     SHIPPED,
     START_EXAMPLES,
     START_STEPS,
@@ -41,6 +40,7 @@ from harness.engines.embedded.presets import (
     Mixture,
     draw_examples,
     draw_ladder_examples,
+    mixture_of,
 )
 from harness.engines.protocol import Optimisation, Sample, Sampling
 from harness.errors import CellError, CheckpointError, DiskFullError
@@ -89,8 +89,8 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class MicroSpec:
-    """A micro family's base. steps: of the first round; further ones have a quarter. gate: least accuracy of a skill group.
-    probes: held-out prompts a skill."""
+    """A micro family's base. weak_cot: instead of the preset's. steps: of the first round; further ones have a quarter. gate:
+    least accuracy of a skill group. probes: held-out prompts a skill."""
 
     boxed: ClassVar[str] = r"\\boxed\{(-?\d+)\}"
 
@@ -104,10 +104,16 @@ class MicroSpec:
     probes: int = 40
     schedule: Schedule = field(default_factory=Schedule)
     numerics: Numerics = "fast"
+    weak_cot: float | None = None
 
     @property
     def title(self) -> str:
-        return f"base {self.family} ({self.preset}, strong in {self.strong})"
+        share = "" if self.weak_cot is None else f" with weak_cot {self.weak_cot:g}"
+        return f"base {self.family} ({self.preset}{share}, strong in {self.strong})"
+
+    @property
+    def mixture(self) -> Mixture:
+        return mixture_of(self.preset, self.weak_cot)
 
     @property
     def budget(self) -> int:
@@ -115,8 +121,10 @@ class MicroSpec:
 
     @property
     def key(self) -> str:
-        said = asdict(self) | {"steps": self.budget, "mixture": asdict(PRESETS[self.preset])}
-        if self.numerics == "fast":  # older ones keep their keys
+        said = asdict(self) | {"steps": self.budget, "mixture": asdict(self.mixture)}
+        if self.weak_cot is None:  # older ones keep their keys
+            del said["weak_cot"]
+        if self.numerics == "fast":
             del said["numerics"]
         digest = _digest_parts(self.numerics == "portable", spec=said, code=versions(("stage0", "tasks")))
         return f"{self.family}-{self.strong}-{self.preset}-{self.seed}-{digest}"
@@ -147,6 +155,7 @@ class Warmup:
     rounds: int = 4
     gate: float = 0.1
     probes: int = 12
+    weak_cot: float | None = None
 
     @property
     def title(self) -> str:
@@ -154,7 +163,7 @@ class Warmup:
 
     @property
     def mixture(self) -> Mixture:
-        return PRESETS[self.preset]
+        return mixture_of(self.preset, self.weak_cot)
 
     @property
     def schedule(self) -> Schedule:
@@ -162,6 +171,8 @@ class Warmup:
 
     def key(self, precision: Precision) -> str:
         said = {**asdict(self), "name": "", "mixture": asdict(self.mixture), "schedule": asdict(self.schedule)}
+        if self.weak_cot is None:  # older ones keep their keys
+            del said["weak_cot"]
         code = versions(("stage0", "tasks", "learning", "engines", "engines/embedded"))
         plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.name)[:64]
         kept = "bf16, dithered" if precision == "bf16" else precision
@@ -201,7 +212,7 @@ def train_base(spec: MicroSpec, folder: Path, progress: Progress | None = None) 
     """Raises CellError where the gate does not hold."""
     tokenizer = build_tokenizer(spec.family)
     model = build_model(spec.family, spec.seed, tokenizer)
-    examples = draw_examples(PRESETS[spec.preset], spec.strong, Random(spec.seed))
+    examples = draw_examples(spec.mixture, spec.strong, Random(spec.seed))
     pretrainer = Pretrainer(model, tokenizer, examples, spec.schedule)
     tokenizer.save_pretrained(folder)
 

@@ -31,9 +31,11 @@ from harness.store.manifest import (
     PolicyEntry,
     Provenance,
     State,
+    StatedClaims,
     SuiteFile,
     VariantEntry,
     read_manifest,
+    read_suite,
     write_manifest,
 )
 from harness.suite.cells import Cell, Identity, digest, keyed, placeless
@@ -193,18 +195,29 @@ def suite_file(
         bases=tuple(b.key for b in bases),
         altered=tuple(altered),
         config=suite.model_dump(mode="json"),
+        claims=_state_claims(suite),
     )
+
+
+def _state_claims(suite: Suite) -> StatedClaims:
+    """The digest of the suite's claims, stated now; nothing where it has none."""
+    if not suite.claims:
+        return StatedClaims()
+    said = digest([claim.model_dump(mode="json") for claim in suite.claims])
+    return StatedClaims(said, datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 def mark(
     folder: Path, manifest: Manifest, state: State, reason: str = "", attempts: int = 0, fault: Fault | None = None
 ) -> None:
-    """A new state; the first start, the training pool, what was measured at the start and, where the manifest has none, the
-    digests of starts are kept."""
+    """A new state; the first start, what was claimed before it, the training pool, what was measured at the start and, where the
+    manifest has none, the digests of starts are kept."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     started, pool, carried, dates = now, manifest.pool, manifest.carried, dict[str, str]()
+    claims = _claims_of(folder.parent)
     with suppress(StoreError):
         before = read_manifest(folder)
+        claims = before.claims if before.provenance.started else claims
         started, pool = before.provenance.started or started, pool or before.pool
         if not any(entry.start for entry in manifest.policies):
             manifest = with_starts_of(before, manifest)
@@ -233,8 +246,16 @@ def mark(
         provenance=provenance,
         pool=pool,
         carried=carried,
+        claims=claims,
     )
     write_manifest(folder, marked)
+
+
+def _claims_of(folder: Path) -> StatedClaims:
+    """What a suite's file says of its claims; nothing where there is none."""
+    with suppress(StoreError):
+        return read_suite(folder).claims
+    return StatedClaims()
 
 
 def interrupted(folder: Path, states: Container[State] = ("running",)) -> None:

@@ -279,6 +279,8 @@ def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device
 
 def _is_shipped(base: Base) -> bool:
     policy, start = base.policy, base.policy.stage0 or Stage0()
+    if start.weak_cot is not None:
+        return False
     name = f"{policy.model.removeprefix(MICRO)}-{start.strong}-{start.preset}-{start.seed_of(base.seed or 0)}-*"
     return any(SHIPPED.glob(name))
 
