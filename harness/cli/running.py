@@ -419,6 +419,12 @@ def evaluate(
         typer.Option("--limit", min=1, help="Questions of each task, evenly over its skills, levels and subjects."),
     ] = None,
     k: Annotated[int, typer.Option("--k", min=0, max=1024, help="Samples per question for avg@k; 0: greedy only.")] = 4,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0.01, max=10, help="Temperature of the samples.")
+    ] = 1.0,
+    top_p: Annotated[
+        float, typer.Option("--top-p", min=0.01, max=1, help="Sample among the likeliest tokens with this probability.")
+    ] = 1.0,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the sampled answers.")] = 0,
     max_new_tokens: Annotated[
         int | None, typer.Option("--max-new-tokens", min=1, help="Longest answer in tokens; default each task's own.")
@@ -445,8 +451,8 @@ def evaluate(
             from harness.session.single.standalone import evaluate_checkpoint
 
         measured = evaluate_checkpoint(
-            checkpoint, names, limit=limit, k=k, seed=seed, backend=backend, max_new_tokens=max_new_tokens,
-            chat=chat, few_shot=few_shot, data_dir=data_dir, results=results,
+            checkpoint, names, limit=limit, k=k, temperature=temperature, top_p=top_p, seed=seed, backend=backend,
+            max_new_tokens=max_new_tokens, chat=chat, few_shot=few_shot, data_dir=data_dir, results=results,
             remark=lambda words: print(f"note: {words}", file=sys.stderr),
         )  # fmt: skip
     rows = [

@@ -98,10 +98,13 @@ class UpdateReport:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Decoding settings. temperature: 0 is greedy (log-probabilities then are those at 1). max_new_tokens: EOS included."""
+    """Decoding settings. temperature: 0 is greedy (log-probabilities then are those at 1). max_new_tokens: EOS included. top_p:
+    sample among the likeliest tokens that together have this probability (arXiv 1904.09751, section 3.1); 1: among all. Training
+    and its curves sample among all, for the tokens left out would have ratios of 0; evaluation may not."""
 
     temperature: float = 1.0
     max_new_tokens: int = 48
+    top_p: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

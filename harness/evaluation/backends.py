@@ -144,6 +144,7 @@ class LmEvalBackend:
             "max_gen_toks": sampling.max_new_tokens,
             "do_sample": sampling.temperature > 0,
             "temperature": sampling.temperature,
+            **({"top_p": sampling.top_p} if sampling.top_p < 1 else {}),
         }
         read = self._texts_of_prompts(prompts)
         if (room := self.room(name, prompts)) is not None:

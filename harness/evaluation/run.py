@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,9 @@ def evaluate(
     tasks: Sequence[Task],
     *,
     verifier: Verifier,
-    metrics: Sequence[str] | None = None,
+    metrics: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
     limit: int | None = None,
     max_new_tokens: int | None = None,
     style: Style | None = None,
@@ -33,14 +35,17 @@ def evaluate(
 ) -> Evaluation:
     """Have `model` answer `tasks` and verify every answer.
 
-    metrics: default greedy and avg@k by task. limit: documents a task (`fair_part`). max_new_tokens, style: default the
+    metrics: of all tasks, or by a task's name; default greedy and avg@k with the task's own k. temperature, top_p: of sampled
+    answers, as `Sampling` has them. limit: documents a task (`fair_part`). max_new_tokens, style: default the
     task's. remark: is told before anything is sampled where a task's own length has no room behind its questions and is
     clipped; a `max_new_tokens` without room is refused then. Without `remark` (a suite's lengths are checked before its cells)
     nothing is clipped. Raises UsageError, DataError, RoomError, EngineError, VerificationError.
     """
     plans = []
     for task in tasks:
-        names = metrics if metrics is not None else ["greedy", f"avg@{task.k}"]
+        names = metrics.get(task.name) if isinstance(metrics, Mapping) else metrics
+        if names is None:
+            names = ["greedy", f"avg@{task.k}"]
         if not names:
             raise UsageError(f"{task.name}: no metric asked for")
         if style is not None and style not in task.styles:
@@ -65,7 +70,7 @@ def evaluate(
         stops = task.stop(style or task.styles[0])
         own: list[EvaluationSample] = []
         for mode, repeats in modes.items():
-            sampling = Sampling(temperature=0.0 if mode == "greedy" else 1.0, max_new_tokens=length)
+            sampling = Sampling(0.0, length) if mode == "greedy" else Sampling(temperature, length, top_p)
             answers = model.answer(f"{task.name}:{mode}", prompts, repeats, sampling, stops)
             given = [(d, i, answer) for d, row in zip(documents, answers, strict=True) for i, answer in enumerate(row)]
             own += [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from harness.allocation.shapes import load_config
 from harness.engines import catalogue
@@ -96,14 +97,19 @@ def _short_training(suite: Suite) -> dict[str, int]:
     }
 
 
-def _short_evaluation(suite: Suite) -> dict[str, int]:
+def _short_evaluation(suite: Suite) -> dict[str, Any]:
     evaluation = suite.evaluation
+    samples: int | dict[str, int]
+    if isinstance(evaluation.k, dict):
+        samples = {task: min(QUESTIONS, count) for task, count in evaluation.k.items()}
+    else:
+        samples = QUESTIONS if evaluation.k is None else min(QUESTIONS, evaluation.k)
     return {
         "limit": QUESTIONS,
         "max_new_tokens": TOKENS,
         "curve_prompts": QUESTIONS,
         "curve_every": min(1, evaluation.curve_every),
-        "k": QUESTIONS if evaluation.k is None else min(QUESTIONS, evaluation.k),
+        "k": samples,
     }
 
 

@@ -420,7 +420,7 @@ def _find_asked(suite: Suite, tasks: Sequence[str]) -> _Asked:
             asked.golds[task] = {prompt.id: prompt.gold for prompt in prompts}
             for prompt in prompts:
                 asked.labels[task, prompt.id] = dict(prompt.labels)
-        k = suite.evaluation.k
+        k = suite.evaluation.samples_of(task)
         if suite.evaluation.greedy or k is None:
             asked.ways.add((task, "greedy", 0))
         for repeat in range(get_task(task).k if k is None else k):

@@ -33,6 +33,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Style = Literal["raw", "zero-shot", "few-shot"]
 Keep = Literal["last", "best", "none"]
 CURVE_PROMPTS = 120
+Samples = Annotated[int, Field(ge=0, le=1024)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Edge = tuple[str, str]  # author, receiver
 Strengths = Callable[[], Mapping[str, float]]
@@ -498,14 +499,23 @@ class Training(_Model):
 
 
 class Evaluation(_Model):
+    younger: ClassVar[dict[str, Any]] = {"temperature": 1.0, "top_p": 1.0}
+
     tasks: Annotated[list[TaskName], Field(min_length=1, max_length=64), _distinct("task")] = Field(
         default=["micro"],
         description="Held-out tasks or JSONL files; the first gives the learning curve.",
     )
     greedy: bool = Field(default=True, description="Measure the greedy answer.")
-    k: Annotated[int, Field(ge=0, le=1024)] | None = Field(
+    k: Samples | Annotated[dict[str, Samples], Field(min_length=1, max_length=64)] | None = Field(
         default=4,
-        description="Samples per question at temperature 1; 0: none, null: each task's own, and a greedy answer.",
+        description="Samples per question; 0: none, null: each task's own, and a greedy answer; {aime24: 30}: of these tasks, "
+        "others as with null.",
+    )
+    temperature: Annotated[float, Field(gt=0, le=10)] = Field(
+        default=1.0, description="Of the samples; learning curves are sampled at 1."
+    )
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=1.0, description="Samples are among the likeliest tokens that together have this probability; 1: all."
     )
     limit: Positive | None = Field(
         default=None,
@@ -533,9 +543,19 @@ class Evaluation(_Model):
 
     @model_validator(mode="after")
     def _something(self) -> Evaluation:
-        if not self.greedy and not self.k and self.k is not None:
+        if isinstance(self.k, dict):
+            named = {str(task) for task in self.tasks}
+            unknown = sorted(self.k.keys() - named)
+            if unknown:
+                raise ValueError(f"k: {unknown[0]!r} is not among the suite's evaluation tasks")
+        counts = self.k.values() if isinstance(self.k, dict) else [self.k]
+        if not self.greedy and 0 in counts:
             raise ValueError("with `greedy: false` and `k: 0` nothing would be measured")
         return self
+
+    def samples_of(self, task: str) -> int | None:
+        """The samples per question of a task; None where it has its own number, and a greedy answer."""
+        return self.k.get(task) if isinstance(self.k, dict) else self.k
 
 
 class Tune(_Model):

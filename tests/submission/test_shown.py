@@ -43,8 +43,7 @@ def test_the_badge_stands_below_the_suite(tmp_path: Path, monkeypatch: pytest.Mo
         ("quickstart", "published defaults: sgt, hacpo; unpublished defaults: prp, xgrpo"),
         (
             "reference",
-            "published defaults: hacpo, sgt, graft; unpublished defaults: naive, imitate-then-rl, ftis; settings of their own: "
-            "independent-slow, hacpo-slow",
+            "published defaults: sgt, hacpo, graft, sapo; unpublished defaults: naive, prp, xgrpo, ftis",
         ),
         ("controls", "unpublished defaults: naive; settings of their own: sgt-1, hacpo-wide"),
     ],

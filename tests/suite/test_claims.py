@@ -106,7 +106,8 @@ def test_claims_change_no_key_and_stand_in_the_manifests_with_the_time_when_they
     mark(before.folder / first.key, manifest_of(first), "running")
     prepared.write_suite_file()
     stated = read_suite(prepared.folder).claims
-    assert stated.digest and stated.since
+    assert stated.digest
+    assert stated.since
 
     earlier = msgspec.structs.replace(stated, since="2020-01-01T00:00:00+00:00")
     file = msgspec.structs.replace(read_suite(prepared.folder), claims=earlier)
@@ -119,7 +120,8 @@ def test_claims_change_no_key_and_stand_in_the_manifests_with_the_time_when_they
     other = prepare_text(tmp_path, claimed.replace("bound: 1.0", "bound: 1.1"))
     other.write_suite_file()
     changed = read_suite(other.folder).claims
-    assert changed.digest != earlier.digest and changed.since > earlier.since
+    assert changed.digest != earlier.digest
+    assert changed.since > earlier.since
     mark(other.folder / second.key, manifest_of(second), "done")
     mark(other.folder / first.key, manifest_of(first), "done")
     mark(other.folder / third.key, manifest_of(third), "done")

@@ -24,7 +24,7 @@ def test_types_and_defaults_in_words() -> None:
     lines = suite_keys.page().splitlines()
     assert "- **`training.learning_rate`** (`0.0001`; number above 0 to 1): Of AdamW, constant." in " ".join(lines)
     for start in (
-        "- **`evaluation.k`** (`4`; integer 0–1,024 or null): ",
+        "- **`evaluation.k`** (`4`; integer 0–1,024 or mapping or null): ",
         "- **`evaluation.limit`** (`null`; integer from 1): ",
         "- **`regimes[].budget`** (`1x`; `0.5x`, `1x`, `2x`, `4x`): ",
         "- **`regimes[].regime`** (text): ",

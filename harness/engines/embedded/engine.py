@@ -93,6 +93,7 @@ class EmbeddedEngine:
                     [ids[index] for index in chunk],
                     seeds[chunk],
                     temperature=sampling.temperature,
+                    top_p=sampling.top_p,
                     max_new_tokens=sampling.max_new_tokens,
                     stop=self._policy.stop,
                     forbidden=self._policy.forbidden,

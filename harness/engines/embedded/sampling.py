@@ -107,9 +107,10 @@ def draw(
     max_new_tokens: int,
     stop: Int64[Tensor, "E"],
     forbidden: Float32[Tensor, "V"],
+    top_p: float = 1.0,
 ) -> Drawn:
     """G answers to each of P prompts, in rows p * G + g. temperature: 0 is greedy, with log-probabilities at 1. forbidden: added to
-    the logits."""
+    the logits. top_p: as `Sampling` has it; log-probabilities are those among all tokens."""
     device, kinds = stop.device, kinds_of_layers(model.config)
     answers = seeds.size
     ids, padding = left_pad(prompts, device, model.dtype)
@@ -138,7 +139,7 @@ def draw(
 
     for step in range(max_new_tokens):
         inside(f"token {step + 1}/{max_new_tokens}")
-        token, logprob = _choose_tokens(logits, chance[rows, step], temperature, forbidden)
+        token, logprob = _choose_tokens(logits, chance[rows, step], temperature, forbidden, top_p)
         tokens[rows, step], logprobs[rows, step] = token, logprob
         done |= torch.isin(token, stop)
         finished = int(done.sum())
@@ -168,15 +169,32 @@ def _closed_up(done: Bool[Tensor, "B"]) -> Int64[Tensor, "K"]:
 
 
 def _choose_tokens(
-    logits: Float[Tensor, "B V"], chance: Float64[Tensor, "B"], temperature: float, forbidden: Float32[Tensor, "V"]
+    logits: Float[Tensor, "B V"],
+    chance: Float64[Tensor, "B"],
+    temperature: float,
+    forbidden: Float32[Tensor, "V"],
+    top_p: float,
 ) -> tuple[Int64[Tensor, "B"], Float32[Tensor, "B"]]:
     """A token for each row, with its log-probability in nats. Changes the logits."""
     scaled = logits.float()
     if temperature not in (0.0, 1.0):
         scaled = scaled / temperature
     logp = torch.log_softmax(scaled.add_(forbidden), dim=-1)
-    token = logp.argmax(dim=-1) if temperature == 0 else _invert_cdf(logp.exp(), chance)
+    if temperature == 0:
+        token = logp.argmax(dim=-1)
+    else:
+        probabilities = logp.exp() if top_p == 1 else _keep_likeliest(logp.exp(), top_p)
+        token = _invert_cdf(probabilities, chance)
     return token, logp.gather(1, token[:, None]).squeeze(1)
+
+
+def _keep_likeliest(probabilities: Float[Tensor, "B V"], top_p: float) -> Float[Tensor, "B V"]:
+    """The probabilities with zeros for all tokens but the fewest likeliest that together reach `top_p` (arXiv 1904.09751, eq. 3).
+    Not normalised: a token is drawn by its share of what is left."""
+    ordered, ids = probabilities.sort(dim=-1, descending=True, stable=True)
+    likelier = ordered.cumsum(dim=-1, dtype=torch.float64) - ordered  # what the likelier tokens have together
+    kept = torch.where(likelier < top_p, ordered, 0.0)
+    return torch.zeros_like(probabilities).scatter_(1, ids, kept)
 
 
 def _invert_cdf(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> Int64[Tensor, "B"]:

@@ -304,6 +304,7 @@ class OpenRLHFEngine:
         """vLLM's parameters for one answer with this seed."""
         return SamplingParams(
             temperature=sampling.temperature,
+            top_p=sampling.top_p,
             max_tokens=sampling.max_new_tokens,
             seed=seed & (2**63 - 1),
             logprobs=0,

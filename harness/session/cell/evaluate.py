@@ -86,17 +86,30 @@ def sample_rows(
     engine: PolicyEngine, evaluation: Evaluation, policy: Policy, step: int, seed: int, verifier: Verifier
 ) -> list[SampleRow]:
     """Greedy and avg@k samples of all tasks. step: 0 for a base."""
+    tasks = [get_task(name) for name in evaluation.tasks]
     with phase(f"{'final' if step else 'baseline'} evaluation of {policy.name}"):
         evaluated = evaluate(
             EngineBackend(engine, seed),
-            [get_task(name) for name in evaluation.tasks],
+            tasks,
             verifier=verifier,
-            metrics=None if evaluation.k is None else metric_names(evaluation.greedy, evaluation.k),
+            metrics=_metrics_by_task(evaluation, [task.name for task in tasks]),
+            temperature=evaluation.temperature,
+            top_p=evaluation.top_p,
             limit=evaluation.limit,
             max_new_tokens=evaluation.max_new_tokens,
             style=policy.style,
         )
     return journal_rows(evaluated.samples, policy.name, step)
+
+
+def _metrics_by_task(evaluation: Evaluation, tasks: Sequence[str]) -> dict[str, list[str]]:
+    """The metrics of each task whose number of samples the suite states."""
+    metrics = {}
+    for task in tasks:
+        samples = evaluation.samples_of(task)
+        if samples is not None:
+            metrics[task] = metric_names(evaluation.greedy, samples)
+    return metrics
 
 
 def journal_rows(samples: Iterable[EvaluationSample], policy: str, step: int) -> list[SampleRow]:

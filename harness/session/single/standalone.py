@@ -45,6 +45,8 @@ def evaluate_checkpoint(
     *,
     limit: int | None = None,
     k: int = 4,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
     seed: int = 0,
     backend: str = "embedded",
     max_new_tokens: int | None = None,
@@ -54,9 +56,12 @@ def evaluate_checkpoint(
     results: Path = Path("results"),
     remark: Callable[[str], None] = log.warning,
 ) -> Standalone:
-    """Have a checkpoint's folder answer tasks, greedily and `k` times a question, and store the samples. max_new_tokens: None is
-    each task's own, clipped with a remark to what the model's positions hold. chat: None uses a chat template where there is one.
-    remark: called with each remark. Raises UsageError, PluginError, DataError, RoomError, EngineError, VerificationError."""
+    """Have a checkpoint's folder answer tasks, greedily and `k` times a question, and store the samples.
+
+    temperature, top_p: of the samples, as `Sampling` has them. max_new_tokens: None is each task's own, clipped with a remark to
+    what the model's positions hold. chat: None uses a chat template where there is one. remark: called with each remark. Raises
+    UsageError, PluginError, DataError, RoomError, EngineError, VerificationError.
+    """
     chosen = [get_task(named(name)) for name in tasks]
     for task in chosen:
         task.documents(data_dir)  # fails before a model is opened
@@ -85,12 +90,16 @@ def evaluate_checkpoint(
             styled,
             verifier=verifier,
             metrics=metric_names(True, k),
+            temperature=temperature,
+            top_p=top_p,
             limit=limit,
             max_new_tokens=max_new_tokens,
             data_dir=data_dir,
             remark=note_remark,
         )
-    settings = {"max_new_tokens": max_new_tokens, "chat": chat, "few_shot": few_shot}
+    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "chat": chat, "few_shot": few_shot}
+    if (temperature, top_p) != (1.0, 1.0):  # older evaluations keep their keys
+        settings |= {"temperature": temperature, "top_p": top_p}
     manifest = _manifest(checkpoint, tasks, chosen, backend, limit, k, seed, settings, remarks)
     folder = results / EVALUATIONS / manifest.key
     name = manifest.policies[0].name

@@ -78,13 +78,14 @@ class ResolvedSuite:
 
 
 def evaluation_load(evaluation: Evaluation, tasks: list[Task]) -> EvaluationLoad:
-    """Return what an evaluation of these tasks asks of one policy. With `k: null` each question has a greedy answer and as many
-    samples as the task's own k. A task of unknown size counts as large as `limit`."""
+    """Return what an evaluation of these tasks asks of one policy. Where the suite states no number of samples, each question has
+    a greedy answer and as many samples as the task's own k. A task of unknown size counts as large as `limit`."""
     answers = 0
     for task in tasks:
         size = evaluation.limit or 0 if task.size is None else task.size
         questions = size if evaluation.limit is None else min(size, evaluation.limit)
-        answers += questions * (1 + task.k if evaluation.k is None else int(evaluation.greedy) + evaluation.k)
+        samples = evaluation.samples_of(task.name)
+        answers += questions * (1 + task.k if samples is None else int(evaluation.greedy) + samples)
     return EvaluationLoad(answers, evaluation.max_new_tokens or max(task.max_new_tokens for task in tasks))
 
 
