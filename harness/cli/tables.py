@@ -29,6 +29,7 @@ from harness.store.ingest import ingest
 from harness.store.manifest import (
     MARK,
     SuiteFile,
+    is_installed,
     read_manifests,
     read_submission,
     read_suite,
@@ -57,7 +58,12 @@ Ours = dict[tuple[str, str, str, str], dict[str, dict[str, float]]]
 
 
 def refresh_store(results: Path) -> None:
-    """Bring the store up to date. Raises UsageError."""
+    """Bring the store up to date. Raises UsageError.
+
+    An installed wheel has reference results of its own, so there is something to show before any run: its store needs a folder,
+    which is made then."""
+    if is_installed() and not results.exists():
+        results.mkdir(parents=True)
     if results.is_dir():
         if sys.stderr.isatty() and not store_path(results).is_file():
             print("reading the results for the first time ...", file=sys.stderr)

@@ -30,6 +30,8 @@ MANIFEST = "manifest.json"
 EVALUATIONS = "evaluations"
 # Of reference results, and behind their suites' names
 ORIGIN = "reference"
+# Where a wheel has them. In a checkout it is a link to its results/, whose reference results count there alone.
+PACKAGED = Path(__file__).with_name(ORIGIN)
 MARK = f"@{ORIGIN}"
 State = Literal["pending", "running", "cut off", "done", "failed"]
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -172,7 +174,17 @@ def read_manifests(folders: Iterable[Path]) -> Iterator[tuple[Path, Manifest]]:
 
 
 def suite_folder(results: Path, suite: str) -> Path:
-    return results / ORIGIN / suite.removesuffix(MARK) if suite.endswith(MARK) else results / suite
+    """Return where a suite's results lie. Reference results are looked for in the results folder, then in an installed wheel."""
+    if not suite.endswith(MARK):
+        return results / suite
+    name = suite.removesuffix(MARK)
+    own, packaged = results / ORIGIN / name, PACKAGED / name
+    return packaged if not own.is_dir() and is_installed() and packaged.is_dir() else own
+
+
+def is_installed() -> bool:
+    """Whether the package was installed with reference results of its own, outside a checkout."""
+    return PACKAGED.is_dir() and not PACKAGED.is_symlink()
 
 
 def remedy(path: Path, removed: bool = True) -> str:

@@ -1,4 +1,4 @@
-"""Reference results: finished suites that come with the checkout, as results folders in `reference/`, shown as
+"""Reference results: finished suites that come with the checkout or the wheel, as results folders, shown as
 `<suite>@reference`."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 from harness.errors import StoreError
 from harness.files import TEMPORARY
-from harness.store.manifest import MARK, ORIGIN
+from harness.store.manifest import MARK, ORIGIN, PACKAGED, is_installed
 from harness.store.results_folder import INDEX, ResultsFolder, ResultsIndex, read_index, read_results_folder
 
 __all__ = ["INDEX", "choose_suite", "forget", "list_own", "list_references", "read_index", "read_reference", "restored"]
@@ -19,8 +19,11 @@ __all__ = ["INDEX", "choose_suite", "forget", "list_own", "list_references", "re
 
 def list_references(results: Path) -> dict[str, Path]:
     """Return the folders of reference results by the name of their suite in tables."""
-    folders = (file.parent for file in sorted(results.glob(f"{ORIGIN}/*/{INDEX}")))
-    return {f"{folder.name}{MARK}": folder for folder in folders if not folder.name.endswith(TEMPORARY)}
+    roots = [results / ORIGIN]
+    if is_installed():
+        roots.insert(0, PACKAGED)  # first, so that those of the results folder replace them
+    folders = {f"{file.parent.name}{MARK}": file.parent for root in roots for file in sorted(root.glob(f"*/{INDEX}"))}
+    return {name: folder for name, folder in folders.items() if not folder.name.endswith(TEMPORARY)}
 
 
 def choose_suite(suite: str, known: list[str]) -> str:
@@ -44,6 +47,8 @@ def read_reference(folder: Path) -> ResultsFolder:
 
 def restored(folder: Path) -> str:
     """Return the command that restores a damaged folder."""
+    if folder.is_relative_to(PACKAGED) and is_installed():
+        return "pip install --force-reinstall --no-deps experience-sharing-harness"
     return f"git -C {shlex.quote(str(folder))} restore ."
 
 
