@@ -21,7 +21,7 @@ from harness.cache import PRETRAINED, model_folder
 from harness.errors import SuiteError, UsageError
 from harness.reading import CONTROLS, in_words, read_text
 from harness.suite import schema
-from harness.suite.schema import TASK_FORMS, ModelGroup, Policy, Suite
+from harness.suite.schema import FORMS, ModelGroup, Policy, Suite
 
 __all__ = ["LABORATORY", "find", "first_error", "load", "parse_yaml", "read_yaml", "resolve", "shipped"]
 
@@ -116,7 +116,7 @@ def first_error(error: ValidationError, source: str) -> SuiteError:
     """The first of pydantic's, with its place as in YAML."""
     first = error.errors(include_url=False)[0]
     where = ""
-    for part in (p for p in first["loc"] if p not in TASK_FORMS):
+    for part in (p for p in first["loc"] if p not in FORMS):
         word = f"{part:.{_SHOWN}}" if isinstance(part, str) else f"[{part}]"
         where += f".{word}" if where and isinstance(part, str) else word
     problem = str(first["msg"]).removeprefix("Value error, ")

@@ -429,7 +429,7 @@ class FileTask(_Model):
 
 
 # In pydantic's places, but no keys
-TASK_FORMS = _NAME, _FILE = "<name>", "<file>"
+FORMS = _NAME, _FILE, _NUMBER, _BY_TASK = "<name>", "<file>", "<number>", "<by task>"
 _Task = Annotated[str, Field(min_length=1, max_length=LONGEST_TASK, pattern=f"^{TASK_PATTERN}$")]
 TaskName = Annotated[
     Annotated[_Task, Tag(_NAME)] | Annotated[FileTask, Tag(_FILE)],
@@ -498,6 +498,13 @@ class Training(_Model):
     )
 
 
+SamplesByTask = Annotated[
+    Annotated[Samples, Tag(_NUMBER)]
+    | Annotated[Annotated[dict[str, Samples], Field(min_length=1, max_length=64)], Tag(_BY_TASK)],
+    Discriminator(lambda raw: _BY_TASK if isinstance(raw, dict) else _NUMBER),
+]
+
+
 class Evaluation(_Model):
     younger: ClassVar[dict[str, Any]] = {"temperature": 1.0, "top_p": 1.0}
 
@@ -506,7 +513,7 @@ class Evaluation(_Model):
         description="Held-out tasks or JSONL files; the first gives the learning curve.",
     )
     greedy: bool = Field(default=True, description="Measure the greedy answer.")
-    k: Samples | Annotated[dict[str, Samples], Field(min_length=1, max_length=64)] | None = Field(
+    k: SamplesByTask | None = Field(
         default=4,
         description="Samples per question; 0: none, null: each task's own, and a greedy answer; {aime24: 30}: of these tasks, "
         "others as with null.",
