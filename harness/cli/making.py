@@ -110,5 +110,5 @@ def new_engine(
 
 def _scaffold(plugins: PluginRegistry[Any], name: str, into: Path, listing: str, flavour: str = "") -> None:
     folder = write_package(plugins, name, into, flavour)
-    named = shlex.quote(str(folder))
-    print(f"{folder}: written. Next:\n  pip install -e {named}\n  pytest {named}\n  {listing}")
+    with_tests = shlex.quote(f"{folder}[test]")  # the environment of `make run` has no pytest
+    print(f"{folder}: written. Next:\n  pip install -e {with_tests}\n  pytest {shlex.quote(str(folder))}\n  {listing}")

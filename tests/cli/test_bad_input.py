@@ -287,7 +287,7 @@ def test_printed_commands_name_the_results(tmp_path: Path) -> None:
 
 def test_printed_commands_are_quoted(tmp_path: Path) -> None:
     code, out, _ = here("new-task", "near-sums", "--into", tmp_path / "my tasks")
-    assert (code, f"pip install -e '{tmp_path}/my tasks/near-sums'" in out) == (0, True)
+    assert (code, f"pip install -e '{tmp_path}/my tasks/near-sums[test]'" in out) == (0, True)
 
 
 def test_it_is_refused_before_libraries_are_imported(folder: Path) -> None:
