@@ -46,6 +46,7 @@ lint: $(VENV)/.tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/hadolint containers/*.Dockerfile
 
 # a broken link, an unknown page or a docstring that does not parse ends the build; never --quiet, which hides these from --strict
 docs: $(VENV)-docs/.installed

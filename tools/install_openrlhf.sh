@@ -1,11 +1,12 @@
 #!/bin/sh
 # Install the OpenRLHF engine's environment:  tools/install_openrlhf.sh [FOLDER]      (default .venv-openrlhf)
 # A machine without a GPU gets exactly constraints-openrlhf.txt, one with a GPU constraints-openrlhf-gpu.txt.
+# GPU=yes takes the latter without looking for one, as an image is built.
 # flash-attn is never built, and no op of DeepSpeed's. Takes 2 to 4 minutes and 4.4 GB without a GPU.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 folder=${1:-$here/.venv-openrlhf}
-pins=$here/constraints-openrlhf.txt gpu=
+pins=$here/constraints-openrlhf.txt gpu= found=
 python=${PYTHON:-python3}
 
 [ -x "$folder/bin/python" ] || "$python" -m venv "$folder"
@@ -25,9 +26,11 @@ if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1; then
         echo "install_openrlhf: a GPU needs Python.h, for Triton (Debian: apt-get install python3-dev)" >&2
         exit 1
     }
-    pins=$here/constraints-openrlhf-gpu.txt
+    gpu=yes found=yes
+elif [ "${GPU:-}" = yes ]; then
     gpu=yes
 fi
+[ -z "$gpu" ] || pins=$here/constraints-openrlhf-gpu.txt
 
 pip "$(pin setuptools)" "$(pin wheel)"
 [ -n "$gpu" ] || pip "$(pin torch)"
@@ -43,7 +46,7 @@ pip --no-deps -r "$later"
 )
 pip --no-deps -e "$here"
 
-if [ -n "$gpu" ]; then
+if [ -n "$found" ]; then
     "$folder/bin/python" -c "import torch; torch.ones(1, device='cuda').item()" || {
         echo "install_openrlhf: torch finds no use for the GPU: $needs" >&2
         exit 1
