@@ -107,9 +107,10 @@ def draw(
     max_new_tokens: int,
     stop: Int64[Tensor, "E"],
     forbidden: Float32[Tensor, "V"],
+    ends: Int64[Tensor, "E"] | None = None,
 ) -> Drawn:
     """G answers to each of P prompts, in rows p * G + g. temperature: 0 is greedy, with log-probabilities at 1. forbidden: added to
-    the logits."""
+    the logits. ends: ids that are one action, as `head.merge_ends`; which of them ends an answer is drawn all the same."""
     device, kinds = stop.device, kinds_of_layers(model.config)
     answers = seeds.size
     ids, padding = left_pad(prompts, device, model.dtype)
@@ -138,7 +139,7 @@ def draw(
 
     for step in range(max_new_tokens):
         inside(f"token {step + 1}/{max_new_tokens}")
-        token, logprob = _choose_tokens(logits, chance[rows, step], temperature, forbidden)
+        token, logprob = _choose_tokens(logits, chance[rows, step], temperature, forbidden, ends)
         tokens[rows, step], logprobs[rows, step] = token, logprob
         done |= torch.isin(token, stop)
         finished = int(done.sum())
@@ -168,7 +169,11 @@ def _closed_up(done: Bool[Tensor, "B"]) -> Int64[Tensor, "K"]:
 
 
 def _choose_tokens(
-    logits: Float[Tensor, "B V"], chance: Float64[Tensor, "B"], temperature: float, forbidden: Float32[Tensor, "V"]
+    logits: Float[Tensor, "B V"],
+    chance: Float64[Tensor, "B"],
+    temperature: float,
+    forbidden: Float32[Tensor, "V"],
+    ends: Int64[Tensor, "E"] | None,
 ) -> tuple[Int64[Tensor, "B"], Float32[Tensor, "B"]]:
     """A token for each row, with its log-probability in nats. Changes the logits."""
     scaled = logits.float()
@@ -176,7 +181,10 @@ def _choose_tokens(
         scaled = scaled / temperature
     logp = torch.log_softmax(scaled.add_(forbidden), dim=-1)
     token = logp.argmax(dim=-1) if temperature == 0 else _invert_cdf(logp.exp(), chance)
-    return token, logp.gather(1, token[:, None]).squeeze(1)
+    chosen = logp.gather(1, token[:, None]).squeeze(1)
+    if ends is not None:
+        chosen = torch.where(torch.isin(token, ends), logp[:, ends].logsumexp(1), chosen)
+    return token, chosen
 
 
 def _invert_cdf(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> Int64[Tensor, "B"]:

@@ -94,7 +94,8 @@ def run_cell(
             steps, seed = cell.training.steps, cell.seed
             return sample_rows(learner.engine, cell.evaluation, learner.policy, steps, seed, verifier)
 
-    with open_backend(cell.engine, options, cell.training.temperature) as engines:
+    are_one = cell.sharing.ends == "one_action"
+    with open_backend(cell.engine, options, cell.training.temperature, ends_are_one=are_one) as engines:
         learners = engines.each(opened, cell.group.policies)
         computed = {m.name: getattr(m.engine, "precision", "") for m in learners}
         try:
