@@ -30,7 +30,7 @@ def engine(ray_cluster, tmp_path_factory):
     """Of a chat whose template writes two closing tokens, with its ends in config.json alone and settings that do not save."""
     folder = tmp_path_factory.mktemp("models") / "two"
     core = models.byte_level([*models.SPECIAL, "<|said|>"])
-    models.write(folder, core, TWO_ENDS, listed=["<|done|>"], generation=UNSAVABLE, eos_token="<|eos|>")
+    models.write(folder, core, TWO_ENDS, listed=["<|done|>"], generation=UNSAVABLE, heads=1, eos_token="<|eos|>")
     opened = Alone("a", folder, settings=Settings(**SETTINGS), chat=True)
     yield opened, folder
     opened.close()
