@@ -17,7 +17,6 @@ import msgspec
 from harness.experience.answers import Group
 from harness.experience.records import AnswerRecord, Rollout
 from harness.tokenization.codec import TokenCodec
-from harness.verification.response import text_behind_thinking
 
 __all__ = ["as_sent", "behind_thought", "by_author", "closing", "joined", "of", "opened"]
 
@@ -35,16 +34,16 @@ def by_author(own: Sequence[Group], records: Sequence[AnswerRecord]) -> dict[str
     return {author: None if _most_frequent(sent) == mine else mine for author, sent in texts.items()}
 
 
-def behind_thought(own: Sequence[Group], mark: Sequence[int]) -> list[Group]:
+def behind_thought(own: Sequence[Group], mark: Sequence[int], codec: TokenCodec) -> list[Group]:
     """Own groups with what their answers say behind a thought, for what a text begins with there; without answers in which none
-    is closed. mark: ids that close one."""
+    is closed. mark: ids that close one. Their texts are read from ids: where the mark is a special token, no text has it."""
     groups = []
     for group in own:
         kept = []
         for answer in group.answers:
             start = _place_behind(answer.tokens.tolist(), mark)
             if start:
-                said = text_behind_thinking(answer.text)
+                said = codec.decode(answer.content[start:])
                 kept.append(replace(answer, tokens=answer.tokens[start:], logprobs=answer.logprobs[start:], text=said))
         groups.append(replace(group, answers=tuple(kept)))
     return groups

@@ -275,7 +275,7 @@ class Receiver:
     ) -> list[Retokenised | ExchangeError]:
         """Answers of one lead."""
         learner, prompts = room.learner, room.prompts
-        alike = opening.behind_thought(own, lead) if lead else own
+        alike = opening.behind_thought(own, lead, learner.codec) if lead else own
 
         def score(asked: Sequence[AnswerRecord], tokens: Sequence[np.ndarray]) -> list[np.ndarray]:
             return _score_behind([lead] * len(asked), learner.engine, [prompts[r.prompt_id] for r in asked], tokens)

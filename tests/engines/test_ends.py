@@ -12,8 +12,10 @@ from transformers import LlamaForCausalLM
 
 from harness.engines import head as heads
 from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.embedded.families import FAMILIES, build_model, build_tokenizer
 from harness.engines.head import NEVER, Head, logprobs, merge_ends, whole_logprobs
 from harness.engines.protocol import Optimisation, Sampling
+from harness.engines.vocabulary import open_vocabulary
 from harness.experience.answers import Prompt
 from harness.learning.terms import OLD, Objective, Term, TermAnswer
 
@@ -73,6 +75,17 @@ def test_a_model_with_one_end_has_nothing_to_add_up(tmp_path):
     engine = opened(write(tmp_path, byte_level(), TURNS, ends=["<|done|>"], eos_token="<|done|>"))
     assert engine.stop == engine.closing
     assert engine._policy.ends is None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_micro_families_have_one_end(tmp_path, family):
+    """So their rows are what they were before ends were one action."""
+    tokenizer = build_tokenizer(family)
+    build_model(family, 0, tokenizer).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    vocabulary = open_vocabulary(tmp_path, chat=False)
+    assert len(vocabulary.stop) == 1
+    assert vocabulary.ends(are_one=True) == ()
 
 
 @pytest.mark.parametrize("ends_are_one", [True, False])
