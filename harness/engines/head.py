@@ -169,8 +169,9 @@ def _ends_within(rows: slice, ends: Int64[Tensor, "E"] | None, like: Int64[Tenso
     """Ends in this part of the vocabulary, counted from its beginning; on the device of `like`."""
     if ends is None:
         return like.new_empty(0)
-    within: Tensor = ends[(ends >= rows.start) & (ends < rows.stop)]
-    return within - rows.start
+    is_within: Tensor = (ends >= rows.start) & (ends < rows.stop)
+    local: Tensor = ends[is_within] - rows.start
+    return local
 
 
 def _scale_logits(logits: Tensor, temperature: float, forbidden: Tensor) -> Tensor:
