@@ -68,6 +68,9 @@ class Backend(ABC):
     account: ClassVar[Any] = embedded
     # Policies have devices of their own: `each` runs them concurrently.
     side_by_side = False
+    # Whether tokens that end an answer are one action, whose log-probability is that of ending by any of `PolicyEngine.stop`;
+    # `open_backend` sets it, by the suite's `sharing.ends`
+    ends_are_one = True
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]], temperature: float) -> None:
         self._options = {name: dict(own) for name, own in options.items()}

@@ -62,9 +62,14 @@ def backend_of(name: str) -> type[Backend]:
     return PLUGINS.load(name)
 
 
-def open_backend(name: str, options: Mapping[str, Mapping[str, Any]], temperature: float) -> Backend:
-    """Raises PluginError as `backend_of`."""
-    return backend_of(name)(options, temperature)
+def open_backend(
+    name: str, options: Mapping[str, Mapping[str, Any]], temperature: float, ends_are_one: bool = True
+) -> Backend:
+    """Make a back end that has opened no policy yet. ends_are_one: as `Backend.ends_are_one`. Raises PluginError as
+    `backend_of`."""
+    backend = backend_of(name)(options, temperature)
+    backend.ends_are_one = ends_are_one
+    return backend
 
 
 def packages() -> dict[str, str]:

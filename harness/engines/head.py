@@ -56,12 +56,35 @@ class Head:
 
 
 def whole_logprobs(
-    logits: Float[Tensor, "B T V"], targets: Int64[Tensor, "B T"], temperature: float, forbidden: Float32[Tensor, "V"]
-) -> Float32[Tensor, "B T"]:
-    """Log-probabilities of `targets`, nats. forbidden: added to the logits."""
+    logits: Float[Tensor, "*N V"],
+    targets: Int64[Tensor, "*N"],
+    temperature: float,
+    forbidden: Float32[Tensor, "V"],
+    ends: Int64[Tensor, "E"] | None = None,
+) -> Float32[Tensor, "*N"]:
+    """Log-probabilities of `targets`, nats. forbidden: added to the logits. ends: ids that are one action, as `merge_ends`."""
     scaled = logits.float() if temperature == 1.0 else logits.float() / temperature
-    entropy = cross_entropy((scaled + forbidden).flatten(0, 1), targets.flatten(), reduction="none")
-    return -entropy.view_as(targets)
+    allowed, flat = (scaled + forbidden).flatten(0, -2), targets.flatten()
+    values = -cross_entropy(allowed, flat, reduction="none")
+    return merge_ends(values, allowed, flat, ends).view_as(targets)
+
+
+def merge_ends(
+    values: Float32[Tensor, "N"],
+    logits: Float32[Tensor, "N V"],
+    targets: Int64[Tensor, "N"],
+    ends: Int64[Tensor, "E"] | None,
+) -> Float32[Tensor, "N"]:
+    """Replace the log-probability of an end by that of ending at all: log sum_{e in ends} p(e).
+
+    Which of its ends a policy writes changes neither the answer's text nor its verdict, so they are one action (our reading;
+    docs/formulas.md). The value is the same, bit for bit, whichever end the target is. ends: None where there is one end, or where
+    ends are told apart; `values` are then left as they are."""
+    if ends is None:
+        return values
+    ended = torch.isin(targets, ends).nonzero().squeeze(1)
+    at_end = logits[ended]
+    return values.index_put((ended,), at_end[:, ends].logsumexp(1) - at_end.logsumexp(1))
 
 
 def logprobs(
@@ -70,9 +93,10 @@ def logprobs(
     targets: Int64[Tensor, "N"],
     temperature: float,
     forbidden: Float32[Tensor, "V"],
+    ends: Int64[Tensor, "E"] | None = None,
 ) -> Float32[Tensor, "N"]:
     """The same from hidden states, by parts of the vocabulary."""
-    given = (hidden, head.weight, head.bias, head, targets, temperature, forbidden)
+    given = (hidden, head.weight, head.bias, head, targets, temperature, forbidden, ends)
     values: Tensor = _InParts.apply(*given)  # type: ignore[no-untyped-call]  # torch has no types of it
     return values
 
@@ -83,33 +107,43 @@ class _InParts(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, head: Head,
-        targets: Tensor, temperature: float, forbidden: Tensor,
+        targets: Tensor, temperature: float, forbidden: Tensor, ends: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        ctx.head, ctx.temperature = head, temperature
+        ctx.head, ctx.temperature, ctx.ends = head, temperature, ends
         total = hidden.new_full((len(hidden),), -torch.inf, dtype=torch.float32)
-        wanted = torch.empty_like(total)
+        wanted = torch.full_like(total, -torch.inf)  # of an end: the log-sum over the ends seen so far
+        single, ended = _tell_ends_apart(targets, ends)
         for rows in _cut_vocabulary(hidden, len(weight)):
             scaled = _scale_logits(head.logits(hidden, rows), temperature, forbidden[rows])
             total = torch.logaddexp(total, scaled.logsumexp(1))
-            here = ((targets >= rows.start) & (targets < rows.stop)).nonzero().squeeze(1)
-            wanted[here] = scaled[here, targets[here] - rows.start]
-        ctx.save_for_backward(hidden, targets, forbidden, total)
+            here = ((single >= rows.start) & (single < rows.stop)).nonzero().squeeze(1)
+            wanted[here] = scaled[here, single[here] - rows.start]
+            local = _ends_within(rows, ends, targets)
+            if len(local):
+                wanted[ended] = torch.logaddexp(wanted[ended], scaled[ended[:, None], local].logsumexp(1))
+        ctx.save_for_backward(hidden, targets, forbidden, total, wanted)
         return wanted - total
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, targets, forbidden, total = ctx.saved_tensors
+        hidden, targets, forbidden, total, wanted = ctx.saved_tensors
         head: Head = ctx.head
         outer = head.factor / ctx.temperature
         to_hidden = torch.zeros_like(hidden, dtype=torch.float32)
         to_weight = torch.empty_like(head.weight) if ctx.needs_input_grad[1] else None
         to_bias = None if head.bias is None else torch.empty_like(head.bias)
+        single, ended = _tell_ends_apart(targets, ctx.ends)
         for rows in _cut_vocabulary(hidden, len(head.weight)):
             logits = head.logits(hidden, rows)
             scaled = _scale_logits(logits, ctx.temperature, forbidden[rows])
+            local = _ends_within(rows, ctx.ends, targets)
+            # Of each end in the ending; taken before `scaled` is overwritten
+            share = (scaled[ended[:, None], local] - wanted[ended, None]).exp() if len(local) else None
             change = scaled.sub_(total[:, None]).exp_().mul_(-slope[:, None])
-            here = ((targets >= rows.start) & (targets < rows.stop)).nonzero().squeeze(1)
-            change[here, targets[here] - rows.start] += slope[here]
+            here = ((single >= rows.start) & (single < rows.stop)).nonzero().squeeze(1)
+            change[here, single[here] - rows.start] += slope[here]
+            if share is not None:
+                change[ended[:, None], local] += slope[ended, None] * share
             if head.cap is not None:
                 change *= 1 - (logits.float() / head.cap) ** 2
             change = (change * outer if outer != 1.0 else change).to(hidden.dtype)
@@ -118,7 +152,26 @@ class _InParts(torch.autograd.Function):
                 torch.mm(change.T, hidden, out=to_weight[rows])
             if to_bias is not None:
                 torch.sum(change, 0, out=to_bias[rows])
-        return to_hidden.to(hidden.dtype), to_weight, to_bias, None, None, None, None
+        return to_hidden.to(hidden.dtype), to_weight, to_bias, None, None, None, None, None
+
+
+def _tell_ends_apart(
+    targets: Int64[Tensor, "N"], ends: Int64[Tensor, "E"] | None
+) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "K"]]:
+    """Targets, -1 at ends that are one action; and the rows of these ends."""
+    if ends is None:
+        return targets, targets.new_empty(0)
+    is_end = torch.isin(targets, ends)
+    return targets.masked_fill(is_end, -1), is_end.nonzero().squeeze(1)
+
+
+def _ends_within(rows: slice, ends: Int64[Tensor, "E"] | None, like: Int64[Tensor, "N"]) -> Int64[Tensor, "L"]:
+    """Ends in this part of the vocabulary, counted from its beginning; on the device of `like`."""
+    if ends is None:
+        return like.new_empty(0)
+    is_within: Tensor = (ends >= rows.start) & (ends < rows.stop)
+    local: Tensor = ends[is_within] - rows.start
+    return local
 
 
 def _scale_logits(logits: Tensor, temperature: float, forbidden: Tensor) -> Tensor:

@@ -97,6 +97,11 @@ class Vocabulary:
         """Tokens that a prompt and its answer may have; None where the config does not say."""
         return positions_of(self.config)
 
+    def ends(self, are_one: bool) -> tuple[int, ...]:
+        """Ids whose log-probability is that of ending by any of them; none where there is one end, or where they are told apart.
+        are_one: as `Backend.ends_are_one`."""
+        return self.stop if are_one and len(self.stop) > 1 else ()
+
     def reads(self, prompt: Prompt) -> str:
         """The text that stands for `encode`'s ids."""
         if not self.chat:

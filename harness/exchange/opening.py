@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -17,7 +18,7 @@ from harness.experience.answers import Group
 from harness.experience.records import AnswerRecord, Rollout
 from harness.tokenization.codec import TokenCodec
 
-__all__ = ["as_sent", "by_author", "closing", "joined", "of", "opened"]
+__all__ = ["as_sent", "behind_thought", "by_author", "closing", "joined", "of", "opened"]
 
 
 def of(own: Sequence[Group]) -> str | None:
@@ -31,6 +32,30 @@ def by_author(own: Sequence[Group], records: Sequence[AnswerRecord]) -> dict[str
     for record in records:
         texts.setdefault(record.author, []).append(record.text)
     return {author: None if _most_frequent(sent) == mine else mine for author, sent in texts.items()}
+
+
+def behind_thought(own: Sequence[Group], mark: Sequence[int], codec: TokenCodec) -> list[Group]:
+    """Own groups with what their answers say behind a thought, for what a text begins with there; without answers in which none
+    is closed. mark: ids that close one. Their texts are read from ids: where the mark is a special token, no text has it."""
+    groups = []
+    for group in own:
+        kept = []
+        for answer in group.answers:
+            start = _place_behind(answer.tokens.tolist(), mark)
+            if start:
+                said = codec.decode(answer.content[start:])
+                kept.append(replace(answer, tokens=answer.tokens[start:], logprobs=answer.logprobs[start:], text=said))
+        groups.append(replace(group, answers=tuple(kept)))
+    return groups
+
+
+def _place_behind(tokens: Sequence[int], mark: Sequence[int]) -> int:
+    """The place behind the last such ids, 0 where they are not there or nothing follows."""
+    wanted, size = list(mark), len(mark)
+    for start in range(len(tokens) - size - 1, -1, -1):
+        if list(tokens[start : start + size]) == wanted:
+            return start + size
+    return 0
 
 
 def _most_frequent(texts: Iterable[str]) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from jaxtyping import Float32, Int32
 
+from harness.errors import ExchangeError
 from harness.exchange import opening
 from harness.exchange.exchange import Exchange
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerScores, Prompt
@@ -78,9 +79,29 @@ class Received:
         return {(a.author, a.prompt_id, a.index): e for a, e in self.learnable}
 
     @cached_property
+    def leads(self) -> Mapping[Key, tuple[int, ...]]:
+        """What stands between prompt and answer, where something does."""
+        return {(a.author, a.prompt_id, a.index): a.lead for a, _ in self.learnable if a.lead}
+
+    @cached_property
     def originals(self) -> Mapping[Key, AnswerRecord]:
         """Records with an answer, as their authors sent them."""
         return {(r.author, r.prompt_id, r.index): r for r, _ in self.admitted if isinstance(r, AnswerRecord)}
+
+
+def _score_behind(
+    leads: Sequence[tuple[int, ...]],
+    scorer: Scorer,
+    prompts: Sequence[Prompt],
+    answers: Sequence[Int32[np.ndarray, "T"]],
+) -> list[Float32[np.ndarray, "T"]]:
+    """Log-probabilities of answers' tokens, nats, each read behind its lead (`PeerAnswer.lead`)."""
+    whole = [
+        np.concatenate([np.array(lead, np.int32), tokens]) if lead else tokens
+        for lead, tokens in zip(leads, answers, strict=True)
+    ]
+    logprobs = scorer.score(prompts, whole)
+    return [values[len(lead) :] for lead, values in zip(leads, logprobs, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +112,14 @@ class _Room:
     prompts: Mapping[str, Prompt]
     _read: dict[str, str] = field(default_factory=dict)
 
-    def opens_thought(self, prompt_id: str) -> bool:
-        """Whether the prompt leaves a thought open, by what it says behind the question."""
-        question = self.prompts[prompt_id].text
-        return leaves_thought_open(self._text(prompt_id).rpartition(question)[2])
+    def lead_of(self, record: AnswerRecord) -> tuple[int, ...] | None:
+        """Ids that the learner reads between its prompt and this answer: those that close a thought which the prompt opens, by what
+        it says behind the question, and the answer does not close. None where the learner's tokenizer cannot close it."""
+        question = self.prompts[record.prompt_id].text
+        behind = self._text(record.prompt_id).rpartition(question)[2]
+        if not leaves_thought_open(behind) or closes_thought(record.text):
+            return ()
+        return self.learner.codec.closing_of_thought(behind) or None
 
     def holds(self, prompt_id: str, tokens: int) -> bool:
         """Whether the model has positions for the prompt and so many tokens."""
@@ -136,13 +161,13 @@ class Receiver:
                     entry.refuse(Refusal.STALE)
             asked = [(r, e) for r, e in admitted if e.accepted]
             carried = self.carry(asked, learner, by_id, own)
-            by = opening.by_author(own, [r for r, _ in asked if isinstance(r, AnswerRecord)])
         if not carried:
             return []
-        asked_of = [by_id[r.prompt_id] for r, _, _ in carried], [t.tokens for _, t, _ in carried]
+        leads, tokens = [text.lead for _, text, _ in carried], [text.tokens for _, text, _ in carried]
+        asked_of = [by_id[r.prompt_id] for r, _, _ in carried]
         with learner.clock.phase("score"):
-            logprobs_of = learner.engine.score(*asked_of)
-            started_of = self.starts[learner.name].score(*asked_of) if self.starts else []
+            logprobs_of = _score_behind(leads, learner.engine, asked_of, tokens)
+            started_of = _score_behind(leads, self.starts[learner.name], asked_of, tokens) if self.starts else []
         scores = [
             Scores(
                 author=learner.name,
@@ -152,7 +177,7 @@ class Receiver:
                 reader=record.author,
                 index=record.index,
                 logprobs=logprobs[: text.ends.size].tolist(),
-                pieces=opening.as_sent(np.diff(text.ends, prepend=0).tolist(), record.text, by[record.author]),
+                pieces=opening.as_sent(np.diff(text.ends, prepend=0).tolist(), record.text, text.space),
                 eos_logprob=float(logprobs[text.ends.size :].sum()) if record.finished else 0.0,
             )
             for (record, text, _), logprobs in zip(carried, logprobs_of, strict=True)
@@ -191,9 +216,9 @@ class Receiver:
             answers = self._verified(carried, by_id)
         if self.scored and answers:
             with learner.clock.phase("score"):
-                scores = learner.engine.score(
-                    [by_id[a.prompt_id] for _, a, _ in answers], [a.tokens for _, a, _ in answers]
-                )
+                given = [a for _, a, _ in answers]
+                asked_of = [by_id[a.prompt_id] for a in given]
+                scores = _score_behind([a.lead for a in given], learner.engine, asked_of, [a.tokens for a in given])
                 answers = [(r, replace(a, receiver_old=s), e) for (r, a, e), s in zip(answers, scores, strict=True)]
         boxes: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
         plain = [(r, r) for r, _ in admitted if not isinstance(r, AnswerRecord | Scores)]
@@ -212,22 +237,9 @@ class Receiver:
         own: Sequence[Group] = (),
     ) -> list[tuple[AnswerRecord, Retokenised, ExchangeRow]]:
         """Answers in the learner's tokens; residuals go into the rows."""
-
-        def score(records: Sequence[AnswerRecord], tokens: Sequence[np.ndarray]) -> list[np.ndarray]:
-            return learner.engine.score([prompts[r.prompt_id] for r in records], tokens)
-
-        texts = [(r, e) for r, e in admitted if isinstance(r, AnswerRecord)]
-        by = opening.by_author(own, [r for r, _ in texts])
-        results = retokenise(
-            [opening.opened(r, by[r.author]) for r, _ in texts],
-            learner.codec,
-            budget=self._budget,
-            score=score if self.sharing.spread == "receiver" else None,
-            closing=opening.closing(own),
-            joined=opening.joined(own, learner.codec, lambda: learner.engine.reads(next(iter(prompts.values())))),
-            strict=self._strict,
-        )
+        texts = [(record, entry) for record, entry in admitted if isinstance(record, AnswerRecord)]
         room = _Room(learner, prompts)
+        results = self._retokenised([record for record, _ in texts], room, own)
         kept: list[tuple[AnswerRecord, Retokenised, ExchangeRow]] = []
         for (record, entry), result in zip(texts, results, strict=True):
             if not isinstance(result, Retokenised):
@@ -236,13 +248,55 @@ class Receiver:
             entry.receiver_tokens = result.ends.size
             entry.marks_spelled = result.spelled_tags
             entry.measured(result.residuals)
-            if result.tokens.size > self.longest or not room.holds(record.prompt_id, result.tokens.size):
+            size = len(result.lead) + result.tokens.size
+            if size > self.longest or not room.holds(record.prompt_id, size):
                 entry.refuse(Refusal.TOO_LONG)
-            elif room.opens_thought(record.prompt_id) and not closes_thought(record.text):
-                entry.refuse(Refusal.OPEN_THOUGHT)
             else:
                 kept.append((record, result, entry))
         return kept
+
+    def _retokenised(
+        self, records: Sequence[AnswerRecord], room: _Room, own: Sequence[Group]
+    ) -> list[Retokenised | ExchangeError]:
+        """Each answer in the learner's tokens, or why it is refused. What a text begins with differs between answers that follow
+        the prompt and those that follow a thought which was closed, so each kind is compared with own answers of its kind."""
+        leads = [room.lead_of(record) for record in records]
+        why = "the prompt opens a thought, which neither the answer nor the tokenizer closes"
+        results: list[Retokenised | ExchangeError] = [ExchangeError(Refusal.OPEN_THOUGHT, why) for _ in records]
+        for lead in dict.fromkeys(lead for lead in leads if lead is not None):
+            places = [place for place, its_lead in enumerate(leads) if its_lead == lead]
+            behind = self._retokenised_behind(lead, [records[place] for place in places], room, own)
+            for place, result in zip(places, behind, strict=True):
+                results[place] = result
+        return results
+
+    def _retokenised_behind(
+        self, lead: tuple[int, ...], records: Sequence[AnswerRecord], room: _Room, own: Sequence[Group]
+    ) -> list[Retokenised | ExchangeError]:
+        """Answers of one lead."""
+        learner, prompts = room.learner, room.prompts
+        alike = opening.behind_thought(own, lead, learner.codec) if lead else own
+
+        def score(asked: Sequence[AnswerRecord], tokens: Sequence[np.ndarray]) -> list[np.ndarray]:
+            return _score_behind([lead] * len(asked), learner.engine, [prompts[r.prompt_id] for r in asked], tokens)
+
+        def prompt_end() -> str:
+            return "" if lead else learner.engine.reads(next(iter(prompts.values())))
+
+        by = opening.by_author(alike, records)
+        results = retokenise(
+            [opening.opened(record, by[record.author]) for record in records],
+            learner.codec,
+            budget=self._budget,
+            score=score if self.sharing.spread == "receiver" else None,
+            closing=opening.closing(own),
+            joined=opening.joined(alike, learner.codec, prompt_end),
+            strict=self._strict,
+        )
+        return [
+            replace(result, lead=lead, space=by[record.author]) if isinstance(result, Retokenised) else result
+            for record, result in zip(records, results, strict=True)
+        ]
 
     def _placed(
         self, admitted: Sequence[tuple[Record, ExchangeRow]], learner: Learner, step: int, own: Sequence[Group]
@@ -334,6 +388,7 @@ class Receiver:
                     source_tokens=result.source_tokens,
                     ending=result.tokens.size - result.ends.size or 1,
                     exact=result.exact,
+                    lead=result.lead,
                 )
                 answers.append((record, answer, entry))
         return answers

@@ -92,7 +92,8 @@ class PeerAnswer:
     log-probabilities (nats) on these tokens; source_logprob, source_tokens: their sum and number over its own, EOS left
     out. receiver_old: (T,) the learner's before the step's first update, where `needs` asks. ending: tokens of the end of
     a finished answer, as `Answer.ending`. exact: (T,) which tokens of `aligned` take part under `sharing.alignment: strict`;
-    None for all."""
+    None for all. lead: ids that the learner reads between the prompt and these tokens, and does not learn: the mark that closes a
+    thought which its prompt opens."""
 
     author: str
     version: int
@@ -109,6 +110,7 @@ class PeerAnswer:
     receiver_old: Float32[np.ndarray, "T"] | None = None
     ending: int = 1
     exact: Bool[np.ndarray, "T"] | None = None
+    lead: tuple[int, ...] = ()
 
     @property
     def content(self) -> Int32[np.ndarray, "C"]:

@@ -51,7 +51,7 @@ class Refusal(StrEnum):
     step not reached; `version`: contradicts an earlier record; `late`: nothing by the deadline. The content:
     `unverified`: not right, as claimed; `invalid`: undecided; `untranslatable`: the receiver's tokenizer failed;
     `too_long`: more tokens than it trains on, or than its model has positions for; `open_thought`: its prompt opens a
-    thought, which the answer does not close.
+    thought, which neither the answer closes nor its tokenizer can close.
     """
 
     OVERSIZED = "oversized"

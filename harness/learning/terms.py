@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import ceil, cos, isnan, pi
-from typing import Literal, get_args
+from typing import Literal, TypeVar, cast, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int32
@@ -88,6 +88,28 @@ class TermAnswer:
     def counted(self) -> int:
         """Tokens that take part."""
         return int(self.tokens.size if self.mask is None else self.mask.sum())
+
+    def read_behind(self, lead: Sequence[int]) -> TermAnswer:
+        """The same answer with ids in front that the policy reads and does not learn. They have no part in any mean or ratio."""
+        taking_part = np.ones(self.tokens.size, dtype=bool) if self.mask is None else self.mask
+        return replace(
+            self,
+            tokens=np.concatenate([np.array(lead, dtype=np.int32), self.tokens]),
+            advantage=_behind_zeros(self.advantage, len(lead)),
+            denominator=_behind_zeros(self.denominator, len(lead)),
+            mask=np.concatenate([np.zeros(len(lead), dtype=bool), taking_part]),
+            sampled=_behind_zeros(self.sampled, len(lead)),
+        )
+
+
+V = TypeVar("V")
+
+
+def _behind_zeros(values: V, count: int) -> V:
+    """An array of values by token, with so many zeros in front; what is no array as it is."""
+    if not isinstance(values, np.ndarray):
+        return values
+    return cast(V, np.concatenate([np.zeros(count, values.dtype), values]))
 
 
 @dataclass(frozen=True, slots=True)

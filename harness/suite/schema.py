@@ -221,7 +221,7 @@ class Defences(_Model):
 
 
 class Sharing(_Model):
-    younger: ClassVar[dict[str, Any]] = {"alignment": "chunk"}
+    younger: ClassVar[dict[str, Any]] = {"alignment": "chunk", "ends": "one_action"}
 
     direction: Literal["all", "none", "strong_to_weak", "weak_to_strong", "edges"] = Field(
         default="all", description="Who sends to whom; strong and weak by the bases' held-out accuracy."
@@ -251,6 +251,10 @@ class Sharing(_Model):
     alignment: Literal["chunk", "strict"] = Field(
         default="chunk",
         description="Which aligned log-probabilities are used: all, or (`strict`) those of tokens that both tokenizers share.",
+    )
+    ends: Literal["one_action", "as_sampled"] = Field(
+        default="one_action",
+        description="Log-probability of an answer's end: of ending by any of the policy's ends, or (`as_sampled`) by that one.",
     )
     opening: Literal["as_sent", "receiver"] = Field(
         default="as_sent",

@@ -103,8 +103,16 @@ def _with_renamed_tokens(settings: Mapping[str, Any], names: Mapping[str, str]) 
 
 def leaves_thought_open(prompt: str) -> bool:
     """Whether the text ends inside a thought, in any spelling of its tags."""
-    begins, ends = (max(prompt.rfind(tag) for tag in tags) for tags in REASONING_TAGS[:2])
-    return begins > ends
+    return bool(mark_to_close(prompt))
+
+
+def mark_to_close(prompt: str) -> str:
+    """The mark that closes the thought in which the text ends, in the spelling of the one that opens it; empty where the text
+    ends in none."""
+    opened = [prompt.rfind(mark) for mark in OPENING_MARKS]
+    closed = max(prompt.rfind(mark) for mark in CLOSING_MARKS)
+    last = max(opened)
+    return CLOSING_MARKS[opened.index(last)] if last > closed else ""
 
 
 def closes_thought(answer: str) -> bool:
@@ -246,6 +254,18 @@ class TokenCodec:
     def count(self, prompt: str) -> int:
         """Tokens of a prompt's text, in which control tokens are what they are."""
         return len(self._own.encode(prompt, add_special_tokens=False).ids)
+
+    def closing_of_thought(self, prompt: str) -> tuple[int, ...]:
+        """Ids of the mark that closes the thought which a prompt leaves open; none where it leaves none open, or where the
+        tokenizer cannot write that mark."""
+        mark = mark_to_close(prompt)
+        if not mark:
+            return ()
+        token = self._own.token_to_id(mark)
+        if token is not None:  # a control token in some tokenizers, which no peer's text may write
+            return (int(token),)
+        encoded = self.try_encode([mark], joined=True)[0]
+        return () if isinstance(encoded, TokenizationError) else tuple(encoded.ids.tolist())
 
     def opens_with_blank(self, token: int) -> bool:
         """Whether an answer that begins with this id begins with that blank."""

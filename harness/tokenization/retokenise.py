@@ -27,7 +27,8 @@ class Retokenised:
     """One record in the receiver's tokens, with its end iff finished. ends: byte position where each before that ends. residuals,
     our reading: `text`: byte edit distance of the round trip / bytes; with log-probabilities `boundary`: share of tokens in chunks
     with several; `mass`: |aligned - source| sum, nats; `length`: difference of tokens / source's; `canonical`: the record's
-    `noncanonical`. aligned: (T,) nats; source_logprob, source_tokens: without EOS. exact: as of `align`."""
+    `noncanonical`. aligned: (T,) nats; source_logprob, source_tokens: without EOS. exact: as of `align`. The exchange sets
+    lead, as of `PeerAnswer`, and space, the white space that the text was given to begin with; None as it was sent."""
 
     tokens: Int32[np.ndarray, "T"]
     ends: Int32[np.ndarray, "T"]
@@ -37,6 +38,8 @@ class Retokenised:
     source_logprob: float = nan
     source_tokens: int = 0
     exact: Bool[np.ndarray, "T"] | None = None
+    lead: tuple[int, ...] = ()
+    space: str | None = None
 
 
 def retokenise(

@@ -64,15 +64,17 @@ def write(
     listed: Sequence[str] | None = None,
     generation: dict[str, Any] | None = None,
     positions: int = 256,
+    heads: int = 2,
     **named: str,
 ) -> Path:
-    """ends: in generation_config.json; listed: in config.json. None writes none. generation: other settings."""
+    """ends: in generation_config.json; listed: in config.json. None writes none. generation: other settings. heads: of a width of
+    32 together; vLLM's CPU kernel needs 32 each."""
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, clean_up_tokenization_spaces=False, **named)
     tokenizer.chat_template = template
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=max(tokenizer.get_vocab().values()) + 1, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
-        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=positions, tie_word_embeddings=True,
+        num_attention_heads=heads, num_key_value_heads=1, max_position_embeddings=positions, tie_word_embeddings=True,
         bos_token_id=None, eos_token_id=None, pad_token_id=None,
     )  # fmt: skip
     model: Any = LlamaForCausalLM(config)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from alone import Alone
 
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.openrlhf.plugin import Settings
+from harness.engines.protocol import Sampling
 
 sys.path.append(str(Path(__file__).parents[1] / "engines"))
 import models
@@ -28,7 +30,7 @@ def engine(ray_cluster, tmp_path_factory):
     """Of a chat whose template writes two closing tokens, with its ends in config.json alone and settings that do not save."""
     folder = tmp_path_factory.mktemp("models") / "two"
     core = models.byte_level([*models.SPECIAL, "<|said|>"])
-    models.write(folder, core, TWO_ENDS, listed=["<|done|>"], generation=UNSAVABLE, eos_token="<|eos|>")
+    models.write(folder, core, TWO_ENDS, listed=["<|done|>"], generation=UNSAVABLE, heads=1, eos_token="<|eos|>")
     opened = Alone("a", folder, settings=Settings(**SETTINGS), chat=True)
     yield opened, folder
     opened.close()
@@ -40,6 +42,30 @@ def test_ends_and_openings_are_the_embedded_engines(engine, prompts):
     assert (ours.stop, ours.closing, ours.positions) == (embedded.stop, embedded.closing, embedded.positions)
     assert len(ours.closing) == 2
     assert [ours.reads(prompt) for prompt in prompts] == [embedded.reads(prompt) for prompt in prompts]
+
+
+def test_ends_are_one_action(engine, prompts):
+    """Of the trainer's scores, as of the embedded engine's; and of vLLM's samples, as of the trainer's scores."""
+    ours, folder = engine
+    embedded = EmbeddedEngine("b", folder, chat=True, device="cpu", dtype="fp32")
+    assert len(ours.stop) == 2
+    text = ours.tokenizer.encode("5", add_special_tokens=False)
+    answers = [np.array([*text, end], np.int32) for end in ours.stop]
+    one, other = ours.score([prompts[0]] * 2, answers)
+    assert one == pytest.approx(other, abs=1e-6)
+    assert one == pytest.approx(embedded.score([prompts[0]], answers[:1])[0], abs=1e-5)
+    told_apart = EmbeddedEngine("c", folder, chat=True, device="cpu", dtype="fp32", ends_are_one=False)
+    alone = [score[-1] for score in told_apart.score([prompts[0]] * 2, answers)]
+    assert one[-1] == pytest.approx(np.logaddexp(*alone), abs=1e-5)
+    assert one[-1] > max(alone) + 1e-3
+
+    seeds = np.arange(64, dtype=np.uint64)[None]
+    (samples,) = ours.sample(prompts[:1], seeds, Sampling(1.0, 64))
+    ended = [sample for sample in samples if sample.finished]
+    assert {int(sample.tokens[-1]) for sample in ended} == set(ours.stop), "both ends are drawn"
+    scores = ours.score([prompts[0]] * len(ended), [sample.tokens for sample in ended])
+    for sample, score in zip(ended, scores, strict=True):
+        assert sample.logprobs == pytest.approx(score, abs=1e-4)
 
 
 def test_settings_that_transformers_refuses_are_saved_as_they_were(engine, tmp_path):

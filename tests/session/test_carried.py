@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import yaml
@@ -18,15 +21,18 @@ import models
 from models import SUMS, TURNS, byte_level, teach, with_blank, write
 
 from harness.engines.embedded.engine import EmbeddedEngine
+from harness.engines.protocol import Optimisation, Sampling
 from harness.exchange import opening
 from harness.exchange.exchange import Exchange
-from harness.exchange.receiving import Receiver
-from harness.experience.answers import Answer, Group, Prompt
+from harness.exchange.receiving import Received, Receiver, _score_behind
+from harness.experience.answers import Answer, Group, PeerAnswer, Prompt
 from harness.experience.records import Rollout, TextRollout
 from harness.learning import registry
+from harness.learning.advantages import peer_answer
+from harness.learning.terms import OLD, Objective, Term, TermAnswer
 from harness.phases import Interrupted
 from harness.session.cell.carried import FREE, measure_price, said_of
-from harness.session.cell.cell import run_cell
+from harness.session.cell.cell import read_behind_leads, run_cell
 from harness.session.cell.learners import Learner
 from harness.session.suite.draft_text import Findings, write_draft
 from harness.session.suite.draft_trial import WARM_WHY, try_starts
@@ -45,9 +51,9 @@ LINE_END = (
 THOUGHT = TURNS.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
 
 
-def learner_of(folder: Path, chat: bool) -> Learner:
+def learner_of(folder: Path, chat: bool, ends_are_one: bool = True) -> Learner:
     policy = Policy(name="p", model=str(folder), chat=chat)
-    engine = EmbeddedEngine("p", folder, chat=chat, device="cpu", dtype="fp32")
+    engine = EmbeddedEngine("p", folder, chat=chat, device="cpu", dtype="fp32", ends_are_one=ends_are_one)
     return Learner(policy, engine, registry.build("naive", {}), 4, folder)
 
 
@@ -119,7 +125,7 @@ def test_a_tokenizers_own_blank_is_put_where_the_policy_puts_it(tmp_path, templa
 
 
 def test_another_end_than_most_own_answers_is_named(tmp_path, monkeypatch):
-    learner = learner_of(chat_model(tmp_path, ends=["<|done|>"]), chat=True)
+    learner = learner_of(chat_model(tmp_path, ends=["<|done|>"]), chat=True, ends_are_one=False)
     learner.codec.closing = (learner.engine.tokenizer.convert_tokens_to_ids("<|eos|>"),)
     assert abs(measure_price(learner, PROMPTS, 16).nats) <= FREE, "own answers show their end"
     monkeypatch.setattr(opening, "closing", lambda own: ())
@@ -128,6 +134,9 @@ def test_another_end_than_most_own_answers_is_named(tmp_path, monkeypatch):
     words = said_of("p", price)
     assert words.startswith(f"p: pays {price.nats:.2f} nats for its own greedy answers")
     assert "it ends them with <|done|>, a carried one ends with <|eos|>" in words
+    as_one = learner_of(learner.base, chat=True)
+    as_one.codec.closing = learner.codec.closing
+    assert abs(measure_price(as_one, PROMPTS, 16).nats) <= FREE, "which of its ends a policy writes costs nothing"
 
 
 def test_a_policy_that_never_ends_is_named():
@@ -138,13 +147,19 @@ def test_a_policy_that_never_ends_is_named():
 
 def sent(learner: Learner, *records: Any) -> tuple[list[Any], Any]:
     """What a learner makes of a peer's records, and their rows."""
+    receiver, rows = receiver_of(learner, records)
+    return receiver.carry(list(zip(records, rows, strict=True)), learner, {"q0": PROMPTS[0]}), rows
+
+
+def receiver_of(learner: Learner, records: Sequence[Any]) -> tuple[Receiver, list[Any]]:
+    """What carries a peer's records to a learner, and their rows."""
+    asked = list(dict.fromkeys(record.prompt_id for record in records))
     exchange = Exchange(("p", "you"), edges_of(("p", "you"), "all"), kinds=frozenset({TextRollout}), max_staleness=0)
-    exchange._gates["p"].open(0, ["q0"])
+    exchange._gates["p"].open(0, asked)
     exchange.publish("you", 1, records)
-    collected = exchange.collect("p", 1, ["q0"])
-    receiver = Receiver(exchange, Sharing(), lambda *_: [], longest=64)
-    admitted = list(zip(collected.records, collected.entries, strict=True))
-    return receiver.carry(admitted, learner, {"q0": PROMPTS[0]}), collected.entries
+    collected = exchange.collect("p", 1, asked)
+    assert list(collected.records) == list(records)
+    return Receiver(exchange, Sharing(), lambda *_: [], longest=64), list(collected.entries)
 
 
 def text_of(words: str, index: int = 0) -> TextRollout:
@@ -153,11 +168,107 @@ def text_of(words: str, index: int = 0) -> TextRollout:
     )
 
 
-def test_a_prompt_that_opens_a_thought_takes_only_answers_that_close_one(tmp_path):
+def test_an_open_thought_is_closed_before_an_answer_that_closes_none(tmp_path):
     learner = learner_of(chat_model(tmp_path, template=THOUGHT), chat=True)
+    kept, rows = sent(learner, text_of("\\boxed{4}"), text_of("2 and 2</think>\\boxed{4}", 1))
+    assert [row.reason for row in rows] == ["", ""]
+    mark = learner.engine.tokenizer.convert_tokens_to_ids("</think>")
+    assert [result.lead for _, result, _ in kept] == [(mark,), ()]
+    assert mark not in kept[0][1].tokens
+    assert mark in kept[1][1].tokens
+
+
+def test_what_a_tokenizer_cannot_close_is_refused(tmp_path, monkeypatch):
+    learner = learner_of(chat_model(tmp_path, template=THOUGHT), chat=True)
+    monkeypatch.setattr(type(learner.codec), "closing_of_thought", lambda self, prompt: ())
     kept, rows = sent(learner, text_of("\\boxed{4}"), text_of("2 and 2</think>\\boxed{4}", 1))
     assert [row.reason for row in rows] == ["open_thought", ""]
     assert [record.index for record, *_ in kept] == [1]
+
+
+def thinker(place: Path, between: str) -> Learner:
+    """Of a model whose prompts open a thought: it closes that at once, and writes `between` before its answer."""
+    folder = write(place, byte_level(words=["<think>", "</think>"]), THOUGHT, ends=["<|done|>"], eos_token="<|eos|>")
+    engine = EmbeddedEngine("p", folder, chat=True)
+    mark, end = engine.tokenizer.convert_tokens_to_ids(["</think>", "<|done|>"])
+
+    def answer(gold: str) -> list[int]:
+        return [mark, *engine.tokenizer.encode(f"{between}\\boxed{{{gold}}}", add_special_tokens=False), end]
+
+    teach(folder, lambda question: engine._vocabulary.encode(Prompt("q", question, "")), answer)
+    return learner_of(folder, chat=True)
+
+
+@pytest.mark.parametrize("between", ["", "\n\n"])
+def test_behind_a_closed_thought_a_peers_answer_costs_what_the_own_one_costs(tmp_path, between):
+    """Its closing mark is the prompt's: it is read and costs nothing. What the policy writes behind it comes before the text."""
+    learner = thinker(tmp_path, between)
+    seeds = np.zeros((len(PROMPTS), 1), np.uint64)
+    samples = [row[0] for row in learner.engine.sample(PROMPTS, seeds, Sampling(0.0, 24))]
+    assert all(sample.finished and "</think>" in sample.text for sample in samples)
+    own = [
+        Group(prompt, "p", 0, 1, (Answer(sample.tokens, sample.logprobs, sample.text, True, Verdict("right")),))
+        for prompt, sample in zip(PROMPTS, samples, strict=True)
+    ]
+    told = [sample.text.partition("</think>")[2].lstrip() for sample in samples]
+    records = [
+        TextRollout.about(group, index=0, text=text, finished=True, reward=1.0)
+        for group, text in zip(own, told, strict=True)
+    ]
+    records = [msgspec.structs.replace(record, author="you") for record in records]
+    receiver, rows = receiver_of(learner, records)
+    carried = receiver.carry(list(zip(records, rows, strict=True)), learner, {p.id: p for p in PROMPTS}, own)
+    assert [row.reason for row in rows] == [""] * len(PROMPTS)
+    assert [list(result.lead) + result.tokens.tolist() for _, result, _ in carried] == [
+        s.tokens.tolist() for s in samples
+    ]
+    scores = learner.engine.score(PROMPTS, [sample.tokens for sample in samples])
+    theirs = _score_behind(
+        [result.lead for _, result, _ in carried], learner.engine, PROMPTS, [result.tokens for _, result, _ in carried]
+    )
+    for score, other in zip(scores, theirs, strict=True):
+        assert other == pytest.approx(score[1:], abs=1e-5)
+    # as before the mark was put there, it would be dear
+    bare = learner.engine.score(PROMPTS, [result.tokens for _, result, _ in carried])
+    assert np.mean([other.sum() - alone.sum() for other, alone in zip(theirs, bare, strict=True)]) > 2
+
+
+def test_what_closes_a_thought_is_read_and_not_learnt(tmp_path):
+    learner = thinker(tmp_path, "")
+    mark = learner.engine.tokenizer.convert_tokens_to_ids("</think>")
+    ids = np.array(learner.engine.tokenizer.encode("\\boxed{4}", add_special_tokens=False), np.int32)
+    peer = PeerAnswer(
+        author="you", version=0, step=1, prompt_id="q0", index=0, tokens=ids, text="\\boxed{4}", finished=False,
+        verdict=Verdict("right"), lead=(mark,),
+    )  # fmt: skip
+    received = Received(learnable=[(peer, None)])
+    term = Term("peer", "peer", Objective(form="nll"), (peer_answer(peer, 1.0, None),))
+    (answer,) = read_behind_leads(term, received).answers
+    assert answer.tokens.tolist() == [mark, *ids.tolist()]
+    assert answer.mask.tolist() == [False] + [True] * ids.size
+    assert answer.counted == ids.size
+    report = learner.engine.update(PROMPTS[:1], [replace(term, answers=(answer,))], Optimisation())
+    assert (report.terms[0].tokens, report.terms[0].active_tokens) == (ids.size, ids.size)
+    expected = -learner_of(learner.base, chat=True).engine.score(PROMPTS[:1], [answer.tokens])[0][1:].mean()
+    assert report.terms[0].loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_values_by_token_move_with_what_is_read_first():
+    answer = TermAnswer(
+        "q",
+        np.arange(3, dtype=np.int32),
+        np.arange(3, dtype=np.float32),
+        -np.ones(3, np.float32),
+        mask=np.arange(3) != 1,
+    )
+    behind = answer.read_behind([7, 8])
+    assert behind.tokens.tolist() == [7, 8, 0, 1, 2]
+    assert behind.advantage.tolist() == [0, 0, 0, 1, 2]
+    assert behind.denominator.tolist() == [0, 0, -1, -1, -1]
+    assert behind.mask.tolist() == [False, False, True, False, True]
+    assert behind.tokens.dtype == np.int32
+    plain = TermAnswer("q", np.arange(3, dtype=np.int32), 0.5, OLD).read_behind([7])
+    assert (plain.advantage, plain.denominator, plain.counted) == (0.5, OLD, 3)
 
 
 def test_an_answer_beyond_the_models_positions_is_too_long(tmp_path):

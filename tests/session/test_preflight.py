@@ -412,7 +412,9 @@ def test_a_system_turn_mends_a_template_that_demands_one(suite, broken):
 def test_an_open_thought_and_a_day_are_remarked(suite, broken):
     (broken / "chat_template.jinja").write_text(TURNS.replace("<|turn|>{% endif", "<|turn|><think>{% endif"))
     (said,) = remarks(suite(broken), f"{CHAT}=true")
-    assert said.startswith(f"{CHAT}: a's prompts open a thought: peers' answers that do not close one are refused")
+    assert said.startswith(
+        f"{CHAT}: a's prompts open a thought: </think> closes it before a peer's answer that closes none"
+    )
     assert remarks(suite(broken, regime="xgrpo"), f"{CHAT}=true") == [], "no answers travel"
     (broken / "chat_template.jinja").write_text("{{ strftime_now('%Y') }}" + TURNS)
     (said,) = remarks(suite(broken), f"{CHAT}=true")

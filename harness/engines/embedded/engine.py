@@ -50,7 +50,9 @@ class EmbeddedEngine:
         lora: Mapping[str, Any] | None = None,
         checkpointing: bool = False,
         numerics: Numerics | None = None,
+        ends_are_one: bool = True,
     ) -> None:
+        """ends_are_one: as `Backend.ends_are_one`."""
         if threads:
             torch.set_num_threads(threads)
         if numerics == "portable":
@@ -62,7 +64,13 @@ class EmbeddedEngine:
         self.version, self.gpus = 0, int(self._device.type == "cuda")
         self._folder, self._lora = folder, msgspec.convert(lora, Lora | None)
         self._open = partial(
-            open_policy, device=self._device, chat=chat, name=name, lora=self._lora, checkpointing=checkpointing
+            open_policy,
+            device=self._device,
+            chat=chat,
+            name=name,
+            lora=self._lora,
+            checkpointing=checkpointing,
+            ends_are_one=ends_are_one,
         )
         self._policy = self._open(folder, precision=dtype)
         vocabulary = self._vocabulary = self._policy.vocabulary
@@ -97,6 +105,7 @@ class EmbeddedEngine:
                     max_new_tokens=sampling.max_new_tokens,
                     stop=self._policy.stop,
                     forbidden=self._policy.forbidden,
+                    ends=self._policy.ends,
                 )
                 for row in range(len(chunk) * group):
                     tokens = drawn.tokens[row, : drawn.lengths[row]].astype(np.int32)
@@ -186,7 +195,13 @@ class EmbeddedEngine:
             asked = [requests[index] for index in piece]
             tokens = sum(len(r.tokens) for r in asked) + sum(len(ids[p]) for p in {r.prompt for r in asked})
             logprobs = answer_logprobs(
-                policy.model, policy.head, ids, asked, temperature=self._temperature, forbidden=policy.forbidden
+                policy.model,
+                policy.head,
+                ids,
+                asked,
+                temperature=self._temperature,
+                forbidden=policy.forbidden,
+                ends=policy.ends,
             )
             yield piece, logprobs, tokens
 

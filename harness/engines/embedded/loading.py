@@ -34,11 +34,15 @@ transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-cal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Policy:
+    """A model that is open. stop: ids that end an answer. ends: those that are one action, as `head.merge_ends`. forbidden: added
+    to the logits."""
+
     model: PreTrainedModel
     head: Head
     vocabulary: Vocabulary
     stop: Int64[Tensor, "E"]
     forbidden: Float32[Tensor, "V"]
+    ends: Int64[Tensor, "E"] | None
 
     @property
     def cache_bytes(self) -> int:
@@ -57,9 +61,10 @@ def open_policy(
     precision: Precision | None = None,
     lora: Lora | None = None,
     checkpointing: bool = False,
+    ends_are_one: bool = True,
 ) -> Policy:
-    """No code of the folder runs. precision: None takes that of the weights; merged adapters take fp32.
-    Raises EngineError."""
+    """No code of the folder runs. precision: None takes that of the weights; merged adapters take fp32. ends_are_one: as
+    `Backend.ends_are_one`. Raises EngineError."""
     try:
         check_small_files(folder)
         check_weight_files(folder)
@@ -113,7 +118,15 @@ def open_policy(
         head = Head.of(model)
     except (EngineError, TypeError) as error:
         raise EngineError(f"{where}: {error}") from None
-    return Policy(model, head, vocabulary, torch.tensor(vocabulary.stop, device=device), forbidden)
+    ends = vocabulary.ends(ends_are_one)
+    return Policy(
+        model=model,
+        head=head,
+        vocabulary=vocabulary,
+        stop=torch.tensor(vocabulary.stop, device=device),
+        forbidden=forbidden,
+        ends=torch.tensor(ends, device=device) if ends else None,
+    )
 
 
 def _check_positions(policy: str, most: int, _: Any, given: tuple[Tensor, ...], named: dict[str, Any]) -> None:

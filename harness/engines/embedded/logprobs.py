@@ -55,8 +55,9 @@ def answer_logprobs(
     *,
     temperature: float,
     forbidden: Float32[Tensor, "V"],
+    ends: Int64[Tensor, "E"] | None = None,
 ) -> list[Float32[Tensor, "T"]]:
-    """Nats at `temperature`, in the requests' order."""
+    """Nats at `temperature`, in the requests' order. ends: ids that are one action, as `head.merge_ends`."""
     device, kinds = forbidden.device, kinds_of_layers(model.config)
     used = sorted({request.prompt for request in requests})
     place = {prompt: row for row, prompt in enumerate(used)}
@@ -95,14 +96,14 @@ def answer_logprobs(
                 hidden = torch.cat([hidden, later], dim=1)
             else:
                 logits = torch.cat([logits, head.logits(later)], dim=1)
-        blocks.append(hidden if logits is None else whole_logprobs(logits, taught, temperature, forbidden))
+        blocks.append(hidden if logits is None else whole_logprobs(logits, taught, temperature, forbidden, ends))
 
     parts = [block[row, :n] for block, sizes in zip(blocks, lengths, strict=True) for row, n in enumerate(sizes)]
     if large:
         ids = torch.cat(
             [block[row, :n] for block, sizes in zip(targets, lengths, strict=True) for row, n in enumerate(sizes)]
         )
-        together = logprobs(head, torch.cat(parts), ids, temperature, forbidden)
+        together = logprobs(head, torch.cat(parts), ids, temperature, forbidden, ends)
         parts = list(torch.split(together, [len(part) for part in parts]))
     back = {index: number for number, index in enumerate(index for bucket in order for index in bucket)}
     return [parts[back[index]] for index in range(len(requests))]

@@ -80,7 +80,14 @@ class Embedded(Backend):
         from harness.engines.embedded.engine import EmbeddedEngine
 
         own = self._options[policy.name]
-        engine = EmbeddedEngine(policy.name, folder, temperature=self._temperature, chat=policy.chat, **own)
+        engine = EmbeddedEngine(
+            policy.name,
+            folder,
+            temperature=self._temperature,
+            chat=policy.chat,
+            ends_are_one=self.ends_are_one,
+            **own,
+        )
         self._opened.callback(engine.close)
         return engine
 

@@ -107,10 +107,12 @@ def draw(
     max_new_tokens: int,
     stop: Int64[Tensor, "E"],
     forbidden: Float32[Tensor, "V"],
+    ends: Int64[Tensor, "E"] | None = None,
     top_p: float = 1.0,
 ) -> Drawn:
     """G answers to each of P prompts, in rows p * G + g. temperature: 0 is greedy, with log-probabilities at 1. forbidden: added to
-    the logits. top_p: as `Sampling` has it; log-probabilities are those among all tokens."""
+    the logits. ends: ids that are one action, as `head.merge_ends`; which of them ends an answer is drawn all the same. top_p: as
+    `Sampling` has it; log-probabilities are those among all tokens."""
     device, kinds = stop.device, kinds_of_layers(model.config)
     answers = seeds.size
     ids, padding = left_pad(prompts, device, model.dtype)
@@ -139,7 +141,7 @@ def draw(
 
     for step in range(max_new_tokens):
         inside(f"token {step + 1}/{max_new_tokens}")
-        token, logprob = _choose_tokens(logits, chance[rows, step], temperature, forbidden, top_p)
+        token, logprob = _choose_tokens(logits, chance[rows, step], temperature, forbidden, ends, top_p)
         tokens[rows, step], logprobs[rows, step] = token, logprob
         done |= torch.isin(token, stop)
         finished = int(done.sum())
@@ -173,6 +175,7 @@ def _choose_tokens(
     chance: Float64[Tensor, "B"],
     temperature: float,
     forbidden: Float32[Tensor, "V"],
+    ends: Int64[Tensor, "E"] | None,
     top_p: float,
 ) -> tuple[Int64[Tensor, "B"], Float32[Tensor, "B"]]:
     """A token for each row, with its log-probability in nats. Changes the logits."""
@@ -185,7 +188,10 @@ def _choose_tokens(
     else:
         probabilities = logp.exp() if top_p == 1 else _keep_likeliest(logp.exp(), top_p)
         token = _invert_cdf(probabilities, chance)
-    return token, logp.gather(1, token[:, None]).squeeze(1)
+    chosen = logp.gather(1, token[:, None]).squeeze(1)
+    if ends is not None:
+        chosen = torch.where(torch.isin(token, ends), logp[:, ends].logsumexp(1), chosen)
+    return token, chosen
 
 
 def _keep_likeliest(probabilities: Float[Tensor, "B V"], top_p: float) -> Float[Tensor, "B V"]:

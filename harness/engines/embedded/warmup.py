@@ -247,7 +247,14 @@ def warmup_checkpoint(
 
     def build(new: Path) -> None:
         engine = EmbeddedEngine(
-            warmup.name, folder, chat=warmup.chat, device=device, dtype=precision, threads=threads, numerics=numerics
+            warmup.name,
+            folder,
+            chat=warmup.chat,
+            device=device,
+            dtype=precision,
+            threads=threads,
+            numerics=numerics,
+            ends_are_one=False,  # the end that examples show is the one to be taught
         )
         examples = warmup.examples()
 

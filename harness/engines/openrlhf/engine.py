@@ -53,11 +53,13 @@ class OpenRLHFEngine:
         chat: Chat = False,
         reservation: Reservation,
         trained: bool = True,
+        ends_are_one: bool = True,
     ) -> None:
-        """trained: False is only sampled: rollout engines without a trainer."""
+        """trained: False is only sampled: rollout engines without a trainer. ends_are_one: as `Backend.ends_are_one`."""
         self.name, self.trained = name, trained
         self._settings = settings
         vocabulary = self._vocabulary = open_vocabulary(folder, chat, name)
+        self._ends = vocabulary.ends(ends_are_one)
         self.version = 0
         self.tokenizer, self.stop, self.reads = vocabulary.tokenizer, vocabulary.stop, vocabulary.reads
         self.closing, self.positions = vocabulary.closing, vocabulary.positions
@@ -296,7 +298,7 @@ class OpenRLHFEngine:
     def _load_weights(self, folder: str) -> None:
         """Load a folder's weights, and let the engines find each other."""
         loading = ("init_model_from_pretrained", self._strategy, folder, STEPS, None)
-        joining = ("join", [member.handle for member in self._rollouts], self._vocabulary.forbidden)
+        joining = ("join", [member.handle for member in self._rollouts], self._vocabulary.forbidden, self._ends)
         for doing, asked in (("loading weights", loading), ("joining the engines", joining)):
             self._gather([member.call(*asked) for member in self._trainers], doing, self._settings.start_seconds)
 
@@ -307,7 +309,9 @@ class OpenRLHFEngine:
             top_p=sampling.top_p,
             max_tokens=sampling.max_new_tokens,
             seed=seed & (2**63 - 1),
-            logprobs=0,
+            # The drawn token's; and with several ends also theirs, which `rollout` adds up where one of them was drawn
+            logprobs=None if self._ends else 0,
+            logprob_token_ids=list(self._ends) or None,
             ignore_eos=True,
             stop_token_ids=list(self._vocabulary.stop),
             logit_bias=dict.fromkeys(self._vocabulary.forbidden, -100.0) or None,

@@ -190,6 +190,7 @@ class OpenRLHF(Backend):
             chat=policy.chat,
             reservation=self._reservation,
             trained=trained,
+            ends_are_one=self.ends_are_one,
         )
         self._opened.callback(engine.close)
         self._engines[policy.name].append(engine)

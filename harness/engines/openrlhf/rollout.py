@@ -39,7 +39,11 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         while self.get_num_unfinished_requests() < len(tasks) and not any(task.done() for task in tasks):
             await asyncio.sleep(0)
         await self.resume_generation()
-        return [_sample_of_output(output.outputs[0]) for output in await asyncio.gather(*tasks)]
+        outputs = await asyncio.gather(*tasks)
+        return [
+            _sample_of_output(output.outputs[0], asked.logprob_token_ids or ())
+            for output, asked in zip(outputs, settings, strict=True)
+        ]
 
     async def prompt_logprobs(self, sequences: Sequence[list[int]]) -> list[Float32[np.ndarray, "T-1"]]:
         """Of every token but the first, at temperature 1, from a fresh forward pass."""
@@ -86,10 +90,13 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         self.llm.shutdown()
 
 
-def _sample_of_output(output: Any) -> Sample:
-    """A sample from what vLLM returned."""
-    tokens = np.array(output.token_ids, dtype=np.int32)
-    return Sample(tokens, _chosen_logprobs(output.token_ids, output.logprobs), "", output.finish_reason == "stop")
+def _sample_of_output(output: Any, ends: Sequence[int]) -> Sample:
+    """A sample from what vLLM returned. ends: ids that are one action, as `head.merge_ends`, of which vLLM was asked everywhere."""
+    tokens, finished = np.array(output.token_ids, dtype=np.int32), output.finish_reason == "stop"
+    logprobs = _chosen_logprobs(output.token_ids, output.logprobs)
+    if ends and finished:
+        logprobs[-1] = np.logaddexp.reduce([output.logprobs[-1][end].logprob for end in ends])
+    return Sample(tokens, logprobs, "", finished)
 
 
 def _chosen_logprobs(tokens: Sequence[int], positions: Sequence[Any]) -> Float32[np.ndarray, "T"]:

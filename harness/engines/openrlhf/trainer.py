@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import ray
 import torch
-from jaxtyping import Bool, Float, Float32, Int32
+from jaxtyping import Bool, Float, Float32, Int32, Int64
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -24,7 +24,7 @@ from torch import Tensor, distributed
 from torch.nn.utils.rnn import pad_sequence
 
 from harness.engines import checkpoint, lora
-from harness.engines.head import NEVER, Head
+from harness.engines.head import NEVER, Head, merge_ends
 from harness.engines.head import logprobs as in_parts
 from harness.engines.learner import Tally, mean
 from harness.engines.openrlhf import seams
@@ -222,9 +222,11 @@ def report(
 
 
 class Trainer(ActorPPOTrainer):  # type: ignore[misc]
-    """forbidden: added to the logits. head: None under ZeRO 3, where no rank has it whole."""
+    """forbidden: added to the logits. ends: ids that are one action, as `head.merge_ends`. head: None under ZeRO 3, where no rank
+    has it whole."""
 
     forbidden: Float32[Tensor, "V"]
+    ends: Int64[Tensor, "E"] | None
     head: Head | None
 
     def learn(self, own: Sequence[MicroBatch], peer: Sequence[MicroBatch], optimisation: Optimisation) -> Learnt:
@@ -248,9 +250,9 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
         return Learnt(statistics, self._step_optimiser(optimisation), apart)
 
     def logprobs(self, batch: MicroBatch, raw: bool = False) -> Float[Tensor, "N"]:
-        """Of the tokens asked for, row after row. raw: at temperature 1, with no id ruled out."""
+        """Of the tokens asked for, row after row. raw: at temperature 1, with no id ruled out and each end by itself."""
         device, actor, head = torch.cuda.current_device(), self.actor, self.head
-        forbidden = torch.zeros_like(self.forbidden) if raw else self.forbidden
+        forbidden, ends = (torch.zeros_like(self.forbidden), None) if raw else (self.forbidden, self.ends)
         sequences = pad_sequence([torch.tensor([*r.prompt, *r.answer.tolist()]) for r in batch.rows], batch_first=True)
         inside = torch.arange(sequences.shape[1]) < torch.tensor([row.length for row in batch.rows])[:, None]
         asked = torch.zeros_like(inside[:, 1:])
@@ -276,9 +278,11 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
             logits = output["logits"][:, :-1][asked]
             logits = logits * actor.temperature if raw else logits + forbidden
             scores = -torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+            scores = merge_ends(scores, logits, targets, ends)
         else:
             assert head is not None
-            scores = in_parts(head, hidden[0][:, :-1][asked], targets, 1.0 if raw else actor.temperature, forbidden)
+            temperature = 1.0 if raw else actor.temperature
+            scores = in_parts(head, hidden[0][:, :-1][asked], targets, temperature, forbidden, ends)
         # An idle micro-batch's zero must be connected to every parameter.
         return scores if len(scores) else output["logits"][:1, 0].sum(dim=1) * 0.0
 
@@ -332,7 +336,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         checkpoint.make_savable(self.actor.model.module)
         _without_dropout(self.actor, training=strategy.args.actor.gradient_checkpointing_enable)
 
-    def join(self, engines: list[Any], forbidden: Collection[int]) -> None:
+    def join(self, engines: list[Any], forbidden: Collection[int], ends: Sequence[int]) -> None:
         strategy = self.strategy
         self.vllm_engines = engines
         self.trainer = Trainer(
@@ -348,6 +352,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         config = self.actor.model.module.config.get_text_config()
         self.trainer.forbidden = torch.zeros(config.vocab_size, device=torch.cuda.current_device())
         self.trainer.forbidden[list(forbidden)] = NEVER
+        self.trainer.ends = torch.tensor(ends, device=self.trainer.forbidden.device) if ends else None
         self.trainer.head = None if strategy.stage == 3 else Head.of(self.actor.model.module)
 
     def learn(self, plan: Sequence[Plan], optimisation: Optimisation) -> list[Learnt]:
@@ -364,6 +369,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
     def hold(self, wanted: MemoryState) -> None:
         model, away = self.actor.model, self._offloaded
         scoring = [*weights(model.module), *model.module.buffers(), self.trainer.forbidden]
+        scoring += [] if self.trainer.ends is None else [self.trainer.ends]
         if wanted < MemoryState.ALL and MemoryState.ALL not in away:
             forget_gathered(model)
             kept = {tensor.untyped_storage().data_ptr() for tensor in scoring}

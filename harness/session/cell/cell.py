@@ -17,7 +17,7 @@ from harness.engines.backend import Backend
 from harness.engines.catalogue import open_backend
 from harness.engines.protocol import Optimisation, PolicyEngine, Sampling
 from harness.errors import HarnessError, VerificationError
-from harness.exchange.receiving import Receiver
+from harness.exchange.receiving import Received, Receiver
 from harness.experience.answers import Group, Prompt
 from harness.experience.records import AnswerRecord
 from harness.learning import registry
@@ -94,7 +94,8 @@ def run_cell(
             steps, seed = cell.training.steps, cell.seed
             return sample_rows(learner.engine, cell.evaluation, learner.policy, steps, seed, verifier)
 
-    with open_backend(cell.engine, options, cell.training.temperature) as engines:
+    are_one = cell.sharing.ends == "one_action"
+    with open_backend(cell.engine, options, cell.training.temperature, ends_are_one=are_one) as engines:
         learners = engines.each(opened, cell.group.policies)
         computed = {m.name: getattr(m.engine, "precision", "") for m in learners}
         try:
@@ -133,6 +134,16 @@ def _begun(manifest: Manifest, folder: Path) -> Manifest:
             words = "%s goes on from its checkpoint; its start on this machine is another one than it began from"
             log.warning(words, here.name, extra={"topic": f"{manifest.group}/start"})
     return before
+
+
+def read_behind_leads(term: Term, received: Received) -> Term:
+    """The term with each peer's answer behind its lead (`PeerAnswer.lead`), which regimes do not see."""
+    answers = []
+    for answer in term.answers:
+        author, index = answer.origin or ("", 0)
+        lead = received.leads.get((author, answer.prompt_id, index), ())
+        answers.append(answer.read_behind(lead) if lead else answer)
+    return replace(term, answers=tuple(answers))
 
 
 def due(every: int, step: int, last: int = -1) -> bool:
@@ -423,6 +434,8 @@ class Run:
         with learner.clock.phase("exchange"):
             terms = learner.regime.learn([*own, *late, *again], received.inbox, context)
             terms = scheduled(terms, step, training.steps)
+            if received.leads:
+                terms = [read_behind_leads(term, received) for term in terms]
         measure, told = due(training.measure_every, step), Need.GRADIENTS in learner.regime.needs
         valid = [(g.prompt, a) for g in own for a in g.valid]
         asked, tokens = [p for p, _ in valid], [a.tokens for _, a in valid]

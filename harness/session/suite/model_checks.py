@@ -98,7 +98,7 @@ def _check_template(policy: Policy, folder: Path, source: str, place: str, carri
     """Whether the chat template can ask a question; yields remarks on what it does besides. carries: peers' texts reach this
     policy. Raises SuiteError."""
     from harness.engines.vocabulary import open_vocabulary
-    from harness.tokenization.codec import leaves_thought_open
+    from harness.tokenization.codec import TokenCodec, leaves_thought_open
 
     with faults_at(source, f"{place}.model", EngineError):
         vocabulary = open_vocabulary(folder, policy.chat)
@@ -107,11 +107,18 @@ def _check_template(policy: Policy, folder: Path, source: str, place: str, carri
     template = vocabulary.template
     if fault := template.fault():
         raise SuiteError(source, f"{place}.chat", f"{policy.model}: {fault}")
-    if carries and leaves_thought_open(template.behind_question()):
-        yield (
-            f"{policy.name}'s prompts open a thought: peers' answers that do not close one are refused (open_thought); where the "
-            "template has a switch, such as `chat: {enable_thinking: false}`, it is asked without"
-        )
+    behind = template.behind_question()
+    if carries and leaves_thought_open(behind):
+        switch = "where the template has a switch, such as `chat: {enable_thinking: false}`, it is asked without"
+        codec = TokenCodec(vocabulary.tokenizer, vocabulary.stop, vocabulary.closing)
+        if mark := codec.closing_of_thought(behind):
+            said = "".join(map(str, vocabulary.tokenizer.convert_ids_to_tokens(list(mark))))
+            yield f"{policy.name}'s prompts open a thought: {said} closes it before a peer's answer that closes none; {switch}"
+        else:
+            yield (
+                f"{policy.name}'s prompts open a thought, which its tokenizer cannot close: peers' answers that close none are "
+                f"refused (open_thought); {switch}"
+            )
     if template.date is None and template.writes_date():
         yield (
             f"{policy.name}'s template writes the day: each cell keeps that of its start; `chat: {{date: 2026-01-31}}` gives all "
