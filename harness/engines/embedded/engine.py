@@ -96,6 +96,7 @@ class EmbeddedEngine:
                     max_new_tokens=sampling.max_new_tokens,
                     stop=self._policy.stop,
                     forbidden=self._policy.forbidden,
+                    own_layers=self._policy.own_layers,
                 )
                 for row in range(len(chunk) * group):
                     tokens = drawn.tokens[row, : drawn.lengths[row]].astype(np.int32)

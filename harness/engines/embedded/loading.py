@@ -22,6 +22,7 @@ from harness.allocation.shapes import Precision, chosen
 from harness.engines import checkpoint
 from harness.engines import lora as adapters
 from harness.engines.backend import Lora
+from harness.engines.embedded.decoding import agrees
 from harness.engines.embedded.kernels import GROUPED, kinds_of_layers, recompute
 from harness.engines.faults import check_unexpected, quiet_loading
 from harness.engines.head import NEVER, Head
@@ -34,11 +35,14 @@ transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-cal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Policy:
+    """An opened model. own_layers: whether `decoding` decodes for it."""
+
     model: PreTrainedModel
     head: Head
     vocabulary: Vocabulary
     stop: Int64[Tensor, "E"]
     forbidden: Float32[Tensor, "V"]
+    own_layers: bool
 
     @property
     def cache_bytes(self) -> int:
@@ -113,7 +117,8 @@ def open_policy(
         head = Head.of(model)
     except (EngineError, TypeError) as error:
         raise EngineError(f"{where}: {error}") from None
-    return Policy(model, head, vocabulary, torch.tensor(vocabulary.stop, device=device), forbidden)
+    stop = torch.tensor(vocabulary.stop, device=device)
+    return Policy(model, head, vocabulary, stop, forbidden, own_layers=agrees(model))
 
 
 def _check_positions(policy: str, most: int, _: Any, given: tuple[Tensor, ...], named: dict[str, Any]) -> None:
