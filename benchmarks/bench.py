@@ -6,8 +6,8 @@
 
 Both sides take turns within a round, in CPU-seconds of one thread unless a row says otherwise; the first round fills caches
 and compares results. A row is the median of the rounds' ratios with their quartiles. Each run is written to
-benchmarks/results/. Exit code 1: a benchmark failed, or a row is more than 20 % worse, beyond both spreads, than in
-benchmarks/baselines/ on the same CPU.
+benchmarks/results/, and what the programs say besides to NAME.log there. Exit code 1: a benchmark failed, or a row is more than
+20 % worse, beyond both spreads, than in benchmarks/baselines/ on the same CPU.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ import os
 import platform
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -40,6 +42,10 @@ ENTRIES = {"starts": "commands.starts", "verdicts": "verifying", "alignment": "a
            "steps": "embedded.steps", "real": "embedded.real", "sharing": "sharing", "peers": "sharing.peers",
            "beyond": "sharing.beyond", "portable": "sharing.portable", "many": "commands.many",
            "quickstart": "commands.quickstart", "board": "leaderboard_speed"}  # fmt: skip
+QUIET = {"PYTHONWARNINGS": "ignore", "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+"""For programs whose warnings have nothing to do with speed: `generate` has one for each of some hundred calls."""
+COLUMNS = (29, 17, 6, 13, 11)
+"""Widths in characters: with the spaces between them a line of the table fits a terminal of 80."""
 WORSE = 0.2
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "msgspec", "duckdb", "trl")
 
@@ -129,12 +135,20 @@ def _row(
 
 
 def run_entry(name: str, size: Size) -> tuple[list[Row], str]:
-    """In a process of its own: its rows, and why there are none."""
+    """In a process of its own: its rows, and why there are none. What the programs say besides goes into a file, whose end is shown
+    where one fails."""
     code = f"import bench; bench.print_entry({name!r}, bench.Size({size.rounds}, {size.smoke}))"
-    environment = os.environ | LARGE_BLOCKS | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment, text=True)
+    path = {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
+    environment = os.environ | LARGE_BLOCKS | QUIET | path
+    (HERE / "results").mkdir(exist_ok=True)
+    file = HERE / "results" / f"{name}.log"
+    with file.open("w") as log:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=log, env=environment, text=True
+        )
     if done.returncode:
-        return [], f"exit code {done.returncode}"
+        end = "\n".join(file.read_text(errors="replace").splitlines()[-12:])
+        return [], f"exit code {done.returncode}; {file} ends with\n{end}"
     rows, absent = json.loads(done.stdout.splitlines()[-1])
     return [Row(**row) for row in rows], absent
 
@@ -166,14 +180,24 @@ def about() -> dict[str, Any]:
 
 
 def table(rows: Iterable[Row], smoke: bool) -> str:
-    lines = [f"{'work':<44} {'against':<26} {'ratio':>8} {'spread':>15} {'bar':>9}  "]
-    for r in rows:
-        unit = "" if r.unit == "x" else f" {r.unit}"
-        lines.append(
-            f"{r.name:<44} {r.against:<26} {r.value:>8.3g} {f'{r.low:.3g} .. {r.high:.3g}':>15} "
-            f"{'>=' if r.at_least else '<='} {r.bar:>6.3g}  {'' if smoke else 'reached' if r.reached else 'NOT REACHED'}{unit}"
-        )
+    """Lines of at most 80 characters; words that are longer than their column go on in the next line."""
+    lines = [_line("work", "against", "ratio", "spread", "bar")]
+    for row in rows:
+        unit = "" if row.unit == "x" else f" {row.unit}"
+        missed = "" if smoke or row.reached else " missed"
+        texts = [textwrap.wrap(text, width) for text, width in zip((row.name, row.against), COLUMNS, strict=False)]
+        numbers = [f"{row.value:.3g}", f"{row.low:.3g} .. {row.high:.3g}"]
+        bar = textwrap.wrap(f"{'>=' if row.at_least else '<='} {row.bar:g}{unit}{missed}", COLUMNS[-1])
+        cells = [*texts, *([number] for number in numbers), bar]
+        lines += [_line(*parts) for parts in zip_longest(*cells, fillvalue="")]
     return "\n".join(lines)
+
+
+def _line(*cells: str) -> str:
+    """One line of the table; numbers stand to the right."""
+    left = [f"{cell:<{width}}" for cell, width in zip(cells[:2], COLUMNS, strict=False)]
+    right = [f"{cell:>{width}}" for cell, width in zip(cells[2:4], COLUMNS[2:4], strict=True)]
+    return " ".join([*left, *right, cells[4]]).rstrip()
 
 
 def slower(rows: Iterable[Row], cpu: str, folder: Path = HERE / "baselines") -> list[str]:
@@ -207,7 +231,6 @@ def main() -> int:
     failed = any(why.startswith("exit code") for why in absent.values())
     if size.smoke:
         return int(failed)
-    (HERE / "results").mkdir(exist_ok=True)
     file = HERE / "results" / f"{facts['made'].replace(':', '')}.json"
     file.write_text(json.dumps(facts | {"load_after": os.getloadavg(), "absent": absent,
                                         "rows": [asdict(row) for row in rows]}, indent=1) + "\n")  # fmt: skip

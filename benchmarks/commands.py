@@ -1,8 +1,8 @@
 """What commands cost that look, start or run all, each in a process of its own. Run by `bench.py`.
 
-starts: CPU-seconds from the command to its end. many: the same, on a suite of many finished cells; keys and manifests are those of
-a real suite, journals are synthetic. quickstart: from nothing but an installation, by the clock, compared with the stored
-accuracies; needs idle cores.
+starts: CPU-seconds from the command to its end. many: the same on a suite of many finished cells, beside a plain loop that reads
+the same manifests and asks DuckDB one question; keys and manifests are those of a real suite, journals are synthetic. quickstart:
+from nothing but an installation, by the clock, compared with the stored accuracies; needs idle cores.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from bench import NotHere, Row, Size, takes
+from bench import NotHere, Row, Size, costs, takes
 from synthetic_results import Regime, write_base, write_cell
 
 from harness.session.cell.manifests import manifest_of, mark
@@ -85,16 +85,39 @@ def write(folder: Path, count: int) -> None:
         mark(prepared.folder / work.key, manifest_of(work), "done", attempts=1)
 
 
+LOOP = """
+import json, sys
+from pathlib import Path
+import duckdb
+results = Path(sys.argv[1])
+manifests = [json.loads(file.read_bytes()) for file in results.glob("many/*/manifest.json")]
+with duckdb.connect(str(results / "harness.duckdb"), read_only=True) as database:
+    rows = database.execute("SELECT regime, count(*) FROM cells GROUP BY regime").fetchall()
+print(len(manifests), rows)
+"""
+
+
 def many(size: Size) -> list[Row]:
     cells = 160 if size.smoke else 10_000
     with tempfile.TemporaryDirectory() as name:
         write(Path(name), cells)
-        asked = {"run, nothing to do": (["run", f"{name}/many.yaml"], 2.0), "status": (["status", "many"], 1.0),
-                 "show": (["show", "many"], 1.0)}  # fmt: skip
         where = ["--results", f"{name}/results"]
-        return starts(
-            size, {f"{n}, {cells:,} cells": ([*words, *where], "many", bar) for n, (words, bar) in asked.items()}
-        )
+        asked = {
+            f"run, nothing to do, {cells:,} cells": (["run", f"{name}/many.yaml", *where], "many", 3.0),
+            f"status, {cells:,} cells": (["status", "many", *where], "many", 2.0),
+            f"show, {cells:,} cells": (["show", "many", *where], "many", 3.0),
+        }
+        plain = list[float]()
+        rounds = list[dict[str, float]]()
+        for _ in range(size.rounds + 1):
+            rounds.append({command: spent(words, says) for command, (words, says, _) in asked.items()})
+            before = used()
+            subprocess.run([sys.executable, "-c", LOOP, f"{name}/results"], check=True, stdout=subprocess.DEVNULL)
+            plain.append(used() - before)
+        return [
+            costs(command, "a plain loop", [r[command] for r in rounds[1:]], plain[1:], bar)
+            for command, (*_, bar) in asked.items()
+        ]
 
 
 def scores(results: Path) -> list[dict[str, object]]:

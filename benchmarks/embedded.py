@@ -111,7 +111,7 @@ def compare(folder: Path, rollouts: int, rounds: int) -> Row:
     rates = {name: per_token(spent[name], tokens[name][1:]) for name in works}
     best = min(("dynamic", "static"), key=lambda name: median(rates[name]))
     family = str(engine.model.config.model_type)
-    return faster(f"sampling, {family}, {rollouts} rollouts", f"generate, {best} cache", rates["own"], rates[best], 4.0)
+    return faster(f"sampling, {family}, {rollouts} rollouts", f"generate, {best} cache", rates["own"], rates[best], 3.0)
 
 
 def sampling(size: Size) -> list[Row]:
@@ -248,7 +248,7 @@ def steps(size: Size) -> list[Row]:
         if not size.smoke:
             shutil.copytree(base_checkpoint(PAIR[0]), folder, dirs_exist_ok=True)
         work = Work([training_prompts(step, prompts) for step in range(count)])
-        return race("", folder, work, {"equal rows": 3.0, "as run": 4.0}, size.smoke)
+        return race("", folder, work, {"equal rows": 3.0, "as run": 3.5}, size.smoke)
 
 
 LEVELS = "ladder.add1+add2+sub2"

@@ -31,3 +31,20 @@ def test_ratios_bars_and_what_is_worse(tmp_path: Path) -> None:
         bench.slower(rows, cpu, tmp_path) for rows, cpu in ((within, "x"), (beyond, "x"), (beyond, "another CPU"))
     ]
     assert [[line.split(":")[0] for line in lines] for lines in slower] == [[], ["work", "cost"], []]
+
+
+def test_the_table_fits_a_terminal_and_says_what_was_missed() -> None:
+    name, against = (
+        "GRPO step, Gemma 3, as run without groups of equal reward, per token",
+        "transformers.generate, dynamic cache",
+    )
+    rows = [
+        bench.takes(name, [12.345, 123.4, 99.99], 4.0, "minutes", against),
+        bench.faster("a", "b", [1.0], [9.0], 4.0),
+    ]
+    lines = bench.table(rows, smoke=False).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(" ".join(line[:29].split()) for line in lines[1:-1]).strip() == name
+    assert "missed" in " ".join(lines[1:-1])
+    assert "missed" not in lines[-1]
+    assert lines[-1].split() == ["a", "b", "9", "9", "..", "9", ">=", "4"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -56,6 +58,7 @@ from harness.store.ingest import ingest
 from harness.store.manifest import suite_files
 from harness.store.read import Snapshot
 from harness.store.statistic import PERCENT
+from harness.store.table import MEAN, read_finished
 from harness.tasks.registry import get_task, named
 from harness.tuning.derived import check_variants, count_runs, faults_in_tune, foreseen_suites
 from harness.tuning.stages import TuningStages
@@ -101,6 +104,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Run what is missing of a suite, resume what was cut off, and print the table."""
+    began = time.monotonic()
     part = None if shard is None else Shard.parse(shard)
     prepare_again = partial(prepare, suite, results, overrides=set_ or (), engine=engine, only=only or (), shard=part)
     prepared = prepare_again(online=True).with_states()
@@ -118,8 +122,10 @@ def run(
         _say_scope(prepared, only, part)
         for remark in [*remarks, *list_remarks(prepared.resolved), *unknown_commits(prepared.suite)]:
             print(f"note: {remark}", file=sys.stderr)
-        refresh = partial(_refresh_store, results)
-        return run_matrix(prepared, plan, Reporter(), refresh, silence or SILENCE_SECONDS, verbose, address)
+        fresh = len(prepared.cells_to_run()) == len(prepared.cells)
+        reporter = Reporter()
+        first = FirstComparison(results, prepared.suite.name, began, reporter.message, said=not fresh)
+        return run_matrix(prepared, plan, reporter, first.refresh_store, silence or SILENCE_SECONDS, verbose, address)
 
     outcome = None
     if prepared.suite.tune is not None:
@@ -135,7 +141,7 @@ def run(
         _say_scope(prepared, only, part)
         words = f"all {len(prepared.cells)} cells are done" if prepared.cells else "this part has no cells"
         print(f"{prepared.suite.name}: nothing left to do, {words}.", file=sys.stderr)
-    _end_run(outcome, prepared, results, json)
+    _end_run(outcome, prepared, results, json, time.monotonic() - began)
 
 
 def _fetch_models(prepared: Prepared, results: Path) -> None:
@@ -171,8 +177,8 @@ def _run_tuning(
     raise AssertionError("tuning has no table")
 
 
-def _end_run(outcome: RunSummary | None, prepared: Prepared, results: Path, json: bool) -> NoReturn:
-    """Print the table at the run's end. outcome: None where nothing was left to do."""
+def _end_run(outcome: RunSummary | None, prepared: Prepared, results: Path, json: bool, seconds: float) -> NoReturn:
+    """Print the table at the run's end. outcome: None where nothing was left to do. seconds: that the run took, by the clock."""
     for label, reason in outcome.failed.items() if outcome else ():
         print(f"harness: {label} failed: {reason}", file=sys.stderr)
     if outcome and outcome.disk:
@@ -187,6 +193,8 @@ def _end_run(outcome: RunSummary | None, prepared: Prepared, results: Path, json
         ingest(results)
     if prepared.cells:
         _show_run(prepared, results, json)
+        if outcome:
+            print(f"\n{outcome.done} cell{'s' * (outcome.done != 1)} in {duration(seconds)}.", file=sys.stderr)
     elif json:
         print_json({"suite": prepared.suite.name, "rows": []})
     raise typer.Exit(outcome.exit_code if outcome else 0)
@@ -211,12 +219,42 @@ def _show_run(prepared: Prepared, results: Path, json: bool) -> None:
         )
 
 
-def _refresh_store(results: Path) -> None:
-    """Bring the store up to date after a finished cell. Where that fails, it is tried again after the next cell."""
-    try:
-        ingest(results, deadline=2.0)
-    except HarnessError as error:
-        print(f"harness: the store was not refreshed: {error}", file=sys.stderr)
+@dataclass(slots=True)
+class FirstComparison:
+    """Tells what the first two cells say that can be compared, as the whole table may take hours.
+
+    suite: its name. began: when the command began, by the monotonic clock. tell: prints a line. said: nothing is left to be told.
+    """
+
+    results: Path
+    suite: str
+    began: float
+    tell: Callable[[str], None]
+    said: bool = False
+
+    def refresh_store(self) -> None:
+        """Bring the store up to date after a finished cell. Where that fails, it is tried again after the next cell."""
+        try:
+            ingest(self.results, deadline=2.0)
+            if not self.said:
+                self._compare()
+        except HarnessError as error:
+            self.tell(f"harness: the store was not refreshed: {error}")
+
+    def _compare(self) -> None:
+        with Snapshot(self.results) as snapshot:
+            rows = read_finished(snapshot, self.suite).rows
+        compared = [row for row in rows if row.policy == MEAN and row.gain is not None]
+        if not compared:
+            return
+        row = min(compared, key=lambda row: row.metric == "greedy")  # sampled answers, where there are any
+        where = f"{row.group}, {row.task}, {row.metric}, seed {row.seed}"
+        seconds = duration(time.monotonic() - self.began)
+        self.tell(
+            f"first comparison, after {seconds}: {row.regime} {100 * (row.gain or 0):+.1f} points over {row.baseline} "
+            f"({where}; one seed has no interval)"
+        )
+        self.said = True
 
 
 def _say_scope(prepared: Prepared, only: Sequence[str] | None, shard: Shard | None) -> None:

@@ -106,6 +106,7 @@ class EmbeddedEngine:
                     stop=self._policy.stop,
                     forbidden=self._policy.forbidden,
                     ends=self._policy.ends,
+                    own_layers=self._policy.own_layers,
                 )
                 for row in range(len(chunk) * group):
                     tokens = drawn.tokens[row, : drawn.lengths[row]].astype(np.int32)

@@ -22,6 +22,7 @@ from harness.allocation.shapes import Precision, chosen
 from harness.engines import checkpoint
 from harness.engines import lora as adapters
 from harness.engines.backend import Lora
+from harness.engines.embedded.decoding import agrees
 from harness.engines.embedded.kernels import GROUPED, kinds_of_layers, recompute
 from harness.engines.faults import check_unexpected, quiet_loading
 from harness.engines.head import NEVER, Head
@@ -34,8 +35,8 @@ transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-cal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Policy:
-    """A model that is open. stop: ids that end an answer. ends: those that are one action, as `head.merge_ends`. forbidden: added
-    to the logits."""
+    """An opened model. stop: ids that end an answer. ends: those that are one action, as `head.merge_ends`. forbidden: added to
+    the logits. own_layers: whether `decoding` decodes for it."""
 
     model: PreTrainedModel
     head: Head
@@ -43,6 +44,7 @@ class Policy:
     stop: Int64[Tensor, "E"]
     forbidden: Float32[Tensor, "V"]
     ends: Int64[Tensor, "E"] | None
+    own_layers: bool
 
     @property
     def cache_bytes(self) -> int:
@@ -126,6 +128,7 @@ def open_policy(
         stop=torch.tensor(vocabulary.stop, device=device),
         forbidden=forbidden,
         ends=torch.tensor(ends, device=device) if ends else None,
+        own_layers=agrees(model),
     )
 
 

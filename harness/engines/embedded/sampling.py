@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.allocation.shapes import BLOCK
+from harness.engines.embedded.decoding import decode_by_transformers, decoder_of
 from harness.engines.embedded.kernels import by_layer, causal, kinds_of_layers, left_pad, positions
 from harness.phases import inside
 
@@ -109,10 +111,12 @@ def draw(
     forbidden: Float32[Tensor, "V"],
     ends: Int64[Tensor, "E"] | None = None,
     top_p: float = 1.0,
+    own_layers: bool = False,
 ) -> Drawn:
     """G answers to each of P prompts, in rows p * G + g. temperature: 0 is greedy, with log-probabilities at 1. forbidden: added to
     the logits. ends: ids that are one action, as `head.merge_ends`; which of them ends an answer is drawn all the same. top_p: as
-    `Sampling` has it; log-probabilities are those among all tokens."""
+    `Sampling` has it; log-probabilities are those among all tokens. own_layers: whether `decoding` may decode for the model, where
+    it can."""
     device, kinds = stop.device, kinds_of_layers(model.config)
     answers = seeds.size
     ids, padding = left_pad(prompts, device, model.dtype)
@@ -133,7 +137,9 @@ def draw(
     capacity = cache.length + max_new_tokens
     cache = cache.answers(seeds.shape[1], capacity)
     mask = torch.cat([padding, padding.new_zeros(len(prompts), max_new_tokens)], dim=1)[prompt_of, None, None]
-    position, logits = where[prompt_of, -1:], logits[prompt_of]
+    position, logits = where[prompt_of, -1], logits[prompt_of]
+    own = decoder_of(model, capacity) if own_layers else None
+    decode = own or partial(decode_by_transformers, model)
     chance = torch.from_numpy(uniforms(seeds.reshape(-1), max_new_tokens)).to(device)
     tokens = torch.zeros(answers, max_new_tokens, dtype=torch.int64, device=device)
     logprobs = torch.zeros(answers, max_new_tokens, device=device)
@@ -151,14 +157,9 @@ def draw(
             order = _closed_up(done)
             rows, token, position, mask, done = rows[order], token[order], position[order], mask[order], done[order]
             cache.keep(order)
-        position = position + ~done[:, None]
-        logits = model(
-            input_ids=token[:, None],
-            attention_mask=by_layer(mask[..., : cache.length + 1], kinds),
-            position_ids=position,
-            past_key_values=cache,
-            use_cache=True,
-        ).logits[:, -1]
+        position = position + ~done
+        masks = by_layer(mask[..., : cache.length + 1], kinds)
+        logits = decode(token, position, masks, cache)
         cache.length += 1
     return _collect_answers(tokens, logprobs, stop)
 
