@@ -63,8 +63,12 @@ def write_paced(
     claims: Sequence[Mapping[str, Any]] = (),
     groups: Sequence[tuple[str, Sequence[Line]]] = (),
     suite: str = "paced",
+    bases: Mapping[str, float] | None = None,
 ) -> None:
-    """Write finished cells of every line and seed, and the suite's file. groups: further ones, with their lines."""
+    """Write finished cells of every line and seed, and the suite's file. groups: further ones, with their lines. bases: accuracy of
+    each policy before training; without it bases were not evaluated."""
+    for policy, accuracy in (bases or {}).items():
+        _write_base(results / suite / f"base-{policy}", suite, group, policy, accuracy)
     every = [(group, lines), *groups]
     cells = [
         _write_cell(results, suite, name, line, seed, policies, noise, curves)
@@ -96,6 +100,45 @@ def write_paced(
             },
         ),
     )
+
+
+def _write_base(folder: Path, suite: str, group: str, policy: str, accuracy: float) -> None:
+    manifest = Manifest(
+        suite=suite,
+        key=folder.name,
+        kind="base",
+        group=group,
+        engine="embedded",
+        state="done",
+        attempts=1,
+        policies=(PolicyEntry(policy, f"micro/{policy}"),),
+    )
+    write_manifest(folder, manifest)
+    journal = Journal(folder)
+    journal.append(_answers(policy, 0, accuracy))
+    journal.commit(1)
+
+
+def _answers(policy: str, step: int, accuracy: float) -> list[Row]:
+    """Final answers: of each question as many of the sampled ones are right as its accuracy says, the greedy one from a half on."""
+    rows: list[Row] = []
+    for question in range(QUESTIONS):
+        share = float(np.clip(accuracy + 0.2 * np.sin(question), 0, 1))
+        kinds = [("sampled", answer, share * ANSWERS > answer + 0.5) for answer in range(ANSWERS)]
+        for metric, repeat, good in [*kinds, ("greedy", 0, share > 0.5)]:
+            verdict = "right" if good else "wrong"
+            rows.append(
+                SampleRow(
+                    policy=policy,
+                    checkpoint_step=step,
+                    task="made-up",
+                    metric=metric,
+                    doc_id=str(question),
+                    repeat=repeat,
+                    verdict=verdict,
+                )
+            )
+    return rows
 
 
 def _write_cell(
@@ -160,24 +203,7 @@ def _rows_of(line: Line, policy: str, level: float, rng: np.random.Generator, no
     for step in MEASURED if curves else ():
         accuracy = line.accuracy(policy, step, level) + noise * float(rng.standard_normal())
         rows.append(CurveRow(policy=policy, step=step, metric="sampled", accuracy=accuracy, answers=QUESTIONS))
-    # The final answers: each question is right with the final accuracy, greedy where more than half of its answers are
-    final = line.accuracy(policy, STEPS, level)
-    for question in range(QUESTIONS):
-        share = float(np.clip(final + 0.2 * np.sin(question), 0, 1))
-        right = [share * ANSWERS > answer + 0.5 for answer in range(ANSWERS)]
-        kinds = [("sampled", answer, good) for answer, good in enumerate(right)]
-        for metric, repeat, good in [*kinds, ("greedy", 0, share > 0.5)]:
-            rows.append(
-                SampleRow(
-                    policy=policy,
-                    checkpoint_step=STEPS,
-                    task="made-up",
-                    metric=metric,
-                    doc_id=str(question),
-                    repeat=repeat,
-                    verdict="right" if good else "wrong",
-                )
-            )
+    rows += _answers(policy, STEPS, line.accuracy(policy, STEPS, level))
     rows.append(CostRow(attempt=1, policy=policy, phase="generate", cpu_seconds=10 * factor, wall_seconds=10 * factor))
     if line.scored:
         rows.append(CostRow(attempt=1, policy=policy, phase="score", cpu_seconds=5, wall_seconds=5))

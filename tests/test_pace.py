@@ -7,14 +7,17 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from paced_results import SAMPLED, Line, write_paced
 from running import ingested
 
 from harness.statistics.acceleration import Acceleration
+from harness.statistics.policies import MemberScores, find_policy_differences
 from harness.statistics.worth import estimate_worth
 from harness.store.counted_cost import SCORED_TOKEN, TRAINED_TOKEN
 from harness.store.pace import CHOSEN_PROMPTS, NO_CLOCK, NOT_IDENTIFIED, TOO_FEW
+from harness.store.ranking import make_heading
 from harness.store.render import render_rows
 from harness.store.table import MEAN, ShowRow, show_rows
 
@@ -164,3 +167,53 @@ def test_worth_lies_between_the_rungs_of_the_ladder() -> None:
     assert estimate_worth(fit(1.1, 1, 1, 1), {2.0: fit(0.95, 1, 1, 1)}) is None, "more rollouts are not faster"
     assert estimate_worth(fit(1.1, 1, 1, 1, problem="no"), ladder) is None
     assert estimate_worth(fit(1.1, 1, 1, 1), {2.0: fit(1.2, 1, 1, 1, problem="no")}) is None
+
+
+def test_policies_that_differ_are_a_verdict_and_have_roles(tmp_path: Path) -> None:
+    split = Line("naive", "naive", by_policy={"a": 0.15, "b": -0.12})
+    write_paced(
+        tmp_path, [Line("independent"), split, Line("sgt", "sgt", end=0.001)], noise=0.0005, bases={"a": 0.5, "b": 0.3}
+    )
+    with ingested(tmp_path) as snapshot:
+        rows = show_rows(snapshot, "paced")
+        head = make_heading(snapshot, "paced")
+    naive = next(row for row in rows if (row.regime, row.policy, row.metric) == ("naive", MEAN, "avg@4"))
+    assert naive.verdict == "differs between policies"
+    gains = {row.policy: row.gain for row in rows if (row.regime, row.metric) == ("naive", "avg@4")}
+    said = head.sentences[0].sentence
+    low, high = (f"{100 * gains[policy]:+.1f}".replace("-", "−") for policy in "ba")
+    assert f"naive ({low} for b to {high} for a) differs between policies" in said
+    role = next(role for role in head.roles if role.regime == "naive")
+    assert (role.stronger, role.weaker) == (pytest.approx(gains["a"]), pytest.approx(gains["b"]))
+    assert "by role at the start" in render_rows("paced", rows, head=head)
+
+
+def test_policies_are_said_to_differ_in_one_table_of_twenty_at_most() -> None:
+    rng = np.random.default_rng(1)
+    tables, false = 400, 0
+    for _ in range(tables):
+        accuracy = 0.5 + 0.02 * rng.standard_normal((2, 2, 6, 5)) * np.geomspace(0.2, 2, 6)[:, None]
+        groups = [MemberScores(own, np.full(own.shape, 1e-6)) for own in accuracy]
+        false += any(differ.any() for differ in find_policy_differences(groups, [None, 0, 0, 0, 0, 0], 0.0))
+    assert false / tables <= 0.05 + 2 * (0.05 * 0.95 / tables) ** 0.5
+
+
+def test_ties_are_shown_from_five_seeds_on(tmp_path: Path) -> None:
+    lines = [Line("independent"), Line("sgt", "sgt", end=0.1)]
+    write_paced(tmp_path / "four", lines, seeds=range(4))
+    write_paced(tmp_path / "five", lines, seeds=range(5))
+    few, enough = rows_of(tmp_path / "four"), rows_of(tmp_path / "five")
+    assert {row.tie_group for row in few.values()} == {"–"}
+    assert not any(row.best for row in few.values())
+    assert {regime: row.tie_group for regime, row in enough.items()} == {"sgt": "a", "independent": "b"}
+    assert enough["sgt"].best
+
+
+def test_a_suite_with_one_learning_rate_says_so(tmp_path: Path) -> None:
+    lines = [Line("independent"), Line("sgt", "sgt", end=0.1)]
+    write_paced(tmp_path / "one", lines)
+    write_paced(tmp_path / "two", [*lines, Line("fast", rate=2e-4)])
+    with ingested(tmp_path / "one") as snapshot:
+        assert make_heading(snapshot, "paced").sentences[0].sentence.endswith(" One learning rate was run: 1e-4.")
+    with ingested(tmp_path / "two") as snapshot:
+        assert "One learning rate" not in make_heading(snapshot, "paced").sentences[0].sentence

@@ -92,7 +92,8 @@ class Acceleration:
 
     problem: why neither counts; empty where both do. rising: whether the baseline's own curve still rises by more than the margin
     in the last fifth of its run, so that nothing is known of the ends. paces, ends: kappa and delta without each seed, in the
-    order of the seeds; empty where no fit was tried.
+    order of the seeds; empty where no fit was tried. explained: share of the baseline's variance over steps that its curve
+    explains. delta_error: standard error of delta.
     """
 
     kappa: float
@@ -106,6 +107,8 @@ class Acceleration:
     rising: bool = False
     paces: tuple[float, ...] = ()
     ends: tuple[float, ...] = ()
+    explained: float = nan
+    delta_error: float = nan
 
 
 def fit_acceleration(
@@ -183,6 +186,8 @@ def compare_with_clock(
         rising=rising,
         paces=paces,
         ends=ends,
+        explained=clock.whole.explained,
+        delta_error=delta_error,
     )
 
 
@@ -341,14 +346,9 @@ def _losses_of_paces(
 def _find_problem(curve: BaselineCurve, kappa: float, delta_error: float, margin: float) -> str:
     """Say why a fit does not count; empty where it does."""
     if curve.explained < MIN_EXPLAINED:
-        return (
-            f"the baseline's curve is no logistic: it explains {100 * curve.explained:.0f}% of the variance over steps"
-        )
+        return f"the baseline's curve is no logistic, which explains less than {100 * MIN_EXPLAINED:g} % of it"
     if not SLOWEST * 1.01 < kappa < FASTEST / 1.01:
         return f"kappa lies outside [{SLOWEST}, {FASTEST}]"
     if delta_error > margin:
-        return (
-            f"the standard error of delta is {100 * delta_error:.1f} points, above the margin of "
-            f"{100 * margin:g}; the baseline's curve must flatten inside the run"
-        )
+        return f"the standard error of the reach is above {100 * margin:g} points: the baseline's curve must flatten inside the run"
     return ""

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.statistics import Estimate
-from harness.store.statistic import CLOCK, OWN_ROLLOUTS, POINTS, TIMES, Pair, TableRow, statistic, to_bounds, to_number
+from harness.store.statistic import (
+    CLOCK,
+    OWN_ROLLOUTS,
+    POINTS,
+    RATE,
+    SHARE,
+    TIMES,
+    Pair,
+    TableRow,
+    statistic,
+    to_bounds,
+    to_number,
+)
 
 GREEDY = "greedy"
 
@@ -56,6 +68,18 @@ def pace_reason(row: TableRow) -> str:
 def pace_curve(row: TableRow) -> str:
     """What pace and reach are fitted to: held-out curves, or training rewards where a suite has too few points of those."""
     return row.pace.curve if row.pace else ""
+
+
+@statistic("Fit explains", SHARE, terminal=None, markdown=None, page=None)
+def fit_explained(row: TableRow) -> float | None:
+    """Share of the baseline's variance over steps that a logistic explains; below 80 % nothing is said of pace and reach."""
+    return to_number(row.pace.fit.explained) if row.pace and row.pace.fit else None
+
+
+@statistic("Error of the reach", RATE, terminal=None, markdown=None, page=None)
+def reach_error(row: TableRow) -> float | None:
+    """Standard error of the reach, also where it is not identified because this is above the margin."""
+    return to_number(row.pace.fit.delta_error) if row.pace and row.pace.fit else None
 
 
 @statistic("Clock", terminal=None, markdown=None, page=None)

@@ -12,10 +12,11 @@ from typing import Any, Literal, NamedTuple, get_type_hints
 import numpy as np
 
 from harness.statistics import Comparison, Estimate, seeds_to_detect
+from harness.statistics.comparison import MIN_TIE_SEEDS
 from harness.store.counted_cost import count_cost
 from harness.store.equal_cost import Rivals
 from harness.store.pace import Pace
-from harness.store.sentences import verdict_mark
+from harness.store.sentences import NO_TIES, verdict_mark
 from harness.store.text import visible
 
 __all__ = [
@@ -295,14 +296,18 @@ def budget(row: TableRow) -> str:
 
 @statistic("Tie group", head="tie", terminal=5, markdown=5, page=5)
 def tie_group(row: TableRow) -> str:
-    """Regimes that share a letter cannot be told apart; regimes without a common letter can."""
-    return row.comparison.groups[row.place]
+    """Regimes that share a letter cannot be told apart; regimes without a common letter can. A dash below five seeds."""
+    return row.comparison.groups[row.place] if _shows_ties(row) else NO_TIES
 
 
 @statistic("Best", terminal=None, markdown=None, page=None)
 def best(row: TableRow) -> bool:
-    """Cannot be told from the best mean."""
-    return row.comparison.best[row.place]
+    """Cannot be told from the best mean, with five seeds or more."""
+    return _shows_ties(row) and row.comparison.best[row.place]
+
+
+def _shows_ties(row: TableRow) -> bool:
+    return int(row.comparison.own.n[row.place]) >= MIN_TIE_SEEDS
 
 
 @statistic("p of the gain", terminal=None, markdown=None, page=None)

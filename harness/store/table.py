@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
+from jaxtyping import Bool
 
 from harness.errors import StoreError
 from harness.statistics import (
@@ -27,7 +28,8 @@ from harness.statistics import (
     estimate_paired_difference,
     sampling_variance,
 )
-from harness.statistics.comparison import CEILING, FLOOR, IDLE
+from harness.statistics.comparison import CEILING, DIFFERS_POLICIES, EQUIVALENT, FLOOR, IDLE, INCONCLUSIVE
+from harness.statistics.policies import MemberScores, find_policy_differences
 from harness.store import pace_statistics as pace_statistics  # declares them
 from harness.store.equal_cost import Candidate, Rivals, choose_best_rate, choose_nearest_cost, judge_found
 from harness.store.learning_curves import MEAN as MEAN
@@ -80,12 +82,21 @@ else:
     )
 
 
+class Member(NamedTuple):
+    """One policy's part in the mean of its group: its accuracy, and the `sampling_variance` of it."""
+
+    policy: str
+    accuracy: float
+    noise: float
+
+
 class SeedRow(_Place, frozen=True, kw_only=True):
     """One seed of a row; accuracies and gains are fractions.
 
     variant: whose cell it is. noise: `sampling_variance` of the accuracy. base: accuracy before training. gain: over the
     baseline's same seed. withheld: why there is no verdict. unlike: the baseline had other rollouts, or too few for a
-    second round. holds: other groups of the suite, all of whose policies are in this one too.
+    second round. holds: other groups of the suite, all of whose policies are in this one too. members: the policies that a
+    mean is of.
     """
 
     variant: str
@@ -98,6 +109,7 @@ class SeedRow(_Place, frozen=True, kw_only=True):
     withheld: str = ""
     unlike: bool = False
     holds: tuple[str, ...] = ()
+    members: tuple[Member, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,11 +242,12 @@ WHERE kind = 'cell' AND suite = ? GROUP BY regime
 
 
 class _SeedScore(NamedTuple):
-    """One seed's accuracy, its `sampling_variance`, and what it cost."""
+    """One seed's accuracy, its `sampling_variance`, and what it cost. members: the policies that it is the mean of."""
 
     accuracy: float
     noise: float
     cost: SeedCost
+    members: tuple[Member, ...] = ()
 
 
 @dataclass(slots=True)
@@ -280,7 +293,8 @@ class _StoredScores:
         cost = SeedCost(*map(sum, zip(*costs, strict=True)))
         cost = cost._replace(cpu=first["cell_cpu"], gpu=first["cell_gpu"])
         key = Key(group, MEAN, first["task"], first["metric"])
-        self.scores.setdefault(key, {}).setdefault(variant, {})[seed] = _SeedScore(accuracy, noise, cost)
+        members = tuple(Member(row["policy"], row["accuracy"], row["noise"]) for row in rows)
+        self.scores.setdefault(key, {}).setdefault(variant, {})[seed] = _SeedScore(accuracy, noise, cost, members)
 
     def members_of(self, key: Key) -> list[str]:
         """Return the policies that the key's policy stands for."""
@@ -411,6 +425,7 @@ def _add_key(done: FinishedScores, stored: _StoredScores, key: Key, holds: tuple
                 withheld=withheld,
                 unlike=not _has_budget(line, score.cost.rollouts, theirs.cost.rollouts),
                 holds=holds,
+                members=score.members,
             )
             done.rows.append(row)
 
@@ -566,10 +581,46 @@ def compare_rows(
         scores[panel, regime, seed] = row.accuracy
         noise[panel, regime, seed] = row.noise
         withheld[panel, regime] = row.withheld
-    references = {row.regime: names.get(row.baseline or "") for row in rows}
+    baselines = {row.regime: names.get(row.baseline or "") for row in rows}
+    references = list(baselines.values())
     inside = np.array([chosen is None or place in chosen for place in panels])
-    comparisons = compare_regimes(scores, noise, list(references.values()), margin, withheld, inside)
-    return list(names), dict(zip([*panels, None], comparisons, strict=True))
+    comparisons = compare_regimes(scores, noise, references, margin, withheld, inside)
+    members = [
+        _gather_members([row for row in rows if (row.group, row.task) == place], names, seeds) for place in panels
+    ]
+    differ = find_policy_differences(members, references, margin)
+    told = [_tell_policies_apart(one, apart) for one, apart in zip(comparisons, differ, strict=False)]
+    # The mean of one panel is that panel; that of several says nothing of policies
+    whole = comparisons[-1]
+    for own, one in zip(told, comparisons, strict=False):
+        if one is whole:
+            whole = own
+    return list(names), dict(zip([*panels, None], [*told, whole], strict=True))
+
+
+def _gather_members(rows: Sequence[SeedRow], names: Mapping[str, int], seeds: Mapping[int, int]) -> MemberScores | None:
+    """Put the members of one panel's rows into arrays; None where the rows are no means of policies."""
+    policies = list(dict.fromkeys(member.policy for row in rows for member in row.members))
+    if len(policies) < 2:
+        return None
+    accuracy = np.full((len(policies), len(names), len(seeds)), np.nan)
+    noise = np.full(accuracy.shape, np.nan)
+    for row in rows:
+        for member in row.members:
+            place = policies.index(member.policy), names[row.regime], seeds[row.seed]
+            accuracy[place] = member.accuracy
+            noise[place] = member.noise
+    return MemberScores(accuracy, noise)
+
+
+def _tell_policies_apart(comparison: Comparison, differ: Bool[np.ndarray, "regimes"]) -> Comparison:
+    """Return the comparison with the verdict DIFFERS_POLICIES where policies differ and the mean finds nothing."""
+    silent = (EQUIVALENT, INCONCLUSIVE)
+    verdicts = tuple(
+        DIFFERS_POLICIES if apart and verdict in silent else verdict
+        for verdict, apart in zip(comparison.verdicts, differ, strict=True)
+    )
+    return replace(comparison, verdicts=verdicts)
 
 
 def list_suites(snapshot: Snapshot) -> list[str]:
