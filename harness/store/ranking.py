@@ -18,6 +18,7 @@ from jaxtyping import Float
 from harness.statistics import MARGIN, Comparison, improvement_interval, iqm_interval, judge_gain
 from harness.statistics.comparison import ALONE, BASELINE, DIFFERS_POLICIES, WITHHELD
 from harness.statistics.intervals import BootstrapInterval
+from harness.store.claims import ClaimAnswer, answer_suite_claims
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, TrainingMoment, mixed_in, read_moments
 from harness.store.roles import RoleRow, role_rows
@@ -121,13 +122,14 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 class Heading(msgspec.Struct, frozen=True):
-    """The lines above a suite's rows. sentences: the opening one first. across: by metric. roles: by the first metric. missing,
-    submission: filled in by the command."""
+    """The lines above a suite's rows. sentences: the opening one first. across: by metric. roles: by the first metric. claims:
+    what was claimed before the suite ran. missing, submission: filled in by the command."""
 
     margin: float = MARGIN
     sentences: list[Headline] = []
     across: dict[str, list[Aggregate]] = {}
     roles: list[RoleRow] = []
+    claims: list[ClaimAnswer] = []
     missing: list[Missing] = []
     starts: list[TrainingMoment] = []
     submission: str = ""
@@ -374,7 +376,14 @@ def make_heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: S
 
     margin: of the verdicts. said: all sentences, those of the opening choice alone, or none.
     """
-    heading = Heading(margin, [], {}, starts=read_moments(snapshot, suite), processors=mixed_in(snapshot, suite))
+    heading = Heading(
+        margin,
+        [],
+        {},
+        claims=answer_suite_claims(snapshot, suite, margin),
+        starts=read_moments(snapshot, suite),
+        processors=mixed_in(snapshot, suite),
+    )
     if said == "nothing":
         return heading
     finished = read_finished(snapshot, suite)

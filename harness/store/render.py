@@ -20,7 +20,9 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.errors import UsageError
+from harness.statistics.claims import INTERIM
 from harness.statistics.comparison import DIFFERS_POLICIES, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
+from harness.store.claims import ClaimAnswer
 from harness.store.manifest import EVALUATIONS
 from harness.store.pace_table import HEADS, choose_rows, make_pace_line, write_pace_notes
 from harness.store.ranking import MIN_RUNS, Heading, Headline
@@ -38,6 +40,10 @@ _LEAST = 3
 _COLOURS = {GAINS: "green", LOSES: "red"}
 MEASURED = """no cells; the query for `harness sql` that shows what `harness eval` measured:
 SELECT group_name, task, metric, accuracy FROM cells JOIN scores USING (suite, cell) WHERE suite = 'evaluations'"""
+CLAIMS_NOTE = (
+    "95 % intervals over seeds. p: two-sided, corrected by Holm's method among these claims alone. Seeds count in the suite's "
+    f"order; before all are there a claim is answered only where p is at most {INTERIM:g} of one look."
+)
 SIGNS = {GAINS: "▲", LOSES: "▼", DIFFERS_POLICIES: "✚", EQUIVALENT: "●", INCONCLUSIVE: "◆"}
 
 
@@ -151,6 +157,7 @@ class _Page:
     def _open(self, suite: str, head: Heading, opening: Sequence[Headline]) -> None:
         if head.submission:
             self.say(f"{suite}: {head.submission}")
+        self._claims(head.claims)
         if opening:
             self.say(suite, "bold")
             for headline in opening:
@@ -226,7 +233,29 @@ class _Page:
             title = f"{group}: by role at the start; {task}, {metric}, gains in points, 95 % intervals"
             self.table(title, ("regime", "stronger", "weaker", "stronger less weaker", "seeds"), lines, names=1)
 
+    def _claims(self, claims: Sequence[ClaimAnswer]) -> None:
+        """Print what was claimed before the suite ran, with the answers."""
+        if not claims:
+            return
+        lines = [
+            (
+                one.claim.name,
+                one.words,
+                one.answer,
+                one.number if one.value is not None else "–",
+                "–" if one.p is None else f"{one.p:.3f}",
+                f"{one.done} of {one.planned}",
+            )
+            for one in claims
+        ]
+        heads = ("claim", "says", "answer", "number", "p", "seeds")
+        self.table("Claimed before it ran", heads, lines, CLAIMS_NOTE)
+        for one in claims:
+            if one.reason:
+                self.say(f"{one.claim.name}: {one.reason}.", "dim")
+
     def lines(self, suite: str, rows: Rows, head: Heading) -> None:
+        self._claims(head.claims)
         columns = select_columns("markdown")
         lines = []
         for row in rows:
