@@ -197,7 +197,7 @@ def jackknife_error(left_out: Float[np.ndarray, "S"]) -> float:
     return float(np.sqrt((n - 1) / n * ((left_out - left_out.mean()) ** 2).sum()))
 
 
-def student_quantile(level: float, freedom: int) -> float:
+def student_quantile(level: float, freedom: float) -> float:
     """Return how many standard errors a two-sided interval of this level reaches to either side."""
     from scipy.special import stdtrit
 

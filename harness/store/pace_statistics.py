@@ -235,6 +235,17 @@ def best_of_k_gain_interval(row: TableRow) -> Pair | None:
     return _interval_beside(row.beside, "best@")
 
 
+@statistic(
+    "Interval for other questions", head="other questions", terminal=None, markdown=None, page=2, interval_of="gain"
+)
+def gain_questions_interval(row: TableRow) -> Pair | None:
+    """95 % interval of the gain for other seeds and other questions of the same kind, two-way; of the policies' mean, by avg@k. The
+    other intervals are for the questions that were asked."""
+    if row.crossed is None or row.crossed.error != row.crossed.error:
+        return None
+    return row.crossed.low, row.crossed.high
+
+
 def _gain_beside(beside: Mapping[str, Estimate], metric: str) -> float | None:
     """Return the mean of the gain by the metric whose name begins so; None where it was not measured."""
     for name, gain in beside.items():

@@ -138,6 +138,7 @@ class _Page:
         self._panels(rows, head.margin)
         self._pace_and_end(choose_rows(rows))
         self._roles(head.roles)
+        self._other_questions(rows)
         for metric, across in head.across.items():
             title = f"all {across[0].tasks} panels, {metric}: interquartile mean in %, how often a run beats one of the baseline"
             note = "95 % stratified bootstrap intervals over seeds"
@@ -216,6 +217,21 @@ class _Page:
             self.say(note, "dim")
         if compared:
             self.say("")
+
+    def _other_questions(self, rows: Rows) -> None:
+        """Print the gains for the questions that were asked, and for others of the same kind."""
+        compared = [row for row in rows if row.gain_questions_interval]
+        for (group, task, metric), own in groupby(compared, key=attrgetter("group", "task", "metric")):
+            lines = [
+                (
+                    row.regime,
+                    POINTS.with_interval(row.gain, row.gain_interval),
+                    POINTS.interval(row.gain_questions_interval),
+                )
+                for row in own
+            ]
+            title = f"{group}: for other questions than these; {task}, {metric}, gains in points, 95 % intervals"
+            self.table(title, ("regime", "over seeds", "over seeds and questions"), lines, names=1)
 
     def _roles(self, roles: Sequence[RoleRow]) -> None:
         """Print the gains of the stronger and of the weaker member at the start, a table a group."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from harness.statistics import Comparison, Estimate, seeds_to_detect
 from harness.statistics.comparison import MIN_TIE_SEEDS
+from harness.statistics.crossed import CrossedEstimate
 from harness.store.counted_cost import count_cost
 from harness.store.equal_cost import Rivals
 from harness.store.pace import Pace
@@ -97,7 +98,8 @@ class TableRow:
     """A regime on one group, policy, task and metric. comparison: the family's comparison; place: the regime's in it. base:
     by seed, accuracy before training. spent, against: costs by seed, its own and its reference's. policies: how many
     the line is the mean of; `spent` is their sum. pace: None where nothing was measured. rivals: None where there is no other
-    baseline. beside: the gain by other metrics of the same answers, by metric."""
+    baseline. beside: the gain by other metrics of the same answers, by metric. crossed: the gain for other questions too; None
+    where it was not asked for."""
 
     comparison: Comparison
     place: int
@@ -110,6 +112,7 @@ class TableRow:
     pace: Pace | None = None
     rivals: Rivals | None = None
     beside: Mapping[str, Estimate] = field(default_factory=dict)
+    crossed: CrossedEstimate | None = None
 
     def mean(self, what: str) -> float:
         return float(sum(getattr(seed, what) for seed in self.spent)) / len(self.spent)

@@ -29,12 +29,14 @@ from harness.statistics import (
     sampling_variance,
 )
 from harness.statistics.comparison import CEILING, DIFFERS_POLICIES, EQUIVALENT, FLOOR, IDLE, INCONCLUSIVE
+from harness.statistics.crossed import CrossedEstimate
 from harness.statistics.policies import MemberScores, find_policy_differences
 from harness.store import pace_statistics as pace_statistics  # declares them
 from harness.store.equal_cost import Candidate, Rivals, choose_best_rate, choose_nearest_cost, judge_found
 from harness.store.learning_curves import MEAN as MEAN
 from harness.store.manifest import MARK
 from harness.store.pace import Clocks, PaceBook
+from harness.store.question_scores import QuestionBook
 from harness.store.read import Snapshot
 from harness.store.statistic import STATISTICS, SeedCost, TableRow
 from harness.store.tuning import tuned_label
@@ -157,12 +159,13 @@ BySeed = dict[int, SeedRow]
 
 @dataclass(frozen=True)
 class FinishedScores:
-    """The finished cells of a suite. lines: by name, in the suite's order. paces: of these lines. rows: in the same order. costs:
-    by `Key` and line, of each seed. policies: by group. curve_task: of which the curves are; empty where the store does not say it.
-    """
+    """The finished cells of a suite. lines: by name, in the suite's order. paces, questions: of these lines. rows: in the same
+    order. costs: by `Key` and line, of each seed. policies: by group. curve_task: of which the curves are; empty where the store
+    does not say it."""
 
     lines: dict[str, TableLine]
     paces: PaceBook
+    questions: QuestionBook
     curve_task: str = ""
     rows: list[SeedRow] = field(default_factory=list)
     costs: dict[tuple[Key, str], list[SeedCost]] = field(default_factory=dict)
@@ -334,7 +337,8 @@ def _read_finished_anew(snapshot: Snapshot, suite: str) -> FinishedScores:
     stored = _read_scores(snapshot, suite)
     lines = make_lines(variants, about["variants"], about["tuned"])
     paces = PaceBook(snapshot, suite, stored.policies, find_clocks(lines))
-    done = FinishedScores(lines, paces, policies=stored.policies, curve_task=_first_task(config))
+    questions = QuestionBook(snapshot, suite)
+    done = FinishedScores(lines, paces, questions, policies=stored.policies, curve_task=_first_task(config))
 
     group_places = {name: place for place, name in enumerate(about["groups"])}
 
@@ -659,12 +663,17 @@ def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[Sh
 
     rows: list[ShowRow] = []
     for policy, metric in dict.fromkeys((row.policy, row.metric) for row in cells.rows):
-        rows += make_rows(policy, metric, cells, margin)
+        rows += make_rows(policy, metric, cells, margin, other_questions=True)
     return sorted(rows, key=place_of)
 
 
-def make_rows(policy: str, metric: str, cells: FinishedScores, margin: float) -> list[ShowRow]:
-    """Make the rows of one policy and metric, which are one family of tests. margin: of the verdicts."""
+def make_rows(
+    policy: str, metric: str, cells: FinishedScores, margin: float, other_questions: bool = False
+) -> list[ShowRow]:
+    """Make the rows of one policy and metric, which are one family of tests.
+
+    margin: of the verdicts. other_questions: with intervals for other questions, which takes reading all answers.
+    """
     seeds = [row for row in cells.rows if (row.policy, row.metric) == (policy, metric)]
     names, comparisons = compare_rows(seeds, margin)
     rivals = _find_rivals(policy, metric, cells, names, comparisons)
@@ -685,10 +694,19 @@ def make_rows(policy: str, metric: str, cells: FinishedScores, margin: float) ->
             pace=cells.paces.find_pace(group, policy, name, margin) if of_curves else None,
             rivals=rivals.get((group, task, name)),
             beside=cells.gains_beside(key, name),
+            crossed=_estimate_crossed(key, line, cells) if other_questions else None,
         )
         values = {statistic.name: statistic.of(row) for statistic in STATISTICS.values()}
         rows.append(ShowRow(**key._asdict(), regime=name, variant=line.cells, **values))
     return rows
+
+
+def _estimate_crossed(key: Key, line: TableLine, cells: FinishedScores) -> CrossedEstimate | None:
+    """Estimate a line's gain for other questions too; None but for avg@k of a whole group, and where there is no baseline."""
+    whole = key.policy == MEAN or len(cells.policies[key.group]) == 1
+    if not whole or not key.metric.startswith("avg@") or line.reference not in cells.lines:
+        return None
+    return cells.questions.estimate_gain(key.group, key.task, line.cells, cells.lines[line.reference].cells)
 
 
 def _find_rivals(
