@@ -14,7 +14,17 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader
 
-from harness.statistics.comparison import ALONE, BASELINE, DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
+from harness.statistics.comparison import (
+    ALONE,
+    BASELINE,
+    DIFFERS,
+    DIFFERS_POLICIES,
+    EQUIVALENT,
+    GAINS,
+    INCONCLUSIVE,
+    LOSES,
+    WITHHELD,
+)
 from harness.store.text import visible
 
 Figure = dict[str, Any]
@@ -24,11 +34,12 @@ _LOOKS = {
     EQUIVALENT: ("#7d8590", "circle", "●"),
     INCONCLUSIVE: ("#b08900", "diamond", "◆"),
     DIFFERS: ("#8e4fb8", "cross", "✚"),
+    DIFFERS_POLICIES: ("#8e4fb8", "cross", "✚"),
     **dict.fromkeys((BASELINE, ALONE, *WITHHELD), ("#7d8590", "square", "■")),
 }
 COLOURS, SHAPES, SIGNS = ({verdict: look[i] for verdict, look in _LOOKS.items()} for i in range(3))
 LEGEND = (
-    "▲ gains, ▼ loses, ✚ differs between groups, ● no effect larger than the margin, ◆ cannot tell, "
+    "▲ gains, ▼ loses, ✚ differs between groups or policies, ● no effect larger than the margin, ◆ cannot tell, "
     "■ the baseline, or without one, or withheld."
 )
 # 3:1 at least on white and near-black; regimes also differ by dash, order and label

@@ -12,7 +12,16 @@ import msgspec
 import pandas as pd
 
 from harness.statistics import mean_interval
-from harness.statistics.comparison import BASELINE, DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
+from harness.statistics.comparison import (
+    BASELINE,
+    DIFFERS,
+    DIFFERS_POLICIES,
+    EQUIVALENT,
+    GAINS,
+    INCONCLUSIVE,
+    LOSES,
+    WITHHELD,
+)
 from harness.store.ranking import Rank, Ranking, rank_regimes
 from harness.store.sentences import verdict_mark
 from harness.store.statistic import PERCENT, POINTS, STATISTICS, Pair, Statistic, select_columns
@@ -164,7 +173,7 @@ def _gain(r: Rank) -> str:
 
 def _counted(verdicts: Iterable[str]) -> str:
     counts = Counter(verdicts)
-    order = (GAINS, LOSES, DIFFERS, EQUIVALENT, INCONCLUSIVE, *WITHHELD)
+    order = (GAINS, LOSES, DIFFERS, DIFFERS_POLICIES, EQUIVALENT, INCONCLUSIVE, *WITHHELD)
     return ", ".join(f"{counts[v]}\u00a0{SIGNS[v]}" for v in order if counts[v])
 
 

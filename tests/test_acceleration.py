@@ -75,5 +75,5 @@ def test_the_baselines_curve_is_the_one_that_made_it():
     fitted = fit_baseline(STEPS, curve(STEPS))
     assert fitted.rate == pytest.approx(RATE, rel=0.01)
     assert fitted.middle == pytest.approx(MIDDLE, abs=0.5)
-    np.testing.assert_allclose(fitted.at(STEPS), curve(STEPS), atol=1e-3)
-    np.testing.assert_allclose(fitted.learnt(STEPS), learnt(STEPS), atol=3e-3)
+    np.testing.assert_allclose(fitted.predict_accuracy(STEPS), curve(STEPS), atol=1e-3)
+    np.testing.assert_allclose(fitted.share_learnt(STEPS), learnt(STEPS), atol=3e-3)

@@ -14,11 +14,19 @@ import pytest
 from synthetic_results import Regime, write_results
 
 from harness.session.cell.manifests import variant_options
-from harness.statistics.comparison import DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
+from harness.statistics.comparison import (
+    DIFFERS,
+    DIFFERS_POLICIES,
+    EQUIVALENT,
+    GAINS,
+    INCONCLUSIVE,
+    LOSES,
+    WITHHELD,
+)
 from harness.store.ingest import STORE, ingest
 from harness.store.ranking import Rank, compare_pair, make_heading, rank_regimes
 from harness.store.read import Snapshot
-from harness.store.sentences import write_sentence
+from harness.store.sentences import NO_TIES, write_sentence
 from harness.store.table import MEAN, ShowRow, seed_rows, show_rows
 from harness.suite.load import load
 
@@ -125,11 +133,15 @@ def check_rows(rows: list[ShowRow] | list[Rank]) -> None:
             assert row.gain_p is row.gain_corrected_interval is None, row
             continue
         told = row.gain_p is not None and row.gain_p <= 0.05
-        assert told == apart(row.tie_group, letters[row.baseline]), row
+        if NO_TIES not in (row.tie_group, letters[row.baseline]):
+            assert told == apart(row.tie_group, letters[row.baseline]), row
         if row.gain_corrected_interval:
             assert told == (not row.gain_corrected_interval[0] <= 0 <= row.gain_corrected_interval[1]), row
         if row.verdict == DIFFERS:
             assert row.ends
+            continue
+        if row.verdict == DIFFERS_POLICIES:
+            assert not told
             continue
         assert (row.verdict in (GAINS, LOSES)) == told, row
         if row.gain_interval is None:
@@ -154,7 +166,8 @@ def check_sentence(text: str, ranks: list[Rank]) -> None:
     said = {
         GAINS: clause(text, r"(?:^|; )([^;]*?) gains? over"),
         LOSES: clause(text, r"(?:^|; )([^;]*?) loses? against"),
-        DIFFERS: clause(text, r"(?:^|; )([^;]*?) differs? between"),
+        DIFFERS: clause(text, r"(?:^|; )([^;]*?) differs? between groups"),
+        DIFFERS_POLICIES: clause(text, r"(?:^|; )([^;]*?) differs? between policies"),
         EQUIVALENT: clause(text, r"(?:^|; )([^;]*?) shows? no effect larger than 2 points"),
         INCONCLUSIVE: clause(text, r"(?:^|; )for ([^;]*?) one cannot tell"),
     }
@@ -201,6 +214,8 @@ def test_everything_agrees(results: Path, kind: str) -> None:
         }, "the ranking of one panel is the panel"
         one, other = panel[len(kind) % len(panel)], panel[len(kind) % len(panel) - 1]
         for pair in compare_pair(among, one.regime, other.regime, MARGIN) if one is not other else ():
+            if NO_TIES in (one.tie_group, other.tie_group):
+                continue
             if (pair.group, pair.task) == (group, task) and pair.verdict not in WITHHELD:
                 assert (pair.verdict in (GAINS, LOSES)) == apart(one.tie_group, other.tie_group), "head to head"
     assert {(h.policy, h.metric) for h in head.sentences} == {(r.policy, r.metric) for r in rows}

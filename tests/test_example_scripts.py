@@ -55,7 +55,7 @@ def test_run_and_analyse(results: Path) -> None:
     assert (len(gains), gains) == (2, expected)
     paces = called(sys.executable, EXAMPLES / "analyse" / "acceleration.py", "pair", results).splitlines()
     assert paces[0].startswith("pair: ")
-    assert re.fullmatch(r"  \S+ sgt +kappa .* delta .* \d+ seeds? with .*", paces[1])
+    assert re.fullmatch(r"  \S+ sgt +too few points: \d+ seeds? with .*", paces[1])
 
 
 @pytest.mark.slow

@@ -30,8 +30,7 @@ from harness.store.manifest import MARK, ORIGIN
 from harness.store.ranking import make_heading
 from harness.store.read import Snapshot
 from harness.store.reference_results import list_references
-from harness.store.sentences import verdict_mark
-from harness.store.standing import written_rate
+from harness.store.sentences import verdict_mark, write_rate
 from harness.store.statistic import PERCENT, POINTS, SHARE, to_bounds, to_number
 from harness.store.table import MEAN, BySeed, ShowRow, estimate_difference, group_by_line, read_finished, show_rows
 from harness.store.tuning import read_tuning
@@ -124,7 +123,7 @@ def rates(store: Store, suite: str, group: str, other: str, there: str, metric: 
     heads, columns = [], []
     for name, place in ((suite, group), (other, there)):
         config = json.loads(store.query("SELECT config FROM suites WHERE suite = ?", name)[0]["config"])
-        heads.append(f"at {written_rate(config['training']['learning_rate'])}: `{place}` of `{name}`")
+        heads.append(f"at {write_rate(config['training']['learning_rate'])}: `{place}` of `{name}`")
         own = [r for r in store.rows(name) if (r.policy, r.metric, r.group) == (MEAN, metric, place)]
         columns.append({r.regime: r for r in own})
     alone = next(r.baseline for r in columns[0].values() if r.baseline)

@@ -1,9 +1,8 @@
-"""How much faster each regime learns than the baseline (kappa) and where it ends (delta), from the store.
+"""How much faster each regime learns than independent training (kappa) and how much higher it ends (reach), from the store.
 
 python examples/analyse/acceleration.py SUITE [RESULTS]
 
-From held-out learning curves of at least five points, else from training rewards, averaged over tenths of a run: those follow the
-prompts that were drawn, but regimes of one seed draw the same. docs/statistics.md has the definition and its limits.
+The same numbers as `harness show SUITE --json` has. docs/statistics.md has the definitions and their limits.
 """
 
 from __future__ import annotations
@@ -12,52 +11,30 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
-
-from harness.statistics.acceleration import MIN_POINTS, fit_acceleration
 from harness.store.read import Snapshot
-
-CURVES = """
-SELECT group_name, policy, regime, seed, step, avg(curves.accuracy) AS accuracy
-FROM curves JOIN current_cells USING (suite, cell) WHERE suite = ? AND kind = 'cell' GROUP BY ALL
-"""
-REWARDS = """
-SELECT group_name, policy, regime, seed, step, reward_mean AS accuracy
-FROM steps JOIN current_cells USING (suite, cell) WHERE suite = ? AND kind = 'cell'
-"""
-TENTHS = 10
+from harness.store.table import MEAN, ShowRow, show_rows
 
 
-def read_points(results: Path, suite: str) -> tuple[str, pd.DataFrame, str]:
-    """The baseline's name, a point per group, policy, regime, seed and step, and what was measured."""
-    with Snapshot(results) as store:
-        (baseline,) = store.query("SELECT baseline FROM suites WHERE suite = ?", [suite])["baseline"].to_pylist()
-        points = store.query(CURVES, [suite]).to_pandas()
-        if points.step.nunique() >= MIN_POINTS:
-            return baseline, points, "held-out curves"
-        points = store.query(REWARDS, [suite]).to_pandas()
-    width = points.step.max() / TENTHS
-    points["step"] = (np.ceil(points.step / width) - 0.5) * width
-    keys = ["group_name", "policy", "regime", "seed", "step"]
-    return baseline, points.groupby(keys, as_index=False).accuracy.mean(), "training rewards"
-
-
-def lines(results: Path, suite: str) -> Iterator[str]:
-    """A line for each group and regime. Each seed's curve is the mean of the group's policies."""
-    baseline, points, measured = read_points(results, suite)
-    yield f"{suite}: {measured} against {baseline}"
-    for group, of_group in points.groupby("group_name"):
-        curves = of_group.pivot_table(index=["regime", "seed"], columns="step", values="accuracy").dropna()
-        own = curves.loc[baseline]
-        for regime in curves.index.get_level_values("regime").unique().drop(baseline):
-            other = curves.loc[regime]
-            seeds = own.index.intersection(other.index)
-            found = fit_acceleration(curves.columns, own.loc[seeds], other.loc[seeds])
-            kappa = f"kappa {found.kappa:5.2f} [{found.kappa_low:.2f}, {found.kappa_high:.2f}]"
-            low, delta, high = (100 * end for end in (found.delta_low, found.delta, found.delta_high))
-            yield f"  {group} {regime:18} {kappa}  delta {delta:+5.1f} [{low:+.1f}, {high:+.1f}]  {found.problem}"
+def describe_paces(rows: list[ShowRow]) -> Iterator[str]:
+    """Yield a line for each group and regime, of the mean of the group's policies and the first metric."""
+    first = next(row.metric for row in rows if row.policy == MEAN)
+    for row in rows:
+        if (row.policy, row.metric) != (MEAN, first) or not row.pace_clock:
+            continue
+        if row.kappa is None:
+            yield f"  {row.group} {row.regime:18} {row.pace_status}: {row.pace_reason}"
+            continue
+        low, high = row.kappa_interval
+        reach = row.pace_status
+        if row.reach is not None:
+            least, most = row.reach_interval
+            reach = f"{100 * row.reach:+.1f} [{100 * least:+.1f}, {100 * most:+.1f}] points"
+        yield f"  {row.group} {row.regime:18} kappa {row.kappa:.2f} [{low:.2f}, {high:.2f}]  reach {reach}"
 
 
 if __name__ == "__main__":
-    print("\n".join(lines(Path(sys.argv[2] if len(sys.argv) > 2 else "results"), sys.argv[1])))
+    suite, *folder = sys.argv[1:]
+    with Snapshot(Path(folder[0] if folder else "results")) as store:
+        shown = show_rows(store, suite)
+    kinds = {row.pace_curve for row in shown if row.pace_curve}
+    print("\n".join([f"{suite}: {', '.join(sorted(kinds)) or 'no curves'}", *describe_paces(shown)]))

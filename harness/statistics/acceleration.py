@@ -13,6 +13,8 @@ of one seed do not fix a shape. Only points with kappa t within the baseline's r
 extrapolated. Both numbers are identified only where the baseline's curve flattens inside the run: elsewhere the standard error of
 delta is large, and the fit is refused (`Acceleration.problem`). Intervals are Student t over the jackknife of seeds, kappa's on a
 logarithmic scale.
+
+One baseline serves many regimes: `fit_clock` fits its curve once, `compare_with_clock` a regime against it.
 """
 
 from __future__ import annotations
@@ -31,9 +33,13 @@ SLOWEST, FASTEST, PACES = 0.4, 1.7, 181
 MIN_SEEDS, MIN_POINTS = 3, 5
 # The least share of a baseline's variance over steps that its curve must explain
 MIN_EXPLAINED = 0.8
+# The last part of a run, in which a curve that has flattened rises by less than the margin
+LAST_PART = 0.2
 # Rates and middles of the logistic that are tried, as multiples of the run and of its inverse
 _RATES = np.geomspace(2.0, 60.0, 25)
 _MIDDLES = np.linspace(-0.5, 1.0, 31)
+# A curve that does not rise has no clock: heights are at least this
+_LEAST_HEIGHT = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,25 +53,48 @@ class BaselineCurve:
     height: Float[np.ndarray, "S"]
     explained: float
 
-    def at(self, steps: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "S N"]:
+    def predict_accuracy(self, steps: Float[np.ndarray, "*paces N"]) -> Float[np.ndarray, "S *paces N"]:
         """Return each seed's accuracy at these steps."""
-        accuracies: Float[np.ndarray, "S N"] = self.level[:, None] + self.height[:, None] * self._rise(steps)
-        return accuracies
+        rise = self._logistic_at(steps)
+        over_seeds = (-1, *(1 for _ in rise.shape))
+        accuracy: Float[np.ndarray, "S *paces N"] = (
+            self.level.reshape(over_seeds) + self.height.reshape(over_seeds) * rise
+        )
+        return accuracy
 
-    def learnt(self, steps: Float[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
+    def share_learnt(self, steps: Float[np.ndarray, "*paces N"]) -> Float[np.ndarray, "*paces N"]:
         """Return (f(t) - f(0)) / (f(inf) - f(0)), the share of all that can be learnt; the same for every seed."""
-        begun = float(self._rise(np.zeros(1))[0])
-        share: Float[np.ndarray, "N"] = (self._rise(steps) - begun) / (1.0 - begun)
+        begun = float(self._logistic_at(np.zeros(1))[0])
+        share: Float[np.ndarray, "*paces N"] = (self._logistic_at(steps) - begun) / (1.0 - begun)
         return share
 
-    def _rise(self, steps: Float[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
+    def rise_at_the_end(self, run: float) -> float:
+        """Return by how much the mean accuracy rises over the last part of a run of so many steps."""
+        before, at_end = self._logistic_at(np.array([(1 - LAST_PART) * run, run]))
+        return float(self.height.mean() * (at_end - before))
+
+    def _logistic_at(self, steps: Float[np.ndarray, "*paces N"]) -> Float[np.ndarray, "*paces N"]:
         return _logistic(self.rate * (steps - self.middle))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clock:
+    """A baseline's curve. steps: at which it was measured. whole: fitted from all seeds. without: from all seeds but each."""
+
+    steps: Float[np.ndarray, "N"]
+    whole: BaselineCurve
+    without: tuple[BaselineCurve, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Acceleration:
-    """kappa: pace, with the ends of its interval. delta: difference of the ends in accuracy, likewise. problem: why neither counts;
-    empty where both do. n: seeds."""
+    """kappa: pace, with the ends of its interval. delta: difference of the ends in accuracy, likewise. n: seeds.
+
+    problem: why neither counts; empty where both do. rising: whether the baseline's own curve still rises by more than the margin
+    in the last fifth of its run, so that nothing is known of the ends. paces, ends: kappa and delta without each seed, in the
+    order of the seeds; empty where no fit was tried. explained: share of the baseline's variance over steps that its curve
+    explains. delta_error: standard error of delta.
+    """
 
     kappa: float
     kappa_low: float
@@ -75,6 +104,11 @@ class Acceleration:
     delta_high: float
     n: int
     problem: str = ""
+    rising: bool = False
+    paces: tuple[float, ...] = ()
+    ends: tuple[float, ...] = ()
+    explained: float = nan
+    delta_error: float = nan
 
 
 def fit_acceleration(
@@ -87,17 +121,59 @@ def fit_acceleration(
     Raises ValueError for other shapes.
     """
     t, base, other = _checked_curves(steps, baseline, regime)
-    seeds = base.shape[0]
-    if seeds < MIN_SEEDS or t.size < MIN_POINTS:
-        few = f"{seeds} seeds with {t.size} points; needs {MIN_SEEDS} with {MIN_POINTS}"
-        return Acceleration(nan, nan, nan, nan, nan, nan, seeds, few)
-    curve = fit_baseline(t, base)
-    kappa, delta = _fit_pace(curve, t, other)
-    left_out = [_fit_without(seed, t, base, other) for seed in range(seeds)]
-    kappa_error = _jackknife_error(np.log([pace for pace, _ in left_out]))
-    delta_error = _jackknife_error(np.array([end for _, end in left_out]))
-    width = _student_quantile(level, seeds - 1)
-    problem = _find_problem(curve, kappa, delta_error, margin)
+    few = describe_too_few(*base.shape)
+    if few:
+        return refuse(base.shape[0], few)
+    return compare_with_clock(fit_clock(t, base), other, margin=margin, level=level)
+
+
+def describe_too_few(seeds: int, points: int) -> str:
+    """Say that there are too few seeds or points for a fit; empty where there are enough."""
+    if seeds >= MIN_SEEDS and points >= MIN_POINTS:
+        return ""
+    return f"{seeds} seeds with {points} points; needs {MIN_SEEDS} with {MIN_POINTS}"
+
+
+def refuse(seeds: int, why: str) -> Acceleration:
+    """Return a fit that was not tried."""
+    return Acceleration(nan, nan, nan, nan, nan, nan, seeds, why)
+
+
+def fit_clock(steps: Float[np.ndarray, "N"], baseline: Float[np.ndarray, "S N"]) -> Clock:
+    """Fit the baseline's curve from all seeds, and from all but each, for the jackknife.
+
+    steps: rising to the end of the run. baseline: accuracies in [0, 1], without gaps.
+    """
+    losses = _losses_of_grid(steps / steps[-1], baseline)
+    whole = _refine_curve(steps, baseline, losses.sum(axis=1))
+    without = []
+    for seed in range(len(baseline)):
+        others = np.delete(baseline, seed, axis=0)
+        without.append(_refine_curve(steps, others, losses.sum(axis=1) - losses[:, seed]))
+    return Clock(steps, whole, tuple(without))
+
+
+def fit_baseline(steps: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S N"]) -> BaselineCurve:
+    """Fit the baseline's curve by least squares: a grid of shapes, refined from the best one."""
+    return _refine_curve(steps, accuracies, _losses_of_grid(steps / steps[-1], accuracies).sum(axis=1))
+
+
+def compare_with_clock(
+    clock: Clock, regime: Float[np.ndarray, "S N"], *, margin: float = 0.02, level: float = 0.95
+) -> Acceleration:
+    """Fit kappa and delta of a regime against a baseline whose curve is fitted.
+
+    regime: accuracies of the clock's seeds, in their order, at its steps. margin, level: as for `fit_acceleration`.
+    """
+    seeds = len(regime)
+    kappa, delta = _fit_pace(clock.whole, clock.steps, regime)
+    rising = clock.whole.rise_at_the_end(float(clock.steps[-1])) > margin
+    fits = [_fit_pace(curve, clock.steps, np.delete(regime, seed, axis=0)) for seed, curve in enumerate(clock.without)]
+    paces = tuple(pace for pace, _ in fits)
+    ends = tuple(end for _, end in fits)
+    kappa_error = jackknife_error(np.log(paces))
+    delta_error = jackknife_error(np.array(ends))
+    width = student_quantile(level, seeds - 1)
     return Acceleration(
         kappa=kappa,
         kappa_low=float(kappa * np.exp(-width * kappa_error)),
@@ -106,32 +182,32 @@ def fit_acceleration(
         delta_low=delta - width * delta_error,
         delta_high=delta + width * delta_error,
         n=seeds,
-        problem=problem,
+        problem=_find_problem(clock.whole, kappa, delta_error, margin),
+        rising=rising,
+        paces=paces,
+        ends=ends,
+        explained=clock.whole.explained,
+        delta_error=delta_error,
     )
 
 
-def fit_baseline(steps: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S N"]) -> BaselineCurve:
-    """Fit the baseline's curve by least squares: a grid of shapes, refined from the best one."""
-    from scipy.optimize import minimize
+def jackknife_error(left_out: Float[np.ndarray, "S"]) -> float:
+    """Return the standard error of an estimate from those that leave out a seed each (Efron and Stein, 1981)."""
+    n = left_out.size
+    return float(np.sqrt((n - 1) / n * ((left_out - left_out.mean()) ** 2).sum()))
 
-    run = float(steps[-1])
-    shapes = [(rate, middle) for rate in _RATES for middle in _MIDDLES]
-    losses = [_loss_of_shape(shape, steps / run, accuracies) for shape in shapes]
-    begin = np.array(shapes[int(np.argmin(losses))])
-    refined = minimize(
-        _loss_of_shape, begin, args=(steps / run, accuracies), method="Nelder-Mead", options={"xatol": 1e-4}
-    )
-    rate, middle = np.clip(refined.x, [_RATES[0], _MIDDLES[0]], [_RATES[-1], _MIDDLES[-1]])
-    level, height = _levels_of_shape((rate, middle), steps / run, accuracies)
-    spread = accuracies - accuracies.mean(axis=1, keepdims=True)
-    loss = _loss_of_shape((rate, middle), steps / run, accuracies)
-    explained = 1.0 - loss / max(float((spread**2).sum()), 1e-12)
-    return BaselineCurve(float(rate) / run, float(middle) * run, level, height, explained)
+
+def student_quantile(level: float, freedom: float) -> float:
+    """Return how many standard errors a two-sided interval of this level reaches to either side."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.5 + level / 2))
 
 
 def _checked_curves(
     steps: ArrayLike, baseline: ArrayLike, regime: ArrayLike
 ) -> tuple[Float[np.ndarray, "N"], Float[np.ndarray, "S N"], Float[np.ndarray, "S N"]]:
+    """Return the curves as arrays. Raises ValueError where they are not alike, have gaps, or where steps do not rise."""
     t = np.asarray(steps, dtype=np.float64)
     base = np.asarray(baseline, dtype=np.float64)
     other = np.asarray(regime, dtype=np.float64)
@@ -151,33 +227,84 @@ def _logistic(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
     return risen
 
 
+# The baseline's curve -------------------------------------------------------------------------------------------------
+
+
+def _losses_of_grid(
+    share: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S N"]
+) -> Float[np.ndarray, "shapes S"]:
+    """Return each seed's squared residuals for every shape of the grid, rates outside, with its best level and height.
+
+    share: of the run that each point has served. Seeds have levels and heights of their own, so that the loss of some seeds is
+    the sum of theirs: leaving one out needs no second grid.
+    """
+    rates = np.repeat(_RATES, _MIDDLES.size)[:, None]
+    middles = np.tile(_MIDDLES, _RATES.size)[:, None]
+    rise = _logistic(rates * (share - middles))
+    centred_rise = rise - rise.mean(axis=1, keepdims=True)
+    rise_squares = np.maximum((centred_rise**2).sum(axis=1, keepdims=True), 1e-12)
+    centred = accuracies - accuracies.mean(axis=1, keepdims=True)
+    products = centred_rise @ centred.T
+    height = np.maximum(products / rise_squares, _LEAST_HEIGHT)
+    losses: Float[np.ndarray, "shapes S"] = (centred**2).sum(axis=1) - 2 * height * products + height**2 * rise_squares
+    return losses
+
+
+def _refine_curve(
+    steps: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S N"], losses: Float[np.ndarray, "shapes"]
+) -> BaselineCurve:
+    """Return the best curve, searched from the shape of the grid with the least loss."""
+    from scipy.optimize import minimize
+
+    run = float(steps[-1])
+    rate_place, middle_place = divmod(int(losses.argmin()), _MIDDLES.size)
+    begin = np.array([_RATES[rate_place], _MIDDLES[middle_place]])
+    refined = minimize(
+        _loss_of_shape, begin, args=(steps / run, accuracies), method="Nelder-Mead", options={"xatol": 1e-4}
+    )
+    rate, middle = _bound_shape(refined.x)
+    level, height = _levels_of_shape(rate, middle, steps / run, accuracies)
+    spread = ((accuracies - accuracies.mean(axis=1, keepdims=True)) ** 2).sum()
+    loss = _loss_of_shape((rate, middle), steps / run, accuracies)
+    return BaselineCurve(rate / run, middle * run, level, height, 1.0 - loss / max(float(spread), 1e-12))
+
+
+def _bound_shape(shape: Sequence[float]) -> tuple[float, float]:
+    """Return rate and middle, moved onto the grid's edge where they lie outside."""
+    rate, middle = shape
+    return float(np.clip(rate, _RATES[0], _RATES[-1])), float(np.clip(middle, _MIDDLES[0], _MIDDLES[-1]))
+
+
 def _levels_of_shape(
-    shape: Sequence[float], share: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S N"]
+    rate: float, middle: float, share: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S N"]
 ) -> tuple[Float[np.ndarray, "S"], Float[np.ndarray, "S"]]:
-    """Each seed's level and height by least squares, a height of at least a thousandth: the curve rises."""
-    rise = _logistic(shape[0] * (share - shape[1]))
+    """Return each seed's level and height by least squares."""
+    rise = _logistic(rate * (share - middle))
     centred = rise - rise.mean()
-    height = np.maximum(accuracies @ centred / max(float(centred @ centred), 1e-12), 1e-3)
+    height = np.maximum(accuracies @ centred / max(float(centred @ centred), 1e-12), _LEAST_HEIGHT)
     return accuracies.mean(axis=1) - height * rise.mean(), height
 
 
 def _loss_of_shape(
     shape: Sequence[float], share: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S N"]
 ) -> float:
-    """Squared residuals of the best levels. share: of the run that each point has served."""
-    bounded = np.clip(shape, [_RATES[0], _MIDDLES[0]], [_RATES[-1], _MIDDLES[-1]]).tolist()
-    level, height = _levels_of_shape(bounded, share, accuracies)
-    fitted = level[:, None] + height[:, None] * _logistic(bounded[0] * (share - bounded[1]))
+    """Return the squared residuals of the best levels. share: of the run that each point has served."""
+    rate, middle = _bound_shape(shape)
+    level, height = _levels_of_shape(rate, middle, share, accuracies)
+    fitted = level[:, None] + height[:, None] * _logistic(rate * (share - middle))
     return float(((accuracies - fitted) ** 2).sum())
+
+
+# The regime's pace ----------------------------------------------------------------------------------------------------
 
 
 def _fit_pace(
     curve: BaselineCurve, steps: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S N"]
 ) -> tuple[float, float]:
-    """The pace with the least mean squared residual, between grid points by a parabola, and its delta."""
+    """Return the pace with the least mean squared residual, between grid points by a parabola, and its delta."""
     paces = np.geomspace(SLOWEST, FASTEST, PACES)
-    losses = np.array([_loss_of_pace(pace, curve, steps, accuracies)[0] for pace in paces])
-    best = int(np.argmin(losses))
+    losses, _ = _losses_of_paces(paces, curve, steps, accuracies)
+    best = int(losses.argmin())
     pace = float(paces[best])
     if 0 < best < PACES - 1:
         below, least, above = losses[best - 1 : best + 2]
@@ -185,58 +312,43 @@ def _fit_pace(
         if bend > 0:
             shift = 0.5 * (below - above) / bend
             pace *= float((paces[best + 1] / paces[best]) ** shift)
-    return pace, _loss_of_pace(pace, curve, steps, accuracies)[1]
+    _, deltas = _losses_of_paces(np.array([pace]), curve, steps, accuracies)
+    return pace, float(deltas[0])
 
 
-def _loss_of_pace(
-    pace: float, curve: BaselineCurve, steps: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S N"]
-) -> tuple[float, float]:
-    """The mean squared residual at a pace with its best delta, over points that lie within the baseline's run; and that delta.
+def _losses_of_paces(
+    paces: Float[np.ndarray, "P"],
+    curve: BaselineCurve,
+    steps: Float[np.ndarray, "N"],
+    accuracies: Float[np.ndarray, "S N"],
+) -> tuple[Float[np.ndarray, "P"], Float[np.ndarray, "P"]]:
+    """Return the mean squared residual at each pace with its best delta, over points within the baseline's run; and the deltas.
 
-    A point fades out over one interval before its time on the baseline's clock reaches the end of the run. Where points dropped
-    out at once, the loss would jump, and paces just behind a jump would be preferred.
+    A point fades out over one interval before its time on the baseline's clock reaches the end of the run, smoothly: where points
+    dropped out at once the loss would jump, and where their weights had a kink the same pace would be best without whichever seed,
+    so that its interval would come out far too narrow.
     """
+    run = steps[-1]
     spacing = np.diff(steps, append=2 * steps[-1] - steps[-2])
-    weights = np.clip((steps[-1] / pace - steps) / spacing, 0.0, 1.0)
-    served = np.minimum(pace * steps, steps[-1])  # beyond it the weight is 0
-    learnt = curve.learnt(served)
-    beyond = accuracies - curve.at(served)
-    explained = float(weights @ learnt**2) * accuracies.shape[0]
-    delta = float((beyond @ (weights * learnt)).sum()) / max(explained, 1e-12)
-    residual = (beyond - delta * learnt) ** 2
-    return float((residual @ weights).mean()) / float(weights.sum()), delta
-
-
-def _fit_without(
-    seed: int, steps: Float[np.ndarray, "N"], baseline: Float[np.ndarray, "S N"], regime: Float[np.ndarray, "S N"]
-) -> tuple[float, float]:
-    """kappa and delta without one seed."""
-    curve = fit_baseline(steps, np.delete(baseline, seed, axis=0))
-    return _fit_pace(curve, steps, np.delete(regime, seed, axis=0))
-
-
-def _jackknife_error(left_out: Float[np.ndarray, "S"]) -> float:
-    """The standard error of an estimate from those that leave out a seed each (Efron and Stein, 1981)."""
-    n = left_out.size
-    return float(np.sqrt((n - 1) / n * ((left_out - left_out.mean()) ** 2).sum()))
-
-
-def _student_quantile(level: float, freedom: int) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, 0.5 + level / 2))
+    inside = np.clip((run / paces[:, None] - steps) / spacing, 0.0, 1.0)
+    weights = inside**2 * (3.0 - 2.0 * inside)
+    served = np.minimum(paces[:, None] * steps, run)  # beyond it the weight is 0
+    learnt = curve.share_learnt(served)
+    beyond = accuracies[:, None, :] - curve.predict_accuracy(served)
+    weighted_learnt = weights * learnt
+    explained = len(accuracies) * (weighted_learnt * learnt).sum(axis=1)
+    deltas = (beyond * weighted_learnt).sum(axis=(0, 2)) / np.maximum(explained, 1e-12)
+    residuals = beyond - deltas[:, None] * learnt
+    losses = (residuals**2 * weights).sum(axis=2).mean(axis=0) / weights.sum(axis=1)
+    return losses, deltas
 
 
 def _find_problem(curve: BaselineCurve, kappa: float, delta_error: float, margin: float) -> str:
+    """Say why a fit does not count; empty where it does."""
     if curve.explained < MIN_EXPLAINED:
-        return (
-            f"the baseline's curve is no logistic: it explains {100 * curve.explained:.0f}% of the variance over steps"
-        )
+        return f"the baseline's curve is no logistic, which explains less than {100 * MIN_EXPLAINED:g} % of it"
     if not SLOWEST * 1.01 < kappa < FASTEST / 1.01:
         return f"kappa lies outside [{SLOWEST}, {FASTEST}]"
     if delta_error > margin:
-        return (
-            f"not identified: the standard error of delta is {100 * delta_error:.1f} points, above the margin of "
-            f"{100 * margin:g}; the baseline's curve must flatten inside the run"
-        )
+        return f"the standard error of the reach is above {100 * margin:g} points: the baseline's curve must flatten inside the run"
     return ""

@@ -25,10 +25,13 @@ from harness.statistics.intervals import Array, Estimate, mean_interval
 # The probability of any false finding in a family
 ALPHA = 0.05
 MOST_SEEDS = 1000
+# Of fewer seeds tie groups join what nobody would believe equal: their tests find next to nothing
+MIN_TIE_SEEDS = 5
 MARGIN = 0.02
 """Accuracy below which an effect is of no interest, where the user names none."""
 GAINS, LOSES, EQUIVALENT, INCONCLUSIVE = "gains", "loses", "no effect beyond the margin", "cannot tell"
 DIFFERS = "differs between groups"
+DIFFERS_POLICIES = "differs between policies"
 FLOOR, CEILING = "withheld: no answer was right", "withheld: every answer was right"
 IDLE = "withheld: the baseline learnt nothing"
 WITHHELD = (FLOOR, CEILING, IDLE)
@@ -173,7 +176,7 @@ def compute_family_tests(
     panel_weight = np.full(len(inside), 1 / max(judged.sum(), 1))
     spread = np.full((*scores.shape[:-3], len(references)), np.nan)
     if inside.sum() > 1:
-        spread[..., ours] = _test_panel_differences(scores[..., inside, :, :], noise[..., inside, :, :], ours, theirs)
+        spread[..., ours] = compute_spread_p(scores[..., inside, :, :], noise[..., inside, :, :], ours, theirs)
         scores, noise = _append_mean(scores, noise, inside)
         counted = np.concatenate([counted, counted[inside].all(axis=0, keepdims=True)])
         panel_weight = np.append(panel_weight, 1.0)
@@ -194,7 +197,7 @@ def _append_mean(scores: Panels, noise: Panels, inside: Bool[np.ndarray, "panels
     return np.concatenate([scores, mean], axis=-3), np.concatenate([noise, mean_noise], axis=-3)
 
 
-def _test_panel_differences(
+def compute_spread_p(
     scores: Panels, noise: Panels, ours: Places, theirs: Places
 ) -> Float[np.ndarray, "*draws compared"]:
     """Return the p-value of "the gain of ours over theirs is the same on all panels" (our reading).

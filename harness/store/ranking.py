@@ -16,13 +16,24 @@ import numpy as np
 from jaxtyping import Float
 
 from harness.statistics import MARGIN, Comparison, improvement_interval, iqm_interval, judge_gain
-from harness.statistics.comparison import ALONE, BASELINE, WITHHELD
+from harness.statistics.comparison import ALONE, BASELINE, DIFFERS_POLICIES, WITHHELD
 from harness.statistics.intervals import BootstrapInterval
+from harness.store.claims import ClaimAnswer, answer_suite_claims
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, TrainingMoment, mixed_in, read_moments
-from harness.store.sentences import joined, write_doubt, write_sentence
+from harness.store.roles import RoleRow, role_rows
+from harness.store.sentences import joined, write_doubt, write_rate, write_sentence
 from harness.store.statistic import STATISTICS, Pair, TableRow, to_bounds, to_number
-from harness.store.table import MEAN, Place, SeedRow, compare_rows, seed_rows
+from harness.store.table import (
+    MEAN,
+    FinishedScores,
+    Place,
+    SeedRow,
+    compare_rows,
+    is_independent_training,
+    read_finished,
+    seed_rows,
+)
 
 Said = Literal["everything", "opening", "nothing"]
 # Of fewer seeds a bootstrap interval comes out far too narrow
@@ -111,12 +122,14 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 class Heading(msgspec.Struct, frozen=True):
-    """The lines above a suite's rows. sentences: the opening one first. across: by metric. missing, submission: filled in
-    by the command."""
+    """The lines above a suite's rows. sentences: the opening one first. across: by metric. roles: by the first metric. claims:
+    what was claimed before the suite ran. missing, submission: filled in by the command."""
 
     margin: float = MARGIN
     sentences: list[Headline] = []
     across: dict[str, list[Aggregate]] = {}
+    roles: list[RoleRow] = []
+    claims: list[ClaimAnswer] = []
     missing: list[Missing] = []
     starts: list[TrainingMoment] = []
     submission: str = ""
@@ -158,7 +171,11 @@ def rank_regimes(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequenc
         if absence:
             left_out.append(absence)
         if whole.own.n[place]:
-            ends = _find_ends(comparisons, used, titles, place) if whole.uneven[place] else None
+            ends = None
+            if whole.uneven[place]:
+                ends = _find_ends(comparisons, used, titles, place)
+            elif whole.verdicts[place] == DIFFERS_POLICIES:
+                ends = _find_policy_ends([row for row in rows if (row.group, row.task) in used], name)
             fields = {statistic: STATISTICS[statistic].of(row) for statistic in _RANKED}
             ranks.append(Rank(regime=name, ends=ends, **fields))
 
@@ -192,6 +209,24 @@ def _find_ends(
     gains = sorted((float(comparisons[panel].gains.mean[place]), titles[panel]) for panel in panels)
     least, low = gains[0]
     most, high = gains[-1]
+    return (low, least), (high, most)
+
+
+def _find_policy_ends(rows: Sequence[SeedRow], name: str) -> tuple[End, End]:
+    """Return the policies with the smallest and the largest gain of a regime, by name and gain, over the seeds that both have.
+
+    rows: of one panel, of the regime and of its baseline.
+    """
+    baseline = next(row.baseline for row in rows if row.regime == name)
+    theirs = {(row.seed, one.policy): one.accuracy for row in rows if row.regime == baseline for one in row.members}
+    gains: dict[str, list[float]] = {}
+    for row in rows:
+        for one in row.members:
+            if row.regime == name and (row.seed, one.policy) in theirs:
+                gains.setdefault(one.policy, []).append(one.accuracy - theirs[row.seed, one.policy])
+    means = sorted((float(np.mean(own)), policy) for policy, own in gains.items())
+    least, low = means[0]
+    most, high = means[-1]
     return (low, least), (high, most)
 
 
@@ -341,9 +376,20 @@ def make_heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: S
 
     margin: of the verdicts. said: all sentences, those of the opening choice alone, or none.
     """
-    heading = Heading(margin, [], {}, starts=read_moments(snapshot, suite), processors=mixed_in(snapshot, suite))
+    heading = Heading(
+        margin,
+        [],
+        {},
+        claims=answer_suite_claims(snapshot, suite, margin),
+        starts=read_moments(snapshot, suite),
+        processors=mixed_in(snapshot, suite),
+    )
     if said == "nothing":
         return heading
+    finished = read_finished(snapshot, suite)
+    if finished.rows:
+        heading.roles.extend(role_rows(finished, finished.rows[0].metric))
+    rates = _describe_rates(finished)
     by_choice: dict[tuple[str, str], list[SeedRow]] = {}
     for row in seed_rows(snapshot, suite):
         by_choice.setdefault((row.policy, row.metric), []).append(row)
@@ -361,9 +407,21 @@ def make_heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: S
         if not chosen:
             continue
         ranking = rank_regimes(chosen, margin, among)
-        heading.sentences.append(Headline(policy, metric, task, write_sentence(ranking), write_doubt(ranking)))
+        sentence = write_sentence(ranking) + rates
+        heading.sentences.append(Headline(policy, metric, task, sentence, write_doubt(ranking)))
         if (policy, task) == (policies[0], MEAN):
             across = aggregate_panels(chosen)
             if across:
                 heading.across[metric] = across
     return heading
+
+
+def _describe_rates(finished: FinishedScores) -> str:
+    """Say that independent training ran at one learning rate alone; empty where it ran at several, or where none is known."""
+    lines = finished.lines
+    every = {line.trained.rate for line in lines.values() if is_independent_training(line, lines)}
+    known = [rate for rate in every if rate is not None]
+    compared = any(row.gain is not None for row in finished.rows)
+    if len(every) != 1 or not known or not compared:
+        return ""
+    return f" One learning rate was run: {write_rate(known[0])}."

@@ -20,10 +20,14 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.errors import UsageError
-from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
+from harness.statistics.claims import INTERIM
+from harness.statistics.comparison import DIFFERS_POLICIES, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
+from harness.store.claims import ClaimAnswer
 from harness.store.manifest import EVALUATIONS
+from harness.store.pace_table import HEADS, choose_rows, make_pace_line, write_pace_notes
 from harness.store.ranking import MIN_RUNS, Heading, Headline
 from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, describe_gaps
+from harness.store.roles import RoleRow
 from harness.store.sentences import explain_verdicts, verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, Statistic, select_columns
 from harness.store.table import MEAN, ShowRow
@@ -36,7 +40,11 @@ _LEAST = 3
 _COLOURS = {GAINS: "green", LOSES: "red"}
 MEASURED = """no cells; the query for `harness sql` that shows what `harness eval` measured:
 SELECT group_name, task, metric, accuracy FROM cells JOIN scores USING (suite, cell) WHERE suite = 'evaluations'"""
-SIGNS = {GAINS: "▲", LOSES: "▼", EQUIVALENT: "●", INCONCLUSIVE: "◆"}
+CLAIMS_NOTE = (
+    "95 % intervals over seeds. p: two-sided, corrected by Holm's method among these claims alone. Seeds count in the suite's "
+    f"order; before all are there a claim is answered only where p is at most {INTERIM:g} of one look."
+)
+SIGNS = {GAINS: "▲", LOSES: "▼", DIFFERS_POLICIES: "✚", EQUIVALENT: "●", INCONCLUSIVE: "◆"}
 
 
 def render_rows(
@@ -128,6 +136,9 @@ class _Page:
             return
         self._open(suite, head, [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)])
         self._panels(rows, head.margin)
+        self._pace_and_end(choose_rows(rows))
+        self._roles(head.roles)
+        self._other_questions(rows)
         for metric, across in head.across.items():
             title = f"all {across[0].tasks} panels, {metric}: interquartile mean in %, how often a run beats one of the baseline"
             note = "95 % stratified bootstrap intervals over seeds"
@@ -147,6 +158,7 @@ class _Page:
     def _open(self, suite: str, head: Heading, opening: Sequence[Headline]) -> None:
         if head.submission:
             self.say(f"{suite}: {head.submission}")
+        self._claims(head.claims)
         if opening:
             self.say(suite, "bold")
             for headline in opening:
@@ -168,6 +180,9 @@ class _Page:
             self.table(title, list(map(str, matrix[0])), matrix[1:], marks, names=1)
         else:
             self._panels(means, head.margin, named=False)
+        self._pace_and_end(means)
+        differing = {(row.group, row.task, row.regime) for row in means if row.verdict == DIFFERS_POLICIES}
+        self._roles([role for role in head.roles if (role.group, role.task, role.regime) in differing])
         self._beside(msgspec.structs.replace(head, starts=[]))
 
     def _panels(self, rows: Rows, margin: float, named: bool = True) -> None:
@@ -185,7 +200,78 @@ class _Page:
             title = f"{group}: {task}, {metric}; accuracy in %, gain in points, 95 % intervals"
             self.table(title, heads[:fit], [line[:fit] for _, line in members], names=len(first))
 
+    def _pace_and_end(self, rows: Rows) -> None:
+        """Print pace, reach and gain at equal cost of these rows, a table a group, with the columns that fit."""
+        compared = [row for row in rows if row.pace_curve or row.equal_cost_baseline]
+        for (group, task, metric), own in groupby(compared, key=attrgetter("group", "task", "metric")):
+            lines = [[*make_pace_line(row)] for row in own]
+            columns = list(zip(HEADS, *lines, strict=True))
+            columns = [column for column in columns if set(column[1:]) - {"–", ""}]
+            ends = accumulate(2 + max(map(cell_len, column)) for column in columns)
+            fit = max(_LEAST, sum(end <= self._console.width for end in ends))
+            heads, *texts = zip(*columns[:fit], strict=True)
+            self.table(
+                f"{group}: pace and end; {task}, {metric}, gains in points, 95 % intervals", heads, texts, names=1
+            )
+        for note in write_pace_notes(compared):
+            self.say(note, "dim")
+        if compared:
+            self.say("")
+
+    def _other_questions(self, rows: Rows) -> None:
+        """Print the gains for the questions that were asked, and for others of the same kind."""
+        compared = [row for row in rows if row.gain_questions_interval]
+        for (group, task, metric), own in groupby(compared, key=attrgetter("group", "task", "metric")):
+            lines = [
+                (
+                    row.regime,
+                    POINTS.with_interval(row.gain, row.gain_interval),
+                    POINTS.interval(row.gain_questions_interval),
+                )
+                for row in own
+            ]
+            title = f"{group}: for other questions than these; {task}, {metric}, gains in points, 95 % intervals"
+            self.table(title, ("regime", "over seeds", "over seeds and questions"), lines, names=1)
+
+    def _roles(self, roles: Sequence[RoleRow]) -> None:
+        """Print the gains of the stronger and of the weaker member at the start, a table a group."""
+        for (group, task, metric), own in groupby(roles, key=attrgetter("group", "task", "metric")):
+            lines = [
+                (
+                    role.regime,
+                    POINTS.with_interval(role.stronger, role.stronger_interval),
+                    POINTS.with_interval(role.weaker, role.weaker_interval),
+                    POINTS.with_interval(role.apart, role.apart_interval),
+                    str(role.seeds),
+                )
+                for role in own
+            ]
+            title = f"{group}: by role at the start; {task}, {metric}, gains in points, 95 % intervals"
+            self.table(title, ("regime", "stronger", "weaker", "stronger less weaker", "seeds"), lines, names=1)
+
+    def _claims(self, claims: Sequence[ClaimAnswer]) -> None:
+        """Print what was claimed before the suite ran, with the answers."""
+        if not claims:
+            return
+        lines = [
+            (
+                one.claim.name,
+                one.words,
+                one.answer,
+                one.number if one.value is not None else "–",
+                "–" if one.p is None else f"{one.p:.3f}",
+                f"{one.done} of {one.planned}",
+            )
+            for one in claims
+        ]
+        heads = ("claim", "says", "answer", "number", "p", "seeds")
+        self.table("Claimed before it ran", heads, lines, CLAIMS_NOTE)
+        for one in claims:
+            if one.reason:
+                self.say(f"{one.claim.name}: {one.reason}.", "dim")
+
     def lines(self, suite: str, rows: Rows, head: Heading) -> None:
+        self._claims(head.claims)
         columns = select_columns("markdown")
         lines = []
         for row in rows:

@@ -5,10 +5,27 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
-from harness.statistics.comparison import DIFFERS, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, MOST_SEEDS, WITHHELD
+from harness.statistics.comparison import (
+    DIFFERS,
+    DIFFERS_POLICIES,
+    EQUIVALENT,
+    GAINS,
+    INCONCLUSIVE,
+    LOSES,
+    MIN_TIE_SEEDS,
+    MOST_SEEDS,
+    WITHHELD,
+)
 
 if TYPE_CHECKING:
     from harness.store.ranking import Rank, Ranking
+
+
+# In place of a tie letter
+NO_TIES = "–"
+TIES_FROM = (
+    f"Ties are shown from {MIN_TIE_SEEDS} seeds on: of fewer, regimes that nobody would believe equal share a letter."
+)
 
 
 def explain_verdicts(margin: float) -> str:
@@ -19,7 +36,8 @@ def explain_verdicts(margin: float) -> str:
         "that of twenty such sets without any effect at most one has a false finding. A regime gains or loses where the corrected "
         "interval of its gain leaves out 0; by the same tests regimes without a tie letter in common are told apart. No effect "
         f"larger than {write_points(margin)}: the 95 % interval of the gain lies within ±{100 * margin:.3g}, and groups are not "
-        "seen to differ. Not corrected: 95 % intervals, no effect, the choice among policies and metrics, the best of several "
+        "seen to differ. Differs between policies: the mean finds nothing, but by a family of tests of its own the policies' gains "
+        f"differ. {TIES_FROM} Not corrected: 95 % intervals, no effect, the choice among policies and metrics, the best of several "
         "suites."
     )
 
@@ -27,6 +45,12 @@ def explain_verdicts(margin: float) -> str:
 def write_points(share: float) -> str:
     """`2 points` for 0.02."""
     return f"{100 * share:.3g} point{'' if share == 0.01 else 's'}"
+
+
+def write_rate(rate: float) -> str:
+    """`1e-4`."""
+    digits, _, power = f"{rate:e}".partition("e")
+    return f"{float(digits):g}e{int(power)}"
 
 
 def verdict_mark(verdict: str, margin: float) -> str:
@@ -67,6 +91,7 @@ def _write_family(baseline: str, ranks: Sequence[Rank], ranking: Ranking, first:
         GAINS: "{ends} gain{s} over {over} at {budget}{apart}",
         LOSES: "{ends} lose{s} against {it}",
         DIFFERS: "{ends} differ{s} between groups{whom}",
+        DIFFERS_POLICIES: "{ends} differ{s} between policies{whom}",
         EQUIVALENT: f"{{names}} show{{s}} no effect larger than {write_points(ranking.margin)}{{whom}}",
         INCONCLUSIVE: "for {ends} one cannot tell{whom}",
         **{why: f"for {{names}} the verdict is {why}" for why in WITHHELD},
@@ -99,7 +124,8 @@ def _write_ends(rank: Rank) -> str:
     if rank.ends is None:
         return _name_line(rank)
     (low, least), (high, most) = rank.ends
-    return f"{_name_line(rank)} ({_write_signed(least)} on {low} to {_write_signed(most)} on {high})"
+    where = "for" if rank.verdict == DIFFERS_POLICIES else "on"
+    return f"{_name_line(rank)} ({_write_signed(least)} {where} {low} to {_write_signed(most)} {where} {high})"
 
 
 def _write_signed(share: float) -> str:
@@ -140,7 +166,7 @@ def _write_power(unseen: Sequence[Rank], named: bool) -> str:
 
 
 def _write_apart(gainers: Sequence[Rank]) -> str:
-    if len(gainers) < 2:
+    if len(gainers) < 2 or any(rank.tie_group == NO_TIES for rank in gainers):
         return ""
     together = [[bool(set(a.tie_group) & set(b.tie_group)) for b in gainers] for a in gainers]
     if all(all(row) for row in together):

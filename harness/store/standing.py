@@ -13,7 +13,7 @@ from harness.statistics import MARGIN
 from harness.statistics.comparison import EQUIVALENT, GAINS, LOSES
 from harness.store.manifest import MARK
 from harness.store.read import Snapshot
-from harness.store.sentences import joined, verdict_mark
+from harness.store.sentences import joined, verdict_mark, write_rate
 from harness.store.starts import UNPAIRED
 from harness.store.statistic import PERCENT, POINTS, Pair
 from harness.store.table import MEAN, ShowRow, make_rows, read_finished
@@ -397,12 +397,6 @@ def summarise_board(published: Board, tuned: Board, margin: float = MARGIN) -> l
     return parts
 
 
-def written_rate(rate: float) -> str:
-    """`1e-4`."""
-    digits, _, power = f"{rate:e}".partition("e")
-    return f"{float(digits):g}e{int(power)}"
-
-
 def _at_two_rates(published: Board, margin: float) -> str:
     """The largest gain of a regime that ran on the same pair at two learning rates, at both, if possible after as much training;
     not of a positive control where there is another pair."""
@@ -429,7 +423,7 @@ def _at_a_rate(setting: Setting, row: ShowRow, margin: float) -> str:
     corrected = "" if row.verdict == EQUIVALENT else "corrected: "
     alone = f"; independent training ends at {PERCENT.text(setting.alone)} %"
     return (
-        f"{POINTS.with_interval(row.gain, row.gain_interval)} points at learning rate {written_rate(setting.rate or 0.0)} in "
+        f"{POINTS.with_interval(row.gain, row.gain_interval)} points at learning rate {write_rate(setting.rate or 0.0)} in "
         f"{setting.names} ({corrected}{verdict_mark(row.verdict, margin)}{alone if setting.alone is not None else ''})"
     )
 

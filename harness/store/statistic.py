@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, get_type_hints
@@ -12,7 +12,12 @@ from typing import Any, Literal, NamedTuple, get_type_hints
 import numpy as np
 
 from harness.statistics import Comparison, Estimate, seeds_to_detect
-from harness.store.sentences import verdict_mark
+from harness.statistics.comparison import MIN_TIE_SEEDS
+from harness.statistics.crossed import CrossedEstimate
+from harness.store.counted_cost import count_cost
+from harness.store.equal_cost import Rivals
+from harness.store.pace import Pace
+from harness.store.sentences import NO_TIES, verdict_mark
 from harness.store.text import visible
 
 __all__ = [
@@ -62,27 +67,39 @@ PERCENT = Unit(name="%", factor=100, digits=1)
 POINTS = Unit(name="points", factor=100, digits=1, signed=True)
 SHARE = Unit(name="%", factor=100, mark="%")
 TIMES = Unit(name="× baseline", digits=2)
+CLOCK = Unit(name="× baseline's clock", digits=2)
+OWN_ROLLOUTS = Unit(name="× own rollouts", digits=2)
 RATE = Unit(name="points", factor=100, digits=2)
 
 
 class SeedCost(NamedTuple):
-    """What one seed cost, and the peer answers that it received and used. offered: answers that the group's other policies
-    sampled; where there are none, as in a replay of another run, those received."""
+    """What one seed cost, and the peer answers that it received and used. tokens: sampled ones; scored, trained: those of these
+    phases. offered: answers that the group's other policies sampled; where there are none, as in a replay of another run, those
+    received."""
 
     rollouts: float
     tokens: float
+    scored: float
+    trained: float
     cpu: float
     gpu: float
     received: float
     used: float
     offered: float
 
+    @property
+    def counted(self) -> float:
+        """What it cost by its tokens (`store.counted_cost`)."""
+        return count_cost(self.tokens, self.scored, self.trained)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
     """A regime on one group, policy, task and metric. comparison: the family's comparison; place: the regime's in it. base:
     by seed, accuracy before training. spent, against: costs by seed, its own and its reference's. policies: how many
-    the line is the mean of; `spent` is their sum."""
+    the line is the mean of; `spent` is their sum. pace: None where nothing was measured. rivals: None where there is no other
+    baseline. beside: the gain by other metrics of the same answers, by metric. crossed: the gain for other questions too; None
+    where it was not asked for."""
 
     comparison: Comparison
     place: int
@@ -92,9 +109,18 @@ class TableRow:
     against: Sequence[SeedCost] = ()
     budget: str = ""
     policies: int = 1
+    pace: Pace | None = None
+    rivals: Rivals | None = None
+    beside: Mapping[str, Estimate] = field(default_factory=dict)
+    crossed: CrossedEstimate | None = None
 
     def mean(self, what: str) -> float:
         return float(sum(getattr(seed, what) for seed in self.spent)) / len(self.spent)
+
+    def relative_cost(self, what: str) -> float | None:
+        """Return the mean of this part of the cost over the reference's; None where the reference has none. what: of `SeedCost`."""
+        theirs = sum(getattr(seed, what) for seed in self.against)
+        return self.mean(what) / (theirs / len(self.against)) if theirs else None
 
 
 Measure = Callable[[TableRow], Any]
@@ -262,9 +288,7 @@ def paired_seeds(row: TableRow) -> int:
 @statistic("Cost", TIMES, head="cost", better="lower", terminal=None, markdown=None, page=4)
 def cost(row: TableRow) -> float | None:
     """CPU-seconds over those of the baseline at the same rollout budget; GPU-seconds where the baseline used GPUs."""
-    what = "gpu" if any(seed.gpu for seed in row.against) else "cpu"
-    theirs = sum(getattr(seed, what) for seed in row.against)
-    return row.mean(what) / (theirs / len(row.against)) if theirs else None
+    return row.relative_cost("gpu" if any(seed.gpu for seed in row.against) else "cpu")
 
 
 @statistic("Budget", terminal=None, markdown=None, page=None)
@@ -275,14 +299,18 @@ def budget(row: TableRow) -> str:
 
 @statistic("Tie group", head="tie", terminal=5, markdown=5, page=5)
 def tie_group(row: TableRow) -> str:
-    """Regimes that share a letter cannot be told apart; regimes without a common letter can."""
-    return row.comparison.groups[row.place]
+    """Regimes that share a letter cannot be told apart; regimes without a common letter can. A dash below five seeds."""
+    return row.comparison.groups[row.place] if _shows_ties(row) else NO_TIES
 
 
 @statistic("Best", terminal=None, markdown=None, page=None)
 def best(row: TableRow) -> bool:
-    """Cannot be told from the best mean."""
-    return row.comparison.best[row.place]
+    """Cannot be told from the best mean, with five seeds or more."""
+    return _shows_ties(row) and row.comparison.best[row.place]
+
+
+def _shows_ties(row: TableRow) -> bool:
+    return int(row.comparison.own.n[row.place]) >= MIN_TIE_SEEDS
 
 
 @statistic("p of the gain", terminal=None, markdown=None, page=None)

@@ -10,12 +10,14 @@ import json
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
+from jaxtyping import Bool
 
 from harness.errors import StoreError
 from harness.statistics import (
@@ -26,14 +28,19 @@ from harness.statistics import (
     estimate_paired_difference,
     sampling_variance,
 )
-from harness.statistics.comparison import CEILING, FLOOR, IDLE
+from harness.statistics.comparison import CEILING, DIFFERS_POLICIES, EQUIVALENT, FLOOR, IDLE, INCONCLUSIVE
+from harness.statistics.crossed import CrossedEstimate
+from harness.statistics.policies import MemberScores, find_policy_differences
+from harness.store import pace_statistics as pace_statistics  # declares them
+from harness.store.equal_cost import Candidate, Rivals, choose_best_rate, choose_nearest_cost, judge_found
+from harness.store.learning_curves import MEAN as MEAN
 from harness.store.manifest import MARK
+from harness.store.pace import Clocks, PaceBook
+from harness.store.question_scores import QuestionBook
 from harness.store.read import Snapshot
 from harness.store.statistic import STATISTICS, SeedCost, TableRow
 from harness.store.tuning import tuned_label
 
-# Stands for the mean over a group's policies
-MEAN = "*"
 # Group and task: one panel
 Place = tuple[str, str]
 
@@ -77,12 +84,21 @@ else:
     )
 
 
+class Member(NamedTuple):
+    """One policy's part in the mean of its group: its accuracy, and the `sampling_variance` of it."""
+
+    policy: str
+    accuracy: float
+    noise: float
+
+
 class SeedRow(_Place, frozen=True, kw_only=True):
     """One seed of a row; accuracies and gains are fractions.
 
     variant: whose cell it is. noise: `sampling_variance` of the accuracy. base: accuracy before training. gain: over the
     baseline's same seed. withheld: why there is no verdict. unlike: the baseline had other rollouts, or too few for a
-    second round. holds: other groups of the suite, all of whose policies are in this one too.
+    second round. holds: other groups of the suite, all of whose policies are in this one too. members: the policies that a
+    mean is of.
     """
 
     variant: str
@@ -95,6 +111,23 @@ class SeedRow(_Place, frozen=True, kw_only=True):
     withheld: str = ""
     unlike: bool = False
     holds: tuple[str, ...] = ()
+    members: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedAs:
+    """Settings of a variant's cells that decide with which independent training it is compared. rate: the learning rate, None where
+    the store does not say it. stream: another number draws other prompts and samples. dynamic: whether prompts are replaced."""
+
+    rate: float | None = None
+    steps: int | None = None
+    prompts: int | None = None
+    stream: int = 0
+    dynamic: bool = False
+
+    def has_clock_of(self, other: TrainedAs) -> bool:
+        """Say whether both have the same learning rate, steps and questions a step."""
+        return (self.rate, self.steps, self.prompts) == (other.rate, other.steps, other.prompts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +135,7 @@ class TableLine:
     """A line of the tables: a variant of the suite, or one as tuned.
 
     cells: the suite's variant whose cells it is made of. sampled: rollouts of both rounds over the first's. reference: the
-    line that gains are over.
+    line that gains are over. trained: how its cells were trained.
     """
 
     name: str
@@ -113,6 +146,7 @@ class TableLine:
     cells: str = ""
     sampled: float = 1.0
     reference: str | None = None
+    trained: TrainedAs = TrainedAs()
 
     @property
     def multiple(self) -> float:
@@ -120,18 +154,39 @@ class TableLine:
         return float(self.budget.removesuffix("x"))
 
 
-@dataclass(frozen=True, slots=True)
+BySeed = dict[int, SeedRow]
+
+
+@dataclass(frozen=True)
 class FinishedScores:
-    """The finished cells of a suite. lines: by name, in the suite's order. rows: in the same order. costs: by `Key` and line,
-    of each seed. policies: by group."""
+    """The finished cells of a suite. lines: by name, in the suite's order. paces, questions: of these lines. rows: in the same
+    order. costs: by `Key` and line, of each seed. policies: by group. curve_task: of which the curves are; empty where the store
+    does not say it."""
 
     lines: dict[str, TableLine]
+    paces: PaceBook
+    questions: QuestionBook
+    curve_task: str = ""
     rows: list[SeedRow] = field(default_factory=list)
     costs: dict[tuple[Key, str], list[SeedCost]] = field(default_factory=dict)
     policies: dict[str, list[str]] = field(default_factory=dict)
 
+    @cached_property
+    def by_key(self) -> dict[Key, dict[str, BySeed]]:
+        """The rows by key, line and seed. For a reader: `rows` is complete by then."""
+        return group_by_line(self.rows)
 
-BySeed = dict[int, SeedRow]
+    def gains_beside(self, key: Key, name: str) -> dict[str, Estimate]:
+        """Return a line's gain by the other metrics of the same answers, by metric; nothing but beside avg@k."""
+        if not key.metric.startswith("avg@"):
+            return {}
+        reference = self.lines[name].reference or ""
+        gains: dict[str, Estimate] = {}
+        for metric in dict.fromkeys(other.metric for other in self.by_key):
+            lines = self.by_key.get(key._replace(metric=metric), {})
+            if metric != key.metric and name in lines and reference in lines:
+                gains[metric] = estimate_difference(lines[name], lines[reference])
+        return gains
 
 
 def group_by_line(rows: Sequence[SeedRow]) -> dict[Key, dict[str, BySeed]]:
@@ -153,17 +208,24 @@ def estimate_difference(ours: BySeed, theirs: BySeed) -> Estimate:
     )
 
 
-# Rows of one cell, task and metric stand together.
+# Rows of one cell, task and metric stand together. A policy scores what was sent to it: answers, or the drafts of all others
 _SCORES = """
-WITH by_policy AS (SELECT suite, cell, policy, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu FROM spent GROUP BY ALL),
+WITH by_policy AS (
+    SELECT suite, cell, policy, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu,
+        coalesce(sum(wall_seconds) FILTER (phase = 'score'), 0) > 0 AS scores
+    FROM spent GROUP BY ALL
+),
 by_cell AS (SELECT suite, cell, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu FROM spent GROUP BY ALL),
-every AS (SELECT suite, cell, sum(answers) AS answers FROM totals GROUP BY ALL)
+every AS (SELECT suite, cell, sum(answers) AS answers, sum(generated_tokens) AS tokens FROM totals GROUP BY ALL)
 SELECT c.kind = 'base' AS base, c.cell, c.group_name, c.regime, c.seed, c.policies, s.task,
     CASE s.metric WHEN 'sampled' THEN 'avg@' || s.repeats ELSE s.metric END AS metric, s.policy,
     coalesce(t.gradient_norm, 'NaN') = 0 AS idle, round(coalesce(w.cpu, 0), 6) AS cell_cpu,
     round(coalesce(w.gpu, 0), 6) AS cell_gpu, s.accuracy, coalesce(s.error, 'NaN') AS error, s.questions,
     CASE s.metric WHEN 'sampled' THEN s.answers ELSE s.questions END AS answers,
     coalesce(t.rollouts, 0) AS rollouts, coalesce(t.generated_tokens, 0) AS tokens,
+    CASE WHEN p.scores THEN coalesce(nullif(t.exchanged_tokens, 0), every.tokens - t.generated_tokens, 0) ELSE 0 END::DOUBLE
+        AS scored,
+    coalesce(t.trained_tokens, 0) AS trained,
     round(coalesce(p.cpu, 0), 6) AS cpu, round(coalesce(p.gpu, 0), 6) AS gpu,
     coalesce(t.peer_received, 0) AS received, coalesce(t.peer_used, 0) AS used,
     coalesce(nullif(every.answers - t.answers, 0), t.peer_received, 0)::DOUBLE AS offered
@@ -174,20 +236,21 @@ WHERE c.suite = ? AND c.state = 'done' AND s.accuracy IS NOT NULL
 ORDER BY base, c.group_name, s.task, 8, c.regime, c.seed, c.cell, s.policy
 """
 _VARIANTS = """
-SELECT regime, any_value(regime_type), any_value(options), any_value(budget),
-    coalesce(nullif(any_value(s.baseline), ''), any_value(c.baseline)), regime AS cells,
-    coalesce(sum(t.rollouts) / nullif(sum(t.answers), 0), 1.0) AS sampled
+SELECT regime AS name, any_value(regime_type) AS kind, any_value(options) AS options, any_value(budget) AS budget,
+    coalesce(nullif(any_value(s.baseline), ''), any_value(c.baseline)) AS baseline,
+    coalesce(sum(t.rollouts) / nullif(sum(t.answers), 0), 1.0) AS sampled, any_value(c.config) AS config
 FROM current_cells c LEFT JOIN suites s USING (suite) LEFT JOIN totals t USING (suite, cell)
 WHERE kind = 'cell' AND suite = ? GROUP BY regime
 """
 
 
 class _SeedScore(NamedTuple):
-    """One seed's accuracy, its `sampling_variance`, and what it cost."""
+    """One seed's accuracy, its `sampling_variance`, and what it cost. members: the policies that it is the mean of."""
 
     accuracy: float
     noise: float
     cost: SeedCost
+    members: tuple[Member, ...] = ()
 
 
 @dataclass(slots=True)
@@ -233,7 +296,8 @@ class _StoredScores:
         cost = SeedCost(*map(sum, zip(*costs, strict=True)))
         cost = cost._replace(cpu=first["cell_cpu"], gpu=first["cell_gpu"])
         key = Key(group, MEAN, first["task"], first["metric"])
-        self.scores.setdefault(key, {}).setdefault(variant, {})[seed] = _SeedScore(accuracy, noise, cost)
+        members = tuple(Member(row["policy"], row["accuracy"], row["noise"]) for row in rows)
+        self.scores.setdefault(key, {}).setdefault(variant, {})[seed] = _SeedScore(accuracy, noise, cost, members)
 
     def members_of(self, key: Key) -> list[str]:
         """Return the policies that the key's policy stands for."""
@@ -267,10 +331,14 @@ def _read_finished_anew(snapshot: Snapshot, suite: str) -> FinishedScores:
         "SELECT groups, variants, tuned, config FROM suites WHERE suite = ?", [suite]
     ).to_pylist()
     about: dict[str, Any] = described[0] if described else {"groups": [], "variants": [], "tuned": [], "config": ""}
-    held_groups = _find_held_groups(json.loads(about["config"] or "{}").get("groups", ()))
-    variants = [TableLine(*row.values()) for row in snapshot.query(_VARIANTS, [suite]).to_pylist()]
+    config = json.loads(about["config"] or "{}")
+    held_groups = _find_held_groups(config.get("groups", ()))
+    variants = [_make_variant(row) for row in snapshot.query(_VARIANTS, [suite]).to_pylist()]
     stored = _read_scores(snapshot, suite)
-    done = FinishedScores(make_lines(variants, about["variants"], about["tuned"]), policies=stored.policies)
+    lines = make_lines(variants, about["variants"], about["tuned"])
+    paces = PaceBook(snapshot, suite, stored.policies, find_clocks(lines))
+    questions = QuestionBook(snapshot, suite)
+    done = FinishedScores(lines, paces, questions, policies=stored.policies, curve_task=_first_task(config))
 
     group_places = {name: place for place, name in enumerate(about["groups"])}
 
@@ -283,6 +351,36 @@ def _read_finished_anew(snapshot: Snapshot, suite: str) -> FinishedScores:
     for key in sorted(stored.scores, key=place_of):
         _add_key(done, stored, key, held_groups.get(key.group, ()))
     return done
+
+
+def _make_variant(row: Mapping[str, Any]) -> TableLine:
+    """Make a line of a row of `_VARIANTS`."""
+    cell = json.loads(row["config"] or "{}")
+    training = cell.get("training") or {}
+    variant = cell.get("variant") or {}
+    trained = TrainedAs(
+        rate=training.get("learning_rate"),
+        steps=training.get("steps"),
+        prompts=training.get("prompts"),
+        stream=variant.get("sampling_stream", 0),
+        dynamic=variant.get("dynamic_sampling") is not None,
+    )
+    return TableLine(
+        name=row["name"],
+        kind=row["kind"],
+        options=row["options"],
+        budget=row["budget"],
+        baseline=row["baseline"],
+        cells=row["name"],
+        sampled=row["sampled"],
+        trained=trained,
+    )
+
+
+def _first_task(config: Mapping[str, Any]) -> str:
+    """Return the name of the suite's first held-out task, of which learning curves are; empty where the file does not say it."""
+    tasks = config.get("evaluation", {}).get("tasks") or [""]
+    return str(tasks[0]["name"] if isinstance(tasks[0], dict) else tasks[0])
 
 
 def _read_scores(snapshot: Snapshot, suite: str) -> _StoredScores:
@@ -331,6 +429,7 @@ def _add_key(done: FinishedScores, stored: _StoredScores, key: Key, holds: tuple
                 withheld=withheld,
                 unlike=not _has_budget(line, score.cost.rollouts, theirs.cost.rollouts),
                 holds=holds,
+                members=score.members,
             )
             done.rows.append(row)
 
@@ -372,14 +471,68 @@ def make_lines(
             over = lines[name].reference
             label = tuned_label(name, group)
             reference = over and tuned_label(over, group)
-            lines[label] = replace(lines[name], name=label, cells=final, reference=reference)
+            trained = by_name[final].trained
+            lines[label] = replace(lines[name], name=label, cells=final, reference=reference, trained=trained)
     return lines
+
+
+def is_independent_training(line: TableLine, lines: Mapping[str, TableLine]) -> bool:
+    """Say whether a line is of the baseline's regime, with whatever budget, rate or options, and on the same prompts."""
+    baseline = lines.get(line.baseline)
+    if baseline is None or line.trained.stream != baseline.trained.stream:
+        return False
+    return line.kind == baseline.kind
+
+
+def is_baseline_training(line: TableLine, lines: Mapping[str, TableLine]) -> bool:
+    """Say whether a line is the suite's baseline, perhaps at another budget or rate."""
+    return is_independent_training(line, lines) and line.options == lines[line.baseline].options
+
+
+def find_clocks(lines: Mapping[str, TableLine]) -> Clocks:
+    """Find the line on whose clock each line is measured: the baseline at the line's own learning rate, or as tuned."""
+    plain = [line for line in lines.values() if is_baseline_training(line, lines) and not line.trained.dynamic]
+    of: dict[str, str] = {}
+    for line in lines.values():
+        if ", tuned" in line.name:
+            if line.reference:
+                of[line.name] = line.reference if line.reference in lines else ""
+            continue
+        baseline = lines.get(line.baseline)
+        if baseline is None:
+            continue
+        alike = [
+            one.name
+            for one in plain
+            if ", tuned" not in one.name and one.budget == baseline.budget and one.trained.has_clock_of(line.trained)
+        ]
+        clock = baseline.name if baseline.name in alike else next(iter(alike), "")
+        if clock != line.name:
+            of[line.name] = clock
+    return Clocks(
+        of=of,
+        cells={name: line.cells for name, line in lines.items()},
+        ladders=_find_ladders(plain, of),
+        on_chosen_prompts=frozenset(name for name, line in lines.items() if line.trained.dynamic),
+    )
+
+
+def _find_ladders(plain: Sequence[TableLine], clocks: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """Return by clock the lines that are its training at other budgets, with the budget as a multiple of the clock's."""
+    multiples = {line.name: line.multiple for line in plain}
+    ladders: dict[str, dict[str, float]] = {}
+    for line in plain:
+        clock = clocks.get(line.name)
+        if clock in multiples and multiples[clock] != line.multiple:
+            ladders.setdefault(clock, {})[line.name] = line.multiple / multiples[clock]
+    return ladders
 
 
 def _find_reference(ours: TableLine, variants: Mapping[str, TableLine], copies: Container[str]) -> str | None:
     """Return the name of the baseline of the same rollout budget, None for a baseline or where there is none.
 
-    A regime with a second round samples more than its budget; the next budget that covers both rounds counts.
+    A regime with a second round samples more than its budget; the next budget that covers both rounds counts. Where the suite has
+    the baseline at the regime's own learning rate too, that counts; the baseline at another rate is compared with the suite's.
     """
     baseline = variants.get(ours.baseline)
     if baseline is None:
@@ -389,6 +542,15 @@ def _find_reference(ours: TableLine, variants: Mapping[str, TableLine], copies: 
         for variant in variants.values()
         if (variant.kind, variant.options) == (baseline.kind, baseline.options) and variant.name not in copies
     ]
+    at_its_rate = [
+        variant
+        for variant in alike
+        if variant.trained.has_clock_of(ours.trained) and not variant.trained.dynamic and not variant.trained.stream
+    ]
+    if ours not in alike and at_its_rate and baseline not in at_its_rate:
+        alike = at_its_rate
+        own_budget = [variant for variant in at_its_rate if variant.budget == baseline.budget]
+        baseline = next(iter(own_budget), baseline)
     budget = ours.budget
     between_budgets = ours.sampled > 1 or ours.multiple < 1  # no baseline may sample as many
     if between_budgets:
@@ -423,10 +585,46 @@ def compare_rows(
         scores[panel, regime, seed] = row.accuracy
         noise[panel, regime, seed] = row.noise
         withheld[panel, regime] = row.withheld
-    references = {row.regime: names.get(row.baseline or "") for row in rows}
+    baselines = {row.regime: names.get(row.baseline or "") for row in rows}
+    references = list(baselines.values())
     inside = np.array([chosen is None or place in chosen for place in panels])
-    comparisons = compare_regimes(scores, noise, list(references.values()), margin, withheld, inside)
-    return list(names), dict(zip([*panels, None], comparisons, strict=True))
+    comparisons = compare_regimes(scores, noise, references, margin, withheld, inside)
+    members = [
+        _gather_members([row for row in rows if (row.group, row.task) == place], names, seeds) for place in panels
+    ]
+    differ = find_policy_differences(members, references, margin)
+    told = [_tell_policies_apart(one, apart) for one, apart in zip(comparisons, differ, strict=False)]
+    # The mean of one panel is that panel; that of several says nothing of policies
+    whole = comparisons[-1]
+    for own, one in zip(told, comparisons, strict=False):
+        if one is whole:
+            whole = own
+    return list(names), dict(zip([*panels, None], [*told, whole], strict=True))
+
+
+def _gather_members(rows: Sequence[SeedRow], names: Mapping[str, int], seeds: Mapping[int, int]) -> MemberScores | None:
+    """Put the members of one panel's rows into arrays; None where the rows are no means of policies."""
+    policies = list(dict.fromkeys(member.policy for row in rows for member in row.members))
+    if len(policies) < 2:
+        return None
+    accuracy = np.full((len(policies), len(names), len(seeds)), np.nan)
+    noise = np.full(accuracy.shape, np.nan)
+    for row in rows:
+        for member in row.members:
+            place = policies.index(member.policy), names[row.regime], seeds[row.seed]
+            accuracy[place] = member.accuracy
+            noise[place] = member.noise
+    return MemberScores(accuracy, noise)
+
+
+def _tell_policies_apart(comparison: Comparison, differ: Bool[np.ndarray, "regimes"]) -> Comparison:
+    """Return the comparison with the verdict DIFFERS_POLICIES where policies differ and the mean finds nothing."""
+    silent = (EQUIVALENT, INCONCLUSIVE)
+    verdicts = tuple(
+        DIFFERS_POLICIES if apart and verdict in silent else verdict
+        for verdict, apart in zip(comparison.verdicts, differ, strict=True)
+    )
+    return replace(comparison, verdicts=verdicts)
 
 
 def list_suites(snapshot: Snapshot) -> list[str]:
@@ -465,18 +663,25 @@ def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[Sh
 
     rows: list[ShowRow] = []
     for policy, metric in dict.fromkeys((row.policy, row.metric) for row in cells.rows):
-        rows += make_rows(policy, metric, cells, margin)
+        rows += make_rows(policy, metric, cells, margin, other_questions=True)
     return sorted(rows, key=place_of)
 
 
-def make_rows(policy: str, metric: str, cells: FinishedScores, margin: float) -> list[ShowRow]:
-    """Make the rows of one policy and metric, which are one family of tests. margin: of the verdicts."""
+def make_rows(
+    policy: str, metric: str, cells: FinishedScores, margin: float, other_questions: bool = False
+) -> list[ShowRow]:
+    """Make the rows of one policy and metric, which are one family of tests.
+
+    margin: of the verdicts. other_questions: with intervals for other questions, which takes reading all answers.
+    """
     seeds = [row for row in cells.rows if (row.policy, row.metric) == (policy, metric)]
     names, comparisons = compare_rows(seeds, margin)
+    rivals = _find_rivals(policy, metric, cells, names, comparisons)
     rows = []
     for (group, task, name), own in groupby(seeds, key=lambda row: (row.group, row.task, row.regime)):
         line = cells.lines[name]
         key = Key(group, policy, task, metric)
+        of_curves = not cells.curve_task or task == cells.curve_task
         row = TableRow(
             comparison=comparisons[group, task],
             place=names.index(name),
@@ -486,7 +691,82 @@ def make_rows(policy: str, metric: str, cells: FinishedScores, margin: float) ->
             against=cells.costs.get((key, line.reference or ""), ()),
             budget=line.budget + (f"+{line.sampled - 1:.0%}" if line.sampled > 1 else ""),
             policies=len(cells.policies[group]) if policy == MEAN else 1,
+            pace=cells.paces.find_pace(group, policy, name, margin) if of_curves else None,
+            rivals=rivals.get((group, task, name)),
+            beside=cells.gains_beside(key, name),
+            crossed=_estimate_crossed(key, line, cells) if other_questions else None,
         )
         values = {statistic.name: statistic.of(row) for statistic in STATISTICS.values()}
         rows.append(ShowRow(**key._asdict(), regime=name, variant=line.cells, **values))
     return rows
+
+
+def _estimate_crossed(key: Key, line: TableLine, cells: FinishedScores) -> CrossedEstimate | None:
+    """Estimate a line's gain for other questions too; None but for avg@k of a whole group, and where there is no baseline."""
+    whole = key.policy == MEAN or len(cells.policies[key.group]) == 1
+    if not whole or not key.metric.startswith("avg@") or line.reference not in cells.lines:
+        return None
+    return cells.questions.estimate_gain(key.group, key.task, line.cells, cells.lines[line.reference].cells)
+
+
+def _find_rivals(
+    policy: str,
+    metric: str,
+    cells: FinishedScores,
+    names: Sequence[str],
+    comparisons: Mapping[Place | None, Comparison],
+) -> dict[tuple[str, str, str], Rivals]:
+    """Compare every line of one policy and metric with independent training at equal cost and at its best rate.
+
+    names, comparisons: as `compare_rows` returned them. Returns the rivals by group, task and line; baselines have none.
+    """
+    rivals: dict[tuple[str, str, str], Rivals] = {}
+    gains: dict[tuple[str, str, str], Estimate] = {}
+    verdicts: dict[tuple[str, str, str], str] = {}
+    for key, lines in cells.by_key.items():
+        if (key.policy, key.metric) != (policy, metric):
+            continue
+        candidates = _list_candidates(key, lines, cells)
+        comparison = comparisons[key.group, key.task]
+        for name, by_seed in lines.items():
+            line = cells.lines[name]
+            cost = _mean_cost(cells.costs[key, name])
+            if line.reference not in lines or line.trained.stream or not candidates or not cost:
+                continue
+            if is_independent_training(line, cells.lines):
+                continue
+            nearest = choose_nearest_cost(cost, candidates)
+            best, rates = choose_best_rate(line.multiple, candidates)
+            best = best or nearest
+            place = key.group, key.task, name
+            verdicts[place] = comparison.verdicts[names.index(name)]
+            gains[place] = comparison.gains[names.index(name)]
+            rivals[place] = Rivals(
+                nearest=nearest.name,
+                nearest_cost=nearest.cost / cost,
+                over_nearest=estimate_difference(by_seed, lines[nearest.name]),
+                best_rate=best.name,
+                over_best_rate=estimate_difference(by_seed, lines[best.name]),
+                rates=rates,
+            )
+    found = judge_found(verdicts, gains, rivals)
+    return {place: replace(one, found=found.get(place, "")) for place, one in rivals.items()}
+
+
+def _list_candidates(key: Key, lines: Mapping[str, BySeed], cells: FinishedScores) -> list[Candidate]:
+    """List the lines of independent training on one panel whose cost is known."""
+    candidates = []
+    for name, by_seed in lines.items():
+        line = cells.lines[name]
+        cost = _mean_cost(cells.costs[key, name])
+        if is_independent_training(line, cells.lines) and cost:
+            accuracy = float(np.mean([row.accuracy for row in by_seed.values()]))
+            candidates.append(
+                Candidate(name, line.trained.rate, line.multiple, cost, accuracy, dynamic=line.trained.dynamic)
+            )
+    return candidates
+
+
+def _mean_cost(costs: Sequence[SeedCost]) -> float:
+    """Return the mean counted cost over seeds, in sampled tokens."""
+    return float(np.mean([cost.counted for cost in costs]))

@@ -10,8 +10,8 @@ import streamlit as st
 
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
 from harness.store.manifest import MARK
-from harness.store.sentences import count_of, verdict_mark
-from harness.store.standing import KINDS, Entry, Section, Setting, Settings, Standing, summarise_board, written_rate
+from harness.store.sentences import count_of, verdict_mark, write_rate
+from harness.store.standing import KINDS, Entry, Section, Setting, Settings, Standing, summarise_board
 from harness.store.statistic import POINTS
 from leaderboard.charts import COLOURS, SIGNS, fill_template
 from leaderboard.data import Store
@@ -91,13 +91,13 @@ def _draw_board(store: Store) -> None:
 
 def _called(setting: Setting) -> str:
     """A column's name among the ways to sort."""
-    rate = "" if setting.rate is None else f", rate {written_rate(setting.rate)}"
+    rate = "" if setting.rate is None else f", rate {write_rate(setting.rate)}"
     return f"gain on {setting.title}{rate}, {setting.names}"
 
 
 def _settings_of(setting: Setting) -> str:
     """What tells a column from the others of its pair."""
-    rate = "" if setting.rate is None else f"rate {written_rate(setting.rate)}"
+    rate = "" if setting.rate is None else f"rate {write_rate(setting.rate)}"
     steps = "" if setting.steps is None else count_of(setting.steps, "step")
     return "\n".join(filter(None, (rate, steps, count_of(setting.seeds, "seed"))))
 
