@@ -20,7 +20,7 @@ from jaxtyping import Float64
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import PluginError, SuiteError
-from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerScores, Prompt
+from harness.experience.answers import Answer, AnswerId, Group, Inbox, PeerAnswer, PeerScores, Prompt
 from harness.experience.records import AnswerRecord, Draft, Record
 from harness.files import write_atomic
 from harness.learning.advantages import rewards_of, standardise
@@ -35,7 +35,7 @@ from harness.verification.verdict import Verdict
 
 T = TypeVar("T")
 PROMPT = Prompt("x", "x", "1")
-HINTED = Prompt("x/hinted", "x", "1", hint=("p1", "x", 0))
+HINTED = Prompt("x/hinted", "x", "1", hint=AnswerId("p1", "x", 0))
 MAX_OUTCOMES = 1_000_000
 Vector = Float64[np.ndarray, "K"]
 

@@ -62,15 +62,12 @@ class Grafted(Regime):
 
 def _restrict(terms: Sequence[Term], chosen: Chosen) -> list[Term]:
     """Set the advantage of peer answers outside the chosen groups to 0; they stay in the mean."""
-    origins = {(prompt, peer.author, peer.index) for prompt, group in chosen.items() for peer in group}
+    origins = {peer.id for group in chosen.values() for peer in group}
     restricted = []
     for term in terms:
         if term.source == "peer":
             answers = [
-                answer
-                if answer.origin and (answer.prompt_id, *answer.origin) in origins
-                else replace(answer, advantage=0.0)
-                for answer in term.answers
+                answer if answer.origin in origins else replace(answer, advantage=0.0) for answer in term.answers
             ]
             term = replace(term, answers=tuple(answers))
         restricted.append(term)

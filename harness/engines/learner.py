@@ -129,7 +129,7 @@ class Tally:
     def __init__(self, terms: Sequence[Term], updates: int) -> None:
         self._terms, self._updates, self._trained = terms, updates, 0
         self._sums = np.zeros((len(terms), 5))
-        # By (term, id of the answer's tokens), which outlive the settling of its denominator.
+        # Tokens with a gradient, by the term's index and the answer's place in it
         self._moved: dict[tuple[int, int], int] = {}
         self._drifts: list[Float64[np.ndarray, "N"]] = []
         self._outside: list[Bool[np.ndarray, "A"]] = []
@@ -142,7 +142,7 @@ class Tally:
         rows = np.stack([s.clipped_tokens, s.loss, s.ratio_count, s.ratio_sum, s.ratio_square], axis=1)
         np.add.at(self._sums, [term for term, _ in answers], rows)
         for (term, answer), active in zip(answers, s.active_tokens.tolist(), strict=True):
-            self._moved[term, id(answer.tokens)] = active
+            self._moved[term, answer.place] = active
         drift, counts = s.drift.astype(np.float64), packed.counts
         known = ~np.isnan(drift)
         if not known.any():
@@ -174,7 +174,7 @@ class Tally:
                 TermReport(
                     name=term.name,
                     source=term.source,
-                    moved=tuple(self._moved.get((index, id(answer.tokens)), 0) for answer in term.answers),
+                    moved=tuple(self._moved.get((index, place), 0) for place in range(len(term.answers))),
                     tokens=sum(answer.counted for answer in term.answers),
                     clipped_tokens=int(clipped),
                     loss=loss / self._updates,

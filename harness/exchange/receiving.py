@@ -15,7 +15,7 @@ from jaxtyping import Float32, Int32
 from harness.errors import ExchangeError
 from harness.exchange import opening
 from harness.exchange.exchange import Exchange
-from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerScores, Prompt
+from harness.experience.answers import Answer, AnswerId, Group, Inbox, PeerAnswer, PeerScores, Prompt
 from harness.experience.records import AnswerRecord, ChangedScores, Record, Refusal, Scores, sent
 from harness.store.rows import ExchangeRow
 from harness.suite.schema import Sharing
@@ -23,8 +23,6 @@ from harness.tokenization.codec import TokenCodec, closes_thought, leaves_though
 from harness.tokenization.retokenise import Retokenised, align, excess, retokenise
 from harness.verification.verdict import Verdict
 
-Key = tuple[str, str, int]
-"""(author, prompt id, answer index): names one answer of a step."""
 Verify = Callable[[Sequence[str], Sequence[str], Sequence[bool]], Sequence[Verdict]]
 """Golds, texts and whether each answer was finished, to verdicts."""
 
@@ -65,28 +63,28 @@ class Learner(Protocol):
 @dataclass(frozen=True)
 class Received:
     """What one learner may learn from in one step. admitted: records let in, with their rows. learnable: their answers that
-    neither THL nor the verifier refused. scored: own answers with the rows of their scores. refused_count: records that
+    neither THL nor the verifier refused. scored: ids of own answers with the rows of their scores. refused_count: records that
     admission refused, but for late ones."""
 
     inbox: Inbox = field(default_factory=Inbox)
     admitted: Sequence[tuple[Record, ExchangeRow]] = ()
     learnable: Sequence[tuple[PeerAnswer, ExchangeRow]] = ()
-    scored: Sequence[tuple[Answer, ExchangeRow]] = ()
+    scored: Sequence[tuple[AnswerId, ExchangeRow]] = ()
     refused_count: int = 0
 
     @cached_property
-    def entries(self) -> Mapping[Key, ExchangeRow]:
-        return {(a.author, a.prompt_id, a.index): e for a, e in self.learnable}
+    def entries(self) -> Mapping[AnswerId, ExchangeRow]:
+        return {answer.id: entry for answer, entry in self.learnable}
 
     @cached_property
-    def leads(self) -> Mapping[Key, tuple[int, ...]]:
+    def leads(self) -> Mapping[AnswerId, tuple[int, ...]]:
         """What stands between prompt and answer, where something does."""
-        return {(a.author, a.prompt_id, a.index): a.lead for a, _ in self.learnable if a.lead}
+        return {answer.id: answer.lead for answer, _ in self.learnable if answer.lead}
 
     @cached_property
-    def originals(self) -> Mapping[Key, AnswerRecord]:
+    def originals(self) -> Mapping[AnswerId, AnswerRecord]:
         """Records with an answer, as their authors sent them."""
-        return {(r.author, r.prompt_id, r.index): r for r, _ in self.admitted if isinstance(r, AnswerRecord)}
+        return {AnswerId(r.author, r.prompt_id, r.index): r for r, _ in self.admitted if isinstance(r, AnswerRecord)}
 
 
 def _score_behind(
@@ -226,7 +224,7 @@ class Receiver:
             boxes[record.inbox][record.prompt_id].append(answer)
         inbox = Inbox(**{box: {x: tuple(given) for x, given in of.items()} for box, of in boxes.items()})
         refused_count = sum(n for reason, n in collected.refused.items() if reason != Refusal.LATE)
-        scored = [(own_answer, e) for _, _, own_answer, e in placed]
+        scored = [(AnswerId(learner.name, record.prompt_id, record.index), entry) for record, _, _, entry in placed]
         return Received(inbox, admitted, [(a, e) for _, a, e in answers], scored, refused_count)
 
     def carry(

@@ -14,24 +14,33 @@ from harness.verification.verdict import Verdict
 if TYPE_CHECKING:
     from harness.experience.records import GroupValue, Record
 
-__all__ = ["Answer", "Group", "Inbox", "PeerAnswer", "PeerScores", "Prompt"]
+__all__ = ["Answer", "AnswerId", "Group", "Inbox", "PeerAnswer", "PeerScores", "Prompt"]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerId:
+    """Names an answer of a step from admission to the loss: who gave it, to which prompt, and its place in its author's group."""
+
+    author: str
+    prompt_id: str
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """text: before the chat template. labels: what results are broken down by, such as skill or level. hint: where a
-    question is asked again with one, the peer's answer: (author, id of the question, index)."""
+    question is asked again with one, the peer's answer."""
 
     id: str
     text: str
     gold: str
     labels: Mapping[str, str] = field(default_factory=dict)
-    hint: tuple[str, str, int] | None = None
+    hint: AnswerId | None = None
 
     @property
     def of(self) -> str:
         """Id of the question that this one repeats with a hint, or empty."""
-        return self.hint[1] if self.hint else ""
+        return self.hint.prompt_id if self.hint else ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +85,11 @@ class Group:
     answers: tuple[Answer, ...]
 
     @property
+    def named(self) -> list[tuple[AnswerId, Answer]]:
+        """The answers with their ids, in order."""
+        return [(AnswerId(self.policy, self.prompt.id, index), answer) for index, answer in enumerate(self.answers)]
+
+    @property
     def valid(self) -> tuple[Answer, ...]:
         """Answers on which the verifier could decide."""
         return tuple(a for a in self.answers if a.verdict.valid)
@@ -111,6 +125,11 @@ class PeerAnswer:
     ending: int = 1
     exact: Bool[np.ndarray, "T"] | None = None
     lead: tuple[int, ...] = ()
+
+    @property
+    def id(self) -> AnswerId:
+        """Its author's answer."""
+        return AnswerId(self.author, self.prompt_id, self.index)
 
     @property
     def content(self) -> Int32[np.ndarray, "C"]:

@@ -55,9 +55,10 @@ def standardise(rewards: Rewards, pool: Rewards, scale: bool = True) -> Rewards:
 
 def own_answers(group: Group, advantages: Sequence[float] | Rewards) -> list[TermAnswer]:
     """An own group's valid answers with one advantage each, to OLD. Raises ValueError where the numbers differ."""
+    valid = [(name, answer) for name, answer in group.named if answer.verdict.valid]
     return [
-        TermAnswer(group.prompt.id, a.tokens, float(advantage), OLD, mask=a.chosen, sampled=a.logprobs)
-        for a, advantage in zip(group.valid, advantages, strict=True)
+        TermAnswer(group.prompt.id, a.tokens, float(advantage), OLD, mask=a.chosen, origin=name, sampled=a.logprobs)
+        for (name, a), advantage in zip(valid, advantages, strict=True)
     ]
 
 
@@ -93,7 +94,7 @@ def peer_answer(
         denominator,
         float(weight),
         mask,
-        origin=(answer.author, answer.index),
+        origin=answer.id,
     )
 
 

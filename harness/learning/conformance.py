@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from harness.errors import ExchangeError, PluginError
-from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, PeerScores, Prompt
+from harness.experience.answers import Answer, AnswerId, Group, Inbox, PeerAnswer, PeerScores, Prompt
 from harness.experience.records import AnswerRecord, Draft, Rollout, sent
 from harness.learning.minibatches import from_sampler, minibatches, pack
 from harness.learning.regime import Context, Measured, Need, Regime
@@ -112,7 +112,7 @@ def _situation(
                     )
                 boxes["scores"][prompt.id] += scored
         if regime.hint_tokens:
-            asked = replace(prompt, id=f"{prompt.id}/hinted", hint=("a peer", prompt.id, 0))
+            asked = replace(prompt, id=f"{prompt.id}/hinted", hint=AnswerId("a peer", prompt.id, 0))
             again[prompt.id] = group(asked, policies[0], rollouts[0])
     return Situation(name, tuple(own), Inbox(**boxes), policies, again)
 
@@ -269,15 +269,16 @@ def _check_origin(at: str, situation: Situation, term: Term, answer: TermAnswer)
     prompt, inbox = answer.prompt_id, situation.inbox
     given: Sequence[Answer | PeerAnswer]
     if term.source == "own":
-        _hold(answer.origin is None, f"{at}: an own answer has no origin")
         groups = (*situation.own, *situation.again.values())
+        named = {name for group in groups for name, _ in group.named}
+        _hold(answer.origin in {None, *named}, f"{at}: origin {answer.origin} names no answer of one's own")
         given = [a for g in groups if prompt in (g.prompt.id, g.prompt.of) for a in g.answers]
         unlike = [a for g in groups if prompt == g.prompt.of for a in g.answers if answer.denominator is OLD]
         hinted = any(np.array_equal(a.tokens, answer.tokens) for a in unlike)
         _hold(not hinted, f"{at}: OLD is of the hinted prompt; on the question alone there is no denominator")
     else:
         received = (*inbox.answers.get(prompt, ()), *inbox.successes.get(prompt, ()))
-        given = [a for a in received if (a.author, a.index) == answer.origin]
+        given = [a for a in received if a.id == answer.origin]
         _hold(given, f"{at}: origin {answer.origin} names no answer that was received")
     same = [a for a in given if np.array_equal(a.tokens, answer.tokens)]
     _hold(same, f"{at}: tokens that are no policy's answer to this prompt")

@@ -72,11 +72,12 @@ def stated(objective: Objective) -> bool:
 
 
 def minibatches(terms: Sequence[Term], updates: int, max_tokens: int) -> list[MiniBatch]:
-    """Exactly `updates` mini-batches, some empty where units lack."""
+    """Exactly `updates` mini-batches, some empty where units lack. Each answer has its place in its term."""
     if updates < 1:
         raise ValueError(f"updates must be at least 1, not {updates}")
     if waiting := [term.name for term in terms if term.schedule is not None]:
         raise ValueError(f"term {waiting[0]!r}: its schedule is not settled")
+    terms = [replace(term, answers=_with_places(term.answers)) for term in terms]
     rank: dict[str, int] = {}
     for prompt_id in (prompt_id for t in terms for prompt_id in t.prompts):
         rank.setdefault(prompt_id, len(rank))
@@ -94,6 +95,12 @@ def minibatches(terms: Sequence[Term], updates: int, max_tokens: int) -> list[Mi
         )
         for update in range(updates)
     ]
+
+
+def _with_places(answers: Sequence[TermAnswer]) -> tuple[TermAnswer, ...]:
+    """The answers of a term, numbered. What a step finds out of one (old log-probabilities, whether it moved) is kept by this
+    number: a term may hold an answer twice."""
+    return tuple(replace(answer, place=place) for place, answer in enumerate(answers))
 
 
 def _cut(sizes: Sequence[int], parts: int) -> list[int]:
@@ -119,31 +126,37 @@ def settle(
     """Every OLD filled in, before the step's first update; in the first mini-batch the trainer's is its own forward pass.
     score: asked at most once, for later ones and `stated`. Raises ValueError where an own answer lacks `sampled`."""
     waiting = [
-        a
-        for b in batches
-        for t in b.terms
-        if b.update or stated(t.objective)
-        for a in t.answers
-        if a.denominator is OLD and can_move(t, a)
+        (index, answer)
+        for batch in batches
+        for index, term in enumerate(batch.terms)
+        if batch.update or stated(term.objective)
+        for answer in term.answers
+        if answer.denominator is OLD and can_move(term, answer)
     ]
-    scored = {}
+    scored: dict[tuple[int, int], Float32[np.ndarray, "T"]] = {}  # by the term's index and the answer's place in it
     if waiting and old == "trainer":
-        by_id = {p.id: p for p in prompts}
-        scores = score([by_id[a.prompt_id] for a in waiting], [a.tokens for a in waiting])
-        scored = dict(zip(map(id, waiting), scores, strict=True))
+        by_id = {prompt.id: prompt for prompt in prompts}
+        scores = score([by_id[answer.prompt_id] for _, answer in waiting], [answer.tokens for _, answer in waiting])
+        scored = {(index, answer.place): own for (index, answer), own in zip(waiting, scores, strict=True)}
 
-    def settled(answer: TermAnswer) -> TermAnswer:
+    def settled(index: int, answer: TermAnswer) -> TermAnswer:
         if answer.denominator is not OLD:
             return answer
         if answer.sampled is None:
             raise ValueError(f"an answer to {answer.prompt_id!r} has OLD as its denominator, but no `sampled`")
-        return replace(answer, denominator=answer.sampled if old == "sampler" else scored.get(id(answer)))
+        denominator = answer.sampled if old == "sampler" else scored.get((index, answer.place))
+        return replace(answer, denominator=denominator)
+
+    def settled_term(index: int, term: Term) -> Term:
+        return replace(term, answers=tuple(settled(index, answer) for answer in term.answers))
 
     return [
         replace(
-            b, terms=tuple(replace(t, answers=tuple(map(settled, t.answers))) for t in b.terms), correction=correction
+            batch,
+            terms=tuple(settled_term(index, term) for index, term in enumerate(batch.terms)),
+            correction=correction,
         )
-        for b in batches
+        for batch in batches
     ]
 
 

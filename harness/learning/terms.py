@@ -11,6 +11,8 @@ from typing import Literal, TypeVar, cast, get_args
 import numpy as np
 from jaxtyping import Bool, Float32, Int32
 
+from harness.experience.answers import AnswerId
+
 __all__ = ["OLD", "Denominator", "Objective", "Phase", "Schedule", "Term", "TermAnswer", "scheduled"]
 
 Ratio = Literal["token", "sequence", "cross"]
@@ -72,7 +74,8 @@ class Objective:
 class TermAnswer:
     """One answer, in the learner's tokens. advantage: of all its tokens, or of each (T,). denominator: (T,) nats; a float for
     `cross`; None for `nll` or a ratio of exactly 1; OLD for an own answer, which then needs `sampled`. weight: not negative. mask:
-    tokens that take part. scale: of the log-ratio. origin: (author, index) of a peer's."""
+    tokens that take part. scale: of the log-ratio. origin: which of the step's answers it is. place: in its term, from
+    `learning.minibatches`."""
 
     prompt_id: str
     tokens: Int32[np.ndarray, "T"]
@@ -81,8 +84,9 @@ class TermAnswer:
     weight: float = 1.0
     mask: Bool[np.ndarray, "T"] | None = None
     scale: float = 1.0
-    origin: tuple[str, int] | None = None
+    origin: AnswerId | None = None
     sampled: Float32[np.ndarray, "T"] | None = None
+    place: int = -1
 
     @property
     def counted(self) -> int:

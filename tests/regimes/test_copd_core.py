@@ -10,7 +10,7 @@ import torch
 from formulas import mean, std
 from worlds import MAX_TOKENS, make_world
 
-from harness.experience.answers import Group, Inbox, PeerScores
+from harness.experience.answers import AnswerId, Group, Inbox, PeerScores
 from harness.learning.advantages import grpo_advantages
 from harness.learning.minibatches import from_sampler, minibatches, pack
 from harness.learning.registry import build
@@ -91,14 +91,10 @@ def test_a_ratio_to_aligned_log_probabilities_leaves_inexact_tokens_out(name, ma
         prompt: tuple(replace(a, exact=rng.random(a.tokens.size) < 0.5) for a in answers)
         for prompt, answers in world.inbox.answers.items()
     }
-    exact = {(a.author, a.prompt_id, a.index): a.exact for answers in sent.values() for a in answers}
+    exact = {a.id: a.exact for answers in sent.values() for a in answers}
     peer = build(name, {}).learn(world.own, replace(world.inbox, answers=sent), world.context())[1]
     assert peer.answers
-    alike = [
-        answer.mask is not None
-        and np.array_equal(answer.mask, exact[answer.origin[0], answer.prompt_id, answer.origin[1]])
-        for answer in peer.answers
-    ]
+    alike = [answer.mask is not None and np.array_equal(answer.mask, exact[answer.origin]) for answer in peer.answers]
     assert all(alike) == masked
 
 
@@ -138,7 +134,7 @@ def again(world, only):
     groups = []
     for group, theirs in zip(world.own, other.own, strict=True):
         if group.prompt.id in only:
-            prompt = replace(group.prompt, id=f"{group.prompt.id}/hinted", hint=("p1", group.prompt.id, 0))
+            prompt = replace(group.prompt, id=f"{group.prompt.id}/hinted", hint=AnswerId("p1", group.prompt.id, 0))
             groups.append(Group(prompt, "p0", 3, 1, theirs.answers))
     return groups
 

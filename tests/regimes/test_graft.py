@@ -40,7 +40,7 @@ def learn(prompts: dict[str, dict[str, str]], policies=POLICIES, log_s=0.0, seed
 
 
 def replaced(terms):
-    return {a.prompt_id: a.origin[0] for a in terms[1].answers}
+    return {a.prompt_id: a.origin.author for a in terms[1].answers}
 
 
 RETURN = {"r": {"k": "10", "a": "00", "b": "00"}}

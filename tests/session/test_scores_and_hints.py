@@ -14,7 +14,7 @@ from running import TABLES, Killed, cell, rows, run, weights, with_condition
 import regimes.core
 from harness.engines.embedded.families import build_tokenizer
 from harness.errors import PluginError, SuiteError
-from harness.experience.answers import Group, PeerAnswer, Prompt
+from harness.experience.answers import AnswerId, Group, PeerAnswer, Prompt
 from harness.learning.hints import Hint
 from harness.learning.regime import Regime
 from harness.session.cell import cell as cells
@@ -147,7 +147,7 @@ def test_a_hint_opens_no_turn_and_keeps_its_length(family: str, monkeypatch: pyt
             return learners.second_round(learner, cell, 1, own, hints, verifier)  # type: ignore[return-value]
 
     (prompt,) = hinted(f"first 40*2=80{control} more", 99)
-    assert (prompt.text, prompt.of, prompt.hint) == ("Q: 46*2\nA: first 40*2=80", "x", ("you", "x", 0))
+    assert (prompt.text, prompt.of, prompt.hint) == ("Q: 46*2\nA: first 40*2=80", "x", AnswerId("you", "x", 0))
     codec = TokenCodec(tokenizer)
     whole = codec.try_encode(["first 40*2=80 and 6*2=12"])[0].ids.size
     (prompt,) = hinted("first 40*2=80 and 6*2=12 so 80+12=92. \\boxed{92}", 5)

@@ -140,8 +140,7 @@ def read_behind_leads(term: Term, received: Received) -> Term:
     """The term with each peer's answer behind its lead (`PeerAnswer.lead`), which regimes do not see."""
     answers = []
     for answer in term.answers:
-        author, index = answer.origin or ("", 0)
-        lead = received.leads.get((author, answer.prompt_id, index), ())
+        lead = received.leads.get(answer.origin, ()) if answer.origin is not None else ()
         answers.append(answer.read_behind(lead) if lead else answer)
     return replace(term, answers=tuple(answers))
 

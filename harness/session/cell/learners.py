@@ -16,7 +16,7 @@ from jaxtyping import Int32
 from harness import phases
 from harness.engines.protocol import PolicyEngine, Sampling
 from harness.errors import TokenizationError
-from harness.experience.answers import Answer, Group, Prompt
+from harness.experience.answers import Answer, AnswerId, Group, Prompt
 from harness.experience.records import Pieces
 from harness.learning.hints import Hint, without_answer
 from harness.learning.regime import Regime
@@ -120,14 +120,14 @@ class Learner:
 
     def pieces(self, groups: Sequence[Group]) -> Pieces:
         """Bytes of each token, without the final EOS."""
-        table: dict[int, list[int]] = {}
+        table: dict[Answer, list[int]] = {}
 
         def of(answer: Answer) -> list[int]:
             if not table:
                 answers = [a for g in groups for a in g.answers if a.text]
                 read = self.codec.read([a.content for a in answers])
-                table.update({id(a): r.pieces.tolist() for a, r in zip(answers, read, strict=True)})
-            return table[id(answer)]
+                table.update({a: r.pieces.tolist() for a, r in zip(answers, read, strict=True)})
+            return table[answer]
 
         return of
 
@@ -178,8 +178,9 @@ def second_round(
             if not text:
                 continue
             asking = hint.template.format(question=prompt.text, hint=text)
-            key = answer.author, prompt.id, answer.index
-            prompts.setdefault(prompt.id, replace(prompt, id=f"{prompt.id}/hinted", text=asking, hint=key))
+            origin = AnswerId(answer.author, prompt.id, answer.index)
+            hinted = replace(prompt, id=f"{prompt.id}/hinted", text=asking, hint=origin)
+            prompts.setdefault(prompt.id, hinted)
     return roll_out(learner, cell, step, list(prompts.values()), verifier) if prompts else []
 
 

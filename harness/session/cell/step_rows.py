@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.engines.protocol import TermReport, UpdateReport
 from harness.exchange.receiving import Received
-from harness.experience.answers import Group, PeerAnswer
+from harness.experience.answers import AnswerId, Group, PeerAnswer
 from harness.experience.records import AnswerRecord, Rollout, Scores
 from harness.learning.terms import Term
 from harness.session.cell.learners import Learner
@@ -138,19 +138,20 @@ def mark_used(
     received: Received, terms: Sequence[Term], reports: Sequence[TermReport], again: Sequence[Group] = ()
 ) -> None:
     """Peer answers, hints and scores behind a nonzero gradient."""
-    behind = defaultdict[int, list[ExchangeRow]](list)
+    behind = defaultdict[AnswerId, list[ExchangeRow]](list)
     for scored, entry in received.scored:
-        behind[id(scored.tokens)].append(entry)
+        behind[scored].append(entry)
     for group in again:
         if group.prompt.hint and (hinted := received.entries.get(group.prompt.hint)):
-            for own in group.answers:
-                behind[id(own.tokens)].append(hinted)
+            for own, _ in group.named:
+                behind[own].append(hinted)
     for term, report in zip(terms, reports, strict=True):
-        for answer in (a for a, tokens in zip(term.answers, report.moved, strict=True) if tokens):
-            used = behind[id(answer.tokens)] if term.objective.form != "kl" else []
-            if term.source == "peer" and answer.origin is not None:
-                author, index = answer.origin
-                used = [*used, *filter(None, [received.entries.get((author, answer.prompt_id, index))])]
+        moved = [answer for answer, tokens in zip(term.answers, report.moved, strict=True) if tokens]
+        for origin in (answer.origin for answer in moved if answer.origin is not None):
+            if term.source == "peer":
+                used = [received.entries[origin]] if origin in received.entries else []
+            else:
+                used = behind[origin] if term.objective.form != "kl" else []
             for entry in used:
                 entry.used = True
 
@@ -205,13 +206,13 @@ def trace_rows(learner: Learner, step: int, own: Sequence[Group], received: Rece
     groups = {g.prompt.id: g for g in own if g.answers}
     inbox = received.inbox
     answers = [a for box in (inbox.answers, inbox.successes) for peers in box.values() for a in peers]
-    known = [(a, received.entries[a.author, a.prompt_id, a.index]) for a in answers if a.prompt_id in groups]
+    known = [(a, received.entries[a.id]) for a in answers if a.prompt_id in groups]
     chosen = sorted(known, key=lambda pair: not pair[1].used)[:PER_STEP]
     return [_row(learner, step, groups[a.prompt_id], a, entry.used, received) for a, entry in chosen]
 
 
 def _row(learner: Learner, step: int, group: Group, answer: PeerAnswer, used: bool, received: Received) -> TraceRow:
-    record = received.originals[answer.author, answer.prompt_id, answer.index]
+    record = received.originals[answer.id]
     content = answer.content
     source = record if isinstance(record, Rollout) else None
     return TraceRow(
