@@ -23,7 +23,9 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "tokenization": ("harness/tokenization",),
     "verification": ("harness/verification",),
     "verification/symbolic": ("harness/verification/algebra.py", "harness/verification/expression.py"),
-    "scoring": ("harness/scoring",),
+    "scoring": tuple(
+        f"harness/verification/{name}.py" for name in ("compared", "graders", "literal", "programs", "sandbox")
+    ),
     "engines": ("harness/engines",),
     "engines/embedded": ("harness/engines/embedded", "harness/allocation/shapes.py"),
     "engines/openrlhf": ("harness/engines/openrlhf",),
@@ -42,7 +44,7 @@ BESIDE = (
     "harness/learning/conformance.py",
     *(f"harness/engines/{name}.py" for name in ("catalogue", "conformance")),
     "harness/engines/openrlhf/local_ray.py",
-    *(f"harness/scoring/{name}.py" for name in ("catalogue", "conformance")),
+    *(f"harness/verification/{name}.py" for name in ("catalogue", "conformance")),
     "harness/tasks/conformance.py",
     *(f"harness/session/cell/{name}.py" for name in ("log", "manifests")),
     *(f"harness/session/{part}" for part in ("driver", "single", "suite")),

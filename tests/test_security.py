@@ -41,7 +41,7 @@ CALLS = {
 
 
 REASONED = {
-    "harness/scoring/sandbox.py": [
+    "harness/verification/sandbox.py": [
         "compile",
         "exec",
         "eval",

@@ -24,13 +24,13 @@ from harness.engines import catalogue
 from harness.errors import StoreError, UsageError
 from harness.learning import registry
 from harness.limits import UNUSED, available, cores, loading
-from harness.scoring.catalogue import listing as scorers
 from harness.store.database import kind_of_mount, store_path
 from harness.store.text import visible as shown
 from harness.suite.schema import Suite, Training
 from harness.suite.space import as_dict, spaces_of
 from harness.tasks.data import folder_in_use, inventory
 from harness.tasks.registry import TaskInfo, listing
+from harness.verification.catalogue import listing as scorers
 
 GIB = 2**30
 DEFAULT_ENGINE = Suite.model_fields["engine"].default

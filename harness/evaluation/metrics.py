@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from harness.errors import UsageError
-from harness.scoring.catalogue import same_by
+from harness.verification.catalogue import same_by
 from harness.verification.verdict import Verdict, of_unfinished
 from harness.verification.verifier import Verifier
 

@@ -12,9 +12,9 @@ from harness.evaluation.backends import Answer, Answerer, check_room
 from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric, MetricSpec, Mode, judged, summarise
 from harness.experience.answers import Prompt
 from harness.phases import phase
-from harness.scoring.catalogue import called
 from harness.tasks.source import fair_part
 from harness.tasks.task import Style, Task
+from harness.verification.catalogue import called
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 

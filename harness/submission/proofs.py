@@ -23,7 +23,6 @@ import pyarrow as pa
 
 from harness.errors import DataError, PluginError, StoreError, SuiteError, UsageError
 from harness.evaluation.metrics import EvaluationSample, judged, votes
-from harness.scoring.catalogue import called
 from harness.session.cell.manifests import bases_of, label_of, manifest_of, suite_file
 from harness.session.single.rescoring import stored_sample
 from harness.session.suite.validation import validate
@@ -40,6 +39,7 @@ from harness.suite.schema import Suite
 from harness.tasks.registry import get_task
 from harness.tasks.source import fair_part
 from harness.tuning.derived import tuned_from
+from harness.verification.catalogue import called
 from harness.verification.verifier import Verifier
 from harness.versions import recorded
 

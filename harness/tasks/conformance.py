@@ -12,10 +12,10 @@ from typing import get_args
 
 from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
-from harness.scoring.catalogue import called, scorer_of
 from harness.tasks.overlap import tokens
 from harness.tasks.registry import get_task, results_versions, source_of
 from harness.tasks.task import Style
+from harness.verification.catalogue import called, scorer_of
 from harness.verification.verifier import Verifier
 
 DRAWN = 8

@@ -17,12 +17,12 @@ import msgspec
 from harness.cache import expanded
 from harness.errors import DataError
 from harness.experience.answers import Prompt
-from harness.scoring.catalogue import same_by, scorer_of
 from harness.suite.schema import FileTask
 from harness.tasks.data import content_of
 from harness.tasks.overlap import Overlap, find_overlaps, tokens
 from harness.tasks.source import TaskSource, TrainingPool
 from harness.tasks.task import STEP_BY_STEP, Style, Task
+from harness.verification.catalogue import same_by, scorer_of
 from harness.verification.equivalence import compare
 from harness.verification.response import last_box
 

@@ -9,12 +9,12 @@ import msgspec
 
 from harness.errors import DataError, PluginError
 from harness.plugins import PluginRegistry, blamed
-from harness.scoring import catalogue as scorers
 from harness.suite.schema import FileTask
 from harness.tasks import ladder
 from harness.tasks.data import SETS, SOURCES
 from harness.tasks.source import TaskSource
 from harness.tasks.task import Style, Task
+from harness.verification import catalogue as scorers
 from harness.versions import versions
 
 if TYPE_CHECKING:

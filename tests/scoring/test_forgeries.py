@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.scoring import programs
-from harness.scoring.compared import is_as_expected, steps_of
+from harness.verification import programs
+from harness.verification.compared import is_as_expected, steps_of
 from harness.verification.scorer import Undecided
 
 _SAYS = """

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from harness.learning.hints import without_answer
-from harness.scoring.catalogue import called, scorer_of
+from harness.verification.catalogue import called, scorer_of
 from harness.verification.verifier import Verifier
 
 PROSE = "Let us think about what is asked here and write it down"

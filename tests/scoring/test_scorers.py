@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from harness.errors import PluginError
-from harness.scoring import programs
-from harness.scoring.catalogue import PLUGINS, called, listing, scorer_of
-from harness.scoring.conformance import CHECKS, HOSTILE
+from harness.verification import programs
+from harness.verification.catalogue import PLUGINS, called, listing, scorer_of
+from harness.verification.conformance import CHECKS, HOSTILE
 from harness.verification.scorer import MATH, Called, Score, Scorer, Undecided
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier

@@ -9,8 +9,8 @@ from harness.evaluation.metrics import EvaluationSample, MetricSpec, summarise, 
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
 from harness.learning.regime import Context
 from harness.learning.registry import build
-from harness.scoring import catalogue
-from harness.scoring.catalogue import called, same_by, scorer_of
+from harness.verification import catalogue
+from harness.verification.catalogue import called, same_by, scorer_of
 from harness.verification.scorer import Math, Score, Scorer, beginning, digested
 from harness.verification.verdict import KEPT, Verdict
 from harness.verification.verifier import Verifier

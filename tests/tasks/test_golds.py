@@ -10,8 +10,8 @@ import pytest
 from benchmark_data import data_folder
 
 from harness.errors import DataError
-from harness.scoring.catalogue import scorer_of
 from harness.tasks import jsonl
+from harness.verification.catalogue import scorer_of
 from harness.verification.verifier import Verifier
 
 FOLDER = data_folder()

@@ -15,7 +15,7 @@ import pytest
 from hostile_answers import HOSTILE
 
 from harness.errors import VerificationError
-from harness.scoring.catalogue import called
+from harness.verification.catalogue import called
 from harness.verification.processes import Question, judge
 from harness.verification.scorer import MATH, Called, Math
 from harness.verification.verdict import Verdict

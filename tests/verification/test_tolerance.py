@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from harness.scoring.catalogue import scorer_of
+from harness.verification.catalogue import scorer_of
 from harness.verification.equivalence import compare
 from harness.verification.scorer import Math
 from harness.verification.tolerance import split_tolerance, with_tolerance

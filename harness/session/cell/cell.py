@@ -24,7 +24,6 @@ from harness.learning import registry
 from harness.learning.regime import Context, Measured, Need
 from harness.learning.terms import Objective, Term, TermAnswer, scheduled
 from harness.phases import Interrupted, Phase, halt, log, phase
-from harness.scoring.catalogue import same_by
 from harness.session.cell import resume_point, step_rows
 from harness.session.cell.carried import measure_price, said_of
 from harness.session.cell.dynamic import places_to_replace, unasked
@@ -51,6 +50,7 @@ from harness.suite.cells import Cell
 from harness.suite.schema import Policy
 from harness.suite.seeds import derive_many, generator
 from harness.tasks.registry import get_task
+from harness.verification.catalogue import same_by
 from harness.verification.verifier import Verifier
 
 KL = Objective(form="kl", aggregation="token")

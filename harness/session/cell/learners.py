@@ -20,13 +20,13 @@ from harness.experience.answers import Answer, AnswerId, Group, Prompt
 from harness.experience.records import Pieces
 from harness.learning.hints import Hint, without_answer
 from harness.learning.regime import Regime
-from harness.scoring.catalogue import scorer_of
 from harness.session.cell.questions import stop_strings, truncated_answers
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy
 from harness.suite.seeds import derive_many
 from harness.tasks.registry import get_task
 from harness.tokenization.codec import TokenCodec
+from harness.verification.catalogue import scorer_of
 from harness.verification.processes import asked_seconds
 from harness.verification.scorer import beginning
 from harness.verification.verdict import TRUNCATED, Verdict

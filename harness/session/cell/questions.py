@@ -15,7 +15,6 @@ from harness.engines.catalogue import backend_of
 from harness.errors import EngineError
 from harness.experience.answers import Prompt
 from harness.learning import registry
-from harness.scoring.catalogue import called
 from harness.store.manifest import Pool
 from harness.suite.cells import Cell
 from harness.suite.schema import Evaluation, FileTask, Policy, Training
@@ -24,6 +23,7 @@ from harness.tasks.data import SOURCES, load
 from harness.tasks.registry import get_task, training_source
 from harness.tasks.source import fair_part, part_of
 from harness.tokenization.codec import TokenCodec
+from harness.verification.catalogue import called
 from harness.verification.verifier import Verifier
 
 if TYPE_CHECKING:

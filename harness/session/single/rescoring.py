@@ -12,11 +12,11 @@ import msgspec
 
 from harness.errors import PluginError, StoreError, UsageError
 from harness.evaluation.metrics import Change, EvaluationSample, rescore
-from harness.scoring.catalogue import called
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifests, read_suite, remedy, suite_files
 from harness.suite.schema import FileTask
 from harness.tasks.registry import get_task, names
+from harness.verification.catalogue import called
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 

@@ -10,7 +10,6 @@ from harness.allocation.shapes import EMULATED, cpu_bf16
 from harness.cache import PRETRAINED, model_folder
 from harness.errors import DataError, PluginError, SuiteError
 from harness.plugins import blamed
-from harness.scoring.catalogue import scorer_of
 from harness.session.suite.model_checks import (
     check_model,
     default_remarks,
@@ -28,6 +27,7 @@ from harness.suite.schema import Policy
 from harness.tasks.data import SETS, SOURCES, folder_in_use, load
 from harness.tasks.overlap import find_overlaps
 from harness.tasks.source import TrainingPool, part_of
+from harness.verification.catalogue import scorer_of
 
 
 def preflight(prepared: Prepared, run: bool, elsewhere: bool = False) -> list[str]:

@@ -23,7 +23,7 @@ from io import FileIO
 from pathlib import Path
 from typing import cast
 
-from harness.scoring.compared import Step, is_as_expected, steps_of
+from harness.verification.compared import Step, is_as_expected, steps_of
 from harness.verification.processes import read_frame, write_frame
 from harness.verification.response import text_behind_thinking
 from harness.verification.scorer import Score, Scorer, Undecided, digested
