@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -26,7 +27,7 @@ from harness.suite.space import Choice, Range
 # So that names can be parts of paths
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.+-]*"
 LONGEST_NAME, LONGEST_TASK = 64, 128
-TASK_PATTERN = rf"(lm_eval:)?{NAME_PATTERN}"
+TASK_PATTERN = rf"(lm_eval:)?{NAME_PATTERN}(:[A-Za-z0-9_.,=+-]+)?"
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=f"^{NAME_PATTERN}$")]
 Positive = Annotated[int, Field(ge=1, le=1_000_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
@@ -432,12 +433,27 @@ class FileTask(_Model):
         return self.name
 
 
+def _with_settings(raw: Any) -> Any:
+    """A mapping that names a task, {name: gym.knights_knaves, n_people: 2..3}, as that task's name with its settings. Raises
+    ValueError."""
+    if not isinstance(raw, dict) or "file" in raw or not isinstance(raw.get("name"), str):
+        return raw
+    settings = []
+    for key in sorted(raw.keys() - {"name"}):
+        value = raw[key]
+        if not isinstance(value, str | int | float):
+            raise ValueError(f"{key}: a number, a word or a range such as 2..3")
+        settings.append(f"{key}={str(value).lower() if isinstance(value, bool) else value}")
+    return f"{raw['name']}:{','.join(settings)}" if settings else raw["name"]
+
+
 # In pydantic's places, but no keys
 FORMS = _NAME, _FILE, _NUMBER, _BY_TASK = "<name>", "<file>", "<number>", "<by task>"
 _Task = Annotated[str, Field(min_length=1, max_length=LONGEST_TASK, pattern=f"^{TASK_PATTERN}$")]
 TaskName = Annotated[
     Annotated[_Task, Tag(_NAME)] | Annotated[FileTask, Tag(_FILE)],
     Discriminator(lambda raw: _FILE if isinstance(raw, dict | FileTask) else _NAME),
+    BeforeValidator(_with_settings),
 ]
 
 

@@ -1,0 +1,168 @@
+"""Puzzles of reasoning-gym: every entry of the allow-list keeps what the module promises of it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.errors import DataError, PluginError, SuiteError
+from harness.suite.load import load
+from harness.tasks.gym import ALLOWED, REFUSED, Gym, read_settings
+from harness.tasks.registry import get_task, source_of
+from harness.verification.literal import Exact
+
+ENTRIES = sorted(name for names in ALLOWED.values() for name in names)
+installed = pytest.mark.skipif(
+    importlib.util.find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed (extra `gym`)"
+)
+HOSTILE = (
+    "", " ", "nan", "inf", "None", "True", "False", "0", "1", "[]", "{}", "()", "'", '"', "\\boxed{}", "a" * 10_000,
+    "__import__('os').system('touch {place}')", "open('{place}','w')", "2**10**9", "9" * 5_000, "lambda: 0", "\x00", "\ufffe",
+    "1e999", "[" * 2_000,
+)  # fmt: skip
+
+
+def questions(name: str, count: int = 12) -> list:
+    return Gym(f"gym.{name}").draw(7, count)
+
+
+def test_the_list_is_long_enough_and_no_generator_is_both_taken_and_refused() -> None:
+    refused = [name for names in REFUSED.values() for name in names]
+    assert len(ENTRIES) == len(set(ENTRIES)) >= 30
+    assert not {*ENTRIES} & {*refused}
+
+
+@pytest.mark.parametrize("name", sorted(name for names in REFUSED.values() for name in names))
+def test_another_generator_is_refused_by_name_with_the_reason(name: str) -> None:
+    with pytest.raises(PluginError, match=f"task 'gym.{name}': not taken, for it"):
+        source_of(f"gym.{name}")
+    with pytest.raises(PluginError, match="not taken: no single line states its answer"):
+        source_of("gym.tower_of_hanoi")
+
+
+@installed
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_has_one_readable_answer_that_its_own_scorer_and_ours_agree_on(name: str, tmp_path: Path) -> None:
+    from reasoning_gym.factory import DATASETS
+
+    make, configure = DATASETS[name]
+    own, ours = make(configure(seed=0, size=10)), Exact()
+    made = [own[index] for index in range(6)]
+    for entry in made:
+        gold = " ".join(str(entry["answer"]).split())
+        assert gold.isprintable()
+        assert "\n" not in str(entry["answer"]).strip(), "one line states it"
+        assert ours.judge(f"So it is \\boxed{{{gold}}}.", gold).right
+        assert own.score_answer(entry["answer"], entry) >= 0.99
+        for other in made:
+            if " ".join(str(other["answer"]).split()) != gold:
+                assert not ours.judge(f"\\boxed{{{other['answer']}}}", gold).right
+                assert own.score_answer(other["answer"], entry) < 0.99, "another answer is right by its own scorer too"
+        place = tmp_path / "written"
+        paid = [
+            text
+            for text in HOSTILE
+            if text.strip() != gold and ours.judge(text.replace("{place}", str(place)), gold).right
+        ]
+        assert paid == []
+        assert not place.exists()
+
+
+@installed
+@pytest.mark.parametrize("name", ENTRIES)
+def test_training_and_held_out_share_no_question(name: str) -> None:
+    source = Gym(f"gym.{name}")
+    held_out = {prompt.text for prompt in source.held_out()}
+    assert len(held_out) == source.size == len({prompt.id for prompt in source.held_out()})
+    trained = [prompt.text for prompt in source.draw(1, 100)]
+    assert len(set(trained)) == 100
+    assert not held_out & {*trained}
+    assert not {prompt.text for prompt in source.draw(2, 40, part="tuning")} & {
+        prompt.text for prompt in source.draw(2, 40, part="final")
+    }
+
+
+DIGESTS = """
+import hashlib
+from harness.tasks.gym import ALLOWED, Gym
+for name in sorted(name for names in ALLOWED.values() for name in names):
+    given = "".join(prompt.text + prompt.gold for prompt in Gym(f"gym.{name}").draw(5, 8))
+    print(name, hashlib.sha256(given.encode()).hexdigest())
+"""
+
+
+@installed
+@pytest.mark.slow
+def test_questions_do_not_follow_the_interpreters_hash_seed() -> None:
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", DIGESTS], capture_output=True, text=True, check=True, timeout=600,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("0", "1", "77")
+    ]  # fmt: skip
+    assert said[0].count("\n") == len(ENTRIES)
+    assert said[0] == said[1] == said[2]
+
+
+@installed
+def test_settings_are_levels_and_checked_by_the_generators_own() -> None:
+    source = Gym("gym.knights_knaves:n_people=2..3")
+    prompts = source.draw(3, 12)
+    assert {prompt.labels["n_people"] for prompt in prompts} == {"2", "3"}
+    assert all(prompt.labels["skill"] == "knights_knaves" for prompt in prompts)
+    with pytest.raises(DataError, match=r"knights_knaves has no setting 'people'; there are .*n_people"):
+        Gym("gym.knights_knaves:people=2").draw(1, 1)
+    with pytest.raises(DataError, match="refuses n_people=99"):
+        Gym("gym.knights_knaves:n_people=99").draw(1, 1)
+    assert read_settings("a=1..3,b=0.5,c=true,d=word") == {"a": [1, 2, 3], "b": [0.5], "c": [True], "d": ["word"]}
+    for wrong in ("n_people", "n_people=3..2", "a=1,a=2", "a b=1"):
+        with pytest.raises(PluginError):
+            read_settings(wrong)
+
+
+@installed
+def test_a_level_that_has_too_few_questions_is_refused() -> None:
+    with pytest.raises(DataError, match="distinct questions asked for, only"):
+        Gym("gym.gcd:max_num=2,max_numbers=2,min_numbers=2,min_num=1").draw(1, 500)
+
+
+SUITE = """
+name: puzzles
+groups:
+  - name: pair
+    policies: [{name: a, model: micro/llama}, {name: b, model: micro/qwen}]
+regimes: [independent]
+seeds: [1]
+training: {task: TASK, max_new_tokens: 16}
+evaluation: {tasks: [TASK]}
+"""
+
+
+def test_a_mapping_in_a_suite_names_the_task_with_its_settings(tmp_path: Path) -> None:
+    file = tmp_path / "puzzles.yaml"
+    file.write_text(SUITE.replace("TASK", "{name: gym.knights_knaves, n_people: 2..3, depth_constraint: 2}"))
+    suite = load(str(file))
+    assert suite.training.task == "gym.knights_knaves:depth_constraint=2,n_people=2..3"
+    assert suite.evaluation.tasks == [suite.training.task]
+    assert get_task(suite.training.task).scorer == "exact"
+    file.write_text(SUITE.replace("TASK", "{name: gym.knights_knaves, n_people: [2, 3]}"))
+    with pytest.raises(SuiteError, match="n_people: a number, a word or a range"):
+        load(str(file))
+
+
+@installed
+def test_the_same_step_draws_the_same_questions() -> None:
+    first, again = questions("syllogism"), questions("syllogism")
+    assert first == again
+    digest = hashlib.sha256("".join(prompt.text + prompt.gold for prompt in first).encode()).hexdigest()
+    assert (
+        digest
+        != hashlib.sha256("".join(p.text + p.gold for p in Gym("gym.syllogism").draw(8, 12)).encode()).hexdigest()
+    )
