@@ -121,12 +121,15 @@ def check_unused_weights(folder: Path) -> None:
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Without transformers' own report, of which the harness says what counts."""
+    """Without transformers' own report and bars, of which the harness says what counts: a refused folder takes one line."""
     from transformers.utils import logging
 
-    before = logging.get_verbosity()
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
         logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -11,6 +11,7 @@ import torch
 from models import SUMS, TURNS, byte_level, change, write
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
+from transformers.utils import logging as library
 
 from harness.engines import checkpoint
 from harness.engines.embedded.engine import EmbeddedEngine
@@ -39,6 +40,16 @@ def refused(folder: Path) -> str:
 def test_a_plain_folder_has_no_fault(tmp_path):
     read_folder(plain(tmp_path))
     check_weights(tmp_path)
+
+
+def test_a_check_draws_no_bar(tmp_path, capfd, monkeypatch):
+    """In an environment in which nothing else has switched transformers' bars off."""
+    folder = plain(tmp_path)
+    monkeypatch.setattr(library, "_tqdm_active", True)
+    capfd.readouterr()
+    check_weights(folder)
+    assert capfd.readouterr().err == ""
+    assert library.is_progress_bar_enabled()
 
 
 def test_an_adapter_beside_weights_and_one_alone(tmp_path):

@@ -11,7 +11,8 @@ from alone import Alone
 
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.openrlhf.plugin import Settings
-from harness.engines.protocol import Sampling
+from harness.engines.protocol import Optimisation, Sampling
+from harness.learning.terms import Objective, Term, TermAnswer
 
 sys.path.append(str(Path(__file__).parents[1] / "engines"))
 import models
@@ -66,6 +67,21 @@ def test_ends_are_one_action(engine, prompts):
     scores = ours.score([prompts[0]] * len(ended), [sample.tokens for sample in ended])
     for sample, score in zip(ended, scores, strict=True):
         assert sample.logprobs == pytest.approx(score, abs=1e-4)
+
+
+def test_a_carried_answers_ratio_is_the_same_whichever_end_it_has(engine, prompts):
+    """Learnt by either engine, against what a peer says of its own end."""
+    ours, folder = engine
+    embedded = EmbeddedEngine("b", folder, chat=True, device="cpu", dtype="fp32")
+    text = ours.tokenizer.encode("5", add_special_tokens=False)
+    still, ratios = Optimisation(learning_rate=0.0), []
+    for end in ours.stop:
+        tokens = np.array([*text, end], np.int32)
+        said = np.full(tokens.size, -3.0, np.float32)
+        carried = TermAnswer(prompts[0].id, tokens, 1.0, said, origin=("peer", 0))
+        term = Term("peer", "peer", Objective(), (carried,))
+        ratios += [one.update(prompts[:1], [term], still).terms[0].ratio_mean for one in (ours, embedded)]
+    assert ratios == pytest.approx([ratios[0]] * 4, rel=1e-5)
 
 
 def test_settings_that_transformers_refuses_are_saved_as_they_were(engine, tmp_path):

@@ -62,7 +62,7 @@ def test_answers_that_the_engines_own_limit_ended_are_no_answers(monkeypatch):
         model_ids=lambda prompt: [1], text=lambda ids, finished: "", stop=(0,), forbidden=frozenset()
     )
     policy.__dict__.update(
-        name="a", _settings=Settings(max_length=8), _vocabulary=vocabulary, _rollouts=[MagicMock()],
+        name="a", _settings=Settings(max_length=8), _vocabulary=vocabulary, _ends=(), _rollouts=[MagicMock()],
         _lease=SimpleNamespace(turn=lambda *held: nullcontext()),
     )  # fmt: skip
     monkeypatch.setattr(engine.OpenRLHFEngine, "_gather", lambda *given, **more: [samples])

@@ -336,7 +336,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         checkpoint.make_savable(self.actor.model.module)
         _without_dropout(self.actor, training=strategy.args.actor.gradient_checkpointing_enable)
 
-    def join(self, engines: list[Any], forbidden: Collection[int], ends: Sequence[int]) -> None:
+    def join(self, engines: list[Any], forbidden: Collection[int], ends: Sequence[int] = ()) -> None:
         strategy = self.strategy
         self.vllm_engines = engines
         self.trainer = Trainer(
