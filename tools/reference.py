@@ -9,8 +9,8 @@
     python tools/reference.py base NAME FOLDER               a base checkpoint that comes with the package, trained again
 
 `make` refuses what is not finished, or gives another table than the run. `check` draws from the cells of today's results versions
-whose rows repeat here, and says where there are none; it trains some of the package's base checkpoints too. Exit codes: 0 done,
-1 something came out as another one, 2 usage.
+whose rows repeat here, and says where there are none; it trains some of the package's base checkpoints too, and the first five
+steps of a cell of pretrained models. Exit codes: 0 done, 1 something came out as another one, 2 usage.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from random import Random
@@ -29,9 +31,12 @@ from typing import Annotated
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import typer
 
 import harness
+from harness.allocation.shapes import MICRO
+from harness.cache import model_folder
 from harness.engines.embedded.numerics import ENVIRONMENT
 from harness.engines.embedded.presets import SHIPPED
 from harness.engines.embedded.warmup import REPORT, MicroSpec, train_base
@@ -39,6 +44,7 @@ from harness.errors import HarnessError, UsageError
 from harness.files import remove
 from harness.learning import registry
 from harness.limits import settle
+from harness.phases import Interrupted
 from harness.session.cell.manifests import label_of
 from harness.store.imported_results import COMPACT
 from harness.store.ingest import ingest
@@ -72,7 +78,8 @@ from harness.versions import PACKAGES, versions
 
 RESULTS = Path(__file__).parents[1] / "results"
 MOST = 20_000_000
-
+REAL_STEPS = 5
+"""Of a cell of pretrained models, which takes long: so many are compared."""
 
 app = typer.Typer(help=__doc__, add_completion=False, rich_markup_mode=None)
 Where = Annotated[Path, typer.Option("--results", help="Whose reference/ is meant.")]
@@ -185,27 +192,74 @@ def check(results: Path, cells: int, seed: int | None, minutes: float, bases: in
     seed: of the draw, None for a random one. minutes: time limit of each. Raises UsageError where no cell can be drawn.
     """
     seed = secrets.randbelow(1 << 31) if seed is None else seed
-    drawable = _find_drawable(results)
+    stored = _list_cells(results)
+    drawable = _find_drawable(results, stored)
     chosen = Random(seed).sample(drawable, min(cells, len(drawable)))
     wrong = 0
     for folder, manifest in chosen:
         wrong += not _comes_out_again(folder, manifest, seed, minutes)
     for name in _drawn_bases(seed, bases):
         wrong += _base_differs(name, minutes)
-    return wrong
+    return wrong + _real_cell_differs(stored, seed, minutes)
 
 
-def _find_drawable(results: Path) -> list[tuple[Path, Manifest]]:
-    """Return the cells whose rows must be the same here, and say why others are not among them.
+def _real_cell_differs(stored: Sequence[tuple[Path, Manifest]], seed: int, minutes: float) -> bool:
+    """Train the first steps of a cell of pretrained models again, if one can be; say and return whether rows are other ones."""
+    real = [(folder, manifest) for folder, manifest in stored if not _is_micro(manifest)]
+    current = [(folder, manifest) for folder, manifest in real if _is_current(manifest) and _is_known(manifest)]
+    here = [(folder, manifest) for folder, manifest in current if repeats_here(manifest) and _has_models(manifest)]
+    if not here:
+        _note(
+            f"no cell of pretrained models is trained: of {len(real)}, {len(current)} have today's results versions, and none of "
+            "these has its models (make pretrained) and its kind of CPU here"
+        )
+        return False
+    folder, manifest = Random(seed).choice(here)
+    place = f"{folder.name}/{manifest.key} ({label_of(manifest)}, first {REAL_STEPS} steps, --seed {seed})"
+    _note(f"training again: {place}")
+    stored = _first_steps(read_reference(folder).cells[manifest.key].tables)
+    with tempfile.TemporaryDirectory(prefix="reference-") as scratch:
+        again = Path(scratch) / manifest.key
+        try:
+            train_cell(manifest, again, time.monotonic() + 60 * minutes, REAL_STEPS)
+            now = _first_steps(read_journal(again).tables)
+        except Interrupted:
+            print(f"other rows   {place}: not finished in {minutes:g} minutes", flush=True)
+            return True
+        except HarnessError as error:
+            print(f"other rows   {place}: {error}", flush=True)
+            return True
+    wrong = [f"{table}: {words}" for table, same, words in compare_tables(stored, now) if not same]
+    print(f"other rows   {place}: {wrong[0]}" if wrong else f"ok           {place}: every row the same", flush=True)
+    return bool(wrong)
+
+
+def _first_steps(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """Return the rows of the first `REAL_STEPS` training steps, of each table that has steps."""
+    first = sorted(set(tables["steps"]["step"].to_pylist()))[:REAL_STEPS]
+    return {
+        name: table.filter(pc.is_in(table["step"], pa.array(first, table["step"].type)))
+        for name, table in tables.items()
+        if name in ("steps", "terms", "exchanges")
+    }
+
+
+def _list_cells(results: Path) -> list[tuple[Path, Manifest]]:
+    """Return the manifests of all reference cells, each with the folder of its suite."""
+    cells: list[tuple[Path, Manifest]] = []
+    for folder in list_references(results).values():
+        for manifest in read_reference(folder).manifests.values():
+            if manifest.kind == "cell":
+                cells.append((folder, msgspec.structs.replace(manifest, suite=folder.name, origin="")))
+    return cells
+
+
+def _find_drawable(results: Path, stored: Sequence[tuple[Path, Manifest]]) -> list[tuple[Path, Manifest]]:
+    """Return those of the stored cells whose rows must be the same here, and say why others are not among them.
 
     None where all cells have older results versions: their rows may differ by right. Raises UsageError where none of the current
     ones can be trained here.
     """
-    stored: list[tuple[Path, Manifest]] = []
-    for folder in list_references(results).values():
-        for manifest in read_reference(folder).manifests.values():
-            if manifest.kind == "cell":
-                stored.append((folder, msgspec.structs.replace(manifest, suite=folder.name, origin="")))
     current = [(folder, manifest) for folder, manifest in stored if _is_current(manifest)]
     if stored and not current:
         _note(
@@ -292,13 +346,23 @@ def _wordless(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _is_micro(manifest: Manifest) -> bool:
-    return all(policy.model.startswith("micro/") for policy in manifest.policies)
+    return all(policy.model.startswith(MICRO) for policy in manifest.policies)
 
 
 def _can_train_here(manifest: Manifest) -> bool:
     """Say whether the cell needs nothing that is not here, and repeats its rows on this machine."""
-    known = manifest.engine == "embedded" and manifest.regime_type in registry.installed()
-    return _is_micro(manifest) and known and repeats_here(manifest)
+    return _is_micro(manifest) and _is_known(manifest) and repeats_here(manifest)
+
+
+def _is_known(manifest: Manifest) -> bool:
+    """Say whether the cell's engine is the embedded one and its regime is installed."""
+    return manifest.engine == "embedded" and manifest.regime_type in registry.installed()
+
+
+def _has_models(manifest: Manifest) -> bool:
+    """Say whether the folders of the cell's models are here."""
+    models = [policy.model for policy in manifest.policies]
+    return all(model.startswith(MICRO) or model_folder(model).is_dir() for model in models)
 
 
 @app.command("check")

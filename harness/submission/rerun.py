@@ -48,10 +48,11 @@ class RerunRequest:
     minutes: float = 60.0
 
 
-def train_cell(manifest: Manifest, folder: Path, deadline: float = math.inf) -> None:
+def train_cell(manifest: Manifest, folder: Path, deadline: float = math.inf, steps: float = math.inf) -> None:
     """Train a cell in a worker process with the cell's environment, into `folder`.
 
-    deadline: by `time.monotonic`. Raises CellError where it fails, Interrupted at the deadline.
+    deadline: by `time.monotonic`. steps: it is stopped after so many, and not evaluated. Raises CellError where it fails,
+    Interrupted at the deadline.
     """
     beside = {name: getattr(manifest, name) for name in ("suite", "key", "baseline", "identity")}
     cell, inbox = cell_of({**manifest.config, **beside}), Inbox()
@@ -63,7 +64,11 @@ def train_cell(manifest: Manifest, folder: Path, deadline: float = math.inf) -> 
                 match inbox.get(timeout=min(left, threading.TIMEOUT_MAX))[1]:
                     case Progress(done=done, total=total, words=words):
                         print(f"{done:g}/{total:g}  {words}", file=sys.stderr)
+                        if done >= steps:
+                            worker.ask_to_stop()
                     case Finished(outcome="done"):
+                        return
+                    case Finished(outcome="interrupted") if steps < math.inf:
                         return
                     case Finished(reason=reason):
                         raise CellError(f"{folder}: {reason}")

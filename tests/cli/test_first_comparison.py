@@ -33,7 +33,7 @@ def test_it_is_told_once_and_only_where_the_baseline_is_done(lab, tmp_path):
         first.refresh_store()
     (line,) = told
     assert re.fullmatch(
-        r"first comparison, after 61 s: sgt [+-]\d+\.\d points over independent \(llama-qwen, micro, avg@2, seed 1; .*",
+        r"first comparison, after \d+ s: sgt [+-]\d+\.\d points over independent \(llama-qwen, micro, avg@2, seed 1; .*",
         line,
     )
 

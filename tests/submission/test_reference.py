@@ -281,6 +281,29 @@ def test_results_of_other_results_versions_are_not_drawn(
     assert "all 9 cells have older results versions" in capfd.readouterr().err
 
 
+def test_the_first_steps_of_a_cell_of_real_models_are_compared(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """On cells of micro models, which are treated as real ones; they have two steps."""
+    assert not reference._real_cell_differs(reference._list_cells(copy), 0, 10.0)
+    assert "no cell of pretrained models is trained: of 0" in capfd.readouterr().err
+    monkeypatch.setattr(reference, "_is_micro", lambda manifest: False)
+    monkeypatch.setattr(reference, "REAL_STEPS", 1)
+    assert not reference._real_cell_differs(reference._list_cells(copy), 0, 10.0)
+    said = capfd.readouterr()
+    assert "every row the same" in said.out
+    assert "2/2" not in said.err
+
+    def other_reward(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
+        if "steps" in tables:
+            tables["steps"] = column(tables["steps"], "reward_mean", lambda row: row["reward_mean"] / 2 + 0.25)
+        return manifest
+
+    altered(copy / "reference" / "labs", other_reward)
+    assert reference._real_cell_differs(reference._list_cells(copy), 0, 10.0)
+    assert "differing columns: reward_mean" in capfd.readouterr().out
+
+
 def test_where_there_is_none_the_check_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
