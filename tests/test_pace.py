@@ -16,6 +16,7 @@ from harness.statistics.acceleration import Acceleration
 from harness.statistics.policies import MemberScores, find_policy_differences
 from harness.statistics.worth import estimate_worth
 from harness.store.counted_cost import SCORED_TOKEN, TRAINED_TOKEN
+from harness.store.line_remarks import IDLE_CLIP, remark_on
 from harness.store.pace import CHOSEN_PROMPTS, NO_CLOCK, NOT_IDENTIFIED, TOO_FEW
 from harness.store.ranking import make_heading
 from harness.store.render import render_rows
@@ -217,3 +218,11 @@ def test_a_suite_with_one_learning_rate_says_so(tmp_path: Path) -> None:
         assert make_heading(snapshot, "paced").sentences[0].sentence.endswith(" One learning rate was run: 1e-4.")
     with ingested(tmp_path / "two") as snapshot:
         assert "One learning rate" not in make_heading(snapshot, "paced").sentences[0].sentence
+
+
+def test_hacpo_with_one_update_says_that_its_stepwise_clip_is_idle() -> None:
+    assert remark_on("hacpo", {}, 1) == IDLE_CLIP
+    assert not any(
+        (remark_on("hacpo", {}, 4), remark_on("hacpo", {"stepwise_clip": False}, 1), remark_on("sgt", {}, 1))
+    )
+    assert remark_on("hacpo", {}, None) == ""

@@ -8,8 +8,8 @@ from math import sqrt
 def find_power(spread: float, seeds: int, effect: float, level: float = 0.95) -> float:
     """Return the probability with which a paired t test over the seeds finds the effect, with its sign.
 
-    spread: standard deviation of the seeds' differences, in the unit of `effect`. level: of the test's interval. The statistic has a
-    noncentral t distribution; a significant result of the wrong sign does not count. 0 for fewer than two seeds.
+    spread: standard deviation of the seeds' differences, in the unit of `effect`. level: of the test's interval. The statistic has
+    a noncentral t distribution; a significant result of the wrong sign does not count. 0 for fewer than two seeds.
     """
     from scipy.special import nctdtr, stdtrit
 

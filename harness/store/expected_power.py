@@ -22,8 +22,8 @@ GAIN, PACE = 0.02, 1.10
 
 @dataclass(frozen=True, slots=True)
 class StoredSpreads:
-    """Standard deviations over seeds, each the median of the stored lines': of a gain of avg@k, a fraction, and of the logarithm of a
-    pace; None where no line has one. gains, paces: how many lines they are the median of."""
+    """Standard deviations over seeds, each the median of the stored lines': of a gain of avg@k, a fraction, and of the logarithm of
+    a pace; None where no line has one. gains, paces: how many lines they are the median of."""
 
     gain: float | None
     gains: int
