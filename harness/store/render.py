@@ -28,7 +28,7 @@ from harness.store.pace_table import HEADS, choose_rows, make_pace_line, write_p
 from harness.store.ranking import MIN_RUNS, Heading, Headline
 from harness.store.remarks import STARTED, STRICT, UNSTARTED, describe_gaps
 from harness.store.roles import RoleRow
-from harness.store.sentences import explain_verdicts, verdict_mark
+from harness.store.sentences import NO_TIES, TIES_FROM, explain_verdicts, verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, Statistic, select_columns
 from harness.store.table import MEAN, ShowRow
 from harness.store.text import harmless, visible
@@ -180,6 +180,9 @@ class _Page:
             self.table(title, list(map(str, matrix[0])), matrix[1:], marks, names=1)
         else:
             self._panels(means, head.margin, named=False)
+            if any(row.tie_group == NO_TIES for row in means):
+                self.say(TIES_FROM, "dim")
+                self.say("")
         self._pace_and_end(means)
         differing = {(row.group, row.task, row.regime) for row in means if row.verdict == DIFFERS_POLICIES}
         self._roles([role for role in head.roles if (role.group, role.task, role.regime) in differing])
