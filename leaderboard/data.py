@@ -19,7 +19,7 @@ from harness.store.ranking import Aggregate, aggregate_panels
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, TrainingMoment, count_states, mixed_in, read_moments
 from harness.store.standing import Board, Settings, make_board
-from harness.store.table import SeedRow, seed_rows, show_rows
+from harness.store.table import SeedRow, ShowRow, seed_rows, show_rows
 from harness.store.tuning import Tuning, read_tuning
 from leaderboard.charts import Forest
 from leaderboard.frames import Outcome, ShownChoice, answer, opening, panels, show_frame
@@ -39,10 +39,12 @@ _KEPT = (
     "missing",
     "panels",
     "processors",
+    "rows",
     "seeds",
     "show",
     "stages",
     "states",
+    "statuses",
     "summaries",
 )
 
@@ -71,13 +73,20 @@ class Store:
         return list(self.frame(_IN_ORDER.format(what="group_name", order="groups"), suite)["name"])
 
     def show(self, suite: str, margin: float = MARGIN) -> pd.DataFrame:
-        return show_frame(show_rows(self.snapshot, suite, margin))
+        return show_frame(self.rows(suite, margin))
 
-    def board(self, which: Settings = "published", margin: float = MARGIN) -> Board:
+    def board(self, which: Settings = "defaults", margin: float = MARGIN) -> Board:
         return make_board(self.snapshot, which, margin)
 
     def summaries(self) -> dict[str, str]:
         return {info.name: info.summary for info in listing()}
+
+    def statuses(self) -> dict[str, str]:
+        """By regime `published` or `with defaults of ours`."""
+        return {info.name: info.status.partition(":")[0] for info in listing() if info.status}
+
+    def rows(self, suite: str, margin: float = MARGIN) -> list[ShowRow]:
+        return show_rows(self.snapshot, suite, margin)
 
     def seeds(self, suite: str) -> list[SeedRow]:
         return seed_rows(self.snapshot, suite)

@@ -77,3 +77,13 @@ def test_the_baselines_curve_is_the_one_that_made_it():
     assert fitted.middle == pytest.approx(MIDDLE, abs=0.5)
     np.testing.assert_allclose(fitted.predict_accuracy(STEPS), curve(STEPS), atol=1e-3)
     np.testing.assert_allclose(fitted.share_learnt(STEPS), learnt(STEPS), atol=3e-3)
+
+
+def test_errors_are_never_below_those_of_least_squares():
+    """Seeds that agree by chance: their jackknife says nothing, but their points are as noisy as ever."""
+    noise = 0.01 * np.random.default_rng(8).standard_normal((2, 1, 11)).repeat(5, axis=1)
+    one = curve(STEPS)[:1].repeat(5, axis=0)
+    fitted = fit_acceleration(STEPS, one + noise[0], one + noise[1])
+    assert fitted.kappa_error == fitted.least_kappa_error > 0.005
+    assert fitted.delta_error == fitted.least_delta_error > 0.001
+    assert np.log(fitted.kappa_high / fitted.kappa) == pytest.approx(2.776 * fitted.kappa_error, rel=1e-3)

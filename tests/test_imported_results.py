@@ -343,7 +343,7 @@ TUNINGS: dict[str, tuple[Callable[[Tuning], Tuning], str]] = {
     "doubled": (lambda t: msgspec.structs.replace(t, variants=t.variants * 2), "variants: doubled"),
     "no trials": (
         lambda t: msgspec.structs.replace(t, variants=tuple(msgspec.structs.replace(v, trials=()) for v in t.variants)),
-        "trials: the variant as published is absent",
+        "trials: the variant with its defaults is absent",
     ),
     "other settings": (_trial(0, settings={"x": 1}), "trials: unlike settings"),
     "a share": (_trial(0, score=1.5), "out of range"),

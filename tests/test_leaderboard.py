@@ -171,7 +171,7 @@ def test_sensitivity_shows_each_option_of_a_tuned_suite(stores: dict[str, Path],
     app = page(results, "sensitivity")
     table, trials = (frame.value for frame in app.dataframe)
     assert list(trials["gain"]) == pytest.approx([5.0, 20.0])
-    assert list(trials["kind"]) == ["as published", "chosen"]
+    assert list(trials["kind"]) == ["defaults", "chosen"]
     line = table[table["variant"] == ours].iloc[0]
     assert (line["promised"], line["kept"], line["failed"]) == (pytest.approx(15), pytest.approx(5), 1)
     assert "Kept: on seeds" in said(app), "also without a transfer"
@@ -297,7 +297,7 @@ def test_the_first_screen_has_each_setting_by_itself_and_no_rank_over_them(
     answer = said(app).replace("\\", "")
     assert answer.startswith("**It depends on the pair and the settings.**")
     assert "Where each policy was taught what the other lacks," in answer
-    assert "On tiny models with the statistics of real pairs, sgt gains as published" in answer
+    assert "On tiny models with the statistics of real pairs, sgt gains (published)" in answer
     tables = by_kind(app)
     assert list(tables) == [KINDS["alike"], KINDS["built"]]
     heads, *rows = tables[KINDS["alike"]]
@@ -308,7 +308,7 @@ def test_the_first_screen_has_each_setting_by_itself_and_no_rank_over_them(
     assert "▲" not in sgt[4]
     assert re.fullmatch(r"\d\.\d(–\d\.\d)?×", sgt[1].strip())
     assert "mean" not in "".join(heads)
-    assert not any(row[0].startswith("hacpo-wide") for row in rows), "not as published"
+    assert not any(row[0].startswith("hacpo-wide") for row in rows), "not with its defaults"
     app.get("button_group")[0].set_value("all").run()
     assert any(row[0].startswith("hacpo-wide") for row in by_kind(app)[KINDS["alike"]])
     app.selectbox(key="by").set_value("gain on qwen × gpt2, alike").run()
@@ -393,7 +393,7 @@ def test_a_newcomer_reads_a_pair_at_both_learning_rates_from_the_first_sentence(
 
 def test_settings_of_a_pair_stand_side_by_side_with_the_same_numbers_in_every_view(rates: Path) -> None:
     with Snapshot(rates) as snapshot:
-        published, every = (make_board(snapshot, which) for which in ("published", "all"))
+        published, every = (make_board(snapshot, which) for which in ("defaults", "all"))
     for shown in (published, every):
         (section,) = shown.sections
         assert [(s.title, s.rate, s.names) for s in section.settings] == [
@@ -511,8 +511,8 @@ def test_variants_under_names_of_their_own_are_on_the_first_screen(
     write_results(tmp_path, "named", DUO, named, (1, 2), steps=1, questions=4, preset="matched")
     ingest(tmp_path)
     app = app_on(tmp_path, monkeypatch)
-    assert "No suite compares regimes as published" in said(app)
-    assert "shown to gain" not in said(app), "nothing was compared as published"
+    assert "No suite compares regimes with their defaults" in said(app)
+    assert "shown to gain" not in said(app), "nothing was compared with its defaults"
     app.get("button_group")[0].set_value("all").run()
     assert [row[0] for row in by_kind(app)[KINDS["alike"]][1:]] == ["sgt-a"]
 
@@ -586,7 +586,7 @@ def test_ranking_filters_and_address(stores: dict[str, Path]) -> None:
     table = app.dataframe[0].value
     assert set(table["group"]) == {"pair-3"}
     assert list(table["regime"]) == sorted(r.name for r in REGIMES)
-    assert [tab.label for tab in app.tabs] == ["Figures", "Table"], "one panel"
+    assert [tab.label for tab in app.tabs] == ["Figures", "Table", "Pace and end"], "one panel"
     app.multiselect(key="group").set_value(["pair-3", "pair-2"]).run()
     assert "On 2 groups and 3 seeds" in said(app)
     assert len(app.dataframe[0].value) == 14

@@ -16,7 +16,9 @@ from harness.statistics.acceleration import Acceleration
 from harness.statistics.policies import MemberScores, find_policy_differences
 from harness.statistics.worth import estimate_worth
 from harness.store.counted_cost import SCORED_TOKEN, TRAINED_TOKEN
+from harness.store.line_remarks import IDLE_CLIP, remark_on
 from harness.store.pace import CHOSEN_PROMPTS, NO_CLOCK, NOT_IDENTIFIED, TOO_FEW
+from harness.store.pace_table import write_kappa, write_pace_words, write_reach, write_worth
 from harness.store.ranking import make_heading
 from harness.store.render import render_rows
 from harness.store.table import MEAN, ShowRow, show_rows
@@ -217,3 +219,38 @@ def test_a_suite_with_one_learning_rate_says_so(tmp_path: Path) -> None:
         assert make_heading(snapshot, "paced").sentences[0].sentence.endswith(" One learning rate was run: 1e-4.")
     with ingested(tmp_path / "two") as snapshot:
         assert "One learning rate" not in make_heading(snapshot, "paced").sentences[0].sentence
+
+
+def test_hacpo_with_one_update_says_that_its_stepwise_clip_is_idle() -> None:
+    assert remark_on("hacpo", {}, 1) == IDLE_CLIP
+    assert not any(
+        (remark_on("hacpo", {}, 4), remark_on("hacpo", {"stepwise_clip": False}, 1), remark_on("sgt", {}, 1))
+    )
+    assert remark_on("hacpo", {}, None) == ""
+
+
+def test_the_board_shows_the_pace_of_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
+    from test_leaderboard import app_on, html_of
+
+    write_paced(tmp_path, [*LADDER, Line("sgt", "sgt", pace=1.2, end=0.04)])
+    sgt = rows_of(tmp_path)["sgt"]
+    shown = html_of(app_on(tmp_path, monkeypatch))
+    assert f"<small>kappa {sgt.kappa:.2f}</small>" in shown
+    assert write_pace_words(sgt) in shown
+    assert f"kappa {sgt.kappa:.2f} [{sgt.kappa_interval[0]:.2f}, {sgt.kappa_interval[1]:.2f}]" in write_pace_words(sgt)
+    assert f"reach +{100 * sgt.reach:.1f}" in write_pace_words(sgt)
+    assert "published" in shown
+
+
+def test_pace_and_end_stand_below_the_gains(tmp_path: Path) -> None:
+    write_paced(tmp_path, [*LADDER, Line("hacpo", "hacpo", pace=1.2, end=0.1, trained=3000)], noise=0.0005)
+    with ingested(tmp_path) as snapshot:
+        rows, head = show_rows(snapshot, "paced"), make_heading(snapshot, "paced")
+    hacpo = next(row for row in rows if (row.regime, row.policy, row.metric) == ("hacpo", MEAN, "avg@4"))
+    text = render_rows("paced", rows, width=200, head=head, brief=True)
+    line = next(line for line in text.partition("pace and end")[2].splitlines() if line.startswith(" hacpo"))
+    for part in (write_kappa(hacpo), write_reach(hacpo), hacpo.equal_cost_baseline, write_worth(hacpo)):
+        assert part in line
+    assert f"{100 * hacpo.greedy_gain:+.1f}" in line
+    assert "Found, at equal cost and at the one learning rate of the suite: hacpo on pair." in text

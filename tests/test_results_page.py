@@ -76,6 +76,7 @@ def test_without_results_nothing_is_claimed(tmp_path: Path) -> None:
 def test_findings_stand_where_they_belong_each_with_its_interval(text: str) -> None:
     sections = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
     assert list(sections) == [
+        "Found, excluded, unseen",
         *BARE[:2],
         "Nine regimes with their defaults: `reference`",
         "Who is harmed",

@@ -57,16 +57,16 @@ def test_by_hand(tmp_path: Path) -> None:
         rows, head = show_rows(snapshot, "hand"), make_heading(snapshot, "hand")
         assert read_moments(snapshot, "other") == []
     assert [(m.moment, m.strict, round(m.lenient, 3), m.answers, m.seeds) for m in measured] == [
-        ("as published", 0.0, 0.75, 4, 1),
+        ("before its start", 0.0, 0.75, 4, 1),
         ("after its start", 1 / 3, 0.667, 3, 1),
         ("sgt", 0.75, 0.75, 8, 2),
     ]
     assert rows[0].base == pytest.approx(2 / 3)  # the newest of the base's own: its start
     shown = render_rows("hand", rows, head=head)
-    assert "as published" in shown
+    assert "before its start" in shown
     assert "RL: sgt" in shown
     assert "RL: sgt" not in render_rows("hand", rows, head=msgspec.structs.replace(head, starts=[]))
-    assert render_rows("hand", rows, "markdown", head=head).count("as published") == 1
+    assert render_rows("hand", rows, "markdown", head=head).count("before its start") == 1
 
 
 def test_what_was_cut_off_is_right_in_the_lenient_share_alone(tmp_path: Path) -> None:
@@ -74,6 +74,6 @@ def test_what_was_cut_off_is_right_in_the_lenient_share_alone(tmp_path: Path) ->
     with ingested(tmp_path) as snapshot:
         measured = read_moments(snapshot, "hand")
     assert [(m.moment, m.strict, m.lenient) for m in measured] == [
-        ("as published", 0.0, 0.5),
+        ("before its start", 0.0, 0.5),
         ("after its start", 0.25, 0.75),
     ]

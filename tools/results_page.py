@@ -27,6 +27,7 @@ from harness.statistics import MARGIN
 from harness.statistics.comparison import GAINS, LOSES
 from harness.store.ingest import ingest
 from harness.store.manifest import MARK, ORIGIN
+from harness.store.pace_table import HEADS, choose_rows, make_pace_line
 from harness.store.ranking import make_heading
 from harness.store.read import Snapshot
 from harness.store.reference_results import list_references
@@ -35,6 +36,16 @@ from harness.store.statistic import PERCENT, POINTS, SHARE, to_bounds, to_number
 from harness.store.table import MEAN, BySeed, ShowRow, estimate_difference, group_by_line, read_finished, show_rows
 from harness.store.tuning import read_tuning
 from harness.store.tuning_table import tuning_rows, whole_group
+
+sys.path.insert(0, str(Path(__file__).parent))
+from results_findings import (  # beside this script
+    SuiteRows,
+    describe_excluded,
+    describe_found,
+    describe_found_paces,
+    describe_unseen,
+    select_sharing,
+)
 
 ROOT = Path(__file__).parents[1]
 TEMPLATE = Path(__file__).with_suffix(".md")
@@ -56,7 +67,7 @@ ORDER = (
     "pretrained",
 )
 _WITH = re.compile(r"<!-- with ([^>]*?) -->\n(.*?)<!-- /with -->\n", re.DOTALL)
-_FIGURE = re.compile(r"\{([a-z][a-z-]*(?: [^{}\n]*)?)\}")
+_FIGURE = re.compile(r"\{([a-z][a-z_-]*(?: [^{}\n]*)?)\}")
 _MARKS = re.compile(r"(<!-- results: ([^>]*?) -->)(.*?)(<!-- /results -->)", re.DOTALL)
 _NUMBER = re.compile(r"[+−–]?[\d,.]*%?( \[.*\])?$")
 
@@ -96,6 +107,12 @@ def gain(store: Store, suite: str, regime: str, metric: str, group: str = "", po
     """`+13.2 [12.2, 14.1]`, points over the baseline."""
     row = store.row(suite, regime, metric, group, policy)
     return POINTS.with_interval(row.gain, row.gain_interval)
+
+
+def at_cost(store: Store, suite: str, regime: str, metric: str, group: str) -> str:
+    """`+1.6 [−0.6, 3.9] over independent-2x`: the gain over the baseline of nearest cost."""
+    row = store.row(suite, regime, metric, group)
+    return f"{POINTS.with_interval(row.equal_cost_gain, row.equal_cost_interval)} over {row.equal_cost_baseline}"
 
 
 def span(store: Store, suite: str, metric: str, group: str) -> str:
@@ -258,8 +275,47 @@ def harms(store: Store) -> str:
     return "; ".join(told) or "nothing"
 
 
+def _every_suite(store: Store) -> list[SuiteRows]:
+    """The rows of all suites for `results_findings`."""
+    suites = []
+    for name in store.suites:
+        config = json.loads(store.query("SELECT config FROM suites WHERE suite = ?", name)[0]["config"] or "{}")
+        alone = {row["regime"] for row in store.query(_ALONE, name)}
+        if "training" in config:
+            suites.append(SuiteRows(name, config["training"], select_sharing(store.rows(name), alone)))
+    return suites
+
+
+def found(store: Store) -> str:
+    """The gains that are found: also at equal cost and over the baseline at its best rate."""
+    return describe_found(_every_suite(store))
+
+
+def found_paces(store: Store) -> str:
+    """The paces that differ from the baseline's, with their reach."""
+    return describe_found_paces(_every_suite(store))
+
+
+def excluded(store: Store) -> str:
+    """What is excluded, with the margin."""
+    return describe_excluded(_every_suite(store))
+
+
+def unseen(store: Store) -> str:
+    """What could not have been seen."""
+    return describe_unseen(_every_suite(store))
+
+
+def ends(store: Store, suite: str, group: str) -> str:
+    """The table "pace and end" of a group, as `harness show` has it."""
+    lines = [make_pace_line(row) for row in choose_rows(store.rows(suite)) if row.group == group]
+    shown = [line for line in lines if line.gain != "–" or line.kappa != "–"]
+    kept = [i for i in range(len(HEADS)) if any(line[i] not in ("–", "") for line in shown)]
+    return _table([HEADS[i] for i in kept], [[line[i] or "–" for i in kept] for line in shown])
+
+
 def alike(store: Store, suite: str, metric: str) -> str:
-    """Gains as published → tuned, groups across; each tuned on the tuning group that its group's name begins with."""
+    """Gains with defaults → tuned, groups across; each tuned on the tuning group that its group's name begins with."""
     rows = {(r.group, r.regime): r for r in store.rows(suite) if (r.policy, r.metric) == (MEAN, metric)}
     lines: dict[str, list[str]] = {}
     for (group, name), row in rows.items():
@@ -267,7 +323,7 @@ def alike(store: Store, suite: str, metric: str) -> str:
         if on and group.startswith(on) and row.gain is not None:
             lines.setdefault(variant, []).append(f"{_gain(rows[group, variant])} → {_gain(row)}")
     where = dict.fromkeys(group for group, _ in rows)
-    return _table(["gain as published → tuned", *where], [[name, *texts] for name, texts in lines.items()])
+    return _table(["gain with defaults → tuned", *where], [[name, *texts] for name, texts in lines.items()])
 
 
 def optimism(store: Store, suite: str) -> str:
@@ -302,11 +358,11 @@ def _model(processor: str) -> str:
 
 
 _KINDS = (
-    gain, span, power, verdict, rates, accuracy, rise, used, regimes, gains, peers, over, sentence, harmed, harms, alike,
-    optimism, provenance,
+    gain, at_cost, span, power, verdict, rates, accuracy, rise, used, regimes, gains, peers, over, sentence, harmed, harms, alike,
+    optimism, provenance, found, found_paces, excluded, unseen, ends,
 )  # fmt: skip
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}
-OVER_ALL = ("harmed", "harms", "provenance")
+OVER_ALL = ("harmed", "harms", "provenance", "found", "found_paces", "excluded", "unseen")
 
 
 def _apart(ours: BySeed, theirs: BySeed) -> str:

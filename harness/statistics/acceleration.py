@@ -12,7 +12,7 @@ f is a logistic in steps, of one rate and one middle for all seeds of a group, w
 of one seed do not fix a shape. Only points with kappa t within the baseline's run count, the last ones less; nothing is
 extrapolated. Both numbers are identified only where the baseline's curve flattens inside the run: elsewhere the standard error of
 delta is large, and the fit is refused (`Acceleration.problem`). Intervals are Student t over the jackknife of seeds, kappa's on a
-logarithmic scale.
+logarithmic scale. A few seeds may agree far closer by chance than their points allow: errors are at least those of least squares.
 
 One baseline serves many regimes: `fit_clock` fits its curve once, `compare_with_clock` a regime against it.
 """
@@ -93,7 +93,8 @@ class Acceleration:
     problem: why neither counts; empty where both do. rising: whether the baseline's own curve still rises by more than the margin
     in the last fifth of its run, so that nothing is known of the ends. paces, ends: kappa and delta without each seed, in the
     order of the seeds; empty where no fit was tried. explained: share of the baseline's variance over steps that its curve
-    explains. delta_error: standard error of delta.
+    explains. kappa_error, delta_error: standard errors of kappa's logarithm and of delta; least_kappa_error, least_delta_error: by
+    least squares with the baseline's curve given, below which the former never are.
     """
 
     kappa: float
@@ -108,7 +109,10 @@ class Acceleration:
     paces: tuple[float, ...] = ()
     ends: tuple[float, ...] = ()
     explained: float = nan
+    kappa_error: float = nan
     delta_error: float = nan
+    least_kappa_error: float = nan
+    least_delta_error: float = nan
 
 
 def fit_acceleration(
@@ -171,8 +175,9 @@ def compare_with_clock(
     fits = [_fit_pace(curve, clock.steps, np.delete(regime, seed, axis=0)) for seed, curve in enumerate(clock.without)]
     paces = tuple(pace for pace, _ in fits)
     ends = tuple(end for _, end in fits)
-    kappa_error = jackknife_error(np.log(paces))
-    delta_error = jackknife_error(np.array(ends))
+    least_kappa_error, least_delta_error = _least_errors(clock, regime, kappa, delta)
+    kappa_error = max(jackknife_error(np.log(paces)), least_kappa_error)
+    delta_error = max(jackknife_error(np.array(ends)), least_delta_error)
     width = student_quantile(level, seeds - 1)
     return Acceleration(
         kappa=kappa,
@@ -187,7 +192,10 @@ def compare_with_clock(
         paces=paces,
         ends=ends,
         explained=clock.whole.explained,
+        kappa_error=kappa_error,
         delta_error=delta_error,
+        least_kappa_error=least_kappa_error,
+        least_delta_error=least_delta_error,
     )
 
 
@@ -329,9 +337,7 @@ def _losses_of_paces(
     so that its interval would come out far too narrow.
     """
     run = steps[-1]
-    spacing = np.diff(steps, append=2 * steps[-1] - steps[-2])
-    inside = np.clip((run / paces[:, None] - steps) / spacing, 0.0, 1.0)
-    weights = inside**2 * (3.0 - 2.0 * inside)
+    weights = _weights_of_points(paces, steps)
     served = np.minimum(paces[:, None] * steps, run)  # beyond it the weight is 0
     learnt = curve.share_learnt(served)
     beyond = accuracies[:, None, :] - curve.predict_accuracy(served)
@@ -341,6 +347,33 @@ def _losses_of_paces(
     residuals = beyond - deltas[:, None] * learnt
     losses = (residuals**2 * weights).sum(axis=2).mean(axis=0) / weights.sum(axis=1)
     return losses, deltas
+
+
+def _weights_of_points(paces: Float[np.ndarray, "P"], steps: Float[np.ndarray, "N"]) -> Float[np.ndarray, "P N"]:
+    """Return how much each point counts at each pace: 1 well inside the baseline's run, 0 beyond it."""
+    spacing = np.diff(steps, append=2 * steps[-1] - steps[-2])
+    inside = np.clip((steps[-1] / paces[:, None] - steps) / spacing, 0.0, 1.0)
+    weights: Float[np.ndarray, "P N"] = inside**2 * (3.0 - 2.0 * inside)
+    return weights
+
+
+def _least_errors(clock: Clock, regime: Float[np.ndarray, "S N"], kappa: float, delta: float) -> tuple[float, float]:
+    """Return the standard errors of kappa's logarithm and of delta by least squares, with the baseline's curve given.
+
+    dR/d(log kappa) = f'(kappa t) kappa t, to first order; dR/d(delta) is the share learnt. The residuals' variance is theirs.
+    """
+    curve = clock.whole
+    weights = np.broadcast_to(_weights_of_points(np.array([kappa]), clock.steps)[0], regime.shape)
+    served = np.minimum(kappa * clock.steps, clock.steps[-1])
+    risen = _logistic(curve.rate * (served - curve.middle))
+    by_pace = curve.height[:, None] * (risen * (1.0 - risen) * curve.rate * served)
+    by_end = np.broadcast_to(curve.share_learnt(served), regime.shape)
+    residuals = regime - curve.predict_accuracy(served) - delta * by_end
+    variance = float((weights * residuals**2).sum()) / max(float(weights.sum()) - 2.0, 1.0)
+    columns = np.stack([by_pace.ravel(), by_end.ravel()], axis=1)
+    information = (columns * weights.ravel()[:, None]).T @ columns
+    errors = np.sqrt(variance * np.diag(np.linalg.pinv(information)))
+    return float(errors[0]), float(errors[1])
 
 
 def _find_problem(curve: BaselineCurve, kappa: float, delta_error: float, margin: float) -> str:

@@ -194,19 +194,22 @@ def _measure_gain(claim: Claim, seeds: Sequence[int], finished: FinishedScores) 
 
 
 def _measure_fits(claim: Claim, fits: Sequence[Acceleration]) -> Measured:
-    """Measure a pace (its logarithm), a reach, or the difference of two; the error is by the jackknife of seeds."""
+    """Measure a pace (its logarithm), a reach, or the difference of two; the error is by the jackknife of seeds, and
+    never below that of least squares."""
+    first = fits[0]
+    freedom = first.n - 1
+    if not claim.against:
+        if claim.statistic == "reach":
+            return Measured(first.delta, first.delta_error, freedom)
+        return Measured(log(first.kappa), first.kappa_error, freedom)
+    second = fits[1]
     if claim.statistic == "reach":
-        values = [fit.delta for fit in fits]
-        left_out = [np.array(fit.ends) for fit in fits]
-    elif claim.against:
-        values = [fit.kappa for fit in fits]
-        left_out = [np.array(fit.paces) for fit in fits]
-    else:
-        values = [log(fit.kappa) for fit in fits]
-        left_out = [np.log(fit.paces) for fit in fits]
-    if claim.against:
-        return Measured(values[0] - values[1], jackknife_error(left_out[0] - left_out[1]), fits[0].n - 1)
-    return Measured(values[0], jackknife_error(left_out[0]), fits[0].n - 1)
+        apart = np.array(first.ends) - np.array(second.ends)
+        least = np.hypot(first.least_delta_error, second.least_delta_error)
+        return Measured(first.delta - second.delta, max(jackknife_error(apart), float(least)), freedom)
+    apart = np.array(first.paces) - np.array(second.paces)
+    least = np.hypot(first.kappa * first.least_kappa_error, second.kappa * second.least_kappa_error)
+    return Measured(first.kappa - second.kappa, max(jackknife_error(apart), float(least)), freedom)
 
 
 def _bounds_of_claim(claim: Claim) -> Bounds:

@@ -9,7 +9,6 @@ from math import log, sqrt
 import numpy as np
 
 from harness.statistics import MARGIN
-from harness.statistics.acceleration import jackknife_error
 from harness.statistics.power import find_power
 from harness.store.read import Snapshot
 from harness.store.statistic import SHARE
@@ -49,7 +48,7 @@ def read_spreads(snapshot: Snapshot, suites: Sequence[str] = ()) -> StoredSpread
                     gains.append(float(gain.error) * sqrt(int(gain.n)))
                 pace = finished.paces.find_pace(key.group, key.policy, name, MARGIN)
                 if pace is not None and pace.kappa is not None and pace.fit is not None:
-                    paces.append(jackknife_error(np.log(pace.fit.paces)) * sqrt(pace.fit.n))
+                    paces.append(pace.fit.kappa_error * sqrt(pace.fit.n))
     return StoredSpreads(
         gain=float(np.median(gains)) if gains else None,
         gains=len(gains),

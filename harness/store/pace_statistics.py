@@ -82,6 +82,12 @@ def reach_error(row: TableRow) -> float | None:
     return to_number(row.pace.fit.delta_error) if row.pace and row.pace.fit else None
 
 
+@statistic("Remark", head="remark", terminal=None, markdown=9, page=17)
+def remark(row: TableRow) -> str:
+    """What one must know of the line's settings."""
+    return row.remark
+
+
 @statistic("Clock", terminal=None, markdown=None, page=None)
 def pace_clock(row: TableRow) -> str:
     """The line of independent training whose clock it is."""

@@ -78,11 +78,25 @@ def write_worth(row: ShowRow) -> str:
     return f"{row.worth_beyond}{OWN_ROLLOUTS.with_interval(row.worth, row.worth_interval)}"
 
 
+def write_pace_words(row: ShowRow) -> str:
+    """Write pace, reach and the gain at equal cost in a line."""
+    words = [f"kappa {write_kappa(row)}"]
+    if row.kappa is not None:
+        words.append(f"reach {write_reach(row)}")
+    if row.equal_cost_gain is not None:
+        gain = POINTS.with_interval(row.equal_cost_gain, row.equal_cost_interval)
+        words.append(f"at equal cost {gain} over {row.equal_cost_baseline}")
+    return ", ".join(words)
+
+
 def write_pace_notes(rows: Sequence[ShowRow]) -> list[str]:
     """Say what the table is made from, why numbers are missing, and which gains are found."""
     notes = []
     if any(row.pace_curve == REWARD for row in rows):
         notes.append("Pace and reach are of training rewards: the suite has no held-out curve of five points.")
+    for words in dict.fromkeys(row.remark for row in rows if row.remark):
+        regimes = dict.fromkeys(row.regime for row in rows if row.remark == words)
+        notes.append(f"{joined([*regimes])}: {words}.")
     notes += _write_refusals(rows)
     notes += _write_found(rows)
     return notes
@@ -115,7 +129,9 @@ def _write_found(rows: Sequence[ShowRow]) -> list[str]:
     said = []
     found = [row for row in gaining if row.found == FOUND]
     if found:
-        said.append(f"Found, at equal cost and over the baseline at its best rate in the suite: {_name_places(found)}.")
+        several = all(row.baseline_rates > 1 for row in found)
+        rate = "over the baseline at its best rate in the suite" if several else "at the one learning rate of the suite"
+        said.append(f"Found, at equal cost and {rate}: {_name_places(found)}.")
     for why in dict.fromkeys(row.found for row in gaining if row.found != FOUND):
         said.append(f"Not found, {why}: {_name_places(row for row in gaining if row.found == why)}.")
     return said

@@ -139,7 +139,7 @@ def mixed_in(snapshot: Snapshot, suite: str) -> str:
     return remark or "numerics: fast; rows repeat on one kind of CPU only" * any(row["micro"] for row in rows)
 
 
-AS_PUBLISHED, STARTED = "as published", "after its start"
+UNSTARTED, STARTED = "before its start", "after its start"
 STRICT = (
     "strict: finished, boxed and right. lenient: the right answer in any form, or as the last number, of answers cut off as they "
     "stand. What a start moves is mostly form. Elsewhere an answer counts as right where it has ended and the verifier finds it."
@@ -147,14 +147,14 @@ STRICT = (
 _MOMENTS = rf"""
 WITH judged AS (
     SELECT c.group_name, c.seed, s.policy, s.task, s.metric, s.verdict, s.finished, s.text, s.gold, s.repeat, s.reason,
-        CASE WHEN c.kind = 'cell' THEN c.regime WHEN s.checkpoint_step = {PUBLISHED} THEN '{AS_PUBLISHED}' ELSE '{STARTED}' END
+        CASE WHEN c.kind = 'cell' THEN c.regime WHEN s.checkpoint_step = {PUBLISHED} THEN '{UNSTARTED}' ELSE '{STARTED}' END
             AS moment,
         CASE WHEN c.kind = 'cell' THEN 2 ELSE (s.checkpoint_step <> {PUBLISHED})::INT END AS place,
         list_last(regexp_extract_all(s.text, '-?\d[\d,]*(?:\.\d+)?')) AS number
     FROM current_cells c JOIN samples s USING (suite, cell)
     WHERE c.suite = ? AND c.state = 'done' AND s.verdict <> 'invalid'
 ), own AS (
-    SELECT DISTINCT group_name, policy FROM judged WHERE moment = '{AS_PUBLISHED}' AND place = 0
+    SELECT DISTINCT group_name, policy FROM judged WHERE moment = '{UNSTARTED}' AND place = 0
 ), counted AS (
     SELECT group_name, policy, task, metric, moment, place, seed,
         avg((verdict = 'right' AND finished AND contains(text, '\boxed{{'))::INT) AS strict,
@@ -171,7 +171,7 @@ FROM counted GROUP BY group_name, policy, task, metric, moment, place ORDER BY 1
 
 
 class TrainingMoment(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy as published, after its start, or after RL by a regime; shares of answers (STRICT)."""
+    """A pretrained policy before its supervised start, after it, or after RL by a regime; shares of answers (STRICT)."""
 
     group: str
     policy: str

@@ -26,9 +26,9 @@ from harness.store.claims import ClaimAnswer
 from harness.store.manifest import EVALUATIONS
 from harness.store.pace_table import HEADS, choose_rows, make_pace_line, write_pace_notes
 from harness.store.ranking import MIN_RUNS, Heading, Headline
-from harness.store.remarks import AS_PUBLISHED, STARTED, STRICT, describe_gaps
+from harness.store.remarks import STARTED, STRICT, UNSTARTED, describe_gaps
 from harness.store.roles import RoleRow
-from harness.store.sentences import explain_verdicts, verdict_mark
+from harness.store.sentences import NO_TIES, TIES_FROM, explain_verdicts, verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, Statistic, select_columns
 from harness.store.table import MEAN, ShowRow
 from harness.store.text import harmless, visible
@@ -180,6 +180,9 @@ class _Page:
             self.table(title, list(map(str, matrix[0])), matrix[1:], marks, names=1)
         else:
             self._panels(means, head.margin, named=False)
+            if any(row.tie_group == NO_TIES for row in means):
+                self.say(TIES_FROM, "dim")
+                self.say("")
         self._pace_and_end(means)
         differing = {(row.group, row.task, row.regime) for row in means if row.verdict == DIFFERS_POLICIES}
         self._roles([role for role in head.roles if (role.group, role.task, role.regime) in differing])
@@ -290,8 +293,8 @@ class _Page:
             title = f"{group}: {task}, {metric}; before the supervised start, after it, and after RL; accuracy in %"
             lines = [
                 (
-                    stage.policy if stage.moment == AS_PUBLISHED else "",
-                    stage.moment if stage.moment in (AS_PUBLISHED, STARTED) else f"RL: {stage.moment}",
+                    stage.policy if stage.moment == UNSTARTED else "",
+                    stage.moment if stage.moment in (UNSTARTED, STARTED) else f"RL: {stage.moment}",
                     PERCENT.text(stage.strict),
                     PERCENT.text(stage.lenient),
                     f"{stage.answers:,}",
@@ -348,12 +351,13 @@ def _write_value(row: ShowRow, column: Statistic, margin: float) -> str:
 # What tuning changed --------------------------------------------------------------------------------------------------
 
 _TUNED_HEADS = (
-    "regime", "as published", "gain", "tuned", "gain", "change", "over trials", "lead: promised", "kept", "CPU-s",
+    "regime", "defaults", "gain", "tuned", "gain", "change", "over trials", "lead: promised", "kept", "CPU-s",
 )  # fmt: skip
 _TUNED_NOTE = (
-    "gain: over the baseline as published, and of tuned regimes over the *tuned* baseline; change: tuned less published. Over "
-    "trials: lowest to highest score on the tuning groups. Lead of the best trial over the published setting: promised by the "
-    "trials, and kept on seeds that chose nothing. Points"
+    "gain: over the baseline with its defaults, and of tuned regimes over the *tuned* baseline; change: tuned less defaults. "
+    "Defaults are published ones, or ours where a regime's paper gives none (`harness regimes` says which). Over trials: lowest to "
+    "highest score on the tuning groups. Lead of the best trial over the defaults: promised by the trials, and kept on seeds that "
+    "chose nothing. Points"
 )
 
 
@@ -369,7 +373,7 @@ def _render_tuning(page: _Page, results: TuningResults) -> None:
         chosen = next(v for v in tuning.variants if (v.variant, v.on) == (row.variant, row.on))
         published = next(t.settings for t in chosen.trials if t.number == 0)
         changed = ", ".join(f"{k} {published[k]} -> {v}" for k, v in row.settings.items() if v != published[k])
-        page.say(f"{chosen.label}: {f'trial {chosen.chosen}: {changed}' if changed else 'as published was best'}")
+        page.say(f"{chosen.label}: {f'trial {chosen.chosen}: {changed}' if changed else 'the defaults were best'}")
     if leads := [(r.promised, r.kept) for r in first if r.kept is not None]:
         promised, kept = (float(np.mean(each)) for each in zip(*leads, strict=True))
         page.say(

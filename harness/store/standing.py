@@ -20,7 +20,10 @@ from harness.store.table import MEAN, ShowRow, make_rows, read_finished
 from harness.store.tuning import without_trials
 
 Kind = Literal["built", "alike", "real"]
-Settings = Literal["published", "tuned", "all"]
+# Every regime with its defaults (which its paper gives, or we), tuned, or every variant of the suites
+Settings = Literal["defaults", "tuned", "all"]
+# Whose defaults a regime has, where the caller does not say it
+DEFAULTS = "with defaults"
 KINDS: dict[Kind, str] = {
     "alike": "Tiny models, statistics as of real pairs",
     "real": "Real models",
@@ -138,11 +141,11 @@ class _Held(msgspec.Struct):
     tuned: set[str]
 
 
-def make_board(snapshot: Snapshot, which: Settings = "published", margin: float = MARGIN) -> Board:
+def make_board(snapshot: Snapshot, which: Settings = "defaults", margin: float = MARGIN) -> Board:
     """Make the board of every suite's groups of well-behaved peers of different kinds, over a plain baseline.
 
-    Each group is a setting of its own, but for those that several suites hold with the same cells. which: regimes as published,
-    as tuned, or all lines. margin: of the verdicts.
+    Each group is a setting of its own, but for those that several suites hold with the same cells. which: regimes with their
+    defaults, as tuned, or all lines. margin: of the verdicts.
     """
     stored = snapshot.query("SELECT suite, baseline, config FROM suites WHERE config <> ''").to_pylist()
     described = {row["suite"]: row for row in stored}
@@ -267,7 +270,7 @@ def _find_unpaired(column: _Held, which: Settings) -> list[str]:
     wanted = {
         name: ran.states
         for name, ran in column.ran.items()
-        if which == "all" or (which == "published" and ran.kind == name)
+        if which == "all" or (which == "defaults" and ran.kind == name)
     }
     return [name for name, states in wanted.items() if UNPAIRED in states and "done" not in states]
 
@@ -346,14 +349,14 @@ def _select_lines(
     choosers: Mapping[str, Setting],
     kind: Kind,
 ) -> dict[str, ShowRow]:
-    """Return the rows by line: as published, or as tuned on a group of the same kind where several chose."""
+    """Return the rows by line: with defaults, or as tuned on a group of the same kind where several chose."""
     kept: dict[str, ShowRow] = {}
     for row in (row for row in rows if row.gain is not None):
         regime, tuned, on = row.regime.partition(", tuned")
         chooser = choosers.get(on.removeprefix(" on "))
         wanted = {
             "all": True,
-            "published": not tuned and regime == variants.get(regime, {}).get("regime"),
+            "defaults": not tuned and regime == variants.get(regime, {}).get("regime"),
             "tuned": tuned and (not on or (chooser is not None and chooser.kind == kind)),
         }
         if wanted[which]:
@@ -364,14 +367,19 @@ def _select_lines(
 # In sentences ---------------------------------------------------------------------------------------------------------
 
 
-def summarise_board(published: Board, tuned: Board, margin: float = MARGIN) -> list[str]:
-    """Say what the settings show together, the first sentence with a pair at two learning rates where there is one."""
-    verdicts = {cell.verdict for shown in (published, tuned) for _, _, cell in shown.of()}
+def summarise_board(
+    defaults: Board, tuned: Board, margin: float = MARGIN, statuses: Mapping[str, str] | None = None
+) -> list[str]:
+    """Say what the settings show together, the first sentence with a pair at two learning rates where there is one.
+
+    statuses: by regime, whose defaults it has: `published`, or `with defaults of ours`.
+    """
+    verdicts = {cell.verdict for shown in (defaults, tuned) for _, _, cell in shown.of()}
     opening = "It depends on the pair and the settings" if GAINS in verdicts else "No regime is shown to gain"
-    rates = _at_two_rates(published, margin)
+    rates = _at_two_rates(defaults, margin)
     parts = [f"{opening}: {rates}" if rates else f"{opening}."]
     for kind in KINDS:
-        cells = [(name, cell) for name, _, cell in published.of(kind)]
+        cells = [(name, cell) for name, _, cell in defaults.of(kind)]
         if not cells:
             continue
         gains = sorted({name for name, cell in cells if cell.verdict == GAINS})
@@ -379,15 +387,15 @@ def summarise_board(published: Board, tuned: Board, margin: float = MARGIN) -> l
         nothing = sum(cell.verdict == EQUIVALENT for _, cell in cells)
         low, high = (POINTS.text(f(cell.gain for _, cell in cells)) for f in (min, max))
         also = sorted({name for name, _, cell in tuned.of(kind) if cell.verdict == GAINS} - set(gains))
-        said = f"{_name_regimes(gains, 'gain') or 'no regime gains'} as published"
+        said = _name_by_status(gains, statuses or {}) or "no regime gains with its defaults"
         said += f", {joined(also)} when tuned" if also else ""
         said += f"; {_name_regimes(loses, 'lose')}" if loses else ""
         parts.append(
             f"{_WHERE[kind]} {said} (gains from {low} to {high} points; in {nothing} of {len(cells)} comparisons no effect)."
         )
-    if single := _at_one_rate(published):
+    if single := _at_one_rate(defaults):
         parts.append(f"At one learning rate alone ran {single}: whether their gains hold at another is not known.")
-    for one in published.unlike[:1]:
+    for one in defaults.unlike[:1]:
         alone, there = (POINTS.with_interval(row.gain, row.gain_interval) for row in (one.gain, one.there))
         parts.append(
             f"{one.gain.regime} gains {alone} points on {one.alone.title} in {one.alone.names}, where all seeds start from one "
@@ -397,11 +405,22 @@ def summarise_board(published: Board, tuned: Board, margin: float = MARGIN) -> l
     return parts
 
 
-def _at_two_rates(published: Board, margin: float) -> str:
+def _name_by_status(names: Sequence[str], statuses: Mapping[str, str]) -> str:
+    """Say which regimes gain, those with published defaults apart from those with ours; empty where none does."""
+    by_status: dict[str, list[str]] = {}
+    for name in names:
+        by_status.setdefault(statuses.get(name, DEFAULTS), []).append(name)
+    parts = []
+    for status in sorted(by_status):
+        parts.append(f"{_name_regimes(by_status[status], 'gain')} ({status})")
+    return " and ".join(parts)
+
+
+def _at_two_rates(defaults: Board, margin: float) -> str:
     """The largest gain of a regime that ran on the same pair at two learning rates, at both, if possible after as much training;
     not of a positive control where there is another pair."""
     by_pair: dict[tuple[object, ...], list[tuple[Setting, ShowRow]]] = {}
-    for name, setting, row in published.of():
+    for name, setting, row in defaults.of():
         if setting.rate is not None:
             by_pair.setdefault((name, *setting.pair), []).append((setting, row))
     best: tuple[bool, bool, float] | None = None
@@ -428,11 +447,11 @@ def _at_a_rate(setting: Setting, row: ShowRow, margin: float) -> str:
     )
 
 
-def _at_one_rate(published: Board) -> str:
+def _at_one_rate(defaults: Board) -> str:
     """Pairs that were not built to gain."""
     rates: dict[tuple[object, ...], set[float | None]] = {}
     titles: dict[tuple[object, ...], str] = {}
-    for setting in (setting for setting in published.settings if setting.kind != "built"):
+    for setting in (setting for setting in defaults.settings if setting.kind != "built"):
         rates.setdefault(setting.pair, set()).add(setting.rate)
         titles[setting.pair] = setting.title
     single = [titles[pair] for pair, known in rates.items() if len(known) == 1 and None not in known]

@@ -113,6 +113,7 @@ class TableRow:
     rivals: Rivals | None = None
     beside: Mapping[str, Estimate] = field(default_factory=dict)
     crossed: CrossedEstimate | None = None
+    remark: str = ""
 
     def mean(self, what: str) -> float:
         return float(sum(getattr(seed, what) for seed in self.spent)) / len(self.spent)

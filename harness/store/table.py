@@ -34,6 +34,7 @@ from harness.statistics.policies import MemberScores, find_policy_differences
 from harness.store import pace_statistics as pace_statistics  # declares them
 from harness.store.equal_cost import Candidate, Rivals, choose_best_rate, choose_nearest_cost, judge_found
 from harness.store.learning_curves import MEAN as MEAN
+from harness.store.line_remarks import remark_on
 from harness.store.manifest import MARK
 from harness.store.pace import Clocks, PaceBook
 from harness.store.question_scores import QuestionBook
@@ -117,13 +118,15 @@ class SeedRow(_Place, frozen=True, kw_only=True):
 @dataclass(frozen=True, slots=True)
 class TrainedAs:
     """Settings of a variant's cells that decide with which independent training it is compared. rate: the learning rate, None where
-    the store does not say it. stream: another number draws other prompts and samples. dynamic: whether prompts are replaced."""
+    the store does not say it. stream: another number draws other prompts and samples. dynamic: whether prompts are replaced.
+    updates: of the optimiser a step."""
 
     rate: float | None = None
     steps: int | None = None
     prompts: int | None = None
     stream: int = 0
     dynamic: bool = False
+    updates: int | None = None
 
     def has_clock_of(self, other: TrainedAs) -> bool:
         """Say whether both have the same learning rate, steps and questions a step."""
@@ -364,6 +367,7 @@ def _make_variant(row: Mapping[str, Any]) -> TableLine:
         prompts=training.get("prompts"),
         stream=variant.get("sampling_stream", 0),
         dynamic=variant.get("dynamic_sampling") is not None,
+        updates=training.get("updates"),
     )
     return TableLine(
         name=row["name"],
@@ -694,6 +698,7 @@ def make_rows(
             pace=cells.paces.find_pace(group, policy, name, margin) if of_curves else None,
             rivals=rivals.get((group, task, name)),
             beside=cells.gains_beside(key, name),
+            remark=remark_on(line.kind, json.loads(line.options or "{}"), line.trained.updates),
             crossed=_estimate_crossed(key, line, cells) if other_questions else None,
         )
         values = {statistic.name: statistic.of(row) for statistic in STATISTICS.values()}

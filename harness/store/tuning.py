@@ -26,7 +26,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
-    """chosen: the best trial that ran to the end; 0 is the variant as published. on: the tuning group that chose; ""
+    """chosen: the best trial that ran to the end; 0 is the variant with its defaults. on: the tuning group that chose; ""
     for all. final: the chosen setting's name in the table. checked, checked_published: scores on the check's seeds."""
 
     variant: str

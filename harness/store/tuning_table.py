@@ -18,7 +18,7 @@ from harness.store.tuning import Tuned, Tuning, tuned_label
 class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
     """A variant on one group; accuracies and gains are fractions, costs those of all its trials.
 
-    published_gain, tuned_gain: over the baseline as published, and over the baseline as tuned. lowest, highest, deviation:
+    published_gain, tuned_gain: over the baseline with its defaults, and over the baseline as tuned. lowest, highest, deviation:
     scores of the trials that ran to the end. promised: the lead of the best trial over the published setting; kept: the
     same lead on seeds that chose nothing, None where these were not run.
     """
@@ -194,7 +194,7 @@ def _make_row(group: str, choice: Tuned, published: BySeed, tuned: BySeed, score
     longest = max(trial.steps for trial in choice.trials)
     ended = [trial.score for trial in choice.trials if trial.score is not None and trial.steps == longest]
     best = trials[choice.chosen].score or 0.0
-    # Trial 0 is the variant as published; where it failed, the best trial has no lead to speak of
+    # Trial 0 is the variant with its defaults; where it failed, the best trial has no lead to speak of
     first = trials[0].score
     gain = estimate_difference(published, _lines_baseline(published, scored))
     tuned_gain = estimate_difference(tuned, _lines_baseline(tuned, scored))

@@ -115,7 +115,7 @@ def _find_trials_fault(tuned: Tuned) -> str:
     costs_in_bounds = all(0 <= cost <= _MAX_FLOAT for cost in costs)
     checks = {
         "trials: doubled": len(trials) == len(tuned.trials),
-        "trials: the variant as published is absent": 0 in trials,
+        "trials: the variant with its defaults is absent": 0 in trials,
         "trials: the chosen one did not run to its end": best is not None
         and best.score is not None
         and best.steps == max(steps),

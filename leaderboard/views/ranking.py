@@ -10,11 +10,12 @@ import pandas as pd
 import streamlit as st
 
 from harness.statistics import MARGIN
+from harness.store.pace_table import HEADS, choose_rows, make_pace_line, write_pace_notes
 from harness.store.ranking import MIN_RUNS, Aggregate
 from harness.store.remarks import STRICT, TrainingMoment
 from harness.store.sentences import explain_verdicts, write_doubt, write_sentence
 from harness.store.statistic import PERCENT, Statistic, select_columns
-from harness.store.table import MEAN
+from harness.store.table import MEAN, ShowRow
 from leaderboard.charts import LEGEND, Forest, fill_template
 from leaderboard.data import Store
 from leaderboard.frames import INTERVALS, KEY, Outcome, ShownChoice, readable, telling
@@ -75,6 +76,9 @@ def draw(store: Store, suite: str) -> None:
         "Figures": lambda: _draw_forests(forests, margin),
         "Table": lambda: _draw_table(readable(rows, order, margin)),
     }
+    paced = [row for row in choose_rows(store.rows(suite, margin)) if row.group in groups and row.task in tasks]
+    if any(row.pace_curve or row.equal_cost_baseline for row in paced):
+        parts["Pace and end"] = lambda: _draw_pace(paced)
     if len(forests) > 1:
         parts["Across all panels"] = lambda: _draw_across(store.across(suite, choice))
     if starts:
@@ -101,6 +105,17 @@ def _draw_answer(said: Outcome) -> None:
         st.html(fill_template("answers_table.html.tmpl", rows=lines, name="Every regime: whom it helps, at what cost"))
     if unsettled := write_doubt(said.ranking):
         st.markdown(f"**What would change my mind:** {escape_markdown(unsettled, 2000)}")
+
+
+def _draw_pace(rows: Sequence[ShowRow]) -> None:
+    lines = []
+    for row in rows:
+        if row.pace_curve or row.equal_cost_baseline:
+            line = dict(zip(HEADS, make_pace_line(row), strict=True))
+            lines.append({"group": row.group, **line, "found": row.found})
+    draw_table(pd.DataFrame(lines), "pace", "Pace, end and gain at equal cost")
+    for note in write_pace_notes(rows):
+        st.caption(escape_markdown(note, 2000))
 
 
 def _draw_across(aggregates: Sequence[Aggregate]) -> None:

@@ -13,16 +13,16 @@ from leaderboard import charts
 from leaderboard.data import Store
 from leaderboard.page import Page, choose_one, draw_figures, draw_table, number_column, offer_downloads, show_empty
 
-PUBLISHED, TRIED, CHOSEN = "as published", "tried", "chosen"
+UNTUNED, TRIED, CHOSEN = "defaults", "tried", "chosen"
 _GAINS = {
-    "published_gain": "Gain as published, points",
+    "published_gain": "Gain with defaults, points",
     "tuned_gain": "Gain tuned, points",
     "change": "Change by tuning, points",
 }
 _SHARES = {
     "promised": number_column("Lead of the best trial, points", "%+.1f"),
     "kept": number_column("Kept on other seeds, points", "%+.1f"),
-    "published": number_column("As published, %", "%.1f"),
+    "published": number_column("With defaults, %", "%.1f"),
     "tuned": number_column("Tuned, %", "%.1f"),
     "lowest": number_column("Worst trial, %", "%.1f"),
     "highest": number_column("Best trial, %", "%.1f"),
@@ -57,9 +57,9 @@ def draw(store: Store, suite: str) -> None:
     reference = next(t.score for t in baseline.trials if t.number == 0)
     ended = [t for t in variant.trials if t.score is not None and t.steps == tuning.steps]
     if reference is None or not ended:
-        show_empty("No trial of this regime, or not the baseline as published, could be trained to its end.")
+        show_empty("No trial of this regime, or not the baseline with its defaults, could be trained to its end.")
         return
-    kinds = {0: PUBLISHED, variant.chosen: CHOSEN}
+    kinds = {0: UNTUNED, variant.chosen: CHOSEN}
     frame = pd.DataFrame(
         [
             {"trial": t.variant, "kind": kinds.get(t.number, TRIED), "gain": 100 * ((t.score or 0.0) - reference)}
@@ -68,15 +68,13 @@ def draw(store: Store, suite: str) -> None:
         ]
     )
     options = [o for o in ended[0].settings if len({str(t.settings[o]) for t in ended}) > 1]
-    figures = [
-        charts.draw_trials(frame, o, f"{name}: {o}", "gain, points", (PUBLISHED, TRIED, CHOSEN)) for o in options
-    ]
+    figures = [charts.draw_trials(frame, o, f"{name}: {o}", "gain, points", (UNTUNED, TRIED, CHOSEN)) for o in options]
     draw_figures(figures, "sensitivity")
     others = len(variant.trials) - len(ended)
     st.caption(
         f"Each point is a trial that ran to its end ({len(ended)}; {others} were stopped at a rung or failed). Gain: score on the "
-        f"tuning groups less that of {tuning.baseline} as published. All options move at once, so a column of points is not the "
-        "effect of one option alone. Trials are cells of the suite "
+        f"tuning groups less that of {tuning.baseline} with its defaults. All options move at once, so a column of points is not "
+        "the effect of one option alone. Trials are cells of the suite "
         f"“{tuning.trials_in}”."
     )
     numbers = {o: number_column(None, "%.3g") for o in frame.select_dtypes("float")} | {
@@ -99,8 +97,11 @@ def _draw_tuned(store: Store, tuning: Tuning) -> None:
     frame[[*_SHARES]] = frame[[*_SHARES]].astype(float) * 100
     who = [*(["group"] if frame["group"].nunique() > 1 else []), "variant", *(["on"] if frame["on"].any() else [])]
     shown = frame[[*who, *_GAINS, *_SHARES, "trials", "failed", "rollouts", "cpu_seconds"]]
-    draw_table(shown, "tuned-table", "As published and tuned, by group and regime", _TITLES)
-    st.caption("Gain tuned: over the baseline that was tuned under the same budget. Kept: on seeds that chose nothing.")
+    draw_table(shown, "tuned-table", "With defaults and tuned, by group and regime", _TITLES)
+    st.caption(
+        "Gain tuned: over the baseline that was tuned under the same budget. Kept: on seeds that chose nothing. Defaults are "
+        "published ones, or ours where a regime's paper gives none (`harness regimes` says which)."
+    )
     if moved := transfer_rows(store.snapshot, tuning):
         st.subheader("Transfer")
         st.caption(

@@ -10,16 +10,17 @@ import streamlit as st
 
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
 from harness.store.manifest import MARK
+from harness.store.pace_table import write_pace_words
 from harness.store.sentences import count_of, verdict_mark, write_rate
 from harness.store.standing import KINDS, Entry, Section, Setting, Settings, Standing, summarise_board
-from harness.store.statistic import POINTS
+from harness.store.statistic import CLOCK, POINTS
 from leaderboard.charts import COLOURS, SIGNS, fill_template
 from leaderboard.data import Store
 from leaderboard.frames import judged_by
 from leaderboard.page import BEHIND, Page, choose_margin, choose_one, escape_markdown, read_theme, show_empty
 
 _TOLD: dict[Settings, str] = {
-    "published": "as published",
+    "defaults": "with defaults",
     "tuned": "tuned, over the tuned baseline",
     "all": "every variant",
 }
@@ -51,7 +52,7 @@ def _draw_board(store: Store) -> None:
         asked = st.segmented_control(
             "Settings",
             get_args(Settings),
-            default="published",
+            default="defaults",
             required=True,
             key="settings",
             bind="query-params",
@@ -61,9 +62,9 @@ def _draw_board(store: Store) -> None:
         columns = {_called(setting): setting for setting in board.settings}
         sort = choose_one("Sort by", [_BY_NAME, _BY_COST, *columns], "by", width=330)
         margin = choose_margin()
-    published, tuned = store.board("published", margin), store.board("tuned", margin)
-    if published.sections or tuned.sections:
-        first, *rest = summarise_board(published, tuned, margin)
+    defaults, tuned = store.board("defaults", margin), store.board("tuned", margin)
+    if defaults.sections or tuned.sections:
+        first, *rest = summarise_board(defaults, tuned, margin, store.statuses())
         top.markdown(
             "\n".join(
                 [f"**{escape_markdown(first, 2000)}**", "", *(f"- {escape_markdown(said, 2000)}" for said in rest)]
@@ -72,13 +73,20 @@ def _draw_board(store: Store) -> None:
     board = store.board(cast(Settings, asked), margin)
     st.caption(_legend(margin))
     if board.sections:
-        ways = {"judged_by": judged_by, "verdict_mark": verdict_mark, "place": _place, "address": _address}
-        looks = {"KINDS": KINDS, "SIGNS": SIGNS, "COLOURS": COLOURS, "points": POINTS}
+        ways = {
+            "judged_by": judged_by,
+            "verdict_mark": verdict_mark,
+            "place": _place,
+            "address": _address,
+            "pace_words": write_pace_words,
+        }
+        looks = {"KINDS": KINDS, "SIGNS": SIGNS, "COLOURS": COLOURS, "points": POINTS, "clock": CLOCK}
         lines = [(section, _pairs(section), _sorted(section, sort)) for section in board.sections]
         values = {
             "lines": lines,
             "settings_of": _settings_of,
             "summaries": store.summaries(),
+            "statuses": store.statuses(),
             "MARK": MARK,
             "behind": BEHIND[read_theme()],
         }
@@ -86,7 +94,7 @@ def _draw_board(store: Store) -> None:
     elif asked == "tuned":
         show_empty("No suite has searched settings yet.", "harness run tuned_small")
     else:
-        show_empty("No suite compares regimes as published on different models yet.", "harness run quickstart")
+        show_empty("No suite compares regimes with their defaults on different models yet.", "harness run quickstart")
 
 
 def _called(setting: Setting) -> str:
@@ -117,6 +125,8 @@ def _legend(margin: float) -> str:
     return escape_markdown(
         f"{marks}. Bars: 95 % interval of the gain over independent training with the same rollouts, over seeds (Student t), "
         f"corrected for all that its suite compares unless the verdict is no effect. Axis: ±{100 * _AXIS:g} points. "
+        "Kappa: pace over independent training's clock, where it is identified; a cell's tip has the reach and the gain at equal "
+        "cost. Under a regime's name: whether its defaults are published or ours. "
         "A column is one setting of one pair; columns differ in models, learning rate, steps and regimes, so there is no mean over "
         "them and no rank.",
         2000,

@@ -30,7 +30,7 @@ from harness.session.suite.prepared import StoredCells
 from harness.store.cell_state import PENDING, CellState
 from harness.store.journal import read_journal
 from harness.store.ranking import make_heading
-from harness.store.remarks import AS_PUBLISHED, STARTED, read_moments
+from harness.store.remarks import STARTED, UNSTARTED, read_moments
 from harness.store.render import render_rows
 from harness.store.table import show_rows
 from harness.suite.schema import Policy
@@ -183,11 +183,11 @@ def test_measured_before_the_start_and_after_it(suite: Path, tmp_path: Path) -> 
         measured = read_moments(snapshot, "started")
         rows, head = show_rows(snapshot, "started"), make_heading(snapshot, "started")
     assert {(m.policy, m.metric, m.moment) for m in measured} == {
-        (p, m, w) for p in "ab" for m in ("avg@2", "greedy") for w in (AS_PUBLISHED, STARTED, "independent")
+        (p, m, w) for p in "ab" for m in ("avg@2", "greedy") for w in (UNSTARTED, STARTED, "independent")
     }
     assert all(row.base is not None for row in rows)  # of the start, not of what was published
     for form in ("table", "markdown", "json"):
-        assert AS_PUBLISHED in render_rows("started", rows, form, head=head)
+        assert UNSTARTED in render_rows("started", rows, form, head=head)
 
 
 @pytest.mark.slow
