@@ -14,7 +14,8 @@ from harness.versions import BESIDE, PACKAGES, ROOT, files_of, owner, parse, syn
 
 COMPUTES_NOTHING = {
     "allocation", "bandit", "cache", "cli", "clusters", "errors", "files", "formats", "limits", "phases",
-    "plugins", "published", "reading", "rehearsal", "scaffold", "scoring", "statistics", "store", "submission", "suite", "tuning", "versions",
+    "plugins", "published", "reading", "rehearsal", "scaffold", "scoring", "statistics", "store", "submission", "suite",
+    "tuning", "versions",
 }  # fmt: skip
 SOURCE = '''
 """A module."""
