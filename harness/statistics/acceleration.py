@@ -135,7 +135,8 @@ def describe_too_few(seeds: int, points: int) -> str:
     """Say that there are too few seeds or points for a fit; empty where there are enough."""
     if seeds >= MIN_SEEDS and points >= MIN_POINTS:
         return ""
-    return f"{seeds} seeds with {points} points; needs {MIN_SEEDS} with {MIN_POINTS}"
+    counted = "1 seed" if seeds == 1 else f"{seeds} seeds"
+    return f"{counted} with {points} points; needs {MIN_SEEDS} with {MIN_POINTS}"
 
 
 def refuse(seeds: int, why: str) -> Acceleration:

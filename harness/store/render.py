@@ -22,6 +22,7 @@ from rich.text import Text
 from harness.errors import UsageError
 from harness.statistics.claims import INTERIM
 from harness.statistics.comparison import DIFFERS_POLICIES, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
+from harness.store.checkpoint_choice import CheckpointRow
 from harness.store.claims import ClaimAnswer
 from harness.store.manifest import EVALUATIONS
 from harness.store.pace_table import HEADS, choose_rows, make_pace_line, write_pace_notes
@@ -43,6 +44,10 @@ SELECT group_name, task, metric, accuracy FROM cells JOIN scores USING (suite, c
 CLAIMS_NOTE = (
     "95 % intervals over seeds. p: two-sided, corrected by Holm's method among these claims alone. Seeds count in the suite's "
     f"order; before all are there a claim is answered only where p is at most {INTERIM:g} of one look."
+)
+CHECKPOINTS_NOTE = (
+    "All other tables report the last checkpoint. best on validation: chosen by the rewards of training. flattered: by how much "
+    "the best point of the curve lies above the last, which is what choosing on the reported questions would add."
 )
 SIGNS = {GAINS: "▲", LOSES: "▼", DIFFERS_POLICIES: "✚", EQUIVALENT: "●", INCONCLUSIVE: "◆"}
 
@@ -139,6 +144,7 @@ class _Page:
         self._pace_and_end(choose_rows(rows))
         self._roles(head.roles)
         self._other_questions(rows)
+        self._checkpoints(head.checkpoints)
         for metric, across in head.across.items():
             title = f"all {across[0].tasks} panels, {metric}: interquartile mean in %, how often a run beats one of the baseline"
             note = "95 % stratified bootstrap intervals over seeds"
@@ -235,6 +241,24 @@ class _Page:
             ]
             title = f"{group}: for other questions than these; {task}, {metric}, gains in points, 95 % intervals"
             self.table(title, ("regime", "over seeds", "over seeds and questions"), lines, names=1)
+
+    def _checkpoints(self, rows: Sequence[CheckpointRow]) -> None:
+        """Print what the choice of a checkpoint would change, a table a group."""
+        for group, own in groupby(rows, key=attrgetter("group")):
+            lines = [
+                (
+                    row.regime,
+                    PERCENT.text(row.last),
+                    PERCENT.text(row.best_on_validation),
+                    PERCENT.text(row.best_on_test),
+                    POINTS.text(row.flattered),
+                    str(row.curves),
+                )
+                for row in own
+            ]
+            title = f"{group}: the same runs by another checkpoint; held-out curve, accuracy in %"
+            heads = ("regime", "last", "best on validation", "best on test", "flattered", "curves")
+            self.table(title, heads, lines, CHECKPOINTS_NOTE)
 
     def _roles(self, roles: Sequence[RoleRow]) -> None:
         """Print the gains of the stronger and of the weaker member at the start, a table a group."""
