@@ -28,6 +28,7 @@ from harness.store.database import kind_of_mount, store_path
 from harness.store.text import visible as shown
 from harness.suite.schema import Suite, Training
 from harness.suite.space import as_dict, spaces_of
+from harness.tasks import gym
 from harness.tasks.data import folder_in_use, inventory
 from harness.tasks.registry import TaskInfo, listing
 from harness.verification.catalogue import listing as scorers
@@ -83,6 +84,9 @@ def tasks(
     ] = 8,
     few_shot: Annotated[int, typer.Option("--few-shot", min=0, max=32, help="Worked questions before each.")] = 0,
     plain: Annotated[bool, typer.Option("--plain", help="Leave out chat templates.")] = False,
+    like: Annotated[
+        str, typer.Option("--like", metavar="WORD", help="List tasks alone whose row has this word, e.g. puzzle.")
+    ] = "",
     scorers_too: Annotated[bool, typer.Option("--scorers", help="List the scorers instead of the tasks.")] = False,
     data_dir: DataDir = None,
     json: Json = False,
@@ -104,7 +108,7 @@ def tasks(
     if scorers_too:
         _list_scorers(json)
     else:
-        _list_tasks(data_dir, json)
+        _list_tasks(data_dir, like, json)
 
 
 def _list_scorers(json: bool) -> None:
@@ -113,12 +117,38 @@ def _list_scorers(json: bool) -> None:
     print_table("", ["scorer", "what is right", "from"], rows, json={"scorers": known} if json else None)
 
 
-def _list_tasks(data_dir: Path | None, json: bool) -> None:
-    known = listing(data_dir)
+def _list_tasks(data_dir: Path | None, like: str, json: bool) -> None:
+    """Print the tasks with all that is known of them, then the puzzles by what they ask for. like: a word of the rows to print."""
+    puzzles = dict(gym.ALLOWED) if _is_like(like, "puzzle", *_puzzle_words()) else {}
+    wants_puzzles_alone = like and _is_like(like, "puzzle")
+    known = [] if wants_puzzles_alone else [task for task in listing(data_dir) if _is_like(like, *_words_of(task))]
     absent = {one.name for one in inventory() if one.state == "absent"}
     columns = ["task", "title", "questions", "perfect", "empty", "licence", "source"]
     rows = [_task_line(task, task.name in absent) for task in known]
-    print_table("", columns, rows, json={"tasks": known} if json else None)
+    if json:
+        print_json({"tasks": known, "puzzles": puzzles})
+        return
+    if rows:
+        print_table("", columns, rows)
+    if puzzles:
+        title = "\nPuzzles of reasoning-gym, e.g. {name: gym.knights_knaves, n_people: 2..3} (docs/tasks.md)"
+        lines = [[group, ", ".join(f"{gym.NAME}.{name}" for name in names)] for group, names in puzzles.items()]
+        print_table(title, ["puzzles", "tasks"], lines)
+    if not rows and not puzzles:
+        raise UsageError(f"--like {like}: no task has this word (harness tasks lists all)")
+
+
+def _is_like(word: str, *texts: str) -> bool:
+    """Whether a text holds the word, whatever its case."""
+    return any(word.lower() in text.lower() for text in texts)
+
+
+def _words_of(task: TaskInfo) -> list[str]:
+    return [task.name, task.title, task.source, task.scorer, task.summary]
+
+
+def _puzzle_words() -> list[str]:
+    return [word for group, names in gym.ALLOWED.items() for word in (group, *names)]
 
 
 def _task_line(task: TaskInfo, is_absent: bool) -> list[str]:

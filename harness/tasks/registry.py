@@ -10,7 +10,7 @@ import msgspec
 from harness.errors import DataError, PluginError
 from harness.plugins import PluginRegistry, blamed
 from harness.suite.schema import FileTask
-from harness.tasks import ladder
+from harness.tasks import gym, ladder
 from harness.tasks.data import SETS, SOURCES
 from harness.tasks.source import TaskSource
 from harness.tasks.task import Style, Task
@@ -27,7 +27,8 @@ _FIRST = ("micro", "micro_dev", ladder.NAME, *EVALUATION_SETS)
 
 
 def names() -> list[str]:
-    known = PLUGINS.installed()
+    """The tasks that are one by their name alone; puzzles are listed by `gym.ALLOWED`."""
+    known = [name for name in PLUGINS.installed() if name != gym.NAME]
     return [*(name for name in _FIRST if name in known), *(name for name in known if name not in _FIRST)]
 
 
