@@ -46,7 +46,7 @@ ALLOWED: Mapping[str, Sequence[str]] = MappingProxyType(
         ),
         "strings": (
             "caesar_cipher", "letter_counting", "needle_haystack", "spell_backward", "string_manipulation",
-            "string_splitting", "string_synthesis", "word_sequence_reversal",
+            "word_sequence_reversal",
         ),
         "graphs": ("course_schedule", "largest_island", "maze", "path_star", "rotten_oranges"),
         "algorithms": ("ab", "bf", "binary_alternation", "color_cube_rotation", "mahjong_puzzle", "rectangle_count"),
@@ -63,6 +63,7 @@ REFUSED: Mapping[str, Sequence[str]] = MappingProxyType(
         "its scorer pays for any text": ("complex_arithmetic", "game_of_life_halting"),
         "its questions follow the interpreter's hash seed": ("isomorphic_strings", "ransom_note"),
         "it states no answer": ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"),
+        "it has too few questions": ("string_splitting", "string_synthesis"),
         "it takes a second or more for a question, or for all at its start": ("acre", "sokoban", "word_ladder"),
     }
 )  # fmt: skip
