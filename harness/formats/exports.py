@@ -154,7 +154,9 @@ def _tabulate(row: type[msgspec.Struct], rows: Sequence[msgspec.Struct]) -> pa.T
         Pair: pa.list_(pa.float64()),
         tuple[str, ...]: pa.list_(pa.string()),
     }
-    columns = {f.name: next(t for kind, t in types.items() if f.type in (kind, kind | None)) for f in fields(row)}
+    # A mean's members have rows of their own
+    kept = [f for f in fields(row) if f.name != "members"]
+    columns = {f.name: next(t for kind, t in types.items() if f.type in (kind, kind | None)) for f in kept}
     return pa.Table.from_pylist(msgspec.to_builtins(rows), pa.schema(columns))
 
 
