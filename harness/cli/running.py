@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ from harness.cli.arguments import (
 from harness.cli.tables import settings_of, show_snapshot
 from harness.clusters import slurm as jobs
 from harness.engines.catalogue import backend_of
-from harness.errors import EngineError, HarnessError, UsageError
+from harness.errors import EngineError, HarnessError, StoreError, UsageError
 from harness.evaluation import Backend
 from harness.limits import UNUSED, loading
 from harness.session.driver.matrix import SILENCE_SECONDS, RunSummary, run_matrix
@@ -53,7 +53,9 @@ from harness.session.suite.prepare import prepare, prepare_suite
 from harness.session.suite.prepared import Prepared
 from harness.session.suite.resolved import list_remarks
 from harness.session.suite.shards import Shard
+from harness.store.database import store_path
 from harness.store.diagnosis import summarise_training
+from harness.store.expected_power import describe_power, read_spreads
 from harness.store.ingest import ingest
 from harness.store.manifest import suite_files
 from harness.store.read import Snapshot
@@ -373,7 +375,19 @@ def plan(
     made = planned(prepared)
     words = f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe(made)}"
     print_report(words, made, json)
+    if not json:
+        _say_power(results, len(prepared.suite.seeds))
     raise typer.Exit(0 if made.feasible else 1)
+
+
+def _say_power(results: Path, seeds: int) -> None:
+    """Print what so many seeds are likely to find, from the spreads of stored results; nothing where there is no store. It
+    reads them all, so it comes after the plan."""
+    if seeds < 2 or not store_path(results).is_file():
+        return
+    with suppress(StoreError), Snapshot(results) as snapshot:
+        if power := describe_power(read_spreads(snapshot), seeds):
+            print(f"power      {power.removeprefix('Power ')}")
 
 
 def _say_tuning(prepared: Prepared, planned: Callable[[Prepared], Plan]) -> None:
