@@ -33,6 +33,8 @@ INSTRUCTION = "Think step by step, and put the final answer, with nothing else, 
 _NUMBERS = 2**31 - 1
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MOST_VALUES = 64
+# Of a generator's default: a puzzle's search may take a time that grows exponentially, and cannot be interrupted
+_MOST_TIMES = 4
 
 ALLOWED: Mapping[str, Sequence[str]] = MappingProxyType(
     {
@@ -155,17 +157,31 @@ class Gym(Generated):
         key = tuple(sorted(level.items()))
         if key not in self._opened:
             make, configure = self._factory
-            known = {field.name for field in dataclasses.fields(configure)} - {"seed", "size"}
-            for name in level:
-                if name not in known:
-                    there = ", ".join(sorted(known)) or "none"
-                    raise DataError(f"{self.name}: {self.generator} has no setting {name!r}; there are {there}")
+            known = {field.name: field.default for field in dataclasses.fields(configure)}
+            for name in ("seed", "size"):
+                known.pop(name, None)
+            for name, value in level.items():
+                self._check_setting(name, value, known)
             try:
                 self._opened[key] = make(configure(seed=0, size=_NUMBERS, **level))
             except (AssertionError, TypeError, ValueError) as error:
                 said = ", ".join(f"{name}={value}" for name, value in level.items())
                 raise DataError(f"{self.name}: {self.generator} refuses {said}: {error}") from None
         return self._opened[key]
+
+    def _check_setting(self, name: str, value: Any, known: Mapping[str, Any]) -> None:
+        """known: the generator's settings with their defaults. Raises DataError for another one, and for a value that may take
+        for ever."""
+        if name not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise DataError(f"{self.name}: {self.generator} has no setting {name!r}; there are {there}")
+        default = known[name]
+        if isinstance(value, int | float) and isinstance(default, int | float):
+            most = _MOST_TIMES * max(abs(default), 1)
+            if abs(value) > most:
+                raise DataError(
+                    f"{self.name}: {name}={value}: at most {most}, {_MOST_TIMES} times the generator's default"
+                )
 
     @cached_property
     def _opened(self) -> dict[tuple[tuple[str, Any], ...], Any]:

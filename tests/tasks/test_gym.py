@@ -119,8 +119,10 @@ def test_settings_are_levels_and_checked_by_the_generators_own() -> None:
     assert all(prompt.labels["skill"] == "knights_knaves" for prompt in prompts)
     with pytest.raises(DataError, match=r"knights_knaves has no setting 'people'; there are .*n_people"):
         Gym("gym.knights_knaves:people=2").draw(1, 1)
-    with pytest.raises(DataError, match="refuses n_people=99"):
+    with pytest.raises(DataError, match="n_people=99: at most 8, 4 times the generator's default"):
         Gym("gym.knights_knaves:n_people=99").draw(1, 1)
+    with pytest.raises(DataError, match="gcd refuses min_numbers=1"):
+        Gym("gym.gcd:min_numbers=1").draw(1, 1)
     assert read_settings("a=1..3,b=0.5,c=true,d=word") == {"a": [1, 2, 3], "b": [0.5], "c": [True], "d": ["word"]}
     for wrong in ("n_people", "n_people=3..2", "a=1,a=2", "a b=1"):
         with pytest.raises(PluginError):
@@ -130,7 +132,7 @@ def test_settings_are_levels_and_checked_by_the_generators_own() -> None:
 @installed
 def test_a_level_that_has_too_few_questions_is_refused() -> None:
     with pytest.raises(DataError, match="distinct questions asked for, only"):
-        Gym("gym.gcd:max_num=2,max_numbers=2,min_numbers=2,min_num=1").draw(1, 500)
+        Gym("gym.gcd:max_value=2,max_numbers=2,min_numbers=2,min_value=1").draw(1, 500)
 
 
 SUITE = """
