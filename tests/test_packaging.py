@@ -44,7 +44,7 @@ CORE, EXTRAS = PROJECT["dependencies"], PROJECT["optional-dependencies"]
     [
         (
             "harness",
-            [CORE, EXTRAS["lora"], EXTRAS["tune"], EXTRAS["track"], EXTRAS["wandb"], EXTRAS["trackio"]],
+            [CORE, EXTRAS["gym"], EXTRAS["lora"], EXTRAS["tune"], EXTRAS["track"], EXTRAS["wandb"], EXTRAS["trackio"]],
         ),
         ("regimes", [CORE]),
         ("suites", [CORE]),

@@ -235,13 +235,10 @@ def _real_cell_differs(stored: Sequence[tuple[Path, Manifest]], seed: int, minut
 
 
 def _first_steps(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    """Return the rows of the first `REAL_STEPS` training steps, of each table that has steps."""
-    first = sorted(set(tables["steps"]["step"].to_pylist()))[:REAL_STEPS]
-    return {
-        name: table.filter(pc.is_in(table["step"], pa.array(first, table["step"].type)))
-        for name, table in tables.items()
-        if name in ("steps", "terms", "exchanges")
-    }
+    """Return the rows of the first `REAL_STEPS` training steps: of the tables that reference results keep, `steps` has them."""
+    steps = tables["steps"]
+    first = sorted(set(steps["step"].to_pylist()))[:REAL_STEPS]
+    return {"steps": steps.filter(pc.is_in(steps["step"], pa.array(first, steps["step"].type)))}
 
 
 def _list_cells(results: Path) -> list[tuple[Path, Manifest]]:

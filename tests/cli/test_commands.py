@@ -145,7 +145,7 @@ def bandit(harness: Place) -> None:
 
 
 def scaffold(harness: Place, command: str, name: str, file: str) -> None:
-    assert f"pip install -e {name}" in harness(command, name)
+    assert f"pip install -e '{name}[test]'" in harness(command, name)
     assert (harness.root / name / file).is_file()
     harness(command, name, code=2)
 

@@ -219,5 +219,5 @@ def _term_answer(learner: Learner, told: Told, answer: Answer | PeerAnswer, obje
         denominator = float(scores[mask].mean(dtype=np.float64) - np.log(told.ratio))
     elif objective.form == "nll":
         denominator = None
-    origin = (answer.author, answer.index) if isinstance(answer, PeerAnswer) else None
+    origin = answer.id if isinstance(answer, PeerAnswer) else None
     return TermAnswer(told.prompt, answer.tokens, told.advantage, denominator, told.weight, mask, origin=origin)

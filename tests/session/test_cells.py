@@ -265,7 +265,7 @@ class InThreads(Embedded):
 
 @pytest.fixture
 def threads(monkeypatch):
-    monkeypatch.setattr(cells, "open_backend", lambda _, options, temperature: InThreads(options, temperature))
+    monkeypatch.setattr(cells, "open_backend", lambda _, options, temperature, **rest: InThreads(options, temperature))
 
 
 @pytest.mark.slow

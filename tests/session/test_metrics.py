@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 from harness.engines.protocol import Optimisation
 from harness.exchange.exchange import Exchange
 from harness.exchange.receiving import Received, Receiver
+from harness.experience.answers import AnswerId
 from harness.experience.records import Success
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.session.cell.step_rows import k3, step_row, term_rows, trace_rows
@@ -161,7 +162,7 @@ def test_gradients_apart(folders: dict[str, Path]) -> None:
         gradients[source] = torch.cat([g.flatten() for g in by_parameter]).double()
     own, peer = gradients["own"], gradients["peer"]
     one = TermAnswer(prompt.id, np.array(tokens["own"], np.int32), 2.0)
-    other = TermAnswer(prompt.id, np.array(tokens["peer"], np.int32), 1.0, origin=("b", 0))
+    other = TermAnswer(prompt.id, np.array(tokens["peer"], np.int32), 1.0, origin=AnswerId("b", prompt.id, 0))
     terms = [
         Term("own", "own", Objective(), (one,)),
         Term("imitation", "peer", Objective(form="nll", aggregation="prompt"), (other,), weight=0.1),

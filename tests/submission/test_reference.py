@@ -290,9 +290,7 @@ def test_the_first_steps_of_a_cell_of_real_models_are_compared(
     monkeypatch.setattr(reference, "_is_micro", lambda manifest: False)
     monkeypatch.setattr(reference, "REAL_STEPS", 1)
     assert not reference._real_cell_differs(reference._list_cells(copy), 0, 10.0)
-    said = capfd.readouterr()
-    assert "every row the same" in said.out
-    assert "2/2" not in said.err
+    assert "every row the same" in capfd.readouterr().out
 
     def other_reward(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
         if "steps" in tables:

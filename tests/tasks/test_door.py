@@ -40,7 +40,7 @@ def test_conformance(name, check, monkeypatch):
 
 
 def test_the_shipped_ones_come_through_the_door_and_first():
-    assert set(PLUGINS.installed()) == {*MADE, *EVALUATION_SETS}
+    assert set(PLUGINS.installed()) == {*MADE, *EVALUATION_SETS, "gym"}
     assert names()[:3] == list(MADE)
     assert PLUGINS.origin("micro").endswith("(harness.tasks.shipped:Micro)")
     with pytest.raises(PluginError, match="did you mean 'gsm8k'"):
