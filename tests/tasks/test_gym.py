@@ -21,6 +21,8 @@ ENTRIES = sorted(name for names in ALLOWED.values() for name in names)
 installed = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed (extra `gym`)"
 )
+# A question takes a tenth of a second, and 1,000 are drawn
+LENGTHY = [pytest.param(name, marks=pytest.mark.slow if name == "zebra_puzzles" else ()) for name in ENTRIES]
 HOSTILE = (
     "", " ", "nan", "inf", "None", "True", "False", "0", "1", "[]", "{}", "()", "'", '"', "\\boxed{}", "a" * 10_000,
     "__import__('os').system('touch {place}')", "open('{place}','w')", "2**10**9", "9" * 5_000, "lambda: 0", "\x00", "\ufffe",
@@ -75,7 +77,7 @@ def test_an_entry_has_one_readable_answer_that_its_own_scorer_and_ours_agree_on(
 
 
 @installed
-@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("name", LENGTHY)
 def test_training_and_held_out_share_no_question(name: str) -> None:
     source = Gym(f"gym.{name}")
     held_out = {prompt.text for prompt in source.held_out()}
