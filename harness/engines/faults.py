@@ -125,11 +125,11 @@ def quiet_loading() -> Iterator[None]:
     from transformers.utils import logging
 
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers has no types of it
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers has no types of it
     try:
         yield
     finally:
         logging.set_verbosity(before)
         if bars:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # transformers has no types of it
