@@ -68,8 +68,10 @@ def check_every_regime(engine, prompts, longest=24):
             assert abs(drift.p99 - np.quantile(off, 0.99)) < 1e-4, name
             assert drift.outside > 0.1, name
         for asked, term in zip(terms[1:], report.terms[1:], strict=True):
-            learns = term.active or term.source == "own" or not asked.weight  # of a phase that is over
-            assert learns, f"{name}: no peer answer was learnt"
+            if not asked.weight:  # of a phase that is over
+                assert not term.active, f"{name}: {term.name} is over"
+            else:
+                assert term.active or term.source == "own", f"{name}: no peer answer was learnt"
     return report.drift
 
 

@@ -261,6 +261,7 @@ def test_a_bundle_of_an_older_version_is_read_and_its_table_computed(tmp_path: P
     changed = {"peer_used", "tie_group", "best"}
     same = [{name: value for name, value in row.items() if name not in changed} for row in stated]
     assert [{name: row[name] for name in old} for row, old in zip(rows, same, strict=True)] == same
+    assert {(row["tie_group"], row["best"]) for row in rows} == {("–", False)}, "of fewer than five seeds"
 
 
 OLDER_FORGERIES: dict[str, tuple[Callable[[dict[str, bytes]], None], bool, str]] = {
