@@ -22,12 +22,13 @@ from running import harness, ingested, ok
 from harness.errors import StoreError, UsageError
 from harness.formats.exports import finished_cells
 from harness.store.ingest import ingest
+from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, read_suite
 from harness.store.read import Snapshot
 from harness.store.reference_results import list_references, read_reference
 from harness.store.results_folder import write_results_folder
 from harness.store.table import list_suites, show_rows
-from harness.submission.rerun import check_repeatable
+from harness.submission.rerun import check_repeatable, train_cell
 from harness.versions import recorded
 from leaderboard.report import export_report
 
@@ -300,6 +301,16 @@ def test_the_first_steps_of_a_cell_of_real_models_are_compared(
     altered(copy / "reference" / "labs", other_reward)
     assert reference._real_cell_differs(reference._list_cells(copy), 0, 10.0)
     assert "differing columns: reward_mean" in capfd.readouterr().out
+
+
+def test_a_cell_is_stopped_after_the_steps_that_are_compared(copy: Path, tmp_path: Path) -> None:
+    """Of 40 steps it takes a few, as it is stopped between two, and it is not evaluated."""
+    manifest = reference._list_cells(copy)[0][1]
+    longer = {**manifest.config, "training": {**manifest.config["training"], "steps": 40}}
+    train_cell(msgspec.structs.replace(manifest, config=longer), tmp_path / "again", steps=2)
+    tables = read_journal(tmp_path / "again").tables
+    assert 2 <= max(tables["steps"]["step"].to_pylist()) < 40
+    assert "samples" not in tables or not tables["samples"].num_rows
 
 
 def test_where_there_is_none_the_check_says_so(
