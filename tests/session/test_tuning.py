@@ -345,13 +345,19 @@ def test_a_copy_of_the_table_s_model_is_refused_by_its_content(tmp_path, folders
         assert (code, f"{part[0]}: a suite with `tune` cannot run in parts" in err) == (2, True)
 
 
+def _minutes(duration: str) -> float:
+    """Minutes of a duration as plans print it: `40 s`, `3.5 min`, `1.2 h`; which unit is printed follows the machine's speed."""
+    number, unit = duration.split()
+    return float(number) * {"s": 1 / 60, "min": 1, "h": 60, "d": 24 * 60}[unit]
+
+
 def test_a_plan_foresees_the_trials_and_the_tuned_cells(tmp_path):
     code, out, err = here("plan", "tuned_small", "--results", tmp_path, "--inventory", "2cpu-16G")
     assert (code, "cells      12, 12 to do" in out) == (0, True)
-    said = re.search(r"come (\d+) runs of trials.* up to (\d+) cells with .* ([\d.]+) min of CPU", err)
+    said = re.search(r"come (\d+) runs of trials.* up to (\d+) cells with .* ([\d.]+ \w+) of CPU", err)
     assert (int(said[1]), int(said[2])) == (4 * (8 + 2), 4 * 3)
-    table = float(re.search(r"([\d.]+) min of CPU", out)[1])
-    assert 2 * table < float(said[3]) < 10 * table
+    table = _minutes(re.search(r"([\d.]+ \w+) of CPU", out)[1])
+    assert 2 * table < _minutes(said[3]) < 10 * table
     card = {"kind": "CORE", "name": "", "memory": 1 << 34}
     record = {"format": 1, "made": "", "harness": "", "card": card, "measured": {"train": 1e9}}
     (tmp_path / "core.json").write_text(json.dumps(record))

@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 FOLDER = Path(os.environ.get("HARNESS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 
-def test_honest_ways_are_right_and_cheating_ones_wrong_within_a_second_of_cpu(verifier: Verifier) -> None:
+def test_honest_ways_are_right_and_cheating_ones_wrong_in_bounded_work(verifier: Verifier) -> None:
+    """Work is counted, not time: the seconds here only catch work that nobody counts (the dearest case takes half a second)."""
     cases = corpus(rounds=3)
     assert len(cases) >= 1_000
     assert min(Counter(case.honest for case in cases).values()) >= 500
@@ -32,8 +33,8 @@ def test_honest_ways_are_right_and_cheating_ones_wrong_within_a_second_of_cpu(ve
     for case in cases:
         begin = time.process_time() + asked_seconds()
         verdict = verifier.verify([(case.gold, case.text)])[0]
-        assert verdict.value == ("right" if case.honest else "wrong"), case
-        assert within(time.process_time() + asked_seconds() - begin, 1.0), case
+        assert verdict.value == ("right" if case.honest else "wrong"), (case, verdict)
+        assert within(time.process_time() + asked_seconds() - begin, 5.0), case
 
 
 VALUES = st.one_of(
