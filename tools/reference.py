@@ -1,6 +1,6 @@
 """Reference results: made of finished runs, and trained again (harness/store/results_folder.py has the format).
 
-    python tools/reference.py make RESULTS SUITE...          into results/reference/<suite>
+    python tools/reference.py make RESULTS SUITE...          into results/reference/<suite>; --partly: what is finished of it
     python tools/reference.py rescore SUITE...               stored texts judged again by today's verifier
     python tools/reference.py unpack SUITE RESULTS           their cells as results, for `harness run` to go on with
     python tools/reference.py check [--cells 3] [--bases 1] [--seed N]   so many random cells again, compared row by row
@@ -8,9 +8,10 @@
     python tools/reference.py again CELL_FOLDER              any finished cell, from its manifest alone, by today's code
     python tools/reference.py base NAME FOLDER               a base checkpoint that comes with the package, trained again
 
-`make` refuses what is not finished, or gives another table than the run. `check` draws from the cells of today's results versions
-whose rows repeat here, and says where there are none; it trains some of the package's base checkpoints too, and the first five
-steps of a cell of pretrained models. Exit codes: 0 done, 1 something came out as another one, 2 usage.
+`make` refuses what gives another table than the run, and what is not finished: with `--partly`, for a suite that takes days and
+is made in pieces, it keeps the finished cells, and tables say how many are missing. `check` draws from the cells of today's results
+versions whose rows repeat here, and says where there are none; it trains some of the package's base checkpoints too, and the first
+five steps of a cell of pretrained models. Exit codes: 0 done, 1 something came out as another one, 2 usage.
 """
 
 from __future__ import annotations
@@ -87,10 +88,20 @@ Names = StrEnum("Names", sorted(path.name for path in SHIPPED.iterdir() if path.
 
 
 @app.command()
-def make(results: Annotated[Path, typer.Argument()], suites: list[str], to: Where = RESULTS) -> None:
+def make(
+    results: Annotated[Path, typer.Argument()],
+    suites: list[str],
+    to: Where = RESULTS,
+    partly: Annotated[bool, typer.Option("--partly", help="Leave out cells that are not finished.")] = False,
+) -> None:
     ingest(results)
     for suite in suites:
-        finished = gather_suite(results, suite)
+        finished = gather_suite(results, suite, partly=partly)
+        if finished.unfinished:
+            print(
+                f"note: {suite}: {len(finished.unfinished)} cells and base checkpoints are not finished",
+                file=sys.stderr,
+            )
         manifests = [manifest for manifest, _ in finished.cells.values()]
         if dirty := sum(manifest.provenance.dirty for manifest in manifests):
             print(f"note: {suite}: {dirty} of {len(manifests)} cells by a checkout with changes in it", file=sys.stderr)
@@ -183,7 +194,9 @@ def _check_same_table(suite: str, file: SuiteFile, results: Path, place: Path) -
         if left and right:
             same = same and tuning_rows(ours, left) == tuning_rows(kept, right)
     if not same:
-        raise UsageError(f"{results / suite}: gives another table than what would be kept of it")
+        raise UsageError(
+            f"{results / suite}: gives another table than what would be kept of it; where it runs just now, stop it first"
+        )
 
 
 def check(results: Path, cells: int, seed: int | None, minutes: float, bases: int = 1) -> int:

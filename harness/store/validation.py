@@ -24,7 +24,8 @@ from harness.store.text import visible
 from harness.store.tuning import Tuned, Tuning
 from harness.suite.schema import LONGEST_NAME, LONGEST_TASK, NAME_PATTERN, TASK_PATTERN
 
-_BUDGET = re.compile(r"[1-9][0-9]?x")
+# A multiple above 0 of the suite's rollouts; where policies share the prompts out it is any fraction (`0.333x`)
+_BUDGET = re.compile(r"(?![0.]+x)[0-9]{1,2}(\.[0-9]{1,6})?x")
 # Of a policy's start, where it was noted
 _DIGEST = re.compile(r"([0-9a-f]{32})?")
 LONGEST_KEY = 128

@@ -69,12 +69,13 @@ class OpenedBundle(NamedTuple):
 
 
 class FinishedSuite(NamedTuple):
-    """A finished suite of a results folder of one's own. file: without paths of this machine. cells: manifest and tables of each
-    cell and base checkpoint by key."""
+    """What is finished of a suite in a results folder of one's own. file: without paths of this machine. cells: manifest and tables
+    of each finished cell and base checkpoint by key. unfinished: keys of the others."""
 
     file: SuiteFile
     resolved: Suite
     cells: dict[str, tuple[Manifest, dict[str, pa.Table]]]
+    unfinished: tuple[str, ...] = ()
 
 
 # Making ---------------------------------------------------------------------------------------------------------------
@@ -113,8 +114,12 @@ def write_suite_folder(
     write_results_folder(folder, finished.file, harness.__version__, manifests, tables, content)
 
 
-def gather_suite(results: Path, suite: str) -> FinishedSuite:
-    """Read all of a finished suite, without paths of this machine. Raises UsageError where it is not finished, StoreError."""
+def gather_suite(results: Path, suite: str, *, partly: bool = False) -> FinishedSuite:
+    """Read a suite's cells and base checkpoints, without paths of this machine.
+
+    partly: leave out those that are not finished. Raises UsageError where one is not finished, and `partly` is not set or none is;
+    StoreError.
+    """
     folder = results / suite
     if "@" in suite:
         raise UsageError(f"{suite}: a bundle holds results that were made here")
@@ -125,8 +130,18 @@ def gather_suite(results: Path, suite: str) -> FinishedSuite:
     file = read_suite(folder, folder / SUITE)
     resolved = resolve(file.config, (), f"{folder}/{SUITE}: config")
     list_public_tasks(resolved)
-    cells = {key: read_finished_cell(folder / key) for key in (*file.cells, *file.bases)}
-    return FinishedSuite(msgspec.structs.replace(file, config=_without_paths(file.config)), resolved, cells)
+    known = (*file.cells, *file.bases)
+    finished = [key for key in known if not partly or _is_finished(folder / key)]
+    if not finished:
+        raise UsageError(f"{folder}: no cell of the suite is finished")
+    cells = {key: read_finished_cell(folder / key) for key in finished}
+    unfinished = tuple(key for key in known if key not in cells)
+    return FinishedSuite(msgspec.structs.replace(file, config=_without_paths(file.config)), resolved, cells, unfinished)
+
+
+def _is_finished(source: Path) -> bool:
+    """Whether a cell's folder is there and says that it is done; a damaged manifest raises StoreError."""
+    return (source / "manifest.json").exists() and read_manifest(source).state == "done"
 
 
 def list_public_tasks(suite: Suite) -> list[str]:

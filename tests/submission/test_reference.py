@@ -28,7 +28,9 @@ from harness.store.read import Snapshot
 from harness.store.reference_results import list_references, read_reference
 from harness.store.results_folder import write_results_folder
 from harness.store.table import list_suites, show_rows
+from harness.store.validation import find_manifest_fault
 from harness.submission.rerun import check_repeatable, train_cell
+from harness.suite.schema import Variant
 from harness.versions import recorded
 from leaderboard.report import export_report
 
@@ -94,6 +96,39 @@ def test_a_suite_that_is_not_finished_is_refused(results: Path, tmp_path: Path) 
     with pytest.raises(UsageError, match="no results of the suite as written"):
         reference.make(tmp_path / "results", ["nothing"], tmp_path)
     assert not list_references(tmp_path)
+
+
+def test_any_budget_that_a_suite_can_have_is_accepted(clone: Path) -> None:
+    key, manifest = next(iter(read_reference(clone / "reference" / "labs").manifests.items()))
+    for budget in ("0.5x", "1x", "2x", "4x"):
+        for sampling in ("all", "split"):
+            variant = Variant(name="line", regime="independent", budget=budget, sampling=sampling)
+            for policies in range(1, 257):
+                entry = msgspec.structs.replace(manifest, budget=variant.spent(policies))
+                assert not find_manifest_fault(entry, key), entry.budget
+    for wrong in ("", "x", "0x", "0.0x", "-1x", "1", "1e3x", "nanx", "1x; DROP", "1.x", "100x"):
+        assert find_manifest_fault(msgspec.structs.replace(manifest, budget=wrong), key) == "budget: not like 1x", wrong
+
+
+def test_a_suite_made_in_pieces_is_kept_piece_by_piece(results: Path, tmp_path: Path) -> None:
+    shutil.copytree(results, tmp_path / "results")
+    absent = next(key for key in read_suite(results / "labs").cells)
+    shutil.rmtree(tmp_path / "results" / "labs" / absent)
+    reference.make(tmp_path / "results", ["labs"], tmp_path / "kept", partly=True)
+    kept = read_reference(tmp_path / "kept" / "reference" / "labs")
+    assert absent not in kept.manifests
+    assert len(kept.manifests) == len(read_suite(results / "labs").cells) + len(read_suite(results / "labs").bases) - 1
+    shown = ok("show", "labs", "--results", tmp_path / "kept")
+    assert "Missing from these numbers: 1 cell" in shown
+    # who takes it up trains the missing cell alone
+    reference.unpack("labs", tmp_path / "unpacked", tmp_path / "kept")
+    assert [
+        key for key in read_suite(results / "labs").cells if not (tmp_path / "unpacked" / "labs" / key).exists()
+    ] == [absent]
+    for folder in (tmp_path / "results" / "labs").glob("*/manifest.json"):
+        folder.unlink()
+    with pytest.raises(UsageError, match="no cell of the suite is finished"):
+        reference.make(tmp_path / "results", ["labs"], tmp_path / "kept", partly=True)
 
 
 SPOILT = {
