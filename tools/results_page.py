@@ -38,7 +38,8 @@ from harness.store.tuning import read_tuning
 from harness.store.tuning_table import tuning_rows, whole_group
 
 sys.path.insert(0, str(Path(__file__).parent))
-from results_findings import (  # beside this script
+from measured_starts import MeasuredStart, read_measured  # beside this script
+from results_findings import (
     SuiteRows,
     describe_excluded,
     describe_found,
@@ -58,6 +59,7 @@ ORDER = (
     "controls",
     "matched",
     "bad_peers",
+    "map",
     "reference",
     "beyond",
     "tuned_small",
@@ -73,8 +75,10 @@ _NUMBER = re.compile(r"[+−–]?[\d,.]*%?( \[.*\])?$")
 
 
 class Store:
-    def __init__(self, results: Path, snapshot: Snapshot, suites: Sequence[str]) -> None:
-        self.results, self.snapshot = results, snapshot
+    """The reference results of `results`, and beside them what was measured of starts in `starts`."""
+
+    def __init__(self, results: Path, snapshot: Snapshot, suites: Sequence[str], starts: Path) -> None:
+        self.results, self.snapshot, self.starts = results, snapshot, starts
         self.suites = sorted(suites, key=lambda s: (ORDER.index(s) if s in ORDER else len(ORDER), s))
         self.rows: Callable[[str], list[ShowRow]] = cache(lambda suite: show_rows(snapshot, f"{suite}{MARK}"))
 
@@ -100,7 +104,8 @@ def opened(results: Path) -> Iterable[Store]:  # type: ignore[misc]
         (alone / ORIGIN).symlink_to((results / ORIGIN).resolve())
         ingest(alone)
         with Snapshot(alone) as snapshot:
-            yield Store(alone, snapshot, [name.removesuffix(MARK) for name in list_references(alone)])
+            suites = [name.removesuffix(MARK) for name in list_references(alone)]
+            yield Store(alone, snapshot, suites, results / "starts")
 
 
 def gain(store: Store, suite: str, regime: str, metric: str, group: str = "", policy: str = MEAN) -> str:
@@ -314,6 +319,39 @@ def ends(store: Store, suite: str, group: str) -> str:
     return _table([HEADS[i] for i in kept], [[line[i] or "–" for i in kept] for line in shown])
 
 
+def claims(store: Store, suite: str) -> str:
+    """What was claimed of a suite before it ran, with the answers."""
+    answers = make_heading(store.snapshot, f"{suite}{MARK}").claims
+    heads = ["claim", "says", "answer", "number", "seeds"]
+    lines = [
+        [
+            one.claim.name,
+            one.words,
+            one.answer,
+            one.number if one.value is not None else "–",
+            f"{one.done} of {one.planned}",
+        ]
+        for one in answers
+    ]
+    return _table(heads, lines)
+
+
+def starts(store: Store, suite: str) -> str:
+    """What the starts of each group do when asked for the skill that they lack: means over the seeds that were measured."""
+    measured = read_measured(store.starts / f"{suite}.json")
+    by_policy: dict[tuple[str, str], list[MeasuredStart]] = {}
+    for place, key in measured.policies.items():
+        group, policy, _ = place.split("/")
+        by_policy.setdefault((group, policy), []).append(measured.starts[key])
+    lines = []
+    for (group, policy), ones in by_policy.items():
+        reasoned = float(np.mean([one.reasoned for one in ones]))
+        mass = float(np.mean([one.mass for one in ones]))
+        asked = sum(one.answers for one in ones)
+        lines.append([group, policy, ones[0].lacks, f"{100 * reasoned:.2f}", f"{100 * mass:.2f}", f"{asked:,}"])
+    return _table(["group", "policy", "lacks", "with steps, %", "and right, % (*p*0)", "answers"], lines)
+
+
 def alike(store: Store, suite: str, metric: str) -> str:
     """Gains with defaults → tuned, groups across; each tuned on the tuning group that its group's name begins with."""
     rows = {(r.group, r.regime): r for r in store.rows(suite) if (r.policy, r.metric) == (MEAN, metric)}
@@ -359,7 +397,7 @@ def _model(processor: str) -> str:
 
 _KINDS = (
     gain, at_cost, span, power, verdict, rates, accuracy, rise, used, regimes, gains, peers, over, sentence, harmed, harms, alike,
-    optimism, provenance, found, found_paces, excluded, unseen, ends,
+    optimism, provenance, found, found_paces, excluded, unseen, ends, claims, starts,
 )  # fmt: skip
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}
 OVER_ALL = ("harmed", "harms", "provenance", "found", "found_paces", "excluded", "unseen")
