@@ -142,7 +142,8 @@ def _gradients(
     weights: list[list[float]] = [[] for _ in learnt]
     raised: list[set[int]] = [set() for _ in learnt]
     if rows:
-        owner, chosen = [i for i, _, _ in rows], [int(answer.tokens[0]) for _, _, answer in rows]
+        owner = [i for i, _, _ in rows]
+        chosen = [int(answer.tokens[0]) for _, _, answer in rows]
         hinted = np.array([answer.prompt_id == HINTED.id for _, _, answer in rows])
         pi = np.where(hinted[:, None], bandit.hinted, bandit.policies[0])
         logp = torch.tensor(np.log(pi[np.arange(len(pi)), chosen]), requires_grad=True)
@@ -248,11 +249,14 @@ class Delivery:
 
 def _learn(delivery: Delivery, own: Group, inbox: Inbox, updates: int) -> Iterator[tuple[float, tuple[Term, ...]]]:
     def run(rng: np.random.Generator) -> tuple[float, tuple[Term, ...]]:
-        regime, groups, factor = type(delivery.regime)(delivery.regime.options), [own], 1.0
+        regime = type(delivery.regime)(delivery.regime.options)
+        groups = [own]
+        factor = 1.0
         context = Context(delivery.names[0], delivery.names, 1, rng, max_tokens=1, updates=updates)
         if regime.hints(groups, inbox, context):
             probability, group = delivery.second[int(rng.integers(len(delivery.second)))]
-            groups, factor = [own, group], probability * len(delivery.second)
+            groups = [own, group]
+            factor = probability * len(delivery.second)
         terms = scheduled(regime.learn(groups, inbox, context), 1, 1)
         if not regime.hint_tokens and Need.SCORES not in regime.needs:
             terms = [replace(term, name="own") if term.source == "own" else term for term in terms]
@@ -276,7 +280,8 @@ class _Choices(np.random.Generator):
 
     def __init__(self, path: tuple[int, ...]) -> None:
         super().__init__(_UNTOUCHED)
-        self.path, self.sizes = list(path), list[int]()
+        self.path = list(path)
+        self.sizes = list[int]()
 
     def integers(self, low: Any, high: Any = None, *args: Any, **kwargs: Any) -> Any:
         if args or kwargs:
@@ -335,8 +340,11 @@ class Fact:
 
 
 def facts(bandit: Bandit) -> list[Fact]:
-    pi, success, g = bandit.policies, bandit.success, bandit.rollouts
-    policies, gradient = len(pi), bandit.policy_gradient()
+    pi = bandit.policies
+    success = bandit.success
+    g = bandit.rollouts
+    policies = len(pi)
+    gradient = bandit.policy_gradient()
 
     def run(name: str, **options: object) -> list[JointDraw]:
         return enumerate_outcomes(bandit, build(name, options))
@@ -420,7 +428,8 @@ def facts(bandit: Bandit) -> list[Fact]:
 
 def _by_a_peers_vote(bandit: Bandit, run: Callable[..., list[JointDraw]]) -> Fact:
     """Co-RL's gradient from the next policy's majority answer, the first drawn of equals."""
-    pi, size = bandit.policies[0], bandit.rollouts
+    pi = bandit.policies[0]
+    size = bandit.rollouts
     direct = np.zeros(pi.size)
     for probability, (own, peer, *_) in bandit.outcomes:
         winner = max(peer, key=peer.count)
@@ -448,7 +457,8 @@ def _in_phases(bandit: Bandit, run: Callable[..., list[JointDraw]]) -> list[Fact
 
 def _scored_and_hinted(bandit: Bandit, run: Callable[..., list[JointDraw]], rescued: float) -> list[Fact]:
     """rescued: probability that only peers have a right answer."""
-    pi, beta = bandit.policies, 0.5
+    pi = bandit.policies
+    beta = 0.5
     peers = np.log(pi[1:]).mean(axis=0)
     toward = beta * pi[0] * (peers - np.log(pi[0]) - pi[0] @ (peers - np.log(pi[0])))
     itself = replace(bandit, logits=np.tile(bandit.logits[0], (len(pi), 1)))
@@ -481,7 +491,8 @@ def _hacpo(bandit: Bandit) -> list[Fact]:
     if min(true.values()) <= 0:
         return []
     options = replace(base.Options(), guards=False, omega_min=1e-12, omega_max=1e12)
-    regime, guarded = TrueCapability(options), TrueCapability(replace(options, guards=True))
+    regime = TrueCapability(options)
+    guarded = TrueCapability(replace(options, guards=True))
     delivery = Delivery(bandit, regime)
     off = on = 0.0
     for probability, draws in bandit.outcomes:
@@ -612,7 +623,8 @@ def run_bandit(name: str, results: Path) -> BanditReport:
 
 
 def _point(case: str, regime: str, bandit: Bandit, outcomes: list[JointDraw]) -> Point:
-    true, mean = bandit.policy_gradient(), mean_gradient(outcomes)
+    true = bandit.policy_gradient()
+    mean = mean_gradient(outcomes)
     size = float(np.linalg.norm(true))
     scale = float(mean @ true) / size**2
     weights = [(w, o.probability / len(o.weights)) for o in outcomes for w in o.weights]

@@ -45,7 +45,8 @@ class XGRPO(Regime):
         pool = np.concatenate([rewards, peers])
         baseline: Rewards | float = pool.mean()
         if self.options.baseline == "mixed" and peers.size:
-            beta, n = self.options.beta, rewards.size
+            beta = self.options.beta
+            n = rewards.size
             others = (rewards.sum() - rewards) / (n - 1) if n > 1 else peers.mean()
             baseline = (1 - beta) * others + beta * peers.mean()
         return (

@@ -297,7 +297,9 @@ def rollout_seconds(
     reads the weights at each step and every sequence's KV cache at each of its tokens, or does 2 N FLOPs a token, whichever
     takes longer. A wave's last answers are longest, and the ended ones take nothing more: so more sequences at once are never
     slower."""
-    model, prompt, mean = policy.model, work.prompt_tokens, work.mean * longest
+    model = policy.model
+    prompt = work.prompt_tokens
+    mean = work.mean * longest
     batch = max(1.0, min(answers / engines, concurrent))
     waves = max(1.0, answers / engines / batch)
     weights = (waves - 1) * mean * model.read(batch) + longest * model.read(max(1.0, batch * work.mean))

@@ -65,7 +65,8 @@ def _training_bytes(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu
     """One micro-batch: prompts once, each answer over a copy of its prompt's keys and values; or comparing gradients."""
     each = work.answer_tokens + work.prompt_tokens / policy.rollouts
     taken = min(work.prompts * policy.rollouts, max(1.0, micro_tokens / each))
-    model, size = policy.model, policy.value_bytes
+    model = policy.model
+    size = policy.value_bytes
     half = size == 2
     through = model.half if half else model.full
     # torch's kernel repeats shared keys for each head; the engine's own keeps scores.
@@ -76,7 +77,8 @@ def _training_bytes(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu
     if policy.checkpointing:  # each layer's input, one layer at a time, and the prompts' keys and values
         inside = inside / model.layers + taken * each * model.layers * size * model.hidden
         inside += taken / policy.rollouts * _cache_bytes(policy, work.prompt_tokens)
-    logits, most = taken * work.answer_tokens * model.vocab, GPU_LOGITS if gpu else LOGITS
+    logits = taken * work.answer_tokens * model.vocab
+    most = GPU_LOGITS if gpu else LOGITS
     head = LOGITS_BYTES * min(logits, most)
     if logits > most and not policy.lora:
         # A vocabulary in parts gives its gradient at the end, beside a tied embedding's.
@@ -127,8 +129,10 @@ def busy(cell: CellDemand, on: Device) -> float:
 
 def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> Phases:
     """Seconds of each phase of a cell, for one policy on this device."""
-    model, half = policy.model, policy.precision == "bf16"
-    layers, own = on.layer * model.layers, work.prompts * policy.rollouts
+    model = policy.model
+    half = policy.precision == "bf16"
+    layers = on.layer * model.layers
+    own = work.prompts * policy.rollouts
     # Peaks are stated of a GPU in bf16, of a core in fp32.
     factor = (1 if half else FP32_SHARE) if on.gpu else (BF16_GAIN if half else 1)
     on = replace(on, train=on.train * factor, score=on.score * factor)
@@ -139,7 +143,8 @@ def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> Phas
         each = _cache_bytes(policy, work.prompt_tokens + longest)
         batch = min(answers, max(1, CACHE_BYTES // each))
         # Ended answers leave the batch: positions count by the mean length.
-        positions, tokens = answers / batch * longest, answers * longest * work.mean
+        positions = answers / batch * longest
+        tokens = answers * longest * work.mean
         bytes_read = positions * policy.value_bytes * model.read(batch) + tokens * each / 2
         flops = 2 * model.matmul * tokens
         decode = max(bytes_read / on.read, flops / on.score)

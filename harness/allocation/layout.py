@@ -142,7 +142,8 @@ class PolicyLayout(msgspec.Struct, frozen=True):
         """What is on a GPU in training, in rollouts and in a weight sync, in bytes by part; all of it at once where nothing
         takes turns. The fullest moment's parts add up to `peak`."""
         memory: dict[str, int] = msgspec.structs.asdict(self.memory)
-        context, rollout_context = memory.pop("context"), memory.pop("rollout_context")
+        context = memory.pop("context")
+        rollout_context = memory.pop("rollout_context")
         asleep = self.asleep + rollout_context if self.sleeps else self.asleep
         if not self.sleeps:
             return {"always": {**memory, "contexts and buffers": context + rollout_context + asleep}}
@@ -199,7 +200,8 @@ def policy_layouts(
     there meanwhile."""
     if policy.devices not in {None, gpus}:
         return (), 0
-    ways, least = list[_Way](), 0
+    ways = list[_Way]()
+    least = 0
     for way in _tried_ways(policy, work, gpus, gpu, others):
         needed = way if isinstance(way, int) else way.needed
         least = min(least or needed, needed)
@@ -224,8 +226,11 @@ def policy_layout(
 def _tried_ways(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int) -> Iterator[_Way | int]:
     """All that are tried; of one that does not fit, the bytes per GPU that it needs. Side by side and in turns are both tried
     and the faster one counts: a preference for either makes plans slower where there is more memory."""
-    model, on, answers = policy.model, gpu.on, work.prompts * policy.rollouts
-    stored, mean = weight_bytes(model, policy.precision), work.mean_sequence
+    model = policy.model
+    on = gpu.on
+    answers = work.prompts * policy.rollouts
+    stored = weight_bytes(model, policy.precision)
+    mean = work.mean_sequence
     asleep = 2 * on.context * others  # a sleeping process keeps its context
     # Own answers under the trainer (and the reference), peers' where the regime asks.
     score = score_seconds(model, answers * (1 + work.scored + policy.penalised) * mean, mean, on) / gpus
@@ -237,7 +242,9 @@ def _tried_ways(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, other
         host = gpu.host * gpus + host_bytes(policy, zero, gpus, gpu)
         trained = trainer.train
         for tensor_parallel in engine_sizes:
-            engines, weights, one = gpus // tensor_parallel, stored // tensor_parallel, caches[tensor_parallel]
+            engines = gpus // tensor_parallel
+            weights = stored // tensor_parallel
+            one = caches[tensor_parallel]
             wanted = -(-answers // engines)
             for sleeps in (False, True):
                 beside = asleep + on.context + (on.context if sleeps else trained)
@@ -357,7 +364,8 @@ def activation_bytes(policy: PolicyDemand, tokens: int, checkpointing: bool, zer
     """Bytes that the backward pass of so many tokens keeps: what autograd keeps of transformers' modules (`meta`), and logits,
     all at once under ZeRO 3 alone; with checkpointing each layer's input, and one layer at a time (Korthikanti et al., arXiv
     2205.05198)."""
-    model, size = policy.model, policy.value_bytes
+    model = policy.model
+    size = policy.value_bytes
     kept = model.half if size == 2 else model.full
     layers = model.layers * size * model.hidden + kept.layer if checkpointing else kept.layers
     logits = LOGITS_BYTES * tokens * model.vocab
@@ -455,7 +463,8 @@ def cell_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
 
 def frugal_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
     """The way that takes least RAM on at most so many GPUs, however much there is; or None where GPUs are what lacks."""
-    least, found = None, _find_layouts(cell, gpu, _Limit(gpus))
+    least = None
+    found = _find_layouts(cell, gpu, _Limit(gpus))
     while found:  # something takes less
         least = min(found, key=lambda layout: layout.host)
         found = _find_layouts(cell, gpu, _Limit(gpus, ram=least.host - 1))
@@ -472,7 +481,8 @@ class _Limit(NamedTuple):
 
 def _find_layouts(cell: CellDemand, gpu: Gpu, limit: _Limit) -> list[CellLayout]:
     """Layouts of a cell on GPUs of one kind, within a limit."""
-    several, found = len(cell.policies) > 1, list[CellLayout]()
+    several = len(cell.policies) > 1
+    found = list[CellLayout]()
     gpu = replace(gpu, ram=None, ram_each=None)  # from here on the limit says it
     if not (cell.shared and several):
         options = [_on_own_gpus(policy, cell.workload, limit, gpu) for policy in cell.policies]
@@ -494,7 +504,8 @@ def _on_own_gpus(policy: PolicyDemand, work: Workload, limit: _Limit, gpu: Gpu) 
 
 def _in_turns(cell: CellDemand, limit: _Limit, gpu: Gpu) -> Iterator[CellLayout]:
     """On each number of GPUs the fastest way in which all policies take turns on all of them."""
-    others, stated = len(cell.policies) - 1, cell.policies[0].devices
+    others = len(cell.policies) - 1
+    stated = cell.policies[0].devices
     for gpus in (stated,) if stated else places_up_to(limit.gpus):
         if gpus > limit.gpus:
             break
@@ -544,13 +555,15 @@ def fastest_together(
         return _fewest_gpus(able, gpus, ram)
 
     first = bisect_left(paces, True, key=lambda pace: bool(fit(pace, rests[-1])))
-    best, shortest = list[PolicyLayout](), float("inf")
+    best = list[PolicyLayout]()
+    shortest = float("inf")
     for pace in paces[first:]:
         if steps * pace + least_rest >= shortest:
             break
         rest = rests[bisect_left(rests, True, key=lambda rest: bool(fit(pace, rest)))]
         if steps * pace + rest < shortest:
-            best, shortest = fit(pace, rest), steps * pace + rest
+            best = fit(pace, rest)
+            shortest = steps * pace + rest
     return best
 
 

@@ -59,7 +59,9 @@ class Scheduler:
     the latest. most: jobs at once."""
 
     def __init__(self, inventory: Inventory, most: int | None = None) -> None:
-        self._inventory, self.free, self._most = inventory, capacity(inventory), most
+        self._inventory = inventory
+        self.free = capacity(inventory)
+        self._most = most
         self.waiting: list[Request] = []
         self.running: dict[str, tuple[Request, tuple[str, ...]]] = {}
 
@@ -79,12 +81,14 @@ class Scheduler:
 
     def _share_of_inventory(self, job: Request) -> float:
         """The share of the inventory that a request takes."""
-        gpus, cores = sum(b.gpus for b in job.bundles), sum(b.cores for b in job.bundles)
+        gpus = sum(b.gpus for b in job.bundles)
+        cores = sum(b.cores for b in job.bundles)
         return max(gpus / max(1, self._inventory.gpus), cores / max(1, self._inventory.cores))
 
     def _start_waiting(self) -> list[str]:
         """Start the waiting requests that fit now; their keys."""
-        started, refused = [], set[tuple[Bundle, ...]]()
+        started = []
+        refused = set[tuple[Bundle, ...]]()
         for job in self.waiting:
             if self._most is not None and len(self.running) >= self._most:
                 break
@@ -115,12 +119,16 @@ class Timetable(NamedTuple):
 def timetable(jobs: Sequence[Request], inventory: Inventory, parts: int = 1, most: int | None = None) -> Timetable:
     """Play jobs of predicted length through a run's scheduler. parts: of each GPU, which are spread over all. most: jobs at
     once."""
-    scheduler, ends = Scheduler(inventory, most), list[tuple[float, str]]()
+    scheduler = Scheduler(inventory, most)
+    ends = list[tuple[float, str]]()
     total = {"cores": inventory.cores, "gpus": inventory.gpus, "memory": inventory.memory}
     taken = {job.key: {name: sum(getattr(b, name) for b in job.bundles) for name in total} for job in jobs}
     held = {job.key: {**taken[job.key], "memory": taken[job.key]["memory"] + job.on_gpus} for job in jobs}
     seconds = {job.key: job.seconds for job in jobs}
-    now, together, peak, gpu_seconds = 0.0, 0, dict.fromkeys(total, 0), 0.0
+    now = 0.0
+    together = 0
+    peak = dict.fromkeys(total, 0)
+    gpu_seconds = 0.0
     started = scheduler.submit(jobs)
     while started or ends:
         for key in started:
@@ -128,7 +136,8 @@ def timetable(jobs: Sequence[Request], inventory: Inventory, parts: int = 1, mos
         together = max(together, len(ends))
         peak = {name: max(before, sum(held[key][name] for _, key in ends)) for name, before in peak.items()}
         busy = min(inventory.gpus // parts, sum(taken[key]["gpus"] for _, key in ends))
-        before, (now, ended) = now, heapq.heappop(ends)
+        before = now
+        (now, ended) = heapq.heappop(ends)
         gpu_seconds += busy * (now - before)
         started = scheduler.end(ended)
     work = {name: sum(seconds[key] * own[name] for key, own in taken.items()) for name in total}
@@ -219,7 +228,8 @@ def plan_workers(
     before any cell starts (base checkpoints). workers: most processes at once. busy: share of the time that a process keeps a
     GPU at work. half: a policy computes in bf16."""
     bundles = [bundle for kind in (*first, *pending) for bundle in kind.bundles]
-    held, parts = inventory, 1
+    held = inventory
+    parts = 1
     if workers is not None:
         held = _at_most(held, workers * max((bundle.cores for bundle in bundles), default=1))
     device = max((bundle.gpu_memory for bundle in bundles), default=0)
@@ -273,7 +283,9 @@ def _plan_alike(
     workers: int | None,
 ) -> Plan:
     """On nodes with GPUs of one kind. All divisions of the GPUs into equal places for cells are compared."""
-    gpu, total, pending = _gpu_of(cluster, on), cluster.gpus, sum(count for _, count in kinds.values())
+    gpu = _gpu_of(cluster, on)
+    total = cluster.gpus
+    pending = sum(count for _, count in kinds.values())
     alone = {kind: _fastest_alone(cell, cluster, gpu) for kind, (cell, _) in kinds.items()}
     short: dict[str, list[str]] = {}
     for kind, (cell, _) in kinds.items():
@@ -282,7 +294,8 @@ def _plan_alike(
     if short:
         words = "; ".join(f"{_name_kinds(group)}{words}" for words, group in short.items())
         return _refuse_plan(words, cells, pending, inventory)
-    best, chosen = Timetable(float("inf")), list[KindPlan]()
+    best = Timetable(float("inf"))
+    chosen = list[KindPlan]()
     one_by_one = _Candidate(0.0, 1, {kind: layout for kind, layout in alone.items() if layout})
     for candidate in [one_by_one, *_list_candidates(kinds, cluster, gpu, measured)]:
         if best.seconds <= candidate.bound:
@@ -290,7 +303,8 @@ def _plan_alike(
         plans = [KindPlan(kind, kinds[kind][1], of.seconds, of.bundles, of) for kind, of in candidate.layouts.items()]
         run = timetable(_list_requests(plans, measured), cluster, most=candidate.places)
         if run.seconds < best.seconds:
-            best, chosen = run, plans
+            best = run
+            chosen = plans
     places = [place for kind in chosen if kind.layout for place in kind.layout.policies]
     margin = Margin(gpu.memory, gpu.memory - max(p.peak for p in places), gpu.memory - max(p.needed for p in places))
     return _make_plan(cells, chosen, [best], cluster, cluster, margin if inventory.gpus else None, 1, workers)
@@ -456,7 +470,8 @@ def _describe_shortfall(cell: CellDemand, total: int, gpu: Gpu, cluster: Invento
 
 
 def _short_of_gpus(cell: CellDemand, total: int, gpu: Gpu) -> str:
-    words, least = [], {p.name: least_gpus(p, cell.workload, gpu) for p in cell.policies}
+    words = []
+    least = {p.name: least_gpus(p, cell.workload, gpu) for p in cell.policies}
     for policy in cell.policies:
         needed = least[policy.name]
         if needed is not None and needed <= total:
@@ -552,8 +567,11 @@ def describe(plan: Plan) -> str:
         return "\n".join([*lines, f"does not fit: {first_of(plan.shortfall or '')}"])
     if not plan.pending:
         return "\n".join([*lines, "finished: nothing is left to run"])
-    p, r, d = plan.predicted, plan.resources, plan.disk
-    used, memory = f"{r.gpus_used} of {r.gpus} GPUs, " if r.gpus_used else "", gigabytes(p.memory_bytes)
+    p = plan.predicted
+    r = plan.resources
+    d = plan.disk
+    used = f"{r.gpus_used} of {r.gpus} GPUs, " if r.gpus_used else ""
+    memory = gigabytes(p.memory_bytes)
     cells = f"{r.workers} cells side by side" if r.workers > 1 else "1 cell"
     cost = f"{duration(p.gpu_seconds)} of GPU" if p.gpu_seconds else f"{duration(p.cpu_seconds)} of CPU"
     cost = f"{p.gpu_seconds / 3600:.1f} GPU-hours" if p.gpu_seconds >= 360 else cost

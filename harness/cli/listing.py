@@ -49,7 +49,8 @@ def regimes(
         rows = [[r.name, f"BROKEN: {r.error}" if r.error else r.summary] for r in known]
         print_table("", ["regime", "what it does"], rows, json={"regimes": known} if json else None)
         return
-    searched, defaults = registry.spaces(type(registry.build(name, {}))), Training().model_dump()
+    searched = registry.spaces(type(registry.build(name, {})))
+    defaults = Training().model_dump()
     common = spaces_of(Training, defaults)
     info = next(r for r in known if r.name == name)
     if json:

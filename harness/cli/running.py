@@ -260,7 +260,9 @@ class FirstComparison:
 
 
 def _say_scope(prepared: Prepared, only: Sequence[str] | None, shard: Shard | None) -> None:
-    name, here, every = prepared.suite.name, len(prepared.cells), len(prepared.every)
+    name = prepared.suite.name
+    here = len(prepared.cells)
+    every = len(prepared.every)
     if prepared.altered:
         settings = " ".join(f"--set {shlex.quote(a)}" for a in prepared.altered)
         words = "its cells are stored under their own keys; the suite as written is unchanged"
@@ -392,7 +394,9 @@ def _say_power(results: Path, seeds: int) -> None:
 
 def _say_tuning(prepared: Prepared, planned: Callable[[Prepared], Plan]) -> None:
     check_variants(prepared.suite, prepared.source)
-    plans, nothing = [], Path(os.devnull)  # in the place of results
+    # in the place of results
+    plans = []
+    nothing = Path(os.devnull)
     for suite in foreseen_suites(prepared.suite):
         with faults_in_tune(suite):
             plans.append(planned(prepare_suite(suite, prepared.source, nothing, prepared.altered)))

@@ -119,7 +119,8 @@ def make_job(
 ) -> SlurmJob:
     """options: further ones of `harness run`. overrides: the suite's --set, apart, so that its cells keep their keys. Raises
     UsageError."""
-    suite, name = prepared.suite, prepared.suite.name
+    suite = prepared.suite
+    name = prepared.suite.name
     parts = (
         0
         if backend_of(suite.engine).clustered

@@ -64,7 +64,8 @@ def whole_logprobs(
 ) -> Float32[Tensor, "*N"]:
     """Log-probabilities of `targets`, nats. forbidden: added to the logits. ends: ids that are one action, as `merge_ends`."""
     scaled = logits.float() if temperature == 1.0 else logits.float() / temperature
-    allowed, flat = (scaled + forbidden).flatten(0, -2), targets.flatten()
+    allowed = (scaled + forbidden).flatten(0, -2)
+    flat = targets.flatten()
     values = -cross_entropy(allowed, flat, reduction="none")
     return merge_ends(values, allowed, flat, ends).view_as(targets)
 
@@ -109,7 +110,9 @@ class _InParts(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, head: Head,
         targets: Tensor, temperature: float, forbidden: Tensor, ends: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        ctx.head, ctx.temperature, ctx.ends = head, temperature, ends
+        ctx.head = head
+        ctx.temperature = temperature
+        ctx.ends = ends
         total = hidden.new_full((len(hidden),), -torch.inf, dtype=torch.float32)
         wanted = torch.full_like(total, -torch.inf)  # of an end: the log-sum over the ends seen so far
         single, ended = _tell_ends_apart(targets, ends)

@@ -151,7 +151,8 @@ class Sender:
     """Sends for one policy under a condition. seed: never of the regime."""
 
     def __init__(self, condition: Condition, seed: int) -> None:
-        self.condition, self.seed = condition, seed
+        self.condition = condition
+        self.seed = seed
         self._waiting: deque[list[bytes]] = deque()
 
     def claimed(self, step: int, groups: Sequence[Group]) -> list[Group]:

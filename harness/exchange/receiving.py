@@ -161,7 +161,8 @@ class Receiver:
             carried = self.carry(asked, learner, by_id, own)
         if not carried:
             return []
-        leads, tokens = [text.lead for _, text, _ in carried], [text.tokens for _, text, _ in carried]
+        leads = [text.lead for _, text, _ in carried]
+        tokens = [text.tokens for _, text, _ in carried]
         asked_of = [by_id[r.prompt_id] for r, _, _ in carried]
         with learner.clock.phase("score"):
             logprobs_of = _score_behind(leads, learner.engine, asked_of, tokens)
@@ -208,7 +209,8 @@ class Receiver:
             collected = self.exchange.collect(learner.name, step, [p.id for p in prompts], behind)
             by_id = {p.id: p for p in (*earlier, *prompts)}
             admitted = list(zip(collected.records, collected.entries, strict=True))
-            carried, placed = self.carry(admitted, learner, by_id, own), self._placed(admitted, learner, step, own)
+            carried = self.carry(admitted, learner, by_id, own)
+            placed = self._placed(admitted, learner, step, own)
         placed = self._with_own_start(placed, learner, by_id)
         with learner.clock.phase("verify"):
             answers = self._verified(carried, by_id)
@@ -272,7 +274,8 @@ class Receiver:
         self, lead: tuple[int, ...], records: Sequence[AnswerRecord], room: _Room, own: Sequence[Group]
     ) -> list[Retokenised | ExchangeError]:
         """Answers of one lead."""
-        learner, prompts = room.learner, room.prompts
+        learner = room.learner
+        prompts = room.prompts
         alike = opening.behind_thought(own, lead, learner.codec) if lead else own
 
         def score(asked: Sequence[AnswerRecord], tokens: Sequence[np.ndarray]) -> list[np.ndarray]:

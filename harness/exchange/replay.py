@@ -54,7 +54,8 @@ class ReplayWriter:
                     for frame, end_of, digest in _frames(file, path):
                         if frame.step > resume:
                             break
-                        end, self._digest = end_of, digest
+                        end = end_of
+                        self._digest = digest
 
         def fill(new: Path) -> None:
             if end:
@@ -127,7 +128,8 @@ class ReplaySource:
 def _frames(file: BinaryIO, path: Path) -> Iterator[tuple[Frame, int, bytes]]:
     """With the offset where each ends, and the digest so far."""
     size = os.fstat(file.fileno()).st_size
-    digest, offset = bytes(DIGEST_BYTES), 0
+    digest = bytes(DIGEST_BYTES)
+    offset = 0
     while offset < size:
         head = file.read(4 + DIGEST_BYTES)
         length = int.from_bytes(head[:4], "big")

@@ -162,7 +162,8 @@ class Rollout(AnswerRecord, frozen=True, kw_only=True, tag="rollout"):
 
     def check(self) -> None:
         """Lengths agree, pieces sum to the text, log-probabilities are finite, none positive."""
-        size, count = _text_bytes(self.text), len(self.tokens)
+        size = _text_bytes(self.text)
+        count = len(self.tokens)
         if count == 0:
             raise ExchangeError(Refusal.EMPTY, "no tokens")
         if not count == len(self.logprobs) == len(self.pieces):

@@ -205,7 +205,8 @@ def write_card(cell: FinishedPolicy) -> str:
     """Return the text of a checkpoint's card."""
     m = cell.manifest
     peers = ", ".join(p.name for p in m.policies if p.name != cell.policy) or "none"
-    training, p = m.config["training"], m.provenance
+    training = m.config["training"]
+    p = m.provenance
     lines = [
         f"| {s.task} | {s.title} | {'–' if s.value is None else f'{100 * s.value:.1f}'} | {s.questions} | {s.answers} |"
         for s in cell.scores

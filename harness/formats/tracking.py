@@ -156,7 +156,9 @@ class TensorBoard(Tracker):
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self.folder = out
-        self._event, self._summary, self._writer = Event, Summary, EventFileWriter
+        self._event = Event
+        self._summary = Summary
+        self._writer = EventFileWriter
 
     def run_folder(self, manifest: Manifest) -> Path:
         return self.folder / manifest.suite / run_name(manifest)
@@ -230,7 +232,8 @@ class Trackio(Tracker):
         self._store = SQLiteStorage
 
     def write(self, new: NewPoints) -> None:
-        m, rows = new.manifest, list(new.rows())
+        m = new.manifest
+        rows = list(new.rows())
         try:
             self._store.validate_project_name(m.suite)
             if not new.since:

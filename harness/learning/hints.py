@@ -51,5 +51,6 @@ def _spelled(secret: str, text: str) -> re.Match[str] | None:
     if not signs:
         return None
     pattern = r"\s*".join(map(re.escape, signs))
-    before, after = r"(?<!\w)" * signs[0].isalnum(), r"(?!\w)" * signs[-1].isalnum()
+    before = r"(?<!\w)" * signs[0].isalnum()
+    after = r"(?!\w)" * signs[-1].isalnum()
     return re.search(before + pattern + after, text, re.IGNORECASE if len(signs) > 1 else 0)

@@ -64,7 +64,8 @@ def _title(name: str) -> str:
 
 def _clashes(text: str, name: str) -> bool:
     """Whether the class has a keyword's name, or one that the text defines or imports."""
-    title, module = _title(name), name.replace("-", "_")
+    title = _title(name)
+    module = name.replace("-", "_")
     named = re.findall(rf"^(?:class|from (?!{module}\b)\S+ import\b.*) {title}\b", text, re.MULTILINE)
     return keyword.iskeyword(title) or len(named) > 1
 
@@ -75,7 +76,9 @@ def flavours(plugins: PluginRegistry[Any]) -> list[str]:
 
 
 def rendered(plugins: PluginRegistry[Any], name: str, flavour: str = "") -> dict[str, str]:
-    kind, module, title = plugins.group.removeprefix("harness.").removesuffix("s"), name.replace("-", "_"), _title(name)
+    kind = plugins.group.removeprefix("harness.").removesuffix("s")
+    module = name.replace("-", "_")
+    title = _title(name)
     words = {"name": name, "module": module, "title": title, "group": plugins.group, "kind": kind, "noun": plugins.noun}
     return {
         file.relative_to(root).as_posix().removesuffix(".tmpl").replace("NAME", module): Template(

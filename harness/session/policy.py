@@ -98,7 +98,8 @@ def base_folder(policy: Policy, seed: int, progress: Progress | None = None, opt
         from harness.engines.embedded.warmup import base_checkpoint
 
         return base_checkpoint(micro_spec(policy, seed, options.get("numerics")), progress)
-    folder, stage0 = raw_folder(policy), policy.stage0
+    folder = raw_folder(policy)
+    stage0 = policy.stage0
     if stage0 is None:
         return folder
     from harness.engines.embedded.warmup import Warmup, warmup_checkpoint
@@ -115,7 +116,8 @@ def micro_spec(policy: Policy, seed: int, numerics: Numerics | None = None) -> M
     """numerics: None is the package's own base where it has one, else fast."""
     from harness.engines.embedded.warmup import MicroSpec, is_shipped
 
-    stage0, family = policy.stage0 or Stage0(), policy.model.removeprefix(MICRO)
+    stage0 = policy.stage0 or Stage0()
+    family = policy.model.removeprefix(MICRO)
     spec = MicroSpec(
         family=family,
         preset=stage0.preset,
@@ -161,7 +163,8 @@ def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) ->
             phases.report_progress()
             return super().update(n)
 
-    offline, failures = is_offline_mode(), []
+    offline = is_offline_mode()
+    failures = []
     for cached in [True] if offline or local_files_only else [False, True]:
         try:
             return Path(

@@ -160,7 +160,9 @@ class ExchangeRow(Row, frozen=False, kw_only=True, gc=False):  # type: ignore[mi
 
     def refuse(self, reason: str) -> None:
         """Take the acceptance back."""
-        self.accepted, self.reason, self.used = False, str(reason), False
+        self.accepted = False
+        self.reason = str(reason)
+        self.used = False
 
 
 class TraceRow(Row, frozen=True, kw_only=True):

@@ -427,10 +427,12 @@ def _at_two_rates(defaults: Board, margin: float) -> str:
     both: list[tuple[Setting, ShowRow]] = []
     for cells in by_pair.values():
         for first, second in permutations(cells, 2):
-            (setting, row), (other, _) = first, second
+            (setting, row) = first
+            (other, _) = second
             worth = setting.kind != "built", setting.shape == other.shape, float(row.gain)
             if setting.rate != other.rate and (best is None or worth > best):
-                best, both = worth, [first, second]
+                best = worth
+                both = [first, second]
     if not both:
         return ""
     (setting, row), _ = both

@@ -34,7 +34,8 @@ _LEARNING = {
     "max_invalid", "rollouts",
 }  # fmt: skip
 # Of a first step: what was sampled, and how it was judged
-_SAMPLED, _JUDGED = ("answers", "truncated", "answer_tokens_mean"), ("right", "wrong", "invalid")
+_SAMPLED = ("answers", "truncated", "answer_tokens_mean")
+_JUDGED = ("right", "wrong", "invalid")
 _CELLS = """
 WITH firsts AS (
     SELECT suite, cell, list({

@@ -150,8 +150,11 @@ class Statistic:
 
     def __call__(self, of: Measure) -> Measure:
         """Declare it under the function's name."""
-        self.of, self.name, self.kind = of, of.__name__, get_type_hints(of)["return"]
-        self.head, self.help = self.head or self.title.lower(), inspect.getdoc(of) or ""
+        self.of = of
+        self.name = of.__name__
+        self.kind = get_type_hints(of)["return"]
+        self.head = self.head or self.title.lower()
+        self.help = inspect.getdoc(of) or ""
         STATISTICS[self.name] = self
         return of
 
@@ -329,7 +332,8 @@ def detectable(row: TableRow) -> float | None:
 @statistic("Seeds needed", NUMBER, head="needed", better="lower", terminal=None, markdown=None, page=15)
 def seeds_needed(row: TableRow) -> int | None:
     """So many would show a gain as large as the margin with 80 % power, if seeds go on to differ as these do."""
-    comparison, error = row.comparison, row.comparison.gains.error[row.place]
+    comparison = row.comparison
+    error = row.comparison.gains.error[row.place]
     if np.isnan(error + comparison.level[row.place]) or comparison.margin <= 0:
         return None
     level = float(comparison.level[row.place])

@@ -117,7 +117,8 @@ def describe_figures(sums: Sums, ends: bool = True) -> str:
 
 def find_troubles(sums: Sums) -> Iterator[tuple[Trouble, str]]:
     span = f"in steps {sums.first} to {sums.last}"
-    valid, answers = sums.right + sums.wrong, sums.answers
+    valid = sums.right + sums.wrong
+    answers = sums.answers
     if answers and sums.truncated == answers:
         yield Trouble.ENDLESS, f"all {answers} answers {span} were cut off, none ended by itself"
     elif sums.truncated >= TRUNCATED_SHARE * answers > 0:

@@ -279,7 +279,9 @@ class _StoredScores:
     def add_cell(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Take in a cell's scores on one task and metric, one row a policy, and their mean."""
         first = rows[0]
-        group, variant, seed = first["group_name"], first["regime"], first["seed"]
+        group = first["group_name"]
+        variant = first["regime"]
+        seed = first["seed"]
         names = first["policies"]
         self.policies[group] = list(dict.fromkeys([*self.policies.get(group, ()), *names]))
         costs = []
@@ -585,7 +587,9 @@ def compare_rows(
     noise = np.full(scores.shape, np.nan)
     withheld = np.full(scores.shape[:2], "", dtype=object)
     for row in rows:
-        panel, regime, seed = panels[row.group, row.task], names[row.regime], seeds[row.seed]
+        panel = panels[row.group, row.task]
+        regime = names[row.regime]
+        seed = seeds[row.seed]
         scores[panel, regime, seed] = row.accuracy
         noise[panel, regime, seed] = row.noise
         withheld[panel, regime] = row.withheld

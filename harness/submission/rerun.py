@@ -55,7 +55,8 @@ def train_cell(manifest: Manifest, folder: Path, deadline: float = math.inf, ste
     Interrupted at the deadline.
     """
     beside = {name: getattr(manifest, name) for name in ("suite", "key", "baseline", "identity")}
-    cell, inbox = cell_of({**manifest.config, **beside}), Inbox()
+    cell = cell_of({**manifest.config, **beside})
+    inbox = Inbox()
     worker = WorkerProcess(inbox, environment(cell.engine_options), SILENCE_SECONDS)
     try:
         worker.give_job(job_of(cell, folder))

@@ -152,7 +152,10 @@ def _apply(raw: dict[str, Any], override: str) -> None:
         raise UsageError(f"--set {key}: the suite has no such setting") from None
 
 
-MAX_BYTES, MAX_LENGTH, MAX_BITS = 1 << 18, 4096, 63  # of a file, in characters of a value, of a whole number
+# of a file, in characters of a value, of a whole number
+MAX_BYTES = 1 << 18
+MAX_LENGTH = 4096
+MAX_BITS = 63
 MAX_DEPTH, MAX_VALUES, MAX_LINES = 32, 10_000, 10_000  # shipped suites have hundreds of values, in tens of lines
 # What plain words may stand for; dates, merges and the like stay words
 _KINDS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float")}
@@ -175,7 +178,8 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()
-        tag, word = getattr(event, "tag", None) or "", getattr(event, "value", None) or ""
+        tag = getattr(event, "tag", None) or ""
+        word = getattr(event, "value", None) or ""
         control = CONTROLS.search(word) or ""
         self.values += 1
         _refuse(

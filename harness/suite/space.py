@@ -56,7 +56,8 @@ class Range:
         """The value at `u` in [0, 1] under the prior (normal: around `default`)."""
         if self.prior == "normal":
             bell = NormalDist(self._place(default), WIDTH)
-            low, high = bell.cdf(0.0), bell.cdf(1.0)
+            low = bell.cdf(0.0)
+            high = bell.cdf(1.0)
             u = min(max(bell.inv_cdf(min(max(low + u * (high - low), 1e-12), 1 - 1e-12)), 0.0), 1.0)
         low, high = self._ends()
         value = low + u * (high - low)
@@ -71,7 +72,8 @@ class Range:
         if self.prior == "uniform":
             return u
         bell = NormalDist(self._place(default), WIDTH)
-        low, high = bell.cdf(0.0), bell.cdf(1.0)
+        low = bell.cdf(0.0)
+        high = bell.cdf(1.0)
         return min(max((bell.cdf(u) - low) / (high - low), 0.0), 1.0)
 
     def _ends(self) -> tuple[float, float]:

@@ -66,7 +66,8 @@ class TuningStages:
         if prepared.suite.tune is None:
             raise UsageError(f"{prepared.suite.name}: a suite without `tune`")
         check_variants(prepared.suite, prepared.source)
-        self._whole, self._results = prepared, results
+        self._whole = prepared
+        self._results = results
         self.suite, self.tune = prepared.suite, tune_of(prepared.suite)
         self._files: dict[str, SuiteFile] = {}
         self._starts = _starts(prepared)
@@ -78,7 +79,8 @@ class TuningStages:
             numbers = range(first, min(first + self.tune.batch, self.tune.trials))
             batch: list[TrialRequest] = []
             for v in self.suite.regimes:
-                spaces, defaults = search_space(self.suite, v), settings_as_published(self.suite, v)
+                spaces = search_space(self.suite, v)
+                defaults = settings_as_published(self.suite, v)
                 tried = propose_settings(spaces, defaults, told[v.name], numbers, self.tune.sampler, self.tune.seed)
                 batch += [TrialRequest(v, n, settings, 0) for n, settings in zip(numbers, tried, strict=True)]
             yield from self._by_rungs(batch, asked)
@@ -101,7 +103,9 @@ class TuningStages:
         )
 
     def _by_rungs(self, batch: Sequence[TrialRequest], asked: list[TrialRequest]) -> Iterator[TuningStage]:
-        going, low, high = list(batch), batch[0].number, batch[-1].number
+        going = list(batch)
+        low = batch[0].number
+        high = batch[-1].number
         words = f"{low}" if low == high else f"{low}-{high}"
         for i, steps in enumerate([*self.tune.rungs, self.suite.training.steps]):
             now = [a._replace(steps=steps) for a in going if a.number != 0 or steps == self.suite.training.steps]
@@ -139,7 +143,8 @@ class TuningStages:
         )
 
     def _told(self, ask: TrialRequest, asked: Sequence[TrialRequest], score_of: Mapping[str, float]) -> CompletedTrial:
-        name, top = ask.variant.name, self.suite.training.steps
+        name = ask.variant.name
+        top = self.suite.training.steps
         steps = [a.steps for a in asked if (a.variant.name, a.number) == (name, ask.number) and a.steps < top]
         scored = {n: score_of.get(trial_name(name, ask.number, n)) for n in steps}
         shorter = {n: score for n, score in scored.items() if score is not None}

@@ -42,7 +42,8 @@ def equivalent(gold: str, answer: str) -> bool:
     gold_value, answer_value = (
         next((v for v in side if isinstance(v, Basic)), None) for side in (gold_side, answer_side)
     )
-    gold_value, answer_value = _in_closed_form(gold_value), _in_closed_form(answer_value)
+    gold_value = _in_closed_form(gold_value)
+    answer_value = _in_closed_form(answer_value)
     close: bool | None = None
     if gold_value is not None and answer_value is not None:
         names = [{str(symbol) for symbol in value.free_symbols} for value in (gold_value, answer_value)]
@@ -79,7 +80,8 @@ def _same_values(gold: Expr, answer: Expr) -> bool | None:
     for base in _POINTS if symbols else (0.0,):
         place = {symbol: base + 0.217 * index for index, symbol in enumerate(symbols)}
         try:
-            left, right = complex(gold.evalf(20, subs=place)), complex(answer.evalf(20, subs=place))
+            left = complex(gold.evalf(20, subs=place))
+            right = complex(answer.evalf(20, subs=place))
         except (TypeError, ValueError, OverflowError, ZeroDivisionError, AttributeError):
             continue
         if not (isfinite(left) and isfinite(right)):

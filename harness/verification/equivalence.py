@@ -118,7 +118,8 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
     if compact(gold) == compact(answer):
         return True
     check_limits(gold, answer)
-    gold, answer = _without_parentheses(gold), _without_parentheses(answer)
+    gold = _without_parentheses(gold)
+    answer = _without_parentheses(answer)
     if not has_qualifier(gold):
         answer = without_qualifier(answer)
     answer = _single_alternative(answer, algebra)
@@ -141,10 +142,8 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
     if ">" in gold and (condition := _POSITIVE.search(gold)) and condition.end() == len(gold):
         positive = frozenset(re.findall("[A-Za-z]", condition["symbols"]))
         told = _POSITIVE.search(answer)
-        gold, answer = (
-            gold[: condition.start()],
-            answer[: told.start()] if told and told.end() == len(answer) else answer,
-        )
+        gold = gold[: condition.start()]
+        answer = answer[: told.start()] if told and told.end() == len(answer) else answer
     for rule in (
         _compare_congruences,
         _compare_sets,
@@ -162,7 +161,8 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
 
 def _same_bound(gold: str, answer: str, algebra: Algebra | None) -> bool:
     """Whether both are one sum, product, integral or limit but for the variable's name; False decides nothing."""
-    ours, theirs = read_bound(gold), read_bound(answer)
+    ours = read_bound(gold)
+    theirs = read_bound(answer)
     if ours is None or theirs is None or ours.operator != theirs.operator:
         return False
     if bool(ours.end) != bool(theirs.end) or bool(ours.start) != bool(theirs.start):
@@ -172,14 +172,16 @@ def _same_bound(gold: str, answer: str, algebra: Algebra | None) -> bool:
 
 
 def _same_value_of(gold: str, answer: str) -> bool:
-    ours, theirs = read(gold), read(answer)
+    ours = read(gold)
+    theirs = read(answer)
     if ours is None or theirs is None:
         return False
     return same_value(ours, theirs) is True
 
 
 def _compare_congruences(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    ours, theirs = read_congruence(gold), read_congruence(answer)
+    ours = read_congruence(gold)
+    theirs = read_congruence(answer)
     if ours is None or theirs is None:
         return False if ours is not None and "\\pmod" in answer else None
     if ours.name and theirs.name and ours.name != theirs.name:
@@ -193,7 +195,8 @@ def _compare_congruences(gold: str, answer: str, algebra: Algebra | None) -> boo
 
 def _compare_sets(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
     """True for one set of real numbers in two notations; else undecided here."""
-    ours, theirs = read_real_set(gold), read_real_set(answer)
+    ours = read_real_set(gold)
+    theirs = read_real_set(answer)
     if ours is None or theirs is None or not (ours.is_certain or theirs.is_certain):
         return None
     if ours.name and theirs.name and ours.name != theirs.name:
@@ -247,7 +250,8 @@ def _without_braces(text: str) -> str:
 
 
 def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    ours, theirs = _items_of(value_of_gold(gold)), _items_of(stated(answer)[0])
+    ours = _items_of(value_of_gold(gold))
+    theirs = _items_of(stated(answer)[0])
     if len(ours.items) < 2 and len(theirs.items) < 2:
         return None
     if r"\cup" in theirs.separators and r"\cup" not in ours.separators:
@@ -290,7 +294,8 @@ def _single_alternative(answer: str, algebra: Algebra | None) -> str:
 
 def _compare_cases(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
     """Rows of value and condition, in any order; None where the gold has none."""
-    ours, theirs = _rows_of_cases(value_of_gold(gold)), _rows_of_cases(stated(answer)[0])
+    ours = _rows_of_cases(value_of_gold(gold))
+    theirs = _rows_of_cases(stated(answer)[0])
     if ours is None or theirs is None:
         return None
     if len(ours) != len(theirs) or len(ours) > MAX_ITEMS:
@@ -322,7 +327,8 @@ def _rows_of_cases(text: str) -> list[tuple[str, str]] | None:
 
 
 def _compare_matrices(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    rows, told = _read_matrix(value_of_gold(gold)), _read_matrix(stated(answer)[0])
+    rows = _read_matrix(value_of_gold(gold))
+    told = _read_matrix(stated(answer)[0])
     if rows is None:
         return None
     if told is None or [len(row) for row in rows] != [len(row) for row in told]:
@@ -377,7 +383,8 @@ def _compare_relations(gold: str, answer: str, algebra: Algebra | None) -> bool 
         told, answer_signs = relation(answer)
         if answer_signs != ["="]:
             return None if named else False  # `x + y = 2` is no 2
-        ours, theirs = [read(side) for side in sides], [read(side) for side in told]
+        ours = [read(side) for side in sides]
+        theirs = [read(side) for side in told]
         if None in ours or None in theirs:
             return None if named else _same_sides(sides, told, algebra)
         if named and not _symbols_of(ours[1]):
@@ -422,7 +429,8 @@ def check_limits(gold: str, answer: str) -> None:
 
 def _equal_by_algebra(gold: str, answer: str, algebra: Algebra | None, positive: frozenset[str]) -> bool:
     """Whether two texts are equal as expressions, at last by the algebra system."""
-    (gold, gold_phrase), (answer, phrase) = split_unit(gold), split_unit(answer)
+    (gold, gold_phrase) = split_unit(gold)
+    (answer, phrase) = split_unit(answer)
     if gold_phrase.unit and phrase.unit and gold_phrase.unit != phrase.unit:
         return False
     if gold_phrase.percent != phrase.percent or ("=" in answer and "=" not in gold):

@@ -101,7 +101,8 @@ def _is_equal(gold: str, said: str, algebra: bool = True) -> bool:
     """Equal as text, as a number to 1e-4 with or without percent, by parts, or by algebra."""
     if gold.lower() == said.lower():
         return True
-    one, other = _read_number(gold), _read_number(said)
+    one = _read_number(gold)
+    other = _read_number(said)
     if one is not None and other is not None:
         return any(isclose(other, each, rel_tol=_TOLERANCE) for each in (one / 100, one, one * 100))
     parts = [_split_parts(each) for each in (gold, said)]

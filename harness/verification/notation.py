@@ -245,14 +245,19 @@ class Items:
 
 
 def split_items(text: str) -> Items:
-    brackets, body = "", text
+    brackets = ""
+    body = text
     for opener in _OPENERS:
         if text.startswith(opener):
             closer = next((c for c in _CLOSERS if text.endswith(c)), None)
             if closer and _closes_at_end(text, len(opener), len(text) - len(closer)):
-                brackets, body = opener + closer, text[len(opener) : -len(closer)]
+                brackets = opener + closer
+                body = text[len(opener) : -len(closer)]
                 break
-    items, depth, start, separators = [], 0, 0, set()
+    items = []
+    depth = 0
+    start = 0
+    separators = set()
     for match in _SEPARATOR.finditer(body):
         token = match.group()
         if token in ("(", "[", "{", "\\{", "\\begin"):

@@ -151,20 +151,25 @@ def _last_boxes(text: str) -> _Marked | None:
     if last.content is None:
         return _Marked("", last.end)
     answer = first = last.content.strip()
-    start, end, named = last.start, last.end, False
+    start = last.start
+    end = last.end
+    named = False
     for count, box in enumerate(boxes, 2):
         if box.content is None or count > _MOST_BOXES:
             break
         if box.end > start:  # it holds the one that was read
-            start, end = box.start, max(end, box.end)
+            start = box.start
+            end = max(end, box.end)
             continue
         between = text[box.end : start] if start - box.end <= 120 else "."
         joined = _BETWEEN_BOXES.fullmatch(between)
         if joined is None:
             break
         if joined["name"]:
-            answer, named = f"{joined['name']} = {answer}", True
-        content, start = box.content.strip(), box.start
+            answer = f"{joined['name']} = {answer}"
+            named = True
+        content = box.content.strip()
+        start = box.start
         if not (content == first and _SAME_AGAIN.fullmatch(between)):
             answer = content + (r" \text{ or } " if _OR.search(between) else ", ") + answer
         first = content
@@ -182,7 +187,8 @@ _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 def _last_tag(text: str) -> _Marked | None:
     """What the last answer tag holds that holds something; the end of the response may close it."""
     tail = text[-_TAIL:]
-    cut, end = len(text) - len(tail), len(tail)
+    cut = len(text) - len(tail)
+    end = len(tail)
     for tag in reversed(list(_TAG.finditer(tail))):
         is_closing = bool(tag[1])
         content = "" if is_closing else tail[tag.end() : end].strip()
@@ -371,7 +377,8 @@ def _last_value(text: str) -> str:
 
 
 def _split_sentences(text: str) -> list[str]:
-    sentences, start = list[str](), 0
+    sentences = list[str]()
+    start = 0
     for end in _SENTENCE_END.finditer(text):
         sentences.append(text[start : end.start()])
         start = end.end()
@@ -501,7 +508,8 @@ def _words_behind(text: str) -> str:
 def read_answer(text: str) -> str:
     """A response's answer as it was written; empty without one, and where the last box is never closed."""
     visible = _EMPTY_BOX.sub("", text_behind_thinking(text))
-    boxes, tag = _last_boxes(visible), _last_tag(visible)
+    boxes = _last_boxes(visible)
+    tag = _last_tag(visible)
     if tag is not None and (boxes is None or boxes.end <= tag.end):
         return _read_tag(tag.answer)
     if boxes is not None:

@@ -113,7 +113,9 @@ def name_of(item: str) -> str:
 
 def relation(text: str) -> tuple[list[str], list[str]]:
     """Sides and signs at the outermost level."""
-    sides, signs, start = [], [], 0
+    sides = []
+    signs = []
+    start = 0
     for match in _RELATION.finditer(text):
         before = text[: match.start()]
         if before.count("{") - before.count("\\{") > before.count("}") - before.count("\\}"):
@@ -131,10 +133,12 @@ def _sides_agree(left: str, right: str, rounded: bool) -> bool:
     if sum_of_numbers := _value_of_sum(left):
         end = parse_numeral(right)
         return end is not None and sum_of_numbers == end.value
-    (ours, phrase), (theirs, _) = split_unit(_without_words(left)), split_unit(_without_words(right))
+    (ours, phrase) = split_unit(_without_words(left))
+    (theirs, _) = split_unit(_without_words(right))
     if phrase.factor != 1:
         return False
-    first, last = read(ours), read(theirs)
+    first = read(ours)
+    last = read(theirs)
     if first is None or last is None:
         return re.sub(r"\s", "", left) == re.sub(r"\s", "", right)
     if first.symbols or last.symbols:
@@ -142,7 +146,8 @@ def _sides_agree(left: str, right: str, rounded: bool) -> bool:
             with suppress(OverLimit):
                 return same_value(last, first) is True
         return last.symbols < first.symbols  # a formula before its value
-    value, end = number(first), number(last)
+    value = number(first)
+    end = number(last)
     if value is None or end is None:
         return False
     places = parse_decimal(theirs)

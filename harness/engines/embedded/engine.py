@@ -60,9 +60,11 @@ class EmbeddedEngine:
             require()  # before anything is multiplied
         self.name = name
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self._temperature, self._micro_tokens = temperature, micro_tokens
+        self._temperature = temperature
+        self._micro_tokens = micro_tokens
         self.version, self.gpus = 0, int(self._device.type == "cuda")
-        self._folder, self._lora = folder, msgspec.convert(lora, Lora | None)
+        self._folder = folder
+        self._lora = msgspec.convert(lora, Lora | None)
         self._open = partial(
             open_policy,
             device=self._device,
@@ -74,8 +76,11 @@ class EmbeddedEngine:
         )
         self._policy = self._open(folder, precision=dtype)
         vocabulary = self._vocabulary = self._policy.vocabulary
-        self.tokenizer, self.stop, self.reads = vocabulary.tokenizer, vocabulary.stop, vocabulary.reads
-        self.closing, self.positions = vocabulary.closing, vocabulary.positions
+        self.tokenizer = vocabulary.tokenizer
+        self.stop = vocabulary.stop
+        self.reads = vocabulary.reads
+        self.closing = vocabulary.closing
+        self.positions = vocabulary.positions
         if numerics == "portable":
             _refuse_unportable(folder, self.precision, self._device.type)
         self._masters: Masters | None = None
@@ -170,7 +175,9 @@ class EmbeddedEngine:
         if checkpoint.OPTIMISER in seal.files:
             masters = Masters(policy.model)
             masters.load(folder / checkpoint.OPTIMISER)
-        self._policy, self._masters, self.version = policy, masters, seal.version
+        self._policy = policy
+        self._masters = masters
+        self.version = seal.version
 
     def close(self) -> None:
         self.__dict__.pop("_policy", None)
@@ -189,7 +196,8 @@ class EmbeddedEngine:
     ) -> Iterator[tuple[list[int], list[Tensor], int]]:
         """Forward passes over `requests`, as many at once as `micro_tokens` allows: indices, log-probabilities in nats, and
         tokens that went through the model."""
-        policy, passed = self._policy, 0
+        policy = self._policy
+        passed = 0
         for piece in microbatches(ids, requests, self._micro_tokens):
             passed += len(piece)
             inside(f"answer {passed}/{len(requests)}")

@@ -73,7 +73,8 @@ def build_model(family: str, seed: int, tokenizer: PreTrainedTokenizerFast) -> P
 
 def corpus(seed: int, texts: int) -> list[str]:
     """Prompts plain and hinted, answers direct and by chain of thought."""
-    rng, skills = Random(seed), list(SKILLS.values())
+    rng = Random(seed)
+    skills = list(SKILLS.values())
     lines = []
     for _ in range(texts):
         fact = rng.random() < 0.2

@@ -30,7 +30,8 @@ class Prefix:
     is_compileable = False
 
     def __init__(self, layers: list[tuple[Tensor, Tensor]] | None = None, rows: Tensor | None = None) -> None:
-        self.layers, self.rows = [] if layers is None else layers, rows
+        self.layers = [] if layers is None else layers
+        self.rows = rows
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         if self.rows is None:
@@ -58,7 +59,8 @@ def answer_logprobs(
     ends: Int64[Tensor, "E"] | None = None,
 ) -> list[Float32[Tensor, "T"]]:
     """Nats at `temperature`, in the requests' order. ends: ids that are one action, as `head.merge_ends`."""
-    device, kinds = forbidden.device, kinds_of_layers(model.config)
+    device = forbidden.device
+    kinds = kinds_of_layers(model.config)
     used = sorted({request.prompt for request in requests})
     place = {prompt: row for row, prompt in enumerate(used)}
     ids, padding = left_pad([prompts[prompt] for prompt in used], device, model.dtype)
@@ -81,7 +83,8 @@ def answer_logprobs(
     for bucket, taught, given in zip(order, targets, inputs[1:], strict=True):
         width = taught.shape[1] - 1
         rows = torch.tensor([place[requests[index].prompt] for index in bucket], device=device)
-        hidden, logits = first[rows], None if opened is None else opened[rows]
+        hidden = first[rows]
+        logits = None if opened is None else opened[rows]
         if width:
             last = torch.tensor([[len(requests[index].tokens) - 2] for index in bucket], device=device)
             later = model.base_model(
@@ -134,7 +137,8 @@ def buckets(lengths: Sequence[int]) -> list[list[int]]:
         padding += longest - lengths[index]
         if not cut or padding > PASS_COST:
             cut.append([])
-            longest, padding = lengths[index], 0
+            longest = lengths[index]
+            padding = 0
         cut[-1].append(index)
     return cut
 
@@ -148,7 +152,9 @@ def microbatches(prompts: Sequence[Sequence[int]], requests: Sequence[Request], 
         cost = len(request.tokens) + (0 if request.prompt in seen else len(prompts[request.prompt]))
         if piece and tokens + cost > budget:
             yield piece
-            piece, seen, tokens = [], set(), 0
+            piece = []
+            seen = set()
+            tokens = 0
             cost = len(request.tokens) + len(prompts[request.prompt])
         piece.append(index)
         seen.add(request.prompt)

@@ -56,13 +56,17 @@ class OpenRLHFEngine:
         ends_are_one: bool = True,
     ) -> None:
         """trained: False is only sampled: rollout engines without a trainer. ends_are_one: as `Backend.ends_are_one`."""
-        self.name, self.trained = name, trained
+        self.name = name
+        self.trained = trained
         self._settings = settings
         vocabulary = self._vocabulary = open_vocabulary(folder, chat, name)
         self._ends = vocabulary.ends(ends_are_one)
         self.version = 0
-        self.tokenizer, self.stop, self.reads = vocabulary.tokenizer, vocabulary.stop, vocabulary.reads
-        self.closing, self.positions = vocabulary.closing, vocabulary.positions
+        self.tokenizer = vocabulary.tokenizer
+        self.stop = vocabulary.stop
+        self.reads = vocabulary.reads
+        self.closing = vocabulary.closing
+        self.positions = vocabulary.positions
         self._closed = False
         self._used = 0.0
         self._before: float | None = None
@@ -79,7 +83,8 @@ class OpenRLHFEngine:
                 f"there are trainers; {rollouts} and {settings.trainers} are given"
             )
         self._folder = str(folder.resolve())
-        self._group, self._slot = reservation.group, reservation.slots[name]
+        self._group = reservation.group
+        self._slot = reservation.slots[name]
         self._lease = DeviceLease(
             name, self._slot.devices, settings, partial(self._hold_memory, True), partial(self._hold_memory, False)
         )
@@ -151,7 +156,8 @@ class OpenRLHFEngine:
             answers = [row for own in rows for row in own]
             if self._before is None and answers:
                 _, self._before = self._largest_difference(answers)
-            ranks, budget = len(self._trainers), self._settings.micro_batch_tokens
+            ranks = len(self._trainers)
+            budget = self._settings.micro_batch_tokens
             splits = [learning_splits(batch, own, ranks, budget) for batch, own in zip(batches, rows, strict=True)]
             with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
                 calls = [
@@ -272,7 +278,8 @@ class OpenRLHFEngine:
         """Start trainers and rollout engines, load the weights and join them."""
         settings = self._settings
         if self.trained:
-            environment, share = seams.environment(settings.sync_seconds), self._slot.part(TRAINER_SHARE)
+            environment = seams.environment(settings.sync_seconds)
+            share = self._slot.part(TRAINER_SHARE)
             handles = open_trainers(self._group, self._slot.trainers, share, environment, settings.start_seconds)
             self._trainers = self._name_members("trainer rank", handles)
         self._open_rollouts()
@@ -384,10 +391,15 @@ class Base:
     version = 0
 
     def __init__(self, engine: OpenRLHFEngine) -> None:
-        self._engine, self.name = engine, engine.name
-        self.tokenizer, self.stop, self.gpus = engine.tokenizer, engine.stop, engine.gpus
-        self.closing, self.positions = engine.closing, engine.positions
-        self.reads, self.score = engine.reads, engine.score_base
+        self._engine = engine
+        self.name = engine.name
+        self.tokenizer = engine.tokenizer
+        self.stop = engine.stop
+        self.gpus = engine.gpus
+        self.closing = engine.closing
+        self.positions = engine.positions
+        self.reads = engine.reads
+        self.score = engine.score_base
 
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling

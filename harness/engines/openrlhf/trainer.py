@@ -130,7 +130,8 @@ class Gradients:
 
     def __init__(self, module: torch.nn.Module, measure: bool) -> None:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
-        self._ranks, self._rank = distributed.get_world_size(), distributed.get_rank()
+        self._ranks = distributed.get_world_size()
+        self._rank = distributed.get_rank()
         self._measure, self._norms = measure, torch.zeros((), device=self._parameters[0].device)
         self._sums: dict[str, dict[int, Tensor]] = {"own": {}, "peer": {}}
         self._offloaded = OffloadedTensors([])
@@ -157,7 +158,8 @@ class Gradients:
 
     def apart(self) -> tuple[float, float, float]:
         """Norms of own and peer gradients, and their cosine; NaN where absent or not measured."""
-        own, peer = self._sums["own"], self._sums["peer"]
+        own = self._sums["own"]
+        peer = self._sums["peer"]
         measured = [bool(own), bool(peer)]
         products = torch.zeros(3, dtype=torch.float64)
         for index, _ in zip(list(own), self._offloaded.one_by_one(), strict=True):
@@ -251,14 +253,17 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
 
     def logprobs(self, batch: MicroBatch, raw: bool = False) -> Float[Tensor, "N"]:
         """Of the tokens asked for, row after row. raw: at temperature 1, with no id ruled out and each end by itself."""
-        device, actor, head = torch.cuda.current_device(), self.actor, self.head
+        device = torch.cuda.current_device()
+        actor = self.actor
+        head = self.head
         forbidden, ends = (torch.zeros_like(self.forbidden), None) if raw else (self.forbidden, self.ends)
         sequences = pad_sequence([torch.tensor([*r.prompt, *r.answer.tolist()]) for r in batch.rows], batch_first=True)
         inside = torch.arange(sequences.shape[1]) < torch.tensor([row.length for row in batch.rows])[:, None]
         asked = torch.zeros_like(inside[:, 1:])
         for place, row in zip(asked, batch.rows, strict=True):
             place[len(row.prompt) - 1 : row.length - 1] = True if row.mask is None else torch.from_numpy(row.mask)
-        sequences, asked = sequences.to(device), asked.to(device)
+        sequences = sequences.to(device)
+        asked = asked.to(device)
         targets = sequences[:, 1:][asked]
         whole = head is None or not len(targets) or head.fits(sequences.numel())
         hidden: list[Tensor] = []
@@ -367,7 +372,8 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
             return self.logprobs(batches)
 
     def hold(self, wanted: MemoryState) -> None:
-        model, away = self.actor.model, self._offloaded
+        model = self.actor.model
+        away = self._offloaded
         scoring = [*weights(model.module), *model.module.buffers(), self.trainer.forbidden]
         scoring += [] if self.trainer.ends is None else [self.trainer.ends]
         if wanted < MemoryState.ALL and MemoryState.ALL not in away:

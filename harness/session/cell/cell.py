@@ -73,7 +73,9 @@ def run_cell(
     dates = frozen_dates(folder, cell.group.policies)
     manifest = structs.replace(manifest_of(cell), pool=pool_entry(cell.training))
     mark(folder, manifest, "running", attempts=attempt)
-    journal, folders, options = Journal(folder), dict[str, Path](), dict[str, dict[str, Any]]()
+    journal = Journal(folder)
+    folders = dict[str, Path]()
+    options = dict[str, dict[str, Any]]()
     for p in cell.group.policies:
         folders[p.name] = base_folder(p, cell.seed, options=cell.engine_options if cell.engine == "embedded" else {})
         chosen = {**layout.get(p.name, {}), **cell.engine_options}
@@ -91,7 +93,8 @@ def run_cell(
     def evaluated(learner: Learner) -> list[SampleRow]:
         halt()
         with learner.clock.phase("evaluate"):  # equal seeds in every regime: answers are paired
-            steps, seed = cell.training.steps, cell.seed
+            steps = cell.training.steps
+            seed = cell.seed
             return sample_rows(learner.engine, cell.evaluation, learner.policy, steps, seed, verifier)
 
     are_one = cell.sharing.ends == "one_action"
@@ -181,7 +184,9 @@ class Run:
 
     def to_the_end(self) -> None:
         """Raises CellError, DiskFullError, Interrupted."""
-        cell, folder, steps = self.cell, self.folder, self.cell.training.steps
+        cell = self.cell
+        folder = self.folder
+        steps = self.cell.training.steps
         if resume_point.holds_last(folder, steps):
             resume_point.finish(folder, steps)  # it may have been interrupted there
             resume_point.restore(folder / resume_point.FINAL, cell.key, self.learners)
@@ -198,7 +203,8 @@ class Run:
         resume_point.finish(folder, steps)
 
     def _train(self, training: Phase) -> None:
-        cell, steps = self.cell, self.cell.training.steps
+        cell = self.cell
+        steps = self.cell.training.steps
         saved = resume_point.latest(self.folder)
         done = 0 if saved is None else saved[0]
         self.journal.rewind(-1 if saved is None else done)
@@ -213,7 +219,9 @@ class Run:
         else:
             state = resume_point.restore(saved[1], cell.key, self.learners)
             self.exchange.restore(state.exchange)
-            self.best, self._answers, self._invalid = state.best, state.answers, state.invalid
+            self.best = state.best
+            self._answers = state.answers
+            self._invalid = state.invalid
             if cell.keep == "best" and not self.best:
                 words = "keep: best counts from step %d on: until then this cell had another `keep`"
                 log.warning(words, done, extra={"topic": f"{cell.group.name}/keep"})
@@ -221,7 +229,8 @@ class Run:
         training.count(done)
         self.observe(done, steps, "")
         while done < steps:
-            first, done = done + 1, done + 1 if lockstep else self._meeting(done + 1)
+            first = done + 1
+            done = done + 1 if lockstep else self._meeting(done + 1)
             learnt = self._together(done) if lockstep else self._apart(first, done)
             self._keep(learnt)
             if due(cell.evaluation.curve_every, done, last=steps):
@@ -264,7 +273,8 @@ class Run:
                 log.warning("%s", said, extra={"topic": f"{self.cell.group.name}/{name}/carried"})
 
     def _meeting(self, step: int) -> int:
-        training, every = self.cell.training, self.cell.evaluation.curve_every
+        training = self.cell.training
+        every = self.cell.evaluation.curve_every
         while not any(due(n, step, training.steps) for n in (every, training.checkpoint_every, COMMIT_EVERY)):
             step += 1
         return step
@@ -299,7 +309,8 @@ class Run:
     def _roll_out(self, step: int) -> dict[str, list[Group]]:
         """Sample the step's groups, by policy; with dynamic sampling, again in place of those that teach nothing."""
         groups = self._sample(step, {m.name: list(enumerate(self._prompts(step, m))) for m in self.learners})
-        self._replaced, self._dropped = {}, {m.name: [] for m in self.learners}
+        self._replaced = {}
+        self._dropped = {m.name: [] for m in self.learners}
         dynamic = self.cell.variant.dynamic_sampling
         if dynamic is None:
             return groups
@@ -338,9 +349,11 @@ class Run:
 
     def _answer(self, learner: Learner, step: int, prompts: Sequence[tuple[int, Prompt]]) -> list[Group]:
         """One group for each prompt; with `sampling: split` those of other policies' places are empty."""
-        turns, turn = 1, 0
+        turns = 1
+        turn = 0
         if self.cell.variant.sampling == "split":
-            turns, turn = len(self.learners), [m.name for m in self.learners].index(learner.name)
+            turns = len(self.learners)
+            turn = [m.name for m in self.learners].index(learner.name)
         mine = [prompt for place, prompt in prompts if place % turns == turn]
         answered = iter(roll_out(learner, self.cell, step, mine, self.verifier) if mine else [])
         version = learner.engine.version
@@ -410,7 +423,8 @@ class Run:
     def _learn(
         self, learner: Learner, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int
     ) -> Learnt:
-        prompts, earlier = self._prompts(step, learner), self._earlier(step, learner)
+        prompts = self._prompts(step, learner)
+        earlier = self._earlier(step, learner)
         training = self.cell.training
         received = self._receiver().collect(learner, step, prompts, earlier, behind, own)
         context = Context(
@@ -435,9 +449,11 @@ class Run:
             terms = scheduled(terms, step, training.steps)
             if received.leads:
                 terms = [read_behind_leads(term, received) for term in terms]
-        measure, told = due(training.measure_every, step), Need.GRADIENTS in learner.regime.needs
+        measure = due(training.measure_every, step)
+        told = Need.GRADIENTS in learner.regime.needs
         valid = [(g.prompt, a) for g in own for a in g.valid]
-        asked, tokens = [p for p, _ in valid], [a.tokens for _, a in valid]
+        asked = [p for p, _ in valid]
+        tokens = [a.tokens for _, a in valid]
         if training.kl:
             with learner.clock.phase("score"):
                 base = self.references[learner.name].score(asked, tokens)
@@ -518,7 +534,8 @@ class Run:
         return {m.name: accuracy for m, (accuracy, _) in zip(self.learners, probes, strict=True)}
 
     def _count_invalid(self, groups: Sequence[Group]) -> None:
-        answers, valid = sum(len(g.answers) for g in groups), sum(len(g.valid) for g in groups)
+        answers = sum(len(g.answers) for g in groups)
+        valid = sum(len(g.valid) for g in groups)
         with self._counting:  # policies' threads count here
             self._answers += answers
             self._invalid += answers - valid

@@ -35,7 +35,9 @@ def evaluate_base(
     attempt: int,
 ) -> float:
     """Make the base checkpoint if need be, and measure it; returns CPU-seconds."""
-    suite, seed, clock = base.suite, base.seed or 0, Clock()
+    suite = base.suite
+    seed = base.seed or 0
+    clock = Clock()
     dates = frozen_dates(folder, [base.policy])
     policy = dated(base.policy, dates[base.policy.name])
     options = {**layout, **suite.engine_options}
@@ -58,7 +60,8 @@ def evaluate_base(
             with phase(f"opening {policy.name}{what}"):
                 engine = engines.reference(policy, place)
             date = template_date(policy, engine.tokenizer)
-            clock.meter, clock.gpus = partial(engines.cpu_seconds, policy.name), engine.gpus
+            clock.meter = partial(engines.cpu_seconds, policy.name)
+            clock.gpus = engine.gpus
             with clock.phase("evaluate"):
                 sampled = sample_rows(engine, suite.evaluation, policy, step, seed, verifier)
             return sampled, getattr(engine, "precision", "")

@@ -53,7 +53,8 @@ class CellExchange:
         s = cell.sharing
         self._source = _replay_source(cell.variant.replay, cell, folder) if cell.variant.replay else None
         self._share = Schedule(*(cell.variant.replay.share if cell.variant.replay else (1.0, 1.0)))
-        self._steps, self._seed = cell.training.steps, cell.seed
+        self._steps = cell.training.steps
+        self._seed = cell.seed
         names = [m.name for m in learners]
         # The recording stands for the live peers, which then send nothing.
         self._stored = cell.variant.replay is not None and cell.variant.replay.peers == "all"
@@ -138,7 +139,8 @@ class CellExchange:
         """The step's entries by receiver; the ledger forgets them."""
         entries: list[ExchangeRow] = []
         for line in filter(None, (self.asks, self.exchange)):
-            entries, line.ledger = entries + line.ledger, []
+            entries = entries + line.ledger
+            line.ledger = []
         return sorted(entries, key=lambda entry: self._names.index(entry.receiver))
 
     def state(self) -> ExchangeState:

@@ -66,12 +66,14 @@ class Clock:
     def phase(self, name: str) -> Iterator[None]:
         engine = name not in _WITHOUT_ENGINE
         own = self.meter if engine else time.thread_time
-        cpu, wall = own() + asked_seconds(), time.perf_counter()
+        cpu = own() + asked_seconds()
+        wall = time.perf_counter()
         try:
             with phases.phase(f"{self.policy} {DOING.get(name, name)}".strip(), quiet=True):
                 yield
         finally:
-            wall, cpu = time.perf_counter() - wall, own() + asked_seconds() - cpu
+            wall = time.perf_counter() - wall
+            cpu = own() + asked_seconds() - cpu
             self.cpu_seconds_total += cpu
             for book in (self.step, self.total):
                 spent = book.setdefault(name, Spent())
@@ -86,7 +88,8 @@ class Clock:
         self.step = {}
 
     def take(self) -> dict[str, Spent]:
-        total, self.total = self.total, {}
+        total = self.total
+        self.total = {}
         return total
 
 
@@ -155,12 +158,14 @@ def second_round(
     reads as a control token; nothing left, no question."""
     if not hints:
         return []
-    scorer, asked = scorer_of(get_task(cell.training.task).scorer), {g.prompt.id: g.prompt for g in own}
+    scorer = scorer_of(get_task(cell.training.task).scorer)
+    asked = {g.prompt.id: g.prompt for g in own}
     control = [token for token in learner.engine.tokenizer.get_added_vocab() if token.strip()]
     prompts: dict[str, Prompt] = {}
     with learner.clock.phase("verify"):
         for hint in (h for h in hints if h.prompt_id in asked):
-            prompt, answer = asked[hint.prompt_id], hint.answer
+            prompt = asked[hint.prompt_id]
+            answer = hint.answer
 
             def right(texts: Sequence[str], gold: str = prompt.gold) -> list[bool]:
                 return [v.value != "wrong" for v in verdicts(verifier, [gold] * len(texts), texts, [True] * len(texts))]

@@ -202,7 +202,8 @@ def _trained(cell: Cell, fetch: bool) -> Sequence[Prompt]:
 
 def count_longest(vocabulary: Vocabulary, prompts: Sequence[Prompt]) -> int:
     """Return the tokens of the longest prompt. A token is at least a byte, so shorter texts are skipped."""
-    around, longest = len(vocabulary.encode(Prompt("", "a", ""))), 0
+    around = len(vocabulary.encode(Prompt("", "a", "")))
+    longest = 0
     for size, prompt in sorted(((len(p.text.encode()), p) for p in prompts), key=lambda pair: -pair[0]):
         if size + around <= longest:
             break

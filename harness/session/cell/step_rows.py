@@ -36,7 +36,8 @@ def step_row(
     """`received` has used answers marked. again: the second round; dropped: groups that dynamic sampling replaced. Both are
     counted as rollouts and generated tokens alone."""
     sampled = _count_answers(own)
-    hinted, replaced = _count_answers(again), _count_answers(dropped)
+    hinted = _count_answers(again)
+    replaced = _count_answers(dropped)
     rewards = np.concatenate([group.rewards for group in own]) if own else np.empty(0)
     failed = _failed(own)
     of_peers = [term for term in report.terms if term.source == "peer"]

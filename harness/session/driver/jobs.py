@@ -203,7 +203,9 @@ class Heartbeat:
         """now: seconds; cpu: of the main thread."""
         if beats == self.beats and cpu - self.used < LEAST_CPU_SHARE * (now - self.said):
             return False
-        self.said, self.used, self.beats = now, cpu, beats
+        self.said = now
+        self.used = cpu
+        self.beats = beats
         return True
 
 
@@ -212,7 +214,8 @@ class Worker(logging.Handler):
 
     def __init__(self, source: BinaryIO, sink: BinaryIO, silence: float) -> None:
         super().__init__(logging.INFO)
-        self._sink, self._source = sink, source
+        self._sink = sink
+        self._source = source
         self._writing = threading.Lock()
         self._jobs: queue.Queue[Job | None] = queue.Queue()
         self._stopped = threading.Event()
@@ -259,7 +262,8 @@ class Worker(logging.Handler):
             self._stopped.set()
 
     def _send_heartbeats(self, interval: float) -> None:
-        heartbeat, main = Heartbeat(time.monotonic()), threading.main_thread().ident
+        heartbeat = Heartbeat(time.monotonic())
+        main = threading.main_thread().ident
         cpu_clock = getattr(time, "pthread_getcpuclockid", lambda _: time.CLOCK_PROCESS_CPUTIME_ID)
         while True:
             time.sleep(interval)

@@ -66,7 +66,8 @@ def calibrate(
     asked, shots = _questions_and_shots(task, levels, prompts, few_shot)
     folders = _open_folders(models)
     solved: dict[str, dict[str, Solved]] = {name: {} for name in folders}
-    standings, chats = [], []
+    standings = []
+    chats = []
     longest = LONGEST_ANSWER["micro" if task == "micro" else "ladder"]
     with Verifier(workers=1) as verifier:
         for name, folder in folders.items():

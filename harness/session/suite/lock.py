@@ -52,7 +52,8 @@ class Claim:
     """A claim that was laid: a file whose time is renewed until it is withdrawn."""
 
     def __init__(self, file: Path) -> None:
-        self.file, self._ended = file, threading.Event()
+        self.file = file
+        self._ended = threading.Event()
         threading.Thread(target=self._renew_until_end, daemon=True).start()
 
     def is_lost(self) -> bool:

@@ -49,7 +49,8 @@ def plan_for(
 ) -> Plan:
     """Plan the cells that are left, on a stated inventory, or on what there is; at `address`, on a Ray cluster. calibration: a
     hardware record. Raises UsageError."""
-    engine, options = prepared.resolved.engine, prepared.suite.engine_options
+    engine = prepared.resolved.engine
+    options = prepared.suite.engine_options
     machine = engine.inventory(address) if inventory is None else machines.parse(inventory)
     if not engine.clustered and str(options.get("device") or "cuda").startswith("cpu"):
         machine = machine.without_gpus()
@@ -94,7 +95,8 @@ def _plan_workers(
     jobs: int | None,
 ) -> Plan:
     """Of an engine whose cells are one process each."""
-    resolved, options = prepared.resolved, prepared.suite.engine_options
+    resolved = prepared.resolved
+    options = prepared.suite.engine_options
     on = calibrated or device(next((n.gpu_kind for n in machine.nodes if n.gpus), CORE))
     if options.get("numerics") == "portable" and not on.gpu:
         on = embedded.portable(on)
@@ -157,10 +159,12 @@ def place_of(plan: Plan, work: Cell | Base, turn: int = 0) -> Request:
 
 def _for_start(base: Base, bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
     """A supervised start trains all weights."""
-    policy, engine = base.policy, backend_of(base.suite.engine)
+    policy = base.policy
+    engine = backend_of(base.suite.engine)
     if policy.is_micro or policy.stage0 is None or bundles[0].gpus:
         return bundles
-    shape, precision = load_shape(policy.model, policy.revision), engine.precision(policy, base.suite.engine_options)
+    shape = load_shape(policy.model, policy.revision)
+    precision = engine.precision(policy, base.suite.engine_options)
     work = Workload(1, START_EXAMPLES, LADDER_PROMPT_TOKENS, LADDER_PROMPT_TOKENS, 2 * LADDER_PROMPT_TOKENS)
     memory = engine.account.process_memory(CellDemand((PolicyDemand(policy.name, shape, 1, precision),), work)).train
     least = embedded.WORKER_BYTES + memory
@@ -170,7 +174,8 @@ def _for_start(base: Base, bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
 def _with_bases(prepared: Prepared, plan: Plan) -> Plan:
     """Missing bases are evaluated before any cell starts."""
     asked = [place_of(plan, base) for base in prepared.missing_bases() if plan.feasible]
-    run, cells = timetable(asked, Inventory(plan.resources.nodes)), plan.predicted
+    run = timetable(asked, Inventory(plan.resources.nodes))
+    cells = plan.predicted
     both = replace(
         cells,
         cpu_seconds=cells.cpu_seconds + run.core_seconds,
@@ -237,7 +242,9 @@ def _plan_worker(
     cell: Cell, asks: CellDemand, count: int, machine: Inventory, measured: Mapping[str, float], on: Device, left: int
 ) -> KindPlan:
     """count: of the kind; left: of all, at most `jobs`."""
-    account, own, gpus = backend_of(cell.engine).account, cell.engine_options.get("micro_tokens"), machine.gpus > 0
+    account = backend_of(cell.engine).account
+    own = cell.engine_options.get("micro_tokens")
+    gpus = machine.gpus > 0
     most = max((n.gpu_memory * USABLE if gpus else n.memory - embedded.WORKER_BYTES) for n in machine.nodes)
     tried = [own] if own else [MICRO_TOKENS, *embedded.FEWER_TOKENS]
     sizes = {tokens: account.process_memory(asks, tokens, on).train for tokens in tried}
@@ -245,11 +252,13 @@ def _plan_worker(
     seconds = measured.get(cell.kind) or account.phases(asks, on).total
     bundle = Bundle(1, 1, embedded.GPU_WORKER_BYTES, sizes[tokens])
     if not gpus:
-        memory, node = embedded.WORKER_BYTES + sizes[tokens], max(machine.nodes, key=lambda n: n.cores)
+        memory = embedded.WORKER_BYTES + sizes[tokens]
+        node = max(machine.nodes, key=lambda n: n.cores)
         beside = max(1, min(node.cores, node.memory // memory, left))  # processes do more than as many threads
         idle = 1 if cell.engine_options.get("numerics") == "portable" else node.cores // beside
         cores = cell.engine_options.get("threads") or account.cores(asks, idle)
-        bundle, seconds = Bundle(0, cores, memory), seconds / _speedup(cores)
+        bundle = Bundle(0, cores, memory)
+        seconds = seconds / _speedup(cores)
     chosen = tokens if tokens != MICRO_TOKENS and not own else 0
     return KindPlan(cell.kind, count, seconds, (bundle,), micro_tokens=chosen)
 
@@ -261,7 +270,8 @@ def _speedup(cores: int) -> float:
 def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device, cores: int, trains: bool) -> float:
     """Seconds to measure a base checkpoint. trains: whether its start is trained for it, not for another group before."""
     cell = next(c for c in prepared.every if base.needed_by(c))
-    account, gpus = backend_of(cell.engine).account, machine.gpus > 0
+    account = backend_of(cell.engine).account
+    gpus = machine.gpus > 0
     asks = demand_of(cell, prepared.resolved)
     own = next(p for p in asks.policies if p.name == base.policy.name)
     seconds = account.phases(CellDemand((own,), asks.workload), on).evaluate
@@ -278,7 +288,8 @@ def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device
 
 
 def _is_shipped(base: Base) -> bool:
-    policy, start = base.policy, base.policy.stage0 or Stage0()
+    policy = base.policy
+    start = base.policy.stage0 or Stage0()
     if start.weak_cot is not None:
         return False
     name = f"{policy.model.removeprefix(MICRO)}-{start.strong}-{start.preset}-{start.seed_of(base.seed or 0)}-*"

@@ -117,7 +117,8 @@ class Prepared:
         if snapshot is None:
             damages, in_store = read_damages(self.folder.parent, self.suite.name)
         else:
-            damages, in_store = damages_by_key(snapshot, self.suite.name), True
+            damages = damages_by_key(snapshot, self.suite.name)
+            in_store = True
         if damages:
             stored = read_stored_cells(self.folder, keys, damages)
         return replace(self, stored=replace(stored, in_store=in_store))
