@@ -104,7 +104,9 @@ def owner(file: Path) -> str | None:
     if any(_within(path, place) for place in BESIDE):
         return None
     places = [(place, name) for name, own in PACKAGES.items() for place in own if _within(path, place)]
-    return max(places, key=lambda place: len(place[0]))[1] if places else None
+    if places:
+        return max(places, key=lambda place: len(place[0]))[1]
+    return None
 
 
 def _within(path: str, place: str) -> bool:

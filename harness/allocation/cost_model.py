@@ -250,7 +250,9 @@ def sheet(kind: str) -> CostSheet:
 def device(kind: str) -> Device:
     peak, bandwidth = sheet(kind)
     rates = peak * TRAIN_EFFICIENCY, peak * SCORE_EFFICIENCY, bandwidth * BANDWIDTH_EFFICIENCY
-    return Device(*rates, 1.5e-4, 0, gpu=False) if kind.upper() in {"LOGICAL", CORE} else Device(*rates)
+    if kind.upper() in {"LOGICAL", CORE}:
+        return Device(*rates, 1.5e-4, 0, gpu=False)
+    return Device(*rates)
 
 
 class Phases(msgspec.Struct, frozen=True):

@@ -107,7 +107,9 @@ def _cache_bytes(policy: PolicyDemand, tokens: int) -> int:
 
 def cores(cell: CellDemand, most: int) -> int:
     """most: that other processes leave idle."""
-    return max(1, min(most, MOST_CORES)) if max(p.model.parameters for p in cell.policies) >= LARGE else 1
+    if max(p.model.parameters for p in cell.policies) >= LARGE:
+        return max(1, min(most, MOST_CORES))
+    return 1
 
 
 def phases(cell: CellDemand, on: Device) -> Phases:

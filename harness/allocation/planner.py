@@ -614,7 +614,9 @@ def first_of(shortfall: str) -> str:
 
 def _format_disk(size: int) -> str:
     """A size on disk in megabytes or gigabytes."""
-    return gigabytes(size) if size >= 10**9 else f"{size / 1e6:.0f} MB"
+    if size >= 10**9:
+        return gigabytes(size)
+    return f"{size / 1e6:.0f} MB"
 
 
 def _describe_sizes(layout: CellLayout) -> str:

@@ -159,7 +159,9 @@ def _changed_by_copy(prepared: Prepared, text: str, overrides: Sequence[str], fi
         cells = prepare_suite(suite, str(file), prepared.folder.parent).every
     except UsageError as error:
         return str(error)
-    return "other cells" if [c.key for c in cells] != [c.key for c in prepared.every] else ""
+    if [c.key for c in cells] != [c.key for c in prepared.every]:
+        return "other cells"
+    return ""
 
 
 def read_template(file: Path | None, engine: str) -> str:

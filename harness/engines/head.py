@@ -52,7 +52,9 @@ class Head:
         values = linear(hidden, self.weight[rows], None if self.bias is None else self.bias[rows])
         if self.factor != 1.0:
             values = values * self.factor
-        return values if self.cap is None else torch.tanh(values / self.cap) * self.cap
+        if self.cap is None:
+            return values
+        return torch.tanh(values / self.cap) * self.cap
 
 
 def whole_logprobs(

@@ -99,11 +99,9 @@ def opened(record: AnswerRecord, by: str | None) -> AnswerRecord:
 
 def as_sent(pieces: list[int], text: str, by: str | None) -> list[int]:
     """Bytes of an `opened` text's tokens, in `text`."""
-    return (
-        pieces
-        if by is None or _leading_space(text) == by or not text.strip()
-        else _move_pieces(pieces, by, _leading_space(text))
-    )
+    if by is None or _leading_space(text) == by or not text.strip():
+        return pieces
+    return _move_pieces(pieces, by, _leading_space(text))
 
 
 def _leading_space(text: str) -> str:

@@ -199,7 +199,9 @@ class GroupValue(Record, frozen=True, kw_only=True, tag="value"):
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
         """One record, or none of a group without valid answers."""
         valid = group.valid
-        return [cls.about(group, count=len(valid), right=sum(a.reward > 0 for a in valid))] if valid else []
+        if valid:
+            return [cls.about(group, count=len(valid), right=sum(a.reward > 0 for a in valid))]
+        return []
 
     def check(self) -> None:
         """No more right than valid, and at least one valid."""

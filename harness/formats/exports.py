@@ -91,7 +91,9 @@ class FinishedPolicy(NamedTuple):
     def published(self, task: str) -> DataSet | None:
         """The published set that a task's questions are, or None."""
         shipped = SETS.get(task)
-        return shipped if shipped and self.manifest.identity.evaluation.get(task) == shipped.sha256 else None
+        if shipped and self.manifest.identity.evaluation.get(task) == shipped.sha256:
+            return shipped
+        return None
 
 
 def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[FinishedPolicy]:

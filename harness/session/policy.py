@@ -204,12 +204,16 @@ def identity_of(policy: Policy) -> str:
     """In a key. Raises DataError for a folder that cannot be read."""
     if (folder := local_folder(policy.model)) is not None:
         return f"content {content_digest(folder)}"
-    return policy.model if policy.is_micro else f"{policy.model}@{policy.revision or 'main'}"
+    if policy.is_micro:
+        return policy.model
+    return f"{policy.model}@{policy.revision or 'main'}"
 
 
 def loaded_commit(base: Path) -> str:
     """Empty for another folder than a hub snapshot."""
-    return base.name if base.parent.name == "snapshots" and COMMIT.fullmatch(base.name) else ""
+    if base.parent.name == "snapshots" and COMMIT.fullmatch(base.name):
+        return base.name
+    return ""
 
 
 def _commit_of(model: str, revision: str, online: bool) -> str | None:

@@ -414,7 +414,9 @@ def judge_gain(difference: Estimate, adjusted: float, margin: float) -> str:
     """
     if adjusted <= ALPHA:
         return GAINS if difference.mean > 0 else LOSES
-    return EQUIVALENT if -margin <= difference.low and difference.high <= margin else INCONCLUSIVE
+    if -margin <= difference.low and difference.high <= margin:
+        return EQUIVALENT
+    return INCONCLUSIVE
 
 
 def _close_by_transitivity(p: Matrix, difference: Estimate, fixed: Bool[np.ndarray, "regimes regimes"]) -> Matrix:

@@ -281,4 +281,6 @@ def _take_tuning(results: Path, file: SuiteFile, source: Path, report: ImportRep
 
 def _unite_keys(ours: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[str, ...]:
     """Return the keys that belong to the suite; with none all do."""
-    return tuple(dict.fromkeys((*ours, *theirs))) if ours and theirs else ()
+    if ours and theirs:
+        return tuple(dict.fromkeys((*ours, *theirs)))
+    return ()

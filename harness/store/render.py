@@ -358,7 +358,9 @@ def _make_matrix(means: Rows, panels: Sequence[tuple[str, str]], tasks: bool) ->
 
 
 def _shorten_row(row: ShowRow) -> str:
-    return PERCENT.text(row.accuracy) if row.gain is None else f"{POINTS.text(row.gain)} {SIGNS.get(row.verdict, '')}"
+    if row.gain is None:
+        return PERCENT.text(row.accuracy)
+    return f"{POINTS.text(row.gain)} {SIGNS.get(row.verdict, '')}"
 
 
 def _make_cells(row: ShowRow, columns: Sequence[Statistic], margin: float, first: bool) -> list[Cell]:
@@ -373,7 +375,9 @@ def _make_cells(row: ShowRow, columns: Sequence[Statistic], margin: float, first
 def _write_value(row: ShowRow, column: Statistic, margin: float) -> str:
     value = getattr(row, column.name)
     beside = column.interval
-    return column.unit.with_interval(value, getattr(row, beside.name)) if beside else column.text(value, margin)
+    if beside:
+        return column.unit.with_interval(value, getattr(row, beside.name))
+    return column.text(value, margin)
 
 
 # What tuning changed --------------------------------------------------------------------------------------------------
@@ -472,7 +476,9 @@ _TEX = str.maketrans(
 
 
 def _escape_latex(value: Any) -> Any:
-    return visible(value).replace("\n", " ").translate(_TEX) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return visible(value).replace("\n", " ").translate(_TEX)
+    return value
 
 
 _TEMPLATES = Environment(

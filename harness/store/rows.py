@@ -316,4 +316,6 @@ def up_to(table: str, data: pa.Table, step: int) -> pa.Table:
     names = SCHEMAS[table].names
     if "checkpoint_step" in names:
         return data.filter(pc.less(data.column("checkpoint_step"), step))
-    return data.filter(pc.less_equal(data.column("step"), step)) if "step" in names else data
+    if "step" in names:
+        return data.filter(pc.less_equal(data.column("step"), step))
+    return data

@@ -53,7 +53,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        return " × ".join(self.policies) if len(self.policies) < 3 else f"{len(self.policies)} families"
+        if len(self.policies) < 3:
+            return " × ".join(self.policies)
+        return f"{len(self.policies)} families"
 
     @property
     def pair(self) -> tuple[object, ...]:
@@ -287,7 +289,9 @@ def _explain_absence(name: str, column: _Held, which: Settings) -> str:
             return "no baseline"
         return "not paired" if UNPAIRED in states else "not finished"
     if others:
-        return f"only as {others[0]}" if len(others) == 1 else f"only as {len(others)} variants"
+        if len(others) == 1:
+            return f"only as {others[0]}"
+        return f"only as {len(others)} variants"
     return "not run"
 
 
@@ -332,7 +336,9 @@ def _make_setting(group: Mapping[str, Any], training: Mapping[str, Any]) -> Sett
 def _classify_setting(policies: Sequence[Mapping[str, Any]], starts: Sequence[Mapping[str, Any]]) -> Kind:
     """Real models whose starts differ in what they were taught are as built as tiny ones: each was given what the other lacks."""
     if _are_tiny(policies):
-        return "alike" if all(start.get("preset") == "matched" for start in starts) else "built"
+        if all(start.get("preset") == "matched" for start in starts):
+            return "alike"
+        return "built"
     form_alone = all(start.get("preset", "format") == "format" for start in starts)
     taught = {start.get("task") for start in starts}
     return "real" if form_alone and len(taught) == 1 else "built"
@@ -461,7 +467,9 @@ def _at_one_rate(defaults: Board) -> str:
 
 
 def _name_regimes(names: Sequence[str], verb: str) -> str:
-    return f"{joined(names)} {verb}{'s' * (len(names) == 1)}" if names else ""
+    if names:
+        return f"{joined(names)} {verb}{'s' * (len(names) == 1)}"
+    return ""
 
 
 _WHERE: dict[Kind, str] = {

@@ -43,11 +43,15 @@ class Stage0(SuiteModel):
     @property
     def habits(self) -> str:
         """The preset, with the stated share if there is one."""
-        return self.preset if self.weak_cot is None else f"{self.preset} with weak_cot {self.weak_cot:g}"
+        if self.weak_cot is None:
+            return self.preset
+        return f"{self.preset} with weak_cot {self.weak_cot:g}"
 
     def seed_of(self, seed: int) -> int:
         """Of the base checkpoint for a suite's seed."""
-        return self.seed + 1000 * (seed + 1) if self.per_seed else self.seed
+        if self.per_seed:
+            return self.seed + 1000 * (seed + 1)
+        return self.seed
 
 
 # What rendering itself passes to a template

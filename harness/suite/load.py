@@ -79,7 +79,9 @@ def with_folders(suite: Suite, place: Path) -> Suite:
         if policy.is_micro or policy.model.startswith(PRETRAINED) or path.is_absolute():
             return policy
         beside = place / path
-        return policy.model_copy(update={"model": str(beside.resolve())}) if beside.is_dir() else policy
+        if beside.is_dir():
+            return policy.model_copy(update={"model": str(beside.resolve())})
+        return policy
 
     def all_found(groups: Sequence[ModelGroup]) -> list[ModelGroup]:
         return [g.model_copy(update={"policies": [found(policy) for policy in g.policies]}) for g in groups]

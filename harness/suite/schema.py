@@ -141,7 +141,9 @@ class Variant(SuiteModel):
     @field_validator("dynamic_sampling", mode="before")
     @classmethod
     def _switch(cls, value: Any) -> Any:
-        return ({} if value else None) if isinstance(value, bool) else value
+        if isinstance(value, bool):
+            return {} if value else None
+        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -163,7 +165,9 @@ class Variant(SuiteModel):
 
     def spent(self, policies: int) -> str:
         """The budget of each of so many policies, as a multiple of the suite's rollouts: `split` shares the prompts out."""
-        return self.budget if self.sampling == "all" else f"{self.factor / policies:.3g}x"
+        if self.sampling == "all":
+            return self.budget
+        return f"{self.factor / policies:.3g}x"
 
 
 class FileTask(SuiteModel):
@@ -214,7 +218,9 @@ def _with_settings(raw: Any) -> Any:
         if not isinstance(value, str | int | float):
             raise ValueError(f"{key}: a number, a word or a range such as 2..3")
         settings.append(f"{key}={str(value).lower() if isinstance(value, bool) else value}")
-    return f"{raw['name']}:{','.join(settings)}" if settings else raw["name"]
+    if settings:
+        return f"{raw['name']}:{','.join(settings)}"
+    return raw["name"]
 
 
 # In pydantic's places, but no keys
@@ -336,7 +342,9 @@ class Evaluation(SuiteModel):
         if not isinstance(raw, dict) or not isinstance(limit := raw.get("limit"), int):
             return raw
         asked = raw.get("curve_prompts", CURVE_PROMPTS)
-        return {**raw, "curve_prompts": min(asked, limit)} if isinstance(asked, int) and limit >= 1 else raw
+        if isinstance(asked, int) and limit >= 1:
+            return {**raw, "curve_prompts": min(asked, limit)}
+        return raw
 
     @model_validator(mode="after")
     def _something(self) -> Evaluation:

@@ -77,7 +77,9 @@ class Range:
         return min(max((bell.cdf(u) - low) / (high - low), 0.0), 1.0)
 
     def _ends(self) -> tuple[float, float]:
-        return (math.log(self.low), math.log(self.high)) if self.scale == "log" else (self.low, self.high)
+        if self.scale == "log":
+            return (math.log(self.low), math.log(self.high))
+        return (self.low, self.high)
 
     def _place(self, value: float) -> float:
         low, high = self._ends()
@@ -105,7 +107,9 @@ class Choice:
 
     def around(self, given: float) -> Choice:
         """As `Range.around`."""
-        return Choice(*(type(given)(given * v) for v in self.values)) if self.relative else self
+        if self.relative:
+            return Choice(*(type(given)(given * v) for v in self.values))
+        return self
 
     def holds(self, value: Any) -> bool:
         """As `Range.holds`."""

@@ -292,9 +292,9 @@ class TokenCodec:
         try:
             encodings = _call_guarded(lambda: self._reader.encode_batch(texts, add_special_tokens=False))
         except TokenizationError as panic:
-            return (
-                [panic] if len(kept) == 1 else [result for one in kept for result in self._encode_batch([one], before)]
-            )
+            if len(kept) == 1:
+                return [panic]
+            return [result for one in kept for result in self._encode_batch([one], before)]
         return [
             self._make_encoded(one, *self._split_off(before, one, encoding))
             for one, encoding in zip(kept, encodings, strict=True)

@@ -63,9 +63,13 @@ def _read_argument(text: str) -> tuple[str, str] | None:
     """A group in braces, a command or a character, and what follows it."""
     if text.startswith("{"):
         close = closing_brace(text, 0)
-        return None if close is None else (text[1:close].strip(), text[close + 1 :])
+        if close is None:
+            return None
+        return (text[1:close].strip(), text[close + 1 :])
     token = _TOKEN.match(text)
-    return None if token is None else (token.group(), text[token.end() :])
+    if token is None:
+        return None
+    return (token.group(), text[token.end() :])
 
 
 def _tokens_of(text: str) -> set[str]:

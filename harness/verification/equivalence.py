@@ -230,7 +230,9 @@ def _is_numeral(numeral: Numeral, gold: str, value: str) -> bool:
 def _without_parentheses(text: str) -> str:
     """`(x+1)` is `x+1`; tuples, intervals and `(a)(b)` stay."""
     split = split_items(text)
-    return _without_parentheses(split.items[0]) if split.brackets == "()" and len(split.items) == 1 else text
+    if split.brackets == "()" and len(split.items) == 1:
+        return _without_parentheses(split.items[0])
+    return text
 
 
 def _read_clock(text: str) -> list[int]:

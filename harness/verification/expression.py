@@ -122,7 +122,9 @@ def read(text: str) -> Expression | None:
         parsed = Expression(parser.sum())
     except Unread:
         return None
-    return parsed if not parser.token and len(parsed.symbols) <= _MAX_SYMBOLS else None
+    if not parser.token and len(parsed.symbols) <= _MAX_SYMBOLS:
+        return parsed
+    return None
 
 
 def _split_tokens(text: str) -> list[tuple[str, str]]:
@@ -384,7 +386,9 @@ class _Evaluation:
         if kind in ("+", "*"):
             return self._fold(kind, values)
         if kind == "degree":
-            return self.inexact(values[0]) * self.mp.pi / 180 if degrees else values[0]
+            if degrees:
+                return self.inexact(values[0]) * self.mp.pi / 180
+            return values[0]
         operation = _OPERATIONS.get(kind)
         return self._kept(operation(self, *values) if operation else self._call(kind, *values), *values)
 
@@ -509,7 +513,9 @@ def _exact_root(value: Fraction) -> Fraction | None:
         return None
     top = isqrt(value.numerator)
     bottom = isqrt(value.denominator)
-    return Fraction(top, bottom) if top * top == value.numerator and bottom * bottom == value.denominator else None
+    if top * top == value.numerator and bottom * bottom == value.denominator:
+        return Fraction(top, bottom)
+    return None
 
 
 _THREAD = threading.local()
@@ -591,7 +597,9 @@ def _evaluate_many(node: Node, at: Mapping[str, Any], real: bool, degrees: bool 
     if kind == "degree":
         return values[0] * (pi / 180 if degrees else 1)
     value = (_ARRAYS.get(kind) or getattr(np, kind))(*values)
-    return np.where(sum(map(_has_imaginary_part, values)) * ~_has_imaginary_part(value), nan, value) if real else value
+    if real:
+        return np.where(sum(map(_has_imaginary_part, values)) * ~_has_imaginary_part(value), nan, value)
+    return value
 
 
 def _has_imaginary_part(values: Any) -> Any:

@@ -116,8 +116,12 @@ def _read_number(text: str) -> float | None:
     """The number that a text is, None where it is none."""
     if whole := _FRACTION.fullmatch(text):
         sign, above, below = whole.group(1, 2, 3) if whole[2] else whole.group(4, 5, 6)
-        return (-1 if sign else 1) * int(above) / int(below) if int(below) and len(above + below) < 300 else None
-    return float(text) if len(text) < 300 and _NUMBER.fullmatch(text) and "," not in text else None
+        if int(below) and len(above + below) < 300:
+            return (-1 if sign else 1) * int(above) / int(below)
+        return None
+    if len(text) < 300 and _NUMBER.fullmatch(text) and "," not in text:
+        return float(text)
+    return None
 
 
 def _split_parts(text: str) -> list[str]:

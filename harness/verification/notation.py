@@ -73,7 +73,9 @@ _UNIT_LETTERS = frozenset("MTGSHIcdfjknvwR")
 def _as_letter(match: re.Match[str]) -> str:
     r"""An upright letter is that letter; behind a number, one that names a unit stays a unit."""
     before = match.string[: match.start()].rstrip()
-    return match.group() if match[1] in _UNIT_LETTERS and before[-1:].isdigit() else f" {match[1]} "
+    if match[1] in _UNIT_LETTERS and before[-1:].isdigit():
+        return match.group()
+    return f" {match[1]} "
 
 
 _REWRITES = tuple(

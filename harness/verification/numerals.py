@@ -94,7 +94,9 @@ def read_phrase(text: str) -> Phrase | None:
         return Phrase()
     if percent := _PERCENT.match(text):
         rest = read_phrase(text[percent.end() :])
-        return Phrase(percent=True) if rest is not None and not rest.unit and rest.factor == 1 else None
+        if rest is not None and not rest.unit and rest.factor == 1:
+            return Phrase(percent=True)
+        return None
     if text in ("%", r"\%", r"\text{%}") or re.fullmatch(r"(?:\\text\s*\{\s*)?(?:percent|per cent|pct)\s*\}?\.?", text):
         return Phrase(percent=True)
     factor = Fraction(1)
@@ -164,12 +166,16 @@ def read_phrase(text: str) -> Phrase | None:
             else:
                 last = ""
             wanting = False
-    return None if inside or wanting else Phrase(factor, False, frozenset((n, e) for n, e in units.items() if e))
+    if inside or wanting:
+        return None
+    return Phrase(factor, False, frozenset((n, e) for n, e in units.items() if e))
 
 
 def _singular_of(word: str) -> str:
     """An English noun without its plural ending."""
-    return word.removesuffix("ies") + "y" if word.endswith("ies") else word.removesuffix("s")
+    if word.endswith("ies"):
+        return word.removesuffix("ies") + "y"
+    return word.removesuffix("s")
 
 
 def is_label(text: str) -> bool:
@@ -188,7 +194,9 @@ def is_connective(word: str) -> bool:
 def without_adverb(text: str) -> str:
     """Without `approximately`, `a total of` and the like."""
     match = _ADVERB.match(text)
-    return text[match.end() :] if match and match.group().count("{") == match.group().count("}") else text
+    if match and match.group().count("{") == match.group().count("}"):
+        return text[match.end() :]
+    return text
 
 
 MAX_DIGITS = 400
@@ -313,7 +321,9 @@ def _value_of_match(match: re.Match[str]) -> Fraction | None:
     if power := match["power"] or match["power1"] or match["power2"]:
         exponent = int(power.replace(" ", ""))
         mantissa = match["mantissa"] or match["mantissa2"]
-        return None if abs(exponent) > _MAX_EXPONENT else _read_digits(mantissa or "1") * Fraction(10) ** exponent
+        if abs(exponent) > _MAX_EXPONENT:
+            return None
+        return _read_digits(mantissa or "1") * Fraction(10) ** exponent
     if match["base"]:
         base = int(match["base"])
         exponent = int((match["exponent"] or match["exponent1"]).replace(" ", ""))

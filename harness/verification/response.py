@@ -499,7 +499,9 @@ def _words_behind(text: str) -> str:
         if phrase is None:
             continue
         tells = phrase.unit or phrase.factor != 1 or phrase.percent
-        return " " + " ".join(words[:count]).rstrip(" .,;:*`_") if tells else ""
+        if tells:
+            return " " + " ".join(words[:count]).rstrip(" .,;:*`_")
+        return ""
     if is_label(words[0]) or (is_connective(words[0]) and not re.search(rf"[\d{_PLACEHOLDER}]", clause)):
         return ""  # `7 and nothing else`
     return " " + " ".join(words).rstrip(" .,;:*`_")

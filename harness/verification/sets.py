@@ -63,7 +63,9 @@ def read_real_set(text: str) -> RealSet | None:
     name = ""
     if builder := _BUILDER.fullmatch(text):
         inner = _read_relation(builder["rule"].strip())
-        return inner if inner is not None and inner.name == builder["name"] else None
+        if inner is not None and inner.name == builder["name"]:
+            return inner
+        return None
     if member := _MEMBER.match(text):
         name = member["name"]
         text = text[member.end() :]
@@ -237,4 +239,6 @@ def _congruences_of(text: str) -> list[str]:
             re.sub(r"^(?:\s|,|;|\\text\s*\{\s*,?\s*(?:or|and)\s*\}|(?:or|and)(?![A-Za-z])|\\lor|\\vee)*", "", part)
         )
         start = modulus.end()
-    return [*parts, text[start:].strip()] if text[start:].strip() else parts
+    if text[start:].strip():
+        return [*parts, text[start:].strip()]
+    return parts

@@ -108,7 +108,9 @@ def is_name(text: str) -> bool:
 def name_of(item: str) -> str:
     """`x` in `x = 5`; else empty."""
     sides, signs = relation(item)
-    return re.sub(r"\s", "", sides[0]) if signs == ["="] and is_name(sides[0]) else ""
+    if signs == ["="] and is_name(sides[0]):
+        return re.sub(r"\s", "", sides[0])
+    return ""
 
 
 def relation(text: str) -> tuple[list[str], list[str]]:
@@ -163,7 +165,9 @@ def _without_words(text: str) -> str:
     """A number without the noun behind it; another text as it is."""
     numeral = parse_numeral(text)
     plain = re.match(r"[-+]?[\d,]*\.?\d+", text)
-    return plain.group() if numeral is not None and plain is not None and not numeral.unit else text
+    if numeral is not None and plain is not None and not numeral.unit:
+        return plain.group()
+    return text
 
 
 def _value_of_sum(text: str) -> Fraction | None:

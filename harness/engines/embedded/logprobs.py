@@ -42,7 +42,9 @@ class Prefix:
         return torch.cat([before[0][self.rows], keys], dim=2), torch.cat([before[1][self.rows], values], dim=2)
 
     def get_seq_length(self, layer: int = 0) -> int:
-        return 0 if self.rows is None else self.layers[0][0].shape[2]
+        if self.rows is None:
+            return 0
+        return self.layers[0][0].shape[2]
 
     def get_mask_sizes(self, query_length: int, layer: int = 0) -> tuple[int, int]:
         return self.get_seq_length() + query_length, 0

@@ -51,7 +51,9 @@ def unlike(options: Mapping[str, Any]) -> str:
         return f"device: {device}"
     if options.get("dtype", "fp32") not in (None, "fp32"):
         return f"dtype: {options['dtype']}"
-    return f"threads: {options['threads']}" if (options.get("threads") or 1) > 1 else ""
+    if (options.get("threads") or 1) > 1:
+        return f"threads: {options['threads']}"
+    return ""
 
 
 def lacking() -> str:

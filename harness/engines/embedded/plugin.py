@@ -51,9 +51,9 @@ class Embedded(Backend):
         if (device == "cuda" and not inventory.local().gpus) or (device == "xpu" and not torch.xpu.is_available()):
             return f"device: {device}: there is no {device.upper()} device here"
         apart = options.get("numerics") == "portable" and (unlike(options) or lacking())
-        return (
-            f"numerics: portable is computed in fp32 by one thread of an x86-64 CPU with AVX2: {apart}" if apart else ""
-        )
+        if apart:
+            return f"numerics: portable is computed in fp32 by one thread of an x86-64 CPU with AVX2: {apart}"
+        return ""
 
     @classmethod
     def with_defaults_filled(cls, options: Mapping[str, Any], models: Iterable[str]) -> dict[str, Any]:

@@ -149,7 +149,9 @@ def _is_alive(ref: Any) -> bool:
 def _describe_error(error: BaseException) -> str:
     """The kind of an error and the last line of what it says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1][:300]}" if lines else type(error).__name__
+    if lines:
+        return f"{type(error).__name__}: {lines[-1][:300]}"
+    return type(error).__name__
 
 
 def processes() -> list[Process]:

@@ -289,7 +289,9 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
             temperature = 1.0 if raw else actor.temperature
             scores = in_parts(head, hidden[0][:, :-1][asked], targets, temperature, forbidden, ends)
         # An idle micro-batch's zero must be connected to every parameter.
-        return scores if len(scores) else output["logits"][:1, 0].sum(dim=1) * 0.0
+        if len(scores):
+            return scores
+        return output["logits"][:1, 0].sum(dim=1) * 0.0
 
     def broadcast_to_vllm(self) -> None:
         module = self.actor.model.module

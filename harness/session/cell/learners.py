@@ -119,7 +119,9 @@ class Learner:
     def ending(self, tokens: Int32[np.ndarray, "T"]) -> int:
         """Tokens of a finished answer's end: the whole of `closing` where it ends so, else one."""
         size = len(self.closing)
-        return size if tuple(tokens[-size:].tolist()) == self.closing else 1
+        if tuple(tokens[-size:].tolist()) == self.closing:
+            return size
+        return 1
 
     def pieces(self, groups: Sequence[Group]) -> Pieces:
         """Bytes of each token, without the final EOS."""
@@ -141,7 +143,9 @@ def template_date(policy: Policy, tokenizer: PreTrainedTokenizerFast) -> str:
         return ""
     from harness.engines.templates import ChatTemplate
 
-    return str(policy.chat["date"]) if ChatTemplate.of(policy.name, tokenizer, policy.chat).writes_date() else ""
+    if ChatTemplate.of(policy.name, tokenizer, policy.chat).writes_date():
+        return str(policy.chat["date"])
+    return ""
 
 
 def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], finished: Sequence[bool]) -> list[Verdict]:

@@ -309,7 +309,9 @@ def _machine() -> dict[str, str]:
 
 def _threads() -> dict[str, str]:
     torch = sys.modules.get("torch")
-    return {"threads": str(count)} if torch and (count := torch.get_num_threads()) > 1 else {}
+    if torch and (count := torch.get_num_threads()) > 1:
+        return {"threads": str(count)}
+    return {}
 
 
 def processor() -> str:

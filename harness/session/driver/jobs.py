@@ -170,7 +170,9 @@ def _count_attempts(folder: Path) -> int:
 def failure_reason(error: BaseException, job: Job) -> str:
     """Of an unexpected error also its last line, of the plugin if any."""
     if isinstance(error, HarnessError):
-        return f"{error}; {remedy(Path(job.folder))}" if isinstance(error, CheckpointError) else str(error)
+        if isinstance(error, CheckpointError):
+            return f"{error}; {remedy(Path(job.folder))}"
+        return str(error)
     package = ""
     if job.cell is not None:
         with contextlib.suppress(PluginError):

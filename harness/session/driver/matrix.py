@@ -73,7 +73,9 @@ class RunSummary:
 
     @property
     def exit_code(self) -> int:
-        return 130 if self.interrupted else 1 if self.failed or self.disk else 0
+        if self.interrupted:
+            return 130
+        return 1 if self.failed or self.disk else 0
 
 
 def run_matrix(

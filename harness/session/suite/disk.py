@@ -163,4 +163,6 @@ def _existing_parent(path: Path) -> Path:
 
 
 def _bytes_in(folder: Path) -> int:
-    return sum(p.lstat().st_size for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else 0
+    if folder.is_dir():
+        return sum(p.lstat().st_size for p in folder.rglob("*") if p.is_file())
+    return 0

@@ -45,7 +45,9 @@ class Holder(msgspec.Struct, frozen=True):
 
     def is_alive(self, age: float) -> bool:
         """Return whether the process still runs. age: seconds since its claim was renewed, which tell it of another machine."""
-        return _start_of_process(self.pid) == self.born if self.system == _system_id() else age < LEASE_SECONDS
+        if self.system == _system_id():
+            return _start_of_process(self.pid) == self.born
+        return age < LEASE_SECONDS
 
 
 class Claim:
@@ -209,5 +211,7 @@ def _start_of_process(pid: int) -> str:
         return "" if state in "ZX" else fields[18]
     except OSError:
         with suppress(psutil.Error):
-            return "" if Path("/proc/self/stat").exists() else f"{psutil.Process(pid).create_time():.0f}"
+            if Path("/proc/self/stat").exists():
+                return ""
+            return f"{psutil.Process(pid).create_time():.0f}"
     return ""

@@ -220,7 +220,9 @@ def _measured_lengths(source: str, cell: Cell, known: dict[tuple[str, str], Leng
                     known[about] = lengths = measured(policy, folder, cell.evaluation, cell, fetch=False)
                     checked(cell.engine, cell.engine_options, policy, folder, lengths)
         by_policy.append(known[about])
-    return None if None in by_policy else Lengths(*map(max, zip(*filter(None, by_policy), strict=True)))
+    if None in by_policy:
+        return None
+    return Lengths(*map(max, zip(*filter(None, by_policy), strict=True)))
 
 
 def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = None) -> Plan:
