@@ -42,23 +42,28 @@ START_SECONDS = 1.0  # opening a cell's engines in a worker that is up: a prior
 
 def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS, on: Device = ONE_CORE) -> Memory:
     """Of one process at its fullest: all states and references, and the most that one policy adds."""
-    states = [trainer_states(p) for p in cell.policies]
+    policies = cell.policies
+    states = [trainer_states(policy) for policy in policies]
+    references = [weight_bytes(policy.model, policy.precision) for policy in policies if policy.reference]
+    # The own gradient is kept while peers' is added to it.
+    measured = [4 * policy.trained * policy.measured for policy in policies]
+    working = [_working_bytes(policy, cell.workload, micro_tokens, on.gpu) for policy in policies]
     return Memory(
-        weights=sum(s.weights for s in states),
-        gradients=sum(s.gradients for s in states),
-        optimiser=sum(s.optimiser for s in states),
-        reference=sum(weight_bytes(p.model, p.precision) for p in cell.policies if p.reference),
-        measuring=max(4 * p.trained * p.measured for p in cell.policies),  # own gradient, while peers' is added to it
-        activations=max(
-            max(
-                _training_bytes(p, cell.workload, micro_tokens, on.gpu),
-                _sampling_bytes(p, cell.workload),
-                weight_bytes(p.model, "fp32") * bool(p.lora),  # merged, to be saved
-            )
-            for p in cell.policies
-        ),
+        weights=sum(state.weights for state in states),
+        gradients=sum(state.gradients for state in states),
+        optimiser=sum(state.optimiser for state in states),
+        reference=sum(references),
+        measuring=max(measured),
+        activations=max(working),
         context=on.context,
     )
+
+
+def _working_bytes(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu: bool) -> int:
+    """The most that a policy adds to its states, in training, in sampling, or where adapters are merged to be saved."""
+    training = _training_bytes(policy, work, micro_tokens, gpu)
+    merged = weight_bytes(policy.model, "fp32") if policy.lora else 0
+    return max(training, _sampling_bytes(policy, work), merged)
 
 
 def _training_bytes(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu: bool) -> int:
@@ -70,10 +75,11 @@ def _training_bytes(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu
     half = size == 2
     through = model.half if half else model.full
     # torch's kernel repeats shared keys for each head; the engine's own keeps scores.
-    copies = sum(2 * a.layers * (a.kv_heads if half else a.heads) * a.head_dim for a in model.attention) * size
-    inside = taken * each * through.layers + taken * work.prompt_tokens * copies
+    copied = [2 * a.layers * (a.kv_heads if half else a.heads) * a.head_dim for a in model.attention]
+    inside = taken * each * through.layers + taken * work.prompt_tokens * (sum(copied) * size)
     if half and work.sequence <= LONGEST:
-        inside += taken * each * sum(a.layers * a.heads for a in model.attention) * SCORES_BYTES * work.sequence
+        scoring_heads = sum(a.layers * a.heads for a in model.attention)
+        inside += taken * each * scoring_heads * SCORES_BYTES * work.sequence
     if policy.checkpointing:  # each layer's input, one layer at a time, and the prompts' keys and values
         inside = inside / model.layers + taken * each * model.layers * size * model.hidden
         inside += taken / policy.rollouts * _cache_bytes(policy, work.prompt_tokens)

@@ -346,19 +346,38 @@ class Exchange:
 def entry_of(
     step: int, author: str, receiver: str, size: int, reason: str = "", record: Record | None = None
 ) -> ExchangeRow:
-    """record: None where none could be read; then `messages` starts at 0."""
+    """Make the ledger's entry of one message. size: in bytes. reason: of its refusal, "" where it is accepted. record: None
+    where none could be read; then `messages` starts at 0."""
+    if record is None:
+        return ExchangeRow(
+            step=step,
+            author=author,
+            receiver=receiver,
+            kind="",
+            prompt_id="",
+            index=0,
+            made=-1,
+            version=0,
+            messages=0,
+            bytes=size,
+            source_tokens=0,
+            accepted=not reason,
+            reason=str(reason),
+        )
+    tag = record.__struct_config__.tag
+    logprobs = record.logprobs if isinstance(record, Rollout | Scores) else []
     return ExchangeRow(
         step=step,
         author=author,
         receiver=receiver,
-        kind=str(record.__struct_config__.tag) if record else "",
-        prompt_id=record.prompt_id if record else "",
+        kind=str(tag),
+        prompt_id=record.prompt_id,
         index=getattr(record, "index", 0),
-        made=record.step if record else -1,
-        version=record.version if record else 0,
-        messages=1 if record else 0,
+        made=record.step,
+        version=record.version,
+        messages=1,
         bytes=size,
-        source_tokens=len(record.logprobs) if isinstance(record, Rollout | Scores) else 0,
+        source_tokens=len(logprobs),
         accepted=not reason,
         reason=str(reason),
     )

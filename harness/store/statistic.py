@@ -122,7 +122,7 @@ class TableRow:
 
     def relative_cost(self, what: str) -> float | None:
         """Return the mean of this part of the cost over the reference's; None where the reference has none. what: of `SeedCost`."""
-        theirs = sum(getattr(seed, what) for seed in self.against)
+        theirs: float = sum(getattr(seed, what) for seed in self.against)
         if theirs:
             return self.mean(what) / (theirs / len(self.against))
         return None
