@@ -173,24 +173,28 @@ class Tally:
         return Drift(float(tokens.mean()), float(np.quantile(tokens, 0.99)), float(outside.mean()))
 
     def report(self, norm: float, own_norm: float = nan, peer_norm: float = nan, cosine: float = nan) -> UpdateReport:
-        """Terms' losses add up to the whole. The norm of a source is also that of its only term."""
+        """Report what the step did. Terms' losses add up to the whole; the norm of a source is also that of its only term.
+
+        norm: of the whole gradient; own_norm, peer_norm, cosine: of its two sources, NaN where they were not measured."""
         norms = {"own": own_norm, "peer": peer_norm}
         sources = [term.source for term in self._terms]
         reports = []
         for index, (term, sums) in enumerate(zip(self._terms, self._sums, strict=True)):
             clipped, loss, count, ratio, square = sums.tolist()
+            moved = [self._moved.get((index, place), 0) for place in range(len(term.answers))]
+            is_only_of_source = sources.count(term.source) == 1
             reports.append(
                 TermReport(
                     name=term.name,
                     source=term.source,
-                    moved=tuple(self._moved.get((index, place), 0) for place in range(len(term.answers))),
+                    moved=tuple(moved),
                     tokens=sum(answer.counted for answer in term.answers),
                     clipped_tokens=int(clipped),
                     loss=loss / self._updates,
                     ratios=int(count),
                     ratio_mean=ratio / count if count else nan,
                     ratio_second=square / count if count else nan,
-                    gradient_norm=norms[term.source] if sources.count(term.source) == 1 else nan,
+                    gradient_norm=norms[term.source] if is_only_of_source else nan,
                 )
             )
         return UpdateReport(
