@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -29,7 +30,7 @@ from harness.engines.templates import Chat
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Prompt
-from harness.learning.minibatches import minibatches, settle
+from harness.learning.minibatches import MiniBatch, minibatches, settle
 from harness.learning.terms import Term
 
 PROBES = 4  # answers compared after a weight sync
@@ -108,28 +109,29 @@ class OpenRLHFEngine:
     ) -> list[list[Sample]]:
         """vLLM draws other random numbers from a seed than the embedded engine."""
         ids = [self._vocabulary.model_ids(prompt) for prompt in prompts]
-        asked = [(prompt, int(seed)) for prompt, group in zip(ids, seeds, strict=True) for seed in group]
+        asked: list[tuple[list[int], Any]] = []
+        for prompt, group in zip(ids, seeds, strict=True):
+            asked += [(prompt, self._sampling_params(int(seed), sampling)) for seed in group]
         many = len(self._rollouts)
+        # Answer by answer in turn, so that every rollout engine has questions of all kinds.
+        shares = [asked[index::many] for index in range(many)]
         with self._lease.turn(MemoryState.NOTHING, MemoryState.ALL):
-            calls = [
-                member.call("sample", *zip(*((p, self._sampling_params(s, sampling)) for p, s in mine), strict=True))
-                for index, member in enumerate(self._rollouts)
-                if (mine := asked[index::many])
-            ]
+            calls = []
+            for member, share in zip(self._rollouts, shares, strict=True):
+                if share:
+                    calls.append(member.call("sample", *zip(*share, strict=True)))
             answers = self._gather(calls, "sampling", watch=self._rollout_cores())
-        cut = sum(not one.finished and len(one.tokens) < sampling.max_new_tokens for row in answers for one in row)
+        in_order = [answers[index % many][index // many] for index in range(len(asked))]
+        cut = sum(not one.finished and len(one.tokens) < sampling.max_new_tokens for one in in_order)
         if cut:
             raise EngineError(
                 f"policy {self.name!r}: {cut:,} of {len(asked):,} answers were ended by the rollout engine's own limit "
                 f"(engine_options.max_length: {self._settings.max_length or 'the model has no more positions'}), before their "
                 f"{sampling.max_new_tokens:,} new tokens: they would count as wrong"
             )
-        samples = [
-            replace(one, text=self._vocabulary.text(one.tokens, one.finished))
-            for one in (answers[index % many][index // many] for index in range(len(asked)))
-        ]
-        group = seeds.shape[1]
-        return [samples[p * group : (p + 1) * group] for p in range(len(prompts))]
+        samples = [replace(one, text=self._vocabulary.text(one.tokens, one.finished)) for one in in_order]
+        size = seeds.shape[1]
+        return [samples[number * size : (number + 1) * size] for number in range(len(prompts))]
 
     def score(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
@@ -149,21 +151,18 @@ class OpenRLHFEngine:
             ids = {prompt.id: self._vocabulary.model_ids(prompt) for prompt in prompts}
             batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
             batches = settle(batches, prompts, self.score, optimisation.old_logprobs, optimisation.sampler_correction)
-            rows = [
-                [AnswerRow(ids[a.prompt_id], self._vocabulary.checked(a.tokens), a.mask) for _, a in batch.live()]
-                for batch in batches
-            ]
-            answers = [row for own in rows for row in own]
+            rows = [self._rows_of_batch(batch, ids) for batch in batches]
+            answers = list(itertools.chain.from_iterable(rows))
             if self._before is None and answers:
                 _, self._before = self._largest_difference(answers)
             ranks = len(self._trainers)
             budget = self._settings.micro_batch_tokens
             splits = [learning_splits(batch, own, ranks, budget) for batch, own in zip(batches, rows, strict=True)]
             with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
-                calls = [
-                    member.call("learn", [tuple(s.batches[rank] for s in own) for own in splits], optimisation)
-                    for rank, member in enumerate(self._trainers)
-                ]
+                calls = []
+                for rank, member in enumerate(self._trainers):
+                    share = [tuple(split.batches[rank] for split in own) for own in splits]
+                    calls.append(member.call("learn", share, optimisation))
                 learnt: list[list[Learnt]] = self._gather(calls, "updating")
             for index, one in enumerate(learnt[0]):
                 check_norm(self.name, self.version + index, one.gradient_norm)
@@ -171,6 +170,14 @@ class OpenRLHFEngine:
             self.sync()
             self.check_sync(answers)
             return report(terms, batches, rows, splits, learnt)
+
+    def _rows_of_batch(self, batch: MiniBatch, ids: Mapping[str, list[int]]) -> list[AnswerRow]:
+        """The answers of a mini-batch that can move the policy, as a trainer takes them. ids: of prompts, by the prompt's id."""
+        rows = []
+        for _, answer in batch.live():
+            tokens = self._vocabulary.checked(answer.tokens)
+            rows.append(AnswerRow(ids[answer.prompt_id], tokens, answer.mask))
+        return rows
 
     def sync(self) -> None:
         """Raises EngineError where a tensor did not arrive as the trainer has it."""
