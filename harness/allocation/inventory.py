@@ -296,6 +296,10 @@ def place(bundles: Sequence[Bundle], free: Free) -> tuple[Free, tuple[str, ...]]
     return left, tuple(chosen)
 
 
+def _holds_anywhere(bundle: Bundle, free: Free) -> bool:
+    return any(node.holds(bundle) for node in free.values())
+
+
 def missing(bundles: Sequence[Bundle], free: Free) -> str:
     """In words, what keeps bundles from being placed; empty where they fit."""
     if place(bundles, free) is not None:
@@ -305,7 +309,8 @@ def missing(bundles: Sequence[Bundle], free: Free) -> str:
         columns = zip(*((b.gpus, b.cores, b.memory, b.gpu_memory) for b in these), strict=True)
         return Bundle(*map(of, columns))
 
-    single = [b for b in sorted(set(bundles), reverse=True) if not any(node.holds(b) for node in free.values())]
+    distinct = sorted(set(bundles), reverse=True)
+    single = [bundle for bundle in distinct if not _holds_anywhere(bundle, free)]
     largest = most(max, free.values())
     if single:
         lacks = [_describe_shortage(b, largest, " on one node", "where the largest has") for b in single]

@@ -607,10 +607,13 @@ def fastest_together(
         return []
     paces = sorted({place.seconds.total for own in options for place in own})
     rests = sorted({place.rest for own in options for place in own})
-    least_rest = max(min(place.rest for place in own) for own in options)
+    least_rests = [min(place.rest for place in own) for own in options]
+    least_rest = max(least_rests)
 
     def fit(pace: float, rest: float) -> list[PolicyLayout]:
-        able = [[place for place in own if place.seconds.total <= pace and place.rest <= rest] for own in options]
+        able = []
+        for own in options:
+            able.append([place for place in own if place.seconds.total <= pace and place.rest <= rest])
         return _fewest_gpus(able, gpus, ram)
 
     first = bisect_left(paces, True, key=lambda pace: bool(fit(pace, rests[-1])))

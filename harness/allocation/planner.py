@@ -117,13 +117,18 @@ class Timetable(NamedTuple):
 
 
 def timetable(jobs: Sequence[Request], inventory: Inventory, parts: int = 1, most: int | None = None) -> Timetable:
-    """Play jobs of predicted length through a run's scheduler. parts: of each GPU, which are spread over all. most: jobs at
-    once."""
+    """Play jobs of predicted length through a run's scheduler.
+
+    parts: of each GPU, which are spread over all. most: jobs at once. The bound is the longest of the longest job and of each
+    resource's work by as much of it as there is: no schedule takes less."""
     scheduler = Scheduler(inventory, most)
     ends = list[tuple[float, str]]()
     total = {"cores": inventory.cores, "gpus": inventory.gpus, "memory": inventory.memory}
-    taken = {job.key: {name: sum(getattr(b, name) for b in job.bundles) for name in total} for job in jobs}
-    held = {job.key: {**taken[job.key], "memory": taken[job.key]["memory"] + job.on_gpus} for job in jobs}
+    taken: dict[str, dict[str, int]] = {}
+    held: dict[str, dict[str, int]] = {}
+    for job in jobs:
+        taken[job.key] = {name: sum(getattr(bundle, name) for bundle in job.bundles) for name in total}
+        held[job.key] = {**taken[job.key], "memory": taken[job.key]["memory"] + job.on_gpus}
     seconds = {job.key: job.seconds for job in jobs}
     now = 0.0
     together = 0
@@ -134,14 +139,19 @@ def timetable(jobs: Sequence[Request], inventory: Inventory, parts: int = 1, mos
         for key in started:
             heapq.heappush(ends, (now + seconds[key], key))
         together = max(together, len(ends))
-        peak = {name: max(before, sum(held[key][name] for _, key in ends)) for name, before in peak.items()}
+        for name in peak:
+            in_use = sum(held[key][name] for _, key in ends)
+            peak[name] = max(peak[name], in_use)
         busy = min(inventory.gpus // parts, sum(taken[key]["gpus"] for _, key in ends))
         before = now
         (now, ended) = heapq.heappop(ends)
         gpu_seconds += busy * (now - before)
         started = scheduler.end(ended)
-    work = {name: sum(seconds[key] * own[name] for key, own in taken.items()) for name in total}
-    bound = max([*seconds.values(), *(work[name] / total[name] for name in total if total[name])], default=0.0)
+    work: dict[str, float] = {}
+    for name in total:
+        work[name] = sum(seconds[key] * own[name] for key, own in taken.items())
+    least_by_resource = [work[name] / total[name] for name in total if total[name]]
+    bound = max([*seconds.values(), *least_by_resource], default=0.0)
     return Timetable(now, bound, work["cores"], gpu_seconds, together, **peak)
 
 
@@ -306,24 +316,29 @@ def _plan_alike(
             best = run
             chosen = plans
     places = [place for kind in chosen if kind.layout for place in kind.layout.policies]
-    margin = Margin(gpu.memory, gpu.memory - max(p.peak for p in places), gpu.memory - max(p.needed for p in places))
+    fullest = max(place.peak for place in places)
+    least = max(place.needed for place in places)
+    margin = Margin(gpu.memory, gpu.memory - fullest, gpu.memory - least)
     return _make_plan(cells, chosen, [best], cluster, cluster, margin if inventory.gpus else None, 1, workers)
 
 
 def _list_requests(kinds: Sequence[KindPlan], measured: Mapping[str, float] = {}) -> list[Request]:
     """In the order of a run: a cell of each kind, then the next one of each."""
-    rounds = range(max((kind.cells for kind in kinds), default=0))
-    order = [(i, number) for i in rounds for number, kind in enumerate(kinds) if i < kind.cells]
-    return [
-        Request(
-            key=f"{number}/{i}",
-            bundles=kinds[number].bundles,
-            seconds=measured.get(kinds[number].kind, kinds[number].seconds),
-            turn=turn,
-            on_gpus=_on_gpus(kinds[number]),
-        )
-        for turn, (i, number) in enumerate(order)
-    ]
+    rounds = max((kind.cells for kind in kinds), default=0)
+    requests: list[Request] = []
+    for cell in range(rounds):
+        for number, kind in enumerate(kinds):
+            if cell >= kind.cells:
+                continue
+            request = Request(
+                key=f"{number}/{cell}",
+                bundles=kind.bundles,
+                seconds=measured.get(kind.kind, kind.seconds),
+                turn=len(requests),
+                on_gpus=_on_gpus(kind),
+            )
+            requests.append(request)
+    return requests
 
 
 def _on_gpus(kind: KindPlan) -> int:
@@ -369,7 +384,8 @@ def _make_plan(
         nodes=held.nodes,
         shared=parts,
     )
-    return Plan(True, None, cells, sum(kind.cells for kind in kinds), resources, predicted, tuple(kinds), margin=margin)
+    pending = sum(kind.cells for kind in kinds)
+    return Plan(True, None, cells, pending, resources, predicted, tuple(kinds), margin=margin)
 
 
 def _fastest_alone(cell: CellDemand, cluster: Inventory, gpu: Gpu) -> CellLayout | None:
@@ -567,43 +583,72 @@ def describe(plan: Plan) -> str:
         return "\n".join([*lines, f"does not fit: {first_of(plan.shortfall or '')}"])
     if not plan.pending:
         return "\n".join([*lines, "finished: nothing is left to run"])
-    p = plan.predicted
-    r = plan.resources
-    d = plan.disk
-    used = f"{r.gpus_used} of {r.gpus} GPUs, " if r.gpus_used else ""
-    memory = gigabytes(p.memory_bytes)
-    cells = f"{r.workers} cells side by side" if r.workers > 1 else "1 cell"
-    cost = f"{duration(p.gpu_seconds)} of GPU" if p.gpu_seconds else f"{duration(p.cpu_seconds)} of CPU"
-    cost = f"{p.gpu_seconds / 3600:.1f} GPU-hours" if p.gpu_seconds >= 360 else cost
-    lines += [
-        f"resources  {cells} on {used}{r.cores_used} of {r.cores} cores, {memory}{', GPUs included' * (r.gpus_used > 0)}",
-        f"predicted  {duration(p.wall_seconds)} (no schedule of these layouts takes less than {duration(p.wall_bound)}), {cost}",
-    ]
-    if m := plan.margin:
-        caches = f"; {gigabytes(m.spare)} with the smallest KV caches" if m.spare != m.left else ""
-        lines.append(f"margin     {gigabytes(m.left)} of {gigabytes(m.memory)} left on the fullest GPU{caches}")
-    if d.kept:
-        models = f", {_format_disk(d.caches)} of models to be had first" if d.caches else ""
-        lines.append(f"disk       {_format_disk(d.kept)} kept, {_format_disk(d.running)} at the fullest{models}")
+    lines += [_describe_resources(plan), _describe_prediction(plan)]
+    margin = plan.margin
+    if margin:
+        caches = f"; {gigabytes(margin.spare)} with the smallest KV caches" if margin.spare != margin.left else ""
+        left = f"{gigabytes(margin.left)} of {gigabytes(margin.memory)}"
+        lines.append(f"margin     {left} left on the fullest GPU{caches}")
+    disk = plan.disk
+    if disk.kept:
+        models = f", {_format_disk(disk.caches)} of models to be had first" if disk.caches else ""
+        lines.append(f"disk       {_format_disk(disk.kept)} kept, {_format_disk(disk.running)} at the fullest{models}")
+    for layout, kinds in _group_alike_layouts(plan):
+        lines += ["", *_describe_layout(layout)]
+        lines += [_describe_kind(own, kind) for own, kind in kinds]
+    return "\n".join(lines)
+
+
+def _describe_resources(plan: Plan) -> str:
+    """The line of what a run takes of the machines."""
+    there = plan.resources
+    cells = f"{there.workers} cells side by side" if there.workers > 1 else "1 cell"
+    memory = gigabytes(plan.predicted.memory_bytes)
+    cores = f"{there.cores_used} of {there.cores} cores"
+    if not there.gpus_used:
+        return f"resources  {cells} on {cores}, {memory}"
+    return f"resources  {cells} on {there.gpus_used} of {there.gpus} GPUs, {cores}, {memory}, GPUs included"
+
+
+def _describe_prediction(plan: Plan) -> str:
+    """The line of how long a run takes, and of what it costs: on a GPU in hours from six minutes on."""
+    predicted = plan.predicted
+    if predicted.gpu_seconds >= 360:
+        cost = f"{predicted.gpu_seconds / 3600:.1f} GPU-hours"
+    elif predicted.gpu_seconds:
+        cost = f"{duration(predicted.gpu_seconds)} of GPU"
+    else:
+        cost = f"{duration(predicted.cpu_seconds)} of CPU"
+    bound = f"no schedule of these layouts takes less than {duration(predicted.wall_bound)}"
+    return f"predicted  {duration(predicted.wall_seconds)} ({bound}), {cost}"
+
+
+def _group_alike_layouts(plan: Plan) -> list[tuple[CellLayout, list[tuple[CellLayout, KindPlan]]]]:
+    """The layouts that differ in what is shown of them, each with the kinds of cells that it stands for."""
     alike: dict[object, list[tuple[CellLayout, KindPlan]]] = {}
     for kind in plan.kinds:
-        if kind.layout is not None:
-            parts = [(p.policy, p.gpus, p.tensor_parallel, p.memory, p.host) for p in kind.layout.policies]
-            alike.setdefault((kind.layout.arrangement, *parts), []).append((kind.layout, kind))
-    for same in alike.values():
-        layout = same[0][0]
-        lines += [
-            "",
-            f"{layout.arrangement} on {layout.gpus} GPU{'s' if layout.gpus != 1 else ''}{_describe_sizes(layout)}",
-        ]
-        lines += [line for policy in layout.policies for line in _policy_lines(policy)]
-        for own, kind in same:
-            steps = ", ".join(f"{p.policy} {duration(p.seconds.total)}" for p in own.policies)
-            lines.append(
-                f"  {kind.kind}: {kind.cells} cell{'s' if kind.cells != 1 else ''} of {duration(kind.seconds)}; "
-                f"step {duration(own.step_seconds)} ({steps})"
-            )
-    return "\n".join(lines)
+        layout = kind.layout
+        if layout is None:
+            continue
+        parts = [(one.policy, one.gpus, one.tensor_parallel, one.memory, one.host) for one in layout.policies]
+        alike.setdefault((layout.arrangement, *parts), []).append((layout, kind))
+    return [(same[0][0], same) for same in alike.values()]
+
+
+def _describe_layout(layout: CellLayout) -> list[str]:
+    """What a cell takes in all, and then each of its policies."""
+    gpus = f"{layout.gpus} GPU{'s' if layout.gpus != 1 else ''}"
+    lines = [f"{layout.arrangement} on {gpus}{_describe_sizes(layout)}"]
+    for policy in layout.policies:
+        lines += _policy_lines(policy)
+    return lines
+
+
+def _describe_kind(layout: CellLayout, kind: KindPlan) -> str:
+    """How many cells of a kind there are, and how long each takes."""
+    steps = ", ".join(f"{policy.policy} {duration(policy.seconds.total)}" for policy in layout.policies)
+    cells = f"{kind.cells} cell{'s' if kind.cells != 1 else ''} of {duration(kind.seconds)}"
+    return f"  {kind.kind}: {cells}; step {duration(layout.step_seconds)} ({steps})"
 
 
 def first_of(shortfall: str) -> str:

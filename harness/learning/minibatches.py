@@ -61,7 +61,7 @@ class MiniBatch:
 
 
 def can_move(term: Term, answer: TermAnswer) -> bool:
-    """False where the gradient is zero for all weights."""
+    """Whether an answer has a gradient for some weights: it has an advantage or needs none, a weight, and tokens."""
     pushes = bool(np.any(answer.advantage != 0.0)) or term.objective.form in ("nll", "kl")
     return pushes and term.weight * answer.weight != 0.0 and answer.counted > 0
 
@@ -72,29 +72,36 @@ def stated(objective: Objective) -> bool:
 
 
 def minibatches(terms: Sequence[Term], updates: int, max_tokens: int) -> list[MiniBatch]:
-    """Exactly `updates` mini-batches, some empty where units lack. Each answer has its place in its term."""
+    """Divide a step's terms into exactly `updates` mini-batches, some empty where units lack; each answer gets its place in its
+    term.
+
+    A unit is what one prompt has in the terms of one order: it is never divided, so that a group's answers stay together.
+    max_tokens: of an answer, for normalisers. Raises ValueError."""
     if updates < 1:
         raise ValueError(f"updates must be at least 1, not {updates}")
     if waiting := [term.name for term in terms if term.schedule is not None]:
         raise ValueError(f"term {waiting[0]!r}: its schedule is not settled")
     terms = [replace(term, answers=_with_places(term.answers)) for term in terms]
-    rank: dict[str, int] = {}
-    for prompt_id in (prompt_id for t in terms for prompt_id in t.prompts):
-        rank.setdefault(prompt_id, len(rank))
-    sizes = Counter((t.order, rank.setdefault(a.prompt_id, len(rank))) for t in terms for a in t.answers)
+    rank: dict[str, int] = {}  # of prompts, in the order in which terms name them
+    for term in terms:
+        for prompt_id in term.prompts:
+            rank.setdefault(prompt_id, len(rank))
+    sizes = Counter[tuple[int, int]]()
+    for term in terms:
+        for answer in term.answers:
+            sizes[term.order, rank.setdefault(answer.prompt_id, len(rank))] += 1
     units = sorted(sizes)
-    place = dict(zip(units, _cut([sizes[unit] for unit in units], updates), strict=True))
-    return [
-        MiniBatch(
-            update,
-            tuple(
-                replace(t, answers=tuple(a for a in t.answers if place[t.order, rank[a.prompt_id]] == update))
-                for t in terms
-            ),
-            max_tokens,
-        )
-        for update in range(updates)
-    ]
+    update_of = dict(zip(units, _cut([sizes[unit] for unit in units], updates), strict=True))
+
+    def part_of(term: Term, update: int) -> Term:
+        answers = [answer for answer in term.answers if update_of[term.order, rank[answer.prompt_id]] == update]
+        return replace(term, answers=tuple(answers))
+
+    batches = []
+    for update in range(updates):
+        parts = [part_of(term, update) for term in terms]
+        batches.append(MiniBatch(update, tuple(parts), max_tokens))
+    return batches
 
 
 def _with_places(answers: Sequence[TermAnswer]) -> tuple[TermAnswer, ...]:
@@ -150,14 +157,11 @@ def settle(
     def settled_term(index: int, term: Term) -> Term:
         return replace(term, answers=tuple(settled(index, answer) for answer in term.answers))
 
-    return [
-        replace(
-            batch,
-            terms=tuple(settled_term(index, term) for index, term in enumerate(batch.terms)),
-            correction=correction,
-        )
-        for batch in batches
-    ]
+    settled_batches = []
+    for batch in batches:
+        terms = [settled_term(index, term) for index, term in enumerate(batch.terms)]
+        settled_batches.append(replace(batch, terms=tuple(terms), correction=correction))
+    return settled_batches
 
 
 def from_sampler(batches: Sequence[MiniBatch]) -> list[MiniBatch]:

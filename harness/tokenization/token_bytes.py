@@ -42,11 +42,13 @@ class TokenBytes:
         self._strip_left = self._strip_right = b""
         self._fused = False
         self.unknown = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-        names = [None if i in special else tokenizer.id_to_token(i) for i in range(self.unknown)] + [None]
+        special = {token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        names = [None if token_id in special else tokenizer.id_to_token(token_id) for token_id in range(self.unknown)]
+        names.append(None)  # an id that the tokenizer does not know
         self._kept = [name is not None for name in names]
         # as a text's first token, and anywhere else
-        self._first, self._rest = ([(name or "").encode() for name in names] for _ in range(2))
+        self._first = [(name or "").encode() for name in names]
+        self._rest = list(self._first)
         self._byte_tokens: set[int] = set()
         if decoder is None:
             self._rest = [b" " + token for token in self._rest]
@@ -58,7 +60,8 @@ class TokenBytes:
 
     def _map_tokens(self, change: Callable[[bytes], bytes]) -> None:
         """Change the bytes of every token, at the start of a text and behind it."""
-        self._first, self._rest = ([change(token) for token in table] for table in (self._first, self._rest))
+        self._first = [change(token) for token in self._first]
+        self._rest = [change(token) for token in self._rest]
 
     def _apply_step(self, step: dict[str, Any]) -> None:
         """Apply one step of the tokenizer's decoder to every token's bytes."""

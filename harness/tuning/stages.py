@@ -179,16 +179,16 @@ class TuningStages:
     ) -> None:
         results = self._scores("tuning", self.tune.seeds)
         checked = {on: self._scores("check", self.tune.check, on).score if self.tune.check else {} for on in scored}
-        top = self.suite.training.steps
+        full_length = self.suite.training.steps
         variants = []
         for variant in self.suite.regimes:
             name = variant.name
-            runs = [
-                (a, trial_name(name, a.number, a.steps if a.steps < top else None))
-                for a in asked
-                if a.variant.name == name
-            ]
-            last = {a.number: (a.steps, run) for a, run in runs}
+            runs = []
+            for ask in asked:
+                if ask.variant.name == name:
+                    shortened = ask.steps if ask.steps < full_length else None
+                    runs.append((ask, trial_name(name, ask.number, shortened)))
+            last = {ask.number: (ask.steps, run) for ask, run in runs}
             variants += [
                 Tuned(
                     variant=name, on=on, final=tuned_name(self.suite, name, best.number), chosen=best.number,
@@ -208,7 +208,7 @@ class TuningStages:
             final.suite_file(),
             Tuning(
                 suite=self.suite.name, trials_in=f"{self.suite.name}-tuning", task=results.task, metric=results.metric,
-                steps=top, baseline=self.suite.baseline, variants=tuple(variants),
+                steps=full_length, baseline=self.suite.baseline, variants=tuple(variants),
             ),
         )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import accumulate
 
@@ -304,13 +304,18 @@ def _compare_cases(gold: str, answer: str, algebra: Algebra | None) -> bool | No
         return False
     left = list(theirs)
     for row in ours:
-        same = next(
-            (other for other in left if all(_equal(g, a, algebra) for g, a in zip(row, other, strict=True))), None
-        )
-        if same is None:
+        for other in left:
+            if _equal_in_pairs(row, other, algebra):
+                left.remove(other)
+                break
+        else:
             return False
-        left.remove(same)
     return True
+
+
+def _equal_in_pairs(gold: Sequence[str], answer: Sequence[str], algebra: Algebra | None) -> bool:
+    """Whether each text equals the one at its place."""
+    return all(_equal(ours, theirs, algebra) for ours, theirs in zip(gold, answer, strict=True))
 
 
 def _rows_of_cases(text: str) -> list[tuple[str, str]] | None:
@@ -335,8 +340,9 @@ def _compare_matrices(gold: str, answer: str, algebra: Algebra | None) -> bool |
         return None
     if told is None or [len(row) for row in rows] != [len(row) for row in told]:
         return False
-    entries = [(g, a) for left, right in zip(rows, told, strict=True) for g, a in zip(left, right, strict=True)]
-    return len(entries) <= MAX_ITEMS and all(_equal(g, a, algebra) for g, a in entries)
+    ours = [entry for row in rows for entry in row]
+    theirs = [entry for row in told for entry in row]
+    return len(ours) <= MAX_ITEMS and _equal_in_pairs(ours, theirs, algebra)
 
 
 def _read_matrix(text: str) -> list[list[str]] | None:
@@ -396,21 +402,16 @@ def _compare_relations(gold: str, answer: str, algebra: Algebra | None) -> bool 
     if not set(signs) & set(_FLIPPED):
         return None
     told, stated_signs = relation(answer)
-    for parts, theirs_signs in (
-        (told, stated_signs),
-        (told[::-1], [_FLIPPED.get(sign, sign) for sign in stated_signs[::-1]]),
-    ):
-        if theirs_signs == signs and all(
-            _equal(ours, theirs, algebra) for ours, theirs in zip(sides, parts, strict=True)
-        ):
-            return True
-    return False
+    # Read from left to right, and from right to left
+    if stated_signs == signs and _equal_in_pairs(sides, told, algebra):
+        return True
+    turned_signs = [_FLIPPED.get(sign, sign) for sign in reversed(stated_signs)]
+    return turned_signs == signs and _equal_in_pairs(sides, told[::-1], algebra)
 
 
 def _same_sides(ours: list[str], theirs: list[str], algebra: Algebra | None) -> bool:
     """Of two equations that are not both read: their sides are equal, one to one."""
-    orders = (theirs, theirs[::-1])
-    return any(all(_equal(g, a, algebra) for g, a in zip(ours, told, strict=True)) for told in orders)
+    return _equal_in_pairs(ours, theirs, algebra) or _equal_in_pairs(ours, theirs[::-1], algebra)
 
 
 def _symbols_of(side: Expression | None) -> frozenset[str]:

@@ -202,7 +202,8 @@ class EmbeddedEngine:
             passed += len(piece)
             inside(f"answer {passed}/{len(requests)}")
             asked = [requests[index] for index in piece]
-            tokens = sum(len(r.tokens) for r in asked) + sum(len(ids[p]) for p in {r.prompt for r in asked})
+            prompts = {request.prompt for request in asked}  # each goes through the model once
+            tokens = sum(len(request.tokens) for request in asked) + sum(len(ids[prompt]) for prompt in prompts)
             logprobs = answer_logprobs(
                 policy.model,
                 policy.head,

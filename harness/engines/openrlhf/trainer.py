@@ -82,12 +82,14 @@ def scoring_split(rows: Sequence[AnswerRow], ranks: int, budget: int) -> Split:
 def learning_splits(batch: MiniBatch, rows: Sequence[AnswerRow], ranks: int, budget: int) -> tuple[Split, Split]:
     """Of own and of peer answers, learnt in this order; `rows[i]` is the i-th answer of `batch.live()`."""
     live = list(batch.live())
-    own, peer = (
-        [i for i, (term, _) in enumerate(live) if batch.terms[term].source == source] for source in ("own", "peer")
-    )
-    split = partial(
-        _split_rows, rows, ranks=ranks, budget=budget, packed=lambda places: pack(batch, [live[i] for i in places])
-    )
+    sources = [batch.terms[term].source for term, _ in live]
+    own = [place for place, source in enumerate(sources) if source == "own"]
+    peer = [place for place, source in enumerate(sources) if source == "peer"]
+
+    def packed(places: list[int]) -> Packed:
+        return pack(batch, [live[place] for place in places])
+
+    split = partial(_split_rows, rows, ranks=ranks, budget=budget, packed=packed)
     return split(own, fewest=0 if peer else 1), split(peer)
 
 
@@ -112,10 +114,11 @@ def _split_rows(
             groups.append([index])
     longest = max(fewest, *map(len, shares))
     idle = MicroBatch([AnswerRow([0], np.zeros(1, np.int32), np.zeros(1, bool))])
-    batches = [
-        [*(MicroBatch([rows[i] for i in g], packed(g)) for g in groups), *[idle] * (longest - len(groups))]
-        for groups in shares
-    ]
+    batches = []
+    for groups in shares:
+        own = [MicroBatch([rows[index] for index in group], packed(group)) for group in groups]
+        missing = longest - len(own)  # ranks that have less wait in the others' passes
+        batches.append([*own, *[idle] * missing])
     return Split(batches, shares)
 
 
@@ -256,9 +259,12 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
         device = torch.cuda.current_device()
         actor = self.actor
         head = self.head
-        forbidden, ends = (torch.zeros_like(self.forbidden), None) if raw else (self.forbidden, self.ends)
-        sequences = pad_sequence([torch.tensor([*r.prompt, *r.answer.tolist()]) for r in batch.rows], batch_first=True)
-        inside = torch.arange(sequences.shape[1]) < torch.tensor([row.length for row in batch.rows])[:, None]
+        forbidden = torch.zeros_like(self.forbidden) if raw else self.forbidden
+        ends = None if raw else self.ends
+        unpadded = [torch.tensor([*row.prompt, *row.answer.tolist()]) for row in batch.rows]
+        sequences = pad_sequence(unpadded, batch_first=True)
+        lengths = torch.tensor([row.length for row in batch.rows])
+        inside = torch.arange(sequences.shape[1]) < lengths[:, None]
         asked = torch.zeros_like(inside[:, 1:])
         for place, row in zip(asked, batch.rows, strict=True):
             place[len(row.prompt) - 1 : row.length - 1] = True if row.mask is None else torch.from_numpy(row.mask)

@@ -150,11 +150,18 @@ def _journal_row(sample: EvaluationSample, vote: int, policy: str, step: int) ->
 
 def cost_rows(attempt: int, policy: str, clock: Clock, rows: Sequence[SampleRow] = ()) -> list[CostRow]:
     """The clock's phases since it was last asked. rows: the answers of `evaluate`."""
-    return [
-        CostRow(
-            attempt=attempt, policy=policy, phase=phase, cpu_seconds=spent.cpu, gpu_seconds=spent.gpu,
-            wall_seconds=spent.wall, rollouts=len(rows) if phase == "evaluate" else 0,
-            tokens=sum(r.tokens for r in rows) if phase == "evaluate" else 0,
+    costs = []
+    for name, spent in clock.take().items():
+        answered = rows if name == "evaluate" else ()
+        row = CostRow(
+            attempt=attempt,
+            policy=policy,
+            phase=name,
+            cpu_seconds=spent.cpu,
+            gpu_seconds=spent.gpu,
+            wall_seconds=spent.wall,
+            rollouts=len(answered),
+            tokens=sum(row.tokens for row in answered),
         )
-        for phase, spent in clock.take().items()
-    ]  # fmt: skip
+        costs.append(row)
+    return costs

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from harness import phases
-from harness.engines.protocol import PolicyEngine, Sampling
+from harness.engines.protocol import PolicyEngine, Sample, Sampling
 from harness.errors import TokenizationError
 from harness.experience.answers import Answer, AnswerId, Group, Prompt
 from harness.experience.records import Pieces
@@ -209,24 +209,14 @@ def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt],
         golds = [prompt.gold for prompt, row in zip(prompts, answers, strict=True) for _ in row]
         flat = [sample for row in answers for sample, _ in row]
         said = iter(verdicts(verifier, golds, [s.text for s in flat], [s.finished for s in flat]))
-    return [
-        Group(
-            prompt,
-            learner.name,
-            version,
-            step,
-            tuple(
-                Answer(
-                    s.tokens,
-                    s.logprobs,
-                    s.text,
-                    s.finished,
-                    next(said),
-                    closed,
-                    1 if closed else learner.ending(s.tokens),
-                )
-                for s, closed in row
-            ),
-        )
-        for prompt, row in zip(prompts, answers, strict=True)
-    ]
+    groups = []
+    for prompt, row in zip(prompts, answers, strict=True):
+        own_answers = [_judged_answer(learner, sample, closed, next(said)) for sample, closed in row]
+        groups.append(Group(prompt, learner.name, version, step, tuple(own_answers)))
+    return groups
+
+
+def _judged_answer(learner: Learner, sample: Sample, closed: bool, verdict: Verdict) -> Answer:
+    """closed: a stop text ended it, for which one EOS stands that is not learnt."""
+    ending = 1 if closed else learner.ending(sample.tokens)
+    return Answer(sample.tokens, sample.logprobs, sample.text, sample.finished, verdict, closed, ending)
