@@ -138,7 +138,8 @@ def _gradients(
     rows: list[tuple[int, Term, TermAnswer]] = []
     for i, terms in enumerate(learnt):
         for batch in from_sampler(minibatches(terms, updates, 1)):
-            if live := list(batch.live()):
+            live = list(batch.live())
+            if live:
                 packs.append(pack(batch, live))
                 rows += [(i, terms[t], answer) for t, answer in live]
     gradients = np.zeros((len(learnt), bandit.logits.shape[1]))

@@ -74,7 +74,8 @@ def phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[Pha
 
 def inside(words: str) -> None:
     """Progress of the thread's innermost phase between counts, e.g. ``token 13/44``."""
-    if stack := _board.running.get(threading.get_ident()):
+    stack = _board.running.get(threading.get_ident())
+    if stack:
         stack[-1].inner = words
     report_progress()
 

@@ -74,7 +74,8 @@ def parse(text: str) -> dict[str, Recorded]:
     table: dict[str, Recorded] = {}
     package = ""
     for number, line in enumerate(text.splitlines(), 1):
-        if header := re.fullmatch(r'\["?([\w/]+)"?\]', line):
+        header = re.fullmatch(r'\["?([\w/]+)"?\]', line)
+        if header:
             package = header[1]
             table.setdefault(package, Recorded(0, "", number))
         elif entry := re.fullmatch(r"version = (\d+)", line):

@@ -545,7 +545,8 @@ def _find_layouts(cell: CellDemand, gpu: Gpu, limit: _Limit) -> list[CellLayout]
     gpu = replace(gpu, ram=None, ram_each=None)  # from here on the limit says it
     if not (cell.shared and several):
         options = [_on_own_gpus(policy, cell.workload, limit, gpu) for policy in cell.policies]
-        if places := fastest_together(options, cell.workload.steps, limit.gpus, limit.ram):
+        places = fastest_together(options, cell.workload.steps, limit.gpus, limit.ram)
+        if places:
             found.append(_combine_policies(cell, sum(place.gpus for place in places), places, gpu.on, stacked=False))
     if several and cell.shared is not False and gpu.stacks:
         found += _in_turns(cell, limit, gpu)

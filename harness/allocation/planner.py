@@ -249,7 +249,8 @@ def plan_workers(
         nodes = (replace(n, gpus=n.gpus * parts, gpu_memory=int(n.gpu_memory * USABLE) // parts) for n in held.nodes)
         held = Inventory(tuple(nodes))
     without = _without_bf16(inventory) if half and device else ""
-    if words := without or _describe_refusals(pending, held) or _describe_refusals(first, held):
+    words = without or _describe_refusals(pending, held) or _describe_refusals(first, held)
+    if words:
         return _refuse_plan(words, cells, sum(kind.cells for kind in pending), inventory)
     runs = [timetable(_list_requests(kinds), held, parts, workers) for kinds in (pending, first)]
     memory = min((node.gpu_memory for node in inventory.nodes if node.gpus), default=0)
@@ -450,7 +451,8 @@ def _list_candidates(
             at_once = min(places, MAX_PARALLEL)
             layouts = dict[str, CellLayout]()
             for kind, (cell, _) in kinds.items():
-                if fit := _fastest_placeable(cell, size, cluster, limited, at_once):
+                fit = _fastest_placeable(cell, size, cluster, limited, at_once)
+                if fit:
                     layouts[kind] = fit
             if len(layouts) < len(kinds):
                 continue
@@ -479,7 +481,8 @@ def _count_places(node: Node, size: int) -> int:
 
 def _describe_shortfall(cell: CellDemand, total: int, gpu: Gpu, cluster: Inventory) -> str:
     """What lacks, as it follows a kind's name: RAM, or GPUs and their memory."""
-    if frugal := frugal_layout(cell, total, gpu):
+    frugal = frugal_layout(cell, total, gpu)
+    if frugal:
         each = missing(frugal.bundles, capacity(cluster))
         return f" {each}" if each else f" needs {gigabytes(frugal.host)} of RAM together on one node or evenly spread"
     return f": {_short_of_gpus(cell, total, gpu)}"

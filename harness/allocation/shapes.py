@@ -196,7 +196,8 @@ def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
 @cache
 def _measure_shape(name: str, config: str) -> ModelShape:
     """A model's shape from its configuration, measured once."""
-    if (known := _read_table()[1].get(config)) is not None:
+    known = _read_table()[1].get(config)
+    if known is not None:
         return msgspec.structs.replace(known, name=name)
     with loading(*UNUSED):
         from harness.allocation.meta import measure

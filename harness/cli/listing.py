@@ -313,7 +313,8 @@ def _data() -> Check:
     states = [one.state for one in sets]
     folder = folder_in_use(None)
     present = f"{states.count('present')} of {len(sets)} sets in {folder or cache_folder()}"
-    if altered := [one.name for one in sets if one.state == "altered"]:
+    altered = [one.name for one in sets if one.state == "altered"]
+    if altered:
         present += f", altered: {', '.join(altered)}"
     advice = "the rest is fetched when first used; without a network set HARNESS_DATA to a folder of JSONL files"
     advice = "nothing is fetched while HARNESS_DATA is set" if folder else advice

@@ -388,7 +388,8 @@ def _say_power(results: Path, seeds: int) -> None:
     if seeds < 2 or not store_path(results).is_file():
         return
     with suppress(StoreError), Snapshot(results) as snapshot:
-        if power := describe_power(read_spreads(snapshot), seeds):
+        power = describe_power(read_spreads(snapshot), seeds)
+        if power:
             print(f"power      {power.removeprefix('Power ')}")
 
 
@@ -534,7 +535,8 @@ def _check_evaluation(checkpoint: Path, tasks: list[str], backend: str, data_dir
         if known is not None:
             known.documents(data_dir)
         names.append(name if known is None else known.name)
-    if twice := [name for name in names if names.count(name) > 1]:
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
         raise UsageError(f"--tasks: the task {twice[0]!r} occurs twice")
     if backend == "embedded":
         try:

@@ -47,7 +47,8 @@ def make_check(name: str, ok: object, found: str, advice: str = "", needed: bool
 def examine_nodes(address: str, expected: int, within: float, results: Path, models: Sequence[Path]) -> list[Check]:
     """A line for each node and question. models: folders that each node must see; by default this machine's caches. Raises
     UsageError without Ray, EngineError where no cluster answers."""
-    if missing := catalogue.info("openrlhf").missing:
+    missing = catalogue.info("openrlhf").missing
+    if missing:
         raise UsageError(f"doctor --address needs the OpenRLHF engine here; missing: {missing}")
     import ray
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -171,7 +172,8 @@ def _check_folder(name: str, ask: Callable[..., Any], nonce: Path | str, write: 
     problem = ""
     echo = nonce.with_name(f"{nonce.name}-{secrets.token_hex(4)}")
     try:
-        if (said := ask(_read_file, str(nonce))) != nonce.name:
+        said = ask(_read_file, str(nonce))
+        if said != nonce.name:
             problem = f"it reads {said[:40]!r}, not what was written here"
         elif write:
             ask(_write_file, str(echo), nonce.name)

@@ -148,7 +148,8 @@ def make_job(
         "SHARDS": str(parts),
         "DOCTOR": shlex.join([*harness, "doctor", "--results", str(results)]),
     }
-    if unknown := sorted(set(_WORD.findall(template)) - values.keys()):
+    unknown = sorted(set(_WORD.findall(template)) - values.keys())
+    if unknown:
         raise UsageError(f"template: unknown word @{unknown[0]}@; there are {', '.join(f'@{w}@' for w in WORDS)}")
     return SlurmJob(folder, _WORD.sub(lambda word: values[word[1]], template), text)
 

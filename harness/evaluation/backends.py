@@ -153,7 +153,8 @@ class LmEvalBackend:
             **({"top_p": sampling.top_p} if sampling.top_p < 1 else {}),
         }
         read = self._texts_of_prompts(prompts)
-        if (room := self.room(name, prompts)) is not None:
+        room = self.room(name, prompts)
+        if room is not None:
             check_room(name, room, sampling.max_new_tokens)  # lm-eval would cut the questions
         requests = [
             Instance("generate_until", {}, (text, settings), 0, metadata=(name, i, repeats))

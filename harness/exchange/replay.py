@@ -72,7 +72,8 @@ class ReplayWriter:
         with self._recording, disk_errors(self.path):
             self._written = {key: kept for key, kept in self._written.items() if key[0] > step - MEMORY_STEPS}
             written = self._written.setdefault((step, author), set())
-            if new := [message for message in messages if message not in written]:
+            new = [message for message in messages if message not in written]
+            if new:
                 written.update(new)
                 payload = msgspec.msgpack.encode(Frame(step, author, new))
                 self._digest = _chain(self._digest, payload)

@@ -289,7 +289,8 @@ def bounded(kind: type[Record]) -> None:
     for field in info.fields:
         if field.encode_name == "index" and getattr(field.type, "le", None) is None:
             raise ValueError(f"{kind.__name__}.index: rows have it as a whole number; needs int with Meta(le=...)")
-        if problem := _unbounded(field.type):
+        problem = _unbounded(field.type)
+        if problem:
             raise ValueError(f"{kind.__name__}.{field.name}: {problem}")
 
 

@@ -117,7 +117,8 @@ def _bring_up_to_date(manifest: Manifest, points: list[TrackedPoint], tracker: T
         before = WrittenPoints(digest="unknown")  # a look was interrupted
     if before.digest != _digest_points(points[: before.points]):  # resumed from an earlier checkpoint
         before = WrittenPoints(renewed=before.renewed + (before.points > 0))
-    if new := points[before.points :]:
+    new = points[before.points :]
+    if new:
         tracker.write(NewPoints(manifest, new, before.points, before.renewed))
         after = WrittenPoints(len(points), _digest_points(points), before.renewed)
         write_atomic(memory, msgspec.json.encode(after))

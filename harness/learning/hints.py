@@ -31,7 +31,8 @@ def without_answer(text: str, secrets: Iterable[str], stated: Callable[[str], st
     for single characters, case apart) or words that the scorer takes for the answer. Empty where the scorer finds what is
     left right. stated: a response that says so (`Scorer.perfect`)."""
     for secret in ("```", "\\boxed", *secrets):
-        if spelled := _spelled(secret, text):
+        spelled = _spelled(secret, text)
+        if spelled:
             text = text[: spelled.start()]
     pieces = list(_WORD.finditer(text))
     tried = [

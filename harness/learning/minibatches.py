@@ -79,7 +79,8 @@ def minibatches(terms: Sequence[Term], updates: int, max_tokens: int) -> list[Mi
     max_tokens: of an answer, for normalisers. Raises ValueError."""
     if updates < 1:
         raise ValueError(f"updates must be at least 1, not {updates}")
-    if waiting := [term.name for term in terms if term.schedule is not None]:
+    waiting = [term.name for term in terms if term.schedule is not None]
+    if waiting:
         raise ValueError(f"term {waiting[0]!r}: its schedule is not settled")
     terms = [replace(term, answers=_with_places(term.answers)) for term in terms]
     rank: dict[str, int] = {}  # of prompts, in the order in which terms name them

@@ -250,7 +250,8 @@ def _look_at_table(rehearsed: Prepared, report: Rehearsal) -> None:
     except StoreError as error:
         report.findings.append(RehearsalFault("table", rehearsed.suite.name, str(error)))
         return
-    if absent := done - {row.regime for row in report.table}:
+    absent = done - {row.regime for row in report.table}
+    if absent:
         report.findings.append(
             RehearsalFault("table", rehearsed.suite.name, f"has no row of {', '.join(sorted(absent))}")
         )

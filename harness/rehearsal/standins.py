@@ -116,7 +116,8 @@ def write_tokenizer(folder: Path, config: Mapping[str, Any], own: Path | None) -
     )  # fmt: skip
     tokenizer.chat_template = TEMPLATE[headed]
     tokenizer.save_pretrained(folder)
-    if (rows := config.get("vocab_size")) and rows < len(tokenizer):  # a tiny model's, with a tokenizer as tiny
+    rows = config.get("vocab_size")
+    if rows and rows < len(tokenizer):  # a tiny model's, with a tokenizer as tiny
         (folder / "config.json").write_text(json.dumps({**config, "vocab_size": len(tokenizer)}))
 
 

@@ -34,7 +34,8 @@ def write_package(plugins: PluginRegistry[Any], name: str, into: Path, flavour: 
         raise UsageError(f"{name!r} cannot name {noun}: {form}")
     texts = rendered(plugins, name, flavour)
     for kind in re.findall(r'^\[project\.entry-points\."harness\.(\w+)s"', texts["pyproject.toml"], re.MULTILINE):
-        if (taken := PluginRegistry(f"harness.{kind}s", kind, object).installed().get(name)) is not None:
+        taken = PluginRegistry(f"harness.{kind}s", kind, object).installed().get(name)
+        if taken is not None:
             raise UsageError(f"{_with_article(kind)} {name!r} is installed already ({taken.value})")
     if yaml.safe_load(name) != name or module in RESERVED or any(_clashes(text, name) for text in texts.values()):
         raise UsageError(f"{name!r} cannot name {noun}: it means something else in Python, in YAML or in the package")

@@ -202,7 +202,8 @@ def pinned(suite: Suite, online: bool) -> Suite:
 
 def identity_of(policy: Policy) -> str:
     """In a key. Raises DataError for a folder that cannot be read."""
-    if (folder := local_folder(policy.model)) is not None:
+    folder = local_folder(policy.model)
+    if folder is not None:
         return f"content {content_digest(folder)}"
     if policy.is_micro:
         return policy.model

@@ -271,7 +271,8 @@ def _take_tuning(results: Path, file: SuiteFile, source: Path, report: ImportRep
         if source.is_symlink():
             raise StoreError(f"{source}: a link")
         tuning = read_sealed(source, Tuning)
-        if problem := find_tuning_fault(tuning, {variant.name for variant in read_suite(target.parent).variants}):
+        problem = find_tuning_fault(tuning, {variant.name for variant in read_suite(target.parent).variants})
+        if problem:
             raise StoreError(f"{source}: {problem}")
     except StoreError as error:
         report.refused.append(str(error))

@@ -165,7 +165,8 @@ def scan_results(results: Path) -> tuple[dict[tuple[str, str], Source], dict[str
                 settled = now - max(stamps) > _SETTLED_NS
                 mark = f"{stamps[0]}-{stamps[1]}" + ("" if settled else f"-read-at-{now}")
                 sources[suite.name, cell.name] = Source(suite.name, cell.name, cell.path, mark)
-        if files := suite_files(Path(suite.path)):
+        files = suite_files(Path(suite.path))
+        if files:
             files += [f.with_name(tuning_name(f.name)) for f in files]
             suites[suite.name] = " ".join(f"{file.name}-{_time_stamp(str(file))}" for file in files)
     for name, folder in list_references(results).items():

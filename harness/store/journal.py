@@ -118,7 +118,8 @@ def _list_files(folder: Path) -> tuple[list[tuple[int, Path]], list[tuple[int, i
     compacts: list[tuple[int, Path]] = []
     parts: list[tuple[int, int, Path]] = []
     for name in os.listdir(folder) if folder.is_dir() else ():
-        if match := _NAME.fullmatch(name):
+        match = _NAME.fullmatch(name)
+        if match:
             path = folder / name
             number, highest, compact = match.groups()
             if compact is not None:

@@ -407,7 +407,8 @@ def _render_tuning(page: _Page, results: TuningResults) -> None:
         published = next(t.settings for t in chosen.trials if t.number == 0)
         changed = ", ".join(f"{k} {published[k]} -> {v}" for k, v in row.settings.items() if v != published[k])
         page.say(f"{chosen.label}: {f'trial {chosen.chosen}: {changed}' if changed else 'the defaults were best'}")
-    if leads := [(r.promised, r.kept) for r in first if r.kept is not None]:
+    leads = [(r.promised, r.kept) for r in first if r.kept is not None]
+    if leads:
         promised, kept = (float(np.mean(each)) for each in zip(*leads, strict=True))
         page.say(
             f"Optimism of choosing the best of {trials} trials, mean of {len(leads)} choices: a lead of {POINTS.text(promised)} "

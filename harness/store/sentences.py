@@ -99,7 +99,8 @@ def _write_family(baseline: str, ranks: Sequence[Rank], ranking: Ranking, first:
     whom = "" if opening.startswith("Against") else f" against {over}"
     parts: list[str] = []
     for kind, phrase in phrases.items():
-        if same := [r for r in ranks if r.verdict == kind]:
+        same = [r for r in ranks if r.verdict == kind]
+        if same:
             several = len(same) > 1
             words = {
                 "s": "" if several else "s",

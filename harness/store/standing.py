@@ -399,7 +399,8 @@ def summarise_board(
         parts.append(
             f"{_WHERE[kind]} {said} (gains from {low} to {high} points; in {nothing} of {len(cells)} comparisons no effect)."
         )
-    if single := _at_one_rate(defaults):
+    single = _at_one_rate(defaults)
+    if single:
         parts.append(f"At one learning rate alone ran {single}: whether their gains hold at another is not known.")
     for one in defaults.unlike[:1]:
         alone, there = (POINTS.with_interval(row.gain, row.gain_interval) for row in (one.gain, one.there))

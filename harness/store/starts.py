@@ -108,7 +108,8 @@ def find_unpaired(cells: Iterable[_Done]) -> dict[tuple[str, str], str]:
         references[place] = reference
         references.setdefault((*place[:2], None), reference)  # a base checkpoint that all seeds share
         for done in block:
-            if why := _explain_apart(done, reference):
+            why = _explain_apart(done, reference)
+            if why:
                 reasons[done.suite, done.key] = _in_words(why, reference)
     for base in bases:
         seen = references.get((base.suite, base.group, base.seed))

@@ -224,7 +224,8 @@ class TokenCodec:
         self._reader = isolated(core, settings, control)
         self._vocabulary = TokenBytes(core, settings["decoder"])
         unknown = settings["model"].get("unk_token")
-        if (unk_id := settings["model"].get("unk_id")) is not None:
+        unk_id = settings["model"].get("unk_id")
+        if unk_id is not None:
             unknown = settings["model"]["vocab"][unk_id][0]
         self._control = {i for name, i in control.items() if name != unknown} | reserved
 

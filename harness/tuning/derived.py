@@ -192,7 +192,8 @@ def check_variants(suite: Suite, source: str) -> None:
         problem = "with `tune` all variants take the same steps"
         if variant.training is not None and variant.training.steps is not None:
             raise SuiteError(source, f"regimes[{i}].training.steps", problem)
-        if taken := sorted(other for other in names if tuned_from(other, [name])):
+        taken = sorted(other for other in names if tuned_from(other, [name]))
+        if taken:
             raise SuiteError(
                 source, f"regimes[{i}].name", f"{taken[0]!r} is the name of its tuned copy; choose another"
             )

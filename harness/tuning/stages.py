@@ -131,7 +131,8 @@ class TuningStages:
         with faults_in_tune(suite):
             prepared = prepare_suite(suite, self._whole.source, self._results, self._whole.altered)
         self._files[suite.name] = prepared.suite_file()
-        if shared := self._starts & _starts(prepared):
+        shared = self._starts & _starts(prepared)
+        if shared:
             problem = f"the model with {min(shared)} is in the table too; tuning must not see it"
             raise SuiteError(prepared.source, "tune.groups", problem)
         running = tuple(c for c in prepared.cells if not self._has_lost(prepared.folder / c.key))

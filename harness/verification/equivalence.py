@@ -124,7 +124,8 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
         answer = without_qualifier(answer)
     answer = _single_alternative(answer, algebra)
     said = stated(answer)
-    if clock := _read_clock(gold):
+    clock = _read_clock(gold)
+    if clock:
         return clock == _read_clock(said[0])
     if _WORDED.fullmatch(gold):
         option = _OPTION.match(answer)  # `(B) 42` chooses B
@@ -152,7 +153,8 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
         _compare_items,
         _compare_relations,
     ):
-        if (same := rule(gold, answer, algebra)) is not None:
+        same = rule(gold, answer, algebra)
+        if same is not None:
             return same
     if _same_bound(value_of_gold(gold), said[0], algebra):
         return True
@@ -276,7 +278,8 @@ def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | No
 
 def _items_of(text: str) -> Items:
     r"""The parts of a list; rows of `cases` that are equations, as in `x = 1 \\\\ y = 2`, are one too."""
-    if cases := _CASES.fullmatch(text):
+    cases = _CASES.fullmatch(text)
+    if cases:
         rows = [row.strip(" ,") for row in cases["rows"].split("\\\\") if row.strip(" ,")]
         if len(rows) > 1 and all(name_of(row) and "&" not in row for row in rows):
             return Items("", rows, frozenset(","))

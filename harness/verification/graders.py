@@ -114,7 +114,8 @@ def _is_equal(gold: str, said: str, algebra: bool = True) -> bool:
 
 def _read_number(text: str) -> float | None:
     """The number that a text is, None where it is none."""
-    if whole := _FRACTION.fullmatch(text):
+    whole = _FRACTION.fullmatch(text)
+    if whole:
         sign, above, below = whole.group(1, 2, 3) if whole[2] else whole.group(4, 5, 6)
         if int(below) and len(above + below) < 300:
             return (-1 if sign else 1) * int(above) / int(below)

@@ -92,7 +92,8 @@ def read_phrase(text: str) -> Phrase | None:
     text = text.strip()
     if not text:
         return Phrase()
-    if percent := _PERCENT.match(text):
+    percent = _PERCENT.match(text)
+    if percent:
         rest = read_phrase(text[percent.end() :])
         if rest is not None and not rest.unit and rest.factor == 1:
             return Phrase(percent=True)
@@ -318,7 +319,8 @@ def _value_of_match(match: re.Match[str]) -> Fraction | None:
         if whole is None:
             return fraction
         return Fraction(whole) + fraction if 0 <= fraction < 1 else None
-    if power := match["power"] or match["power1"] or match["power2"]:
+    power = match["power"] or match["power1"] or match["power2"]
+    if power:
         exponent = int(power.replace(" ", ""))
         mantissa = match["mantissa"] or match["mantissa2"]
         if abs(exponent) > _MAX_EXPONENT:

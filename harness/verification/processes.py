@@ -65,7 +65,8 @@ def write_frame(stream: FileIO, message: bytes, seconds: float | None = None) ->
 def read_frame(stream: FileIO, seconds: float | None = None) -> bytes | None:
     """Empty where the other side is gone or talks nonsense, None after the deadline."""
     deadline = None if seconds is None else time.monotonic() + seconds
-    if not (head := _read(stream, 4, deadline)):
+    head = _read(stream, 4, deadline)
+    if not head:
         return head
     (size,) = struct.unpack("<I", head)
     return _read(stream, size, deadline) if size <= _LONGEST else b""
@@ -77,7 +78,8 @@ def _read(stream: FileIO, size: int, deadline: float | None) -> bytes | None:
         patience = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not select.select([stream], [], [], patience)[0]:
             return None
-        if not (chunk := stream.read(size - len(parts))):
+        chunk = stream.read(size - len(parts))
+        if not chunk:
             return b""
         parts += chunk
     return bytes(parts)

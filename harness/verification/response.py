@@ -128,7 +128,8 @@ def _boxes_from_the_end(text: str) -> Iterator[_Box]:
     """Boxes that hold something, the last first; of a box in a box, the inner one and then the outer one."""
     end = len(text)
     while (end := text.rfind("box", 0, end)) >= 0:
-        if command := _BOX.match(text, end):
+        command = _BOX.match(text, end)
+        if command:
             start = end - 1 if text[end - 1] == "\\" else end - 2
             box = _read_box(text, start, command.end())
             if box.content is None or box.content.strip():
@@ -199,9 +200,11 @@ def _last_tag(text: str) -> _Marked | None:
 
 
 def _read_tag(content: str) -> str:
-    if (boxes := _last_boxes(content)) is not None:
+    boxes = _last_boxes(content)
+    if boxes is not None:
         return boxes.answer
-    if (stated := _last_stated(content)) is not None:
+    stated = _last_stated(content)
+    if stated is not None:
         return stated
     if _WHOLE_FORMULA.fullmatch(content) or not ("\n" in content or _SENTENCE_WITH_VALUE.match(content)):
         return _strip_marks(content)
@@ -260,7 +263,8 @@ def _last_stated(text: str) -> str | None:
     """What follows the last answer phrase that something follows; None without any."""
     ends = [phrase.end() for phrase in _PHRASE.finditer(text) if not _is_title(text, phrase)]
     for end in reversed(ends[-_MOST_PHRASES:]):
-        if stated := _read_statement(text[end : end + _TAIL]):
+        stated = _read_statement(text[end : end + _TAIL])
+        if stated:
             return stated
     return None
 
@@ -369,7 +373,8 @@ def _last_value(text: str) -> str:
         del formulas[len(formulas) - count :]
         if _REFUSED.search(sentence):
             continue
-        if value := _value_of_sentence(sentence, own):
+        value = _value_of_sentence(sentence, own)
+        if value:
             return value
     last = sentences[-1] if sentences else ""
     chosen = _CHOSEN.search(last) or _LETTER_ALONE.fullmatch(last)
@@ -395,16 +400,19 @@ def _value_of_sentence(sentence: str, formulas: list[str]) -> str:
     while first and _JOINS.fullmatch(sentence, values[first - 1].end, values[first].start):
         first -= 1
     together = [item.text for item in values[first:]]
-    if equations := _EQUATIONS.search(sentence):
+    equations = _EQUATIONS.search(sentence)
+    if equations:
         return equations[1]
     if len(together) > 1 and (all(i.is_formula for i in values[first:]) or _opens_list(sentence, values[first])):
         return ", ".join(together)
     item = values[last]
-    if bound := _BOUND_BEFORE.search(sentence, 0, item.start):  # `more than 7` is not 7
+    bound = _BOUND_BEFORE.search(sentence, 0, item.start)
+    if bound:  # `more than 7` is not 7
         return bound.group().strip() + " " + item.text
     if item.is_formula:
         return item.text
-    if measured := _MEASURED.fullmatch(item.text):  # in prose a letter behind a number and a blank is a unit
+    measured = _MEASURED.fullmatch(item.text)
+    if measured:  # in prose a letter behind a number and a blank is a unit
         return rf"{measured[1]} \text{{ {measured[2]}}}"
     return item.text + _words_behind(sentence[item.end :])
 
@@ -423,7 +431,8 @@ def _items_of_sentence(sentence: str, formulas: list[str]) -> Iterator[_Item]:
         if is_plain and word is not None and not _has_ended(sentence[position : word.start()]):
             continue
         end = word.start() if word else len(sentence)
-        if run := _plain_item(sentence, position, end):
+        run = _plain_item(sentence, position, end)
+        if run:
             found.append(run)
         if word is None:
             break
@@ -443,7 +452,8 @@ def _items_of_sentence(sentence: str, formulas: list[str]) -> Iterator[_Item]:
                 found += [before] if before is not None else []
                 found.append(_Item(at, at + 1, formula, True))
             position = at + 1
-        if behind := _plain_item(sentence, position, word.end()):
+        behind = _plain_item(sentence, position, word.end())
+        if behind:
             found.append(behind)
         position = word.end()
     yield from found

@@ -173,7 +173,8 @@ class Math(Scorer):
         """Told by the text, and by the verifier, which must find a perfect answer right."""
         from harness.verification.equivalence import NeedsAlgebra, decide
 
-        if why := unmatchable(gold):
+        why = unmatchable(gold)
+        if why:
             return why
         try:
             right = decide(gold, read_answer(self.perfect(gold) or "")).right

@@ -61,17 +61,20 @@ def read_real_set(text: str) -> RealSet | None:
     """None where a normalised text is no set of real numbers in these notations."""
     text = text.strip()
     name = ""
-    if builder := _BUILDER.fullmatch(text):
+    builder = _BUILDER.fullmatch(text)
+    if builder:
         inner = _read_relation(builder["rule"].strip())
         if inner is not None and inner.name == builder["name"]:
             return inner
         return None
-    if member := _MEMBER.match(text):
+    member = _MEMBER.match(text)
+    if member:
         name = member["name"]
         text = text[member.end() :]
     if _REALS.fullmatch(text):
         return RealSet((Interval(LOW, HIGH, (False, False)),), name=name)
-    if (without := _WITHOUT.fullmatch(text)) and _REALS.fullmatch(without["reals"].strip()):
+    without = _WITHOUT.fullmatch(text)
+    if without and _REALS.fullmatch(without["reals"].strip()):
         points = split_items(without["points"]).items
         return RealSet((Interval(LOW, HIGH, (False, False)),), tuple(points), name)
     parts = _split_union(text)
@@ -102,7 +105,8 @@ def _split_union(text: str) -> list[str]:
 
 
 def _read_part(text: str) -> RealSet | None:
-    if member := _MEMBER.match(text):
+    member = _MEMBER.match(text)
+    if member:
         inner = _read_part(text[member.end() :])
         return None if inner is None else RealSet(inner.intervals, inner.holes, member["name"])
     if _SIGN.search(text):

@@ -42,9 +42,11 @@ _ARGUMENT = re.compile(r"_\s*(?:\{[^{}]*\}|\w)|\\[a-zA-Z]+|[A-Za-z]'*\s*(?:\^\s*
 def stated(text: str) -> tuple[str, ...]:
     """Spellings of an answer's one value; else the text."""
     text = without_adverb(text)
-    if (label := _LABEL.match(text)) and _names_what_follows(label):
+    label = _LABEL.match(text)
+    if label and _names_what_follows(label):
         text = text[label.end() :]
-    if member := _MEMBER.match(text):
+    member = _MEMBER.match(text)
+    if member:
         return (text[member.end() :],)
     sides, signs = relation(text)
     if not signs or set(signs) - {"=", r"\approx", r"\equiv"} or not sides[-1]:
@@ -132,7 +134,8 @@ def _sides_agree(left: str, right: str, rounded: bool) -> bool:
     """Whether two sides of a chain of equations have one value, the last one perhaps rounded."""
     if _TO_DO.search(left) or is_name(left):
         return True
-    if sum_of_numbers := _value_of_sum(left):
+    sum_of_numbers = _value_of_sum(left)
+    if sum_of_numbers:
         end = parse_numeral(right)
         return end is not None and sum_of_numbers == end.value
     (ours, phrase) = split_unit(_without_words(left))

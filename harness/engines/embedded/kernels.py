@@ -113,7 +113,8 @@ def kinds_of_layers(config: PretrainedConfig) -> dict[str, int | None]:
     named = set(getattr(config, "layer_types", None) or ())
     if not named:
         return {"": window if hasattr(type(config), "sliding_window") else None}
-    if others := sorted(named - {FULL, SLIDING}):
+    others = sorted(named - {FULL, SLIDING})
+    if others:
         raise EngineError(f"{', '.join(others)} layers; the engine runs full and sliding attention")
     if SLIDING in named and not window:
         raise EngineError("sliding_attention layers without a sliding_window")

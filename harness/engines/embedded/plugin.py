@@ -46,7 +46,8 @@ class Embedded(Backend):
 
     @classmethod
     def lacking(cls, options: Mapping[str, Any]) -> str:
-        if (device := options.get("device")) == "xpu":
+        device = options.get("device")
+        if device == "xpu":
             import torch
         if (device == "cuda" and not inventory.local().gpus) or (device == "xpu" and not torch.xpu.is_available()):
             return f"device: {device}: there is no {device.upper()} device here"

@@ -221,7 +221,8 @@ def _nodes_of(blocks: Sequence[int]) -> list[str]:
         space = {
             node: Bundle(int(min(has.get("GPU", 0), has.get("CPU", 0)))) for node, has in sorted(resources.items())
         }
-        if placed := place([Bundle(size) for size in blocks], space):
+        placed = place([Bundle(size) for size in blocks], space)
+        if placed:
             return [node for node, size in zip(placed[1], blocks, strict=True) for _ in range(size)]
     raise InfeasibleError(
         f"a rollout engine's {max(blocks)} devices must be on one node, and the cell's are {sum(blocks)}: no such room on "

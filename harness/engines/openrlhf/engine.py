@@ -189,7 +189,8 @@ class OpenRLHFEngine:
             calls = [member.call("checksums") for member in self._trainers]
             sent, *_ = self._gather(calls, "checking the weight sync")
             for member, arrived in self._on_workers("arrived"):
-                if wrong := seams.differing(sent, arrived):
+                wrong = seams.differing(sent, arrived)
+                if wrong:
                     raise EngineError(
                         f"{member.name}: {len(wrong)} of {len(sent)} tensors of a weight sync did not arrive as the trainer has "
                         f"them, {wrong[0]} the first"
@@ -202,7 +203,8 @@ class OpenRLHFEngine:
             self._on_workers("lose")
             self.sync()
             for (member, before), (_, after) in zip(read, self._on_workers("held"), strict=True):
-                if wrong := seams.differing(before, after):
+                wrong = seams.differing(before, after)
+                if wrong:
                     raise EngineError(
                         f"{member.name}: a weight sync leaves out {', '.join(wrong[:5])} of its parameters"
                     )

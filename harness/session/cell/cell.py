@@ -269,7 +269,8 @@ class Run:
         prices = {m.name: price for m, price in zip(self.learners, found, strict=True)}
         write_manifest(self.folder, structs.replace(read_manifest(self.folder), carried=prices))
         for name, price in prices.items():
-            if said := said_of(name, price):
+            said = said_of(name, price)
+            if said:
                 log.warning("%s", said, extra={"topic": f"{self.cell.group.name}/{name}/carried"})
 
     def _meeting(self, step: int) -> int:
@@ -534,7 +535,8 @@ class Run:
         with phase(f"{why}: {len(prompts)} questions"), learner.clock.phase("curve"):
             samples = engine.sample(prompts, seeds, Sampling(1.0, self.cell.training.max_new_tokens))
             flat = [s for group in samples for s in group]
-            if strings := stop_strings(self.cell, learner.policy):
+            strings = stop_strings(self.cell, learner.policy)
+            if strings:
                 flat = [truncate_at_stop(learner.codec, s, strings)[0] for s in flat]
             said = verdicts(
                 scored_as(self.cell.evaluation.tasks[0], self.verifier),

@@ -202,7 +202,8 @@ def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt],
         sampling = Sampling(cell.training.temperature, cell.training.max_new_tokens)
         sampled = learner.engine.sample(prompts, seeds, sampling)
     answers = [[(sample, False) for sample in row] for row in sampled]
-    if strings := stop_strings(cell, learner.policy):
+    strings = stop_strings(cell, learner.policy)
+    if strings:
         with learner.clock.phase("score"):
             answers = truncated_answers(learner.codec, learner.engine, prompts, sampled, strings)
     with learner.clock.phase("verify"):

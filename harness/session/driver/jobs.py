@@ -271,7 +271,8 @@ class Worker(logging.Handler):
             time.sleep(interval)
             if heartbeat.is_due(time.monotonic(), time.clock_gettime(cpu_clock(main)), phases.progress_count()):
                 self._send(Alive(phases.describe_phases()))
-            if (job := self._job) is not None:
+            job = self._job
+            if job is not None:
                 trim(log_of(Path(job.folder)))
 
     def _read_jobs(self) -> None:

@@ -155,6 +155,7 @@ def _chosen_levels(task: str, levels: Sequence[str]) -> list[str]:
         known = ladder.levels_of(task)
     else:
         raise UsageError(f"--task {task}: only ladder and micro have levels")
-    if unknown := [name for name in levels if name not in known]:
+    unknown = [name for name in levels if name not in known]
+    if unknown:
         raise UsageError(f"--levels: unknown level {unknown[0]!r}; there are {', '.join(known)}")
     return list(dict.fromkeys(levels)) or list(known)

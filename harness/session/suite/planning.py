@@ -216,7 +216,8 @@ def _measured_lengths(source: str, cell: Cell, known: dict[tuple[str, str], Leng
         if about not in known:
             known[about] = None
             with suppress(DataError), faults_at(source, "", EngineError):
-                if folder := at_hand(policy):
+                folder = at_hand(policy)
+                if folder:
                     known[about] = lengths = measured(policy, folder, cell.evaluation, cell, fetch=False)
                     checked(cell.engine, cell.engine_options, policy, folder, lengths)
         by_policy.append(known[about])
