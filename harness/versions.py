@@ -43,6 +43,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 BESIDE = (
     "harness/learning/conformance.py",
     *(f"harness/engines/{name}.py" for name in ("catalogue", "conformance")),
+    "harness/engines/embedded/account.py",
     "harness/engines/openrlhf/local_ray.py",
     *(f"harness/verification/{name}.py" for name in ("catalogue", "conformance")),
     "harness/tasks/conformance.py",

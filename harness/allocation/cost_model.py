@@ -17,6 +17,11 @@ from harness.allocation.shapes import ModelShape, Precision
 # One cell in figures ---------------------------------------------------------------------------------------------------
 
 MEAN_ANSWER = 0.5  # expected answer length as a share of the longest: a prior
+# Logits that the engines' output layer has at once (`harness.engines.head`), on a CPU and on a GPU, where each part costs kernel
+# starts.
+LOGITS = 1 << 23
+GPU_LOGITS = 1 << 26
+LOGITS_BYTES = 12  # of each: logits, masked logits and log-probabilities in fp32
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +180,17 @@ class Checkpoint(NamedTuple):
     @property
     def whole(self) -> int:
         return self.kept + self.optimiser
+
+
+def logits_bytes(policy: PolicyDemand, entries: float, at_once: float) -> float:
+    """Bytes that the output layer takes in the backward pass of a micro-batch.
+
+    entries: logits, tokens times ids. at_once: most that are there together (`LOGITS`, `GPU_LOGITS`); beyond them the vocabulary
+    is taken in parts, which give its gradient at the end, beside a tied embedding's."""
+    size = LOGITS_BYTES * min(entries, at_once)
+    if entries > at_once and not policy.lora:
+        size += 2 * policy.value_bytes * policy.model.largest
+    return size
 
 
 def checkpoint_bytes(

@@ -20,6 +20,7 @@ import msgspec
 
 from harness.allocation.cost_model import (
     DISK,
+    GPU_LOGITS,
     USABLE,
     CellDemand,
     Device,
@@ -30,6 +31,7 @@ from harness.allocation.cost_model import (
     checkpoint_bytes,
     device,
     kv_cache_bytes,
+    logits_bytes,
     rollout_seconds,
     score_seconds,
     train_seconds,
@@ -37,7 +39,6 @@ from harness.allocation.cost_model import (
     weight_bytes,
 )
 from harness.allocation.inventory import LOGICAL, Bundle
-from harness.allocation.shapes import GPU_LOGITS
 
 # Numbers of GPUs that are tried, those of a larger cluster among them, so that it is never the slower one
 SIZES = (*range(1, 33), *range(40, 129, 8), *(2**n for n in range(8, 13)))
@@ -53,7 +54,6 @@ HOST_BYTES = 4 * 10**9  # RAM of trainer and rollout processes, sleepers apart: 
 LOGICAL_HOST_BYTES = 3 * 10**9  # where a GPU is a core, what a CUDA context would hold included (docs/openrlhf.md)
 REDUCE_BUCKET = 5 * 10**7  # gradients that ZeRO 2 and 3 reduce at once; DeepSpeed's default takes 1 GB of bf16
 LIVE_PARAMETERS = 10**9  # whole weights that ZeRO 3 keeps gathered at most, DeepSpeed's default
-LOGITS_BYTES = 12  # per token and entry of the vocabulary, backward through the log-softmax: three fp32 copies
 DOUBLES_BYTES = 24  # per entry of the largest matrix: three float64 copies, to compare gradients
 SYNC_LINK = 50e9  # bytes per second of a weight sync, a prior
 START_SECONDS = 120.0  # loading a cell's models and starting engines: a prior
@@ -427,10 +427,9 @@ def activation_bytes(policy: PolicyDemand, tokens: int, checkpointing: bool, zer
     size = policy.value_bytes
     kept = model.half if size == 2 else model.full
     layers = model.layers * size * model.hidden + kept.layer if checkpointing else kept.layers
-    logits = LOGITS_BYTES * tokens * model.vocab
-    if zero < 3 and tokens * model.vocab > GPU_LOGITS:  # as `embedded` counts it
-        logits = LOGITS_BYTES * GPU_LOGITS + 2 * size * model.largest * (not policy.lora)
-    return tokens * (layers + kept.head) + logits
+    entries = tokens * model.vocab
+    logits = logits_bytes(policy, entries, GPU_LOGITS if zero < 3 else entries)
+    return tokens * (layers + kept.head) + int(logits)
 
 
 def measuring_bytes(policy: PolicyDemand, ranks: int, activations: int) -> int:

@@ -22,15 +22,6 @@ from harness.limits import UNUSED, loading
 from harness.reading import in_words, read_text
 
 MICRO = "micro/"
-# Sizes in which the engines work and the plan counts.
-# Padded, of one forward and backward pass, unless a suite says (`engine_options.micro_tokens`).
-MICRO_TOKENS = 8192
-CACHE_BYTES = 2 << 30  # keys and values of one sampling batch
-# Logits at once, on a CPU and on a GPU, where each part costs kernel starts.
-LOGITS = 1 << 23
-GPU_LOGITS = 1 << 26
-BLOCK = 2048  # ids whose probabilities are summed before one among them is sought
-LONGEST = 512  # most keys for the engine's own attention in bf16, which keeps scores
 # Names that the hub's own check, slow to import, never refuses.
 _PLAIN = re.compile(r"\w+([.-]\w+)*/\w+([.-]\w+)*")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 from transformers import PreTrainedModel
 
-from harness.allocation.shapes import GPU_LOGITS, LOGITS
+from harness.allocation.cost_model import GPU_LOGITS, LOGITS
 from harness.errors import EngineError
 
 # Added to logits of ids that are no content; finite, so that p log p is not NaN.

@@ -14,7 +14,7 @@ from jaxtyping import Float32, Int32, UInt64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.allocation.shapes import CACHE_BYTES, MICRO_TOKENS, Precision
+from harness.allocation.shapes import Precision
 from harness.engines import checkpoint
 from harness.engines import lora as adapters
 from harness.engines.backend import Lora
@@ -23,6 +23,7 @@ from harness.engines.embedded.loading import open_policy
 from harness.engines.embedded.logprobs import Request, answer_logprobs, microbatches
 from harness.engines.embedded.numerics import Numerics, require
 from harness.engines.embedded.sampling import draw
+from harness.engines.embedded.sizes import CACHE_BYTES, MICRO_TOKENS
 from harness.engines.learner import learn
 from harness.engines.masters import Masters
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport

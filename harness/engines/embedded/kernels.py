@@ -18,7 +18,8 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from harness.allocation.shapes import LONGEST, cpu_bf16
+from harness.allocation.shapes import cpu_bf16
+from harness.engines.embedded.sizes import LONGEST
 from harness.errors import EngineError
 
 GROUPED = "grouped"

@@ -11,9 +11,10 @@ import msgspec
 from msgspec import Meta
 
 from harness.allocation import inventory
-from harness.allocation.shapes import MICRO_TOKENS, Precision
+from harness.allocation.shapes import Precision
 from harness.engines.backend import Backend, Lora
 from harness.engines.embedded.numerics import Numerics, chosen, lacking, unlike
+from harness.engines.embedded.sizes import MICRO_TOKENS
 from harness.engines.protocol import PolicyEngine
 from harness.errors import EngineError
 from harness.suite.schema import Policy

@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Float32, Float64, Int64, UInt64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.allocation.shapes import BLOCK
 from harness.engines.embedded.decoding import decode_by_transformers, decoder_of
 from harness.engines.embedded.kernels import by_layer, causal, kinds_of_layers, left_pad, positions
+from harness.engines.embedded.sizes import BLOCK
 from harness.phases import inside
 
 COMPACTION = 0.125  # share of finished rows at which they are dropped

@@ -10,17 +10,18 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from harness.allocation import embedded
 from harness.allocation import inventory as machines
 from harness.allocation.calibration import measured_device
 from harness.allocation.cost_model import CORE, USABLE, CellDemand, Device, Lengths, PolicyDemand, Workload, device
 from harness.allocation.inventory import LOGICAL, Bundle, Inventory
 from harness.allocation.layout import START_SECONDS
 from harness.allocation.planner import KindPlan, Plan, Request, first_of, plan_cells, plan_workers, timetable
-from harness.allocation.shapes import MICRO_TOKENS, load_shape
+from harness.allocation.shapes import load_shape
 from harness.engines import catalogue
 from harness.engines.catalogue import backend_of
+from harness.engines.embedded import account as embedded_account
 from harness.engines.embedded.presets import SHIPPED, START_EXAMPLES, START_STEPS
+from harness.engines.embedded.sizes import MICRO_TOKENS
 from harness.errors import DataError, EngineError, InfeasibleError, StoreError
 from harness.session.cell.manifests import Base
 from harness.session.policy import MICRO, at_hand
@@ -99,14 +100,14 @@ def _plan_workers(
     options = prepared.suite.engine_options
     on = calibrated or device(next((n.gpu_kind for n in machine.nodes if n.gpus), CORE))
     if options.get("numerics") == "portable" and not on.gpu:
-        on = embedded.portable(on)
+        on = embedded_account.portable(on)
     of_kind = _first_of_each_kind(pending)
     counts = Counter(cell.kind for cell in pending)
     demands = {kind: demand_of(cell, resolved) for kind, cell in of_kind.items()}
     left = len(pending) if jobs is None else min(jobs, len(pending))
     work = [_plan_worker(of_kind[kind], demands[kind], counts[kind], machine, measured, on, left) for kind in counts]
     bases = _plan_bases(prepared, work, machine, on)
-    busy = max((embedded.busy(one, on) for one in demands.values()), default=1.0) if machine.gpus else 1.0
+    busy = max((embedded_account.busy(one, on) for one in demands.values()), default=1.0) if machine.gpus else 1.0
     half = any(policy.precision == "bf16" for one in demands.values() for policy in one.policies)
     return plan_workers(len(prepared.cells), work, machine, bases, jobs, busy, half)
 
@@ -167,7 +168,7 @@ def _for_start(base: Base, bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
     precision = engine.precision(policy, base.suite.engine_options)
     work = Workload(1, START_EXAMPLES, LADDER_PROMPT_TOKENS, LADDER_PROMPT_TOKENS, 2 * LADDER_PROMPT_TOKENS)
     memory = engine.account.process_memory(CellDemand((PolicyDemand(policy.name, shape, 1, precision),), work)).train
-    least = embedded.WORKER_BYTES + memory
+    least = embedded_account.WORKER_BYTES + memory
     return tuple(dataclasses.replace(bundle, memory=max(bundle.memory, least)) for bundle in bundles)
 
 
@@ -248,14 +249,14 @@ def _plan_worker(
     account = backend_of(cell.engine).account
     own = cell.engine_options.get("micro_tokens")
     gpus = machine.gpus > 0
-    most = max((n.gpu_memory * USABLE if gpus else n.memory - embedded.WORKER_BYTES) for n in machine.nodes)
-    tried = [own] if own else [MICRO_TOKENS, *embedded.FEWER_TOKENS]
+    most = max((n.gpu_memory * USABLE if gpus else n.memory - embedded_account.WORKER_BYTES) for n in machine.nodes)
+    tried = [own] if own else [MICRO_TOKENS, *embedded_account.FEWER_TOKENS]
     sizes = {tokens: account.process_memory(asks, tokens, on).train for tokens in tried}
     tokens = next((tokens for tokens, size in sizes.items() if size <= most), tried[-1])
     seconds = measured.get(cell.kind) or account.phases(asks, on).total
-    bundle = Bundle(1, 1, embedded.GPU_WORKER_BYTES, sizes[tokens])
+    bundle = Bundle(1, 1, embedded_account.GPU_WORKER_BYTES, sizes[tokens])
     if not gpus:
-        memory = embedded.WORKER_BYTES + sizes[tokens]
+        memory = embedded_account.WORKER_BYTES + sizes[tokens]
         node = max(machine.nodes, key=lambda n: n.cores)
         beside = max(1, min(node.cores, node.memory // memory, left))  # processes do more than as many threads
         idle = 1 if cell.engine_options.get("numerics") == "portable" else node.cores // beside
@@ -267,7 +268,7 @@ def _plan_worker(
 
 
 def _speedup(cores: int) -> float:
-    return 1 + embedded.NEXT_CORE * (cores - 1)
+    return 1 + embedded_account.NEXT_CORE * (cores - 1)
 
 
 def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device, cores: int, trains: bool) -> float:

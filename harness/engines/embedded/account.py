@@ -1,4 +1,5 @@
-"""The embedded engine's account: a cell's policies run in turn in one process, on its cores or one GPU."""
+"""Memory and time of a cell on the embedded engine, for plans: its policies run in turn in one process, on its cores or one GPU.
+No torch."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from dataclasses import replace
 from harness.allocation.cost_model import (
     CORE,
     DISK,
+    GPU_LOGITS,
+    LOGITS,
     CellDemand,
     Device,
     Memory,
@@ -15,15 +18,15 @@ from harness.allocation.cost_model import (
     Workload,
     checkpoint_bytes,
     device,
+    logits_bytes,
     score_seconds,
     train_seconds,
     trainer_states,
     weight_bytes,
 )
-from harness.allocation.shapes import BLOCK, CACHE_BYTES, GPU_LOGITS, LOGITS, LONGEST, MICRO_TOKENS
+from harness.engines.embedded.sizes import BLOCK, CACHE_BYTES, LONGEST, MICRO_TOKENS
 
 FEWER_TOKENS = (4096, 2048, 1024, 512)  # where the default does not fit
-LOGITS_BYTES = 12  # per token and entry of the vocabulary: logits, masked logits, log-probabilities
 COMPARED_BYTES = 16  # per entry of the largest matrix: two gradients compared in float64
 # Per answer and entry of the vocabulary while a token is drawn
 CHOICE_BYTES, PARTED_CHOICE_BYTES = 32, 16
@@ -85,10 +88,7 @@ def _training_bytes(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu
         inside += taken / policy.rollouts * _cache_bytes(policy, work.prompt_tokens)
     logits = taken * work.answer_tokens * model.vocab
     most = GPU_LOGITS if gpu else LOGITS
-    head = LOGITS_BYTES * min(logits, most)
-    if logits > most and not policy.lora:
-        # A vocabulary in parts gives its gradient at the end, beside a tied embedding's.
-        head += 2 * size * model.largest
+    head = logits_bytes(policy, logits, most)
     compared = COMPARED_BYTES * model.largest if policy.measured and not policy.lora else 0
     return max(int(inside + taken * each * through.head + head), compared)
 
