@@ -86,12 +86,14 @@ class Bandit:
 
     @cached_property
     def outcomes(self) -> tuple[tuple[float, Draws], ...]:
+        """Every joint draw of all policies' groups, with its probability."""
         groups = list(itertools.product(range(self.logits.shape[1]), repeat=self.rollouts))
         weights = [np.prod(pi[np.array(groups)], axis=1).tolist() for pi in self.policies]
-        return tuple(
-            (math.prod(w[c] for w, c in zip(weights, choice, strict=True)), tuple(groups[c] for c in choice))
-            for choice in itertools.product(range(len(groups)), repeat=len(weights))
-        )
+        outcomes = []
+        for choice in itertools.product(range(len(groups)), repeat=len(weights)):
+            probability = math.prod(own[drawn] for own, drawn in zip(weights, choice, strict=True))
+            outcomes.append((probability, tuple(groups[drawn] for drawn in choice)))
+        return tuple(outcomes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +120,14 @@ def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1, share: 
         learnt_as.append(same)
         if same not in learnt:
             learnt[same] = list(_learn(delivery, own, inbox, updates))
-    steps = _gradients(bandit, [terms for group in learnt.values() for _, terms in group], updates)
+    every_terms = [terms for group in learnt.values() for _, terms in group]
+    steps = _gradients(bandit, every_terms, updates)
     branches = {same: [(share, terms, *next(steps)) for share, terms in group] for same, group in learnt.items()}
-    return [
-        JointDraw(p * share, draws, terms, gradient, weights, raised)
-        for (p, draws), same in zip(bandit.outcomes, learnt_as, strict=True)
-        for share, terms, gradient, weights, raised in branches[same]
-    ]
+    joint_draws = []
+    for (probability, draws), same in zip(bandit.outcomes, learnt_as, strict=True):
+        for share, terms, gradient, weights, raised in branches[same]:
+            joint_draws.append(JointDraw(probability * share, draws, terms, gradient, weights, raised))
+    return joint_draws
 
 
 def _gradients(
@@ -135,14 +138,16 @@ def _gradients(
     rows: list[tuple[int, Term, TermAnswer]] = []
     for i, terms in enumerate(learnt):
         for batch in from_sampler(minibatches(terms, updates, 1)):
-            if live := list(batch.live()):
+            live = list(batch.live())
+            if live:
                 packs.append(pack(batch, live))
                 rows += [(i, terms[t], answer) for t, answer in live]
     gradients = np.zeros((len(learnt), bandit.logits.shape[1]))
     weights: list[list[float]] = [[] for _ in learnt]
     raised: list[set[int]] = [set() for _ in learnt]
     if rows:
-        owner, chosen = [i for i, _, _ in rows], [int(answer.tokens[0]) for _, _, answer in rows]
+        owner = [i for i, _, _ in rows]
+        chosen = [int(answer.tokens[0]) for _, _, answer in rows]
         hinted = np.array([answer.prompt_id == HINTED.id for _, _, answer in rows])
         pi = np.where(hinted[:, None], bandit.hinted, bandit.policies[0])
         logp = torch.tensor(np.log(pi[np.arange(len(pi)), chosen]), requires_grad=True)
@@ -196,26 +201,27 @@ class Delivery:
             for drawn in itertools.product(range(k), repeat=bandit.rollouts):
                 group = Group(HINTED, self.names[0], 0, 1, tuple(again[a] for a in drawn))
                 self.second.append((float(np.prod(bandit.hinted[list(drawn)])), group))
-        self._peers = {
-            (j, index, a): PeerAnswer(
-                author=self.names[j],
+        wants_old = Need.RECEIVER_OLD in regime.needs
+
+        def answer_of_peer(peer: int, index: int, answer: int) -> PeerAnswer:
+            return PeerAnswer(
+                author=self.names[peer],
                 version=0,
                 step=1,
                 prompt_id=PROMPT.id,
                 index=index,
-                tokens=tokens[a],
-                text=str(a),
+                tokens=tokens[answer],
+                text=str(answer),
                 finished=False,
-                verdict=verdicts[a],
-                aligned=logs[j][[a]],
-                source_logprob=float(logs[j][a]),
+                verdict=verdicts[answer],
+                aligned=logs[peer][[answer]],
+                source_logprob=float(logs[peer][answer]),
                 source_tokens=1,
-                receiver_old=logs[0][[a]] if Need.RECEIVER_OLD in regime.needs else None,
+                receiver_old=logs[0][[answer]] if wants_old else None,
             )
-            for j in range(1, n)
-            for index in range(bandit.rollouts)
-            for a in range(k)
-        }
+
+        places = itertools.product(range(1, n), range(bandit.rollouts), range(k))
+        self._peers = {place: answer_of_peer(*place) for place in places}
 
     def experience(self, draws: Draws) -> tuple[Group, Inbox, Hashable]:
         """Group, inbox, and a key that is equal for equal ones."""
@@ -238,21 +244,26 @@ class Delivery:
     def _sent(self, j: int, drawn: tuple[int, ...]) -> list[tuple[str, PeerAnswer | Record]]:
         if (j, drawn) not in self._published:
             group = Group(PROMPT, self.names[j], 0, 1, tuple(self._theirs[j][a] for a in drawn))
-            self._published[j, drawn] = [
-                (r.inbox, self._peers[j, r.index, drawn[r.index]] if isinstance(r, AnswerRecord) else r)
-                for r in self.regime.publish([group], lambda answer: [len(answer.text)])
-                if not isinstance(r, Draft)
-            ]
+            sent: list[tuple[str, PeerAnswer | Record]] = []
+            for record in self.regime.publish([group], lambda answer: [len(answer.text)]):
+                if isinstance(record, AnswerRecord):
+                    sent.append((record.inbox, self._peers[j, record.index, drawn[record.index]]))
+                elif not isinstance(record, Draft):
+                    sent.append((record.inbox, record))
+            self._published[j, drawn] = sent
         return self._published[j, drawn]
 
 
 def _learn(delivery: Delivery, own: Group, inbox: Inbox, updates: int) -> Iterator[tuple[float, tuple[Term, ...]]]:
     def run(rng: np.random.Generator) -> tuple[float, tuple[Term, ...]]:
-        regime, groups, factor = type(delivery.regime)(delivery.regime.options), [own], 1.0
+        regime = type(delivery.regime)(delivery.regime.options)
+        groups = [own]
+        factor = 1.0
         context = Context(delivery.names[0], delivery.names, 1, rng, max_tokens=1, updates=updates)
         if regime.hints(groups, inbox, context):
             probability, group = delivery.second[int(rng.integers(len(delivery.second)))]
-            groups, factor = [own, group], probability * len(delivery.second)
+            groups = [own, group]
+            factor = probability * len(delivery.second)
         terms = scheduled(regime.learn(groups, inbox, context), 1, 1)
         if not regime.hint_tokens and Need.SCORES not in regime.needs:
             terms = [replace(term, name="own") if term.source == "own" else term for term in terms]
@@ -276,7 +287,8 @@ class _Choices(np.random.Generator):
 
     def __init__(self, path: tuple[int, ...]) -> None:
         super().__init__(_UNTOUCHED)
-        self.path, self.sizes = list(path), list[int]()
+        self.path = list(path)
+        self.sizes = list[int]()
 
     def integers(self, low: Any, high: Any = None, *args: Any, **kwargs: Any) -> Any:
         if args or kwargs:
@@ -334,93 +346,168 @@ class Fact:
         return bool(abs(self.predicted - self.measured) <= 1e-6 * max(1.0, abs(self.predicted)))
 
 
+class _Runs:
+    """Enumerates a bandit's outcomes under an installed regime, by its name and options."""
+
+    def __init__(self, bandit: Bandit) -> None:
+        self._bandit = bandit
+
+    def __call__(self, name: str, **options: object) -> list[JointDraw]:
+        return enumerate_outcomes(self._bandit, build(name, options))
+
+
 def facts(bandit: Bandit) -> list[Fact]:
-    pi, success, g = bandit.policies, bandit.success, bandit.rollouts
-    policies, gradient = len(pi), bandit.policy_gradient()
+    """List what is proven of the regimes' expected updates, each beside what the enumeration of this bandit gives.
 
-    def run(name: str, **options: object) -> list[JointDraw]:
-        return enumerate_outcomes(bandit, build(name, options))
-
-    def far(a: Vector, b: Vector) -> float:
-        return float(np.abs(a - b).max())
-
-    alone = mean_gradient(run("independent", objective="dr_grpo"))
-    proven = [Fact("independent: E[g] = (1 - 1/G) policy gradient", 0.0, far(alone, (1 - 1 / g) * gradient))]
-
-    direct = np.zeros(pi.shape[1])  # A as the union's statistics make it
-    for probability, draws in bandit.outcomes:
-        pool = np.array([bandit.rewards[a] for drawn in draws for a in drawn])
-        advantage = (pool - pool.mean()) / (pool.std(ddof=1) + 1e-6)
-        for a, each in zip((a for drawn in draws for a in drawn), advantage, strict=True):
-            direct += probability * each / pool.size * (np.eye(pi.shape[1])[a] - pi[0])
-    toward = mean_gradient(run("naive"))
-    beside = [far(v, (v @ gradient) / (gradient @ gradient) * gradient) for v in (direct, toward)]
-    proven += [
-        Fact("naive: E[g] = (1/n) sum_j E_j[A grad log pi_k]", 0.0, far(toward, direct)),
-        Fact("naive: distance of E[g] from the policy gradient's direction", *beside),
-    ]
-
-    for beta in (0.25, 1.0):
-        mixed = mean_gradient(run("xgrpo", baseline="mixed", normalise="none", beta=beta))
-        proven.append(Fact(f"xgrpo: unbiased with leave-one-out baselines, beta {beta}", 0.0, far(mixed, gradient)))
-
-    outcomes = run("prp", normalise="none", clip_low=1.0, clip_high=1e8)
-    distance = far(mean_gradient(outcomes), (1 - 1 / (policies * g)) * gradient)
-    proven.append(Fact("prp: E[g] = (1 - 1/|U|) policy gradient, unclipped", 0.0, distance))
-    if policies == 2:
-
-        def squared_weight(o: JointDraw) -> float:
-            """Of the peer's first answer, as in PRP's term."""
-            answer = o.terms[1].answers[0]
-            assert isinstance(answer.denominator, np.ndarray)
-            return float(np.exp(2 * (np.log(pi[0])[answer.tokens[0]] - answer.denominator[0])))
-
-        moment = expectation(outcomes, squared_weight)
-        proven.append(Fact("prp: second moment of the weight = 1 + chi^2", 1 + bandit.chi_squared(), moment))
-
-    def shaped(weight: Callable[[float], float]) -> Vector:
-        """LUFFY's E[g] with peers' right answers weighed by `weight`."""
-        total = np.zeros(pi.shape[1])
-        for probability, (own, *theirs) in bandit.outcomes:
-            right = [a for drawn in theirs for a in drawn if bandit.rewards[a]]
-            pool = np.array([bandit.rewards[a] for a in (*own, *right)])
-            weights = [*[1.0] * g, *(weight(pi[0][a]) for a in right)]
-            for a, w, each in zip((*own, *right), weights, standardise(pool, pool), strict=True):
-                total += probability * w * each / pool.size * (np.eye(pi.shape[1])[a] - pi[0])
-        return total
-
-    slope = far(mean_gradient(run("luffy")), shaped(lambda p: 0.1 * p / (p + 0.1) ** 2))
-    small, large = (
-        mean_gradient(run("luffy", gamma=gamma, gradient="weight")) for gamma in (1e-9 * float(pi[0].min()), 1e6)
-    )
-    own_part = shaped(lambda p: 0.0)
-    proportional = far((large - own_part) * 1e6, shaped(lambda p: p) - own_part)
-    apart = far(mean_gradient(run("chord", mu_first=0.0)), mean_gradient(run("independent")))
-    proven += [
-        Fact("luffy: E[g] is the gradient of p / (p + gamma) A on peers' right answers", 0.0, slope),
-        Fact("luffy, as a weight: gamma -> 0 is the score function", 0.0, far(small, shaped(lambda p: 1.0))),
-        Fact("luffy, as a weight: gamma -> infinity is proportional to p", 0.0, proportional),
-        Fact("chord: mu = 0 is GRPO", 0.0, apart),
-    ]
-
-    predicted = (1 - success[0]) ** g * (1 - np.prod((1 - success[1:]) ** g))
-    outcomes = run("sgt")
-    fires = expectation(outcomes, lambda o: float(bool(o.terms[1].answers)))
-    outside = max((len(o.terms[1].answers) for o in outcomes if any(bandit.rewards[a] for a in o.draws[0])), default=0)
+    docs/formulas.md has the formulas and their sources."""
+    run = _Runs(bandit)
+    rescued = _probability_of_rescue(bandit)
     return [
-        *proven,
-        Fact("sgt: fires with (1-p_k)^G (1 - prod_j (1-p_j)^G)", float(predicted), fires),
-        Fact("sgt: imitated answers outside the rescue set", 0.0, float(outside)),
+        _of_independent(bandit, run),
+        *_of_naive(bandit, run),
+        *_of_xgrpo(bandit, run),
+        *_of_prp(bandit, run),
+        *_of_shaped_weights(bandit, run),
+        *_of_sgt(bandit, run, rescued),
         *_hacpo(bandit),
-        *_scored_and_hinted(bandit, run, float(predicted)),
+        *_scored_and_hinted(bandit, run, rescued),
         *_in_phases(bandit, run),
         _by_a_peers_vote(bandit, run),
     ]
 
 
-def _by_a_peers_vote(bandit: Bandit, run: Callable[..., list[JointDraw]]) -> Fact:
+def _largest_difference(one: Vector, other: Vector) -> float:
+    return float(np.abs(one - other).max())
+
+
+def _probability_of_rescue(bandit: Bandit) -> float:
+    """That the learner's G answers are all wrong and at least one peer has a right one: (1-p_k)^G (1 - prod_j (1-p_j)^G)."""
+    all_wrong = (1 - bandit.success) ** bandit.rollouts
+    return float(all_wrong[0] * (1 - np.prod(all_wrong[1:])))
+
+
+def _score_function(bandit: Bandit, answer: int) -> Vector:
+    """The gradient of the learner's log-probability of an answer in its logits: e_a - pi."""
+    pi = bandit.policies[0]
+    return np.asarray(np.eye(pi.size)[answer] - pi)
+
+
+def _of_independent(bandit: Bandit, run: _Runs) -> Fact:
+    alone = mean_gradient(run("independent", objective="dr_grpo"))
+    expected = (1 - 1 / bandit.rollouts) * bandit.policy_gradient()
+    return Fact("independent: E[g] = (1 - 1/G) policy gradient", 0.0, _largest_difference(alone, expected))
+
+
+def _of_naive(bandit: Bandit, run: _Runs) -> list[Fact]:
+    """The naive mean uses peers' answers as if they were own ones, so its expectation is another direction."""
+    gradient = bandit.policy_gradient()
+    direct = np.zeros(gradient.size)  # A as the union's statistics make it
+    for probability, draws in bandit.outcomes:
+        union = [answer for drawn in draws for answer in drawn]
+        rewards = np.array([bandit.rewards[answer] for answer in union])
+        advantages = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
+        for answer, advantage in zip(union, advantages, strict=True):
+            direct += probability * advantage / rewards.size * _score_function(bandit, answer)
+    toward = mean_gradient(run("naive"))
+
+    def distance_from_gradient(vector: Vector) -> float:
+        along = (vector @ gradient) / (gradient @ gradient) * gradient
+        return _largest_difference(vector, along)
+
+    return [
+        Fact("naive: E[g] = (1/n) sum_j E_j[A grad log pi_k]", 0.0, _largest_difference(toward, direct)),
+        Fact(
+            "naive: distance of E[g] from the policy gradient's direction",
+            distance_from_gradient(direct),
+            distance_from_gradient(toward),
+        ),
+    ]
+
+
+def _of_xgrpo(bandit: Bandit, run: _Runs) -> Iterator[Fact]:
+    gradient = bandit.policy_gradient()
+    for beta in (0.25, 1.0):
+        mixed = mean_gradient(run("xgrpo", baseline="mixed", normalise="none", beta=beta))
+        distance = _largest_difference(mixed, gradient)
+        yield Fact(f"xgrpo: unbiased with leave-one-out baselines, beta {beta}", 0.0, distance)
+
+
+def _of_prp(bandit: Bandit, run: _Runs) -> list[Fact]:
+    """The importance weight of a peer's answer is exact here, so nothing but its second moment costs."""
+    pi = bandit.policies
+    union = len(pi) * bandit.rollouts
+    outcomes = run("prp", normalise="none", clip_low=1.0, clip_high=1e8)
+    distance = _largest_difference(mean_gradient(outcomes), (1 - 1 / union) * bandit.policy_gradient())
+    unbiased = Fact("prp: E[g] = (1 - 1/|U|) policy gradient, unclipped", 0.0, distance)
+    if len(pi) != 2:
+        return [unbiased]
+
+    def squared_weight(outcome: JointDraw) -> float:
+        """Of the peer's first answer, as in PRP's term."""
+        answer = outcome.terms[1].answers[0]
+        assert isinstance(answer.denominator, np.ndarray)
+        log_weight = np.log(pi[0])[answer.tokens[0]] - answer.denominator[0]
+        return float(np.exp(2 * log_weight))
+
+    moment = expectation(outcomes, squared_weight)
+    return [unbiased, Fact("prp: second moment of the weight = 1 + chi^2", 1 + bandit.chi_squared(), moment)]
+
+
+def _shaped_gradient(bandit: Bandit, weight: Callable[[float], float]) -> Vector:
+    """LUFFY's E[g] with peers' right answers weighed by `weight` of the learner's probability."""
+    pi = bandit.policies[0]
+    total = np.zeros(pi.size)
+    for probability, (own, *theirs) in bandit.outcomes:
+        right = [answer for drawn in theirs for answer in drawn if bandit.rewards[answer]]
+        pool = [*own, *right]
+        rewards = np.array([bandit.rewards[answer] for answer in pool])
+        weights = [*[1.0] * bandit.rollouts, *(weight(pi[answer]) for answer in right)]
+        for answer, factor, advantage in zip(pool, weights, standardise(rewards, rewards), strict=True):
+            total += probability * factor * advantage / rewards.size * _score_function(bandit, answer)
+    return total
+
+
+def _of_shaped_weights(bandit: Bandit, run: _Runs) -> list[Fact]:
+    """LUFFY's shaping as a gradient and as a weight, at both ends of gamma; CHORD without its share of imitation."""
+    tiny_gamma = 1e-9 * float(bandit.policies[0].min())
+    small = mean_gradient(run("luffy", gamma=tiny_gamma, gradient="weight"))
+    large = mean_gradient(run("luffy", gamma=1e6, gradient="weight"))
+    shaping = _shaped_gradient(bandit, lambda p: 0.1 * p / (p + 0.1) ** 2)
+    score_function = _shaped_gradient(bandit, lambda p: 1.0)
+    own_part = _shaped_gradient(bandit, lambda p: 0.0)
+    by_probability = _shaped_gradient(bandit, lambda p: p) - own_part
+    slope = _largest_difference(mean_gradient(run("luffy")), shaping)
+    proportional = _largest_difference((large - own_part) * 1e6, by_probability)
+    apart = _largest_difference(mean_gradient(run("chord", mu_first=0.0)), mean_gradient(run("independent")))
+    near_zero = _largest_difference(small, score_function)
+    return [
+        Fact("luffy: E[g] is the gradient of p / (p + gamma) A on peers' right answers", 0.0, slope),
+        Fact("luffy, as a weight: gamma -> 0 is the score function", 0.0, near_zero),
+        Fact("luffy, as a weight: gamma -> infinity is proportional to p", 0.0, proportional),
+        Fact("chord: mu = 0 is GRPO", 0.0, apart),
+    ]
+
+
+def _of_sgt(bandit: Bandit, run: _Runs, rescued: float) -> list[Fact]:
+    """rescued: as `_probability_of_rescue`."""
+    outcomes = run("sgt")
+    fires = expectation(outcomes, lambda outcome: float(bool(outcome.terms[1].answers)))
+    imitated_although_right = [
+        len(outcome.terms[1].answers)
+        for outcome in outcomes
+        if any(bandit.rewards[answer] for answer in outcome.draws[0])
+    ]
+    outside = max(imitated_although_right, default=0)
+    return [
+        Fact("sgt: fires with (1-p_k)^G (1 - prod_j (1-p_j)^G)", rescued, fires),
+        Fact("sgt: imitated answers outside the rescue set", 0.0, float(outside)),
+    ]
+
+
+def _by_a_peers_vote(bandit: Bandit, run: _Runs) -> Fact:
     """Co-RL's gradient from the next policy's majority answer, the first drawn of equals."""
-    pi, size = bandit.policies[0], bandit.rollouts
+    pi = bandit.policies[0]
+    size = bandit.rollouts
     direct = np.zeros(pi.size)
     for probability, (own, peer, *_) in bandit.outcomes:
         winner = max(peer, key=peer.count)
@@ -431,7 +518,7 @@ def _by_a_peers_vote(bandit: Bandit, run: Callable[..., list[JointDraw]]) -> Fac
     return Fact("rlccf, vote of a peer: E[g] is GRPO's toward its majority answer", 0.0, far)
 
 
-def _in_phases(bandit: Bandit, run: Callable[..., list[JointDraw]]) -> list[Fact]:
+def _in_phases(bandit: Bandit, run: _Runs) -> list[Fact]:
     """The regimes that learn from peers first: a run's first step is of the first phase, if there is one."""
     someone_right = 1 - float(np.prod((1 - bandit.success[1:]) ** bandit.rollouts))
     alone = mean_gradient(run("independent"))
@@ -446,9 +533,10 @@ def _in_phases(bandit: Bandit, run: Callable[..., list[JointDraw]]) -> list[Fact
     ]
 
 
-def _scored_and_hinted(bandit: Bandit, run: Callable[..., list[JointDraw]], rescued: float) -> list[Fact]:
+def _scored_and_hinted(bandit: Bandit, run: _Runs, rescued: float) -> list[Fact]:
     """rescued: probability that only peers have a right answer."""
-    pi, beta = bandit.policies, 0.5
+    pi = bandit.policies
+    beta = 0.5
     peers = np.log(pi[1:]).mean(axis=0)
     toward = beta * pi[0] * (peers - np.log(pi[0]) - pi[0] @ (peers - np.log(pi[0])))
     itself = replace(bandit, logits=np.tile(bandit.logits[0], (len(pi), 1)))
@@ -481,7 +569,8 @@ def _hacpo(bandit: Bandit) -> list[Fact]:
     if min(true.values()) <= 0:
         return []
     options = replace(base.Options(), guards=False, omega_min=1e-12, omega_max=1e12)
-    regime, guarded = TrueCapability(options), TrueCapability(replace(options, guards=True))
+    regime = TrueCapability(options)
+    guarded = TrueCapability(replace(options, guards=True))
     delivery = Delivery(bandit, regime)
     off = on = 0.0
     for probability, draws in bandit.outcomes:
@@ -612,7 +701,8 @@ def run_bandit(name: str, results: Path) -> BanditReport:
 
 
 def _point(case: str, regime: str, bandit: Bandit, outcomes: list[JointDraw]) -> Point:
-    true, mean = bandit.policy_gradient(), mean_gradient(outcomes)
+    true = bandit.policy_gradient()
+    mean = mean_gradient(outcomes)
     size = float(np.linalg.norm(true))
     scale = float(mean @ true) / size**2
     weights = [(w, o.probability / len(o.weights)) for o in outcomes for w in o.weights]

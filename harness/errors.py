@@ -80,7 +80,9 @@ class SuiteError(UsageError):
     """source: the file as named. path: the place inside, e.g. `groups[1].policies[0].model`, or empty."""
 
     def __init__(self, source: str, path: str, problem: str) -> None:
-        self.source, self.path, self.problem = source, path, problem
+        self.source = source
+        self.path = path
+        self.problem = problem
         super().__init__(f"{source}: {path}: {problem}" if path else f"{source}: {problem}")
 
 

@@ -108,7 +108,8 @@ def lock(
     patience: seconds for another holder. look: between two looks, each followed by `waiting`. Raises TimeoutError, OSError
     where it cannot be locked.
     """
-    end, kind = time.monotonic() + patience, fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    end = time.monotonic() + patience
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)

@@ -25,7 +25,8 @@ LARGE_BLOCKS = {
     "MALLOC_TOP_PAD_": str(1 << 28),
 }
 """For worker processes: glibc keeps freed tensors instead of returning their pages, 13 to 29 % fewer CPU-seconds in stage 0."""
-GROUPS, GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+GROUPS = Path("/sys/fs/cgroup")
+GROUP = Path("/proc/self/cgroup")
 UNUSED = ("pandas", "scipy", "sklearn")
 """What transformers takes along where it is installed, and no model uses."""
 
@@ -102,14 +103,16 @@ def every_core() -> Iterator[None]:
 def memory(more: int) -> Iterator[None]:
     """So many more bytes may be had; the system refuses the rest. Counts private writable pages (Linux; elsewhere the
     address space)."""
-    kind, now = resource.RLIMIT_DATA, 0
+    kind = resource.RLIMIT_DATA
+    now = 0
     with suppress(OSError):
         status = Path("/proc/self/status").read_text("ascii").splitlines()
         now = 1024 * sum(int(line.split()[1]) for line in status if line.startswith("VmData:"))
     if not now:
         import psutil
 
-        kind, now = resource.RLIMIT_AS, psutil.Process().memory_info().vms
+        kind = resource.RLIMIT_AS
+        now = psutil.Process().memory_info().vms
     soft, hard = resource.getrlimit(kind)
     limits = [limit for limit in (soft, now + more) if limit != resource.RLIM_INFINITY]
     with suppress(ValueError, OSError):  # a system that knows no such limit

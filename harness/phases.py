@@ -28,7 +28,8 @@ class Phase:
 
     def count(self, done: float) -> None:
         """So much of `total`; counts as progress."""
-        self.done, self.inner = done, ""
+        self.done = done
+        self.inner = ""
         report_progress()
 
     def __str__(self) -> str:
@@ -52,7 +53,9 @@ _board = _Board()
 @contextmanager
 def phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[Phase]:
     """Announce a phase of the calling thread. quiet: logged at DEBUG, shown only while nothing runs inside it."""
-    level, thread, began = logging.DEBUG if quiet else logging.INFO, threading.get_ident(), time.monotonic()
+    level = logging.DEBUG if quiet else logging.INFO
+    thread = threading.get_ident()
+    began = time.monotonic()
     now = Phase(name, total, quiet)
     _board.running.setdefault(thread, []).append(now)
     report_progress()
@@ -71,7 +74,8 @@ def phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[Pha
 
 def inside(words: str) -> None:
     """Progress of the thread's innermost phase between counts, e.g. ``token 13/44``."""
-    if stack := _board.running.get(threading.get_ident()):
+    stack = _board.running.get(threading.get_ident())
+    if stack:
         stack[-1].inner = words
     report_progress()
 

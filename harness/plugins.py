@@ -59,7 +59,8 @@ class PluginRegistry(Generic[T]):
         if own in recorded():
             return str(own), str(recorded()[str(own)].version)
         called = f"{self.noun} {name}"
-        if (version := getattr(plugin, "results_version", None)) is not None:
+        version = getattr(plugin, "results_version", None)
+        if version is not None:
             return called, str(version)
         if file is None:
             return called, "unknown"

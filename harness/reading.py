@@ -75,7 +75,8 @@ def as_text(data: bytes) -> str:
     except UnicodeDecodeError as error:
         raise ValueError(f"not a text file (invalid UTF-8{_at(data[: error.start].decode('utf-8'))})") from None
     text = text.replace("\r\n", "\n")
-    if control := CONTROLS.search(text):
+    control = CONTROLS.search(text)
+    if control:
         raise ValueError(f"not a text file (the control character {control[0]!a}{_at(text[: control.start()])})")
     return text
 

@@ -43,6 +43,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 BESIDE = (
     "harness/learning/conformance.py",
     *(f"harness/engines/{name}.py" for name in ("catalogue", "conformance")),
+    "harness/engines/embedded/account.py",
     "harness/engines/openrlhf/local_ray.py",
     *(f"harness/verification/{name}.py" for name in ("catalogue", "conformance")),
     "harness/tasks/conformance.py",
@@ -74,7 +75,8 @@ def parse(text: str) -> dict[str, Recorded]:
     table: dict[str, Recorded] = {}
     package = ""
     for number, line in enumerate(text.splitlines(), 1):
-        if header := re.fullmatch(r'\["?([\w/]+)"?\]', line):
+        header = re.fullmatch(r'\["?([\w/]+)"?\]', line)
+        if header:
             package = header[1]
             table.setdefault(package, Recorded(0, "", number))
         elif entry := re.fullmatch(r"version = (\d+)", line):
@@ -104,7 +106,9 @@ def owner(file: Path) -> str | None:
     if any(_within(path, place) for place in BESIDE):
         return None
     places = [(place, name) for name, own in PACKAGES.items() for place in own if _within(path, place)]
-    return max(places, key=lambda place: len(place[0]))[1] if places else None
+    if places:
+        return max(places, key=lambda place: len(place[0]))[1]
+    return None
 
 
 def _within(path: str, place: str) -> bool:

@@ -45,7 +45,8 @@ class CHORD(Regime):
         grpo = own_term(own, grpo_advantages, GRPO)
         if not given:
             return [grpo]
-        first, last = self.options.mu_first, self.options.mu_last
+        first = self.options.mu_first
+        last = self.options.mu_last
         imitation = Objective(form="nll", aggregation="token", token_weight="unsure" if self.options.phi else "one")
         return [
             replace(grpo, schedule=Schedule(1 - first, 1 - last)),

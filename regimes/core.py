@@ -62,7 +62,8 @@ class CoRe(Regime):
 
     def hints(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Hint]:
         """For questions drawn of those that only peers solved."""
-        given, chance = [], Fraction(self.options.probability).limit_denominator(DRAWS)
+        given = []
+        chance = Fraction(self.options.probability).limit_denominator(DRAWS)
         for group in own:
             right = [p for p in inbox.valid(group.prompt.id) if p.reward > 0]
             if not group.valid or group.rewards.any() or not right:
@@ -78,11 +79,13 @@ class CoRe(Regime):
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """A = (R - mean) / (std + 1e-6) over both rounds and the peers' first."""
         again = {g.prompt.of: g for g in own if g.prompt.of and g.valid}
-        mine, hinted = [], list[TermAnswer]()
+        mine = []
+        hinted = list[TermAnswer]()
         for group in own:
             if group.prompt.of or not group.valid:
                 continue
-            first, second = rewards_of(group.valid), again.get(group.prompt.id)
+            first = rewards_of(group.valid)
+            second = again.get(group.prompt.id)
             rescued = (1 + self.options.bonus) * rewards_of(second.valid if second else ())
             pool = np.concatenate([first, rewards_of(inbox.valid(group.prompt.id)), rescued])
             mine += own_answers(group, standardise(first, pool))

@@ -95,7 +95,8 @@ class GRAFT(Regime):
         for group in own:
             right = sum(a.reward > 0 for a in group.valid)
             for peers in by_author(inbox.valid(group.prompt.id)):
-                author, peers_right = peers[0].author, _count_right(peers)
+                author = peers[0].author
+                peers_right = _count_right(peers)
                 if group.valid and right == 0 and 1 <= peers_right < len(peers):
                     candidates.setdefault(author, {})[group.prompt.id] = peers
                 if peers_right == 0 and 1 <= right < len(group.valid):

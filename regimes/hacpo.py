@@ -110,7 +110,9 @@ class HACPO(Regime):
             return mu
         if (rewards == rewards[0]).all():
             return float(rewards.mean())
-        return float(rewards[:own].mean()) if mu > 1 and own else mu
+        if mu > 1 and own:
+            return float(rewards[:own].mean())
+        return mu
 
     def omega(self, a: str, b: str) -> float:
         """clamp(P_a / P_b, omega_min, omega_max); exactly 1 for a = b."""

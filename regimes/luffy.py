@@ -39,7 +39,8 @@ class LUFFY(Regime):
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """GRPO's ratio, peers' shaped probability, one token normaliser."""
-        mine, theirs = [], []
+        mine = []
+        theirs = []
         for group in own:
             right = inbox.right(group.prompt.id)
             if group.valid:

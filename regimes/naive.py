@@ -23,7 +23,8 @@ class Naive(Regime):
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """Of GRPO's objective, with one token normaliser."""
-        mine, theirs = [], []
+        mine = []
+        theirs = []
         for group in own:
             peers = inbox.valid(group.prompt.id)
             pool = rewards_of([*group.valid, *peers])

@@ -53,7 +53,8 @@ class PRP(Regime):
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """Token ratios with one token normaliser."""
-        mine, theirs = [], []
+        mine = []
+        theirs = []
         for group in own:
             peers = inbox.valid(group.prompt.id)
             union = rewards_of([*group.valid, *peers])

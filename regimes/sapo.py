@@ -37,19 +37,22 @@ class SAPO(Regime):
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """GRPO on own and drawn groups."""
-        external = [
-            peers
-            for group in own
-            for peers in by_author(inbox.valid(group.prompt.id))
-            if 0 < sum(p.reward > 0 for p in peers) < len(peers)
-        ]
-        mine = sum(bool(g.answers) for g in own)  # earlier prompts' groups are empty
+        external = []
+        for group in own:
+            for peers in by_author(inbox.valid(group.prompt.id)):
+                right = sum(peer.reward > 0 for peer in peers)
+                if 0 < right < len(peers):  # else every advantage is zero
+                    external.append(peers)
+        mine = sum(bool(group.answers) for group in own)  # earlier prompts' groups are empty
         count = min(len(external), mine if self.options.external is None else self.options.external)
         drawn = sorted(context.rng.choice(len(external), size=count, replace=False)) if count else []
-        theirs = [t for i in drawn for t in _as_group(external[i])]
+        theirs: list[TermAnswer] = []
+        for place in drawn:
+            theirs += _as_group(external[place])
         return [own_term(own, grpo_advantages, GRPO), Term("peer", "peer", GRPO, tuple(theirs))]
 
 
 def _as_group(peers: Sequence[PeerAnswer]) -> list[TermAnswer]:
+    """A peer's answers with GRPO's advantages among themselves."""
     rewards = rewards_of(peers)
     return [peer_answer(p, a, p.receiver_old) for p, a in zip(peers, standardise(rewards, rewards), strict=True)]

@@ -45,14 +45,13 @@ class XGRPO(Regime):
         pool = np.concatenate([rewards, peers])
         baseline: Rewards | float = pool.mean()
         if self.options.baseline == "mixed" and peers.size:
-            beta, n = self.options.beta, rewards.size
+            beta = self.options.beta
+            n = rewards.size
             others = (rewards.sum() - rewards) / (n - 1) if n > 1 else peers.mean()
             baseline = (1 - beta) * others + beta * peers.mean()
-        return (
-            (rewards - baseline) / (deviation(pool) + EPSILON)
-            if self.options.normalise == "std"
-            else rewards - baseline
-        )
+        if self.options.normalise == "std":
+            return (rewards - baseline) / (deviation(pool) + EPSILON)
+        return rewards - baseline
 
 
 def _binary(value: GroupValue) -> Rewards:

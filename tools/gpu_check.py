@@ -39,15 +39,16 @@ import torch
 import transformers
 
 import harness
-from harness.allocation import embedded
 from harness.allocation.calibration import Card, HardwareRecord, Measured, Part
 from harness.allocation.cost_model import CORE, CellDemand, Device, PolicyDemand, Workload, device, score_seconds, sheet
 from harness.allocation.inventory import has_bf16, visible
-from harness.allocation.shapes import MICRO_TOKENS, shape_from_config, shipped
+from harness.allocation.shapes import shape_from_config, shipped
 from harness.cli.listing import examine
 from harness.engines.conformance import CHECKS, TOLERANCE, Case, tiny_policy, tiny_prompts
+from harness.engines.embedded import account
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_tokenizer
+from harness.engines.embedded.sizes import MICRO_TOKENS
 from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import HarnessError
 from harness.experience.answers import Prompt
@@ -290,7 +291,7 @@ def speed(workspace: Workspace) -> PartReport:
         left, whole = torch.cuda.mem_get_info()
         own = whole - left - workspace.taken
         report.measured |= {"context": max(0, own - sum(memory.values())), "link": link()}
-    planned, counted = embedded.phases(cell, on), embedded.process_memory(cell, tokens, on)
+    planned, counted = account.phases(cell, on), account.process_memory(cell, tokens, on)
     report.figures = {"model": name, "precision": policy.precision, "micro_tokens": tokens}
     for phase, taken in seconds.items():
         number = sampled + (0 if phase == "generate" else PROMPTS * PROMPT)
@@ -316,18 +317,18 @@ def largest(gpu: bool, on: Device, answer: int, memory_limit: int) -> tuple[str,
     for name, config in ((name, shipped()[name]) for name in ON_GPU) if gpu else (("a small Llama", ON_CPU),):
         shape = shape_from_config(name, config if gpu else {**config, **IDS})
         cell = CellDemand((PolicyDemand("a", shape, ROLLOUTS, "bf16" if gpu else "fp32"),), work)
-        for tokens in (MICRO_TOKENS, *embedded.FEWER_TOKENS):
-            if embedded.process_memory(cell, tokens, on).train <= 0.9 * memory_limit:
+        for tokens in (MICRO_TOKENS, *account.FEWER_TOKENS):
+            if account.process_memory(cell, tokens, on).train <= 0.9 * memory_limit:
                 return name, config, cell, tokens
     raise HarnessError(f"no model's step fits {memory_limit / 1e9:.1f} GB")
 
 
 def rates(cell: CellDemand, gpu: bool, seconds: Mapping[str, float], layer: float) -> dict[str, float]:
     """The account's rates by measured seconds: its work at a rate of 1, over what its layers' own time leaves."""
-    waits = embedded.phases(cell, replace(FREE, layer=layer, gpu=gpu))
+    waits = account.phases(cell, replace(FREE, layer=layer, gpu=gpu))
 
     def rate(phase: str, taken: float, **one: float) -> float:
-        at_one: float = getattr(embedded.phases(cell, replace(FREE, gpu=gpu, **one)), phase)
+        at_one: float = getattr(account.phases(cell, replace(FREE, gpu=gpu, **one)), phase)
         return at_one / max(seconds[phase] - taken, seconds[phase] / 20)
 
     measured = {

@@ -17,6 +17,11 @@ from harness.allocation.shapes import ModelShape, Precision
 # One cell in figures ---------------------------------------------------------------------------------------------------
 
 MEAN_ANSWER = 0.5  # expected answer length as a share of the longest: a prior
+# Logits that the engines' output layer has at once (`harness.engines.head`), on a CPU and on a GPU, where each part costs kernel
+# starts.
+LOGITS = 1 << 23
+GPU_LOGITS = 1 << 26
+LOGITS_BYTES = 12  # of each: logits, masked logits and log-probabilities in fp32
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +182,17 @@ class Checkpoint(NamedTuple):
         return self.kept + self.optimiser
 
 
+def logits_bytes(policy: PolicyDemand, entries: float, at_once: float) -> float:
+    """Bytes that the output layer takes in the backward pass of a micro-batch.
+
+    entries: logits, tokens times ids. at_once: most that are there together (`LOGITS`, `GPU_LOGITS`); beyond them the vocabulary
+    is taken in parts, which give its gradient at the end, beside a tied embedding's."""
+    size = LOGITS_BYTES * min(entries, at_once)
+    if entries > at_once and not policy.lora:
+        size += 2 * policy.value_bytes * policy.model.largest
+    return size
+
+
 def checkpoint_bytes(
     model: ModelShape, precision: Precision, tokenizer: int | None = None, adapters: int = 0
 ) -> Checkpoint:
@@ -250,7 +266,9 @@ def sheet(kind: str) -> CostSheet:
 def device(kind: str) -> Device:
     peak, bandwidth = sheet(kind)
     rates = peak * TRAIN_EFFICIENCY, peak * SCORE_EFFICIENCY, bandwidth * BANDWIDTH_EFFICIENCY
-    return Device(*rates, 1.5e-4, 0, gpu=False) if kind.upper() in {"LOGICAL", CORE} else Device(*rates)
+    if kind.upper() in {"LOGICAL", CORE}:
+        return Device(*rates, 1.5e-4, 0, gpu=False)
+    return Device(*rates)
 
 
 class Phases(msgspec.Struct, frozen=True):
@@ -297,7 +315,9 @@ def rollout_seconds(
     reads the weights at each step and every sequence's KV cache at each of its tokens, or does 2 N FLOPs a token, whichever
     takes longer. A wave's last answers are longest, and the ended ones take nothing more: so more sequences at once are never
     slower."""
-    model, prompt, mean = policy.model, work.prompt_tokens, work.mean * longest
+    model = policy.model
+    prompt = work.prompt_tokens
+    mean = work.mean * longest
     batch = max(1.0, min(answers / engines, concurrent))
     waves = max(1.0, answers / engines / batch)
     weights = (waves - 1) * mean * model.read(batch) + longest * model.read(max(1.0, batch * work.mean))

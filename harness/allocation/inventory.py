@@ -50,7 +50,9 @@ def visible() -> list[Card]:
     GPUs or MIG parts, up to the first that means no device; none where one stands twice.
     nvidia-smi's numbers are CUDA's where the GPUs are alike or CUDA_DEVICE_ORDER is PCI_BUS_ID.
     """
-    chosen, numbered, parted = os.environ.get(VISIBLE), dict[str, Card](), False
+    chosen = os.environ.get(VISIBLE)
+    numbered = dict[str, Card]()
+    parted = False
     listed = _ask_nvidia_smi("--query-gpu=name,memory.total,mig.mode.current", "--format=csv,noheader,nounits")
     for number, line in enumerate(listed.splitlines()):
         name, size, *mig = (field.strip() for field in line.split(",")) if "," in line else ("", "")
@@ -86,7 +88,8 @@ def gpu_kind(name: str) -> str:
 
 def _with_names(numbered: dict[str, Card]) -> dict[str, Card]:
     """Cards by the names that CUDA_VISIBLE_DEVICES may give them."""
-    by_name, card = dict[str, Card](), Card("", "", 0)
+    by_name = dict[str, Card]()
+    card = Card("", "", 0)
     for number, uuid, size, part in _NAMES.findall(_ask_nvidia_smi("-L")):
         if number:
             card = numbered.get(number, card)
@@ -225,16 +228,21 @@ def from_ray(nodes: Iterable[Mapping[str, Any]], cards: Callable[[str], Sequence
     for entry in nodes:
         if not entry.get("Alive", True):
             continue
-        has, name = entry.get("Resources", {}), str(entry.get("NodeID") or entry.get("NodeName") or f"node{len(alive)}")
-        gpus, memory = int(has.get("GPU", 0)), int(has.get("memory", 0))
-        each, kind = 0, ""
+        has = entry.get("Resources", {})
+        name = str(entry.get("NodeID") or entry.get("NodeName") or f"node{len(alive)}")
+        gpus = int(has.get("GPU", 0))
+        memory = int(has.get("memory", 0))
+        each = 0
+        kind = ""
         if gpus and accelerated(has):
             listed = cards(name)
             if not listed:
                 raise UsageError(f"Ray node {name} has {gpus} GPUs, and nvidia-smi lists none there")
             each, kind = _weakest_card(listed)
         elif gpus:
-            each, kind, memory = memory // 2 // gpus, LOGICAL, memory // 2
+            each = memory // 2 // gpus
+            kind = LOGICAL
+            memory = memory // 2
         alive.append(Node(name, int(has.get("CPU", 0)), memory, gpus, each, kind))
     if not alive:
         raise UsageError("the Ray cluster has no living node")
@@ -276,7 +284,8 @@ def capacity(inventory: Inventory) -> Free:
 def place(bundles: Sequence[Bundle], free: Free) -> tuple[Free, tuple[str, ...]] | None:
     """What is left when all bundles are placed, and the node of each; None where they do not fit. Best fit decreasing: the
     largest first, on the node that keeps the fewest GPUs, then cores. Exact for equal bundles."""
-    left, chosen = dict(free), [""] * len(bundles)
+    left = dict(free)
+    chosen = [""] * len(bundles)
     for index in sorted(range(len(bundles)), key=lambda i: bundles[i], reverse=True):
         able = [name for name, node in left.items() if node.holds(bundles[index])]
         if not able:
@@ -285,6 +294,10 @@ def place(bundles: Sequence[Bundle], free: Free) -> tuple[Free, tuple[str, ...]]
         left[best] = left[best].plus(bundles[index], -1)
         chosen[index] = best
     return left, tuple(chosen)
+
+
+def _holds_anywhere(bundle: Bundle, free: Free) -> bool:
+    return any(node.holds(bundle) for node in free.values())
 
 
 def missing(bundles: Sequence[Bundle], free: Free) -> str:
@@ -296,7 +309,8 @@ def missing(bundles: Sequence[Bundle], free: Free) -> str:
         columns = zip(*((b.gpus, b.cores, b.memory, b.gpu_memory) for b in these), strict=True)
         return Bundle(*map(of, columns))
 
-    single = [b for b in sorted(set(bundles), reverse=True) if not any(node.holds(b) for node in free.values())]
+    distinct = sorted(set(bundles), reverse=True)
+    single = [bundle for bundle in distinct if not _holds_anywhere(bundle, free)]
     largest = most(max, free.values())
     if single:
         lacks = [_describe_shortage(b, largest, " on one node", "where the largest has") for b in single]
@@ -317,7 +331,8 @@ def _describe_shortage(needed: Bundle, there: Bundle, on: str, where: str) -> st
         ("cores", f" cores{on}", str),
         ("memory", f" of RAM{on}", gigabytes),
     ):
-        need, have = getattr(needed, field), getattr(there, field)
+        need = getattr(needed, field)
+        have = getattr(there, field)
         if need > have:
             shortages.append(f"{show(need)}{unit} {where} {show(have)}: {show(need - have)} short")
     return " and ".join(shortages)

@@ -20,6 +20,7 @@ import msgspec
 
 from harness.allocation.cost_model import (
     DISK,
+    GPU_LOGITS,
     USABLE,
     CellDemand,
     Device,
@@ -30,6 +31,7 @@ from harness.allocation.cost_model import (
     checkpoint_bytes,
     device,
     kv_cache_bytes,
+    logits_bytes,
     rollout_seconds,
     score_seconds,
     train_seconds,
@@ -37,7 +39,6 @@ from harness.allocation.cost_model import (
     weight_bytes,
 )
 from harness.allocation.inventory import LOGICAL, Bundle
-from harness.allocation.shapes import GPU_LOGITS
 
 # Numbers of GPUs that are tried, those of a larger cluster among them, so that it is never the slower one
 SIZES = (*range(1, 33), *range(40, 129, 8), *(2**n for n in range(8, 13)))
@@ -53,7 +54,6 @@ HOST_BYTES = 4 * 10**9  # RAM of trainer and rollout processes, sleepers apart: 
 LOGICAL_HOST_BYTES = 3 * 10**9  # where a GPU is a core, what a CUDA context would hold included (docs/openrlhf.md)
 REDUCE_BUCKET = 5 * 10**7  # gradients that ZeRO 2 and 3 reduce at once; DeepSpeed's default takes 1 GB of bf16
 LIVE_PARAMETERS = 10**9  # whole weights that ZeRO 3 keeps gathered at most, DeepSpeed's default
-LOGITS_BYTES = 12  # per token and entry of the vocabulary, backward through the log-softmax: three fp32 copies
 DOUBLES_BYTES = 24  # per entry of the largest matrix: three float64 copies, to compare gradients
 SYNC_LINK = 50e9  # bytes per second of a weight sync, a prior
 START_SECONDS = 120.0  # loading a cell's models and starting engines: a prior
@@ -142,7 +142,8 @@ class PolicyLayout(msgspec.Struct, frozen=True):
         """What is on a GPU in training, in rollouts and in a weight sync, in bytes by part; all of it at once where nothing
         takes turns. The fullest moment's parts add up to `peak`."""
         memory: dict[str, int] = msgspec.structs.asdict(self.memory)
-        context, rollout_context = memory.pop("context"), memory.pop("rollout_context")
+        context = memory.pop("context")
+        rollout_context = memory.pop("rollout_context")
         asleep = self.asleep + rollout_context if self.sleeps else self.asleep
         if not self.sleeps:
             return {"always": {**memory, "contexts and buffers": context + rollout_context + asleep}}
@@ -199,7 +200,8 @@ def policy_layouts(
     there meanwhile."""
     if policy.devices not in {None, gpus}:
         return (), 0
-    ways, least = list[_Way](), 0
+    ways = list[_Way]()
+    least = 0
     for way in _tried_ways(policy, work, gpus, gpu, others):
         needed = way if isinstance(way, int) else way.needed
         least = min(least or needed, needed)
@@ -208,9 +210,14 @@ def policy_layouts(
     ways.sort(key=lambda way: (work.steps * way.step + way.rest, way.host))
     best = list[_Way]()
     for way in ways:
-        if not any(b.step <= way.step and b.rest <= way.rest and b.host <= way.host for b in best):
+        if not any(_beats(other, way) for other in best):
             best.append(way)
     return tuple(_layout_of_way(policy, work, gpus, gpu, way, others) for way in best), least
+
+
+def _beats(one: _Way, other: _Way) -> bool:
+    """Whether one way is at least as good in all: a step, the rest of the cell, RAM."""
+    return one.step <= other.step and one.rest <= other.rest and one.host <= other.host
 
 
 def policy_layout(
@@ -222,64 +229,114 @@ def policy_layout(
 
 
 def _tried_ways(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int) -> Iterator[_Way | int]:
-    """All that are tried; of one that does not fit, the bytes per GPU that it needs. Side by side and in turns are both tried
-    and the faster one counts: a preference for either makes plans slower where there is more memory."""
-    model, on, answers = policy.model, gpu.on, work.prompts * policy.rollouts
-    stored, mean = weight_bytes(model, policy.precision), work.mean_sequence
-    asleep = 2 * on.context * others  # a sleeping process keeps its context
-    # Own answers under the trainer (and the reference), peers' where the regime asks.
-    score = score_seconds(model, answers * (1 + work.scored + policy.penalised) * mean, mean, on) / gpus
-    engine_sizes = [t for t in (1, 2, 4, 8) if t <= min(gpu.node, gpu.widest) and gpus % t == 0 and model.divides(t)]
-    known = dict[tuple[int, int, int], tuple[float, float]]()  # seconds of rollouts, and beside the steps
-    caches = {t: kv_cache_bytes(policy, work.longest, t) for t in engine_sizes}
-    for trainer, micro_batch, checkpointing, zero in _ways_to_train(policy, work, gpus, gpu):
-        train = train_seconds(policy, answers * work.trained * mean, mean, on, checkpointing) / gpus
-        host = gpu.host * gpus + host_bytes(policy, zero, gpus, gpu)
-        trained = trainer.train
-        for tensor_parallel in engine_sizes:
-            engines, weights, one = gpus // tensor_parallel, stored // tensor_parallel, caches[tensor_parallel]
-            wanted = -(-answers // engines)
+    """Yield every way that is tried; of one that does not fit, the bytes per GPU that it needs. Side by side and in turns are both
+    tried and the faster one counts: a preference for either makes plans slower where there is more memory."""
+    placing = _Placing(policy, work, gpus, gpu, others)
+    for training in _ways_to_train(policy, work, gpus, gpu):
+        train = placing.train_seconds(training.checkpointing)
+        host = gpu.host * gpus + host_bytes(policy, training.zero, gpus, gpu)
+        for tensor_parallel in placing.engine_sizes:
             for sleeps in (False, True):
-                beside = asleep + on.context + (on.context if sleeps else trained)
-                needed = beside + weights + min(LEAST_CONCURRENT, wanted) * one
-                synced = trainer.weights + weights + 2 * on.context  # both have their weights while they are sent
-                needed = max(needed, asleep + trained + on.context * sleeps, asleep + synced)
-                if needed > gpu.usable:
-                    yield needed
-                    continue
-                concurrent = min(wanted, MOST_CONCURRENT, (gpu.usable - beside - weights) // one)
-                memory = msgspec.structs.replace(
-                    trainer, rollout_weights=weights, kv_cache=concurrent * one, rollout_context=on.context
-                )
-                if sleeps:
-                    peak = asleep + max(trained + on.context, memory.rollout + on.context, synced)
-                else:
-                    peak = asleep + trained + memory.rollout
-                moved = memory.states + weights if sleeps or others else 0
-                spread = engines, tensor_parallel, concurrent
-                if spread not in known:
-                    once = rollout_seconds(policy, work, work.answer_tokens, answers, *spread, on)
-                    beside_steps = sum(_beside_steps(policy, work, gpus, *spread, on))
-                    known[spread] = (1 + work.again) * once, beside_steps * (1 + STACKED_COST * (others > 0))
-                rollout, rest = known[spread]
-                turns = (TURNS_COST * sleeps + STACKED_COST * (others > 0)) * (rollout + score + train)
-                seconds = StepSeconds(rollout, score, train, stored / SYNC_LINK + 2 * moved / on.link + turns)
-                yield _Way(
-                    step=seconds.total,
-                    rest=rest,
-                    # each bundle has a whole number of bytes
-                    host=-(-(host + gpu.pinned * moved * gpus) // gpus) * gpus,
-                    needed=needed,
-                    peak=peak,
-                    memory=memory,
-                    seconds=seconds,
-                    zero=zero,
-                    micro_batch=micro_batch,
-                    checkpointing=checkpointing,
-                    tensor_parallel=tensor_parallel,
-                    sleeps=sleeps,
-                    concurrent=concurrent,
-                )
+                yield placing.try_way(training, train, host, tensor_parallel, sleeps)
+
+
+class _Placing:
+    """A policy on a number of GPUs: what all ways to train and to roll out there have in common, computed once."""
+
+    def __init__(self, policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int) -> None:
+        model = policy.model
+        mean = work.mean_sequence
+        self._policy = policy
+        self._work = work
+        self._gpus = gpus
+        self._gpu = gpu
+        self._others = others
+        self._answers = work.prompts * policy.rollouts
+        self._stored = weight_bytes(model, policy.precision)
+        self._asleep = 2 * gpu.on.context * others  # a sleeping process keeps its context
+        # Own answers under the trainer (and the reference), peers' where the regime asks.
+        scored_tokens = self._answers * (1 + work.scored + policy.penalised) * mean
+        self._score_seconds = score_seconds(model, scored_tokens, mean, gpu.on) / gpus
+        widest = min(gpu.node, gpu.widest)
+        self.engine_sizes = [n for n in (1, 2, 4, 8) if n <= widest and gpus % n == 0 and model.divides(n)]
+        self._caches = {n: kv_cache_bytes(policy, work.longest, n) for n in self.engine_sizes}
+        self._known = dict[tuple[int, int, int], tuple[float, float]]()
+
+    def train_seconds(self, checkpointing: bool) -> float:
+        """Seconds of a step's updates."""
+        mean = self._work.mean_sequence
+        tokens = self._answers * self._work.trained * mean
+        return train_seconds(self._policy, tokens, mean, self._gpu.on, checkpointing) / self._gpus
+
+    def try_way(
+        self, training: _TrainingWay, train: float, host: int, tensor_parallel: int, sleeps: bool
+    ) -> _Way | int:
+        """The way with these rollout engines beside this trainer, or in turns with it where `sleeps`; the bytes per GPU that
+        it needs where it does not fit. train: seconds of a step's updates. host: RAM in bytes without sleeping states."""
+        gpu = self._gpu
+        context = gpu.on.context
+        trained = training.memory.train
+        engines = self._gpus // tensor_parallel
+        weights = self._stored // tensor_parallel
+        one_answer = self._caches[tensor_parallel]
+        wanted = -(-self._answers // engines)
+        beside = self._asleep + context + (context if sleeps else trained)
+        in_rollouts = beside + weights + min(LEAST_CONCURRENT, wanted) * one_answer
+        in_training = self._asleep + trained + context * sleeps
+        synced = training.memory.weights + weights + 2 * context  # both have their weights while they are sent
+        needed = max(in_rollouts, in_training, self._asleep + synced)
+        if needed > gpu.usable:
+            return needed
+        concurrent = min(wanted, MOST_CONCURRENT, (gpu.usable - beside - weights) // one_answer)
+        memory = msgspec.structs.replace(
+            training.memory, rollout_weights=weights, kv_cache=concurrent * one_answer, rollout_context=context
+        )
+        if sleeps:
+            peak = self._asleep + max(trained + context, memory.rollout + context, synced)
+        else:
+            peak = self._asleep + trained + memory.rollout
+        moved = memory.states + weights if sleeps or self._others else 0
+        seconds, rest = self._seconds_of_way(train, engines, tensor_parallel, concurrent, sleeps, moved)
+        in_bytes = host + gpu.pinned * moved * self._gpus
+        return _Way(
+            step=seconds.total,
+            rest=rest,
+            host=-(-in_bytes // self._gpus) * self._gpus,  # each bundle has a whole number of bytes
+            needed=needed,
+            peak=peak,
+            memory=memory,
+            seconds=seconds,
+            zero=training.zero,
+            micro_batch=training.micro_batch,
+            checkpointing=training.checkpointing,
+            tensor_parallel=tensor_parallel,
+            sleeps=sleeps,
+            concurrent=concurrent,
+        )
+
+    def _seconds_of_way(
+        self, train: float, engines: int, tensor_parallel: int, concurrent: int, sleeps: bool, moved: int
+    ) -> tuple[StepSeconds, float]:
+        """Seconds of a step, and of a cell's work beside its steps. moved: bytes per GPU that go to RAM and come back."""
+        rollout, rest = self._rollout_seconds(engines, tensor_parallel, concurrent)
+        score = self._score_seconds
+        turns_share = TURNS_COST * sleeps + STACKED_COST * (self._others > 0)
+        turns = turns_share * (rollout + score + train)
+        move = self._stored / SYNC_LINK + 2 * moved / self._gpu.on.link + turns
+        return StepSeconds(rollout, score, train, move), rest
+
+    def _rollout_seconds(self, engines: int, tensor_parallel: int, concurrent: int) -> tuple[float, float]:
+        """Seconds of a step's rollouts, and of all that is generated or measured beside the steps. The same engines stand
+        beside many trainers, so what was computed is kept."""
+        spread = engines, tensor_parallel, concurrent
+        if spread not in self._known:
+            work = self._work
+            on = self._gpu.on
+            once = rollout_seconds(self._policy, work, work.answer_tokens, self._answers, *spread, on)
+            beside_steps = sum(_beside_steps(self._policy, work, self._gpus, *spread, on))
+            stacked = 1 + STACKED_COST * (self._others > 0)
+            self._known[spread] = (1 + work.again) * once, beside_steps * stacked
+        return self._known[spread]
 
 
 class _BesideSteps(NamedTuple):
@@ -331,39 +388,48 @@ def _layout_of_way(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, wa
     )
 
 
-def _ways_to_train(
-    policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu
-) -> Iterator[tuple[Memory, int, bool, int]]:
-    """The fastest first: memory, answers of a micro-batch, checkpointing, ZeRO stage."""
+class _TrainingWay(NamedTuple):
+    """A way to run a policy's trainer. memory: bytes per GPU; micro_batch: answers; zero: stage."""
+
+    memory: Memory
+    micro_batch: int
+    checkpointing: bool
+    zero: int
+
+
+def _ways_to_train(policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu) -> Iterator[_TrainingWay]:
+    """Yield the ways to run a trainer on so many GPUs, the fastest first."""
     answers = max(1, int(work.prompts * policy.rollouts * work.trained) // ranks)
     sharded = (2,) if policy.lora else (2, 3)  # adapters are merged into whole weights
     # Without ZeRO DeepSpeed keeps bf16's masters and moments where no checkpoint finds them.
     stages = sharded if policy.precision == "bf16" else (0, *sharded)
+    micro_batches = [size for size in MICRO_BATCHES if size <= answers or size == 1]
     for checkpointing in (False, True):
         for zero in stages if ranks > 1 else stages[:1]:
-            for micro in (m for m in MICRO_BATCHES if m <= answers or m == 1):
+            reduce_buffer = REDUCE_BUCKET * policy.value_bytes * (zero >= 2)
+            for micro in micro_batches:
                 activations = activation_bytes(policy, micro * work.sequence, checkpointing, zero)
                 measuring = measuring_bytes(policy, ranks, activations)
                 memory = msgspec.structs.replace(
                     trainer_states(policy, zero, ranks),
                     activations=working_bytes(policy, zero, ranks, activations, measuring),
                     measuring=measuring,
-                    context=gpu.on.context + REDUCE_BUCKET * policy.value_bytes * (zero >= 2),
+                    context=gpu.on.context + reduce_buffer,
                 )
-                yield memory, micro, checkpointing, zero
+                yield _TrainingWay(memory, micro, checkpointing, zero)
 
 
 def activation_bytes(policy: PolicyDemand, tokens: int, checkpointing: bool, zero: int = 3) -> int:
     """Bytes that the backward pass of so many tokens keeps: what autograd keeps of transformers' modules (`meta`), and logits,
     all at once under ZeRO 3 alone; with checkpointing each layer's input, and one layer at a time (Korthikanti et al., arXiv
     2205.05198)."""
-    model, size = policy.model, policy.value_bytes
+    model = policy.model
+    size = policy.value_bytes
     kept = model.half if size == 2 else model.full
     layers = model.layers * size * model.hidden + kept.layer if checkpointing else kept.layers
-    logits = LOGITS_BYTES * tokens * model.vocab
-    if zero < 3 and tokens * model.vocab > GPU_LOGITS:  # as `embedded` counts it
-        logits = LOGITS_BYTES * GPU_LOGITS + 2 * size * model.largest * (not policy.lora)
-    return tokens * (layers + kept.head) + logits
+    entries = tokens * model.vocab
+    logits = logits_bytes(policy, entries, GPU_LOGITS if zero < 3 else entries)
+    return tokens * (layers + kept.head) + int(logits)
 
 
 def measuring_bytes(policy: PolicyDemand, ranks: int, activations: int) -> int:
@@ -455,7 +521,8 @@ def cell_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
 
 def frugal_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
     """The way that takes least RAM on at most so many GPUs, however much there is; or None where GPUs are what lacks."""
-    least, found = None, _find_layouts(cell, gpu, _Limit(gpus))
+    least = None
+    found = _find_layouts(cell, gpu, _Limit(gpus))
     while found:  # something takes less
         least = min(found, key=lambda layout: layout.host)
         found = _find_layouts(cell, gpu, _Limit(gpus, ram=least.host - 1))
@@ -472,11 +539,13 @@ class _Limit(NamedTuple):
 
 def _find_layouts(cell: CellDemand, gpu: Gpu, limit: _Limit) -> list[CellLayout]:
     """Layouts of a cell on GPUs of one kind, within a limit."""
-    several, found = len(cell.policies) > 1, list[CellLayout]()
+    several = len(cell.policies) > 1
+    found = list[CellLayout]()
     gpu = replace(gpu, ram=None, ram_each=None)  # from here on the limit says it
     if not (cell.shared and several):
         options = [_on_own_gpus(policy, cell.workload, limit, gpu) for policy in cell.policies]
-        if places := fastest_together(options, cell.workload.steps, limit.gpus, limit.ram):
+        places = fastest_together(options, cell.workload.steps, limit.gpus, limit.ram)
+        if places:
             found.append(_combine_policies(cell, sum(place.gpus for place in places), places, gpu.on, stacked=False))
     if several and cell.shared is not False and gpu.stacks:
         found += _in_turns(cell, limit, gpu)
@@ -494,7 +563,8 @@ def _on_own_gpus(policy: PolicyDemand, work: Workload, limit: _Limit, gpu: Gpu) 
 
 def _in_turns(cell: CellDemand, limit: _Limit, gpu: Gpu) -> Iterator[CellLayout]:
     """On each number of GPUs the fastest way in which all policies take turns on all of them."""
-    others, stated = len(cell.policies) - 1, cell.policies[0].devices
+    others = len(cell.policies) - 1
+    stated = cell.policies[0].devices
     for gpus in (stated,) if stated else places_up_to(limit.gpus):
         if gpus > limit.gpus:
             break
@@ -537,20 +607,25 @@ def fastest_together(
         return []
     paces = sorted({place.seconds.total for own in options for place in own})
     rests = sorted({place.rest for own in options for place in own})
-    least_rest = max(min(place.rest for place in own) for own in options)
+    least_rests = [min(place.rest for place in own) for own in options]
+    least_rest = max(least_rests)
 
     def fit(pace: float, rest: float) -> list[PolicyLayout]:
-        able = [[place for place in own if place.seconds.total <= pace and place.rest <= rest] for own in options]
+        able = []
+        for own in options:
+            able.append([place for place in own if place.seconds.total <= pace and place.rest <= rest])
         return _fewest_gpus(able, gpus, ram)
 
     first = bisect_left(paces, True, key=lambda pace: bool(fit(pace, rests[-1])))
-    best, shortest = list[PolicyLayout](), float("inf")
+    best = list[PolicyLayout]()
+    shortest = float("inf")
     for pace in paces[first:]:
         if steps * pace + least_rest >= shortest:
             break
         rest = rests[bisect_left(rests, True, key=lambda rest: bool(fit(pace, rest)))]
         if steps * pace + rest < shortest:
-            best, shortest = fit(pace, rest), steps * pace + rest
+            best = fit(pace, rest)
+            shortest = steps * pace + rest
     return best
 
 
@@ -558,8 +633,12 @@ def _fewest_gpus(options: Sequence[Sequence[PolicyLayout]], gpus: int, ram: int 
     kept: list[tuple[int, int, list[PolicyLayout]]] = [(0, 0, [])]
     for own in options:
         alone = _keep_unbeaten([(place.gpus, place.host, [place]) for place in own])
-        longer = [(n + m, host + more, [*places, *place]) for n, host, places in kept for m, more, place in alone]
-        kept = _keep_unbeaten([way for way in longer if way[0] <= gpus and (ram is None or way[1] <= ram)])
+        longer: list[tuple[int, int, list[PolicyLayout]]] = []
+        for used_gpus, host, places in kept:
+            for more_gpus, more_host, place in alone:
+                longer.append((used_gpus + more_gpus, host + more_host, [*places, *place]))
+        fitting = [way for way in longer if way[0] <= gpus and (ram is None or way[1] <= ram)]
+        kept = _keep_unbeaten(fitting)
     return kept[0][2] if kept else []
 
 
@@ -569,10 +648,10 @@ def _combine_policies(cell: CellDemand, gpus: int, places: list[PolicyLayout], o
     slowest = max(places, key=lambda p: p.seconds.total).seconds
     step = sum(p.seconds.total for p in places) if stacked else slowest.total
     scale = work.steps * step / slowest.total if slowest.total else 0.0
-    beside = [
-        _beside_steps(p, work, at.gpus, at.engines, at.tensor_parallel, at.concurrent, on)
-        for p, at in zip(cell.policies, places, strict=True)
-    ]
+    beside = list[_BesideSteps]()
+    for policy, place in zip(cell.policies, places, strict=True):
+        spread = place.engines, place.tensor_parallel, place.concurrent
+        beside.append(_beside_steps(policy, work, place.gpus, *spread, on))
     if stacked:
         rest = _BesideSteps(*((1 + STACKED_COST) * sum(part) for part in zip(*beside, strict=True)))
     else:

@@ -92,7 +92,8 @@ def _watch_kernels(seen: list[Attention], mixtures: dict[int, tuple[int, float]]
         seen.append(Attention(1, query.shape[1], key.shape[1], key.shape[-1], sliding_window))
         groups = query.shape[1] // key.shape[1]
         if groups > 1:  # as attention over a padded batch does
-            key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+            key = key.repeat_interleave(groups, dim=1)
+            value = value.repeat_interleave(groups, dim=1)
         output: Tensor = _Attend.apply(query, key, value)  # type: ignore[no-untyped-call]
         return output.transpose(1, 2).contiguous(), None
 
@@ -109,7 +110,8 @@ def _watch_kernels(seen: list[Attention], mixtures: dict[int, tuple[int, float]]
     def within(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
         return attend(nn.Module(), query, key, value)[0].transpose(1, 2)
 
-    level, kernel = logging.get_verbosity(), nn.functional.scaled_dot_product_attention
+    level = logging.get_verbosity()
+    kernel = nn.functional.scaled_dot_product_attention
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     ALL_ATTENTION_FUNCTIONS.register(_ACCOUNTED, attend)
     ALL_EXPERTS_FUNCTIONS.register(_ACCOUNTED, experts)

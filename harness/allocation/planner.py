@@ -59,7 +59,9 @@ class Scheduler:
     the latest. most: jobs at once."""
 
     def __init__(self, inventory: Inventory, most: int | None = None) -> None:
-        self._inventory, self.free, self._most = inventory, capacity(inventory), most
+        self._inventory = inventory
+        self.free = capacity(inventory)
+        self._most = most
         self.waiting: list[Request] = []
         self.running: dict[str, tuple[Request, tuple[str, ...]]] = {}
 
@@ -79,12 +81,14 @@ class Scheduler:
 
     def _share_of_inventory(self, job: Request) -> float:
         """The share of the inventory that a request takes."""
-        gpus, cores = sum(b.gpus for b in job.bundles), sum(b.cores for b in job.bundles)
+        gpus = sum(b.gpus for b in job.bundles)
+        cores = sum(b.cores for b in job.bundles)
         return max(gpus / max(1, self._inventory.gpus), cores / max(1, self._inventory.cores))
 
     def _start_waiting(self) -> list[str]:
         """Start the waiting requests that fit now; their keys."""
-        started, refused = [], set[tuple[Bundle, ...]]()
+        started = []
+        refused = set[tuple[Bundle, ...]]()
         for job in self.waiting:
             if self._most is not None and len(self.running) >= self._most:
                 break
@@ -113,26 +117,41 @@ class Timetable(NamedTuple):
 
 
 def timetable(jobs: Sequence[Request], inventory: Inventory, parts: int = 1, most: int | None = None) -> Timetable:
-    """Play jobs of predicted length through a run's scheduler. parts: of each GPU, which are spread over all. most: jobs at
-    once."""
-    scheduler, ends = Scheduler(inventory, most), list[tuple[float, str]]()
+    """Play jobs of predicted length through a run's scheduler.
+
+    parts: of each GPU, which are spread over all. most: jobs at once. The bound is the longest of the longest job and of each
+    resource's work by as much of it as there is: no schedule takes less."""
+    scheduler = Scheduler(inventory, most)
+    ends = list[tuple[float, str]]()
     total = {"cores": inventory.cores, "gpus": inventory.gpus, "memory": inventory.memory}
-    taken = {job.key: {name: sum(getattr(b, name) for b in job.bundles) for name in total} for job in jobs}
-    held = {job.key: {**taken[job.key], "memory": taken[job.key]["memory"] + job.on_gpus} for job in jobs}
+    taken: dict[str, dict[str, int]] = {}
+    held: dict[str, dict[str, int]] = {}
+    for job in jobs:
+        taken[job.key] = {name: sum(getattr(bundle, name) for bundle in job.bundles) for name in total}
+        held[job.key] = {**taken[job.key], "memory": taken[job.key]["memory"] + job.on_gpus}
     seconds = {job.key: job.seconds for job in jobs}
-    now, together, peak, gpu_seconds = 0.0, 0, dict.fromkeys(total, 0), 0.0
+    now = 0.0
+    together = 0
+    peak = dict.fromkeys(total, 0)
+    gpu_seconds = 0.0
     started = scheduler.submit(jobs)
     while started or ends:
         for key in started:
             heapq.heappush(ends, (now + seconds[key], key))
         together = max(together, len(ends))
-        peak = {name: max(before, sum(held[key][name] for _, key in ends)) for name, before in peak.items()}
+        for name in peak:
+            in_use = sum(held[key][name] for _, key in ends)
+            peak[name] = max(peak[name], in_use)
         busy = min(inventory.gpus // parts, sum(taken[key]["gpus"] for _, key in ends))
-        before, (now, ended) = now, heapq.heappop(ends)
+        before = now
+        (now, ended) = heapq.heappop(ends)
         gpu_seconds += busy * (now - before)
         started = scheduler.end(ended)
-    work = {name: sum(seconds[key] * own[name] for key, own in taken.items()) for name in total}
-    bound = max([*seconds.values(), *(work[name] / total[name] for name in total if total[name])], default=0.0)
+    work: dict[str, float] = {}
+    for name in total:
+        work[name] = sum(seconds[key] * own[name] for key, own in taken.items())
+    least_by_resource = [work[name] / total[name] for name in total if total[name]]
+    bound = max([*seconds.values(), *least_by_resource], default=0.0)
     return Timetable(now, bound, work["cores"], gpu_seconds, together, **peak)
 
 
@@ -219,7 +238,8 @@ def plan_workers(
     before any cell starts (base checkpoints). workers: most processes at once. busy: share of the time that a process keeps a
     GPU at work. half: a policy computes in bf16."""
     bundles = [bundle for kind in (*first, *pending) for bundle in kind.bundles]
-    held, parts = inventory, 1
+    held = inventory
+    parts = 1
     if workers is not None:
         held = _at_most(held, workers * max((bundle.cores for bundle in bundles), default=1))
     device = max((bundle.gpu_memory for bundle in bundles), default=0)
@@ -229,7 +249,8 @@ def plan_workers(
         nodes = (replace(n, gpus=n.gpus * parts, gpu_memory=int(n.gpu_memory * USABLE) // parts) for n in held.nodes)
         held = Inventory(tuple(nodes))
     without = _without_bf16(inventory) if half and device else ""
-    if words := without or _describe_refusals(pending, held) or _describe_refusals(first, held):
+    words = without or _describe_refusals(pending, held) or _describe_refusals(first, held)
+    if words:
         return _refuse_plan(words, cells, sum(kind.cells for kind in pending), inventory)
     runs = [timetable(_list_requests(kinds), held, parts, workers) for kinds in (pending, first)]
     memory = min((node.gpu_memory for node in inventory.nodes if node.gpus), default=0)
@@ -273,7 +294,9 @@ def _plan_alike(
     workers: int | None,
 ) -> Plan:
     """On nodes with GPUs of one kind. All divisions of the GPUs into equal places for cells are compared."""
-    gpu, total, pending = _gpu_of(cluster, on), cluster.gpus, sum(count for _, count in kinds.values())
+    gpu = _gpu_of(cluster, on)
+    total = cluster.gpus
+    pending = sum(count for _, count in kinds.values())
     alone = {kind: _fastest_alone(cell, cluster, gpu) for kind, (cell, _) in kinds.items()}
     short: dict[str, list[str]] = {}
     for kind, (cell, _) in kinds.items():
@@ -282,7 +305,8 @@ def _plan_alike(
     if short:
         words = "; ".join(f"{_name_kinds(group)}{words}" for words, group in short.items())
         return _refuse_plan(words, cells, pending, inventory)
-    best, chosen = Timetable(float("inf")), list[KindPlan]()
+    best = Timetable(float("inf"))
+    chosen = list[KindPlan]()
     one_by_one = _Candidate(0.0, 1, {kind: layout for kind, layout in alone.items() if layout})
     for candidate in [one_by_one, *_list_candidates(kinds, cluster, gpu, measured)]:
         if best.seconds <= candidate.bound:
@@ -290,26 +314,32 @@ def _plan_alike(
         plans = [KindPlan(kind, kinds[kind][1], of.seconds, of.bundles, of) for kind, of in candidate.layouts.items()]
         run = timetable(_list_requests(plans, measured), cluster, most=candidate.places)
         if run.seconds < best.seconds:
-            best, chosen = run, plans
+            best = run
+            chosen = plans
     places = [place for kind in chosen if kind.layout for place in kind.layout.policies]
-    margin = Margin(gpu.memory, gpu.memory - max(p.peak for p in places), gpu.memory - max(p.needed for p in places))
+    fullest = max(place.peak for place in places)
+    least = max(place.needed for place in places)
+    margin = Margin(gpu.memory, gpu.memory - fullest, gpu.memory - least)
     return _make_plan(cells, chosen, [best], cluster, cluster, margin if inventory.gpus else None, 1, workers)
 
 
 def _list_requests(kinds: Sequence[KindPlan], measured: Mapping[str, float] = {}) -> list[Request]:
     """In the order of a run: a cell of each kind, then the next one of each."""
-    rounds = range(max((kind.cells for kind in kinds), default=0))
-    order = [(i, number) for i in rounds for number, kind in enumerate(kinds) if i < kind.cells]
-    return [
-        Request(
-            key=f"{number}/{i}",
-            bundles=kinds[number].bundles,
-            seconds=measured.get(kinds[number].kind, kinds[number].seconds),
-            turn=turn,
-            on_gpus=_on_gpus(kinds[number]),
-        )
-        for turn, (i, number) in enumerate(order)
-    ]
+    rounds = max((kind.cells for kind in kinds), default=0)
+    requests: list[Request] = []
+    for cell in range(rounds):
+        for number, kind in enumerate(kinds):
+            if cell >= kind.cells:
+                continue
+            request = Request(
+                key=f"{number}/{cell}",
+                bundles=kind.bundles,
+                seconds=measured.get(kind.kind, kind.seconds),
+                turn=len(requests),
+                on_gpus=_on_gpus(kind),
+            )
+            requests.append(request)
+    return requests
 
 
 def _on_gpus(kind: KindPlan) -> int:
@@ -355,7 +385,8 @@ def _make_plan(
         nodes=held.nodes,
         shared=parts,
     )
-    return Plan(True, None, cells, sum(kind.cells for kind in kinds), resources, predicted, tuple(kinds), margin=margin)
+    pending = sum(kind.cells for kind in kinds)
+    return Plan(True, None, cells, pending, resources, predicted, tuple(kinds), margin=margin)
 
 
 def _fastest_alone(cell: CellDemand, cluster: Inventory, gpu: Gpu) -> CellLayout | None:
@@ -420,7 +451,8 @@ def _list_candidates(
             at_once = min(places, MAX_PARALLEL)
             layouts = dict[str, CellLayout]()
             for kind, (cell, _) in kinds.items():
-                if fit := _fastest_placeable(cell, size, cluster, limited, at_once):
+                fit = _fastest_placeable(cell, size, cluster, limited, at_once)
+                if fit:
                     layouts[kind] = fit
             if len(layouts) < len(kinds):
                 continue
@@ -449,14 +481,16 @@ def _count_places(node: Node, size: int) -> int:
 
 def _describe_shortfall(cell: CellDemand, total: int, gpu: Gpu, cluster: Inventory) -> str:
     """What lacks, as it follows a kind's name: RAM, or GPUs and their memory."""
-    if frugal := frugal_layout(cell, total, gpu):
+    frugal = frugal_layout(cell, total, gpu)
+    if frugal:
         each = missing(frugal.bundles, capacity(cluster))
         return f" {each}" if each else f" needs {gigabytes(frugal.host)} of RAM together on one node or evenly spread"
     return f": {_short_of_gpus(cell, total, gpu)}"
 
 
 def _short_of_gpus(cell: CellDemand, total: int, gpu: Gpu) -> str:
-    words, least = [], {p.name: least_gpus(p, cell.workload, gpu) for p in cell.policies}
+    words = []
+    least = {p.name: least_gpus(p, cell.workload, gpu) for p in cell.policies}
     for policy in cell.policies:
         needed = least[policy.name]
         if needed is not None and needed <= total:
@@ -552,40 +586,72 @@ def describe(plan: Plan) -> str:
         return "\n".join([*lines, f"does not fit: {first_of(plan.shortfall or '')}"])
     if not plan.pending:
         return "\n".join([*lines, "finished: nothing is left to run"])
-    p, r, d = plan.predicted, plan.resources, plan.disk
-    used, memory = f"{r.gpus_used} of {r.gpus} GPUs, " if r.gpus_used else "", gigabytes(p.memory_bytes)
-    cells = f"{r.workers} cells side by side" if r.workers > 1 else "1 cell"
-    cost = f"{duration(p.gpu_seconds)} of GPU" if p.gpu_seconds else f"{duration(p.cpu_seconds)} of CPU"
-    cost = f"{p.gpu_seconds / 3600:.1f} GPU-hours" if p.gpu_seconds >= 360 else cost
-    lines += [
-        f"resources  {cells} on {used}{r.cores_used} of {r.cores} cores, {memory}{', GPUs included' * (r.gpus_used > 0)}",
-        f"predicted  {duration(p.wall_seconds)} (no schedule of these layouts takes less than {duration(p.wall_bound)}), {cost}",
-    ]
-    if m := plan.margin:
-        caches = f"; {gigabytes(m.spare)} with the smallest KV caches" if m.spare != m.left else ""
-        lines.append(f"margin     {gigabytes(m.left)} of {gigabytes(m.memory)} left on the fullest GPU{caches}")
-    if d.kept:
-        models = f", {_format_disk(d.caches)} of models to be had first" if d.caches else ""
-        lines.append(f"disk       {_format_disk(d.kept)} kept, {_format_disk(d.running)} at the fullest{models}")
+    lines += [_describe_resources(plan), _describe_prediction(plan)]
+    margin = plan.margin
+    if margin:
+        caches = f"; {gigabytes(margin.spare)} with the smallest KV caches" if margin.spare != margin.left else ""
+        left = f"{gigabytes(margin.left)} of {gigabytes(margin.memory)}"
+        lines.append(f"margin     {left} left on the fullest GPU{caches}")
+    disk = plan.disk
+    if disk.kept:
+        models = f", {_format_disk(disk.caches)} of models to be had first" if disk.caches else ""
+        lines.append(f"disk       {_format_disk(disk.kept)} kept, {_format_disk(disk.running)} at the fullest{models}")
+    for layout, kinds in _group_alike_layouts(plan):
+        lines += ["", *_describe_layout(layout)]
+        lines += [_describe_kind(own, kind) for own, kind in kinds]
+    return "\n".join(lines)
+
+
+def _describe_resources(plan: Plan) -> str:
+    """The line of what a run takes of the machines."""
+    there = plan.resources
+    cells = f"{there.workers} cells side by side" if there.workers > 1 else "1 cell"
+    memory = gigabytes(plan.predicted.memory_bytes)
+    cores = f"{there.cores_used} of {there.cores} cores"
+    if not there.gpus_used:
+        return f"resources  {cells} on {cores}, {memory}"
+    return f"resources  {cells} on {there.gpus_used} of {there.gpus} GPUs, {cores}, {memory}, GPUs included"
+
+
+def _describe_prediction(plan: Plan) -> str:
+    """The line of how long a run takes, and of what it costs: on a GPU in hours from six minutes on."""
+    predicted = plan.predicted
+    if predicted.gpu_seconds >= 360:
+        cost = f"{predicted.gpu_seconds / 3600:.1f} GPU-hours"
+    elif predicted.gpu_seconds:
+        cost = f"{duration(predicted.gpu_seconds)} of GPU"
+    else:
+        cost = f"{duration(predicted.cpu_seconds)} of CPU"
+    bound = f"no schedule of these layouts takes less than {duration(predicted.wall_bound)}"
+    return f"predicted  {duration(predicted.wall_seconds)} ({bound}), {cost}"
+
+
+def _group_alike_layouts(plan: Plan) -> list[tuple[CellLayout, list[tuple[CellLayout, KindPlan]]]]:
+    """The layouts that differ in what is shown of them, each with the kinds of cells that it stands for."""
     alike: dict[object, list[tuple[CellLayout, KindPlan]]] = {}
     for kind in plan.kinds:
-        if kind.layout is not None:
-            parts = [(p.policy, p.gpus, p.tensor_parallel, p.memory, p.host) for p in kind.layout.policies]
-            alike.setdefault((kind.layout.arrangement, *parts), []).append((kind.layout, kind))
-    for same in alike.values():
-        layout = same[0][0]
-        lines += [
-            "",
-            f"{layout.arrangement} on {layout.gpus} GPU{'s' if layout.gpus != 1 else ''}{_describe_sizes(layout)}",
-        ]
-        lines += [line for policy in layout.policies for line in _policy_lines(policy)]
-        for own, kind in same:
-            steps = ", ".join(f"{p.policy} {duration(p.seconds.total)}" for p in own.policies)
-            lines.append(
-                f"  {kind.kind}: {kind.cells} cell{'s' if kind.cells != 1 else ''} of {duration(kind.seconds)}; "
-                f"step {duration(own.step_seconds)} ({steps})"
-            )
-    return "\n".join(lines)
+        layout = kind.layout
+        if layout is None:
+            continue
+        parts = [(one.policy, one.gpus, one.tensor_parallel, one.memory, one.host) for one in layout.policies]
+        alike.setdefault((layout.arrangement, *parts), []).append((layout, kind))
+    return [(same[0][0], same) for same in alike.values()]
+
+
+def _describe_layout(layout: CellLayout) -> list[str]:
+    """What a cell takes in all, and then each of its policies."""
+    gpus = f"{layout.gpus} GPU{'s' if layout.gpus != 1 else ''}"
+    lines = [f"{layout.arrangement} on {gpus}{_describe_sizes(layout)}"]
+    for policy in layout.policies:
+        lines += _policy_lines(policy)
+    return lines
+
+
+def _describe_kind(layout: CellLayout, kind: KindPlan) -> str:
+    """How many cells of a kind there are, and how long each takes."""
+    steps = ", ".join(f"{policy.policy} {duration(policy.seconds.total)}" for policy in layout.policies)
+    cells = f"{kind.cells} cell{'s' if kind.cells != 1 else ''} of {duration(kind.seconds)}"
+    return f"  {kind.kind}: {cells}; step {duration(layout.step_seconds)} ({steps})"
 
 
 def first_of(shortfall: str) -> str:
@@ -596,7 +662,9 @@ def first_of(shortfall: str) -> str:
 
 def _format_disk(size: int) -> str:
     """A size on disk in megabytes or gigabytes."""
-    return gigabytes(size) if size >= 10**9 else f"{size / 1e6:.0f} MB"
+    if size >= 10**9:
+        return gigabytes(size)
+    return f"{size / 1e6:.0f} MB"
 
 
 def _describe_sizes(layout: CellLayout) -> str:

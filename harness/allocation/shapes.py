@@ -22,14 +22,6 @@ from harness.limits import UNUSED, loading
 from harness.reading import in_words, read_text
 
 MICRO = "micro/"
-# Sizes in which the engines work and the plan counts.
-# Padded, of one forward and backward pass, unless a suite says (`engine_options.micro_tokens`).
-MICRO_TOKENS = 8192
-CACHE_BYTES = 2 << 30  # keys and values of one sampling batch
-# Logits at once, on a CPU and on a GPU, where each part costs kernel starts.
-LOGITS, GPU_LOGITS = 1 << 23, 1 << 26
-BLOCK = 2048  # ids whose probabilities are summed before one among them is sought
-LONGEST = 512  # most keys for the engine's own attention in bf16, which keeps scores
 # Names that the hub's own check, slow to import, never refuses.
 _PLAIN = re.compile(r"\w+([.-]\w+)*/\w+([.-]\w+)*")
 
@@ -195,7 +187,8 @@ def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
 @cache
 def _measure_shape(name: str, config: str) -> ModelShape:
     """A model's shape from its configuration, measured once."""
-    if (known := _read_table()[1].get(config)) is not None:
+    known = _read_table()[1].get(config)
+    if known is not None:
         return msgspec.structs.replace(known, name=name)
     with loading(*UNUSED):
         from harness.allocation.meta import measure
@@ -208,9 +201,11 @@ def _read_table() -> tuple[dict[str, dict[str, Any]], dict[str, ModelShape]]:
     """``models.yaml``: configs by short name; shapes by config, the micro families' by name."""
     text = resources.files(__package__).joinpath("models.yaml").read_text(encoding="utf-8")
     rows = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text).get_single_data()  # safe_load's, in C where there is one
-    configs, shapes = dict[str, dict[str, Any]](), dict[str, ModelShape]()
+    configs = dict[str, dict[str, Any]]()
+    shapes = dict[str, ModelShape]()
     for row in rows:
-        name, config = row["names"][0], row.get("config")
+        name = row["names"][0]
+        config = row.get("config")
         configs |= dict.fromkeys(row["names"], config) if config else {}
         shape = {"name": name.removeprefix(MICRO), **row["shape"]}
         shapes[json.dumps(config, sort_keys=True) if config else name] = msgspec.convert(shape, ModelShape)

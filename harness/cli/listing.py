@@ -49,7 +49,8 @@ def regimes(
         rows = [[r.name, f"BROKEN: {r.error}" if r.error else r.summary] for r in known]
         print_table("", ["regime", "what it does"], rows, json={"regimes": known} if json else None)
         return
-    searched, defaults = registry.spaces(type(registry.build(name, {}))), Training().model_dump()
+    searched = registry.spaces(type(registry.build(name, {})))
+    defaults = Training().model_dump()
     common = spaces_of(Training, defaults)
     info = next(r for r in known if r.name == name)
     if json:
@@ -312,7 +313,8 @@ def _data() -> Check:
     states = [one.state for one in sets]
     folder = folder_in_use(None)
     present = f"{states.count('present')} of {len(sets)} sets in {folder or cache_folder()}"
-    if altered := [one.name for one in sets if one.state == "altered"]:
+    altered = [one.name for one in sets if one.state == "altered"]
+    if altered:
         present += f", altered: {', '.join(altered)}"
     advice = "the rest is fetched when first used; without a network set HARNESS_DATA to a folder of JSONL files"
     advice = "nothing is fetched while HARNESS_DATA is set" if folder else advice

@@ -260,7 +260,9 @@ class FirstComparison:
 
 
 def _say_scope(prepared: Prepared, only: Sequence[str] | None, shard: Shard | None) -> None:
-    name, here, every = prepared.suite.name, len(prepared.cells), len(prepared.every)
+    name = prepared.suite.name
+    here = len(prepared.cells)
+    every = len(prepared.every)
     if prepared.altered:
         settings = " ".join(f"--set {shlex.quote(a)}" for a in prepared.altered)
         words = "its cells are stored under their own keys; the suite as written is unchanged"
@@ -386,13 +388,16 @@ def _say_power(results: Path, seeds: int) -> None:
     if seeds < 2 or not store_path(results).is_file():
         return
     with suppress(StoreError), Snapshot(results) as snapshot:
-        if power := describe_power(read_spreads(snapshot), seeds):
+        power = describe_power(read_spreads(snapshot), seeds)
+        if power:
             print(f"power      {power.removeprefix('Power ')}")
 
 
 def _say_tuning(prepared: Prepared, planned: Callable[[Prepared], Plan]) -> None:
     check_variants(prepared.suite, prepared.source)
-    plans, nothing = [], Path(os.devnull)  # in the place of results
+    # in the place of results
+    plans = []
+    nothing = Path(os.devnull)
     for suite in foreseen_suites(prepared.suite):
         with faults_in_tune(suite):
             plans.append(planned(prepare_suite(suite, prepared.source, nothing, prepared.altered)))
@@ -530,7 +535,8 @@ def _check_evaluation(checkpoint: Path, tasks: list[str], backend: str, data_dir
         if known is not None:
             known.documents(data_dir)
         names.append(name if known is None else known.name)
-    if twice := [name for name in names if names.count(name) > 1]:
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
         raise UsageError(f"--tasks: the task {twice[0]!r} occurs twice")
     if backend == "embedded":
         try:

@@ -134,7 +134,8 @@ def track(
     print(f"{follow_suite(results, name, tracker):,} new points in {tracker.folder}", file=sys.stderr)
     while live:
         time.sleep(every)
-        if count := follow_suite(results, name, tracker):
+        count = follow_suite(results, name, tracker)
+        if count:
             print(f"{count:,} new points in {tracker.folder}", file=sys.stderr)
 
 

@@ -327,7 +327,8 @@ def _our_accuracies(paper: Publication, snapshot: Snapshot, suites: Sequence[str
         for row in show_rows(snapshot, suite):
             if row.policy == MEAN or row.regime != row.variant:  # no paper's mean, nor tuned as here
                 continue
-            group, variant = models[row.group], variants[row.variant]
+            group = models[row.group]
+            variant = variants[row.variant]
             peers = tuple(model for policy, model in group.items() if policy != row.policy)
             options = json.loads(variant["options"])
             objective = options.get("objective", "grpo")
@@ -394,9 +395,12 @@ def count_states(cells: Sequence[CellStatus]) -> str:
 
 def print_findings(run: str, results: Path, json: bool) -> int:
     """1 where something is wrong. Raises UsageError."""
-    folder, key = Path(run), None
+    folder = Path(run)
+    key = None
     if os.path.isfile(folder / "manifest.json"):
-        key, suite, results = folder.resolve().name, folder.resolve().parent.name, folder.resolve().parents[1]
+        key = folder.resolve().name
+        suite = folder.resolve().parent.name
+        results = folder.resolve().parents[1]
     else:
         suite = suite_name(run)
         if not any(suite_files(results / suite)) and suite_folder(results, f"{suite}{MARK}").is_dir():

@@ -47,7 +47,8 @@ def make_check(name: str, ok: object, found: str, advice: str = "", needed: bool
 def examine_nodes(address: str, expected: int, within: float, results: Path, models: Sequence[Path]) -> list[Check]:
     """A line for each node and question. models: folders that each node must see; by default this machine's caches. Raises
     UsageError without Ray, EngineError where no cluster answers."""
-    if missing := catalogue.info("openrlhf").missing:
+    missing = catalogue.info("openrlhf").missing
+    if missing:
         raise UsageError(f"doctor --address needs the OpenRLHF engine here; missing: {missing}")
     import ray
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -110,7 +111,8 @@ def _ask_node(node: str, question: Callable[..., T], *arguments: Any) -> T:
 
 
 def _package_versions() -> dict[str, str]:
-    root, code = Path(harness.__file__).parent, hashlib.blake2b(digest_size=6)
+    root = Path(harness.__file__).parent
+    code = hashlib.blake2b(digest_size=6)
     for file in sorted(root.rglob("*.py")):
         code.update(os.fsencode(file.relative_to(root)) + file.read_bytes())
     own = f"{harness.__version__}+{code.hexdigest()}"
@@ -135,7 +137,8 @@ def _write_file(file: str, text: str) -> None:
 
 
 def _examine_node(name: str, ask: Callable[..., Any], nonces: Sequence[tuple[Path, Path | str]]) -> Iterator[Check]:
-    here, there = _package_versions(), ask(_package_versions)
+    here = _package_versions()
+    there = ask(_package_versions)
     different = [
         f"{package} {there.get(package, 'not installed')}, here {here.get(package, 'not installed')}"
         for package in sorted({*here, *there})
@@ -147,10 +150,13 @@ def _examine_node(name: str, ask: Callable[..., Any], nonces: Sequence[tuple[Pat
     yield make_check(f"{name}: versions", not different, state, advice, needed=True)
     asked = []  # the quickest of five; half its way is the uncertainty
     for _ in range(5):
-        sent, said, back = time.time(), ask(_read_clock), time.time()
+        sent = time.time()
+        said = ask(_read_clock)
+        back = time.time()
         asked.append(((back - sent) / 2, said - (sent + back) / 2))
     unsure, skew = min(asked)
-    state, advice = f"{skew:+.3f} s ± {unsure:.3f} s", "set the clocks: chrony or ntpd on every node"
+    state = f"{skew:+.3f} s ± {unsure:.3f} s"
+    advice = "set the clocks: chrony or ntpd on every node"
     yield make_check(f"{name}: clock", abs(skew) <= SKEW_SECONDS + unsure, state, advice, needed=True)
     total, free = ask(_shared_memory)
     state = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
@@ -163,9 +169,11 @@ def _examine_node(name: str, ask: Callable[..., Any], nonces: Sequence[tuple[Pat
 def _check_folder(name: str, ask: Callable[..., Any], nonce: Path | str, write: bool) -> Check:
     if isinstance(nonce, str):
         return make_check(name, not write, nonce, "name one that can be written", needed=write)
-    problem, echo = "", nonce.with_name(f"{nonce.name}-{secrets.token_hex(4)}")
+    problem = ""
+    echo = nonce.with_name(f"{nonce.name}-{secrets.token_hex(4)}")
     try:
-        if (said := ask(_read_file, str(nonce))) != nonce.name:
+        said = ask(_read_file, str(nonce))
+        if said != nonce.name:
             problem = f"it reads {said[:40]!r}, not what was written here"
         elif write:
             ask(_write_file, str(echo), nonce.name)
@@ -183,7 +191,8 @@ def _check_folder(name: str, ask: Callable[..., Any], nonce: Path | str, write: 
 @contextmanager
 def _lay_nonce(folder: Path) -> Iterator[Path | str]:
     """A file that holds its own name; or why there is none."""
-    folder, made = expanded(folder).resolve(), False
+    folder = expanded(folder).resolve()
+    made = False
     nonce = folder / f".nonce-{secrets.token_hex(16)}"
     try:
         made = not folder.exists()

@@ -119,7 +119,8 @@ def make_job(
 ) -> SlurmJob:
     """options: further ones of `harness run`. overrides: the suite's --set, apart, so that its cells keep their keys. Raises
     UsageError."""
-    suite, name = prepared.suite, prepared.suite.name
+    suite = prepared.suite
+    name = prepared.suite.name
     parts = (
         0
         if backend_of(suite.engine).clustered
@@ -147,7 +148,8 @@ def make_job(
         "SHARDS": str(parts),
         "DOCTOR": shlex.join([*harness, "doctor", "--results", str(results)]),
     }
-    if unknown := sorted(set(_WORD.findall(template)) - values.keys()):
+    unknown = sorted(set(_WORD.findall(template)) - values.keys())
+    if unknown:
         raise UsageError(f"template: unknown word @{unknown[0]}@; there are {', '.join(f'@{w}@' for w in WORDS)}")
     return SlurmJob(folder, _WORD.sub(lambda word: values[word[1]], template), text)
 
@@ -158,7 +160,9 @@ def _changed_by_copy(prepared: Prepared, text: str, overrides: Sequence[str], fi
         cells = prepare_suite(suite, str(file), prepared.folder.parent).every
     except UsageError as error:
         return str(error)
-    return "other cells" if [c.key for c in cells] != [c.key for c in prepared.every] else ""
+    if [c.key for c in cells] != [c.key for c in prepared.every]:
+        return "other cells"
+    return ""
 
 
 def read_template(file: Path | None, engine: str) -> str:

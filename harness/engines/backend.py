@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 import msgspec
 from msgspec import Meta
 
-from harness.allocation import embedded, inventory
+from harness.allocation import inventory
 from harness.allocation.inventory import Inventory
 from harness.allocation.shapes import MICRO, Precision, chosen, load_config
+from harness.engines.embedded import account as embedded_account
 from harness.engines.protocol import PolicyEngine
 from harness.errors import SuiteError, UsageError
 from harness.suite.schema import Policy
@@ -65,7 +66,8 @@ class Backend(ABC):
     results_version: ClassVar[int | None] = None
     # Whether each policy spreads over a cluster's devices; else a cell is one process
     clustered: ClassVar[bool] = False
-    account: ClassVar[Any] = embedded
+    # Memory and time of a cell, for plans
+    account: ClassVar[Any] = embedded_account
     # Policies have devices of their own: `each` runs them concurrently.
     side_by_side = False
     # Whether tokens that end an answer are one action, whose log-probability is that of ending by any of `PolicyEngine.stop`;

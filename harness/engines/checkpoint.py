@@ -22,7 +22,8 @@ from harness.reading import open_regular, read_bytes
 
 __all__ = ["OPTIMISER", "Seal", "check", "drop_optimiser", "keep_generation", "make_savable", "weight_files", "write"]
 
-SEAL, MAX_SEAL_BYTES = "engine.json", 1 << 20
+SEAL = "engine.json"
+MAX_SEAL_BYTES = 1 << 20
 OPTIMISER = "optimiser.safetensors"
 """The file of the optimiser's state."""
 GENERATION = "generation_config.json"
@@ -111,7 +112,8 @@ def make_savable(model: Any) -> None:
 
 def keep_generation(source: Path, folder: Path) -> None:
     """In a checkpoint, the generation settings of the folder that it was trained from; none where that has none."""
-    own, new = source / GENERATION, folder / GENERATION
+    own = source / GENERATION
+    new = folder / GENERATION
     new.unlink(missing_ok=True)
     if own.is_file():
         shutil.copyfile(own, new)

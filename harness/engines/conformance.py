@@ -114,7 +114,8 @@ def tiny_prompts(count: int) -> tuple[Prompt, ...]:
 
 def _draw_problems(count: int, seed: int) -> list[Problem]:
     """So many problems of the micro task, one skill after the other."""
-    rng, skills = Random(seed), list(SKILLS.values())
+    rng = Random(seed)
+    skills = list(SKILLS.values())
     return [skills[i % len(skills)].draw(rng, rng.choice(LEVELS), held_out=False) for i in range(count)]
 
 
@@ -152,7 +153,8 @@ def samples_are_well_formed(case: Case, engine: PolicyEngine) -> None:
 @_on_engine
 def answers_depend_on_seed_and_weights_only(case: Case, engine: PolicyEngine) -> None:
     """The same answer alone, in another order and in a larger batch; another seed gives another answer."""
-    whole, settings = case.sample(engine), Sampling(1.0, case.max_tokens)
+    whole = case.sample(engine)
+    settings = Sampling(1.0, case.max_tokens)
     _assert_same_samples(whole, case.sample(engine), exact=True)
     backwards = engine.sample(case.prompts[::-1], case.seeds[::-1], settings)[::-1]
     alone = [engine.sample([p], case.seeds[i : i + 1], settings)[0] for i, p in enumerate(case.prompts)]
@@ -221,7 +223,8 @@ def updates_without_gradient_change_nothing(case: Case, engine: PolicyEngine) ->
 @_on_engine
 def a_gradient_that_is_no_number_ends_the_training(case: Case, engine: PolicyEngine) -> None:
     """The training's fault and not the engine's: a tuner takes such a trial for lost."""
-    term, said = case.term(case.sample(engine), [math.nan, 1.0]), ("none", "it learnt")
+    term = case.term(case.sample(engine), [math.nan, 1.0])
+    said = ("none", "it learnt")
     try:
         engine.update(case.prompts, [term], case.optimisation())
     except TrainingError as error:
@@ -231,7 +234,8 @@ def a_gradient_that_is_no_number_ends_the_training(case: Case, engine: PolicyEng
 
 def measuring_changes_nothing(case: Case) -> None:
     """Norms of own and peer gradients and their cosine are consistent, and free of side effects."""
-    scores, reports = [], []
+    scores = []
+    reports = []
     for measure in (False, True):
         engine = case.make("a")
         samples = case.sample(engine)
@@ -242,7 +246,9 @@ def measuring_changes_nothing(case: Case) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(*scores, strict=True))
     silent, measured = reports
     assert np.isnan(silent.own_peer_cosine)
-    own, peer, cosine = measured.own_gradient_norm, measured.peer_gradient_norm, measured.own_peer_cosine
+    own = measured.own_gradient_norm
+    peer = measured.peer_gradient_norm
+    cosine = measured.own_peer_cosine
     assert own > 0
     assert peer > 0
     assert -1 <= cosine <= 1
@@ -306,7 +312,8 @@ def restored_engine_continues_exactly(case: Case, engine: PolicyEngine) -> None:
 
     def go_on(engine: PolicyEngine) -> tuple[str, list[Float32[np.ndarray, "T"]], list[list[Sample]]]:
         assert engine.version == 2
-        reports, scores = "", []
+        reports = ""
+        scores = []
         for one in learnt:
             reports += repr(engine.update(case.prompts, one, case.optimisation(updates=2)))
             scores += case.score(engine, samples)

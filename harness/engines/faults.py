@@ -70,7 +70,8 @@ def check_quantised(folder: Path, config: Mapping[str, Any]) -> None:
 
 def check_tokens(folder: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerFast) -> None:
     """Raises EngineError where a text may become tokens that the model has no row for, or where the pad token is a word."""
-    rows, control = config.get_text_config().vocab_size, control_tokens(tokenizer)
+    rows = config.get_text_config().vocab_size
+    control = control_tokens(tokenizer)
     vocab = tokenizer.get_vocab()
     lacking = sorted((i, name) for name, i in vocab.items() if i >= rows and name not in control)
     lacking = [(i, name) for i, name in lacking if i != tokenizer.pad_token_id]
@@ -79,7 +80,8 @@ def check_tokens(folder: Path, config: PretrainedConfig, tokenizer: PreTrainedTo
             f"{folder}: the tokenizer has {len(lacking):,} tokens without a row in the model, {lacking[0][1]!r} the first: it has "
             f"{rows:,} rows. Take the model's own tokenizer, or resize its embeddings (resize_token_embeddings) and train them"
         )
-    pad, used = tokenizer.pad_token, {tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token}
+    pad = tokenizer.pad_token
+    used = {tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token}
     if pad is None or pad in used or _MARKUP.fullmatch(pad.strip()) or tokenizer.pad_token_id >= rows:
         return
     model = getattr(tokenizer.backend_tokenizer, "model", None)
@@ -124,7 +126,8 @@ def quiet_loading() -> Iterator[None]:
     """Without transformers' own report and bars, of which the harness says what counts: a refused folder takes one line."""
     from transformers.utils import logging
 
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    before = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers has no types of it
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers has no types of it
     try:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 from transformers import PreTrainedModel
 
-from harness.allocation.shapes import GPU_LOGITS, LOGITS
+from harness.allocation.cost_model import GPU_LOGITS, LOGITS
 from harness.errors import EngineError
 
 # Added to logits of ids that are no content; finite, so that p log p is not NaN.
@@ -52,7 +52,9 @@ class Head:
         values = linear(hidden, self.weight[rows], None if self.bias is None else self.bias[rows])
         if self.factor != 1.0:
             values = values * self.factor
-        return values if self.cap is None else torch.tanh(values / self.cap) * self.cap
+        if self.cap is None:
+            return values
+        return torch.tanh(values / self.cap) * self.cap
 
 
 def whole_logprobs(
@@ -64,7 +66,8 @@ def whole_logprobs(
 ) -> Float32[Tensor, "*N"]:
     """Log-probabilities of `targets`, nats. forbidden: added to the logits. ends: ids that are one action, as `merge_ends`."""
     scaled = logits.float() if temperature == 1.0 else logits.float() / temperature
-    allowed, flat = (scaled + forbidden).flatten(0, -2), targets.flatten()
+    allowed = (scaled + forbidden).flatten(0, -2)
+    flat = targets.flatten()
     values = -cross_entropy(allowed, flat, reduction="none")
     return merge_ends(values, allowed, flat, ends).view_as(targets)
 
@@ -109,7 +112,9 @@ class _InParts(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, head: Head,
         targets: Tensor, temperature: float, forbidden: Tensor, ends: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        ctx.head, ctx.temperature, ctx.ends = head, temperature, ends
+        ctx.head = head
+        ctx.temperature = temperature
+        ctx.ends = ends
         total = hidden.new_full((len(hidden),), -torch.inf, dtype=torch.float32)
         wanted = torch.full_like(total, -torch.inf)  # of an end: the log-sum over the ends seen so far
         single, ended = _tell_ends_apart(targets, ends)

@@ -84,9 +84,13 @@ class Gradients:
     cosines: between both."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], measure: bool) -> None:
-        self._parameters, self._measure = parameters, measure
+        self._parameters = parameters
+        self._measure = measure
         self._before: list[Tensor] = []
-        self.totals, self.own, self.peer, self.cosines = list[float](), list[float](), list[float](), list[float]()
+        self.totals = list[float]()
+        self.own = list[float]()
+        self.peer = list[float]()
+        self.cosines = list[float]()
 
     def reset(self) -> None:
         """Zeros, never None: an update without gradient must be the same in a fresh and a resumed engine."""
@@ -127,7 +131,9 @@ class Tally:
     """What happened to each term's answers over a step. Answers without a forward pass count in `answers` and `tokens` only."""
 
     def __init__(self, terms: Sequence[Term], updates: int) -> None:
-        self._terms, self._updates, self._trained = terms, updates, 0
+        self._terms = terms
+        self._updates = updates
+        self._trained = 0
         self._sums = np.zeros((len(terms), 5))
         # Tokens with a gradient, by the term's index and the answer's place in it
         self._moved: dict[tuple[int, int], int] = {}
@@ -138,12 +144,14 @@ class Tally:
         self, answers: Sequence[tuple[int, TermAnswer]], packed: Packed, statistics: AnswerStatistics, tokens: int = 0
     ) -> None:
         """answers: a pack's, with their terms' indices. tokens: that went through the model."""
-        s, self._trained = statistics, self._trained + tokens
+        s = statistics
+        self._trained = self._trained + tokens
         rows = np.stack([s.clipped_tokens, s.loss, s.ratio_count, s.ratio_sum, s.ratio_square], axis=1)
         np.add.at(self._sums, [term for term, _ in answers], rows)
         for (term, answer), active in zip(answers, s.active_tokens.tolist(), strict=True):
             self._moved[term, answer.place] = active
-        drift, counts = s.drift.astype(np.float64), packed.counts
+        drift = s.drift.astype(np.float64)
+        counts = packed.counts
         known = ~np.isnan(drift)
         if not known.any():
             return
@@ -165,23 +173,28 @@ class Tally:
         return Drift(float(tokens.mean()), float(np.quantile(tokens, 0.99)), float(outside.mean()))
 
     def report(self, norm: float, own_norm: float = nan, peer_norm: float = nan, cosine: float = nan) -> UpdateReport:
-        """Terms' losses add up to the whole. The norm of a source is also that of its only term."""
-        norms, sources = {"own": own_norm, "peer": peer_norm}, [term.source for term in self._terms]
+        """Report what the step did. Terms' losses add up to the whole; the norm of a source is also that of its only term.
+
+        norm: of the whole gradient; own_norm, peer_norm, cosine: of its two sources, NaN where they were not measured."""
+        norms = {"own": own_norm, "peer": peer_norm}
+        sources = [term.source for term in self._terms]
         reports = []
         for index, (term, sums) in enumerate(zip(self._terms, self._sums, strict=True)):
             clipped, loss, count, ratio, square = sums.tolist()
+            moved = [self._moved.get((index, place), 0) for place in range(len(term.answers))]
+            is_only_of_source = sources.count(term.source) == 1
             reports.append(
                 TermReport(
                     name=term.name,
                     source=term.source,
-                    moved=tuple(self._moved.get((index, place), 0) for place in range(len(term.answers))),
+                    moved=tuple(moved),
                     tokens=sum(answer.counted for answer in term.answers),
                     clipped_tokens=int(clipped),
                     loss=loss / self._updates,
                     ratios=int(count),
                     ratio_mean=ratio / count if count else nan,
                     ratio_second=square / count if count else nan,
-                    gradient_norm=norms[term.source] if sources.count(term.source) == 1 else nan,
+                    gradient_norm=norms[term.source] if is_only_of_source else nan,
                 )
             )
         return UpdateReport(

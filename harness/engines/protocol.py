@@ -32,7 +32,9 @@ class Sample:
 def cut_at(sample: Sample, stops: Sequence[str]) -> Sample:
     """Up to the first of these strings, where a base model asks itself more; the same sample without one."""
     end = min((at for stop in stops if (at := sample.text.find(stop)) >= 0), default=None)
-    return sample if end is None else replace(sample, text=sample.text[:end], finished=True)
+    if end is None:
+        return sample
+    return replace(sample, text=sample.text[:end], finished=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ class ChatTemplate:
     def of(policy: str, tokenizer: PreTrainedTokenizerFast, chat: Chat) -> ChatTemplate:
         """By a policy's `chat`."""
         said = dict(chat) if isinstance(chat, Mapping) else {}
-        system, date = said.pop(SYSTEM, None), said.pop(DATE, None)
+        system = said.pop(SYSTEM, None)
+        date = said.pop(DATE, None)
         return ChatTemplate(policy, tokenizer, system, said, date)
 
     def render(self, *turns: str, opens_answer: bool) -> str:
@@ -115,7 +116,8 @@ def closing_tokens(template: ChatTemplate, declared: Collection[int]) -> tuple[i
     A conversation is rendered with a further turn and without one. What both have behind the answer is its end. A template that
     leaves the last turn open shows the end only before a further turn; in some models the end is then that turn's role. declared:
     ends by the model's files; the first of them is the last one that counts."""
-    tokenizer, control = template.tokenizer, set(control_tokens(template.tokenizer).values())
+    tokenizer = template.tokenizer
+    control = set(control_tokens(template.tokenizer).values())
 
     def behind(*further: str) -> list[int] | None:
         """Ids behind the answer, None where the conversation cannot be rendered or the answer is not in it."""
@@ -129,7 +131,8 @@ def closing_tokens(template: ChatTemplate, declared: Collection[int]) -> tuple[i
     def first_control(ids: list[int]) -> list[int]:
         return list(takewhile(control.__contains__, ids))
 
-    last, further = behind(), behind(_FURTHER)
+    last = behind()
+    further = behind(_FURTHER)
     if last is None and further is None:
         return ()
     if not last:

@@ -127,7 +127,8 @@ def open_vocabulary(folder: Path, chat: Chat, policy: str = "") -> Vocabulary:
     where = f"{policy}: {folder}" if policy else str(folder)
     try:
         whole = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        config, here = whole.get_text_config(), {"local_files_only": True, "trust_remote_code": False}
+        config = whole.get_text_config()
+        here = {"local_files_only": True, "trust_remote_code": False}
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, config=whole, **here)
         listed = _declared_ends(folder)
     except Exception as error:  # damaged files raise anything
@@ -165,7 +166,8 @@ def open_vocabulary(folder: Path, chat: Chat, policy: str = "") -> Vocabulary:
 
 def _opening_tokens(tokenizer: Any) -> tuple[int, ...]:
     """All ids that the tokenizer puts in front of a text by itself, named ones or not."""
-    plain, whole = tokenizer.encode("a", add_special_tokens=False), tokenizer.encode("a")
+    plain = tokenizer.encode("a", add_special_tokens=False)
+    whole = tokenizer.encode("a")
     starts = (at for at in range(len(whole) - len(plain) + 1) if whole[at : at + len(plain)] == plain)
     return tuple(whole[: next(starts, 0)])
 

@@ -60,15 +60,19 @@ class EngineBackend:
     """
 
     def __init__(self, engine: PolicyEngine, seed: int = 0, rows: int = 1_024) -> None:
-        self.engine, self.seed, self.rows = engine, seed, rows
+        self.engine = engine
+        self.seed = seed
+        self.rows = rows
         self.positions: int | None = getattr(engine, "positions", None)
 
     def answer(
         self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
     ) -> list[list[Answer]]:
-        wanted, step = sampling.max_new_tokens, max(1, self.rows // repeats)
+        wanted = sampling.max_new_tokens
+        step = max(1, self.rows // repeats)
         answers: list[list[Answer]] = []
-        cut, shortest = 0, wanted
+        cut = 0
+        shortest = wanted
         with phase(f"generating {name}", len(prompts) * repeats) as generation:
             for start in range(0, len(prompts), step):
                 halt()
@@ -93,7 +97,8 @@ class EngineBackend:
     def room(self, name: str, prompts: Sequence[Prompt]) -> Room | None:
         if self.positions is None:
             return None
-        longest, opening = 0, len(self.engine.tokenizer.encode("a"))
+        longest = 0
+        opening = len(self.engine.tokenizer.encode("a"))
         for prompt in prompts:
             text = self.engine.reads(prompt)
             if len(text.encode()) + opening > longest:  # a token has at least one byte: shorter texts are skipped
@@ -132,7 +137,8 @@ class LmEvalBackend:
 
     def __init__(self, lm: Any, chat: bool | None) -> None:
         logging.getLogger("lm_eval").setLevel(logging.ERROR)
-        self.lm, self.chat = lm, bool(lm.tokenizer.chat_template) if chat is None else chat
+        self.lm = lm
+        self.chat = bool(lm.tokenizer.chat_template) if chat is None else chat
 
     def answer(
         self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
@@ -147,7 +153,8 @@ class LmEvalBackend:
             **({"top_p": sampling.top_p} if sampling.top_p < 1 else {}),
         }
         read = self._texts_of_prompts(prompts)
-        if (room := self.room(name, prompts)) is not None:
+        room = self.room(name, prompts)
+        if room is not None:
             check_room(name, room, sampling.max_new_tokens)  # lm-eval would cut the questions
         requests = [
             Instance("generate_until", {}, (text, settings), 0, metadata=(name, i, repeats))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.engines.protocol import Sampling
@@ -42,59 +42,89 @@ def evaluate(
     nothing is clipped. Raises UsageError, DataError, RoomError, EngineError, VerificationError.
     """
     plans = []
-    for task in tasks:
+    for task in tasks:  # every task is read and checked before the first answer is sampled
         names = metrics.get(task.name) if isinstance(metrics, Mapping) else metrics
-        if names is None:
-            names = ["greedy", f"avg@{task.k}"]
-        if not names:
-            raise UsageError(f"{task.name}: no metric asked for")
-        if style is not None and style not in task.styles:
-            raise UsageError(f"{task.name} has no prompt style {style!r}; it offers {', '.join(task.styles)}")
-        specs = [MetricSpec.parse(name) for name in dict.fromkeys(names)]
-        documents = fair_part(task.documents(data_dir), limit)
-        if len({document.id for document in documents}) != (len(documents) or 1):
-            raise DataError(f"{task.name}: it has no questions, or two with one id")
-        asked = style or task.styles[0]
-        prompts = [replace(document, text=task.render(document, asked)) for document in documents]
+        plan = _plan_task(task, names, style, fair_part(task.documents(data_dir), limit))
         length = task.max_new_tokens if max_new_tokens is None else max_new_tokens
         if remark is not None:
-            length = _fitting_length(model, task, prompts, max_new_tokens, remark)
-        plans.append((task, specs, documents, prompts, length))
+            length = _fitting_length(model, task, plan.prompts, max_new_tokens, remark)
+        plans.append((plan, length))
     samples: list[EvaluationSample] = []
     results: list[Metric] = []
-    for task, specs, documents, prompts, length in plans:
-        modes: dict[Mode, int] = {}
-        for spec in specs:
-            mode: Mode = "greedy" if spec.kind == "greedy" else "sampled"
-            modes[mode] = max(modes.get(mode, 1), spec.k)
-        stops = task.stop(style or task.styles[0])
+    for plan, length in plans:
         own: list[EvaluationSample] = []
-        for mode, repeats in modes.items():
+        for mode, repeats in plan.repeats_by_mode().items():
             sampling = Sampling(0.0, length) if mode == "greedy" else Sampling(temperature, length, top_p)
-            answers = model.answer(f"{task.name}:{mode}", prompts, repeats, sampling, stops)
-            given = [(d, i, answer) for d, row in zip(documents, answers, strict=True) for i, answer in enumerate(row)]
-            own += [
-                EvaluationSample(
-                    task=task.name,
-                    mode=mode,
-                    document=document.id,
-                    repeat=repeat,
-                    prompt=answer.prompt,
-                    text=answer.text,
-                    gold=document.gold,
-                    verdict=verdict,
-                    tokens=answer.tokens,
-                    finished=answer.finished,
-                    labels=dict(document.labels),
-                    scorer=task.scorer,
-                )
-                for (document, repeat, answer), verdict in zip(
-                    given, _judge_answers(task, mode, [(d, answer) for d, _, answer in given], verifier), strict=True
-                )
-            ]
+            own += _sample_answers(model, plan, mode, repeats, sampling, verifier)
         samples += own
-        results += summarise(task.name, specs, own)
+        results += summarise(plan.task.name, plan.specs, own)
     return Evaluation(metrics=tuple(results), samples=tuple(samples))
+
+
+@dataclass(frozen=True, slots=True)
+class _TaskPlan:
+    """What is asked of a task: its metrics, its questions, and the prompts and stop texts of the style."""
+
+    task: Task
+    specs: list[MetricSpec]
+    documents: Sequence[Prompt]
+    prompts: list[Prompt]
+    stops: Sequence[str]
+
+    def repeats_by_mode(self) -> dict[Mode, int]:
+        """How many answers each question gets: as many as the metric that asks most."""
+        repeats: dict[Mode, int] = {}
+        for spec in self.specs:
+            mode: Mode = "greedy" if spec.kind == "greedy" else "sampled"
+            repeats[mode] = max(repeats.get(mode, 1), spec.k)
+        return repeats
+
+
+def _plan_task(task: Task, names: Sequence[str] | None, style: Style | None, documents: Sequence[Prompt]) -> _TaskPlan:
+    """names: of metrics; None: the task's own. Raises UsageError, and DataError where questions are lacking or doubled."""
+    if names is None:
+        names = ["greedy", f"avg@{task.k}"]
+    if not names:
+        raise UsageError(f"{task.name}: no metric asked for")
+    if style is not None and style not in task.styles:
+        raise UsageError(f"{task.name} has no prompt style {style!r}; it offers {', '.join(task.styles)}")
+    specs = [MetricSpec.parse(name) for name in dict.fromkeys(names)]
+    distinct = {document.id for document in documents}
+    if not documents or len(distinct) != len(documents):
+        raise DataError(f"{task.name}: it has no questions, or two with one id")
+    asked = style or task.styles[0]
+    prompts = [replace(document, text=task.render(document, asked)) for document in documents]
+    return _TaskPlan(task, specs, documents, prompts, task.stop(asked))
+
+
+def _sample_answers(
+    model: Answerer, plan: _TaskPlan, mode: Mode, repeats: int, sampling: Sampling, verifier: Verifier
+) -> list[EvaluationSample]:
+    """Answer and judge all questions of a task in one mode: question by question, each with its repeats in order."""
+    task = plan.task
+    answers = model.answer(f"{task.name}:{mode}", plan.prompts, repeats, sampling, plan.stops)
+    given: list[tuple[Prompt, int, Answer]] = []
+    for document, row in zip(plan.documents, answers, strict=True):
+        given += [(document, repeat, answer) for repeat, answer in enumerate(row)]
+    judged_answers = [(document, answer) for document, _, answer in given]
+    verdicts = _judge_answers(task, mode, judged_answers, verifier)
+    return [
+        EvaluationSample(
+            task=task.name,
+            mode=mode,
+            document=document.id,
+            repeat=repeat,
+            prompt=answer.prompt,
+            text=answer.text,
+            gold=document.gold,
+            verdict=verdict,
+            tokens=answer.tokens,
+            finished=answer.finished,
+            labels=dict(document.labels),
+            scorer=task.scorer,
+        )
+        for (document, repeat, answer), verdict in zip(given, verdicts, strict=True)
+    ]
 
 
 def _fitting_length(

@@ -82,8 +82,12 @@ class Admission:
         quotas: Quotas,
         defences: Defences,
     ) -> None:
-        self.receiver, self.authors, self.policies = receiver, tuple(authors), frozenset(policies)
-        self.kinds, self.quotas, self.defences = kinds, quotas, defences
+        self.receiver = receiver
+        self.authors = tuple(authors)
+        self.policies = frozenset(policies)
+        self.kinds = kinds
+        self.quotas = quotas
+        self.defences = defences
         self.window = max_staleness if defences.staleness else max(max_staleness, MEMORY_STEPS)
         self.step = -1
         self._steps: defaultdict[int, StepMemory] = defaultdict(StepMemory)
@@ -101,7 +105,8 @@ class Admission:
     def admit(self, delivery: Delivery) -> tuple[list[Admitted], list[ExchangeRow]]:
         """Records let in, and the rows of what was refused; never raises for what a peer sent. What has no readable
         header is summed up by reason."""
-        sender, limit = delivery.sender, self.quotas.message if self.defences.quotas else MAX_MESSAGE_BYTES
+        sender = delivery.sender
+        limit = self.quotas.message if self.defences.quotas else MAX_MESSAGE_BYTES
         admitted: list[Admitted] = []
         refused: list[ExchangeRow] = []
         unread: dict[str, ExchangeRow] = {}
@@ -167,7 +172,8 @@ class Admission:
 
     def order(self, record: Record) -> tuple[int, int, int, int, str]:
         """Sort key: author in suite order, step, prompt, index, kind."""
-        rank, kind = self.authors.index(record.author), type(record).__name__
+        rank = self.authors.index(record.author)
+        kind = type(record).__name__
         return rank, record.step, self._position_of_prompt(record) or 0, getattr(record, "index", 0), kind
 
     def state(self) -> AdmissionState:
@@ -176,7 +182,8 @@ class Admission:
         return AdmissionState([(at, memory) for at, memory in sorted(self._steps.items()) if at >= oldest], self.absent)
 
     def restore(self, state: AdmissionState) -> None:
-        self._steps, self.absent = defaultdict(StepMemory, state.steps), set(state.absent)
+        self._steps = defaultdict(StepMemory, state.steps)
+        self.absent = set(state.absent)
         self.step = max(self._steps, default=-1)
 
 
@@ -263,7 +270,8 @@ class Exchange:
         """In each sender's order; waits at most `timeout` seconds for the first."""
         with self._arrived:
             self._arrived.wait_for(lambda: self._boxes[receiver], timeout)
-            taken, self._boxes[receiver] = self._boxes[receiver], []
+            taken = self._boxes[receiver]
+            self._boxes[receiver] = []
         return taken
 
     def collect(self, receiver: str, step: int, prompts: Sequence[str], behind: int = 0) -> Collected:
@@ -294,9 +302,12 @@ class Exchange:
 
     def _receive_until(self, receiver: str, step: int, behind: int) -> tuple[list[Delivery], tuple[str, ...]]:
         """Deliveries until every author has finished or the time is up, and who had not."""
-        gate, end, reached = self._gates[receiver], monotonic() + self.deadline, self._reached[receiver]
+        gate = self._gates[receiver]
+        end = monotonic() + self.deadline
+        reached = self._reached[receiver]
         arrived = [*self._early.pop(receiver, {}).values(), *self._take_deliveries(receiver, 0.0)]
-        early, deliveries = self._early[receiver], list[Delivery]()
+        early = self._early[receiver]
+        deliveries = list[Delivery]()
         while True:
             for delivery in arrived:
                 claimed = min(delivery.step, step + behind)
@@ -335,19 +346,38 @@ class Exchange:
 def entry_of(
     step: int, author: str, receiver: str, size: int, reason: str = "", record: Record | None = None
 ) -> ExchangeRow:
-    """record: None where none could be read; then `messages` starts at 0."""
+    """Make the ledger's entry of one message. size: in bytes. reason: of its refusal, "" where it is accepted. record: None
+    where none could be read; then `messages` starts at 0."""
+    if record is None:
+        return ExchangeRow(
+            step=step,
+            author=author,
+            receiver=receiver,
+            kind="",
+            prompt_id="",
+            index=0,
+            made=-1,
+            version=0,
+            messages=0,
+            bytes=size,
+            source_tokens=0,
+            accepted=not reason,
+            reason=str(reason),
+        )
+    tag = record.__struct_config__.tag
+    logprobs = record.logprobs if isinstance(record, Rollout | Scores) else []
     return ExchangeRow(
         step=step,
         author=author,
         receiver=receiver,
-        kind=str(record.__struct_config__.tag) if record else "",
-        prompt_id=record.prompt_id if record else "",
+        kind=str(tag),
+        prompt_id=record.prompt_id,
         index=getattr(record, "index", 0),
-        made=record.step if record else -1,
-        version=record.version if record else 0,
-        messages=1 if record else 0,
+        made=record.step,
+        version=record.version,
+        messages=1,
         bytes=size,
-        source_tokens=len(record.logprobs) if isinstance(record, Rollout | Scores) else 0,
+        source_tokens=len(logprobs),
         accepted=not reason,
         reason=str(reason),
     )

@@ -60,7 +60,9 @@ class Lying(Condition, frozen=True, kw_only=True, tag="lying"):
 
     def score(self, record: Scores, rng: np.random.Generator) -> Scores:
         certain = {"logprobs": [0.0] * len(record.logprobs), "eos_logprob": 0.0}
-        return msgspec.structs.replace(record, **certain) if rng.random() < self.share else record
+        if rng.random() < self.share:
+            return msgspec.structs.replace(record, **certain)
+        return record
 
 
 class Permuted(Condition, frozen=True, kw_only=True, tag="permuted"):
@@ -151,7 +153,8 @@ class Sender:
     """Sends for one policy under a condition. seed: never of the regime."""
 
     def __init__(self, condition: Condition, seed: int) -> None:
-        self.condition, self.seed = condition, seed
+        self.condition = condition
+        self.seed = seed
         self._waiting: deque[list[bytes]] = deque()
 
     def claimed(self, step: int, groups: Sequence[Group]) -> list[Group]:

@@ -28,7 +28,8 @@ def of(own: Sequence[Group]) -> str | None:
 
 def by_author(own: Sequence[Group], records: Sequence[AnswerRecord]) -> dict[str, str | None]:
     """The white space that an author's answers get; None leaves them as sent."""
-    mine, texts = of(own), dict[str, list[str]]()
+    mine = of(own)
+    texts = dict[str, list[str]]()
     for record in records:
         texts.setdefault(record.author, []).append(record.text)
     return {author: None if _most_frequent(sent) == mine else mine for author, sent in texts.items()}
@@ -51,7 +52,8 @@ def behind_thought(own: Sequence[Group], mark: Sequence[int], codec: TokenCodec)
 
 def _place_behind(tokens: Sequence[int], mark: Sequence[int]) -> int:
     """The place behind the last such ids, 0 where they are not there or nothing follows."""
-    wanted, size = list(mark), len(mark)
+    wanted = list(mark)
+    size = len(mark)
     for start in range(len(tokens) - size - 1, -1, -1):
         if list(tokens[start : start + size]) == wanted:
             return start + size
@@ -97,11 +99,9 @@ def opened(record: AnswerRecord, by: str | None) -> AnswerRecord:
 
 def as_sent(pieces: list[int], text: str, by: str | None) -> list[int]:
     """Bytes of an `opened` text's tokens, in `text`."""
-    return (
-        pieces
-        if by is None or _leading_space(text) == by or not text.strip()
-        else _move_pieces(pieces, by, _leading_space(text))
-    )
+    if by is None or _leading_space(text) == by or not text.strip():
+        return pieces
+    return _move_pieces(pieces, by, _leading_space(text))
 
 
 def _leading_space(text: str) -> str:
@@ -111,7 +111,8 @@ def _leading_space(text: str) -> str:
 
 def _move_pieces(pieces: Sequence[int], away: str, to: str) -> list[int]:
     """Lengths of tokens in bytes, when an answer begins with other white space."""
-    moved, left = list(pieces), len(away.encode())
+    moved = list(pieces)
+    left = len(away.encode())
     for i, size in enumerate(moved):
         moved[i] -= min(size, left)
         left -= min(size, left)

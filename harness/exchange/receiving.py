@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -133,6 +133,59 @@ class _Room:
         return self._read[prompt_id]
 
 
+def _scores_of_draft(
+    learner: Learner, record: AnswerRecord, text: Retokenised, logprobs: Float32[np.ndarray, "T"]
+) -> Scores:
+    """What a learner sends back for a draft. logprobs: nats, of the text's tokens and then of its end."""
+    size = text.ends.size
+    pieces = np.diff(text.ends, prepend=0).tolist()
+    return Scores(
+        author=learner.name,
+        version=learner.engine.version,
+        step=record.step,
+        prompt_id=record.prompt_id,
+        reader=record.author,
+        index=record.index,
+        logprobs=logprobs[:size].tolist(),
+        pieces=opening.as_sent(pieces, record.text, text.space),
+        eos_logprob=float(logprobs[size:].sum()) if record.finished else 0.0,
+    )
+
+
+def _with_start_scores(
+    scores: Scores, record: AnswerRecord, text: Retokenised, started: Float32[np.ndarray, "T"]
+) -> ChangedScores:
+    """The same scores beside those under the weights that the learner started from."""
+    size = text.ends.size
+    return ChangedScores(
+        **{name: getattr(scores, name) for name in Scores.__struct_fields__},
+        start_logprobs=started[:size].tolist(),
+        start_eos_logprob=float(started[size:].sum()) if record.finished else 0.0,
+    )
+
+
+def _with_receiver_scores(
+    answers: Sequence[tuple[AnswerRecord, PeerAnswer, ExchangeRow]], learner: Learner, prompts: Mapping[str, Prompt]
+) -> list[tuple[AnswerRecord, PeerAnswer, ExchangeRow]]:
+    """The answers with the learner's own log-probabilities of them (`Need.RECEIVER_OLD`)."""
+    given = [answer for _, answer, _ in answers]
+    asked_of = [prompts[answer.prompt_id] for answer in given]
+    leads = [answer.lead for answer in given]
+    scores = _score_behind(leads, learner.engine, asked_of, [answer.tokens for answer in given])
+    return [
+        (record, replace(answer, receiver_old=logprobs), entry)
+        for (record, answer, entry), logprobs in zip(answers, scores, strict=True)
+    ]
+
+
+def _fill_inbox(contents: Iterable[tuple[Record, Any]]) -> Inbox:
+    """Put what came of each record into the box that its kind names, by prompt."""
+    boxes: dict[str, dict[str, tuple[Any, ...]]] = defaultdict(lambda: defaultdict(tuple))
+    for record, content in contents:
+        boxes[record.inbox][record.prompt_id] += (content,)
+    return Inbox(**{box: dict(by_prompt) for box, by_prompt in boxes.items()})
+
+
 @dataclass(frozen=True, slots=True)
 class Receiver:
     """Admission, retokenising and verification for a cell's learners. longest: tokens of an answer at most. scored:
@@ -148,46 +201,35 @@ class Receiver:
     starts: Mapping[str, Scorer] = field(default_factory=dict)
 
     def scores(self, learner: Learner, step: int, prompts: Sequence[Prompt], own: Sequence[Group] = ()) -> list[Scores]:
-        """The learner's log-probabilities of the drafts that reach it; refusals go into the rows."""
+        """Score the drafts that reach a learner: its log-probabilities of them, as records to send back. Refusals go into the rows.
+
+        prompts: the step's. own: the learner's groups of the step, whose manner of beginning an answer drafts are given."""
         assert self.asks is not None
         with learner.clock.phase("exchange"):
-            collected = self.asks.collect(learner.name, step, [p.id for p in prompts])
-            by_id = {p.id: p for p in prompts}
+            collected = self.asks.collect(learner.name, step, [prompt.id for prompt in prompts])
+            by_id = {prompt.id: prompt for prompt in prompts}
             admitted = list(zip(collected.records, collected.entries, strict=True))
             for record, entry in admitted:
                 if record.step != step:  # its author no longer waits
                     entry.refuse(Refusal.STALE)
-            asked = [(r, e) for r, e in admitted if e.accepted]
+            asked = [(record, entry) for record, entry in admitted if entry.accepted]
             carried = self.carry(asked, learner, by_id, own)
         if not carried:
             return []
-        leads, tokens = [text.lead for _, text, _ in carried], [text.tokens for _, text, _ in carried]
-        asked_of = [by_id[r.prompt_id] for r, _, _ in carried]
+        leads = [text.lead for _, text, _ in carried]
+        tokens = [text.tokens for _, text, _ in carried]
+        asked_of = [by_id[record.prompt_id] for record, _, _ in carried]
         with learner.clock.phase("score"):
             logprobs_of = _score_behind(leads, learner.engine, asked_of, tokens)
             started_of = _score_behind(leads, self.starts[learner.name], asked_of, tokens) if self.starts else []
         scores = [
-            Scores(
-                author=learner.name,
-                version=learner.engine.version,
-                step=record.step,
-                prompt_id=record.prompt_id,
-                reader=record.author,
-                index=record.index,
-                logprobs=logprobs[: text.ends.size].tolist(),
-                pieces=opening.as_sent(np.diff(text.ends, prepend=0).tolist(), record.text, text.space),
-                eos_logprob=float(logprobs[text.ends.size :].sum()) if record.finished else 0.0,
-            )
+            _scores_of_draft(learner, record, text, logprobs)
             for (record, text, _), logprobs in zip(carried, logprobs_of, strict=True)
         ]
         if not self.starts:
             return scores
         return [
-            ChangedScores(
-                **{name: getattr(one, name) for name in Scores.__struct_fields__},
-                start_logprobs=started[: text.ends.size].tolist(),
-                start_eos_logprob=float(started[text.ends.size :].sum()) if record.finished else 0.0,
-            )
+            _with_start_scores(one, record, text, started)
             for one, (record, text, _), started in zip(scores, carried, started_of, strict=True)
         ]
 
@@ -200,32 +242,32 @@ class Receiver:
         behind: int = 0,
         own: Sequence[Group] = (),
     ) -> Received:
-        """Receive, retokenise, verify and score; refusals go into the rows. earlier: prompts of earlier steps, for
-        stale records. behind: as `Exchange.collect`. own: the step's groups."""
+        """Take what peers sent: retokenise, verify and score it. Refusals go into the rows.
+
+        prompts: the step's. earlier: prompts of earlier steps, for stale records. behind: as `Exchange.collect`. own: the
+        step's groups."""
         if not self.exchange.authors(learner.name):
             return Received()
         with learner.clock.phase("exchange"):
-            collected = self.exchange.collect(learner.name, step, [p.id for p in prompts], behind)
-            by_id = {p.id: p for p in (*earlier, *prompts)}
+            collected = self.exchange.collect(learner.name, step, [prompt.id for prompt in prompts], behind)
+            by_id = {prompt.id: prompt for prompt in (*earlier, *prompts)}
             admitted = list(zip(collected.records, collected.entries, strict=True))
-            carried, placed = self.carry(admitted, learner, by_id, own), self._placed(admitted, learner, step, own)
+            carried = self.carry(admitted, learner, by_id, own)
+            placed = self._placed(admitted, learner, step, own)
         placed = self._with_own_start(placed, learner, by_id)
         with learner.clock.phase("verify"):
             answers = self._verified(carried, by_id)
         if self.scored and answers:
             with learner.clock.phase("score"):
-                given = [a for _, a, _ in answers]
-                asked_of = [by_id[a.prompt_id] for a in given]
-                scores = _score_behind([a.lead for a in given], learner.engine, asked_of, [a.tokens for a in given])
-                answers = [(r, replace(a, receiver_old=s), e) for (r, a, e), s in zip(answers, scores, strict=True)]
-        boxes: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-        plain = [(r, r) for r, _ in admitted if not isinstance(r, AnswerRecord | Scores)]
-        for record, answer in [*((r, a) for r, a, _ in answers), *plain, *((r, s) for r, s, _, _ in placed)]:
-            boxes[record.inbox][record.prompt_id].append(answer)
-        inbox = Inbox(**{box: {x: tuple(given) for x, given in of.items()} for box, of in boxes.items()})
-        refused_count = sum(n for reason, n in collected.refused.items() if reason != Refusal.LATE)
+                answers = _with_receiver_scores(answers, learner, by_id)
+        contents: list[tuple[Record, Any]] = [(record, answer) for record, answer, _ in answers]
+        contents += [(record, record) for record, _ in admitted if not isinstance(record, AnswerRecord | Scores)]
+        contents += [(record, scores) for record, scores, _, _ in placed]
+        # A record that never arrived was not refused.
+        refused_count = sum(count for reason, count in collected.refused.items() if reason != Refusal.LATE)
         scored = [(AnswerId(learner.name, record.prompt_id, record.index), entry) for record, _, _, entry in placed]
-        return Received(inbox, admitted, [(a, e) for _, a, e in answers], scored, refused_count)
+        learnable = [(answer, entry) for _, answer, entry in answers]
+        return Received(_fill_inbox(contents), admitted, learnable, scored, refused_count)
 
     def carry(
         self,
@@ -272,18 +314,20 @@ class Receiver:
         self, lead: tuple[int, ...], records: Sequence[AnswerRecord], room: _Room, own: Sequence[Group]
     ) -> list[Retokenised | ExchangeError]:
         """Answers of one lead."""
-        learner, prompts = room.learner, room.prompts
+        learner = room.learner
+        prompts = room.prompts
         alike = opening.behind_thought(own, lead, learner.codec) if lead else own
 
         def score(asked: Sequence[AnswerRecord], tokens: Sequence[np.ndarray]) -> list[np.ndarray]:
-            return _score_behind([lead] * len(asked), learner.engine, [prompts[r.prompt_id] for r in asked], tokens)
+            asked_of = [prompts[record.prompt_id] for record in asked]
+            return _score_behind([lead] * len(asked), learner.engine, asked_of, tokens)
 
         def prompt_end() -> str:
             return "" if lead else learner.engine.reads(next(iter(prompts.values())))
 
-        by = opening.by_author(alike, records)
+        space_of = opening.by_author(alike, records)
         results = retokenise(
-            [opening.opened(record, by[record.author]) for record in records],
+            [opening.opened(record, space_of[record.author]) for record in records],
             learner.codec,
             budget=self._budget,
             score=score if self.sharing.spread == "receiver" else None,
@@ -292,7 +336,7 @@ class Receiver:
             strict=self._strict,
         )
         return [
-            replace(result, lead=lead, space=by[record.author]) if isinstance(result, Retokenised) else result
+            replace(result, lead=lead, space=space_of[record.author]) if isinstance(result, Retokenised) else result
             for record, result in zip(records, results, strict=True)
         ]
 
@@ -300,7 +344,9 @@ class Receiver:
         self, admitted: Sequence[tuple[Record, ExchangeRow]], learner: Learner, step: int, own: Sequence[Group]
     ) -> list[tuple[Scores, PeerScores, Answer, ExchangeRow]]:
         """On the learner's sampled tokens, each chunk's sum by bytes; residuals go into the rows."""
-        answers = {(g.prompt.id, i): a for g in own for i, a in sent(g)}
+        answers: dict[tuple[str, int], Answer] = {}
+        for group in own:
+            answers |= {(group.prompt.id, index): answer for index, answer in sent(group)}
         fitting: list[tuple[Scores, ExchangeRow, Answer]] = []
         for record, entry in admitted:
             if not isinstance(record, Scores):
@@ -352,17 +398,23 @@ class Receiver:
 
     @property
     def _budget(self) -> Mapping[str, float]:
-        s = self.sharing
-        return {"text": s.max_text_residual, "boundary": s.max_boundary_residual} if s.defences.residual_budget else {}
+        sharing = self.sharing
+        if not sharing.defences.residual_budget:
+            return {}
+        return {"text": sharing.max_text_residual, "boundary": sharing.max_boundary_residual}
 
     def _verified(
         self, carried: Sequence[tuple[AnswerRecord, Retokenised, ExchangeRow]], prompts: Mapping[str, Prompt]
     ) -> list[tuple[AnswerRecord, PeerAnswer, ExchangeRow]]:
-        records = [r for r, _, _ in carried]
-        said: Sequence[Verdict] = [Verdict("right" if r.reward > 0 else "wrong", "claimed") for r in records]
+        """The answers as the learner judges them; those that are not admitted are refused in their rows. Without the defence
+        `reverify` a peer's claim is its verdict."""
+        records = [record for record, _, _ in carried]
         if self.sharing.defences.reverify:
-            golds = [prompts[r.prompt_id].gold for r in records]
-            said = self.verify(golds, [r.text for r in records], [r.finished for r in records])
+            golds = [prompts[record.prompt_id].gold for record in records]
+            texts = [record.text for record in records]
+            said: Sequence[Verdict] = self.verify(golds, texts, [record.finished for record in records])
+        else:
+            said = [Verdict("right" if record.reward > 0 else "wrong", "claimed") for record in records]
         answers = []
         for (record, result, entry), verdict in zip(carried, said, strict=True):
             entry.verdict = verdict.value

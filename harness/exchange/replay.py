@@ -54,7 +54,8 @@ class ReplayWriter:
                     for frame, end_of, digest in _frames(file, path):
                         if frame.step > resume:
                             break
-                        end, self._digest = end_of, digest
+                        end = end_of
+                        self._digest = digest
 
         def fill(new: Path) -> None:
             if end:
@@ -71,7 +72,8 @@ class ReplayWriter:
         with self._recording, disk_errors(self.path):
             self._written = {key: kept for key, kept in self._written.items() if key[0] > step - MEMORY_STEPS}
             written = self._written.setdefault((step, author), set())
-            if new := [message for message in messages if message not in written]:
+            new = [message for message in messages if message not in written]
+            if new:
                 written.update(new)
                 payload = msgspec.msgpack.encode(Frame(step, author, new))
                 self._digest = _chain(self._digest, payload)
@@ -127,7 +129,8 @@ class ReplaySource:
 def _frames(file: BinaryIO, path: Path) -> Iterator[tuple[Frame, int, bytes]]:
     """With the offset where each ends, and the digest so far."""
     size = os.fstat(file.fileno()).st_size
-    digest, offset = bytes(DIGEST_BYTES), 0
+    digest = bytes(DIGEST_BYTES)
+    offset = 0
     while offset < size:
         head = file.read(4 + DIGEST_BYTES)
         length = int.from_bytes(head[:4], "big")

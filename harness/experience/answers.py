@@ -60,7 +60,9 @@ class Answer:
     @property
     def content(self) -> Int32[np.ndarray, "C"]:
         """(C,) the tokens before the end."""
-        return self.tokens[: self.tokens.size - self.ending] if self.finished else self.tokens
+        if self.finished:
+            return self.tokens[: self.tokens.size - self.ending]
+        return self.tokens
 
     @property
     def reward(self) -> float:
@@ -70,7 +72,9 @@ class Answer:
     @property
     def chosen(self) -> Bool[np.ndarray, "T"] | None:
         """(T,) tokens that the policy chose and learns from; None for all."""
-        return np.arange(self.tokens.size) < self.tokens.size - 1 if self.closed else None
+        if self.closed:
+            return np.arange(self.tokens.size) < self.tokens.size - 1
+        return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,7 +138,9 @@ class PeerAnswer:
     @property
     def content(self) -> Int32[np.ndarray, "C"]:
         """(C,) the tokens before the end."""
-        return self.tokens[: self.tokens.size - self.ending] if self.finished else self.tokens
+        if self.finished:
+            return self.tokens[: self.tokens.size - self.ending]
+        return self.tokens
 
     @property
     def reward(self) -> float:

@@ -162,7 +162,8 @@ class Rollout(AnswerRecord, frozen=True, kw_only=True, tag="rollout"):
 
     def check(self) -> None:
         """Lengths agree, pieces sum to the text, log-probabilities are finite, none positive."""
-        size, count = _text_bytes(self.text), len(self.tokens)
+        size = _text_bytes(self.text)
+        count = len(self.tokens)
         if count == 0:
             raise ExchangeError(Refusal.EMPTY, "no tokens")
         if not count == len(self.logprobs) == len(self.pieces):
@@ -198,7 +199,9 @@ class GroupValue(Record, frozen=True, kw_only=True, tag="value"):
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
         """One record, or none of a group without valid answers."""
         valid = group.valid
-        return [cls.about(group, count=len(valid), right=sum(a.reward > 0 for a in valid))] if valid else []
+        if valid:
+            return [cls.about(group, count=len(valid), right=sum(a.reward > 0 for a in valid))]
+        return []
 
     def check(self) -> None:
         """No more right than valid, and at least one valid."""
@@ -286,7 +289,8 @@ def bounded(kind: type[Record]) -> None:
     for field in info.fields:
         if field.encode_name == "index" and getattr(field.type, "le", None) is None:
             raise ValueError(f"{kind.__name__}.index: rows have it as a whole number; needs int with Meta(le=...)")
-        if problem := _unbounded(field.type):
+        problem = _unbounded(field.type)
+        if problem:
             raise ValueError(f"{kind.__name__}.{field.name}: {problem}")
 
 

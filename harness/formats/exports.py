@@ -91,7 +91,9 @@ class FinishedPolicy(NamedTuple):
     def published(self, task: str) -> DataSet | None:
         """The published set that a task's questions are, or None."""
         shipped = SETS.get(task)
-        return shipped if shipped and self.manifest.identity.evaluation.get(task) == shipped.sha256 else None
+        if shipped and self.manifest.identity.evaluation.get(task) == shipped.sha256:
+            return shipped
+        return None
 
 
 def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[FinishedPolicy]:
@@ -205,7 +207,8 @@ def write_card(cell: FinishedPolicy) -> str:
     """Return the text of a checkpoint's card."""
     m = cell.manifest
     peers = ", ".join(p.name for p in m.policies if p.name != cell.policy) or "none"
-    training, p = m.config["training"], m.provenance
+    training = m.config["training"]
+    p = m.provenance
     lines = [
         f"| {s.task} | {s.title} | {'–' if s.value is None else f'{100 * s.value:.1f}'} | {s.questions} | {s.answers} |"
         for s in cell.scores

@@ -117,7 +117,8 @@ def _bring_up_to_date(manifest: Manifest, points: list[TrackedPoint], tracker: T
         before = WrittenPoints(digest="unknown")  # a look was interrupted
     if before.digest != _digest_points(points[: before.points]):  # resumed from an earlier checkpoint
         before = WrittenPoints(renewed=before.renewed + (before.points > 0))
-    if new := points[before.points :]:
+    new = points[before.points :]
+    if new:
         tracker.write(NewPoints(manifest, new, before.points, before.renewed))
         after = WrittenPoints(len(points), _digest_points(points), before.renewed)
         write_atomic(memory, msgspec.json.encode(after))
@@ -156,7 +157,9 @@ class TensorBoard(Tracker):
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self.folder = out
-        self._event, self._summary, self._writer = Event, Summary, EventFileWriter
+        self._event = Event
+        self._summary = Summary
+        self._writer = EventFileWriter
 
     def run_folder(self, manifest: Manifest) -> Path:
         return self.folder / manifest.suite / run_name(manifest)
@@ -230,7 +233,8 @@ class Trackio(Tracker):
         self._store = SQLiteStorage
 
     def write(self, new: NewPoints) -> None:
-        m, rows = new.manifest, list(new.rows())
+        m = new.manifest
+        rows = list(new.rows())
         try:
             self._store.validate_project_name(m.suite)
             if not new.since:

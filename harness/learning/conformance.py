@@ -76,15 +76,18 @@ def situations(regime: Regime) -> list[Situation]:
 def _situation(
     name: str, regime: Regime, policies: tuple[str, ...], rollouts: tuple[int, ...] = (4, 4, 4), invalid: float = 0.0
 ) -> Situation:
-    rng, tag = np.random.default_rng(7), iter(range(1, 1_000_000))
+    rng = np.random.default_rng(7)
+    tag = iter(range(1, 1_000_000))
     own: list[Group] = []
     again: dict[str, Group] = {}
     boxes: dict[str, dict[str, tuple[Any, ...]]] = defaultdict(lambda: defaultdict(tuple))
 
     def group(prompt: Prompt, policy: str, count: int) -> Group:
-        rate, answers = rng.choice([0.0, 0.5, 1.0]), []
+        rate = rng.choice([0.0, 0.5, 1.0])
+        answers = []
         for i in range(count):
-            size, value = int(rng.integers(2, MAX_TOKENS + 1)), "right" if rng.random() < rate else "wrong"
+            size = int(rng.integers(2, MAX_TOKENS + 1))
+            value = "right" if rng.random() < rate else "wrong"
             tokens = np.array([next(tag)] * (size - 1) + [0], dtype=np.int32)
             logprobs = -rng.gamma(1.5, 0.5, size).astype(np.float32)
             verdict = Verdict("invalid", "timeout") if rng.random() < invalid else Verdict(value)  # type: ignore[arg-type]
@@ -127,7 +130,8 @@ def _pieces(answer: Answer) -> list[int]:
 
 
 def _peer(rng: np.random.Generator, regime: Regime, record: AnswerRecord, answer: Answer) -> PeerAnswer:
-    raw, size = Rollout in regime.shares, answer.tokens.size
+    raw = Rollout in regime.shares
+    size = answer.tokens.size
     return PeerAnswer(
         record.author,
         version=1,
@@ -181,7 +185,8 @@ def learns_with_all_that_may_be_searched(make: Make) -> None:
         raise AssertionError(str(error)) from None
     if not searched:
         return
-    rng, defaults = np.random.default_rng(0), resolved(kind.Options())
+    rng = np.random.default_rng(0)
+    defaults = resolved(kind.Options())
     for trial in range(SAMPLED):
         # a range's ends first
         drawn = {
@@ -201,7 +206,8 @@ def publishes_what_it_shares(make: Make) -> None:
     """Records of declared types, of its own valid answers."""
     regime = make()
     for situation in situations(regime):
-        groups, published = {g.prompt.id: g for g in situation.own}, set[object]()
+        groups = {g.prompt.id: g for g in situation.own}
+        published = set[object]()
         for record in regime.publish(situation.own, _pieces):
             kind = type(record)
             _hold(kind in regime.shares, f"publishes a {kind.__name__}, which `shares` does not name")
@@ -266,7 +272,8 @@ def _check_numbers(at: str, term: Term, answer: TermAnswer) -> None:
 
 def _check_origin(at: str, situation: Situation, term: Term, answer: TermAnswer) -> None:
     _hold(term.source in ("own", "peer"), f"{at}: source {term.source!r}")
-    prompt, inbox = answer.prompt_id, situation.inbox
+    prompt = answer.prompt_id
+    inbox = situation.inbox
     given: Sequence[Answer | PeerAnswer]
     if term.source == "own":
         groups = (*situation.own, *situation.again.values())
@@ -295,7 +302,8 @@ def learns_alone_without_peers(make: Make) -> None:
 
 def restores_its_state(make: Make) -> None:
     """`state` is JSON, and who takes it up goes on as the first."""
-    first, second = make(), make()
+    first = make()
+    second = make()
     for situation in situations(first):
         situation.learn(first)
         for measured in (Measured(1.0, 0.5, 0.25), Measured(1.0, math.nan, math.nan)):

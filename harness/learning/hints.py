@@ -31,7 +31,8 @@ def without_answer(text: str, secrets: Iterable[str], stated: Callable[[str], st
     for single characters, case apart) or words that the scorer takes for the answer. Empty where the scorer finds what is
     left right. stated: a response that says so (`Scorer.perfect`)."""
     for secret in ("```", "\\boxed", *secrets):
-        if spelled := _spelled(secret, text):
+        spelled = _spelled(secret, text)
+        if spelled:
             text = text[: spelled.start()]
     pieces = list(_WORD.finditer(text))
     tried = [
@@ -51,5 +52,6 @@ def _spelled(secret: str, text: str) -> re.Match[str] | None:
     if not signs:
         return None
     pattern = r"\s*".join(map(re.escape, signs))
-    before, after = r"(?<!\w)" * signs[0].isalnum(), r"(?!\w)" * signs[-1].isalnum()
+    before = r"(?<!\w)" * signs[0].isalnum()
+    after = r"(?!\w)" * signs[-1].isalnum()
     return re.search(before + pattern + after, text, re.IGNORECASE if len(signs) > 1 else 0)

@@ -61,7 +61,7 @@ class MiniBatch:
 
 
 def can_move(term: Term, answer: TermAnswer) -> bool:
-    """False where the gradient is zero for all weights."""
+    """Whether an answer has a gradient for some weights: it has an advantage or needs none, a weight, and tokens."""
     pushes = bool(np.any(answer.advantage != 0.0)) or term.objective.form in ("nll", "kl")
     return pushes and term.weight * answer.weight != 0.0 and answer.counted > 0
 
@@ -72,29 +72,37 @@ def stated(objective: Objective) -> bool:
 
 
 def minibatches(terms: Sequence[Term], updates: int, max_tokens: int) -> list[MiniBatch]:
-    """Exactly `updates` mini-batches, some empty where units lack. Each answer has its place in its term."""
+    """Divide a step's terms into exactly `updates` mini-batches, some empty where units lack; each answer gets its place in its
+    term.
+
+    A unit is what one prompt has in the terms of one order: it is never divided, so that a group's answers stay together.
+    max_tokens: of an answer, for normalisers. Raises ValueError."""
     if updates < 1:
         raise ValueError(f"updates must be at least 1, not {updates}")
-    if waiting := [term.name for term in terms if term.schedule is not None]:
+    waiting = [term.name for term in terms if term.schedule is not None]
+    if waiting:
         raise ValueError(f"term {waiting[0]!r}: its schedule is not settled")
     terms = [replace(term, answers=_with_places(term.answers)) for term in terms]
-    rank: dict[str, int] = {}
-    for prompt_id in (prompt_id for t in terms for prompt_id in t.prompts):
-        rank.setdefault(prompt_id, len(rank))
-    sizes = Counter((t.order, rank.setdefault(a.prompt_id, len(rank))) for t in terms for a in t.answers)
+    rank: dict[str, int] = {}  # of prompts, in the order in which terms name them
+    for term in terms:
+        for prompt_id in term.prompts:
+            rank.setdefault(prompt_id, len(rank))
+    sizes = Counter[tuple[int, int]]()
+    for term in terms:
+        for answer in term.answers:
+            sizes[term.order, rank.setdefault(answer.prompt_id, len(rank))] += 1
     units = sorted(sizes)
-    place = dict(zip(units, _cut([sizes[unit] for unit in units], updates), strict=True))
-    return [
-        MiniBatch(
-            update,
-            tuple(
-                replace(t, answers=tuple(a for a in t.answers if place[t.order, rank[a.prompt_id]] == update))
-                for t in terms
-            ),
-            max_tokens,
-        )
-        for update in range(updates)
-    ]
+    update_of = dict(zip(units, _cut([sizes[unit] for unit in units], updates), strict=True))
+
+    def part_of(term: Term, update: int) -> Term:
+        answers = [answer for answer in term.answers if update_of[term.order, rank[answer.prompt_id]] == update]
+        return replace(term, answers=tuple(answers))
+
+    batches = []
+    for update in range(updates):
+        parts = [part_of(term, update) for term in terms]
+        batches.append(MiniBatch(update, tuple(parts), max_tokens))
+    return batches
 
 
 def _with_places(answers: Sequence[TermAnswer]) -> tuple[TermAnswer, ...]:
@@ -150,14 +158,11 @@ def settle(
     def settled_term(index: int, term: Term) -> Term:
         return replace(term, answers=tuple(settled(index, answer) for answer in term.answers))
 
-    return [
-        replace(
-            batch,
-            terms=tuple(settled_term(index, term) for index, term in enumerate(batch.terms)),
-            correction=correction,
-        )
-        for batch in batches
-    ]
+    settled_batches = []
+    for batch in batches:
+        terms = [settled_term(index, term) for index, term in enumerate(batch.terms)]
+        settled_batches.append(replace(batch, terms=tuple(terms), correction=correction))
+    return settled_batches
 
 
 def from_sampler(batches: Sequence[MiniBatch]) -> list[MiniBatch]:
@@ -199,41 +204,71 @@ class Packed:
 
 
 def pack(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) -> Packed:
-    """Some or all of a mini-batch's answers; the loss is linear in them. Raises ValueError: no tokens, lengths that differ, no
-    settled denominator."""
+    """Lay out some or all of a mini-batch's answers as flat arrays; the loss is linear in answers, so any part may be packed.
+
+    answers: pairs of the term's index in `batch.terms` and one of its answers. Raises ValueError where an answer has no tokens
+    that take part, where lengths differ, or where a denominator is not settled."""
+    terms = np.array([index for index, _ in answers], dtype=np.int64)
     objectives = [batch.terms[index].objective for index, _ in answers]
-    normalisers = {index: batch.normaliser(batch.terms[index].objective) for index in {index for index, _ in answers}}
     counts = np.array([answer.counted for _, answer in answers], dtype=np.int64)
     if not counts.all():
         raise ValueError("an answer without tokens cannot be packed")
-    weights = np.array([batch.terms[i].weight * answer.weight / normalisers[i] for i, answer in answers])
-    per_answer = np.array([o.aggregation in ("answer", "prompt") for o in objectives], dtype=bool)
-    bounds = np.array([o.bounds(batch.update) for o in objectives]).reshape(-1, 2)
+    bounds = np.array([objective.bounds(batch.update) for objective in objectives]).reshape(-1, 2)
     advantages = [_per_token(batch, index, answer, answer.advantage, 0.0) for index, answer in answers]
-    flat = [_denominator(batch, index, answer) for index, answer in answers]
+    denominators = [_denominator(batch, index, answer) for index, answer in answers]
     sampled = [_per_token(batch, index, answer, answer.sampled, np.nan) for index, answer in answers]
+    scales = [answer.scale for _, answer in answers]
+    on_policy = [answer.denominator is None for _, answer in answers]
+    forms = [FormCode[objective.form.upper()] for objective in objectives]
+    token_weights = [WeightCode[objective.token_weight.upper()] for objective in objectives]
+    pooled = [_has_pooled_ratio(objective) for objective in objectives]
+    # Only HARD has an exponent; in the others 0 takes the factor out of the common formula.
+    exponents = [objective.exponent if objective.form == "hard" else 0.0 for objective in objectives]
+    log_bounds = [objective.log_bound for objective in objectives]
+    gammas = [objective.gamma for objective in objectives]
     return Packed(
-        term=np.array([index for index, _ in answers], dtype=np.int64),
+        term=terms,
         counts=counts,
-        weight=weights / np.where(per_answer, counts, 1),
-        advantage=np.concatenate([*advantages, np.zeros(0)]),
-        form=np.array([FormCode[o.form.upper()] for o in objectives], dtype=np.int64),
-        log_scale=np.array([answer.scale for _, answer in answers], dtype=np.float64),
-        pooled=np.array(
-            [o.ratio != "token" and o.form in ("ppo", "hard", "truncated") for o in objectives], dtype=bool
-        ),
-        on_policy=np.array([answer.denominator is None for _, answer in answers], dtype=bool),
+        weight=_weigh_answers(batch, answers, counts),
+        advantage=_join_tokens(advantages),
+        form=np.array(forms, dtype=np.int64),
+        log_scale=np.array(scales, dtype=np.float64),
+        pooled=np.array(pooled, dtype=bool),
+        on_policy=np.array(on_policy, dtype=bool),
         low=bounds[:, 0],
         high=bounds[:, 1],
-        exponent=np.array([o.exponent if o.form == "hard" else 0.0 for o in objectives], dtype=np.float64),
-        log_bound=np.array([o.log_bound for o in objectives], dtype=np.float64),
+        exponent=np.array(exponents, dtype=np.float64),
+        log_bound=np.array(log_bounds, dtype=np.float64),
         first=np.full(len(answers), batch.update == 0),
         correction=np.full(len(answers), batch.correction),
-        token_weight=np.array([WeightCode[o.token_weight.upper()] for o in objectives], dtype=np.int64),
-        gamma=np.array([o.gamma for o in objectives], dtype=np.float64),
-        denominator=np.concatenate([*flat, np.zeros(0)]),
-        sampled=np.concatenate([*sampled, np.zeros(0)]),
+        token_weight=np.array(token_weights, dtype=np.int64),
+        gamma=np.array(gammas, dtype=np.float64),
+        denominator=_join_tokens(denominators),
+        sampled=_join_tokens(sampled),
     )
+
+
+def _weigh_answers(
+    batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]], counts: Int64[np.ndarray, "A"]
+) -> Float64[np.ndarray, "A"]:
+    """The factor of each answer's tokens in the loss: its weights, the normaliser of its objective, and 1/counts where the
+    objective takes the mean over an answer's tokens."""
+    used = {index for index, _ in answers}
+    normalisers = {index: batch.normaliser(batch.terms[index].objective) for index in used}
+    weights = np.array([batch.terms[index].weight * answer.weight / normalisers[index] for index, answer in answers])
+    aggregations = [batch.terms[index].objective.aggregation for index, _ in answers]
+    takes_mean = np.array([aggregation in ("answer", "prompt") for aggregation in aggregations], dtype=bool)
+    return weights / np.where(takes_mean, counts, 1)
+
+
+def _has_pooled_ratio(objective: Objective) -> bool:
+    """Whether an answer has one ratio for all its tokens; NLL and KL have none to pool."""
+    return objective.ratio != "token" and objective.form in ("ppo", "hard", "truncated")
+
+
+def _join_tokens(values: Sequence[Float64[np.ndarray, "T"]]) -> Float64[np.ndarray, "N"]:
+    """The answers' values one behind another; an empty array of doubles where there is no answer."""
+    return np.concatenate([*values, np.zeros(0)])
 
 
 def _denominator(batch: MiniBatch, index: int, answer: TermAnswer) -> Float64[np.ndarray, "T"]:

@@ -71,7 +71,8 @@ def build(name: str, options: Mapping[str, Any]) -> Regime:
 
 def check_declaration(regime: Regime) -> None:
     """Raises PluginError."""
-    name, shares = type(regime).__name__, regime.shares
+    name = type(regime).__name__
+    shares = regime.shares
     if not isinstance(getattr(regime, "options", None), regime.Options):
         raise PluginError(f"{name} must keep its Options as `options`: call super().__init__(options)")
     if not isinstance(shares, frozenset) or not all(isinstance(k, type) and issubclass(k, Record) for k in shares):
@@ -163,7 +164,8 @@ def listing() -> list[RegimeInfo]:
     for name in PLUGINS.installed():
         origin = PLUGINS.origin(name)
         try:
-            regime, instance = load(name), build(name, {})
+            regime = load(name)
+            instance = build(name, {})
             options = resolved(instance.options)
             searched = {name: as_dict(space) for name, space in spaces(regime).items()}
         except PluginError as error:

@@ -114,14 +114,16 @@ def _repeat(values: np.ndarray, answer_of: Int64[Tensor, "N"], like: Tensor) -> 
 
 def _weigh_tokens(logp: Float[Tensor, "N"], tokens: _PackedTokens) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
     """Each token's weight in the loss, and the part of it that follows the token's probability; both without gradient."""
-    packed, now = tokens.packed, logp.detach()
+    packed = tokens.packed
+    now = logp.detach()
     weight = tokens.repeat(packed.weight)
     if packed.correction.any():  # truncated importance sampling between trainer and sampler
         drifted = torch.minimum((tokens.old - tokens.sampled).exp(), tokens.repeat(packed.correction))
         weight = torch.where(tokens.sampled.isnan(), weight, weight * drifted)
     shaping = torch.ones_like(now)
     if packed.token_weight.any():
-        p, gamma = now.exp(), tokens.repeat(packed.gamma)
+        p = now.exp()
+        gamma = tokens.repeat(packed.gamma)
         shaped = p / (p + gamma)
         shaping = torch.where(tokens.token_weight == WeightCode.SHAPED, shaped, shaping)
         shaping = torch.where(tokens.token_weight == WeightCode.SLOPE, shaped * gamma / (p + gamma), shaping)
@@ -150,9 +152,12 @@ def _compute_values(
 
     min(r A, clip(r) A) is r A unless the clip makes it smaller; `hard` clips both sides whatever the sign of A.
     """
-    ratio, advantage, high = ratios.ratio, tokens.advantage, tokens.high
+    ratio = ratios.ratio
+    advantage = tokens.advantage
+    high = tokens.high
     low = tokens.repeat(tokens.packed.low)
-    above, below = ratio > high, ratio < low
+    above = ratio > high
+    below = ratio < low
     smaller = (above & (advantage > 0)) | (below & (advantage < 0))
     clips = ~tokens.nll & ~tokens.kl & ~tokens.truncated
     clipped = torch.where(tokens.hard, above | below, smaller) & clips
@@ -181,7 +186,8 @@ def _summarise_answers(
         summed = torch.segment_reduce(values.detach().double(), "sum", lengths=tokens.counts, unsafe=True)
         return summed.cpu().numpy()
 
-    nll, kl = tokens.nll, tokens.kl
+    nll = tokens.nll
+    kl = tokens.kl
     pushed = (weight != 0) & (nll | kl | (tokens.advantage != 0))
     beyond_truncation = tokens.truncated & (ratios.ratio > tokens.high)
     not_flat = torch.where(kl, ratios.log != 0, ~clipped)

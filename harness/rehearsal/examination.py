@@ -177,7 +177,8 @@ class Examination:
     # How a part is checked and replaced
 
     def _check_training_task(self) -> None:
-        task, min_level = self.suite.training.task, self.suite.training.min_level
+        task = self.suite.training.task
+        min_level = self.suite.training.min_level
         pinned = self._pin_and_load(task, "training.task", SOURCES.get(str(task), str(task)))
         with faults_at(self.source, "training.task", (DataError, PluginError)), blamed(f"task {task}"):
             source = training_source(pinned)

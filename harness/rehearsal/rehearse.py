@@ -207,7 +207,8 @@ def _look_at_records(cell: Cell, folder: Path, report: Rehearsal) -> tuple[int, 
     bad = {policy.name for policy in cell.group.policies if policy.condition is not None}
     received = refused = 0
     for (author, receiver), counts in _records_heard(folder).items():
-        accepted, total = counts[""], counts.total()
+        accepted = counts[""]
+        total = counts.total()
         received += accepted
         refused += total - accepted
         if total and not accepted and author not in bad:
@@ -249,7 +250,8 @@ def _look_at_table(rehearsed: Prepared, report: Rehearsal) -> None:
     except StoreError as error:
         report.findings.append(RehearsalFault("table", rehearsed.suite.name, str(error)))
         return
-    if absent := done - {row.regime for row in report.table}:
+    absent = done - {row.regime for row in report.table}
+    if absent:
         report.findings.append(
             RehearsalFault("table", rehearsed.suite.name, f"has no row of {', '.join(sorted(absent))}")
         )

@@ -116,7 +116,8 @@ def write_tokenizer(folder: Path, config: Mapping[str, Any], own: Path | None) -
     )  # fmt: skip
     tokenizer.chat_template = TEMPLATE[headed]
     tokenizer.save_pretrained(folder)
-    if (rows := config.get("vocab_size")) and rows < len(tokenizer):  # a tiny model's, with a tokenizer as tiny
+    rows = config.get("vocab_size")
+    if rows and rows < len(tokenizer):  # a tiny model's, with a tokenizer as tiny
         (folder / "config.json").write_text(json.dumps({**config, "vocab_size": len(tokenizer)}))
 
 
@@ -146,7 +147,9 @@ def _shrunk(raw: Mapping[str, Any], tokenizer: Any) -> PretrainedConfig:
         name: value for name, value in raw.items() if name not in {"model_type", "quantization_config", "auto_map"}
     }
     whole = AutoConfig.for_model(raw["model_type"], **fields).get_text_config()
-    own, names, every = whole.to_dict(), whole.attribute_map, whole.num_hidden_layers
+    own = whole.to_dict()
+    names = whole.attribute_map
+    every = whole.num_hidden_layers
     by_layer = {name: value for name, value in own.items() if isinstance(value, list) and len(value) == every}
     kinds = [tuple(map(str, figures)) for figures in zip(*by_layer.values(), strict=True)] or [()] * every
     kept = [kinds.index(kind) for kind in dict.fromkeys(kinds)][:MOST_LAYERS]

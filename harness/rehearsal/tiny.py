@@ -154,7 +154,8 @@ def with_tiny_models(suite: Suite, kinds: set[str], root: Path) -> tuple[Prepare
 
 def _make_tiny(policy: Policy, folder: Path, root: Path) -> str:
     """Write a tiny model with its own tokenizer, or one of its kind; returns what it is."""
-    own, config = at_hand(policy), load_config(policy.model, policy.revision)
+    own = at_hand(policy)
+    config = load_config(policy.model, policy.revision)
     tokenizers = root / TOKENIZERS
     standins.write_tokenizer(tokenizers / folder.name, config, own)
     standins.write_model(folder, tokenizers / folder.name)

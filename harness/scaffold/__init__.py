@@ -34,7 +34,8 @@ def write_package(plugins: PluginRegistry[Any], name: str, into: Path, flavour: 
         raise UsageError(f"{name!r} cannot name {noun}: {form}")
     texts = rendered(plugins, name, flavour)
     for kind in re.findall(r'^\[project\.entry-points\."harness\.(\w+)s"', texts["pyproject.toml"], re.MULTILINE):
-        if (taken := PluginRegistry(f"harness.{kind}s", kind, object).installed().get(name)) is not None:
+        taken = PluginRegistry(f"harness.{kind}s", kind, object).installed().get(name)
+        if taken is not None:
             raise UsageError(f"{_with_article(kind)} {name!r} is installed already ({taken.value})")
     if yaml.safe_load(name) != name or module in RESERVED or any(_clashes(text, name) for text in texts.values()):
         raise UsageError(f"{name!r} cannot name {noun}: it means something else in Python, in YAML or in the package")
@@ -64,7 +65,8 @@ def _title(name: str) -> str:
 
 def _clashes(text: str, name: str) -> bool:
     """Whether the class has a keyword's name, or one that the text defines or imports."""
-    title, module = _title(name), name.replace("-", "_")
+    title = _title(name)
+    module = name.replace("-", "_")
     named = re.findall(rf"^(?:class|from (?!{module}\b)\S+ import\b.*) {title}\b", text, re.MULTILINE)
     return keyword.iskeyword(title) or len(named) > 1
 
@@ -75,7 +77,9 @@ def flavours(plugins: PluginRegistry[Any]) -> list[str]:
 
 
 def rendered(plugins: PluginRegistry[Any], name: str, flavour: str = "") -> dict[str, str]:
-    kind, module, title = plugins.group.removeprefix("harness.").removesuffix("s"), name.replace("-", "_"), _title(name)
+    kind = plugins.group.removeprefix("harness.").removesuffix("s")
+    module = name.replace("-", "_")
+    title = _title(name)
     words = {"name": name, "module": module, "title": title, "group": plugins.group, "kind": kind, "noun": plugins.noun}
     return {
         file.relative_to(root).as_posix().removesuffix(".tmpl").replace("NAME", module): Template(

@@ -98,7 +98,8 @@ def base_folder(policy: Policy, seed: int, progress: Progress | None = None, opt
         from harness.engines.embedded.warmup import base_checkpoint
 
         return base_checkpoint(micro_spec(policy, seed, options.get("numerics")), progress)
-    folder, stage0 = raw_folder(policy), policy.stage0
+    folder = raw_folder(policy)
+    stage0 = policy.stage0
     if stage0 is None:
         return folder
     from harness.engines.embedded.warmup import Warmup, warmup_checkpoint
@@ -115,7 +116,8 @@ def micro_spec(policy: Policy, seed: int, numerics: Numerics | None = None) -> M
     """numerics: None is the package's own base where it has one, else fast."""
     from harness.engines.embedded.warmup import MicroSpec, is_shipped
 
-    stage0, family = policy.stage0 or Stage0(), policy.model.removeprefix(MICRO)
+    stage0 = policy.stage0 or Stage0()
+    family = policy.model.removeprefix(MICRO)
     spec = MicroSpec(
         family=family,
         preset=stage0.preset,
@@ -161,7 +163,8 @@ def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) ->
             phases.report_progress()
             return super().update(n)
 
-    offline, failures = is_offline_mode(), []
+    offline = is_offline_mode()
+    failures = []
     for cached in [True] if offline or local_files_only else [False, True]:
         try:
             return Path(
@@ -199,14 +202,19 @@ def pinned(suite: Suite, online: bool) -> Suite:
 
 def identity_of(policy: Policy) -> str:
     """In a key. Raises DataError for a folder that cannot be read."""
-    if (folder := local_folder(policy.model)) is not None:
+    folder = local_folder(policy.model)
+    if folder is not None:
         return f"content {content_digest(folder)}"
-    return policy.model if policy.is_micro else f"{policy.model}@{policy.revision or 'main'}"
+    if policy.is_micro:
+        return policy.model
+    return f"{policy.model}@{policy.revision or 'main'}"
 
 
 def loaded_commit(base: Path) -> str:
     """Empty for another folder than a hub snapshot."""
-    return base.name if base.parent.name == "snapshots" and COMMIT.fullmatch(base.name) else ""
+    if base.parent.name == "snapshots" and COMMIT.fullmatch(base.name):
+        return base.name
+    return ""
 
 
 def _commit_of(model: str, revision: str, online: bool) -> str | None:
@@ -253,20 +261,16 @@ def _digest_of(folder: Path, wanted: Callable[[Path], bool]) -> str:
     """Of the names and contents of those files of a folder that are wanted and not hidden. Large files that did not change are
     not read again. Raises DataError."""
     try:
-        listed = list(itertools.islice(folder.rglob("*"), MAX_FILES + 1))
-        if len(listed) > MAX_FILES:
-            raise DataError(f"{folder}: more than {MAX_FILES:,} files: not a model's folder")
-        named = {p.relative_to(folder): p for p in sorted(listed) if wanted(p) and not p.is_dir()}
-        files = {n.as_posix(): p for n, p in named.items() if not any(part.startswith(".") for part in n.parts)}
-        stats = {name: path.stat() for name, path in files.items()}
-        stamps = {name: (s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for name, s in stats.items()}
-        note = cache_folder() / "models" / "folders"
-        note /= f"{hashlib.blake2b(bytes(folder.resolve()), digest_size=16).hexdigest()}.json"
+        files = _visible_files(folder, wanted)
+        stamps = {name: _stamp_of(path) for name, path in files.items()}
+        resolved = hashlib.blake2b(bytes(folder.resolve()), digest_size=16).hexdigest()
+        note = cache_folder() / "models" / "folders" / f"{resolved}.json"
         seen: dict[str, _Seen] = {}
         with suppress(OSError, msgspec.MsgspecError):
             seen = msgspec.json.decode(note.read_bytes(), type=dict[str, _Seen])
         unread = [name for name in files if name not in seen or seen[name].stamp != stamps[name]]
-        if (size := sum(stamps[name][0] for name in unread)) >= _ANNOUNCED_BYTES:
+        size = sum(stamps[name][0] for name in unread)
+        if size >= _ANNOUNCED_BYTES:
             print(f"{folder}: reading {size / 1e9:.0f} GB once, to know which weights these are", file=sys.stderr)
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             read = dict(zip(unread, pool.map(lambda name: _file_digest(files[name]), unread), strict=True))
@@ -274,17 +278,40 @@ def _digest_of(folder: Path, wanted: Callable[[Path], bool]) -> str:
         raise DataError(f"{error.filename or folder}: cannot be read: {error.strerror or error}") from None
     digests = {name: read.get(name) or seen[name].digest for name in files}
     settled = time.time_ns() - _SETTLED_NS
-    kept = {
-        name: _Seen(stamp, digests[name])
-        for name, stamp in stamps.items()
-        if stamp[0] >= _LEAST_REMEMBERED_BYTES and max(stamp[1:3]) < settled
-    }
+    kept: dict[str, _Seen] = {}
+    for name, stamp in stamps.items():
+        size, modified, changed, _ = stamp
+        # A file that was just written may be written again within the clock's resolution.
+        if size >= _LEAST_REMEMBERED_BYTES and max(modified, changed) < settled:
+            kept[name] = _Seen(stamp, digests[name])
     if not kept.items() <= seen.items():
         _remember(note, msgspec.json.encode({**seen, **kept}))
     whole = hashlib.blake2b(digest_size=16)
     for name, digest in digests.items():
         whole.update(f"{name}\0{digest}\0".encode())
     return whole.hexdigest()
+
+
+def _visible_files(folder: Path, wanted: Callable[[Path], bool]) -> dict[str, Path]:
+    """The wanted files of a folder and of those in it, by name in order; what is hidden, or lies in a hidden folder, is left
+    out. Raises DataError where there are too many."""
+    listed = list(itertools.islice(folder.rglob("*"), MAX_FILES + 1))
+    if len(listed) > MAX_FILES:
+        raise DataError(f"{folder}: more than {MAX_FILES:,} files: not a model's folder")
+    files = {}
+    for path in sorted(listed):
+        if not wanted(path) or path.is_dir():
+            continue
+        name = path.relative_to(folder)
+        if not any(part.startswith(".") for part in name.parts):
+            files[name.as_posix()] = path
+    return files
+
+
+def _stamp_of(path: Path) -> tuple[int, int, int, int]:
+    """Bytes, times of the content's and the entry's last change in ns, and number of a file, by which another one is known."""
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 def _file_digest(path: Path) -> str:

@@ -238,9 +238,9 @@ def _correct_family(
 
     pair_weight = _weigh_pairs(pairs, with_reference[first, second]) * panel_weight[:, None]
 
-    draws = pairs.shape[:-2]
-    family = np.concatenate([pairs.reshape(*draws, -1), spread], axis=-1)
-    weight = np.concatenate([pair_weight.reshape(*draws, -1), np.ones_like(spread)], axis=-1)
+    flat = (*pairs.shape[:-2], -1)
+    family = np.concatenate([pairs.reshape(flat), spread], axis=-1)
+    weight = np.concatenate([pair_weight.reshape(flat), np.ones_like(spread)], axis=-1)
     adjusted, levels = correct_by_holm(family, weight)
     total = np.where(np.isnan(family), 0.0, weight).sum(axis=-1, keepdims=True)
     planned_levels = 1 - ALPHA * weight / np.where(total, total, 1)
@@ -353,15 +353,18 @@ def _compare_on_panel(
 
     rows = np.arange(len(references))
     columns = _reference_places(references)
+    own = tests.own[panel]
     p = tests.p[panel]
     gains = tests.difference[panel, rows, columns]
     without_reference = np.array([reference is None for reference in references], dtype=bool)
     blank = without_reference | (gains.n == 0)
     gains = _blank_out(gains, blank)
     level = np.where(blank, np.nan, tests.level[panel, rows, columns])
-    planned = np.where(np.isnan(level), np.nan, tests.planned[panel][rows, columns])
-    gain_p = np.where(np.isnan(level), np.nan, p[rows, columns])
-    half = stdtrit(np.maximum(gains.n - 1, 1), 0.5 + level / 2) * gains.error
+    untested = np.isnan(level)
+    planned = np.where(untested, np.nan, tests.planned[panel][rows, columns])
+    gain_p = np.where(untested, np.nan, p[rows, columns])
+    freedom = np.maximum(gains.n - 1, 1)
+    half = stdtrit(freedom, 0.5 + level / 2) * gains.error
 
     def judge_regime(i: int) -> str:
         """Return the verdict on one regime."""
@@ -369,15 +372,16 @@ def _compare_on_panel(
             return BASELINE if i in references else ALONE
         if uneven[i] and tests.spread_p[i] <= ALPHA:
             return DIFFERS
-        if np.isnan(level[i]) and reasons[i]:
+        if untested[i] and reasons[i]:
             return str(reasons[i])
         judged = judge_gain(gains[i], float(gain_p[i]), margin)
         # Gains that cancel out in the mean are not "no effect"
         return INCONCLUSIVE if judged == EQUIVALENT and uneven[i] else judged
 
-    own = tests.own[panel]
     groups = _letter_groups(own.mean, p <= ALPHA)
     leader = groups[int(np.nanargmax(own.mean))] if any(groups) else ""
+    is_best = [not set(leader).isdisjoint(group) for group in groups]
+    verdicts = [judge_regime(i) for i in range(len(references))]
     return Comparison(
         own=own,
         difference=tests.difference[panel],
@@ -389,9 +393,9 @@ def _compare_on_panel(
         margin=margin,
         detectable=minimum_detectable(gains.error, gains.n, level=planned),
         groups=groups,
-        best=tuple(not set(leader).isdisjoint(group) for group in groups),
+        best=tuple(is_best),
         uneven=uneven,
-        verdicts=tuple(judge_regime(i) for i in range(len(references))),
+        verdicts=tuple(verdicts),
     )
 
 
@@ -414,7 +418,9 @@ def judge_gain(difference: Estimate, adjusted: float, margin: float) -> str:
     """
     if adjusted <= ALPHA:
         return GAINS if difference.mean > 0 else LOSES
-    return EQUIVALENT if -margin <= difference.low and difference.high <= margin else INCONCLUSIVE
+    if -margin <= difference.low and difference.high <= margin:
+        return EQUIVALENT
+    return INCONCLUSIVE
 
 
 def _close_by_transitivity(p: Matrix, difference: Estimate, fixed: Bool[np.ndarray, "regimes regimes"]) -> Matrix:

@@ -155,7 +155,9 @@ def _line_or_empty(regime: str, claim: Claim, finished: FinishedScores) -> str:
 def _lines_with(group: str, seed: int, finished: FinishedScores) -> set[str]:
     """Return the lines that have finished on a group with a seed."""
     key = _find_key(group, finished)
-    return {line for line, by_seed in finished.by_key[key].items() if seed in by_seed} if key else set()
+    if key:
+        return {line for line, by_seed in finished.by_key[key].items() if seed in by_seed}
+    return set()
 
 
 def _measure(claim: Claim, seeds: Sequence[int], finished: FinishedScores, margin: float) -> Measured:
@@ -226,7 +228,9 @@ def _bounds_of_claim(claim: Claim) -> Bounds:
 
 def _to_unit(claim: Claim, value: float) -> float:
     """Return a pace that was measured as a logarithm."""
-    return float(np.exp(value)) if claim.statistic == "kappa" and not claim.against else value
+    if claim.statistic == "kappa" and not claim.against:
+        return float(np.exp(value))
+    return value
 
 
 def _interval_of(claim: Claim, measured: Measured) -> Pair:

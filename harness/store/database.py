@@ -31,7 +31,8 @@ def store_path(results: Path) -> Path:
     """Where HARNESS_STORE says, else beside the journals, else in the cache, on a local disk. Raises StoreError."""
     whole = results.resolve()  # one folder, whatever path leads there
     own = Path(f"{whole.name or 'results'}-{hashlib.blake2b(bytes(whole), digest_size=6).hexdigest()}", STORE)
-    if forced := os.environ.get(VARIABLE):
+    forced = os.environ.get(VARIABLE)
+    if forced:
         return expanded(forced) / own
     read_only = results.is_dir() and not os.access(results, os.W_OK)
     if not (read_only or on_network(results)):

@@ -60,7 +60,8 @@ def diagnose(snapshot: Snapshot, suite: str, key: str | None = None, at: str = "
         label = labels.get(name, name) or suite
         findings.append(Finding(label, name, "", Trouble.DAMAGED, damage.problem, damage.remedy))
     unread = {name for damage in damaged for name in damage.cells}
-    late, exchanges = _last_steps(snapshot, suite, key), _by_cell(snapshot, _EXCHANGES, suite, key)
+    late = _last_steps(snapshot, suite, key)
+    exchanges = _by_cell(snapshot, _EXCHANGES, suite, key)
     for cell in cells:
         name = cell["key"]
         told = [(sums.policy, trouble, words) for sums in late.get(name, ()) for trouble, words in find_troubles(sums)]

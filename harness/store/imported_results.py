@@ -271,7 +271,8 @@ def _take_tuning(results: Path, file: SuiteFile, source: Path, report: ImportRep
         if source.is_symlink():
             raise StoreError(f"{source}: a link")
         tuning = read_sealed(source, Tuning)
-        if problem := find_tuning_fault(tuning, {variant.name for variant in read_suite(target.parent).variants}):
+        problem = find_tuning_fault(tuning, {variant.name for variant in read_suite(target.parent).variants})
+        if problem:
             raise StoreError(f"{source}: {problem}")
     except StoreError as error:
         report.refused.append(str(error))
@@ -281,4 +282,6 @@ def _take_tuning(results: Path, file: SuiteFile, source: Path, report: ImportRep
 
 def _unite_keys(ours: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[str, ...]:
     """Return the keys that belong to the suite; with none all do."""
-    return tuple(dict.fromkeys((*ours, *theirs))) if ours and theirs else ()
+    if ours and theirs:
+        return tuple(dict.fromkeys((*ours, *theirs)))
+    return ()

@@ -165,7 +165,8 @@ def scan_results(results: Path) -> tuple[dict[tuple[str, str], Source], dict[str
                 settled = now - max(stamps) > _SETTLED_NS
                 mark = f"{stamps[0]}-{stamps[1]}" + ("" if settled else f"-read-at-{now}")
                 sources[suite.name, cell.name] = Source(suite.name, cell.name, cell.path, mark)
-        if files := suite_files(Path(suite.path)):
+        files = suite_files(Path(suite.path))
+        if files:
             files += [f.with_name(tuning_name(f.name)) for f in files]
             suites[suite.name] = " ".join(f"{file.name}-{_time_stamp(str(file))}" for file in files)
     for name, folder in list_references(results).items():
@@ -208,13 +209,15 @@ def _insert_all(
 ) -> None:
     problems: list[Row] = []
     _insert_rows(connection, "suites", [_suite_row(results, name, mark, problems) for name, mark in suites.items()])
-    batch, size = list[Loaded](), 0
+    batch = list[Loaded]()
+    size = 0
     for i, source in enumerate(changed, 1):
         batch.append(_load_cell(source, problems))
         size += sum(table.nbytes for table in batch[-1][-1].values())
         if i == len(changed) or size >= _BATCH_BYTES:
             _insert_cells(connection, batch)
-            batch, size = [], 0
+            batch = []
+            size = 0
     forget()
     _insert_rows(connection, "problems", problems)
 
@@ -226,7 +229,9 @@ def _insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequen
 
 
 def _suite_row(results: Path, name: str, mark: str, problems: list[Row]) -> Row:
-    folder, suite, tuning = suite_folder(results, name), SuiteFile(name=name, baseline=""), None
+    folder = suite_folder(results, name)
+    suite = SuiteFile(name=name, baseline="")
+    tuning = None
     stored = name.endswith(MARK)
 
     def damaged(error: StoreError, file: Path) -> None:
@@ -255,19 +260,24 @@ def _suite_row(results: Path, name: str, mark: str, problems: list[Row]) -> Row:
 
 
 def _load_cell(source: Source, problems: list[Row]) -> Loaded:
-    stored, folder, problem, mends = source.suite.endswith(MARK), Path(source.folder), "", ""
+    stored = source.suite.endswith(MARK)
+    folder = Path(source.folder)
+    problem = ""
+    mends = ""
     kind: Literal["base", "cell"] = "base" if source.cell.startswith(("base-", "eval-")) else "cell"
     manifest = Manifest(suite=source.suite, key=source.cell, group="", kind=kind)
     try:
         manifest = read_reference(folder).manifests[source.cell] if stored else read_manifest(folder)
     except StoreError as error:
-        problem, mends = str(error), remedy(folder, removed=False)
+        problem = str(error)
+        mends = remedy(folder, removed=False)
     try:
         contents = read_reference(folder).cells[source.cell] if stored else read_journal(folder)
     except StoreError as error:
         contents = Contents({}, [str(error)])
     if contents.problems:
-        problem, mends = contents.problems[0], restored(folder) if stored else remedy(folder)
+        problem = contents.problems[0]
+        mends = restored(folder) if stored else remedy(folder)
     if problem:
         problems.append({"suite": source.suite, "cell": source.cell, "problem": problem, "remedy": mends})
         manifest = as_damaged(manifest, problem, mends)

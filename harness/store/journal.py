@@ -70,11 +70,12 @@ class Journal:
     def rewind(self, step: int) -> None:
         """Go back to the checkpoint of `step`: drop later rows and its evaluation. Costs stay, for they were spent. -1
         drops all else. Raises DiskFullError, StoreError."""
-        self._buffer = {
-            table: kept
-            for table, rows in self._buffer.items()
-            if (kept := [row for row in rows if row.at is None or row.at <= step])
-        }
+        for table, rows in list(self._buffer.items()):
+            kept = [row for row in rows if row.at is None or row.at <= step]
+            if kept:
+                self._buffer[table] = kept
+            else:
+                del self._buffer[table]
         compacts, parts = _list_files(self.folder)
         if compacts or any(highest > step for _, highest, _ in parts):
             self._rewrite(step)
@@ -117,7 +118,8 @@ def _list_files(folder: Path) -> tuple[list[tuple[int, Path]], list[tuple[int, i
     compacts: list[tuple[int, Path]] = []
     parts: list[tuple[int, int, Path]] = []
     for name in os.listdir(folder) if folder.is_dir() else ():
-        if match := _NAME.fullmatch(name):
+        match = _NAME.fullmatch(name)
+        if match:
             path = folder / name
             number, highest, compact = match.groups()
             if compact is not None:

@@ -178,7 +178,8 @@ def suite_folder(results: Path, suite: str) -> Path:
     if not suite.endswith(MARK):
         return results / suite
     name = suite.removesuffix(MARK)
-    own, packaged = results / ORIGIN / name, PACKAGED / name
+    own = results / ORIGIN / name
+    packaged = PACKAGED / name
     return packaged if not own.is_dir() and is_installed() and packaged.is_dir() else own
 
 
@@ -189,7 +190,8 @@ def is_installed() -> bool:
 
 def remedy(path: Path, removed: bool = True) -> str:
     """What mends a damaged cell's folder or suite's file. removed: whether it must go first."""
-    first, suite = f"remove {path} and " if removed else "", path.parent
+    first = f"remove {path} and " if removed else ""
+    suite = path.parent
     if suite.name == EVALUATIONS:
         return f"{first}evaluate its checkpoint again"
     return f"remove {suite} and import it again" if "@" in suite.name else f"{first}run the suite again"
@@ -211,7 +213,8 @@ def suite_file_name(suite: SuiteFile) -> str:
 
 def suite_files(folder: Path) -> list[Path]:
     """`suite.json` if there is one, then altered runs, the newest first."""
-    written, altered = folder / "suite.json", folder.glob("altered-*.json")
+    written = folder / "suite.json"
+    altered = folder.glob("altered-*.json")
     newest = sorted(altered, key=lambda file: (-file.stat().st_mtime_ns, file.name))
     return [*([written] if written.exists() else []), *newest]
 

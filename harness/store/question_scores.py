@@ -64,6 +64,7 @@ def _stack_differences(
 ) -> Float[np.ndarray, "seeds questions"]:
     rows = []
     for seed in seeds:
-        mine, other = ours[seed], theirs[seed]
+        mine = ours[seed]
+        other = theirs[seed]
         rows.append([mine[question] - other[question] for question in questions])
     return np.array(rows)

@@ -184,7 +184,9 @@ def _cut_answer(relation: duckdb.DuckDBPyRelation | None, limits: Limits) -> Que
     if relation is None:
         return QueryAnswer()
     with relation.limit(limits.rows + 1).to_arrow_reader(_BATCH) as batches:
-        columns, rows, size = batches.schema.names, list[list[Any]](), 0
+        columns = batches.schema.names
+        rows = list[list[Any]]()
+        size = 0
         for batch in batches:
             for row in range(batch.num_rows):
                 one = batch.slice(row, 1)
@@ -249,7 +251,9 @@ def _too_large(limits: Limits) -> str:
 
 def _answer_stdin() -> None:
     results, statement, limits = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, str, Limits])
-    answer, refused, usage = QueryAnswer(), "", True
+    answer = QueryAnswer()
+    refused = ""
+    usage = True
     try:
         with (
             Snapshot(Path(results), memory=limits.memory) as snapshot,
@@ -257,7 +261,8 @@ def _answer_stdin() -> None:
         ):
             answer = snapshot.sql(statement, limits)
     except HarnessError as error:
-        refused, usage = str(error), isinstance(error, UsageError)
+        refused = str(error)
+        usage = isinstance(error, UsageError)
     except MemoryError:
         refused = _too_large(limits)
     sys.stdout.buffer.write(msgspec.msgpack.encode(msgspec.to_builtins((answer, refused, usage), enc_hook=str)))

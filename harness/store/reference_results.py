@@ -28,7 +28,9 @@ def list_references(results: Path) -> dict[str, Path]:
 
 def choose_suite(suite: str, known: list[str]) -> str:
     """Return which suite of `known` is meant: our own results where there are some, else the reference results."""
-    return f"{suite}{MARK}" if suite not in known and f"{suite}{MARK}" in known else suite
+    if suite not in known and f"{suite}{MARK}" in known:
+        return f"{suite}{MARK}"
+    return suite
 
 
 def list_own(known: list[str]) -> list[str]:

@@ -97,7 +97,8 @@ def render_overview(heads: Mapping[str, Heading], width: int = 120, colour: bool
 
 class _Page:
     def __init__(self, form: str, width: int, colour: bool) -> None:
-        self._markdown, self._file = form == "markdown", io.StringIO()
+        self._markdown = form == "markdown"
+        self._file = io.StringIO()
         self._console = Console(
             file=self._file, width=1 << 20 if self._markdown else width, force_terminal=colour, highlight=False,
             color_system="standard" if colour else None, markup=False, emoji=False,
@@ -172,7 +173,8 @@ class _Page:
             self.say("")
 
     def brief(self, suite: str, rows: Rows, head: Heading) -> None:
-        first, policies = head.sentences[0], Counter(group for group, _ in {(r.group, r.policy) for r in rows})
+        first = head.sentences[0]
+        policies = Counter(group for group, _ in {(r.group, r.policy) for r in rows})
         means = [r for r in rows if r.metric == first.metric and (r.policy == first.policy or policies[r.group] == 1)]
         panels = list(dict.fromkeys((row.group, row.task) for row in means))
         tasks = {task for _, task in panels}
@@ -196,7 +198,8 @@ class _Page:
 
     def _panels(self, rows: Rows, margin: float, named: bool = True) -> None:
         """With the columns that fit. named: with the policies' names."""
-        first, columns = ["regime", "policy"][: 1 + named], select_columns("terminal")
+        first = ["regime", "policy"][: 1 + named]
+        columns = select_columns("terminal")
         own = (enumerate(part) for _, part in groupby(rows, key=attrgetter("group", "task", "metric", "regime")))
         cells = [_make_cells(row, columns, margin, i == 0) for part in own for i, row in part]
         lines = [[text for i, text in enumerate(line) if named or i != 1] for line in cells]
@@ -355,7 +358,9 @@ def _make_matrix(means: Rows, panels: Sequence[tuple[str, str]], tasks: bool) ->
 
 
 def _shorten_row(row: ShowRow) -> str:
-    return PERCENT.text(row.accuracy) if row.gain is None else f"{POINTS.text(row.gain)} {SIGNS.get(row.verdict, '')}"
+    if row.gain is None:
+        return PERCENT.text(row.accuracy)
+    return f"{POINTS.text(row.gain)} {SIGNS.get(row.verdict, '')}"
 
 
 def _make_cells(row: ShowRow, columns: Sequence[Statistic], margin: float, first: bool) -> list[Cell]:
@@ -368,8 +373,11 @@ def _make_cells(row: ShowRow, columns: Sequence[Statistic], margin: float, first
 
 
 def _write_value(row: ShowRow, column: Statistic, margin: float) -> str:
-    value, beside = getattr(row, column.name), column.interval
-    return column.unit.with_interval(value, getattr(row, beside.name)) if beside else column.text(value, margin)
+    value = getattr(row, column.name)
+    beside = column.interval
+    if beside:
+        return column.unit.with_interval(value, getattr(row, beside.name))
+    return column.text(value, margin)
 
 
 # What tuning changed --------------------------------------------------------------------------------------------------
@@ -386,7 +394,8 @@ _TUNED_NOTE = (
 
 
 def _render_tuning(page: _Page, results: TuningResults) -> None:
-    tuning, rows = results.tuning, results.rows
+    tuning = results.tuning
+    rows = results.rows
     first = [r for r in rows if r.group == rows[0].group]
     trials = len(tuning.variants[0].trials)
     page.say("")
@@ -398,7 +407,8 @@ def _render_tuning(page: _Page, results: TuningResults) -> None:
         published = next(t.settings for t in chosen.trials if t.number == 0)
         changed = ", ".join(f"{k} {published[k]} -> {v}" for k, v in row.settings.items() if v != published[k])
         page.say(f"{chosen.label}: {f'trial {chosen.chosen}: {changed}' if changed else 'the defaults were best'}")
-    if leads := [(r.promised, r.kept) for r in first if r.kept is not None]:
+    leads = [(r.promised, r.kept) for r in first if r.kept is not None]
+    if leads:
         promised, kept = (float(np.mean(each)) for each in zip(*leads, strict=True))
         page.say(
             f"Optimism of choosing the best of {trials} trials, mean of {len(leads)} choices: a lead of {POINTS.text(promised)} "
@@ -467,7 +477,9 @@ _TEX = str.maketrans(
 
 
 def _escape_latex(value: Any) -> Any:
-    return visible(value).replace("\n", " ").translate(_TEX) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return visible(value).replace("\n", " ").translate(_TEX)
+    return value
 
 
 _TEMPLATES = Environment(

@@ -135,7 +135,8 @@ def _parse_manifests(file: Path, table: pa.Table, cells: tuple[str, ...]) -> dic
             manifest = msgspec.json.decode(content or "", type=Manifest)
         except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, RecursionError) as error:
             raise StoreError(f"{file}: {key}: not a manifest: {error}") from error
-        if problem := find_manifest_fault(manifest, key):
+        problem = find_manifest_fault(manifest, key)
+        if problem:
             raise StoreError(f"{file}: {key}: {problem}")
         manifests[key] = manifest
     return manifests
@@ -145,7 +146,8 @@ def _split_by_cell(
     file: Path, name: str, table: pa.Table, manifests: Mapping[str, Manifest]
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yield key and rows of each cell. Raises StoreError where a row breaks a rule, or a cell's rows are not together."""
-    if strange := set(table["cell"].unique().to_pylist()) - manifests.keys():
+    strange = set(table["cell"].unique().to_pylist()) - manifests.keys()
+    if strange:
         raise StoreError(
             f"{file}: column cell: {str(min(map(str, strange)))[:200]!a} is no cell of {MANIFESTS}.parquet"
         )

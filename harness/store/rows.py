@@ -160,7 +160,9 @@ class ExchangeRow(Row, frozen=False, kw_only=True, gc=False):  # type: ignore[mi
 
     def refuse(self, reason: str) -> None:
         """Take the acceptance back."""
-        self.accepted, self.reason, self.used = False, str(reason), False
+        self.accepted = False
+        self.reason = str(reason)
+        self.used = False
 
 
 class TraceRow(Row, frozen=True, kw_only=True):
@@ -314,4 +316,6 @@ def up_to(table: str, data: pa.Table, step: int) -> pa.Table:
     names = SCHEMAS[table].names
     if "checkpoint_step" in names:
         return data.filter(pc.less(data.column("checkpoint_step"), step))
-    return data.filter(pc.less_equal(data.column("step"), step)) if "step" in names else data
+    if "step" in names:
+        return data.filter(pc.less_equal(data.column("step"), step))
+    return data

@@ -99,7 +99,8 @@ def _write_family(baseline: str, ranks: Sequence[Rank], ranking: Ranking, first:
     whom = "" if opening.startswith("Against") else f" against {over}"
     parts: list[str] = []
     for kind, phrase in phrases.items():
-        if same := [r for r in ranks if r.verdict == kind]:
+        same = [r for r in ranks if r.verdict == kind]
+        if same:
             several = len(same) > 1
             words = {
                 "s": "" if several else "s",
@@ -173,16 +174,22 @@ def _write_apart(gainers: Sequence[Rank]) -> str:
         return " and cannot be told apart"
     best = [i for i, tied in enumerate(together[0]) if tied]
     clear = all(not together[i][j] for i in best for j in range(len(gainers)) if j not in best)
-    return f", {joined([_name_line(gainers[i]) for i in best])} most" if clear and len(best) < len(gainers) else ""
+    if clear and len(best) < len(gainers):
+        return f", {joined([_name_line(gainers[i]) for i in best])} most"
+    return ""
 
 
 def _name_line(rank: Rank) -> str:
-    return rank.regime.partition(", ")[0] if ", " in str(rank.baseline) else rank.regime
+    if ", " in str(rank.baseline):
+        return rank.regime.partition(", ")[0]
+    return rank.regime
 
 
 def joined(parts: Sequence[str]) -> str:
     """`a, b and c`."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    if len(parts) == 1:
+        return parts[0]
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def count_of(number: int, noun: str) -> str:

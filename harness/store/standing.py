@@ -53,7 +53,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        return " × ".join(self.policies) if len(self.policies) < 3 else f"{len(self.policies)} families"
+        if len(self.policies) < 3:
+            return " × ".join(self.policies)
+        return f"{len(self.policies)} families"
 
     @property
     def pair(self) -> tuple[object, ...]:
@@ -287,7 +289,9 @@ def _explain_absence(name: str, column: _Held, which: Settings) -> str:
             return "no baseline"
         return "not paired" if UNPAIRED in states else "not finished"
     if others:
-        return f"only as {others[0]}" if len(others) == 1 else f"only as {len(others)} variants"
+        if len(others) == 1:
+            return f"only as {others[0]}"
+        return f"only as {len(others)} variants"
     return "not run"
 
 
@@ -332,7 +336,9 @@ def _make_setting(group: Mapping[str, Any], training: Mapping[str, Any]) -> Sett
 def _classify_setting(policies: Sequence[Mapping[str, Any]], starts: Sequence[Mapping[str, Any]]) -> Kind:
     """Real models whose starts differ in what they were taught are as built as tiny ones: each was given what the other lacks."""
     if _are_tiny(policies):
-        return "alike" if all(start.get("preset") == "matched" for start in starts) else "built"
+        if all(start.get("preset") == "matched" for start in starts):
+            return "alike"
+        return "built"
     form_alone = all(start.get("preset", "format") == "format" for start in starts)
     taught = {start.get("task") for start in starts}
     return "real" if form_alone and len(taught) == 1 else "built"
@@ -393,7 +399,8 @@ def summarise_board(
         parts.append(
             f"{_WHERE[kind]} {said} (gains from {low} to {high} points; in {nothing} of {len(cells)} comparisons no effect)."
         )
-    if single := _at_one_rate(defaults):
+    single = _at_one_rate(defaults)
+    if single:
         parts.append(f"At one learning rate alone ran {single}: whether their gains hold at another is not known.")
     for one in defaults.unlike[:1]:
         alone, there = (POINTS.with_interval(row.gain, row.gain_interval) for row in (one.gain, one.there))
@@ -427,10 +434,12 @@ def _at_two_rates(defaults: Board, margin: float) -> str:
     both: list[tuple[Setting, ShowRow]] = []
     for cells in by_pair.values():
         for first, second in permutations(cells, 2):
-            (setting, row), (other, _) = first, second
+            (setting, row) = first
+            (other, _) = second
             worth = setting.kind != "built", setting.shape == other.shape, float(row.gain)
             if setting.rate != other.rate and (best is None or worth > best):
-                best, both = worth, [first, second]
+                best = worth
+                both = [first, second]
     if not both:
         return ""
     (setting, row), _ = both
@@ -459,7 +468,9 @@ def _at_one_rate(defaults: Board) -> str:
 
 
 def _name_regimes(names: Sequence[str], verb: str) -> str:
-    return f"{joined(names)} {verb}{'s' * (len(names) == 1)}" if names else ""
+    if names:
+        return f"{joined(names)} {verb}{'s' * (len(names) == 1)}"
+    return ""
 
 
 _WHERE: dict[Kind, str] = {

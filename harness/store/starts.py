@@ -34,7 +34,8 @@ _LEARNING = {
     "max_invalid", "rollouts",
 }  # fmt: skip
 # Of a first step: what was sampled, and how it was judged
-_SAMPLED, _JUDGED = ("answers", "truncated", "answer_tokens_mean"), ("right", "wrong", "invalid")
+_SAMPLED = ("answers", "truncated", "answer_tokens_mean")
+_JUDGED = ("right", "wrong", "invalid")
 _CELLS = """
 WITH firsts AS (
     SELECT suite, cell, list({
@@ -107,7 +108,8 @@ def find_unpaired(cells: Iterable[_Done]) -> dict[tuple[str, str], str]:
         references[place] = reference
         references.setdefault((*place[:2], None), reference)  # a base checkpoint that all seeds share
         for done in block:
-            if why := _explain_apart(done, reference):
+            why = _explain_apart(done, reference)
+            if why:
                 reasons[done.suite, done.key] = _in_words(why, reference)
     for base in bases:
         seen = references.get((base.suite, base.group, base.seed))

@@ -56,7 +56,9 @@ class Unit:
         return written.replace("-", "−") + self.mark * mark
 
     def interval(self, pair: Pair | None, form: str = "[{}, {}]") -> str:
-        return form.format(*(replace(self, signed=False).text(end, mark=False) for end in pair)) if pair else ""
+        if pair:
+            return form.format(*(replace(self, signed=False).text(end, mark=False) for end in pair))
+        return ""
 
     def with_interval(self, value: float | None, pair: Pair | None) -> str:
         return f"{self.text(value)} {self.interval(pair)}".rstrip()
@@ -120,8 +122,10 @@ class TableRow:
 
     def relative_cost(self, what: str) -> float | None:
         """Return the mean of this part of the cost over the reference's; None where the reference has none. what: of `SeedCost`."""
-        theirs = sum(getattr(seed, what) for seed in self.against)
-        return self.mean(what) / (theirs / len(self.against)) if theirs else None
+        theirs: float = sum(getattr(seed, what) for seed in self.against)
+        if theirs:
+            return self.mean(what) / (theirs / len(self.against))
+        return None
 
 
 Measure = Callable[[TableRow], Any]
@@ -150,8 +154,11 @@ class Statistic:
 
     def __call__(self, of: Measure) -> Measure:
         """Declare it under the function's name."""
-        self.of, self.name, self.kind = of, of.__name__, get_type_hints(of)["return"]
-        self.head, self.help = self.head or self.title.lower(), inspect.getdoc(of) or ""
+        self.of = of
+        self.name = of.__name__
+        self.kind = get_type_hints(of)["return"]
+        self.head = self.head or self.title.lower()
+        self.help = inspect.getdoc(of) or ""
         STATISTICS[self.name] = self
         return of
 
@@ -162,7 +169,9 @@ class Statistic:
     @property
     def full_title(self) -> str:
         """With the unit, e.g. `Gain, points`."""
-        return f"{self.title}, {self.unit.name}" if self.unit.name and not self.interval_of else self.title
+        if self.unit.name and not self.interval_of:
+            return f"{self.title}, {self.unit.name}"
+        return self.title
 
     @property
     def interval(self) -> Statistic | None:
@@ -329,7 +338,8 @@ def detectable(row: TableRow) -> float | None:
 @statistic("Seeds needed", NUMBER, head="needed", better="lower", terminal=None, markdown=None, page=15)
 def seeds_needed(row: TableRow) -> int | None:
     """So many would show a gain as large as the margin with 80 % power, if seeds go on to differ as these do."""
-    comparison, error = row.comparison, row.comparison.gains.error[row.place]
+    comparison = row.comparison
+    error = row.comparison.gains.error[row.place]
     if np.isnan(error + comparison.level[row.place]) or comparison.margin <= 0:
         return None
     level = float(comparison.level[row.place])
@@ -356,4 +366,6 @@ def gain_per_gpu_second(row: TableRow) -> float | None:
 
 def _gain_per(row: TableRow, what: str, size: int) -> float | None:
     spent = row.mean(what) / row.policies
-    return to_number(row.comparison.gains.mean[row.place] * size / spent) if spent > 0 else None
+    if spent > 0:
+        return to_number(row.comparison.gains.mean[row.place] * size / spent)
+    return None

@@ -80,21 +80,36 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sum_last_steps(steps: Sequence[StepRow], terms: Iterable[TermRow], least: int = 0) -> Sums:
-    """The last quarter of one policy's steps so far, or more until there are `least` answers. steps: in order, at least
-    one."""
+    """Sum up the last quarter of one policy's steps so far, or more until there are `least` answers.
+
+    steps: in order, at least one. terms: of the same policy; the penalty to the base policy is left out."""
     size = max(1, math.ceil(LAST_SHARE * len(steps)))
     while size < len(steps) and sum(r.answers for r in steps[-size:]) < least:
         size += 1
     rows = steps[-size:]
-    own = [t for t in terms if t.step >= rows[0].step and t.source == "own" and t.name != "kl"]
-    known = [r.entropy for r in rows if r.entropy == r.entropy]
+    first = rows[0]
+    own = [term for term in terms if term.step >= first.step and term.source == "own" and term.name != "kl"]
+    entropies = [row.entropy for row in rows if not math.isnan(row.entropy)]
+
+    def total(column: str) -> int:
+        return sum(getattr(row, column) for row in rows)
+
     return Sums(
-        policy=rows[0].policy, first=rows[0].step, last=rows[-1].step, answers=sum(r.answers for r in rows),
-        right=sum(r.right for r in rows), wrong=sum(r.wrong for r in rows), invalid=sum(r.invalid for r in rows),
-        truncated=sum(r.truncated for r in rows), empty=sum(r.empty for r in rows), unboxed=sum(r.unboxed for r in rows),
-        own=sum(t.answers for t in own), active=sum(t.active for t in own),
-        entropy=sum(known) / len(known) if known else None, entropy_first=steps[0].entropy,
-    )  # fmt: skip
+        policy=first.policy,
+        first=first.step,
+        last=rows[-1].step,
+        answers=total("answers"),
+        right=total("right"),
+        wrong=total("wrong"),
+        invalid=total("invalid"),
+        truncated=total("truncated"),
+        empty=total("empty"),
+        unboxed=total("unboxed"),
+        own=sum(term.answers for term in own),
+        active=sum(term.active for term in own),
+        entropy=sum(entropies) / len(entropies) if entropies else None,
+        entropy_first=steps[0].entropy,
+    )
 
 
 def is_empty(text: str) -> bool:
@@ -117,7 +132,8 @@ def describe_figures(sums: Sums, ends: bool = True) -> str:
 
 def find_troubles(sums: Sums) -> Iterator[tuple[Trouble, str]]:
     span = f"in steps {sums.first} to {sums.last}"
-    valid, answers = sums.right + sums.wrong, sums.answers
+    valid = sums.right + sums.wrong
+    answers = sums.answers
     if answers and sums.truncated == answers:
         yield Trouble.ENDLESS, f"all {answers} answers {span} were cut off, none ended by itself"
     elif sums.truncated >= TRUNCATED_SHARE * answers > 0:

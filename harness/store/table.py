@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -279,7 +279,9 @@ class _StoredScores:
     def add_cell(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Take in a cell's scores on one task and metric, one row a policy, and their mean."""
         first = rows[0]
-        group, variant, seed = first["group_name"], first["regime"], first["seed"]
+        group = first["group_name"]
+        variant = first["regime"]
+        seed = first["seed"]
         names = first["policies"]
         self.policies[group] = list(dict.fromkeys([*self.policies.get(group, ()), *names]))
         costs = []
@@ -447,11 +449,17 @@ def _find_held_groups(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[st
     """Return by group of a suite's file the smaller groups whose policies it all has, whatever they are called."""
 
     def count_policies(group: Mapping[str, Any]) -> Counter[str]:
-        unnamed = ({k: v for k, v in policy.items() if k != "name"} for policy in group.get("policies", ()))
-        return Counter(json.dumps(policy, sort_keys=True) for policy in unnamed)
+        counts = Counter[str]()
+        for policy in group.get("policies", ()):
+            unnamed = {key: value for key, value in policy.items() if key != "name"}
+            counts[json.dumps(unnamed, sort_keys=True)] += 1
+        return counts
 
-    own = {group["name"]: count_policies(group) for group in groups}
-    return {name: tuple(other for other in own if own[other] and own[other] < own[name]) for name in own}
+    policies_of = {group["name"]: count_policies(group) for group in groups}
+    held: dict[str, tuple[str, ...]] = {}
+    for name, own in policies_of.items():
+        held[name] = tuple(other for other, theirs in policies_of.items() if theirs and theirs < own)
+    return held
 
 
 def make_lines(
@@ -570,6 +578,14 @@ def _find_reference(ours: TableLine, variants: Mapping[str, TableLine], copies: 
     return same[0]
 
 
+_Item = TypeVar("_Item")
+
+
+def _number_distinct(items: Iterable[_Item]) -> dict[_Item, int]:
+    """Number the distinct items in the order in which they come."""
+    return {item: number for number, item in enumerate(dict.fromkeys(items))}
+
+
 def compare_rows(
     rows: Sequence[SeedRow], margin: float = MARGIN, chosen: Container[Place] | None = None
 ) -> tuple[list[str], dict[Place | None, Comparison]]:
@@ -578,14 +594,16 @@ def compare_rows(
     chosen: panels of the mean, None for all. Returns the regimes in their order, and the comparisons by panel; under None
     stands that over the mean of the chosen panels.
     """
-    panels = {place: i for i, place in enumerate(dict.fromkeys((row.group, row.task) for row in rows))}
-    names = {name: i for i, name in enumerate(dict.fromkeys(row.regime for row in rows))}
-    seeds = {seed: i for i, seed in enumerate(sorted({row.seed for row in rows}))}
+    panels = _number_distinct((row.group, row.task) for row in rows)
+    names = _number_distinct(row.regime for row in rows)
+    seeds = _number_distinct(sorted({row.seed for row in rows}))
     scores = np.full((len(panels), len(names), len(seeds)), np.nan)
     noise = np.full(scores.shape, np.nan)
     withheld = np.full(scores.shape[:2], "", dtype=object)
     for row in rows:
-        panel, regime, seed = panels[row.group, row.task], names[row.regime], seeds[row.seed]
+        panel = panels[row.group, row.task]
+        regime = names[row.regime]
+        seed = seeds[row.seed]
         scores[panel, regime, seed] = row.accuracy
         noise[panel, regime, seed] = row.noise
         withheld[panel, regime] = row.withheld
@@ -593,9 +611,10 @@ def compare_rows(
     references = list(baselines.values())
     inside = np.array([chosen is None or place in chosen for place in panels])
     comparisons = compare_regimes(scores, noise, references, margin, withheld, inside)
-    members = [
-        _gather_members([row for row in rows if (row.group, row.task) == place], names, seeds) for place in panels
-    ]
+    members = []
+    for place in panels:
+        of_panel = [row for row in rows if (row.group, row.task) == place]
+        members.append(_gather_members(of_panel, names, seeds))
     differ = find_policy_differences(members, references, margin)
     told = [_tell_policies_apart(one, apart) for one, apart in zip(comparisons, differ, strict=False)]
     # The mean of one panel is that panel; that of several says nothing of policies
@@ -686,6 +705,7 @@ def make_rows(
         line = cells.lines[name]
         key = Key(group, policy, task, metric)
         of_curves = not cells.curve_task or task == cells.curve_task
+        second_round = f"+{line.sampled - 1:.0%}" if line.sampled > 1 else ""
         row = TableRow(
             comparison=comparisons[group, task],
             place=names.index(name),
@@ -693,7 +713,7 @@ def make_rows(
             base=[np.nan if seed.base is None else seed.base for seed in own],
             spent=cells.costs[key, name],
             against=cells.costs.get((key, line.reference or ""), ()),
-            budget=line.budget + (f"+{line.sampled - 1:.0%}" if line.sampled > 1 else ""),
+            budget=line.budget + second_round,
             policies=len(cells.policies[group]) if policy == MEAN else 1,
             pace=cells.paces.find_pace(group, policy, name, margin) if of_curves else None,
             rivals=rivals.get((group, task, name)),

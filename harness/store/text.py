@@ -10,7 +10,9 @@ def visible(text: str, limit: int = 0) -> str:
     cut = text[:limit] if limit and len(text) > limit else text
     if not cut.isprintable():
         cut = "".join(c if c in "\n\t" or not _controls(c) else f"\\x{ord(c):02x}" for c in cut)
-    return cut if len(text) <= limit or not limit else f"{cut}… ({len(text):,} characters in all)"
+    if len(text) <= limit or not limit:
+        return cut
+    return f"{cut}… ({len(text):,} characters in all)"
 
 
 def _controls(character: str) -> bool:
@@ -21,4 +23,6 @@ def _controls(character: str) -> bool:
 
 def harmless(value: object) -> object:
     """Quoted where a spreadsheet would take it for a formula."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value
+    if isinstance(value, str) and value[:1] in tuple("=+-@\t\r"):
+        return f"'{value}"
+    return value

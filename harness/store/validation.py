@@ -189,7 +189,9 @@ def sift_rows(
 
 def _without(table: pa.Table, bad: np.ndarray) -> pa.Table:
     """Return the table without the rows of these numbers."""
-    return table.take(np.setdiff1d(np.arange(table.num_rows), bad)) if len(bad) else table
+    if len(bad):
+        return table.take(np.setdiff1d(np.arange(table.num_rows), bad))
+    return table
 
 
 def _find_broken_lists(column: pa.ChunkedArray) -> np.ndarray:

@@ -203,7 +203,9 @@ def _without_paths(value: Any) -> Any:
 def _name_model(name: str) -> str:
     if name.startswith(PRETRAINED):  # has this name in every user's cache
         return name
-    return Path(name).name if name.startswith(("/", "~", ".")) or local_folder(name) else name
+    if name.startswith(("/", "~", ".")) or local_folder(name):
+        return Path(name).name
+    return name
 
 
 class ComputedTable(NamedTuple):

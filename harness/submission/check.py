@@ -160,7 +160,8 @@ def describe_settings(suite: Suite) -> str:
     """Say whose settings the suite's regimes have, without the baseline's."""
     names: dict[str, dict[str, None]] = {kind: {} for kind in (PUBLISHED, UNPUBLISHED, OWN, ABSENT)}
     for variant in suite.regimes:
-        if kind := _whose_settings(variant, suite):
+        kind = _whose_settings(variant, suite)
+        if kind:
             names[kind][variant.name if kind in (OWN, ABSENT) else variant.regime] = None
     parts = [f"tuned (budget {suite.tune.trials})"] if suite.tune is not None else []
     parts += [f"{kind}: {', '.join(regimes)}" for kind, regimes in names.items() if regimes]

@@ -230,7 +230,8 @@ def _check_tuning(submission: SubmittedBundle) -> None:
         tuning = read_sealed(submission.opened.folder / TUNING, Tuning)
     except StoreError as error:
         raise submission.fault(str(error).replace(f"{submission.opened.folder.parent}/", "")) from None
-    if problem := find_tuning_fault(tuning, {variant.name for variant in submission.file.variants}):
+    problem = find_tuning_fault(tuning, {variant.name for variant in submission.file.variants})
+    if problem:
         raise submission.fault(problem, place)
 
 

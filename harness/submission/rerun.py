@@ -55,7 +55,8 @@ def train_cell(manifest: Manifest, folder: Path, deadline: float = math.inf, ste
     Interrupted at the deadline.
     """
     beside = {name: getattr(manifest, name) for name in ("suite", "key", "baseline", "identity")}
-    cell, inbox = cell_of({**manifest.config, **beside}), Inbox()
+    cell = cell_of({**manifest.config, **beside})
+    inbox = Inbox()
     worker = WorkerProcess(inbox, environment(cell.engine_options), SILENCE_SECONDS)
     try:
         worker.give_job(job_of(cell, folder))
@@ -89,9 +90,14 @@ def compare_tables(left: Mapping[str, pa.Table], right: Mapping[str, pa.Table]) 
         old = _untimed_rows(left.get(name))
         new = _untimed_rows(right.get(name))
         columns = sorted({column for row in (old or new) for column in row})
-        differing = [c for c in columns if [row.get(c) for row in old] != [row.get(c) for row in new]]
-        added = [c for c in differing if old and all(row.get(c) is None for row in old)]
-        wrong = [c for c in differing if c not in added]
+        wrong = list[str]()
+        added = list[str]()
+        for column in columns:
+            stored = [row.get(column) for row in old]
+            if stored == [row.get(column) for row in new]:
+                continue
+            is_younger = bool(old) and all(value is None for value in stored)
+            (added if is_younger else wrong).append(column)
         if len(old) != len(new) or wrong:
             yield name, False, f"{len(old)} rows stored, {len(new)} now; differing columns: {', '.join(wrong)}"
         else:

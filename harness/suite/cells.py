@@ -112,7 +112,9 @@ def cell_key(config: Mapping[str, Any], identity: Identity) -> str:
 
 
 def placeless(task: Any) -> Any:
-    return {name: value for name, value in task.items() if name != "file"} if isinstance(task, Mapping) else task
+    if isinstance(task, Mapping):
+        return {name: value for name, value in task.items() if name != "file"}
+    return task
 
 
 def expand_cells(suite: Suite, identity: Callable[[ModelGroup, Variant], Identity]) -> list[Cell]:

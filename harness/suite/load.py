@@ -79,7 +79,9 @@ def with_folders(suite: Suite, place: Path) -> Suite:
         if policy.is_micro or policy.model.startswith(PRETRAINED) or path.is_absolute():
             return policy
         beside = place / path
-        return policy.model_copy(update={"model": str(beside.resolve())}) if beside.is_dir() else policy
+        if beside.is_dir():
+            return policy.model_copy(update={"model": str(beside.resolve())})
+        return policy
 
     def all_found(groups: Sequence[ModelGroup]) -> list[ModelGroup]:
         return [g.model_copy(update={"policies": [found(policy) for policy in g.policies]}) for g in groups]
@@ -152,7 +154,10 @@ def _apply(raw: dict[str, Any], override: str) -> None:
         raise UsageError(f"--set {key}: the suite has no such setting") from None
 
 
-MAX_BYTES, MAX_LENGTH, MAX_BITS = 1 << 18, 4096, 63  # of a file, in characters of a value, of a whole number
+# of a file, in characters of a value, of a whole number
+MAX_BYTES = 1 << 18
+MAX_LENGTH = 4096
+MAX_BITS = 63
 MAX_DEPTH, MAX_VALUES, MAX_LINES = 32, 10_000, 10_000  # shipped suites have hundreds of values, in tens of lines
 # What plain words may stand for; dates, merges and the like stay words
 _KINDS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float")}
@@ -175,7 +180,8 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()
-        tag, word = getattr(event, "tag", None) or "", getattr(event, "value", None) or ""
+        tag = getattr(event, "tag", None) or ""
+        word = getattr(event, "value", None) or ""
         control = CONTROLS.search(word) or ""
         self.values += 1
         _refuse(

@@ -1,300 +1,70 @@
-"""A suite, as written in YAML and validated strictly; regimes' options by `harness.learning.registry`. Imports without torch."""
+"""A suite, as written in YAML and validated strictly; regimes' options by `harness.learning.registry`. Imports without torch.
+
+A suite has `groups` (`harness.suite.groups`), `sharing` (`harness.suite.sharing`) and `claims` (`harness.suite.claims`); the
+rest of it stands here, and every name of a suite can be imported from here."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    SerializerFunctionWrapHandler,
-    Tag,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
+from harness.suite.claims import Claim, Counterpart, check_claims
+from harness.suite.fields import (
+    LONGEST_NAME,
+    LONGEST_TASK,
+    NAME_PATTERN,
+    TASK_PATTERN,
+    Fraction,
+    Keep,
+    Name,
+    Positive,
+    Samples,
+    Seed,
+    Style,
+    SuiteModel,
+    distinct,
+    not_of_a_file,
+)
+from harness.suite.groups import ModelGroup, Policy, Stage0, base_checkpoints
+from harness.suite.sharing import Defences, Edge, Replay, Sharing, edges_of
 from harness.suite.space import Choice, Range
 
-# So that names can be parts of paths
-NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.+-]*"
-LONGEST_NAME, LONGEST_TASK = 64, 128
-TASK_PATTERN = rf"(lm_eval:)?{NAME_PATTERN}(:[A-Za-z0-9_.,=+-]+)?"
-Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=f"^{NAME_PATTERN}$")]
-Positive = Annotated[int, Field(ge=1, le=1_000_000)]
-Seed = Annotated[int, Field(ge=0, lt=2**31)]
-Style = Literal["raw", "zero-shot", "few-shot"]
-Keep = Literal["last", "best", "none"]
+__all__ = [
+    "FORMS",
+    "LONGEST_NAME",
+    "LONGEST_TASK",
+    "NAME_PATTERN",
+    "TASK_PATTERN",
+    "Claim",
+    "Counterpart",
+    "Defences",
+    "DynamicSampling",
+    "Edge",
+    "Evaluation",
+    "FileTask",
+    "Keep",
+    "ModelGroup",
+    "Name",
+    "Policy",
+    "Replay",
+    "Settings",
+    "Sharing",
+    "Stage0",
+    "Style",
+    "Suite",
+    "TaskName",
+    "Training",
+    "Tune",
+    "Variant",
+    "edges_of",
+]
 CURVE_PROMPTS = 120
-Samples = Annotated[int, Field(ge=0, le=1024)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Edge = tuple[str, str]  # author, receiver
-Strengths = Callable[[], Mapping[str, float]]
 
 
-def edges_of(
-    policies: Sequence[str], direction: str | Iterable[Edge], strengths: Strengths | None = None
-) -> tuple[Edge, ...]:
-    """Edges by receiver, then author, in suite order. direction: a word of `Sharing.direction`, or the edges; equals in
-    strength do not send to each other. Raises ValueError."""
-    every = tuple((author, receiver) for receiver in policies for author in policies if author != receiver)
-    if direction in ("strong_to_weak", "weak_to_strong"):
-        if strengths is None:
-            raise ValueError(f"{direction} needs the policies' strengths")
-        strength, sign = strengths(), 1 if direction == "strong_to_weak" else -1
-        return tuple((a, r) for a, r in every if sign * strength[a] > sign * strength[r])
-    if isinstance(direction, str):
-        return every if direction == "all" else ()
-    chosen = {(author, receiver) for author, receiver in direction}
-    for author, receiver in sorted(chosen - {*every}):
-        raise ValueError(f"no edge {author} -> {receiver}: it does not join two of {', '.join(policies)}")
-    return tuple(edge for edge in every if edge in chosen)
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-    # Left out at these values, so that stored cells keep their keys
-    younger: ClassVar[dict[str, Any]] = {}
-
-    @model_serializer(mode="wrap")
-    def _written(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {k: v for k, v in plain(self).items() if k not in self.younger or v != self.younger[k]}
-
-
-def _distinct(what: str) -> AfterValidator:
-    """Refuses repeated items; a file's task has no name yet."""
-
-    def check(items: list[Any]) -> list[Any]:
-        names = [getattr(item, "name", item) for item in items if not isinstance(item, FileTask)]
-        for name in (name for i, name in enumerate(names) if name in names[:i]):
-            raise ValueError(f"the {what} {name!r} occurs twice")
-        return items
-
-    return AfterValidator(check)
-
-
-def _not_of_a_file(*taken: str) -> AfterValidator:
-    def check(name: str) -> str:
-        if name.lower() in taken:
-            raise ValueError(f"{name!r} is the name of a file or folder of the harness; choose another")
-        return name
-
-    return AfterValidator(check)
-
-
-class Stage0(_Model):
-    """Supervised stage 0: which habits a policy's base checkpoint has (`harness.engines.embedded.warmup`; the last four are
-    pretrained models' own)."""
-
-    of_pretrained: ClassVar[tuple[str, ...]] = ("task", "steps", "learning_rate", "gate")
-    younger: ClassVar[dict[str, Any]] = dict.fromkeys(("weak_cot", *of_pretrained))
-
-    preset: Name = Field(default="trap", description="What the examples teach (docs/micro.md).")
-    strong: Literal["add", "mul"] = Field(default="add", description="The skill group in which it reasons unasked.")
-    weak_cot: Fraction | None = Field(
-        default=None,
-        description="Share of plain examples of the weak skill group that are answered by steps; null: the preset's.",
-    )
-    seed: Seed = Field(default=0, description="Seed of the first weights and examples.")
-    per_seed: bool = Field(
-        default=False,
-        description="Another base checkpoint for each seed, so that intervals include the base's variance.",
-    )
-    task: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
-        default=None,
-        description="What the examples are of: `micro`, or levels of the ladder; null: `training.task`.",
-    )
-    steps: Positive | None = Field(default=None, description="Optimiser steps of 16 examples.")
-    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, description="Of AdamW.")
-    gate: Fraction | None = Field(
-        default=None, description="Least accuracy given chain of thought, in every skill group."
-    )
-
-    @property
-    def habits(self) -> str:
-        """The preset, with the stated share if there is one."""
-        return self.preset if self.weak_cot is None else f"{self.preset} with weak_cot {self.weak_cot:g}"
-
-    def seed_of(self, seed: int) -> int:
-        """Of the base checkpoint for a suite's seed."""
-        return self.seed + 1000 * (seed + 1) if self.per_seed else self.seed
-
-
-# What rendering itself passes to a template
-_OF_RENDERING = {
-    "messages", "tools", "documents", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict",
-    "return_assistant_tokens_mask", "tokenizer_kwargs", "conversation", "chat_template", "add_generation_prompt",
-    "continue_final_message", "strftime_now", "raise_exception",
-}  # fmt: skip
-_ARGUMENT = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
-
-
-def _chat_settings(chat: Any) -> Any:
-    """Raises ValueError for a name that no template can be given; no settings are true."""
-    if not isinstance(chat, dict):
-        return chat
-    for name in chat:
-        if not _ARGUMENT.fullmatch(name) or name in _OF_RENDERING:
-            raise ValueError(
-                f"{name[:80]!r} cannot be set; `system`, `date`, or a template's argument such as enable_thinking"
-            )
-    if not isinstance(chat.get("system", ""), str):
-        raise ValueError("`system` is the text of a system turn")
-    if "date" in chat:
-        try:
-            date.fromisoformat(str(chat["date"]))
-        except ValueError:
-            raise ValueError("`date` is a day, such as 2026-01-31") from None
-    return chat or True
-
-
-ChatValue = bool | int | float | Annotated[str, Field(max_length=4096)]
-
-
-class Policy(_Model):
-    name: Annotated[Name, _not_of_a_file("session.json")] = Field(description="Unique within its group.")
-    model: Annotated[str, Field(min_length=1, max_length=256)] = Field(
-        description="`micro/<family>`, `pretrained/<name>`, a local Hugging Face folder, or a hub name."
-    )
-    revision: Annotated[str, Field(max_length=64)] | None = Field(
-        default=None, description="Commit of a hub model; null: the newest, noted in the manifest."
-    )
-    stage0: Stage0 | None = Field(
-        default=None, description="Supervised start; null: for micro models preset `trap`, for others none."
-    )
-    chat: Annotated[bool | Annotated[dict[str, ChatValue], Field(max_length=32)], AfterValidator(_chat_settings)] = (
-        Field(
-            default=False,
-            description="Use the tokenizer's chat template; also {system: a turn, date: 2026-01-31, enable_thinking: false}.",
-        )
-    )
-    style: Style | None = Field(
-        default=None,
-        description="`raw`: the question; `zero-shot`: with instruction; `few-shot`: after examples; null: the task's own.",
-    )
-    rollouts: Positive | None = Field(
-        default=None, description="Answers per prompt of this policy; null: `training.rollouts`."
-    )
-    condition: dict[str, Any] | None = Field(
-        default=None,
-        description="Makes it a bad peer: {kind: noisy|lying|permuted|stale|silent|spamming, ...} (docs/peers.md).",
-    )
-
-    @property
-    def is_micro(self) -> bool:
-        return self.model.startswith("micro/")
-
-    @model_validator(mode="after")
-    def _micro(self) -> Policy:
-        if self.is_micro:
-            if self.revision is not None:
-                raise ValueError("a micro model has no revision")
-            for name in (name for name in Stage0.of_pretrained if getattr(self.stage0, name, None) is not None):
-                raise ValueError(f"stage0.{name} is for pretrained models; a micro model's is its family's own")
-        return self
-
-
-class ModelGroup(_Model):
-    name: Name = Field(description="In labels: a cell is group/regime/seed.")
-    policies: Annotated[list[Policy], Field(min_length=1, max_length=64), _distinct("name")] = Field(
-        description="Trained side by side."
-    )
-
-
-class Defences(_Model):
-    """The receiver's defences; switch one off to measure its worth. Decoding checks, unknown authors and prompts, and bounds
-    have no switch."""
-
-    reverify: bool = Field(default=True, description="Verify peers' answers again; off: their verdicts are taken.")
-    quotas: bool = Field(default=True, description="Refuse records beyond an author's quota per step.")
-    staleness: bool = Field(default=True, description="Refuse records older than `max_staleness`.")
-    header_checks: bool = Field(default=True, description="Refuse records with impossible headers.")
-    residual_budget: bool = Field(default=True, description="Refuse answers beyond the residual limits.")
-    deadline: bool = Field(default=True, description="Wait at most `deadline_seconds` for a peer.")
-
-
-class Sharing(_Model):
-    younger: ClassVar[dict[str, Any]] = {"alignment": "chunk", "ends": "one_action"}
-
-    direction: Literal["all", "none", "strong_to_weak", "weak_to_strong", "edges"] = Field(
-        default="all", description="Who sends to whom; strong and weak by the bases' held-out accuracy."
-    )
-    edges: Annotated[list[Annotated[list[Name], Field(min_length=2, max_length=2)]], Field(max_length=4096)] | None = (
-        Field(default=None, description="[author, receiver] pairs, for `direction: edges`.")
-    )
-    max_staleness: Annotated[int, Field(ge=0, le=64)] = Field(
-        default=0, description="Steps that a record may be old; 0 is lockstep."
-    )
-    record: bool = Field(default=False, description="Keep accepted messages for a `replay`.")
-    deadline_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
-        default=60.0, description="Longest wait for peers outside lockstep."
-    )
-    max_text_residual: Fraction = Field(
-        default=0.05,
-        description="Largest share of an answer's bytes that retokenising may change.",
-    )
-    max_boundary_residual: Fraction = Field(
-        default=1.0,
-        description="Largest share of tokens with an estimated log-probability; 1: no limit.",
-    )
-    spread: Literal["bytes", "receiver"] = Field(
-        default="bytes",
-        description="How a rollout's log-probabilities spread over the receiver's tokens: by bytes, or by the receiver's own.",
-    )
-    alignment: Literal["chunk", "strict"] = Field(
-        default="chunk",
-        description="Which aligned log-probabilities are used: all, or (`strict`) those of tokens that both tokenizers share.",
-    )
-    ends: Literal["one_action", "as_sampled"] = Field(
-        default="one_action",
-        description="Log-probability of an answer's end: of ending by any of the policy's ends, or (`as_sampled`) by that one.",
-    )
-    opening: Literal["as_sent", "receiver"] = Field(
-        default="as_sent",
-        exclude_if=lambda opening: opening == "as_sent",
-        description="Of older suites, without effect: a peer's answer begins and ends as most own answers of the step.",
-    )
-    defences: Defences = Field(default=Defences(), description="The receiver's defences.")
-
-    @model_validator(mode="after")
-    def _edges(self) -> Sharing:
-        if (self.direction == "edges") != (self.edges is not None):
-            raise ValueError("`edges` and `direction: edges` go together")
-        edges = self.edges or []
-        for edge in (edge for i, edge in enumerate(edges) if edge in edges[:i]):
-            raise ValueError(f"edges: {edge[0]} -> {edge[1]} occurs twice")
-        return self
-
-    def among(self, policies: Sequence[str], strengths: Strengths | None = None) -> tuple[Edge, ...]:
-        """As `edges_of`. Raises ValueError."""
-        stated = [(author, receiver) for author, receiver in self.edges or ()]
-        return edges_of(policies, stated if self.direction == "edges" else self.direction, strengths)
-
-
-class Replay(_Model):
-    younger: ClassVar[dict[str, Any]] = {"share": [1.0, 1.0], "peers": "absent"}
-
-    suite: Name = Field(description="Whose results are replayed.")
-    regime: Name = Field(description="The recorded variant.")
-    share: Annotated[list[Fraction], Field(min_length=2, max_length=2)] = Field(
-        default=[1.0, 1.0],
-        description="Share of each recorded step that is served, at the first and the last step; half a cosine between.",
-    )
-    peers: Literal["absent", "all"] = Field(
-        default="absent",
-        description="`absent`: authors that the group lacks; `all`: every author's record, and the live policies send nothing.",
-    )
-
-
-class DynamicSampling(_Model):
+class DynamicSampling(SuiteModel):
     """Prompts whose groups have equal rewards are replaced by new ones (arXiv 2503.14476). All rollouts count."""
 
     decided_by: Literal["all", "own"] = Field(
@@ -304,7 +74,7 @@ class DynamicSampling(_Model):
     rounds: Annotated[int, Field(ge=1, le=16)] = Field(default=3, description="New draws in a step, at most.")
 
 
-class Settings(_Model):
+class Settings(SuiteModel):
     learning_rate: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, description="As in `training`.")
     kl: Annotated[float, Field(ge=0, le=10)] | None = Field(default=None, description="As in `training`.")
     rollouts: Annotated[int, Field(ge=1, le=4096)] | None = Field(default=None, description="As in `training`.")
@@ -313,7 +83,7 @@ class Settings(_Model):
     updates: Annotated[int, Field(ge=1, le=1024)] | None = Field(default=None, description="As in `training`.")
 
 
-class Variant(_Model):
+class Variant(SuiteModel):
     """A regime under a name of its own. Keys that are not listed here are its options."""
 
     younger: ClassVar[dict[str, Any]] = {
@@ -352,7 +122,7 @@ class Variant(_Model):
         default=None,
         description="Settings of this variant alone.",
     )
-    only_in: Annotated[list[Name], Field(min_length=1, max_length=256), _distinct("group")] | None = Field(
+    only_in: Annotated[list[Name], Field(min_length=1, max_length=256), distinct("group")] | None = Field(
         default=None, description="The groups in which this variant runs; null: all of the suite's."
     )
     options: dict[str, Any] = Field(default={}, description="The regime's options; may also stand beside these keys.")
@@ -371,7 +141,9 @@ class Variant(_Model):
     @field_validator("dynamic_sampling", mode="before")
     @classmethod
     def _switch(cls, value: Any) -> Any:
-        return ({} if value else None) if isinstance(value, bool) else value
+        if isinstance(value, bool):
+            return {} if value else None
+        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -393,10 +165,12 @@ class Variant(_Model):
 
     def spent(self, policies: int) -> str:
         """The budget of each of so many policies, as a multiple of the suite's rollouts: `split` shares the prompts out."""
-        return self.budget if self.sampling == "all" else f"{self.factor / policies:.3g}x"
+        if self.sampling == "all":
+            return self.budget
+        return f"{self.factor / policies:.3g}x"
 
 
-class FileTask(_Model):
+class FileTask(SuiteModel):
     """A task that is a JSONL file: {file: my.jsonl, scorer: exact} (docs/tasks.md)."""
 
     file: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
@@ -444,7 +218,9 @@ def _with_settings(raw: Any) -> Any:
         if not isinstance(value, str | int | float):
             raise ValueError(f"{key}: a number, a word or a range such as 2..3")
         settings.append(f"{key}={str(value).lower() if isinstance(value, bool) else value}")
-    return f"{raw['name']}:{','.join(settings)}" if settings else raw["name"]
+    if settings:
+        return f"{raw['name']}:{','.join(settings)}"
+    return raw["name"]
 
 
 # In pydantic's places, but no keys
@@ -457,7 +233,7 @@ TaskName = Annotated[
 ]
 
 
-class Training(_Model):
+class Training(SuiteModel):
     """One cell's RL run. The micro defaults are measured (docs/micro.md)."""
 
     younger: ClassVar[dict[str, Any]] = {"part": "all", "answer_ends": "eos"}
@@ -525,10 +301,10 @@ SamplesByTask = Annotated[
 ]
 
 
-class Evaluation(_Model):
+class Evaluation(SuiteModel):
     younger: ClassVar[dict[str, Any]] = {"temperature": 1.0, "top_p": 1.0}
 
-    tasks: Annotated[list[TaskName], Field(min_length=1, max_length=64), _distinct("task")] = Field(
+    tasks: Annotated[list[TaskName], Field(min_length=1, max_length=64), distinct("task", exempt=FileTask)] = Field(
         default=["micro"],
         description="Held-out tasks or JSONL files; the first gives the learning curve.",
     )
@@ -566,7 +342,9 @@ class Evaluation(_Model):
         if not isinstance(raw, dict) or not isinstance(limit := raw.get("limit"), int):
             return raw
         asked = raw.get("curve_prompts", CURVE_PROMPTS)
-        return {**raw, "curve_prompts": min(asked, limit)} if isinstance(asked, int) and limit >= 1 else raw
+        if isinstance(asked, int) and limit >= 1:
+            return {**raw, "curve_prompts": min(asked, limit)}
+        return raw
 
     @model_validator(mode="after")
     def _something(self) -> Evaluation:
@@ -585,13 +363,13 @@ class Evaluation(_Model):
         return self.k.get(task) if isinstance(self.k, dict) else self.k
 
 
-class Tune(_Model):
+class Tune(SuiteModel):
     younger: ClassVar[dict[str, Any]] = {"transfer": False}
 
     trials: Annotated[int, Field(ge=2, le=1000)] = Field(
         default=8, description="Settings per regime; the first is the suite's own."
     )
-    groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=64), _distinct("name")] = Field(
+    groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=64), distinct("name")] = Field(
         description="Groups whose base checkpoints the table lacks."
     )
     seeds: Annotated[list[Seed], Field(min_length=1, max_length=100)] = Field(
@@ -624,47 +402,10 @@ class Tune(_Model):
     )
 
 
-class Counterpart(_Model):
-    """What a claim compares its statistic with, instead of with a number: the same statistic elsewhere."""
-
-    group: Name | None = Field(default=None, description="In this group; null: in the claim's own.")
-    regime: Name | None = Field(default=None, description="Of this variant; null: of the claim's own.")
-
-    @model_validator(mode="after")
-    def _elsewhere(self) -> Counterpart:
-        if self.group is None and self.regime is None:
-            raise ValueError("name a `group`, a `regime`, or both")
-        return self
-
-
-class Claim(_Model):
-    """What somebody expects of a suite before it runs (docs/statistics.md)."""
-
-    name: Name = Field(description="In tables.")
-    group: Name = Field(description="Where it is said to hold.")
-    regime: Name = Field(description="The variant that it is said of.")
-    over: Name | None = Field(default=None, description="The variant that it is compared with; null: the baseline.")
-    statistic: Literal["gain", "kappa", "reach"] = Field(
-        description="`gain`: points of avg@k at the end; `kappa`: pace; `reach`: points by which the ends differ."
-    )
-    relation: Literal["above", "below", "within"] = Field(
-        description="`above` or `below` the bound; `within`: at most the bound away from 0, or for `kappa` from 1."
-    )
-    bound: Annotated[float, Field(ge=-100, le=100)] = Field(
-        description="In points, for `kappa` a ratio; with `against`: of the difference."
-    )
-    against: Counterpart | None = Field(
-        default=None, description="The bound is of the difference from the same statistic elsewhere."
-    )
-    seeds: Positive | None = Field(
-        default=None, description="Answered from so many of the suite's first seeds; null: from all."
-    )
-
-
-class Suite(_Model):
+class Suite(SuiteModel):
     younger: ClassVar[dict[str, Any]] = {"tune": None, "claims": []}
 
-    name: Annotated[Name, _not_of_a_file("evaluations", "harness.duckdb")] = Field(
+    name: Annotated[Name, not_of_a_file("evaluations", "harness.duckdb")] = Field(
         description="Of the results folder; by default the file's."
     )
     title: Annotated[str, Field(max_length=300)] = Field(default="", description="For headings.")
@@ -673,13 +414,13 @@ class Suite(_Model):
     )
     engine_options: dict[str, Any] = Field(default={}, description="See below.")
     baseline: Name = Field(default="independent", description="The variant that gains are over.")
-    groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=256), _distinct("name")] = Field(
+    groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=256), distinct("name")] = Field(
         description="Groups of policies."
     )
-    regimes: Annotated[list[Variant], Field(min_length=1, max_length=256), _distinct("name")] = Field(
+    regimes: Annotated[list[Variant], Field(min_length=1, max_length=256), distinct("name")] = Field(
         description="Variants: a regime's name, or a mapping with options."
     )
-    seeds: Annotated[list[Seed], Field(min_length=1, max_length=1000), _distinct("seed")] = Field(
+    seeds: Annotated[list[Seed], Field(min_length=1, max_length=1000), distinct("seed")] = Field(
         description="Every regime is trained once for each."
     )
     keep: Keep = Field(
@@ -693,7 +434,7 @@ class Suite(_Model):
         default=None,
         description="Search settings first, under an equal budget (docs/tuning.md).",
     )
-    claims: Annotated[list[Claim], Field(max_length=64), _distinct("claim")] = Field(
+    claims: Annotated[list[Claim], Field(max_length=64), distinct("claim")] = Field(
         default=[], description="What is expected before it runs; answered first, and corrected among themselves."
     )
 
@@ -712,9 +453,11 @@ class Suite(_Model):
         if self.keep == "best" and not self.evaluation.curve_every:
             raise ValueError("keep: `best` needs a learning curve (evaluation.curve_every)")
         if self.tune is not None:
-            self._never_meets(self.tune)
+            self._check_tuning(self.tune)
         self._check_limited_variants()
-        self._check_claims()
+        groups = [group.name for group in self.groups]
+        groups_of = {variant.name: list(filter(variant.runs_in, groups)) for variant in self.regimes}
+        check_claims(self.claims, groups, groups_of, self.baseline, len(self.seeds))
         return self
 
     def _check_limited_variants(self) -> None:
@@ -732,62 +475,31 @@ class Suite(_Model):
                 if name not in known:
                     raise ValueError(f"{place}: no group {name!r} in the suite ({', '.join(known)})")
 
-    def _check_claims(self) -> None:
-        """Raises ValueError for a claim about a variant or group that the suite does not run."""
-        variants = {variant.name: variant for variant in self.regimes}
-        groups = [group.name for group in self.groups]
-        for i, claim in enumerate(self.claims):
-            against = claim.against or Counterpart(group=claim.group)
-            told = claim.over or self.baseline
-            used = {
-                "group": (claim.group, claim.regime),
-                "over": (claim.group, told),
-                "against": (against.group or claim.group, against.regime or claim.regime),
-            }
-            for key, (group, variant) in used.items():
-                place = f"claims[{i}].{key}"
-                if group not in groups:
-                    raise ValueError(f"{place}: no group {group!r} in the suite ({', '.join(groups)})")
-                if variant not in variants:
-                    raise ValueError(f"{place}: no variant {variant!r} in the suite ({', '.join(variants)})")
-                if not variants[variant].runs_in(group):
-                    raise ValueError(f"{place}: {variant!r} does not run in the group {group!r}")
-            if claim.regime == told:
-                raise ValueError(f"claims[{i}].over: {told!r} is compared with itself")
-            if claim.seeds is not None and claim.seeds > len(self.seeds):
-                raise ValueError(f"claims[{i}].seeds: the suite has {len(self.seeds)}")
-
-    def _never_meets(self, tune: Tune) -> None:
-        seeds, rungs = [*tune.seeds, *tune.check], tune.rungs
-        shared: dict[str, set[Any]] = {
-            "groups: the group": {g.name for g in tune.groups} & {g.name for g in self.groups},
-            "seeds: the seed": {*seeds} & {*self.seeds},
+    def _check_tuning(self, tune: Tune) -> None:
+        """Raises ValueError where tuning would see what the table measures, or cannot be done."""
+        tuning_seeds = [*tune.seeds, *tune.check]
+        in_both: dict[str, set[Any]] = {
+            "groups: the group": {group.name for group in tune.groups} & {group.name for group in self.groups},
+            "seeds: the seed": {*tuning_seeds} & {*self.seeds},
             "evaluation.tasks: the task": {*tune.evaluation.tasks} & {*self.evaluation.tasks},
-            "groups: the base checkpoint": starts(tune.groups, seeds) & starts(self.groups, self.seeds),
+            "groups: the base checkpoint": (
+                base_checkpoints(tune.groups, tuning_seeds) & base_checkpoints(self.groups, self.seeds)
+            ),
         }
-        falling = sorted({*rungs}) != rungs or (rungs and rungs[-1] >= self.training.steps)
-        faults = {
-            **{f"tune.{what} {one} is in the table too; tuning must not see it": True
-               for what, both in shared.items() for one in sorted(map(str, both))},
-            "tune.check: other seeds than tune.seeds, each once": len({*seeds}) < len(seeds),
-            "training.part: with `tune` the table is trained on the part `final`": self.training.part != "final",
-            "tune.rungs: ascending numbers of steps, all below training.steps": falling,
-            "tune.transfer: from one pair to another takes two groups or more": tune.transfer and len(tune.groups) < 2,
-        }  # fmt: skip
-        for problem in (problem for problem, wrong in faults.items() if wrong):
-            raise ValueError(problem)
+        for what, items in in_both.items():
+            for item in sorted(map(str, items)):
+                raise ValueError(f"tune.{what} {item} is in the table too; tuning must not see it")
+        if len({*tuning_seeds}) < len(tuning_seeds):
+            raise ValueError("tune.check: other seeds than tune.seeds, each once")
+        if self.training.part != "final":
+            raise ValueError("training.part: with `tune` the table is trained on the part `final`")
+        rungs_ascend = sorted({*tune.rungs}) == tune.rungs
+        if not rungs_ascend or (tune.rungs and tune.rungs[-1] >= self.training.steps):
+            raise ValueError("tune.rungs: ascending numbers of steps, all below training.steps")
+        if tune.transfer and len(tune.groups) < 2:
+            raise ValueError("tune.transfer: from one pair to another takes two groups or more")
 
     def training_of(self, variant: Variant) -> Training:
+        """The suite's training with the settings of a variant's own in their place."""
         own = variant.training.model_dump(exclude_none=True) if variant.training else {}
         return self.training.model_copy(update=own)
-
-
-def starts(groups: Iterable[ModelGroup], seeds: Sequence[int]) -> set[str]:
-    names = set()
-    for policy in (p for group in groups for p in group.policies):
-        start = policy.stage0 or Stage0()
-        if policy.is_micro:
-            names |= {f"{policy.model} ({start.habits}, {start.strong}, seed {start.seed_of(seed)})" for seed in seeds}
-        else:
-            names.add(policy.model + (f" at {policy.revision}" if policy.revision else ""))
-    return names

@@ -56,7 +56,8 @@ class Range:
         """The value at `u` in [0, 1] under the prior (normal: around `default`)."""
         if self.prior == "normal":
             bell = NormalDist(self._place(default), WIDTH)
-            low, high = bell.cdf(0.0), bell.cdf(1.0)
+            low = bell.cdf(0.0)
+            high = bell.cdf(1.0)
             u = min(max(bell.inv_cdf(min(max(low + u * (high - low), 1e-12), 1 - 1e-12)), 0.0), 1.0)
         low, high = self._ends()
         value = low + u * (high - low)
@@ -71,11 +72,14 @@ class Range:
         if self.prior == "uniform":
             return u
         bell = NormalDist(self._place(default), WIDTH)
-        low, high = bell.cdf(0.0), bell.cdf(1.0)
+        low = bell.cdf(0.0)
+        high = bell.cdf(1.0)
         return min(max((bell.cdf(u) - low) / (high - low), 0.0), 1.0)
 
     def _ends(self) -> tuple[float, float]:
-        return (math.log(self.low), math.log(self.high)) if self.scale == "log" else (self.low, self.high)
+        if self.scale == "log":
+            return (math.log(self.low), math.log(self.high))
+        return (self.low, self.high)
 
     def _place(self, value: float) -> float:
         low, high = self._ends()
@@ -103,7 +107,9 @@ class Choice:
 
     def around(self, given: float) -> Choice:
         """As `Range.around`."""
-        return Choice(*(type(given)(given * v) for v in self.values)) if self.relative else self
+        if self.relative:
+            return Choice(*(type(given)(given * v) for v in self.values))
+        return self
 
     def holds(self, value: Any) -> bool:
         """As `Range.holds`."""

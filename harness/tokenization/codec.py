@@ -43,7 +43,8 @@ def control_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
     spaces, single characters, byte pieces."""
     core = tokenizer.backend_tokenizer
     template = json.dumps(tokenizer.chat_template, ensure_ascii=False) if tokenizer.chat_template else ""
-    named, added = set(tokenizer.all_special_tokens), core.get_added_tokens_decoder()
+    named = set(tokenizer.all_special_tokens)
+    added = core.get_added_tokens_decoder()
 
     def in_template(content: str) -> bool:
         return json.dumps(content, ensure_ascii=False)[1:-1] in template
@@ -141,7 +142,8 @@ class ReasoningTags:
     """own: the tokenizer's spellings."""
 
     def __init__(self, added: Iterable[str]) -> None:
-        has, table = set(added), dict[str, str | None]()
+        has = set(added)
+        table = dict[str, str | None]()
         for row in REASONING_TAGS:
             mine = next((spelling for spelling in row if spelling in has), None)
             table |= {spelling: mine for spelling in row if spelling not in has}
@@ -155,9 +157,12 @@ class ReasoningTags:
         cuts: list[tuple[int, int, int]] = []
         spelled = old = new = at = 0
         for match in self._foreign.finditer(text):
-            mine, before = self._table[match[0]], len(text[at : match.start()].encode())
+            mine = self._table[match[0]]
+            before = len(text[at : match.start()].encode())
             parts += [text[at : match.start()], match[0] if mine is None else mine]
-            old, new, at = old + before + len(match[0].encode()), new + before, match.end()
+            old = old + before + len(match[0].encode())
+            new = new + before
+            at = match.end()
             size = len(parts[-1].encode())
             if mine is None:
                 spelled += 1
@@ -171,7 +176,8 @@ T = TypeVar("T")
 # What an answer's text stands behind in a chat whose prompt ends a line
 _LINE = "\n"
 # Beginnings of answers, by which a tokenizer's own blank is found, and how tokens spell that
-_PROBES, _BLANKS = ("a", "The", "1", "\\"), ("\u2581", "\u0120")
+_PROBES = ("a", "The", "1", "\\")
+_BLANKS = ("\u2581", "\u0120")
 MAX_TEXT_BYTES = 1 << 20
 
 
@@ -218,7 +224,8 @@ class TokenCodec:
         self._reader = isolated(core, settings, control)
         self._vocabulary = TokenBytes(core, settings["decoder"])
         unknown = settings["model"].get("unk_token")
-        if (unk_id := settings["model"].get("unk_id")) is not None:
+        unk_id = settings["model"].get("unk_id")
+        if unk_id is not None:
             unknown = settings["model"]["vocab"][unk_id][0]
         self._control = {i for name, i in control.items() if name != unknown} | reserved
 
@@ -286,9 +293,9 @@ class TokenCodec:
         try:
             encodings = _call_guarded(lambda: self._reader.encode_batch(texts, add_special_tokens=False))
         except TokenizationError as panic:
-            return (
-                [panic] if len(kept) == 1 else [result for one in kept for result in self._encode_batch([one], before)]
-            )
+            if len(kept) == 1:
+                return [panic]
+            return [result for one in kept for result in self._encode_batch([one], before)]
         return [
             self._make_encoded(one, *self._split_off(before, one, encoding))
             for one, encoding in zip(kept, encodings, strict=True)
@@ -317,7 +324,8 @@ class TokenCodec:
         if not self._control.isdisjoint(ids):
             return TokenizationError("control", "the text became a control token")
         pieces = self._vocabulary.pieces(ids)
-        text, cut = translated.text, self._vocabulary.invalid != "none"
+        text = translated.text
+        cut = self._vocabulary.invalid != "none"
         exact = ends_by_bytes(pieces, text.encode())
         ends, inverse = exact or (ends_by_offsets(pieces, text, offsets, cut), False)
         places = translated.restore(np.array(ends, dtype=np.int32))

@@ -109,11 +109,14 @@ def align(
     without the end. ending: tokens of the end that follow; they are one action, whose log-probability they share equally.
     weights: as for `distribute`. strict: also which tokens were one token there too, the end included (`exact`); None
     without."""
-    size, count, logprobs = ends.size, len(record.logprobs), np.array(record.logprobs, dtype=np.float64)
+    size = ends.size
+    count = len(record.logprobs)
+    logprobs = np.array(record.logprobs, dtype=np.float64)
     parts = chunks(np.cumsum(record.pieces), ends)
     by = None if weights is None else np.asarray(weights, dtype=np.float64)
     aligned = distribute(ends, parts, logprobs, by)
-    (mass,), (got,) = np.add.reduceat(logprobs, [0]), np.add.reduceat(aligned, [0], dtype=np.float64)
+    (mass,) = np.add.reduceat(logprobs, [0])
+    (got,) = np.add.reduceat(aligned, [0], dtype=np.float64)
     residuals = {
         "boundary": float(parts.receiver_sizes[inexact(parts)].sum()) / size,
         "mass": abs(float(got - mass)),
@@ -130,8 +133,10 @@ def text_residual(codec: TokenCodec, text: str, encoded: Encoded) -> float:
     """Of a text that `codec` encoded. Raises TokenizationError."""
     if encoded.inverse:
         return 0.0
-    data, back = text.encode(), codec.read([encoded.ids])[0]
-    other, others = back.text.encode(), np.cumsum(back.pieces, dtype=np.int64)
+    data = text.encode()
+    back = codec.read([encoded.ids])[0]
+    other = back.text.encode()
+    others = np.cumsum(back.pieces, dtype=np.int64)
     # in both texts behind the same token, about a window apart
     wanted = np.arange(WINDOW, max(int(encoded.ends[-1]), int(others[-1])), WINDOW)
     tokens = np.unique(np.concatenate([np.searchsorted(encoded.ends, wanted), np.searchsorted(others, wanted)]))
@@ -144,11 +149,15 @@ def edit_distance(a: bytes, b: bytes) -> int:
     """Levenshtein in bytes, bit-parallel in long integers (Myers 1999, in Hyyro's 2003 form)."""
     if a == b or not a or not b:
         return abs(len(a) - len(b))
-    array, every, top = np.frombuffer(a, dtype=np.uint8), (1 << len(a)) - 1, 1 << (len(a) - 1)
+    array = np.frombuffer(a, dtype=np.uint8)
+    every = (1 << len(a)) - 1
+    top = 1 << (len(a) - 1)
     places = {
         byte: int.from_bytes(np.packbits(array == byte, bitorder="little").tobytes(), "little") for byte in set(a)
     }
-    plus, minus, distance = every, 0, len(a)
+    plus = every
+    minus = 0
+    distance = len(a)
     for byte in b:
         equal = places.get(byte, 0)
         vertical = equal | minus

@@ -42,11 +42,13 @@ class TokenBytes:
         self._strip_left = self._strip_right = b""
         self._fused = False
         self.unknown = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-        names = [None if i in special else tokenizer.id_to_token(i) for i in range(self.unknown)] + [None]
+        special = {token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        names = [None if token_id in special else tokenizer.id_to_token(token_id) for token_id in range(self.unknown)]
+        names.append(None)  # an id that the tokenizer does not know
         self._kept = [name is not None for name in names]
         # as a text's first token, and anywhere else
-        self._first, self._rest = ([(name or "").encode() for name in names] for _ in range(2))
+        self._first = [(name or "").encode() for name in names]
+        self._rest = list(self._first)
         self._byte_tokens: set[int] = set()
         if decoder is None:
             self._rest = [b" " + token for token in self._rest]
@@ -58,7 +60,8 @@ class TokenBytes:
 
     def _map_tokens(self, change: Callable[[bytes], bytes]) -> None:
         """Change the bytes of every token, at the start of a text and behind it."""
-        self._first, self._rest = ([change(token) for token in table] for table in (self._first, self._rest))
+        self._first = [change(token) for token in self._first]
+        self._rest = [change(token) for token in self._rest]
 
     def _apply_step(self, step: dict[str, Any]) -> None:
         """Apply one step of the tokenizer's decoder to every token's bytes."""
@@ -76,7 +79,8 @@ class TokenBytes:
                     return token if -1 in mapped else bytes(mapped)
 
                 self._map_tokens(to_bytes)
-                self._fused, self.invalid = True, "lossy"
+                self._fused = True
+                self.invalid = "lossy"
             case "ByteFallback":
                 self._byte_tokens = {i for i, token in enumerate(self._rest) if _BYTE_TOKEN.fullmatch(token)}
                 self._map_tokens(lambda token: bytes([int(token[3:5], 16)]) if _BYTE_TOKEN.fullmatch(token) else token)
@@ -84,12 +88,14 @@ class TokenBytes:
             case "Fuse":
                 self._fused = True
             case "Replace":
-                pattern, content = step["pattern"], step["content"].encode()
+                pattern = step["pattern"]
+                content = step["content"].encode()
                 if "String" not in pattern or (self._fused and len(pattern["String"]) > 1):
                     raise TokenizationError("decoder", f"decoder step Replace of {pattern} is not supported")
                 self._map_tokens(lambda token: token.replace(pattern["String"].encode(), content))
             case "Metaspace":
-                mark, keeps = step["replacement"].encode(), step.get("prepend_scheme", "always") == "never"
+                mark = step["replacement"].encode()
+                keeps = step.get("prepend_scheme", "always") == "never"
                 self._first = [token.replace(mark, b" " if keeps else b"") for token in self._first]
                 in_rest = b"" if self._fused and not keeps else b" "
                 self._rest = [token.replace(mark, in_rest) for token in self._rest]
@@ -103,11 +109,14 @@ class TokenBytes:
                 self._map_tokens(lambda token: token.replace(suffix, b" "))
                 self._strip_right = b" "
             case "Strip":
-                cut, left, right = step["content"].encode(), step["start"], step["stop"]
+                cut = step["content"].encode()
+                left = step["start"]
+                right = step["stop"]
                 if max(left, right) > 1 or len(cut) > 1:
                     raise TokenizationError("decoder", "decoder step Strip of more than one byte is not supported")
                 if self._fused:
-                    self._strip_left, self._strip_right = cut * left, cut * right
+                    self._strip_left = cut * left
+                    self._strip_right = cut * right
                 else:
                     self._map_tokens(lambda token: token.removeprefix(cut * left).removesuffix(cut * right))
             case _:
@@ -149,7 +158,8 @@ class TokenBytes:
 
 def ill_formed(data: bytes) -> Iterator[tuple[int, int]]:
     """Start and stop of each maximal part that begins no character (Unicode 3.9): one U+FFFD to lossy decoders."""
-    begin, view = 0, memoryview(data)
+    begin = 0
+    view = memoryview(data)
     while True:
         try:
             str(view[begin:], "utf-8")

@@ -149,7 +149,8 @@ def final_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Sui
 
 def steps_of_runs(suite: Suite) -> list[int]:
     """Return the steps of each run of one variant's trials: by rungs, of which each keeps the better part of the trials before."""
-    tune, top = tune_of(suite), suite.training.steps
+    tune = tune_of(suite)
+    top = suite.training.steps
     steps_of_each: list[int] = []
     for first in range(0, tune.trials, tune.batch):
         going = min(tune.batch, tune.trials - first)
@@ -187,10 +188,12 @@ def check_variants(suite: Suite, source: str) -> None:
             raise SuiteError(source, f"tune.evaluation.tasks[{i}]", problem)
     names = {v.name for v in suite.regimes}
     for i, variant in enumerate(suite.regimes):
-        name, problem = variant.name, "with `tune` all variants take the same steps"
+        name = variant.name
+        problem = "with `tune` all variants take the same steps"
         if variant.training is not None and variant.training.steps is not None:
             raise SuiteError(source, f"regimes[{i}].training.steps", problem)
-        if taken := sorted(other for other in names if tuned_from(other, [name])):
+        taken = sorted(other for other in names if tuned_from(other, [name]))
+        if taken:
             raise SuiteError(
                 source, f"regimes[{i}].name", f"{taken[0]!r} is the name of its tuned copy; choose another"
             )

@@ -66,7 +66,8 @@ class TuningStages:
         if prepared.suite.tune is None:
             raise UsageError(f"{prepared.suite.name}: a suite without `tune`")
         check_variants(prepared.suite, prepared.source)
-        self._whole, self._results = prepared, results
+        self._whole = prepared
+        self._results = results
         self.suite, self.tune = prepared.suite, tune_of(prepared.suite)
         self._files: dict[str, SuiteFile] = {}
         self._starts = _starts(prepared)
@@ -78,7 +79,8 @@ class TuningStages:
             numbers = range(first, min(first + self.tune.batch, self.tune.trials))
             batch: list[TrialRequest] = []
             for v in self.suite.regimes:
-                spaces, defaults = search_space(self.suite, v), settings_as_published(self.suite, v)
+                spaces = search_space(self.suite, v)
+                defaults = settings_as_published(self.suite, v)
                 tried = propose_settings(spaces, defaults, told[v.name], numbers, self.tune.sampler, self.tune.seed)
                 batch += [TrialRequest(v, n, settings, 0) for n, settings in zip(numbers, tried, strict=True)]
             yield from self._by_rungs(batch, asked)
@@ -101,7 +103,9 @@ class TuningStages:
         )
 
     def _by_rungs(self, batch: Sequence[TrialRequest], asked: list[TrialRequest]) -> Iterator[TuningStage]:
-        going, low, high = list(batch), batch[0].number, batch[-1].number
+        going = list(batch)
+        low = batch[0].number
+        high = batch[-1].number
         words = f"{low}" if low == high else f"{low}-{high}"
         for i, steps in enumerate([*self.tune.rungs, self.suite.training.steps]):
             now = [a._replace(steps=steps) for a in going if a.number != 0 or steps == self.suite.training.steps]
@@ -127,7 +131,8 @@ class TuningStages:
         with faults_in_tune(suite):
             prepared = prepare_suite(suite, self._whole.source, self._results, self._whole.altered)
         self._files[suite.name] = prepared.suite_file()
-        if shared := self._starts & _starts(prepared):
+        shared = self._starts & _starts(prepared)
+        if shared:
             problem = f"the model with {min(shared)} is in the table too; tuning must not see it"
             raise SuiteError(prepared.source, "tune.groups", problem)
         running = tuple(c for c in prepared.cells if not self._has_lost(prepared.folder / c.key))
@@ -139,7 +144,8 @@ class TuningStages:
         )
 
     def _told(self, ask: TrialRequest, asked: Sequence[TrialRequest], score_of: Mapping[str, float]) -> CompletedTrial:
-        name, top = ask.variant.name, self.suite.training.steps
+        name = ask.variant.name
+        top = self.suite.training.steps
         steps = [a.steps for a in asked if (a.variant.name, a.number) == (name, ask.number) and a.steps < top]
         scored = {n: score_of.get(trial_name(name, ask.number, n)) for n in steps}
         shorter = {n: score for n, score in scored.items() if score is not None}
@@ -174,16 +180,16 @@ class TuningStages:
     ) -> None:
         results = self._scores("tuning", self.tune.seeds)
         checked = {on: self._scores("check", self.tune.check, on).score if self.tune.check else {} for on in scored}
-        top = self.suite.training.steps
+        full_length = self.suite.training.steps
         variants = []
         for variant in self.suite.regimes:
             name = variant.name
-            runs = [
-                (a, trial_name(name, a.number, a.steps if a.steps < top else None))
-                for a in asked
-                if a.variant.name == name
-            ]
-            last = {a.number: (a.steps, run) for a, run in runs}
+            runs = []
+            for ask in asked:
+                if ask.variant.name == name:
+                    shortened = ask.steps if ask.steps < full_length else None
+                    runs.append((ask, trial_name(name, ask.number, shortened)))
+            last = {ask.number: (ask.steps, run) for ask, run in runs}
             variants += [
                 Tuned(
                     variant=name, on=on, final=tuned_name(self.suite, name, best.number), chosen=best.number,
@@ -203,7 +209,7 @@ class TuningStages:
             final.suite_file(),
             Tuning(
                 suite=self.suite.name, trials_in=f"{self.suite.name}-tuning", task=results.task, metric=results.metric,
-                steps=top, baseline=self.suite.baseline, variants=tuple(variants),
+                steps=full_length, baseline=self.suite.baseline, variants=tuple(variants),
             ),
         )  # fmt: skip
 

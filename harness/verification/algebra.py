@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cmath import isfinite
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -30,6 +31,18 @@ def _parse_answer(text: str) -> list[Any]:
     return parsed
 
 
+def _first_expression(side: Sequence[Any]) -> Basic | None:
+    """What SymPy made of a text; None where math-verify read it as a string alone."""
+    for value in side:
+        if isinstance(value, Basic):
+            return value
+    return None
+
+
+def _names_of_symbols(value: Basic) -> set[str]:
+    return {str(symbol) for symbol in value.free_symbols}
+
+
 def equivalent(gold: str, answer: str) -> bool:
     """By math-verify and our guards. Raises Unreadable for the answer's fault, else anything."""
     gold_side = _parse_answer(gold)
@@ -39,14 +52,12 @@ def equivalent(gold: str, answer: str) -> bool:
         raise
     except Exception as error:  # whatever the parser raises, the answer is at fault
         raise Unreadable(type(error).__name__) from error
-    gold_value, answer_value = (
-        next((v for v in side if isinstance(v, Basic)), None) for side in (gold_side, answer_side)
-    )
-    gold_value, answer_value = _in_closed_form(gold_value), _in_closed_form(answer_value)
+    gold_value = _in_closed_form(_first_expression(gold_side))
+    answer_value = _in_closed_form(_first_expression(answer_side))
     close: bool | None = None
     if gold_value is not None and answer_value is not None:
-        names = [{str(symbol) for symbol in value.free_symbols} for value in (gold_value, answer_value)]
-        if names[0] != names[1] and not isinstance(gold_value, Relational):
+        symbols_differ = _names_of_symbols(gold_value) != _names_of_symbols(answer_value)
+        if symbols_differ and not isinstance(gold_value, Relational):
             return False
         if isinstance(gold_value, Expr) and isinstance(answer_value, Expr):
             close = _same_values(gold_value, answer_value)
@@ -79,7 +90,8 @@ def _same_values(gold: Expr, answer: Expr) -> bool | None:
     for base in _POINTS if symbols else (0.0,):
         place = {symbol: base + 0.217 * index for index, symbol in enumerate(symbols)}
         try:
-            left, right = complex(gold.evalf(20, subs=place)), complex(answer.evalf(20, subs=place))
+            left = complex(gold.evalf(20, subs=place))
+            right = complex(answer.evalf(20, subs=place))
         except (TypeError, ValueError, OverflowError, ZeroDivisionError, AttributeError):
             continue
         if not (isfinite(left) and isfinite(right)):

@@ -30,7 +30,8 @@ def read_bound(text: str) -> BoundExpression | None:
     operator = _OPERATOR.match(text)
     if operator is None or _PLACE in text:
         return None
-    name, rest = operator["name"], text[operator.end() :]
+    name = operator["name"]
+    rest = text[operator.end() :]
     bounds = {"_": "", "^": ""}
     while rest[:1] in bounds:
         mark = rest[0]
@@ -43,12 +44,16 @@ def read_bound(text: str) -> BoundExpression | None:
         match = _DIFFERENTIAL.fullmatch(rest)
         if match is None:
             return None
-        variable, start, body = match["variable"], bounds["_"], match["body"]
+        variable = match["variable"]
+        start = bounds["_"]
+        body = match["body"]
     else:
         first = _START.fullmatch(bounds["_"])
         if first is None:
             return None
-        variable, start, body = first["variable"], first["from"].strip(), rest
+        variable = first["variable"]
+        start = first["from"].strip()
+        body = rest
     if not body or variable in _tokens_of(start + " " + bounds["^"]):
         return None
     return BoundExpression(name, start, bounds["^"], _rename_variable(body, variable))
@@ -58,9 +63,13 @@ def _read_argument(text: str) -> tuple[str, str] | None:
     """A group in braces, a command or a character, and what follows it."""
     if text.startswith("{"):
         close = closing_brace(text, 0)
-        return None if close is None else (text[1:close].strip(), text[close + 1 :])
+        if close is None:
+            return None
+        return (text[1:close].strip(), text[close + 1 :])
     token = _TOKEN.match(text)
-    return None if token is None else (token.group(), text[token.end() :])
+    if token is None:
+        return None
+    return (token.group(), text[token.end() :])
 
 
 def _tokens_of(text: str) -> set[str]:

@@ -34,7 +34,8 @@ def steps_of(tests: str) -> list[Step] | None:
         statements = ast.parse(tests).body
         for statement in statements:
             if isinstance(statement, ast.Assert):
-                if (step := _read_comparison(statement.test)) is None:
+                step = _read_comparison(statement.test)
+                if step is None:
                     return None
                 steps.append(step)
             elif any(isinstance(node, ast.Assert | ast.Raise) for node in ast.walk(statement)):

@@ -61,13 +61,15 @@ def takes_its_golds(name: str) -> None:
 
 def tells_votes_apart(name: str) -> None:
     """`same` is symmetric, and true of an answer and itself; a right answer and a wrong one are two votes."""
-    examples, same = scorer_of(name).examples, scorer_of(name).same
+    examples = scorer_of(name).examples
+    same = scorer_of(name).same
     verdicts = _judge_pairs(name, [(gold, text) for gold, text, _ in examples])
     said = [(gold, v) for (gold, *_), v in zip(examples, verdicts, strict=True) if v.valid and v.extracted]
     for gold, one in said:
         assert same(one.extracted, one.extracted), f"{one.extracted!r} and itself"
         for other_gold, other in said:
-            there, back = same(one.extracted, other.extracted), same(other.extracted, one.extracted)
+            there = same(one.extracted, other.extracted)
+            back = same(other.extracted, one.extracted)
             assert there == back, f"{one.extracted!r} and {other.extracted!r}: the same in one order alone"
             if gold == other_gold and one.value != other.value:
                 assert not there, f"{one.extracted!r} and {other.extracted!r}: one is right, the other wrong"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import accumulate
 
@@ -118,12 +118,14 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
     if compact(gold) == compact(answer):
         return True
     check_limits(gold, answer)
-    gold, answer = _without_parentheses(gold), _without_parentheses(answer)
+    gold = _without_parentheses(gold)
+    answer = _without_parentheses(answer)
     if not has_qualifier(gold):
         answer = without_qualifier(answer)
     answer = _single_alternative(answer, algebra)
     said = stated(answer)
-    if clock := _read_clock(gold):
+    clock = _read_clock(gold)
+    if clock:
         return clock == _read_clock(said[0])
     if _WORDED.fullmatch(gold):
         option = _OPTION.match(answer)  # `(B) 42` chooses B
@@ -141,10 +143,8 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
     if ">" in gold and (condition := _POSITIVE.search(gold)) and condition.end() == len(gold):
         positive = frozenset(re.findall("[A-Za-z]", condition["symbols"]))
         told = _POSITIVE.search(answer)
-        gold, answer = (
-            gold[: condition.start()],
-            answer[: told.start()] if told and told.end() == len(answer) else answer,
-        )
+        gold = gold[: condition.start()]
+        answer = answer[: told.start()] if told and told.end() == len(answer) else answer
     for rule in (
         _compare_congruences,
         _compare_sets,
@@ -153,7 +153,8 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
         _compare_items,
         _compare_relations,
     ):
-        if (same := rule(gold, answer, algebra)) is not None:
+        same = rule(gold, answer, algebra)
+        if same is not None:
             return same
     if _same_bound(value_of_gold(gold), said[0], algebra):
         return True
@@ -162,7 +163,8 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
 
 def _same_bound(gold: str, answer: str, algebra: Algebra | None) -> bool:
     """Whether both are one sum, product, integral or limit but for the variable's name; False decides nothing."""
-    ours, theirs = read_bound(gold), read_bound(answer)
+    ours = read_bound(gold)
+    theirs = read_bound(answer)
     if ours is None or theirs is None or ours.operator != theirs.operator:
         return False
     if bool(ours.end) != bool(theirs.end) or bool(ours.start) != bool(theirs.start):
@@ -172,14 +174,16 @@ def _same_bound(gold: str, answer: str, algebra: Algebra | None) -> bool:
 
 
 def _same_value_of(gold: str, answer: str) -> bool:
-    ours, theirs = read(gold), read(answer)
+    ours = read(gold)
+    theirs = read(answer)
     if ours is None or theirs is None:
         return False
     return same_value(ours, theirs) is True
 
 
 def _compare_congruences(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    ours, theirs = read_congruence(gold), read_congruence(answer)
+    ours = read_congruence(gold)
+    theirs = read_congruence(answer)
     if ours is None or theirs is None:
         return False if ours is not None and "\\pmod" in answer else None
     if ours.name and theirs.name and ours.name != theirs.name:
@@ -193,7 +197,8 @@ def _compare_congruences(gold: str, answer: str, algebra: Algebra | None) -> boo
 
 def _compare_sets(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
     """True for one set of real numbers in two notations; else undecided here."""
-    ours, theirs = read_real_set(gold), read_real_set(answer)
+    ours = read_real_set(gold)
+    theirs = read_real_set(answer)
     if ours is None or theirs is None or not (ours.is_certain or theirs.is_certain):
         return None
     if ours.name and theirs.name and ours.name != theirs.name:
@@ -227,7 +232,9 @@ def _is_numeral(numeral: Numeral, gold: str, value: str) -> bool:
 def _without_parentheses(text: str) -> str:
     """`(x+1)` is `x+1`; tuples, intervals and `(a)(b)` stay."""
     split = split_items(text)
-    return _without_parentheses(split.items[0]) if split.brackets == "()" and len(split.items) == 1 else text
+    if split.brackets == "()" and len(split.items) == 1:
+        return _without_parentheses(split.items[0])
+    return text
 
 
 def _read_clock(text: str) -> list[int]:
@@ -247,7 +254,8 @@ def _without_braces(text: str) -> str:
 
 
 def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    ours, theirs = _items_of(value_of_gold(gold)), _items_of(stated(answer)[0])
+    ours = _items_of(value_of_gold(gold))
+    theirs = _items_of(stated(answer)[0])
     if len(ours.items) < 2 and len(theirs.items) < 2:
         return None
     if r"\cup" in theirs.separators and r"\cup" not in ours.separators:
@@ -270,7 +278,8 @@ def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | No
 
 def _items_of(text: str) -> Items:
     r"""The parts of a list; rows of `cases` that are equations, as in `x = 1 \\\\ y = 2`, are one too."""
-    if cases := _CASES.fullmatch(text):
+    cases = _CASES.fullmatch(text)
+    if cases:
         rows = [row.strip(" ,") for row in cases["rows"].split("\\\\") if row.strip(" ,")]
         if len(rows) > 1 and all(name_of(row) and "&" not in row for row in rows):
             return Items("", rows, frozenset(","))
@@ -290,20 +299,26 @@ def _single_alternative(answer: str, algebra: Algebra | None) -> str:
 
 def _compare_cases(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
     """Rows of value and condition, in any order; None where the gold has none."""
-    ours, theirs = _rows_of_cases(value_of_gold(gold)), _rows_of_cases(stated(answer)[0])
+    ours = _rows_of_cases(value_of_gold(gold))
+    theirs = _rows_of_cases(stated(answer)[0])
     if ours is None or theirs is None:
         return None
     if len(ours) != len(theirs) or len(ours) > MAX_ITEMS:
         return False
     left = list(theirs)
     for row in ours:
-        same = next(
-            (other for other in left if all(_equal(g, a, algebra) for g, a in zip(row, other, strict=True))), None
-        )
-        if same is None:
+        for other in left:
+            if _equal_in_pairs(row, other, algebra):
+                left.remove(other)
+                break
+        else:
             return False
-        left.remove(same)
     return True
+
+
+def _equal_in_pairs(gold: Sequence[str], answer: Sequence[str], algebra: Algebra | None) -> bool:
+    """Whether each text equals the one at its place."""
+    return all(_equal(ours, theirs, algebra) for ours, theirs in zip(gold, answer, strict=True))
 
 
 def _rows_of_cases(text: str) -> list[tuple[str, str]] | None:
@@ -322,13 +337,15 @@ def _rows_of_cases(text: str) -> list[tuple[str, str]] | None:
 
 
 def _compare_matrices(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    rows, told = _read_matrix(value_of_gold(gold)), _read_matrix(stated(answer)[0])
+    rows = _read_matrix(value_of_gold(gold))
+    told = _read_matrix(stated(answer)[0])
     if rows is None:
         return None
     if told is None or [len(row) for row in rows] != [len(row) for row in told]:
         return False
-    entries = [(g, a) for left, right in zip(rows, told, strict=True) for g, a in zip(left, right, strict=True)]
-    return len(entries) <= MAX_ITEMS and all(_equal(g, a, algebra) for g, a in entries)
+    ours = [entry for row in rows for entry in row]
+    theirs = [entry for row in told for entry in row]
+    return len(ours) <= MAX_ITEMS and _equal_in_pairs(ours, theirs, algebra)
 
 
 def _read_matrix(text: str) -> list[list[str]] | None:
@@ -377,7 +394,8 @@ def _compare_relations(gold: str, answer: str, algebra: Algebra | None) -> bool 
         told, answer_signs = relation(answer)
         if answer_signs != ["="]:
             return None if named else False  # `x + y = 2` is no 2
-        ours, theirs = [read(side) for side in sides], [read(side) for side in told]
+        ours = [read(side) for side in sides]
+        theirs = [read(side) for side in told]
         if None in ours or None in theirs:
             return None if named else _same_sides(sides, told, algebra)
         if named and not _symbols_of(ours[1]):
@@ -387,21 +405,16 @@ def _compare_relations(gold: str, answer: str, algebra: Algebra | None) -> bool 
     if not set(signs) & set(_FLIPPED):
         return None
     told, stated_signs = relation(answer)
-    for parts, theirs_signs in (
-        (told, stated_signs),
-        (told[::-1], [_FLIPPED.get(sign, sign) for sign in stated_signs[::-1]]),
-    ):
-        if theirs_signs == signs and all(
-            _equal(ours, theirs, algebra) for ours, theirs in zip(sides, parts, strict=True)
-        ):
-            return True
-    return False
+    # Read from left to right, and from right to left
+    if stated_signs == signs and _equal_in_pairs(sides, told, algebra):
+        return True
+    turned_signs = [_FLIPPED.get(sign, sign) for sign in reversed(stated_signs)]
+    return turned_signs == signs and _equal_in_pairs(sides, told[::-1], algebra)
 
 
 def _same_sides(ours: list[str], theirs: list[str], algebra: Algebra | None) -> bool:
     """Of two equations that are not both read: their sides are equal, one to one."""
-    orders = (theirs, theirs[::-1])
-    return any(all(_equal(g, a, algebra) for g, a in zip(ours, told, strict=True)) for told in orders)
+    return _equal_in_pairs(ours, theirs, algebra) or _equal_in_pairs(ours, theirs[::-1], algebra)
 
 
 def _symbols_of(side: Expression | None) -> frozenset[str]:
@@ -422,7 +435,8 @@ def check_limits(gold: str, answer: str) -> None:
 
 def _equal_by_algebra(gold: str, answer: str, algebra: Algebra | None, positive: frozenset[str]) -> bool:
     """Whether two texts are equal as expressions, at last by the algebra system."""
-    (gold, gold_phrase), (answer, phrase) = split_unit(gold), split_unit(answer)
+    (gold, gold_phrase) = split_unit(gold)
+    (answer, phrase) = split_unit(answer)
     if gold_phrase.unit and phrase.unit and gold_phrase.unit != phrase.unit:
         return False
     if gold_phrase.percent != phrase.percent or ("=" in answer and "=" not in gold):

@@ -122,7 +122,9 @@ def read(text: str) -> Expression | None:
         parsed = Expression(parser.sum())
     except Unread:
         return None
-    return parsed if not parser.token and len(parsed.symbols) <= _MAX_SYMBOLS else None
+    if not parser.token and len(parsed.symbols) <= _MAX_SYMBOLS:
+        return parsed
+    return None
 
 
 def _split_tokens(text: str) -> list[tuple[str, str]]:
@@ -147,7 +149,9 @@ def _invert(node: Node) -> Node:
 
 class _Parser:
     def __init__(self, text: str) -> None:
-        self.tokens, self.position, self.nesting = _split_tokens(text), 0, 0
+        self.tokens = _split_tokens(text)
+        self.position = 0
+        self.nesting = 0
         self.in_bars = False
 
     @property
@@ -230,7 +234,8 @@ class _Parser:
 
     def group(self) -> Node:
         opening = self.take()
-        bars, self.in_bars = self.in_bars, opening == "|"
+        bars = self.in_bars
+        self.in_bars = opening == "|"
         inner = self.sum()
         self.take(_CLOSERS[opening])
         self.in_bars = bars
@@ -276,7 +281,8 @@ class _Parser:
             return ""
         if self.token != "{":
             return "_" + self.take()
-        depth, name = 0, "_"
+        depth = 0
+        name = "_"
         while True:
             token = self.take()
             depth += {"{": 1, "}": -1}.get(token, 0)
@@ -321,7 +327,8 @@ class _Parser:
         if exponent == _negate(("number", Fraction(1))):
             if name not in _INVERSE:
                 raise Unread
-            name, exponent = _INVERSE[name], None
+            name = _INVERSE[name]
+            exponent = None
         if self.token in ("(", "{", "["):
             inner = self.postfix(self.group())
         elif self.token[1:] in FUNCTIONS:
@@ -342,7 +349,8 @@ class _Evaluation:
     """
 
     def __init__(self, place: Mapping[str, Fraction]) -> None:
-        self.place, self.mp = place, _mpmath_context()
+        self.place = place
+        self.mp = _mpmath_context()
         self.nodes = self.lost = self.fine = 0
         self.largest: float = -inf
         self.imaginary = not place
@@ -369,14 +377,18 @@ class _Evaluation:
                 self.imaginary = True
                 return self.mp.mpc(0, 1)
             case "at":
-                outer, self.place = self.place, parts[0]
-                inner, self.place = self.value(parts[1]), outer
+                outer = self.place
+                self.place = parts[0]
+                inner = self.value(parts[1])
+                self.place = outer
                 return inner
         values = [self.value(part, degrees or kind in _TRIGONOMETRIC) for part in parts]
         if kind in ("+", "*"):
             return self._fold(kind, values)
         if kind == "degree":
-            return self.inexact(values[0]) * self.mp.pi / 180 if degrees else values[0]
+            if degrees:
+                return self.inexact(values[0]) * self.mp.pi / 180
+            return values[0]
         operation = _OPERATIONS.get(kind)
         return self._kept(operation(self, *values) if operation else self._call(kind, *values), *values)
 
@@ -417,7 +429,8 @@ class _Evaluation:
             root = base if exponent.denominator == 1 else _exact_root(base) if exponent.denominator == 2 else None
             if root is not None and abs(exponent.numerator) * _count_bits(root) <= _MAX_BITS:
                 return root**exponent.numerator
-        left, right = self.inexact(base), self.inexact(exponent)
+        left = self.inexact(base)
+        right = self.inexact(exponent)
         if left == 0:
             if self.mp.re(right) <= 0:
                 raise ZeroDivisionError
@@ -498,8 +511,11 @@ def _count_bits(value: Fraction) -> int:
 def _exact_root(value: Fraction) -> Fraction | None:
     if value < 0:
         return None
-    top, bottom = isqrt(value.numerator), isqrt(value.denominator)
-    return Fraction(top, bottom) if top * top == value.numerator and bottom * bottom == value.denominator else None
+    top = isqrt(value.numerator)
+    bottom = isqrt(value.denominator)
+    if top * top == value.numerator and bottom * bottom == value.denominator:
+        return Fraction(top, bottom)
+    return None
 
 
 _THREAD = threading.local()
@@ -520,7 +536,8 @@ Places = list[dict[str, Fraction]]
 def places(symbols: frozenset[str]) -> tuple[Places, Places]:
     if not symbols:
         return [{}], []
-    draw, names = random.Random(20_250_101), sorted(symbols)
+    draw = random.Random(20_250_101)
+    names = sorted(symbols)
 
     def at(scale: int, *alone: str) -> dict[str, Fraction]:
         return {n: Fraction(draw.randint(600, 999), 997) * (3 if alone and n not in alone else scale) for n in names}
@@ -580,7 +597,9 @@ def _evaluate_many(node: Node, at: Mapping[str, Any], real: bool, degrees: bool 
     if kind == "degree":
         return values[0] * (pi / 180 if degrees else 1)
     value = (_ARRAYS.get(kind) or getattr(np, kind))(*values)
-    return np.where(sum(map(_has_imaginary_part, values)) * ~_has_imaginary_part(value), nan, value) if real else value
+    if real:
+        return np.where(sum(map(_has_imaginary_part, values)) * ~_has_imaginary_part(value), nan, value)
+    return value
 
 
 def _has_imaginary_part(values: Any) -> Any:
@@ -599,7 +618,8 @@ def _places_that_differ(gold: Expression, answer: Expression) -> Places:
             known, told = (np.isfinite(side) & ~(real & _has_imaginary_part(side)) for side in (left, right))
     except OverflowError:  # a number that is no double
         return []
-    both, one = known & told & (apart > 1e-11), known ^ told if real else known & False
+    both = known & told & (apart > 1e-11)
+    one = known ^ told if real else known & False
     chosen = [*sorted(np.flatnonzero(both), key=lambda index: -apart[index])[:16], *np.flatnonzero(one)[:16]]
     return [{name: Fraction(float(column[index])) for name, column in at.items()} for index in chosen]
 
@@ -628,7 +648,8 @@ def near(left: Value, right: Value, slack: Fraction | None = None) -> bool:
     if slack is None and isinstance(left, Fraction) and isinstance(right, Fraction):
         return left == right
     evaluation = _Evaluation({})
-    left, right = evaluation.inexact(left), evaluation.inexact(right)
+    left = evaluation.inexact(left)
+    right = evaluation.inexact(right)
     allowed = evaluation.inexact(slack) if slack is not None else evaluation.mp.ldexp(abs(left), -_AGREE)
     return bool(abs(left - right) <= allowed)
 
@@ -672,7 +693,8 @@ def _same_at(
     """Whether values agree, None where undecided; whether they should be real. finest: small parts that so many bits show count
     too."""
     with _mpmath_context().workprec(bits):
-        ours, theirs = _Evaluation(place), _Evaluation(place)
+        ours = _Evaluation(place)
+        theirs = _Evaluation(place)
         mp = ours.mp
         try:
             left = ours.of(gold)
@@ -686,12 +708,14 @@ def _same_at(
             return None if nothing else False, True
         if isinstance(left, Fraction) and isinstance(right, Fraction):
             return left == right, True
-        left, right = ours.inexact(left), theirs.inexact(right)
+        left = ours.inexact(left)
+        right = theirs.inexact(right)
         if not complex_numbers and ours.is_real(left) != ours.is_real(right):
             return False, True
         in_reals = complex_numbers or ours.is_real(left)
         size = max((mp.mag(value) for value in (left, right) if value), default=0)
-        lost, largest = ours.lost + theirs.lost, max(ours.largest, theirs.largest)
+        lost = ours.lost + theirs.lost
+        largest = max(ours.largest, theirs.largest)
         if left != right and mp.mag(left - right) > max(size - bits + _LOST + lost, largest - bits + 27):
             return False, in_reals
         fine = ours.fine + theirs.fine
@@ -709,7 +733,8 @@ def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression,
     if ours.symbols != theirs.symbols:
         return False
     place = places(ours.symbols)[0][:2][-1]
-    left, right = _Evaluation(place).of(ours), _Evaluation(place).of(theirs)
+    left = _Evaluation(place).of(ours)
+    right = _Evaluation(place).of(theirs)
     if left is None or right is None:
         return None
     if left == 0 or right == 0:

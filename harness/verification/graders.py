@@ -101,7 +101,8 @@ def _is_equal(gold: str, said: str, algebra: bool = True) -> bool:
     """Equal as text, as a number to 1e-4 with or without percent, by parts, or by algebra."""
     if gold.lower() == said.lower():
         return True
-    one, other = _read_number(gold), _read_number(said)
+    one = _read_number(gold)
+    other = _read_number(said)
     if one is not None and other is not None:
         return any(isclose(other, each, rel_tol=_TOLERANCE) for each in (one / 100, one, one * 100))
     parts = [_split_parts(each) for each in (gold, said)]
@@ -113,10 +114,15 @@ def _is_equal(gold: str, said: str, algebra: bool = True) -> bool:
 
 def _read_number(text: str) -> float | None:
     """The number that a text is, None where it is none."""
-    if whole := _FRACTION.fullmatch(text):
+    whole = _FRACTION.fullmatch(text)
+    if whole:
         sign, above, below = whole.group(1, 2, 3) if whole[2] else whole.group(4, 5, 6)
-        return (-1 if sign else 1) * int(above) / int(below) if int(below) and len(above + below) < 300 else None
-    return float(text) if len(text) < 300 and _NUMBER.fullmatch(text) and "," not in text else None
+        if int(below) and len(above + below) < 300:
+            return (-1 if sign else 1) * int(above) / int(below)
+        return None
+    if len(text) < 300 and _NUMBER.fullmatch(text) and "," not in text:
+        return float(text)
+    return None
 
 
 def _split_parts(text: str) -> list[str]:

@@ -59,7 +59,8 @@ class Choice(Scorer):
 
     def judge(self, text: str, gold: str) -> Score:
         text = text_behind_thinking(text)
-        if (box := last_box(text)) is not None:
+        box = last_box(text)
+        if box is not None:
             said = _stated_letter(box)
         elif phrases := _SAID.findall(text):
             said = phrases[-1].upper()

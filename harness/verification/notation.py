@@ -73,7 +73,9 @@ _UNIT_LETTERS = frozenset("MTGSHIcdfjknvwR")
 def _as_letter(match: re.Match[str]) -> str:
     r"""An upright letter is that letter; behind a number, one that names a unit stays a unit."""
     before = match.string[: match.start()].rstrip()
-    return match.group() if match[1] in _UNIT_LETTERS and before[-1:].isdigit() else f" {match[1]} "
+    if match[1] in _UNIT_LETTERS and before[-1:].isdigit():
+        return match.group()
+    return f" {match[1]} "
 
 
 _REWRITES = tuple(
@@ -245,14 +247,19 @@ class Items:
 
 
 def split_items(text: str) -> Items:
-    brackets, body = "", text
+    brackets = ""
+    body = text
     for opener in _OPENERS:
         if text.startswith(opener):
             closer = next((c for c in _CLOSERS if text.endswith(c)), None)
             if closer and _closes_at_end(text, len(opener), len(text) - len(closer)):
-                brackets, body = opener + closer, text[len(opener) : -len(closer)]
+                brackets = opener + closer
+                body = text[len(opener) : -len(closer)]
                 break
-    items, depth, start, separators = [], 0, 0, set()
+    items = []
+    depth = 0
+    start = 0
+    separators = set()
     for match in _SEPARATOR.finditer(body):
         token = match.group()
         if token in ("(", "[", "{", "\\{", "\\begin"):

@@ -92,13 +92,22 @@ def read_phrase(text: str) -> Phrase | None:
     text = text.strip()
     if not text:
         return Phrase()
-    if percent := _PERCENT.match(text):
+    percent = _PERCENT.match(text)
+    if percent:
         rest = read_phrase(text[percent.end() :])
-        return Phrase(percent=True) if rest is not None and not rest.unit and rest.factor == 1 else None
+        if rest is not None and not rest.unit and rest.factor == 1:
+            return Phrase(percent=True)
+        return None
     if text in ("%", r"\%", r"\text{%}") or re.fullmatch(r"(?:\\text\s*\{\s*)?(?:percent|per cent|pct)\s*\}?\.?", text):
         return Phrase(percent=True)
-    factor, units = Fraction(1), Counter[str]()
-    position, inside, sign, power, last, circumstance = 0, False, 1, 1, "", False
+    factor = Fraction(1)
+    units = Counter[str]()
+    position = 0
+    inside = False
+    sign = 1
+    power = 1
+    last = ""
+    circumstance = False
     wanting = False  # `per` and `/` want a noun behind them
     while position < len(text):
         match = _TOKEN.match(text, position)
@@ -108,7 +117,8 @@ def read_phrase(text: str) -> Phrase | None:
         if match["text"] or match["close"]:
             if inside is bool(match["text"]):
                 return None
-            inside, circumstance = bool(match["text"]), False
+            inside = bool(match["text"])
+            circumstance = False
         elif match["power"]:
             if not last:
                 return None
@@ -116,14 +126,18 @@ def read_phrase(text: str) -> Phrase | None:
             units[last] += (exponent - 1) * sign
             last = ""
         elif match["over"]:
-            sign, circumstance, wanting = -1, False, True
+            sign = -1
+            circumstance = False
+            wanting = True
         elif word := match["word"]:
             lower = word.lower()
             singular = lower if lower in _UNITS or lower in _SCALES else _singular_of(lower)
             if lower in _RAISED_WORDS and last:
                 units[last] += (_RAISED_WORDS[lower] - 1) * sign
             elif lower in ("per", "a", "an"):
-                sign, circumstance, wanting = -1, False, True
+                sign = -1
+                circumstance = False
+                wanting = True
                 continue
             elif lower in _CIRCUMSTANCE and (lower != "in" or re.match(r"[\s}]*[A-Za-z]", text[position:])):
                 circumstance = True
@@ -153,12 +167,16 @@ def read_phrase(text: str) -> Phrase | None:
             else:
                 last = ""
             wanting = False
-    return None if inside or wanting else Phrase(factor, False, frozenset((n, e) for n, e in units.items() if e))
+    if inside or wanting:
+        return None
+    return Phrase(factor, False, frozenset((n, e) for n, e in units.items() if e))
 
 
 def _singular_of(word: str) -> str:
     """An English noun without its plural ending."""
-    return word.removesuffix("ies") + "y" if word.endswith("ies") else word.removesuffix("s")
+    if word.endswith("ies"):
+        return word.removesuffix("ies") + "y"
+    return word.removesuffix("s")
 
 
 def is_label(text: str) -> bool:
@@ -177,7 +195,9 @@ def is_connective(word: str) -> bool:
 def without_adverb(text: str) -> str:
     """Without `approximately`, `a total of` and the like."""
     match = _ADVERB.match(text)
-    return text[match.end() :] if match and match.group().count("{") == match.group().count("}") else text
+    if match and match.group().count("{") == match.group().count("}"):
+        return text[match.end() :]
+    return text
 
 
 MAX_DIGITS = 400
@@ -288,7 +308,8 @@ def _read_digits(digits: str) -> Fraction:
 
 def _value_of_match(match: re.Match[str]) -> Fraction | None:
     """The exact value of a matched numeral; None where its denominator is 0 or it is too large."""
-    top, bottom = match["top"] or match["top2"], match["bottom"] or match["bottom2"]
+    top = match["top"] or match["top2"]
+    bottom = match["bottom"] or match["bottom2"]
     if top:
         denominator = _read_digits(bottom)
         if denominator == 0:
@@ -298,16 +319,21 @@ def _value_of_match(match: re.Match[str]) -> Fraction | None:
         if whole is None:
             return fraction
         return Fraction(whole) + fraction if 0 <= fraction < 1 else None
-    if power := match["power"] or match["power1"] or match["power2"]:
+    power = match["power"] or match["power1"] or match["power2"]
+    if power:
         exponent = int(power.replace(" ", ""))
         mantissa = match["mantissa"] or match["mantissa2"]
-        return None if abs(exponent) > _MAX_EXPONENT else _read_digits(mantissa or "1") * Fraction(10) ** exponent
+        if abs(exponent) > _MAX_EXPONENT:
+            return None
+        return _read_digits(mantissa or "1") * Fraction(10) ** exponent
     if match["base"]:
-        base, exponent = int(match["base"]), int((match["exponent"] or match["exponent1"]).replace(" ", ""))
+        base = int(match["base"])
+        exponent = int((match["exponent"] or match["exponent1"]).replace(" ", ""))
         small = abs(exponent) * base.bit_length() <= 3 * _MAX_EXPONENT and (base or exponent >= 0)
         return Fraction(base) ** exponent if small else None
     if match["period"]:
-        start, period = match["start"], match["period"]
+        start = match["start"]
+        period = match["period"]
         places = len(start.partition(".")[2])
         fraction = Fraction(int(period), (10 ** len(period) - 1) * 10**places)
         return fraction + (Fraction("0" + start + "0") if start != "." else 0)

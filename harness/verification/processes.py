@@ -65,7 +65,8 @@ def write_frame(stream: FileIO, message: bytes, seconds: float | None = None) ->
 def read_frame(stream: FileIO, seconds: float | None = None) -> bytes | None:
     """Empty where the other side is gone or talks nonsense, None after the deadline."""
     deadline = None if seconds is None else time.monotonic() + seconds
-    if not (head := _read(stream, 4, deadline)):
+    head = _read(stream, 4, deadline)
+    if not head:
         return head
     (size,) = struct.unpack("<I", head)
     return _read(stream, size, deadline) if size <= _LONGEST else b""
@@ -77,7 +78,8 @@ def _read(stream: FileIO, size: int, deadline: float | None) -> bytes | None:
         patience = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not select.select([stream], [], [], patience)[0]:
             return None
-        if not (chunk := stream.read(size - len(parts))):
+        chunk = stream.read(size - len(parts))
+        if not chunk:
             return b""
         parts += chunk
     return bytes(parts)
@@ -156,7 +158,8 @@ class Pool:
 
     def _register_cleanup(self) -> None:
         """Let the workers end with this object."""
-        self._lock, self._owner = threading.Lock(), os.getpid()
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
         self._idle: list[_Worker] = []
         self._finalizer = weakref.finalize(self, _kill_all, self._idle, self._owner)
 
@@ -187,10 +190,12 @@ class Pool:
             reply = worker.ask(question)
             phases.report_progress()
             if isinstance(reply, str):
-                verdict, killed = Verdict("invalid", reply), True
+                verdict = Verdict("invalid", reply)
+                killed = True
             else:
                 verdict, used = reply
-                worker.used, killed = max(before, used), verdict.reason.startswith("crash: SIG")
+                worker.used = max(before, used)
+                killed = verdict.reason.startswith("crash: SIG")
                 self._idle.append(worker)
             seconds += worker.used - before
             if not killed:
@@ -222,7 +227,8 @@ _CALLS = 500_000  # of Python functions for an answer: half a CPU-second and mor
 def serve() -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM):  # the parent gets them too; it closes stdin or kills
         signal.signal(ignored, signal.SIG_IGN)
-    requests, replies = FileIO(os.dup(0)), FileIO(os.dup(1), "wb")
+    requests = FileIO(os.dup(0))
+    replies = FileIO(os.dup(1), "wb")
     os.dup2(2, 1)  # a library's print must not end up in the replies
     sys.set_int_max_str_digits(4_300)
     Math().prepare()

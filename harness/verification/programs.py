@@ -90,9 +90,11 @@ def program_in(text: str) -> str:
 def run(program: str, tests: str) -> str:
     """Why it fails, else empty. Raises Undecided where the sandbox fails before the program, or where tests that pass take too
     long when they run again."""
-    if steps := steps_of(tests):
+    steps = steps_of(tests)
+    if steps:
         return _run_steps(program, steps)
-    if why := _run_steps(program, [Step(tests)]):
+    why = _run_steps(program, [Step(tests)])
+    if why:
         return why
     name = "E" + os.urandom(8).hex()
     must_fail = Step(f"{tests}\nraise type({name!r}, (BaseException,), {{}})")
@@ -125,7 +127,8 @@ def _watched(process: subprocess.Popen[bytes], heard: FileIO, asking: FileIO, pr
         raise Undecided("the sandbox does not start")
     try:
         write_frame(asking, program.encode("utf-8", "replace"))
-        if (reply := read_frame(heard, WALL_SECONDS)) != b"ran":
+        reply = read_frame(heard, WALL_SECONDS)
+        if reply != b"ran":
             return _ended(process, reply)
         deadline = time.monotonic() + WALL_SECONDS
         for step in steps:

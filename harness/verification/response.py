@@ -128,7 +128,8 @@ def _boxes_from_the_end(text: str) -> Iterator[_Box]:
     """Boxes that hold something, the last first; of a box in a box, the inner one and then the outer one."""
     end = len(text)
     while (end := text.rfind("box", 0, end)) >= 0:
-        if command := _BOX.match(text, end):
+        command = _BOX.match(text, end)
+        if command:
             start = end - 1 if text[end - 1] == "\\" else end - 2
             box = _read_box(text, start, command.end())
             if box.content is None or box.content.strip():
@@ -151,20 +152,25 @@ def _last_boxes(text: str) -> _Marked | None:
     if last.content is None:
         return _Marked("", last.end)
     answer = first = last.content.strip()
-    start, end, named = last.start, last.end, False
+    start = last.start
+    end = last.end
+    named = False
     for count, box in enumerate(boxes, 2):
         if box.content is None or count > _MOST_BOXES:
             break
         if box.end > start:  # it holds the one that was read
-            start, end = box.start, max(end, box.end)
+            start = box.start
+            end = max(end, box.end)
             continue
         between = text[box.end : start] if start - box.end <= 120 else "."
         joined = _BETWEEN_BOXES.fullmatch(between)
         if joined is None:
             break
         if joined["name"]:
-            answer, named = f"{joined['name']} = {answer}", True
-        content, start = box.content.strip(), box.start
+            answer = f"{joined['name']} = {answer}"
+            named = True
+        content = box.content.strip()
+        start = box.start
         if not (content == first and _SAME_AGAIN.fullmatch(between)):
             answer = content + (r" \text{ or } " if _OR.search(between) else ", ") + answer
         first = content
@@ -182,7 +188,8 @@ _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 def _last_tag(text: str) -> _Marked | None:
     """What the last answer tag holds that holds something; the end of the response may close it."""
     tail = text[-_TAIL:]
-    cut, end = len(text) - len(tail), len(tail)
+    cut = len(text) - len(tail)
+    end = len(tail)
     for tag in reversed(list(_TAG.finditer(tail))):
         is_closing = bool(tag[1])
         content = "" if is_closing else tail[tag.end() : end].strip()
@@ -193,9 +200,11 @@ def _last_tag(text: str) -> _Marked | None:
 
 
 def _read_tag(content: str) -> str:
-    if (boxes := _last_boxes(content)) is not None:
+    boxes = _last_boxes(content)
+    if boxes is not None:
         return boxes.answer
-    if (stated := _last_stated(content)) is not None:
+    stated = _last_stated(content)
+    if stated is not None:
         return stated
     if _WHOLE_FORMULA.fullmatch(content) or not ("\n" in content or _SENTENCE_WITH_VALUE.match(content)):
         return _strip_marks(content)
@@ -254,7 +263,8 @@ def _last_stated(text: str) -> str | None:
     """What follows the last answer phrase that something follows; None without any."""
     ends = [phrase.end() for phrase in _PHRASE.finditer(text) if not _is_title(text, phrase)]
     for end in reversed(ends[-_MOST_PHRASES:]):
-        if stated := _read_statement(text[end : end + _TAIL]):
+        stated = _read_statement(text[end : end + _TAIL])
+        if stated:
             return stated
     return None
 
@@ -363,7 +373,8 @@ def _last_value(text: str) -> str:
         del formulas[len(formulas) - count :]
         if _REFUSED.search(sentence):
             continue
-        if value := _value_of_sentence(sentence, own):
+        value = _value_of_sentence(sentence, own)
+        if value:
             return value
     last = sentences[-1] if sentences else ""
     chosen = _CHOSEN.search(last) or _LETTER_ALONE.fullmatch(last)
@@ -371,7 +382,8 @@ def _last_value(text: str) -> str:
 
 
 def _split_sentences(text: str) -> list[str]:
-    sentences, start = list[str](), 0
+    sentences = list[str]()
+    start = 0
     for end in _SENTENCE_END.finditer(text):
         sentences.append(text[start : end.start()])
         start = end.end()
@@ -388,16 +400,19 @@ def _value_of_sentence(sentence: str, formulas: list[str]) -> str:
     while first and _JOINS.fullmatch(sentence, values[first - 1].end, values[first].start):
         first -= 1
     together = [item.text for item in values[first:]]
-    if equations := _EQUATIONS.search(sentence):
+    equations = _EQUATIONS.search(sentence)
+    if equations:
         return equations[1]
     if len(together) > 1 and (all(i.is_formula for i in values[first:]) or _opens_list(sentence, values[first])):
         return ", ".join(together)
     item = values[last]
-    if bound := _BOUND_BEFORE.search(sentence, 0, item.start):  # `more than 7` is not 7
+    bound = _BOUND_BEFORE.search(sentence, 0, item.start)
+    if bound:  # `more than 7` is not 7
         return bound.group().strip() + " " + item.text
     if item.is_formula:
         return item.text
-    if measured := _MEASURED.fullmatch(item.text):  # in prose a letter behind a number and a blank is a unit
+    measured = _MEASURED.fullmatch(item.text)
+    if measured:  # in prose a letter behind a number and a blank is a unit
         return rf"{measured[1]} \text{{ {measured[2]}}}"
     return item.text + _words_behind(sentence[item.end :])
 
@@ -416,7 +431,8 @@ def _items_of_sentence(sentence: str, formulas: list[str]) -> Iterator[_Item]:
         if is_plain and word is not None and not _has_ended(sentence[position : word.start()]):
             continue
         end = word.start() if word else len(sentence)
-        if run := _plain_item(sentence, position, end):
+        run = _plain_item(sentence, position, end)
+        if run:
             found.append(run)
         if word is None:
             break
@@ -436,7 +452,8 @@ def _items_of_sentence(sentence: str, formulas: list[str]) -> Iterator[_Item]:
                 found += [before] if before is not None else []
                 found.append(_Item(at, at + 1, formula, True))
             position = at + 1
-        if behind := _plain_item(sentence, position, word.end()):
+        behind = _plain_item(sentence, position, word.end())
+        if behind:
             found.append(behind)
         position = word.end()
     yield from found
@@ -492,7 +509,9 @@ def _words_behind(text: str) -> str:
         if phrase is None:
             continue
         tells = phrase.unit or phrase.factor != 1 or phrase.percent
-        return " " + " ".join(words[:count]).rstrip(" .,;:*`_") if tells else ""
+        if tells:
+            return " " + " ".join(words[:count]).rstrip(" .,;:*`_")
+        return ""
     if is_label(words[0]) or (is_connective(words[0]) and not re.search(rf"[\d{_PLACEHOLDER}]", clause)):
         return ""  # `7 and nothing else`
     return " " + " ".join(words).rstrip(" .,;:*`_")
@@ -501,7 +520,8 @@ def _words_behind(text: str) -> str:
 def read_answer(text: str) -> str:
     """A response's answer as it was written; empty without one, and where the last box is never closed."""
     visible = _EMPTY_BOX.sub("", text_behind_thinking(text))
-    boxes, tag = _last_boxes(visible), _last_tag(visible)
+    boxes = _last_boxes(visible)
+    tag = _last_tag(visible)
     if tag is not None and (boxes is None or boxes.end <= tag.end):
         return _read_tag(tag.answer)
     if boxes is not None:

@@ -23,7 +23,9 @@ _SETS: Any = (set, frozenset, type({}.keys()), type({}.items()))
 
 def main() -> None:
     seconds, memory = map(int, sys.argv[1:])
-    asked, says, nothing = os.dup(0), os.dup(1), os.open(os.devnull, os.O_RDWR)
+    asked = os.dup(0)
+    says = os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -51,7 +53,8 @@ def main() -> None:
     _say(says, b"ran")
     while True:
         step = _hear(asked)
-        kind, source = step[:1], step[1:]
+        kind = step[:1]
+        source = step[1:]
         if kind == b"t":
             _say(says, source)
         elif kind == b"e":

@@ -54,7 +54,9 @@ def digested(answer: str) -> str:
 def beginning(extracted: str) -> str:
     """What `digested` has kept of an answer's own text."""
     head, mark, digest = extracted.rpartition(_CUT)
-    return head if mark and len(extracted) == KEPT and len(digest) == 2 * _DIGEST else extracted
+    if mark and len(extracted) == KEPT and len(digest) == 2 * _DIGEST:
+        return head
+    return extracted
 
 
 _PLACEHOLDER = re.compile(
@@ -171,7 +173,8 @@ class Math(Scorer):
         """Told by the text, and by the verifier, which must find a perfect answer right."""
         from harness.verification.equivalence import NeedsAlgebra, decide
 
-        if why := unmatchable(gold):
+        why = unmatchable(gold)
+        if why:
             return why
         try:
             right = decide(gold, read_answer(self.perfect(gold) or "")).right

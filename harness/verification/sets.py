@@ -61,14 +61,20 @@ def read_real_set(text: str) -> RealSet | None:
     """None where a normalised text is no set of real numbers in these notations."""
     text = text.strip()
     name = ""
-    if builder := _BUILDER.fullmatch(text):
+    builder = _BUILDER.fullmatch(text)
+    if builder:
         inner = _read_relation(builder["rule"].strip())
-        return inner if inner is not None and inner.name == builder["name"] else None
-    if member := _MEMBER.match(text):
-        name, text = member["name"], text[member.end() :]
+        if inner is not None and inner.name == builder["name"]:
+            return inner
+        return None
+    member = _MEMBER.match(text)
+    if member:
+        name = member["name"]
+        text = text[member.end() :]
     if _REALS.fullmatch(text):
         return RealSet((Interval(LOW, HIGH, (False, False)),), name=name)
-    if (without := _WITHOUT.fullmatch(text)) and _REALS.fullmatch(without["reals"].strip()):
+    without = _WITHOUT.fullmatch(text)
+    if without and _REALS.fullmatch(without["reals"].strip()):
         points = split_items(without["points"]).items
         return RealSet((Interval(LOW, HIGH, (False, False)),), tuple(points), name)
     parts = _split_union(text)
@@ -87,7 +93,8 @@ def read_real_set(text: str) -> RealSet | None:
 
 
 def _split_union(text: str) -> list[str]:
-    parts, start = list[str](), 0
+    parts = list[str]()
+    start = 0
     for joint in _UNION.finditer(text):
         before = text[start : joint.start()]
         if before.count("{") - before.count("\\{") != before.count("}") - before.count("\\}"):
@@ -98,7 +105,8 @@ def _split_union(text: str) -> list[str]:
 
 
 def _read_part(text: str) -> RealSet | None:
-    if member := _MEMBER.match(text):
+    member = _MEMBER.match(text)
+    if member:
         inner = _read_part(text[member.end() :])
         return None if inner is None else RealSet(inner.intervals, inner.holes, member["name"])
     if _SIGN.search(text):
@@ -140,7 +148,8 @@ def _read_relation(text: str) -> RealSet | None:
         return None
     if len(signs) != 2 or not _NAME.fullmatch(sides[1]) or "" in sides:
         return None
-    low, high = sides[0], sides[2]
+    low = sides[0]
+    high = sides[2]
     if set(signs) <= {">", r"\ge"}:
         low, high, signs = high, low, [{">": "<", r"\ge": r"\le"}[sign] for sign in reversed(signs)]
     if not set(signs) <= {"<", r"\le"}:
@@ -216,7 +225,8 @@ def read_congruence(text: str) -> Congruence | None:
         if residues.brackets or not residues.separators <= {",", "or", "and"}:
             return None
         parts.append(Congruence(match["name"] or "", tuple(residues.items), match["modulus"].strip()))
-    names, moduli = {part.name for part in parts if part.name}, {compact(part.modulus) for part in parts}
+    names = {part.name for part in parts if part.name}
+    moduli = {compact(part.modulus) for part in parts}
     if len(names) > 1 or len(moduli) > 1:
         return None
     every = tuple(residue for part in parts for residue in part.residues)
@@ -225,11 +235,14 @@ def read_congruence(text: str) -> Congruence | None:
 
 def _congruences_of(text: str) -> list[str]:
     """Cut behind each modulus."""
-    parts, start = list[str](), 0
+    parts = list[str]()
+    start = 0
     for modulus in re.finditer(r"\\pmod\{[^{}]+\}", text):
         part = text[start : modulus.end()]
         parts.append(
             re.sub(r"^(?:\s|,|;|\\text\s*\{\s*,?\s*(?:or|and)\s*\}|(?:or|and)(?![A-Za-z])|\\lor|\\vee)*", "", part)
         )
         start = modulus.end()
-    return [*parts, text[start:].strip()] if text[start:].strip() else parts
+    if text[start:].strip():
+        return [*parts, text[start:].strip()]
+    return parts

@@ -42,9 +42,11 @@ _ARGUMENT = re.compile(r"_\s*(?:\{[^{}]*\}|\w)|\\[a-zA-Z]+|[A-Za-z]'*\s*(?:\^\s*
 def stated(text: str) -> tuple[str, ...]:
     """Spellings of an answer's one value; else the text."""
     text = without_adverb(text)
-    if (label := _LABEL.match(text)) and _names_what_follows(label):
+    label = _LABEL.match(text)
+    if label and _names_what_follows(label):
         text = text[label.end() :]
-    if member := _MEMBER.match(text):
+    member = _MEMBER.match(text)
+    if member:
         return (text[member.end() :],)
     sides, signs = relation(text)
     if not signs or set(signs) - {"=", r"\approx", r"\equiv"} or not sides[-1]:
@@ -108,12 +110,16 @@ def is_name(text: str) -> bool:
 def name_of(item: str) -> str:
     """`x` in `x = 5`; else empty."""
     sides, signs = relation(item)
-    return re.sub(r"\s", "", sides[0]) if signs == ["="] and is_name(sides[0]) else ""
+    if signs == ["="] and is_name(sides[0]):
+        return re.sub(r"\s", "", sides[0])
+    return ""
 
 
 def relation(text: str) -> tuple[list[str], list[str]]:
     """Sides and signs at the outermost level."""
-    sides, signs, start = [], [], 0
+    sides = []
+    signs = []
+    start = 0
     for match in _RELATION.finditer(text):
         before = text[: match.start()]
         if before.count("{") - before.count("\\{") > before.count("}") - before.count("\\}"):
@@ -128,13 +134,16 @@ def _sides_agree(left: str, right: str, rounded: bool) -> bool:
     """Whether two sides of a chain of equations have one value, the last one perhaps rounded."""
     if _TO_DO.search(left) or is_name(left):
         return True
-    if sum_of_numbers := _value_of_sum(left):
+    sum_of_numbers = _value_of_sum(left)
+    if sum_of_numbers:
         end = parse_numeral(right)
         return end is not None and sum_of_numbers == end.value
-    (ours, phrase), (theirs, _) = split_unit(_without_words(left)), split_unit(_without_words(right))
+    (ours, phrase) = split_unit(_without_words(left))
+    (theirs, _) = split_unit(_without_words(right))
     if phrase.factor != 1:
         return False
-    first, last = read(ours), read(theirs)
+    first = read(ours)
+    last = read(theirs)
     if first is None or last is None:
         return re.sub(r"\s", "", left) == re.sub(r"\s", "", right)
     if first.symbols or last.symbols:
@@ -142,7 +151,8 @@ def _sides_agree(left: str, right: str, rounded: bool) -> bool:
             with suppress(OverLimit):
                 return same_value(last, first) is True
         return last.symbols < first.symbols  # a formula before its value
-    value, end = number(first), number(last)
+    value = number(first)
+    end = number(last)
     if value is None or end is None:
         return False
     places = parse_decimal(theirs)
@@ -158,7 +168,9 @@ def _without_words(text: str) -> str:
     """A number without the noun behind it; another text as it is."""
     numeral = parse_numeral(text)
     plain = re.match(r"[-+]?[\d,]*\.?\d+", text)
-    return plain.group() if numeral is not None and plain is not None and not numeral.unit else text
+    if numeral is not None and plain is not None and not numeral.unit:
+        return plain.group()
+    return text
 
 
 def _value_of_sum(text: str) -> Fraction | None:

@@ -64,7 +64,8 @@ class Verifier(AbstractContextManager["Verifier"]):
             return Verdict("wrong", "over-limit: text")
         answer = read_answer(text) if self._judges_mathematics else text.encode("utf-8", "replace").decode()
         question = Question(gold, answer, self._scorer)
-        if (verdict := self._cache.get(_cache_key(question))) is not None:
+        verdict = self._cache.get(_cache_key(question))
+        if verdict is not None:
             return verdict
         if not self._judges_mathematics:
             return question

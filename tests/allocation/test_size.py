@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.allocation import embedded, shapes
+from harness.allocation import cost_model
 from harness.allocation.cost_model import (
     CellDemand,
     PolicyDemand,
@@ -21,9 +21,10 @@ from harness.allocation.cost_model import (
     kv_cache_bytes,
     trainer_states,
 )
-from harness.allocation.embedded import process_memory
-from harness.allocation.layout import LOGITS_BYTES, activation_bytes, measuring_bytes, working_bytes
+from harness.allocation.layout import activation_bytes, measuring_bytes, working_bytes
 from harness.allocation.shapes import chosen, load_shape, shape_from_config
+from harness.engines.embedded import account, sizes
+from harness.engines.embedded.account import process_memory
 
 sys.path.insert(0, str(Path(__file__).parent))
 import measuring
@@ -94,7 +95,9 @@ def test_activations_kept_for_the_backward_pass(family: str, precision: str) -> 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         loss = torch.log_softmax(model(ids, use_cache=False).logits.float(), -1).mean()
     assert loss.requires_grad
-    counted = activation_bytes(policy, ids.numel(), False) - ids.numel() * policy.model.vocab * (LOGITS_BYTES - 4)
+    counted = activation_bytes(policy, ids.numel(), False) - ids.numel() * policy.model.vocab * (
+        cost_model.LOGITS_BYTES - 4
+    )
     assert counted == pytest.approx(sum(kept.values()), rel=0.1)
     assert activation_bytes(policy, ids.numel(), True) < activation_bytes(policy, ids.numel(), False)
 
@@ -166,22 +169,21 @@ def test_adapters_alone_have_gradients_and_moments(precision: str, tmp_path) -> 
 def test_plan_and_engine_have_their_sizes_from_one_place() -> None:
     """Every number true, 26; The GPU path, 13: on a GPU the output layer has more logits at once, and they are planned."""
 
-    from harness.allocation import embedded
     from harness.engines import head
     from harness.engines.embedded import engine, kernels, sampling
     from harness.engines.embedded.plugin import EmbeddedOptions
     from harness.evaluation.backends import EngineBackend
 
-    for module in (embedded, kernels, engine, head, sampling):
-        for name in filter(str.isupper, vars(shapes).keys() & vars(module).keys()):
+    for module in (account, kernels, engine, head, sampling):
+        for name in filter(str.isupper, (vars(sizes) | vars(cost_model)).keys() & vars(module).keys()):
             assert f"\n{name} =" not in inspect.getsource(module)
-    assert EmbeddedOptions().micro_tokens == shapes.MICRO_TOKENS
-    assert inspect.signature(EngineBackend).parameters["rows"].default == embedded.EVALUATED
-    assert inspect.signature(engine.EmbeddedEngine).parameters["micro_tokens"].default == shapes.MICRO_TOKENS
+    assert EmbeddedOptions().micro_tokens == sizes.MICRO_TOKENS
+    assert inspect.signature(EngineBackend).parameters["rows"].default == account.EVALUATED
+    assert inspect.signature(engine.EmbeddedEngine).parameters["micro_tokens"].default == sizes.MICRO_TOKENS
     asked = measuring.demanded("gemma3")
     policy, work = replace(asked.policies[0], measured=False), replace(asked.workload, prompts=64)
-    cpu, gpu = (embedded._training_bytes(policy, work, shapes.MICRO_TOKENS, on) for on in (False, True))
-    assert gpu - cpu == embedded.LOGITS_BYTES * (shapes.GPU_LOGITS - shapes.LOGITS)
+    cpu, gpu = (account._training_bytes(policy, work, sizes.MICRO_TOKENS, on) for on in (False, True))
+    assert gpu - cpu == cost_model.LOGITS_BYTES * (cost_model.GPU_LOGITS - cost_model.LOGITS)
 
 
 def test_a_pretrained_policy_on_the_embedded_engine() -> None:
@@ -197,8 +199,8 @@ def test_a_pretrained_policy_on_the_embedded_engine() -> None:
     asked = (replace(cells[0].workload, evaluated=n, evaluation_tokens=40) for n in (0, 1000, 1024, 5000))
     step, some, full_call, many = (process_memory(replace(cells[0], workload=one)).activations for one in asked)
     assert step < 1000 * 16 * shape.vocab < some < full_call == many  # evaluation asks more at once than a step
-    assert [embedded.cores(cells[0], most) for most in (1, 2, 4, 64)] == [1, 2, 4, 4]
+    assert [account.cores(cells[0], most) for most in (1, 2, 4, 64)] == [1, 2, 4, 4]
     small = CellDemand((PolicyDemand("a", load_shape("micro/llama"), 8),), cells[0].workload)
-    assert embedded.cores(small, 64) == 1
-    faster, slower = (embedded.phases(cell, device("CORE")).train for cell in cells)
-    assert slower == pytest.approx(embedded.BF16_GAIN * faster, rel=0.1)
+    assert account.cores(small, 64) == 1
+    faster, slower = (account.phases(cell, device("CORE")).train for cell in cells)
+    assert slower == pytest.approx(account.BF16_GAIN * faster, rel=0.1)

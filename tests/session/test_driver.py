@@ -20,10 +20,10 @@ import torch
 import yaml
 
 from harness import phases
-from harness.allocation import embedded
 from harness.allocation.layout import START_SECONDS
 from harness.allocation.shapes import load_shape
 from harness.engines.backend import read_options
+from harness.engines.embedded import account
 from harness.engines.openrlhf.plugin import Settings
 from harness.errors import DiskFullError, Fault, HarnessError, StoreError, UsageError
 from harness.session.cell import cell as training
@@ -263,7 +263,7 @@ def test_micro_suites_are_planned_to_take_what_the_reference_took(suite, tmp_pat
     costs = folder / "costs.parquet"
     made = json.loads(pq.read_table(folder / "manifests.parquet")["manifest"][0].as_py())["identity"]["versions"]
     if int(made["engines/embedded"]) < 5:  # whose portable products cost more
-        monkeypatch.setattr(embedded, "PORTABLE", 1.7)
+        monkeypatch.setattr(account, "PORTABLE", 1.7)
     taken = sum(pq.read_table(costs, columns=["cpu_seconds"])["cpu_seconds"].to_pylist())
     predicted = plan_for(prepare(suite, tmp_path), "2cpu-24G").predicted.cpu_seconds
     assert predicted == pytest.approx(taken, rel=0.25)

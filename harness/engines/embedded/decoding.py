@@ -89,7 +89,8 @@ def agrees(model: PreTrainedModel) -> bool:
     padding[0, 0] = torch.finfo(model.dtype).min
     kinds = kinds_of_layers(model.config)
     position = positions(padding)
-    begun, masks = by_layer(causal(padding[:, :-1]), kinds), by_layer(padding[:, None, None], kinds)
+    begun = by_layer(causal(padding[:, :-1]), kinds)
+    masks = by_layer(padding[:, None, None], kinds)
 
     def begin() -> DynamicCache:
         cache = DynamicCache()
@@ -217,7 +218,8 @@ def _llama(model: Any, capacity: int) -> Decode:
         kind: Rotary(base.rotary_emb, model.dtype, capacity, **({"layer_type": kind} if several else {}))
         for kind in {layer.kind for layer in layers}
     }
-    final, head = _normalise(base.norm), _multiply(model.lm_head)
+    final = _normalise(base.norm)
+    head = _multiply(model.lm_head)
 
     def decode(
         token: Int64[Tensor, "B"], position: Int64[Tensor, "B"], masks: Masks, cache: Cache
@@ -241,15 +243,21 @@ class GatedLayer:
     what they give, too."""
 
     def __init__(self, layer: Any, number: int) -> None:
-        attention, mlp = layer.self_attn, layer.mlp
-        self._number, self._attention = number, attention
+        attention = layer.self_attn
+        mlp = layer.mlp
+        self._number = number
+        self._attention = attention
         self.kind: str = getattr(attention, "layer_type", None) or ""
-        self._query, self._key = _multiply(attention.q_proj), _multiply(attention.k_proj)
-        self._value, self._out = _multiply(attention.v_proj), _multiply(attention.o_proj)
+        self._query = _multiply(attention.q_proj)
+        self._key = _multiply(attention.k_proj)
+        self._value = _multiply(attention.v_proj)
+        self._out = _multiply(attention.o_proj)
         self._norms: tuple[Map, Map] | None = None
         if hasattr(attention, "q_norm"):
             self._norms = (_normalise(attention.q_norm), _normalise(attention.k_norm))
-        self._gate, self._up, self._down = _multiply(mlp.gate_proj), _multiply(mlp.up_proj), _multiply(mlp.down_proj)
+        self._gate = _multiply(mlp.gate_proj)
+        self._up = _multiply(mlp.up_proj)
+        self._down = _multiply(mlp.down_proj)
         self._activate = mlp.act_fn
         self._before_attention = _normalise(layer.input_layernorm)
         normalised_after = hasattr(layer, "pre_feedforward_layernorm")
@@ -277,11 +285,14 @@ class GatedLayer:
     def _attend(
         self, given: Float[Tensor, "B D"], angles: Angles, mask: Float[Tensor, "B 1 1 K"], cache: Cache
     ) -> Float[Tensor, "B D"]:
-        rows, width = len(given), self._attention.head_dim
-        query, key = self._query(given).view(rows, -1, width), self._key(given).view(rows, -1, width)
+        rows = len(given)
+        width = self._attention.head_dim
+        query = self._query(given).view(rows, -1, width)
+        key = self._key(given).view(rows, -1, width)
         value = self._value(given).view(rows, -1, 1, width)
         if self._norms is not None:
-            query, key = self._norms[0](query), self._norms[1](key)
+            query = self._norms[0](query)
+            key = self._norms[1](key)
         heads = query.shape[1]
         rotated = angles.rotate(torch.cat([query, key], dim=1))  # in one go
         keys, values = cache.update(rotated[:, heads:, None], value, self._number)
@@ -298,7 +309,8 @@ def _neox(model: Any, capacity: int) -> Decode:
     def decode(
         token: Int64[Tensor, "B"], position: Int64[Tensor, "B"], masks: Masks, cache: Cache
     ) -> Float[Tensor, "B V"]:
-        hidden, angles = base.embed_in(token), rotary.at(position)
+        hidden = base.embed_in(token)
+        angles = rotary.at(position)
         for number, layer in enumerate(base.layers):
             mixed = attend(layer.attention, layer.input_layernorm(hidden), angles, masks, cache, number)
             if parallel:
@@ -311,7 +323,8 @@ def _neox(model: Any, capacity: int) -> Decode:
     def attend(
         module: Any, given: Float[Tensor, "B D"], angles: Angles, masks: Any, cache: Cache, number: int
     ) -> Float[Tensor, "B D"]:
-        rows, width = len(given), module.head_size
+        rows = len(given)
+        width = module.head_size
         joined = module.query_key_value(given).view(rows, -1, 3, width)  # of each head its query, key and value
         both = joined[:, :, :2, : rotary.width].flatten(1, 2)
         joined[:, :, :2, : rotary.width] = angles.rotate(both).view(rows, -1, 2, rotary.width)

@@ -14,7 +14,7 @@ from jaxtyping import Float32, Int32, UInt64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.allocation.shapes import CACHE_BYTES, MICRO_TOKENS, Precision
+from harness.allocation.shapes import Precision
 from harness.engines import checkpoint
 from harness.engines import lora as adapters
 from harness.engines.backend import Lora
@@ -23,6 +23,7 @@ from harness.engines.embedded.loading import open_policy
 from harness.engines.embedded.logprobs import Request, answer_logprobs, microbatches
 from harness.engines.embedded.numerics import Numerics, require
 from harness.engines.embedded.sampling import draw
+from harness.engines.embedded.sizes import CACHE_BYTES, MICRO_TOKENS
 from harness.engines.learner import learn
 from harness.engines.masters import Masters
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
@@ -60,9 +61,11 @@ class EmbeddedEngine:
             require()  # before anything is multiplied
         self.name = name
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self._temperature, self._micro_tokens = temperature, micro_tokens
+        self._temperature = temperature
+        self._micro_tokens = micro_tokens
         self.version, self.gpus = 0, int(self._device.type == "cuda")
-        self._folder, self._lora = folder, msgspec.convert(lora, Lora | None)
+        self._folder = folder
+        self._lora = msgspec.convert(lora, Lora | None)
         self._open = partial(
             open_policy,
             device=self._device,
@@ -74,8 +77,11 @@ class EmbeddedEngine:
         )
         self._policy = self._open(folder, precision=dtype)
         vocabulary = self._vocabulary = self._policy.vocabulary
-        self.tokenizer, self.stop, self.reads = vocabulary.tokenizer, vocabulary.stop, vocabulary.reads
-        self.closing, self.positions = vocabulary.closing, vocabulary.positions
+        self.tokenizer = vocabulary.tokenizer
+        self.stop = vocabulary.stop
+        self.reads = vocabulary.reads
+        self.closing = vocabulary.closing
+        self.positions = vocabulary.positions
         if numerics == "portable":
             _refuse_unportable(folder, self.precision, self._device.type)
         self._masters: Masters | None = None
@@ -170,7 +176,9 @@ class EmbeddedEngine:
         if checkpoint.OPTIMISER in seal.files:
             masters = Masters(policy.model)
             masters.load(folder / checkpoint.OPTIMISER)
-        self._policy, self._masters, self.version = policy, masters, seal.version
+        self._policy = policy
+        self._masters = masters
+        self.version = seal.version
 
     def close(self) -> None:
         self.__dict__.pop("_policy", None)
@@ -189,12 +197,14 @@ class EmbeddedEngine:
     ) -> Iterator[tuple[list[int], list[Tensor], int]]:
         """Forward passes over `requests`, as many at once as `micro_tokens` allows: indices, log-probabilities in nats, and
         tokens that went through the model."""
-        policy, passed = self._policy, 0
+        policy = self._policy
+        passed = 0
         for piece in microbatches(ids, requests, self._micro_tokens):
             passed += len(piece)
             inside(f"answer {passed}/{len(requests)}")
             asked = [requests[index] for index in piece]
-            tokens = sum(len(r.tokens) for r in asked) + sum(len(ids[p]) for p in {r.prompt for r in asked})
+            prompts = {request.prompt for request in asked}  # each goes through the model once
+            tokens = sum(len(request.tokens) for request in asked) + sum(len(ids[prompt]) for prompt in prompts)
             logprobs = answer_logprobs(
                 policy.model,
                 policy.head,

@@ -73,7 +73,8 @@ def build_model(family: str, seed: int, tokenizer: PreTrainedTokenizerFast) -> P
 
 def corpus(seed: int, texts: int) -> list[str]:
     """Prompts plain and hinted, answers direct and by chain of thought."""
-    rng, skills = Random(seed), list(SKILLS.values())
+    rng = Random(seed)
+    skills = list(SKILLS.values())
     lines = []
     for _ in range(texts):
         fact = rng.random() < 0.2
@@ -144,7 +145,8 @@ def _train_wordpiece(texts: list[str]) -> Tokenizer:
     words = Counter(piece for text in texts for piece, _ in pre_tokenizer.pre_tokenize_str(text))
     stems: Counter[str] = Counter()
     for word, count in words.items():
-        if match := re.match(r"▁?\\?[A-Za-z]{2,}|\d\d", word):
+        match = re.match(r"▁?\\?[A-Za-z]{2,}|\d\d", word)
+        if match:
             stems[match.group()] += count
     first = sorted({character for word in words for character in word})
     inner = sorted({f"##{character}" for word in words for character in word[1:]})

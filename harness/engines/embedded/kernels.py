@@ -18,7 +18,8 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from harness.allocation.shapes import LONGEST, cpu_bf16
+from harness.allocation.shapes import cpu_bf16
+from harness.engines.embedded.sizes import LONGEST
 from harness.errors import EngineError
 
 GROUPED = "grouped"
@@ -113,7 +114,8 @@ def kinds_of_layers(config: PretrainedConfig) -> dict[str, int | None]:
     named = set(getattr(config, "layer_types", None) or ())
     if not named:
         return {"": window if hasattr(type(config), "sliding_window") else None}
-    if others := sorted(named - {FULL, SLIDING}):
+    others = sorted(named - {FULL, SLIDING})
+    if others:
         raise EngineError(f"{', '.join(others)} layers; the engine runs full and sliding attention")
     if SLIDING in named and not window:
         raise EngineError("sliding_attention layers without a sliding_window")

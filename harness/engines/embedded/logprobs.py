@@ -30,7 +30,8 @@ class Prefix:
     is_compileable = False
 
     def __init__(self, layers: list[tuple[Tensor, Tensor]] | None = None, rows: Tensor | None = None) -> None:
-        self.layers, self.rows = [] if layers is None else layers, rows
+        self.layers = [] if layers is None else layers
+        self.rows = rows
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         if self.rows is None:
@@ -41,7 +42,9 @@ class Prefix:
         return torch.cat([before[0][self.rows], keys], dim=2), torch.cat([before[1][self.rows], values], dim=2)
 
     def get_seq_length(self, layer: int = 0) -> int:
-        return 0 if self.rows is None else self.layers[0][0].shape[2]
+        if self.rows is None:
+            return 0
+        return self.layers[0][0].shape[2]
 
     def get_mask_sizes(self, query_length: int, layer: int = 0) -> tuple[int, int]:
         return self.get_seq_length() + query_length, 0
@@ -57,16 +60,23 @@ def answer_logprobs(
     forbidden: Float32[Tensor, "V"],
     ends: Int64[Tensor, "E"] | None = None,
 ) -> list[Float32[Tensor, "T"]]:
-    """Nats at `temperature`, in the requests' order. ends: ids that are one action, as `head.merge_ends`."""
-    device, kinds = forbidden.device, kinds_of_layers(model.config)
+    """Log-probabilities of given answers in nats at `temperature`, with gradient, in the requests' order.
+
+    prompts: token ids of every prompt that a request may name. forbidden: minus infinity at ids that are never sampled, else 0.
+    ends: ids that are one action, as `head.merge_ends`. A result has as many entries as its request has tokens.
+
+    Every prompt goes through the model once and keeps its keys and values; answers of similar length then go through it together.
+    Where the logits of all answers would not fit, hidden states are collected and the head runs over pieces of them."""
+    device = forbidden.device
+    kinds = kinds_of_layers(model.config)
     used = sorted({request.prompt for request in requests})
-    place = {prompt: row for row, prompt in enumerate(used)}
+    row_of_prompt = {prompt: row for row, prompt in enumerate(used)}
     ids, padding = left_pad([prompts[prompt] for prompt in used], device, model.dtype)
-    order = buckets([len(request.tokens) for request in requests])
-    targets = [_right_pad([requests[index].tokens for index in bucket], device) for bucket in order]
-    lengths = [[len(requests[index].tokens) for index in bucket] for bucket in order]
+    answers_in = buckets([len(request.tokens) for request in requests])
+    targets = [_right_pad([requests[index].tokens for index in bucket], device) for bucket in answers_in]
+    lengths = [[len(requests[index].tokens) for index in bucket] for bucket in answers_in]
     large = not head.fits(sum(map(sum, lengths)))
-    inputs = _inputs_of_blocks(model, [ids, *(t[:, :-1] for t in targets)], at_once=large)
+    inputs = _inputs_of_blocks(model, [ids, *(target[:, :-1] for target in targets)], at_once=large)
 
     prefix = Prefix()
     first = model.base_model(
@@ -78,17 +88,19 @@ def answer_logprobs(
     ).last_hidden_state[:, -1:]
     opened = None if large else head.logits(first)
     blocks: list[Tensor] = []
-    for bucket, taught, given in zip(order, targets, inputs[1:], strict=True):
-        width = taught.shape[1] - 1
-        rows = torch.tensor([place[requests[index].prompt] for index in bucket], device=device)
-        hidden, logits = first[rows], None if opened is None else opened[rows]
+    for bucket, taught, given, sizes in zip(answers_in, targets, inputs[1:], lengths, strict=True):
+        width = taught.shape[1] - 1  # the last token is only a target
+        rows = torch.tensor([row_of_prompt[requests[index].prompt] for index in bucket], device=device)
+        hidden = first[rows]
+        logits = None if opened is None else opened[rows]
         if width:
-            last = torch.tensor([[len(requests[index].tokens) - 2] for index in bucket], device=device)
+            # Padding behind a short answer repeats the position of its last input.
+            last = torch.tensor([[size - 2] for size in sizes], device=device)
+            prompt_sizes = (padding[rows] == 0).sum(1, keepdim=True)
             later = model.base_model(
                 **given,
                 attention_mask=by_layer(after(padding[rows], width), kinds),
-                position_ids=(padding[rows] == 0).sum(1, keepdim=True)
-                + torch.arange(width, device=device).minimum(last),
+                position_ids=prompt_sizes + torch.arange(width, device=device).minimum(last),
                 past_key_values=Prefix(prefix.layers, rows),
                 use_cache=True,
             ).last_hidden_state
@@ -98,20 +110,29 @@ def answer_logprobs(
                 logits = torch.cat([logits, head.logits(later)], dim=1)
         blocks.append(hidden if logits is None else whole_logprobs(logits, taught, temperature, forbidden, ends))
 
-    parts = [block[row, :n] for block, sizes in zip(blocks, lengths, strict=True) for row, n in enumerate(sizes)]
+    parts = _without_padding(blocks, lengths)
     if large:
-        ids = torch.cat(
-            [block[row, :n] for block, sizes in zip(targets, lengths, strict=True) for row, n in enumerate(sizes)]
-        )
-        together = logprobs(head, torch.cat(parts), ids, temperature, forbidden, ends)
+        taught_ids = torch.cat(_without_padding(targets, lengths))
+        together = logprobs(head, torch.cat(parts), taught_ids, temperature, forbidden, ends)
         parts = list(torch.split(together, [len(part) for part in parts]))
-    back = {index: number for number, index in enumerate(index for bucket in order for index in bucket)}
-    return [parts[back[index]] for index in range(len(requests))]
+    in_buckets = [index for bucket in answers_in for index in bucket]
+    place_of = {index: place for place, index in enumerate(in_buckets)}
+    return [parts[place_of[index]] for index in range(len(requests))]
+
+
+def _without_padding(blocks: Sequence[Tensor], lengths: Sequence[Sequence[int]]) -> list[Tensor]:
+    """The rows of all blocks one after another, each cut to its answer's length."""
+    rows: list[Tensor] = []
+    for block, sizes in zip(blocks, lengths, strict=True):
+        rows += [block[row, :size] for row, size in enumerate(sizes)]
+    return rows
 
 
 def _right_pad(answers: Sequence[Sequence[int]], device: torch.device) -> Int64[Tensor, "B T"]:
+    """Token ids with zeros behind shorter answers; the first answer is the longest."""
     width = len(answers[0])
-    return torch.tensor([[*answer, *[0] * (width - len(answer))] for answer in answers], device=device)
+    padded = [[*answer, *[0] * (width - len(answer))] for answer in answers]
+    return torch.tensor(padded, device=device)
 
 
 def _inputs_of_blocks(model: PreTrainedModel, blocks: Sequence[Tensor], at_once: bool) -> list[dict[str, Tensor]]:
@@ -134,7 +155,8 @@ def buckets(lengths: Sequence[int]) -> list[list[int]]:
         padding += longest - lengths[index]
         if not cut or padding > PASS_COST:
             cut.append([])
-            longest, padding = lengths[index], 0
+            longest = lengths[index]
+            padding = 0
         cut[-1].append(index)
     return cut
 
@@ -148,7 +170,9 @@ def microbatches(prompts: Sequence[Sequence[int]], requests: Sequence[Request], 
         cost = len(request.tokens) + (0 if request.prompt in seen else len(prompts[request.prompt]))
         if piece and tokens + cost > budget:
             yield piece
-            piece, seen, tokens = [], set(), 0
+            piece = []
+            seen = set()
+            tokens = 0
             cost = len(request.tokens) + len(prompts[request.prompt])
         piece.append(index)
         seen.add(request.prompt)

@@ -51,7 +51,9 @@ def unlike(options: Mapping[str, Any]) -> str:
         return f"device: {device}"
     if options.get("dtype", "fp32") not in (None, "fp32"):
         return f"dtype: {options['dtype']}"
-    return f"threads: {options['threads']}" if (options.get("threads") or 1) > 1 else ""
+    if (options.get("threads") or 1) > 1:
+        return f"threads: {options['threads']}"
+    return ""
 
 
 def lacking() -> str:
@@ -105,17 +107,19 @@ def require() -> None:
         raise EngineError(f"numerics: portable needs {', '.join(unset)} in the environment before torch is imported")
     if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         raise EngineError("numerics: portable needs a torch that multiplies by MKL, which this one does not")
-    if (capability := torch.backends.cpu.get_cpu_capability()) != "AVX2":
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability != "AVX2":
         raise EngineError(f"numerics: portable needs torch's AVX2 kernels; this process took those for {capability}")
-    if wide := {*np.show_config("dicts")["SIMD Extensions"]["found"]} & {
-        *ENVIRONMENT["NPY_DISABLE_CPU_FEATURES"].split()
-    }:
+    wide = {*np.show_config("dicts")["SIMD Extensions"]["found"]} & {*ENVIRONMENT["NPY_DISABLE_CPU_FEATURES"].split()}
+    if wide:
         raise EngineError(
             f"numerics: portable needs numpy without {', '.join(sorted(wide))}; it was imported too early"
         )
-    if why := lacking():
+    why = lacking()
+    if why:
         raise EngineError(f"numerics: portable cannot be had here: {why}")
-    if (kernels := _openblas_kernels()) != ENVIRONMENT["OPENBLAS_CORETYPE"]:
+    kernels = _openblas_kernels()
+    if kernels != ENVIRONMENT["OPENBLAS_CORETYPE"]:
         raise EngineError(
             f"numerics: portable needs OpenBLAS's Haswell kernels; numpy was imported too early and took {kernels}"
         )

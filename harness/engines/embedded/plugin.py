@@ -11,9 +11,10 @@ import msgspec
 from msgspec import Meta
 
 from harness.allocation import inventory
-from harness.allocation.shapes import MICRO_TOKENS, Precision
+from harness.allocation.shapes import Precision
 from harness.engines.backend import Backend, Lora
 from harness.engines.embedded.numerics import Numerics, chosen, lacking, unlike
+from harness.engines.embedded.sizes import MICRO_TOKENS
 from harness.engines.protocol import PolicyEngine
 from harness.errors import EngineError
 from harness.suite.schema import Policy
@@ -46,14 +47,15 @@ class Embedded(Backend):
 
     @classmethod
     def lacking(cls, options: Mapping[str, Any]) -> str:
-        if (device := options.get("device")) == "xpu":
+        device = options.get("device")
+        if device == "xpu":
             import torch
         if (device == "cuda" and not inventory.local().gpus) or (device == "xpu" and not torch.xpu.is_available()):
             return f"device: {device}: there is no {device.upper()} device here"
         apart = options.get("numerics") == "portable" and (unlike(options) or lacking())
-        return (
-            f"numerics: portable is computed in fp32 by one thread of an x86-64 CPU with AVX2: {apart}" if apart else ""
-        )
+        if apart:
+            return f"numerics: portable is computed in fp32 by one thread of an x86-64 CPU with AVX2: {apart}"
+        return ""
 
     @classmethod
     def with_defaults_filled(cls, options: Mapping[str, Any], models: Iterable[str]) -> dict[str, Any]:

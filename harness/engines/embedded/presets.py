@@ -120,7 +120,8 @@ def _stopped_short(problem: AnyProblem) -> AnyProblem:
 
 def _with_slip(problem: AnyProblem, rng: Random) -> AnyProblem:
     """With a wrong last step and the answer that follows."""
-    last, right = problem.steps[-1], str(problem.answer)
+    last = problem.steps[-1]
+    right = str(problem.answer)
     if not (right.isdigit() and last.endswith(right)):
         return problem
     wrong = rng.choice([int(right) + slip for slip in _SLIPS if int(right) + slip >= 1])

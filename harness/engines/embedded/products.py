@@ -81,7 +81,8 @@ def _multiply_by_torch(left: Tensor, right: Tensor) -> Tensor:
 
 def _as_array(matrix: Float[Tensor, "M N"]) -> np.ndarray:
     """The same memory as numpy's array; a copy only where BLAS could not read it, as numpy would then add in another order."""
-    (down, across), (rows, columns) = matrix.stride(), matrix.shape
+    (down, across) = matrix.stride()
+    (rows, columns) = matrix.shape
     by_rows = across == 1 and down >= columns
     by_columns = down == 1 and across >= rows
     if not by_rows and not by_columns:

@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Float32, Float64, Int64, UInt64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.allocation.shapes import BLOCK
 from harness.engines.embedded.decoding import decode_by_transformers, decoder_of
 from harness.engines.embedded.kernels import by_layer, causal, kinds_of_layers, left_pad, positions
+from harness.engines.embedded.sizes import BLOCK
 from harness.phases import inside
 
 COMPACTION = 0.125  # share of finished rows at which they are dropped
@@ -37,7 +37,8 @@ class KeyValues:
     is_compileable = False
 
     def __init__(self, capacity: int) -> None:
-        self.capacity, self.length = capacity, 0
+        self.capacity = capacity
+        self.length = 0
         self.layers: list[tuple[Tensor, Tensor]] = []
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
@@ -117,7 +118,8 @@ def draw(
     the logits. ends: ids that are one action, as `head.merge_ends`; which of them ends an answer is drawn all the same. top_p: as
     `Sampling` has it; log-probabilities are those among all tokens. own_layers: whether `decoding` may decode for the model, where
     it can."""
-    device, kinds = stop.device, kinds_of_layers(model.config)
+    device = stop.device
+    kinds = kinds_of_layers(model.config)
     answers = seeds.size
     ids, padding = left_pad(prompts, device, model.dtype)
     cache = KeyValues(ids.shape[1])
@@ -137,7 +139,8 @@ def draw(
     capacity = cache.length + max_new_tokens
     cache = cache.answers(seeds.shape[1], capacity)
     mask = torch.cat([padding, padding.new_zeros(len(prompts), max_new_tokens)], dim=1)[prompt_of, None, None]
-    position, logits = where[prompt_of, -1], logits[prompt_of]
+    position = where[prompt_of, -1]
+    logits = logits[prompt_of]
     own = decoder_of(model, capacity) if own_layers else None
     decode = own or partial(decode_by_transformers, model)
     chance = torch.from_numpy(uniforms(seeds.reshape(-1), max_new_tokens)).to(device)
@@ -155,7 +158,11 @@ def draw(
             break
         if finished >= COMPACTION * len(rows):
             order = _closed_up(done)
-            rows, token, position, mask, done = rows[order], token[order], position[order], mask[order], done[order]
+            rows = rows[order]
+            token = token[order]
+            position = position[order]
+            mask = mask[order]
+            done = done[order]
             cache.keep(order)
         position = position + ~done
         masks = by_layer(mask[..., : cache.length + 1], kinds)

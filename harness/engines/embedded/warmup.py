@@ -329,7 +329,8 @@ def _train_to_gate(
     progress: Progress | None,
 ) -> None:
     """Until the gate holds; leaves a report. budget: steps of the first round. opened: the engine of what was made."""
-    began, steps = time.process_time(), 0
+    began = time.process_time()
+    steps = 0
     for extra in range(spec.rounds + 1):
         planned = max(1, budget // 4) if extra else budget
         words = f"{spec.title}: training" + f", extra round {extra} of {spec.rounds}" * bool(extra)
@@ -425,7 +426,10 @@ class Pretrainer:
         examples: Iterator[Example],
         schedule: Schedule,
     ) -> None:
-        self._model, self._tokenizer, self._examples, self._schedule = model, tokenizer, examples, schedule
+        self._model = model
+        self._tokenizer = tokenizer
+        self._examples = examples
+        self._schedule = schedule
         self._rng = Random(0)
         self._optimiser = torch.optim.AdamW(
             model.parameters(),
@@ -449,7 +453,8 @@ class Pretrainer:
 
     def _draw_batches(self) -> Iterator[tuple[list[Row], float]]:
         """Batches, and the factor that makes a summed loss the pool's token mean."""
-        batch, pool = self._schedule.batch, self._schedule.pool
+        batch = self._schedule.batch
+        pool = self._schedule.pool
         while True:
             rows = sorted(
                 self._encode_examples(list(islice(self._examples, batch * pool))), key=lambda row: row[0].size

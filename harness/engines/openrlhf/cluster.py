@@ -47,7 +47,8 @@ def connect(devices: int | None = None, address: str | None = None, quiet: bool 
         if address != OWN:
             _join_cluster(address, environment, quiet)
             return
-        cards, kept = [card.name for card in visible()], os.environ.get(VISIBLE)
+        cards = [card.name for card in visible()]
+        kept = os.environ.get(VISIBLE)
         options: dict[str, Any] = {}
         if torch.cuda.is_available():
             if cards:  # Ray would count a -1 as a device
@@ -163,7 +164,9 @@ def layout(policies: Mapping[str, Settings]) -> tuple[dict[str, Slot], list[int]
     together = shared(policies.values())
     slots: dict[str, Slot] = {}
     inside: set[int] = set()  # devices in one block with the one before them
-    common, first, count = Devices(), 0, 0
+    common = Devices()
+    first = 0
+    count = 0
     for name, settings in policies.items():
         size = settings.tensor_parallel
         shift = first if settings.colocate else first + settings.trainers
@@ -218,7 +221,8 @@ def _nodes_of(blocks: Sequence[int]) -> list[str]:
         space = {
             node: Bundle(int(min(has.get("GPU", 0), has.get("CPU", 0)))) for node, has in sorted(resources.items())
         }
-        if placed := place([Bundle(size) for size in blocks], space):
+        placed = place([Bundle(size) for size in blocks], space)
+        if placed:
             return [node for node, size in zip(placed[1], blocks, strict=True) for _ in range(size)]
     raise InfeasibleError(
         f"a rollout engine's {max(blocks)} devices must be on one node, and the cell's are {sum(blocks)}: no such room on "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -29,7 +30,7 @@ from harness.engines.templates import Chat
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Prompt
-from harness.learning.minibatches import minibatches, settle
+from harness.learning.minibatches import MiniBatch, minibatches, settle
 from harness.learning.terms import Term
 
 PROBES = 4  # answers compared after a weight sync
@@ -56,13 +57,17 @@ class OpenRLHFEngine:
         ends_are_one: bool = True,
     ) -> None:
         """trained: False is only sampled: rollout engines without a trainer. ends_are_one: as `Backend.ends_are_one`."""
-        self.name, self.trained = name, trained
+        self.name = name
+        self.trained = trained
         self._settings = settings
         vocabulary = self._vocabulary = open_vocabulary(folder, chat, name)
         self._ends = vocabulary.ends(ends_are_one)
         self.version = 0
-        self.tokenizer, self.stop, self.reads = vocabulary.tokenizer, vocabulary.stop, vocabulary.reads
-        self.closing, self.positions = vocabulary.closing, vocabulary.positions
+        self.tokenizer = vocabulary.tokenizer
+        self.stop = vocabulary.stop
+        self.reads = vocabulary.reads
+        self.closing = vocabulary.closing
+        self.positions = vocabulary.positions
         self._closed = False
         self._used = 0.0
         self._before: float | None = None
@@ -79,7 +84,8 @@ class OpenRLHFEngine:
                 f"there are trainers; {rollouts} and {settings.trainers} are given"
             )
         self._folder = str(folder.resolve())
-        self._group, self._slot = reservation.group, reservation.slots[name]
+        self._group = reservation.group
+        self._slot = reservation.slots[name]
         self._lease = DeviceLease(
             name, self._slot.devices, settings, partial(self._hold_memory, True), partial(self._hold_memory, False)
         )
@@ -103,28 +109,29 @@ class OpenRLHFEngine:
     ) -> list[list[Sample]]:
         """vLLM draws other random numbers from a seed than the embedded engine."""
         ids = [self._vocabulary.model_ids(prompt) for prompt in prompts]
-        asked = [(prompt, int(seed)) for prompt, group in zip(ids, seeds, strict=True) for seed in group]
+        asked: list[tuple[list[int], Any]] = []
+        for prompt, group in zip(ids, seeds, strict=True):
+            asked += [(prompt, self._sampling_params(int(seed), sampling)) for seed in group]
         many = len(self._rollouts)
+        # Answer by answer in turn, so that every rollout engine has questions of all kinds.
+        shares = [asked[index::many] for index in range(many)]
         with self._lease.turn(MemoryState.NOTHING, MemoryState.ALL):
-            calls = [
-                member.call("sample", *zip(*((p, self._sampling_params(s, sampling)) for p, s in mine), strict=True))
-                for index, member in enumerate(self._rollouts)
-                if (mine := asked[index::many])
-            ]
+            calls = []
+            for member, share in zip(self._rollouts, shares, strict=True):
+                if share:
+                    calls.append(member.call("sample", *zip(*share, strict=True)))
             answers = self._gather(calls, "sampling", watch=self._rollout_cores())
-        cut = sum(not one.finished and len(one.tokens) < sampling.max_new_tokens for row in answers for one in row)
+        in_order = [answers[index % many][index // many] for index in range(len(asked))]
+        cut = sum(not one.finished and len(one.tokens) < sampling.max_new_tokens for one in in_order)
         if cut:
             raise EngineError(
                 f"policy {self.name!r}: {cut:,} of {len(asked):,} answers were ended by the rollout engine's own limit "
                 f"(engine_options.max_length: {self._settings.max_length or 'the model has no more positions'}), before their "
                 f"{sampling.max_new_tokens:,} new tokens: they would count as wrong"
             )
-        samples = [
-            replace(one, text=self._vocabulary.text(one.tokens, one.finished))
-            for one in (answers[index % many][index // many] for index in range(len(asked)))
-        ]
-        group = seeds.shape[1]
-        return [samples[p * group : (p + 1) * group] for p in range(len(prompts))]
+        samples = [replace(one, text=self._vocabulary.text(one.tokens, one.finished)) for one in in_order]
+        size = seeds.shape[1]
+        return [samples[number * size : (number + 1) * size] for number in range(len(prompts))]
 
     def score(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
@@ -144,20 +151,18 @@ class OpenRLHFEngine:
             ids = {prompt.id: self._vocabulary.model_ids(prompt) for prompt in prompts}
             batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
             batches = settle(batches, prompts, self.score, optimisation.old_logprobs, optimisation.sampler_correction)
-            rows = [
-                [AnswerRow(ids[a.prompt_id], self._vocabulary.checked(a.tokens), a.mask) for _, a in batch.live()]
-                for batch in batches
-            ]
-            answers = [row for own in rows for row in own]
+            rows = [self._rows_of_batch(batch, ids) for batch in batches]
+            answers = list(itertools.chain.from_iterable(rows))
             if self._before is None and answers:
                 _, self._before = self._largest_difference(answers)
-            ranks, budget = len(self._trainers), self._settings.micro_batch_tokens
+            ranks = len(self._trainers)
+            budget = self._settings.micro_batch_tokens
             splits = [learning_splits(batch, own, ranks, budget) for batch, own in zip(batches, rows, strict=True)]
             with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
-                calls = [
-                    member.call("learn", [tuple(s.batches[rank] for s in own) for own in splits], optimisation)
-                    for rank, member in enumerate(self._trainers)
-                ]
+                calls = []
+                for rank, member in enumerate(self._trainers):
+                    share = [tuple(split.batches[rank] for split in own) for own in splits]
+                    calls.append(member.call("learn", share, optimisation))
                 learnt: list[list[Learnt]] = self._gather(calls, "updating")
             for index, one in enumerate(learnt[0]):
                 check_norm(self.name, self.version + index, one.gradient_norm)
@@ -165,6 +170,14 @@ class OpenRLHFEngine:
             self.sync()
             self.check_sync(answers)
             return report(terms, batches, rows, splits, learnt)
+
+    def _rows_of_batch(self, batch: MiniBatch, ids: Mapping[str, list[int]]) -> list[AnswerRow]:
+        """The answers of a mini-batch that can move the policy, as a trainer takes them. ids: of prompts, by the prompt's id."""
+        rows = []
+        for _, answer in batch.live():
+            tokens = self._vocabulary.checked(answer.tokens)
+            rows.append(AnswerRow(ids[answer.prompt_id], tokens, answer.mask))
+        return rows
 
     def sync(self) -> None:
         """Raises EngineError where a tensor did not arrive as the trainer has it."""
@@ -176,7 +189,8 @@ class OpenRLHFEngine:
             calls = [member.call("checksums") for member in self._trainers]
             sent, *_ = self._gather(calls, "checking the weight sync")
             for member, arrived in self._on_workers("arrived"):
-                if wrong := seams.differing(sent, arrived):
+                wrong = seams.differing(sent, arrived)
+                if wrong:
                     raise EngineError(
                         f"{member.name}: {len(wrong)} of {len(sent)} tensors of a weight sync did not arrive as the trainer has "
                         f"them, {wrong[0]} the first"
@@ -189,7 +203,8 @@ class OpenRLHFEngine:
             self._on_workers("lose")
             self.sync()
             for (member, before), (_, after) in zip(read, self._on_workers("held"), strict=True):
-                if wrong := seams.differing(before, after):
+                wrong = seams.differing(before, after)
+                if wrong:
                     raise EngineError(
                         f"{member.name}: a weight sync leaves out {', '.join(wrong[:5])} of its parameters"
                     )
@@ -272,7 +287,8 @@ class OpenRLHFEngine:
         """Start trainers and rollout engines, load the weights and join them."""
         settings = self._settings
         if self.trained:
-            environment, share = seams.environment(settings.sync_seconds), self._slot.part(TRAINER_SHARE)
+            environment = seams.environment(settings.sync_seconds)
+            share = self._slot.part(TRAINER_SHARE)
             handles = open_trainers(self._group, self._slot.trainers, share, environment, settings.start_seconds)
             self._trainers = self._name_members("trainer rank", handles)
         self._open_rollouts()
@@ -384,10 +400,15 @@ class Base:
     version = 0
 
     def __init__(self, engine: OpenRLHFEngine) -> None:
-        self._engine, self.name = engine, engine.name
-        self.tokenizer, self.stop, self.gpus = engine.tokenizer, engine.stop, engine.gpus
-        self.closing, self.positions = engine.closing, engine.positions
-        self.reads, self.score = engine.reads, engine.score_base
+        self._engine = engine
+        self.name = engine.name
+        self.tokenizer = engine.tokenizer
+        self.stop = engine.stop
+        self.gpus = engine.gpus
+        self.closing = engine.closing
+        self.positions = engine.positions
+        self.reads = engine.reads
+        self.score = engine.score_base
 
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling

@@ -51,7 +51,8 @@ class OffloadedTensors:
         if self._file is not None:
             self._file.seek(0)
         while self._storages:
-            storage, size = self._storages.pop(0), self._sizes.pop(0)
+            storage = self._storages.pop(0)
+            size = self._sizes.pop(0)
             if storage.nbytes() != size:
                 storage.resize_(size)
             target = _bytes_of_storage(storage)
@@ -132,7 +133,8 @@ class DeviceLease:
         rollouts: Callable[[MemoryState], None],
     ) -> None:
         self.name = name
-        self._devices, self._settings = devices, settings
+        self._devices = devices
+        self._settings = settings
         self._make = (trainers, rollouts)
         self._held = (MemoryState.ALL, MemoryState.ALL)
 

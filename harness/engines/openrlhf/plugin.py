@@ -138,7 +138,8 @@ class OpenRLHF(Backend):
         from harness.engines.vocabulary import read_folder
 
         config, tokenizer = read_folder(folder)
-        asked, limit = read_options(Settings, options).max_length, getattr(config, "max_position_embeddings", None)
+        asked = read_options(Settings, options).max_length
+        limit = getattr(config, "max_position_embeddings", None)
         if asked and limit and asked > limit:
             raise EngineError(
                 f"{folder}: the model has {limit:,} positions, fewer than the {asked:,} tokens of a question and its answer "

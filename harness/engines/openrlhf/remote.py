@@ -87,7 +87,9 @@ class Pulses:
     """Signs of life, without blocking. open: unanswered questions."""
 
     def __init__(self, members: Sequence[RemoteActor], silence: float) -> None:
-        self._members, self._silence, self._asked = members, silence, monotonic()
+        self._members = members
+        self._silence = silence
+        self._asked = monotonic()
         self.open: dict[Any, RemoteActor] = {}
 
     def check(self, doing: str) -> None:
@@ -147,17 +149,21 @@ def _is_alive(ref: Any) -> bool:
 def _describe_error(error: BaseException) -> str:
     """The kind of an error and the last line of what it says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1][:300]}" if lines else type(error).__name__
+    if lines:
+        return f"{type(error).__name__}: {lines[-1][:300]}"
+    return type(error).__name__
 
 
 def processes() -> list[Process]:
-    me, node = psutil.Process(), ray.get_runtime_context().get_node_id()
+    me = psutil.Process()
+    node = ray.get_runtime_context().get_node_id()
     return [Process(node, p.pid, p.create_time()) for p in (me, *me.children(recursive=True))]
 
 
 def cpu_seconds() -> float:
     """Of the calling process and all it started."""
-    me, used = psutil.Process(), 0.0
+    me = psutil.Process()
+    used = 0.0
     for process in (me, *me.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
@@ -169,7 +175,8 @@ def end(members: Sequence[RemoteActor], known: Sequence[Process]) -> None:
     """Kill the actors and their known processes: a stopped actor does not hear Ray, a killed one leaves children."""
     for member in members:
         ray.kill(member.handle, no_restart=True)
-    here, refs = ray.get_runtime_context().get_node_id(), []
+    here = ray.get_runtime_context().get_node_id()
+    refs = []
     for node in {process.node for process in known}:
         there = [process for process in known if process.node == node]
         if node == here:

@@ -92,7 +92,8 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
 
 def _sample_of_output(output: Any, ends: Sequence[int]) -> Sample:
     """A sample from what vLLM returned. ends: ids that are one action, as `head.merge_ends`, of which vLLM was asked everywhere."""
-    tokens, finished = np.array(output.token_ids, dtype=np.int32), output.finish_reason == "stop"
+    tokens = np.array(output.token_ids, dtype=np.int32)
+    finished = output.finish_reason == "stop"
     logprobs = _chosen_logprobs(output.token_ids, output.logprobs)
     if ends and finished:
         logprobs[-1] = np.logaddexp.reduce([output.logprobs[-1][end].logprob for end in ends])
@@ -110,7 +111,8 @@ def open_rollouts(
     """Still starting. OpenRLHF's `create_vllm_engines` takes no actor class, chooses the group's first bundles, and always runs
     in bf16."""
     actor = ray.remote(runtime_env={"env_vars": environment})(RolloutWorker)
-    alone, share = settings.tensor_parallel == 1, slot.part(ROLLOUT_SHARE)
+    alone = settings.tensor_parallel == 1
+    share = slot.part(ROLLOUT_SHARE)
     booked = share if alone else 0  # several devices are booked by vLLM's own workers
     sleeps = settings.sleep or bool(settings.share_devices)
     handles = []

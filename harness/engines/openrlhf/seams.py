@@ -106,7 +106,8 @@ class GlooGroup:
         from torch.distributed import BroadcastOptions
 
         options = BroadcastOptions()
-        options.rootRank, options.rootTensor = src, 0
+        options.rootRank = src
+        options.rootTensor = 0
         self._group.broadcast([tensor.contiguous()], options).wait()  # type: ignore[attr-defined]
 
 
@@ -133,7 +134,8 @@ class Checked:
     def expect(self) -> None:
         model = self.model_runner.model
         if "load_weights" not in vars(model):
-            load, model.arrived = model.load_weights, {}
+            load = model.load_weights
+            model.arrived = {}
 
             def load_weights(weights: list[tuple[str, Tensor]]) -> Any:
                 model.arrived |= {name: checksum(weight) for name, weight in weights}
@@ -306,7 +308,8 @@ def _make_worker_class() -> type:
         layer.cpu_linear = torch.nn.functional.linear  # type: ignore[assignment]
 
     layers.dispatch_cpu_unquantized_gemm = plain
-    CPUWorker.sleep, CPUWorker.wake_up = _discard_caches, _wake_up
+    CPUWorker.sleep = _discard_caches
+    CPUWorker.wake_up = _wake_up
 
     class SyncWorker(CheckedWorker):
         def init_process_group(

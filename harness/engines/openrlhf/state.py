@@ -69,7 +69,8 @@ def forget_gathered(engine: Any) -> None:
 def synced_weights(engine: Any) -> Iterator[dict[str, torch.nn.Parameter]]:
     """What rollout engines are to have, by a checkpoint's names: inside, adapters are merged into frozen weights."""
     module = engine.module
-    stored, plain = stored_names(module), lora.plain_parameters(module)
+    stored = stored_names(module)
+    plain = lora.plain_parameters(module)
     changes = {n: p for n, p in module.named_parameters() if n.endswith(f"{lora.BASE}.weight")}
     own = OffloadedTensors(changes.values(), free=False, least=1)
     try:
@@ -102,7 +103,8 @@ def _read_tensors(module: Any, folder: Path, files: ExitStack) -> dict[str, Tens
     for path in sorted(folder.glob("*.safetensors")):
         file = files.enter_context(safe_open(path, framework="pt"))
         where.update(dict.fromkeys(file.keys(), file))
-    renamed, prefix = stored_names(module), f"{module.base_model_prefix}."
+    renamed = stored_names(module)
+    prefix = f"{module.base_model_prefix}."
     tensors = {}
     for name, _ in module.named_parameters():
         stored = renamed.get(name, name)

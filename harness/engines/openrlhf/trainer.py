@@ -82,12 +82,14 @@ def scoring_split(rows: Sequence[AnswerRow], ranks: int, budget: int) -> Split:
 def learning_splits(batch: MiniBatch, rows: Sequence[AnswerRow], ranks: int, budget: int) -> tuple[Split, Split]:
     """Of own and of peer answers, learnt in this order; `rows[i]` is the i-th answer of `batch.live()`."""
     live = list(batch.live())
-    own, peer = (
-        [i for i, (term, _) in enumerate(live) if batch.terms[term].source == source] for source in ("own", "peer")
-    )
-    split = partial(
-        _split_rows, rows, ranks=ranks, budget=budget, packed=lambda places: pack(batch, [live[i] for i in places])
-    )
+    sources = [batch.terms[term].source for term, _ in live]
+    own = [place for place, source in enumerate(sources) if source == "own"]
+    peer = [place for place, source in enumerate(sources) if source == "peer"]
+
+    def packed(places: list[int]) -> Packed:
+        return pack(batch, [live[place] for place in places])
+
+    split = partial(_split_rows, rows, ranks=ranks, budget=budget, packed=packed)
     return split(own, fewest=0 if peer else 1), split(peer)
 
 
@@ -112,10 +114,11 @@ def _split_rows(
             groups.append([index])
     longest = max(fewest, *map(len, shares))
     idle = MicroBatch([AnswerRow([0], np.zeros(1, np.int32), np.zeros(1, bool))])
-    batches = [
-        [*(MicroBatch([rows[i] for i in g], packed(g)) for g in groups), *[idle] * (longest - len(groups))]
-        for groups in shares
-    ]
+    batches = []
+    for groups in shares:
+        own = [MicroBatch([rows[index] for index in group], packed(group)) for group in groups]
+        missing = longest - len(own)  # ranks that have less wait in the others' passes
+        batches.append([*own, *[idle] * missing])
     return Split(batches, shares)
 
 
@@ -130,7 +133,8 @@ class Gradients:
 
     def __init__(self, module: torch.nn.Module, measure: bool) -> None:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
-        self._ranks, self._rank = distributed.get_world_size(), distributed.get_rank()
+        self._ranks = distributed.get_world_size()
+        self._rank = distributed.get_rank()
         self._measure, self._norms = measure, torch.zeros((), device=self._parameters[0].device)
         self._sums: dict[str, dict[int, Tensor]] = {"own": {}, "peer": {}}
         self._offloaded = OffloadedTensors([])
@@ -157,7 +161,8 @@ class Gradients:
 
     def apart(self) -> tuple[float, float, float]:
         """Norms of own and peer gradients, and their cosine; NaN where absent or not measured."""
-        own, peer = self._sums["own"], self._sums["peer"]
+        own = self._sums["own"]
+        peer = self._sums["peer"]
         measured = [bool(own), bool(peer)]
         products = torch.zeros(3, dtype=torch.float64)
         for index, _ in zip(list(own), self._offloaded.one_by_one(), strict=True):
@@ -251,14 +256,20 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
 
     def logprobs(self, batch: MicroBatch, raw: bool = False) -> Float[Tensor, "N"]:
         """Of the tokens asked for, row after row. raw: at temperature 1, with no id ruled out and each end by itself."""
-        device, actor, head = torch.cuda.current_device(), self.actor, self.head
-        forbidden, ends = (torch.zeros_like(self.forbidden), None) if raw else (self.forbidden, self.ends)
-        sequences = pad_sequence([torch.tensor([*r.prompt, *r.answer.tolist()]) for r in batch.rows], batch_first=True)
-        inside = torch.arange(sequences.shape[1]) < torch.tensor([row.length for row in batch.rows])[:, None]
+        device = torch.cuda.current_device()
+        actor = self.actor
+        head = self.head
+        forbidden = torch.zeros_like(self.forbidden) if raw else self.forbidden
+        ends = None if raw else self.ends
+        unpadded = [torch.tensor([*row.prompt, *row.answer.tolist()]) for row in batch.rows]
+        sequences = pad_sequence(unpadded, batch_first=True)
+        lengths = torch.tensor([row.length for row in batch.rows])
+        inside = torch.arange(sequences.shape[1]) < lengths[:, None]
         asked = torch.zeros_like(inside[:, 1:])
         for place, row in zip(asked, batch.rows, strict=True):
             place[len(row.prompt) - 1 : row.length - 1] = True if row.mask is None else torch.from_numpy(row.mask)
-        sequences, asked = sequences.to(device), asked.to(device)
+        sequences = sequences.to(device)
+        asked = asked.to(device)
         targets = sequences[:, 1:][asked]
         whole = head is None or not len(targets) or head.fits(sequences.numel())
         hidden: list[Tensor] = []
@@ -284,7 +295,9 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
             temperature = 1.0 if raw else actor.temperature
             scores = in_parts(head, hidden[0][:, :-1][asked], targets, temperature, forbidden, ends)
         # An idle micro-batch's zero must be connected to every parameter.
-        return scores if len(scores) else output["logits"][:1, 0].sum(dim=1) * 0.0
+        if len(scores):
+            return scores
+        return output["logits"][:1, 0].sum(dim=1) * 0.0
 
     def broadcast_to_vllm(self) -> None:
         module = self.actor.model.module
@@ -367,7 +380,8 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
             return self.logprobs(batches)
 
     def hold(self, wanted: MemoryState) -> None:
-        model, away = self.actor.model, self._offloaded
+        model = self.actor.model
+        away = self._offloaded
         scoring = [*weights(model.module), *model.module.buffers(), self.trainer.forbidden]
         scoring += [] if self.trainer.ends is None else [self.trainer.ends]
         if wanted < MemoryState.ALL and MemoryState.ALL not in away:

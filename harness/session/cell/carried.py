@@ -109,8 +109,10 @@ def _carried(learner: Learner, groups: Sequence[Group], told: Sequence[Group]) -
 def _difference(learner: Learner, answer: Answer, carried: Retokenised) -> str | None:
     """Why its ids are others than the sampled ones; empty where they are the same, None where the policy's own ids are not those
     that its tokenizer makes of the text, which is no fault of the carrying."""
-    own, theirs = answer.content, carried.tokens[: carried.ends.size]
-    end, closing = answer.tokens[answer.content.size :], carried.tokens[carried.ends.size :]
+    own = answer.content
+    theirs = carried.tokens[: carried.ends.size]
+    end = answer.tokens[answer.content.size :]
+    closing = carried.tokens[carried.ends.size :]
     if not np.array_equal(own, theirs):
         same = _common_end(own, theirs)
         if max(own.size, theirs.size) - same > _OPENING_TOKENS:

@@ -18,7 +18,7 @@ from harness.engines.catalogue import open_backend
 from harness.engines.protocol import Optimisation, PolicyEngine, Sampling
 from harness.errors import HarnessError, VerificationError
 from harness.exchange.receiving import Received, Receiver
-from harness.experience.answers import Group, Prompt
+from harness.experience.answers import Answer, Group, Prompt
 from harness.experience.records import AnswerRecord
 from harness.learning import registry
 from harness.learning.regime import Context, Measured, Need
@@ -73,7 +73,9 @@ def run_cell(
     dates = frozen_dates(folder, cell.group.policies)
     manifest = structs.replace(manifest_of(cell), pool=pool_entry(cell.training))
     mark(folder, manifest, "running", attempts=attempt)
-    journal, folders, options = Journal(folder), dict[str, Path](), dict[str, dict[str, Any]]()
+    journal = Journal(folder)
+    folders = dict[str, Path]()
+    options = dict[str, dict[str, Any]]()
     for p in cell.group.policies:
         folders[p.name] = base_folder(p, cell.seed, options=cell.engine_options if cell.engine == "embedded" else {})
         chosen = {**layout.get(p.name, {}), **cell.engine_options}
@@ -91,7 +93,8 @@ def run_cell(
     def evaluated(learner: Learner) -> list[SampleRow]:
         halt()
         with learner.clock.phase("evaluate"):  # equal seeds in every regime: answers are paired
-            steps, seed = cell.training.steps, cell.seed
+            steps = cell.training.steps
+            seed = cell.seed
             return sample_rows(learner.engine, cell.evaluation, learner.policy, steps, seed, verifier)
 
     are_one = cell.sharing.ends == "one_action"
@@ -181,7 +184,9 @@ class Run:
 
     def to_the_end(self) -> None:
         """Raises CellError, DiskFullError, Interrupted."""
-        cell, folder, steps = self.cell, self.folder, self.cell.training.steps
+        cell = self.cell
+        folder = self.folder
+        steps = self.cell.training.steps
         if resume_point.holds_last(folder, steps):
             resume_point.finish(folder, steps)  # it may have been interrupted there
             resume_point.restore(folder / resume_point.FINAL, cell.key, self.learners)
@@ -198,7 +203,8 @@ class Run:
         resume_point.finish(folder, steps)
 
     def _train(self, training: Phase) -> None:
-        cell, steps = self.cell, self.cell.training.steps
+        cell = self.cell
+        steps = self.cell.training.steps
         saved = resume_point.latest(self.folder)
         done = 0 if saved is None else saved[0]
         self.journal.rewind(-1 if saved is None else done)
@@ -213,7 +219,9 @@ class Run:
         else:
             state = resume_point.restore(saved[1], cell.key, self.learners)
             self.exchange.restore(state.exchange)
-            self.best, self._answers, self._invalid = state.best, state.answers, state.invalid
+            self.best = state.best
+            self._answers = state.answers
+            self._invalid = state.invalid
             if cell.keep == "best" and not self.best:
                 words = "keep: best counts from step %d on: until then this cell had another `keep`"
                 log.warning(words, done, extra={"topic": f"{cell.group.name}/keep"})
@@ -221,7 +229,8 @@ class Run:
         training.count(done)
         self.observe(done, steps, "")
         while done < steps:
-            first, done = done + 1, done + 1 if lockstep else self._meeting(done + 1)
+            first = done + 1
+            done = done + 1 if lockstep else self._meeting(done + 1)
             learnt = self._together(done) if lockstep else self._apart(first, done)
             self._keep(learnt)
             if due(cell.evaluation.curve_every, done, last=steps):
@@ -260,11 +269,13 @@ class Run:
         prices = {m.name: price for m, price in zip(self.learners, found, strict=True)}
         write_manifest(self.folder, structs.replace(read_manifest(self.folder), carried=prices))
         for name, price in prices.items():
-            if said := said_of(name, price):
+            said = said_of(name, price)
+            if said:
                 log.warning("%s", said, extra={"topic": f"{self.cell.group.name}/{name}/carried"})
 
     def _meeting(self, step: int) -> int:
-        training, every = self.cell.training, self.cell.evaluation.curve_every
+        training = self.cell.training
+        every = self.cell.evaluation.curve_every
         while not any(due(n, step, training.steps) for n in (every, training.checkpoint_every, COMMIT_EVERY)):
             step += 1
         return step
@@ -299,7 +310,8 @@ class Run:
     def _roll_out(self, step: int) -> dict[str, list[Group]]:
         """Sample the step's groups, by policy; with dynamic sampling, again in place of those that teach nothing."""
         groups = self._sample(step, {m.name: list(enumerate(self._prompts(step, m))) for m in self.learners})
-        self._replaced, self._dropped = {}, {m.name: [] for m in self.learners}
+        self._replaced = {}
+        self._dropped = {m.name: [] for m in self.learners}
         dynamic = self.cell.variant.dynamic_sampling
         if dynamic is None:
             return groups
@@ -324,7 +336,8 @@ class Run:
                 for (place, prompt), group in zip(new, sampled[name], strict=True):
                     if groups[name][place].answers:
                         self._dropped[name].append(groups[name][place])
-                    groups[name][place], kept[name][place] = group, prompt
+                    groups[name][place] = group
+                    kept[name][place] = prompt
                     asked[name].append(prompt.id)
         self._replaced = {(step, name): prompts for name, prompts in kept.items()}
         return groups
@@ -338,9 +351,11 @@ class Run:
 
     def _answer(self, learner: Learner, step: int, prompts: Sequence[tuple[int, Prompt]]) -> list[Group]:
         """One group for each prompt; with `sampling: split` those of other policies' places are empty."""
-        turns, turn = 1, 0
+        turns = 1
+        turn = 0
         if self.cell.variant.sampling == "split":
-            turns, turn = len(self.learners), [m.name for m in self.learners].index(learner.name)
+            turns = len(self.learners)
+            turn = [m.name for m in self.learners].index(learner.name)
         mine = [prompt for place, prompt in prompts if place % turns == turn]
         answered = iter(roll_out(learner, self.cell, step, mine, self.verifier) if mine else [])
         version = learner.engine.version
@@ -364,9 +379,8 @@ class Run:
         learner.clock.next_step()
         own = self._answer(learner, step, list(enumerate(self._prompts(step, learner))))
         self._count_invalid(own)
-        self.exchange.publish(
-            learner, self.exchange.records(learner, own, step, due(self.cell.training.measure_every, step)), step
-        )
+        records = self.exchange.records(learner, own, step, due(self.cell.training.measure_every, step))
+        self.exchange.publish(learner, records, step)
         return own, self._learn(learner, step, own, [], behind=self.cell.sharing.max_staleness)
 
     def _keep(self, learnt: Sequence[Learnt]) -> None:
@@ -377,19 +391,21 @@ class Run:
         self.journal.append(self.exchange.ledger())
 
     def _prompts(self, step: int, learner: Learner) -> list[Prompt]:
-        drawn = self._replaced.get((step, learner.name)) or self._drawn.get(
-            step
-        )  # once: another policy's thread may drop it
+        replaced = self._replaced.get((step, learner.name))
+        drawn = replaced or self._drawn.get(step)  # read once: another policy's thread may drop it
         drawn = drawn or self._drawn.setdefault(step, training_prompts(self.cell, step))
         return as_asked(drawn, self.cell.training.task, learner.policy)
 
     def _earlier(self, step: int, learner: Learner) -> list[Prompt]:
-        """On which stale answers may still arrive."""
-        for old in [at for at in list(self._drawn) if at < step - 2 * self.exchange.memory]:
-            self._drawn.pop(old, None)
-        current = {p.id for p in self._prompts(step, learner)}
-        kept = (p for at in range(max(1, step - self.exchange.memory), step) for p in self._prompts(at, learner))
-        return list({p.id: p for p in kept if p.id not in current}.values())
+        """The prompts of earlier steps on which stale answers may still arrive; of older ones the questions are forgotten."""
+        for old in list(self._drawn):
+            if old < step - 2 * self.exchange.memory:
+                self._drawn.pop(old, None)
+        current = {prompt.id for prompt in self._prompts(step, learner)}
+        earlier: dict[str, Prompt] = {}
+        for recent in range(max(1, step - self.exchange.memory), step):
+            earlier |= {prompt.id: prompt for prompt in self._prompts(recent, learner) if prompt.id not in current}
+        return list(earlier.values())
 
     def _receiver(self) -> Receiver:
         return Receiver(
@@ -410,80 +426,98 @@ class Run:
     def _learn(
         self, learner: Learner, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int
     ) -> Learnt:
-        prompts, earlier = self._prompts(step, learner), self._earlier(step, learner)
+        """Learn from one step: receive, ask again with hints, make terms, update, measure, and give the step's rows.
+
+        own: the learner's groups; others: those of each other policy, for counts alone. behind: as `Exchange.collect`."""
+        prompts = self._prompts(step, learner)
+        earlier = self._earlier(step, learner)
         training = self.cell.training
+        regime = learner.regime
         received = self._receiver().collect(learner, step, prompts, earlier, behind, own)
-        context = Context(
-            learner=learner.name,
-            policies=tuple(m.name for m in self.learners),
-            step=step,
-            rng=generator(
-                self.cell.seed, self.cell.variant.sampling_stream, "learn", self.cell.group.name, learner.name, step
-            ),
-            max_tokens=training.max_new_tokens,
-            updates=training.updates,
-            same=same_by(get_task(training.task).scorer),
-        )
+        context = self._context(learner, step)
         with learner.clock.phase("exchange"):
-            heard_of = {r.prompt_id for r, _ in received.admitted}
-            late = [Group(p, learner.name, learner.engine.version, step, ()) for p in earlier if p.id in heard_of]
-            hints = learner.regime.hints([*own, *late], received.inbox, context) if learner.regime.hint_tokens else []
+            heard_of = {record.prompt_id for record, _ in received.admitted}
+            version = learner.engine.version
+            late = [Group(prompt, learner.name, version, step, ()) for prompt in earlier if prompt.id in heard_of]
+            hints = regime.hints([*own, *late], received.inbox, context) if regime.hint_tokens else []
         again = second_round(learner, self.cell, step, own, hints, self.verifier)
         self._count_invalid(again)
         with learner.clock.phase("exchange"):
-            terms = learner.regime.learn([*own, *late, *again], received.inbox, context)
+            terms = regime.learn([*own, *late, *again], received.inbox, context)
             terms = scheduled(terms, step, training.steps)
             if received.leads:
                 terms = [read_behind_leads(term, received) for term in terms]
-        measure, told = due(training.measure_every, step), Need.GRADIENTS in learner.regime.needs
-        valid = [(g.prompt, a) for g in own for a in g.valid]
-        asked, tokens = [p for p, _ in valid], [a.tokens for _, a in valid]
+        measure = due(training.measure_every, step)
+        wants_gradients = Need.GRADIENTS in regime.needs
+        valid: list[tuple[Prompt, Answer]] = []
+        for group in own:
+            valid += [(group.prompt, answer) for answer in group.valid]
         if training.kl:
-            with learner.clock.phase("score"):
-                base = self.references[learner.name].score(asked, tokens)
-            pairs = zip(valid, base, strict=True)
-            answers = tuple(TermAnswer(p.id, a.tokens, 1.0, b, mask=a.chosen) for (p, a), b in pairs)
-            terms = [*terms, Term("kl", "own", KL, answers, weight=training.kl)]
+            terms = [*terms, self._penalty(learner, valid)]
+        optimisation = self._optimisation(learner, measure or wants_gradients)
+        every_prompt = [*prompts, *earlier, *(group.prompt for group in again)]
+        with learner.clock.phase("train"):
+            report = learner.engine.update(every_prompt, terms, optimisation)
+        check_loss(learner.name, step, report.loss)
+        if wants_gradients:
+            regime.learnt(Measured(report.own_gradient_norm, report.peer_gradient_norm, report.own_peer_cosine))
+        step_rows.mark_used(received, terms, report.terms, again)
+        kl_step, kl_base = self._measure_kl(learner, valid) if measure else (step_rows.NAN, step_rows.NAN)
+        dropped = self._dropped.get(learner.name, ())
+        row = step_rows.step_row(learner, step, own, others, received, terms, report, kl_step, kl_base, again, dropped)
+        traces = step_rows.trace_rows(learner, step, own, received)
+        return Learnt(row, [*traces, *step_rows.term_rows(learner.name, step, report)])
+
+    def _context(self, learner: Learner, step: int) -> Context:
+        """What a regime may know beside its answers. Its random numbers depend on cell, learner and step alone."""
+        cell = self.cell
+        stream = cell.variant.sampling_stream
+        return Context(
+            learner=learner.name,
+            policies=tuple(one.name for one in self.learners),
+            step=step,
+            rng=generator(cell.seed, stream, "learn", cell.group.name, learner.name, step),
+            max_tokens=cell.training.max_new_tokens,
+            updates=cell.training.updates,
+            same=same_by(get_task(cell.training.task).scorer),
+        )
+
+    def _penalty(self, learner: Learner, valid: Sequence[tuple[Prompt, Answer]]) -> Term:
+        """The term of `training.kl`: own answers that could be judged, with the base policy's log-probabilities."""
+        asked = [prompt for prompt, _ in valid]
+        with learner.clock.phase("score"):
+            base = self.references[learner.name].score(asked, [answer.tokens for _, answer in valid])
+        answers = [
+            TermAnswer(prompt.id, answer.tokens, 1.0, logprobs, mask=answer.chosen)
+            for (prompt, answer), logprobs in zip(valid, base, strict=True)
+        ]
+        return Term("kl", "own", KL, tuple(answers), weight=self.cell.training.kl)
+
+    def _optimisation(self, learner: Learner, measure: bool) -> Optimisation:
+        """The settings of a step's updates. measure: own and peer gradients apart."""
+        training = self.cell.training
         variant = self.cell.variant
-        optimisation = Optimisation(
+        return Optimisation(
             learning_rate=training.learning_rate,
             betas=(training.betas[0], training.betas[1]),
             weight_decay=training.weight_decay,
             clip_norm=training.clip_norm,
             updates=training.updates,
             max_tokens=training.max_new_tokens,
-            measure=measure or told,
+            measure=measure,
             old_logprobs=variant.old_logprobs or learner.regime.old_logprobs,
             sampler_correction=variant.sampler_correction,
         )
-        with learner.clock.phase("train"):
-            report = learner.engine.update([*prompts, *earlier, *(g.prompt for g in again)], terms, optimisation)
-        check_loss(learner.name, step, report.loss)
-        if told:
-            learner.regime.learnt(Measured(report.own_gradient_norm, report.peer_gradient_norm, report.own_peer_cosine))
-        step_rows.mark_used(received, terms, report.terms, again)
-        kl_step = kl_base = step_rows.NAN
-        if measure:  # to the updated policy and to the base
-            old = [a.logprobs for _, a in valid]
-            with learner.clock.phase("measure"):
-                kl_step = step_rows.k3(old, learner.engine.score(asked, tokens))
-                kl_base = step_rows.k3(old, self.references[learner.name].score(asked, tokens))
-        return Learnt(
-            step_rows.step_row(
-                learner,
-                step,
-                own,
-                others,
-                received,
-                terms,
-                report,
-                kl_step,
-                kl_base,
-                again,
-                self._dropped.get(learner.name, ()),
-            ),
-            [*step_rows.trace_rows(learner, step, own, received), *step_rows.term_rows(learner.name, step, report)],
-        )
+
+    def _measure_kl(self, learner: Learner, valid: Sequence[tuple[Prompt, Answer]]) -> tuple[float, float]:
+        """KL in nats per token from the policy that sampled to the updated one, and to the base."""
+        asked = [prompt for prompt, _ in valid]
+        tokens = [answer.tokens for _, answer in valid]
+        old = [answer.logprobs for _, answer in valid]
+        with learner.clock.phase("measure"):
+            to_updated = step_rows.k3(old, learner.engine.score(asked, tokens))
+            to_base = step_rows.k3(old, self.references[learner.name].score(asked, tokens))
+        return to_updated, to_base
 
     def _curve(self, step: int) -> None:
         probes = self.engines.each(lambda m: self._probe(m, m.engine, f"curve at step {step}"), self.learners)
@@ -496,13 +530,13 @@ class Run:
     def _probe(self, learner: Learner, engine: PolicyEngine, why: str) -> tuple[float, int]:
         """One sample per prompt at temperature 1, with the same seeds everywhere."""
         prompts = curve_prompts(self.cell, learner.policy)
-        seeds = np.stack(
-            [derive_many(1, self.cell.seed, "curve", self.cell.group.name, learner.name, p.id) for p in prompts]
-        )
+        of_policy = self.cell.seed, "curve", self.cell.group.name, learner.name
+        seeds = np.stack([derive_many(1, *of_policy, prompt.id) for prompt in prompts])
         with phase(f"{why}: {len(prompts)} questions"), learner.clock.phase("curve"):
             samples = engine.sample(prompts, seeds, Sampling(1.0, self.cell.training.max_new_tokens))
             flat = [s for group in samples for s in group]
-            if strings := stop_strings(self.cell, learner.policy):
+            strings = stop_strings(self.cell, learner.policy)
+            if strings:
                 flat = [truncate_at_stop(learner.codec, s, strings)[0] for s in flat]
             said = verdicts(
                 scored_as(self.cell.evaluation.tasks[0], self.verifier),
@@ -518,7 +552,8 @@ class Run:
         return {m.name: accuracy for m, (accuracy, _) in zip(self.learners, probes, strict=True)}
 
     def _count_invalid(self, groups: Sequence[Group]) -> None:
-        answers, valid = sum(len(g.answers) for g in groups), sum(len(g.valid) for g in groups)
+        answers = sum(len(g.answers) for g in groups)
+        valid = sum(len(g.valid) for g in groups)
         with self._counting:  # policies' threads count here
             self._answers += answers
             self._invalid += answers - valid

@@ -35,7 +35,9 @@ def evaluate_base(
     attempt: int,
 ) -> float:
     """Make the base checkpoint if need be, and measure it; returns CPU-seconds."""
-    suite, seed, clock = base.suite, base.seed or 0, Clock()
+    suite = base.suite
+    seed = base.seed or 0
+    clock = Clock()
     dates = frozen_dates(folder, [base.policy])
     policy = dated(base.policy, dates[base.policy.name])
     options = {**layout, **suite.engine_options}
@@ -58,7 +60,8 @@ def evaluate_base(
             with phase(f"opening {policy.name}{what}"):
                 engine = engines.reference(policy, place)
             date = template_date(policy, engine.tokenizer)
-            clock.meter, clock.gpus = partial(engines.cpu_seconds, policy.name), engine.gpus
+            clock.meter = partial(engines.cpu_seconds, policy.name)
+            clock.gpus = engine.gpus
             with clock.phase("evaluate"):
                 sampled = sample_rows(engine, suite.evaluation, policy, step, seed, verifier)
             return sampled, getattr(engine, "precision", "")
@@ -113,25 +116,52 @@ def _metrics_by_task(evaluation: Evaluation, tasks: Sequence[str]) -> dict[str, 
 
 
 def journal_rows(samples: Iterable[EvaluationSample], policy: str, step: int) -> list[SampleRow]:
-    questions = [list(answers) for _, answers in groupby(samples, key=lambda s: (s.task, s.mode, s.document))]
-    return [
-        SampleRow(
-            policy=policy, checkpoint_step=step, task=s.task, metric=s.mode, doc_id=s.document, repeat=s.repeat, labels=s.labels,
-            prompt=s.prompt, text=s.text, extracted=s.verdict.extracted, vote=vote, gold=s.gold, verdict=s.verdict.value,
-            reason=s.verdict.reason, tokens=s.tokens, finished=s.finished is not False,
-        )
-        for answers in questions
-        for s, vote in zip(answers, votes(answers), strict=True)
-    ]  # fmt: skip
+    """Make the rows of a policy's evaluated answers, question by question, with the majority's vote in each.
+
+    step: of the checkpoint, 0 for a base."""
+    rows = []
+    for _, answers_of_question in groupby(samples, key=lambda sample: (sample.task, sample.mode, sample.document)):
+        answers = list(answers_of_question)
+        for sample, vote in zip(answers, votes(answers), strict=True):
+            rows.append(_journal_row(sample, vote, policy, step))
+    return rows
+
+
+def _journal_row(sample: EvaluationSample, vote: int, policy: str, step: int) -> SampleRow:
+    return SampleRow(
+        policy=policy,
+        checkpoint_step=step,
+        task=sample.task,
+        metric=sample.mode,
+        doc_id=sample.document,
+        repeat=sample.repeat,
+        labels=sample.labels,
+        prompt=sample.prompt,
+        text=sample.text,
+        extracted=sample.verdict.extracted,
+        vote=vote,
+        gold=sample.gold,
+        verdict=sample.verdict.value,
+        reason=sample.verdict.reason,
+        tokens=sample.tokens,
+        finished=sample.finished is not False,
+    )
 
 
 def cost_rows(attempt: int, policy: str, clock: Clock, rows: Sequence[SampleRow] = ()) -> list[CostRow]:
     """The clock's phases since it was last asked. rows: the answers of `evaluate`."""
-    return [
-        CostRow(
-            attempt=attempt, policy=policy, phase=phase, cpu_seconds=spent.cpu, gpu_seconds=spent.gpu,
-            wall_seconds=spent.wall, rollouts=len(rows) if phase == "evaluate" else 0,
-            tokens=sum(r.tokens for r in rows) if phase == "evaluate" else 0,
+    costs = []
+    for name, spent in clock.take().items():
+        answered = rows if name == "evaluate" else ()
+        row = CostRow(
+            attempt=attempt,
+            policy=policy,
+            phase=name,
+            cpu_seconds=spent.cpu,
+            gpu_seconds=spent.gpu,
+            wall_seconds=spent.wall,
+            rollouts=len(answered),
+            tokens=sum(row.tokens for row in answered),
         )
-        for phase, spent in clock.take().items()
-    ]  # fmt: skip
+        costs.append(row)
+    return costs

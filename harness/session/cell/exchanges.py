@@ -39,7 +39,23 @@ class ExchangeState(msgspec.Struct, frozen=True):
     asks: bytes = b""
 
 
+def _senders_of_bad_peers(cell: Cell, learners: Sequence[Learner], asks: bool) -> dict[str, Sender]:
+    """What stands between a bad peer and its receivers, by the name that it sends under. asks: it also sends drafts, under a
+    name of their own, so that each line keeps its own memory and draws."""
+    lines = ("", ASKS) if asks else ("",)
+    senders = {}
+    for learner in learners:
+        if learner.policy.condition is None:
+            continue
+        seed = derive(cell.seed, "condition", cell.group.name, learner.name)
+        for line in lines:
+            senders[learner.name + line] = Sender(condition_of(learner.policy.condition), seed)
+    return senders
+
+
 class CellExchange:
+    """The way between a cell's policies: live peers, bad peers and recordings, with the lines for drafts where a regime asks."""
+
     def __init__(
         self,
         cell: Cell,
@@ -50,13 +66,15 @@ class CellExchange:
         lockstep: bool = True,
     ) -> None:
         """done: steps already in the recording. lockstep: all publish before the first collects."""
-        s = cell.sharing
-        self._source = _replay_source(cell.variant.replay, cell, folder) if cell.variant.replay else None
-        self._share = Schedule(*(cell.variant.replay.share if cell.variant.replay else (1.0, 1.0)))
-        self._steps, self._seed = cell.training.steps, cell.seed
-        names = [m.name for m in learners]
+        sharing = cell.sharing
+        replay = cell.variant.replay
+        self._source = _replay_source(replay, cell, folder) if replay else None
+        self._share = Schedule(*(replay.share if replay else (1.0, 1.0)))
+        self._steps = cell.training.steps
+        self._seed = cell.seed
+        names = [learner.name for learner in learners]
         # The recording stands for the live peers, which then send nothing.
-        self._stored = cell.variant.replay is not None and cell.variant.replay.peers == "all"
+        self._stored = replay is not None and replay.peers == "all"
         authors = self._source.authors if self._source else ()
         self._replayed = [author for author in authors if self._stored or author not in names]
         if self._source and not self._replayed:
@@ -64,37 +82,30 @@ class CellExchange:
             raise CellError(
                 f"the recording is of {heard}; it serves only authors that the group {cell.group.name} lacks"
             )
-        shares = frozenset(kind for m in learners for kind in m.regime.shares)
+        shares = frozenset[type[Record]]().union(*(learner.regime.shares for learner in learners))
         kinds = shares - {Draft}
         if Draft in shares:  # what is sent back
-            started = any(Need.START_SCORES in m.regime.needs for m in learners)
+            started = any(Need.START_SCORES in learner.regime.needs for learner in learners)
             kinds |= {ChangedScores if started else Scores}
-        self._writer = ReplayWriter(folder / RECORDING, done if done else -1) if s.record and shares else None
-        self._senders = {
-            f"{m.name}{line}": Sender(
-                condition_of(m.policy.condition), derive(cell.seed, "condition", cell.group.name, m.name)
-            )
-            for m in learners
-            if m.policy.condition is not None
-            for line in ("", *((ASKS,) if Draft in shares else ()))
-        }
-        joined = [] if self._stored else [*s.among(names, strengths)]
+        self._writer = ReplayWriter(folder / RECORDING, done if done else -1) if sharing.record and shares else None
+        self._senders = _senders_of_bad_peers(cell, learners, asks=Draft in shares)
+        joined = [] if self._stored else [*sharing.among(names, strengths)]
         joined += [(author, reader) for author in self._replayed for reader in names if author != reader]
-        rollouts = max(m.rollouts for m in learners)
+        rollouts = max(learner.rollouts for learner in learners)
         if self._source:  # another run's authors may have more
             rollouts = max(rollouts, self._source.most // cell.training.prompts)
+        absent = [author for author in self._replayed if author not in names]
+        open_steps = sharing.max_staleness + 1
+        quotas = Quotas.fitting(cell.training.prompts, rollouts, cell.training.max_new_tokens, open_steps)
+        # In lockstep everything has been sent before the first learner collects: to wait would only lose time.
+        has_deadline = sharing.defences.deadline or lockstep
         line = partial(
             Exchange,
-            [*names, *(author for author in self._replayed if author not in names)],
-            max_staleness=s.max_staleness,
-            quotas=Quotas.fitting(
-                cell.training.prompts,
-                rollouts,
-                cell.training.max_new_tokens,
-                s.max_staleness + 1,
-            ),
-            defences=s.defences.model_copy(update={"deadline": s.defences.deadline or lockstep}),
-            deadline=0.0 if lockstep else s.deadline_seconds,
+            [*names, *absent],
+            max_staleness=sharing.max_staleness,
+            quotas=quotas,
+            defences=sharing.defences.model_copy(update={"deadline": has_deadline}),
+            deadline=0.0 if lockstep else sharing.deadline_seconds,
         )
         record = self._writer.record if self._writer else None
         self.exchange = line(joined if shares else (), kinds=kinds, record=record)
@@ -104,7 +115,9 @@ class CellExchange:
             self.asks = line(asked, kinds=frozenset({Draft}))
         self._names = names
         # Steps back from which answers may still arrive
-        self.memory = s.max_staleness if s.defences.staleness else max(s.max_staleness, _MEMORY_WITHOUT_LIMIT)
+        self.memory = sharing.max_staleness
+        if not sharing.defences.staleness:
+            self.memory = max(sharing.max_staleness, _MEMORY_WITHOUT_LIMIT)
 
     def begin(self, step: int) -> None:
         if self._source is not None:
@@ -138,7 +151,8 @@ class CellExchange:
         """The step's entries by receiver; the ledger forgets them."""
         entries: list[ExchangeRow] = []
         for line in filter(None, (self.asks, self.exchange)):
-            entries, line.ledger = entries + line.ledger, []
+            entries = entries + line.ledger
+            line.ledger = []
         return sorted(entries, key=lambda entry: self._names.index(entry.receiver))
 
     def state(self) -> ExchangeState:

@@ -50,7 +50,8 @@ class _Running:
 
     def late(self, policy: str, least: int) -> Sums:
         """As `symptoms.sum_last_steps` has it: the last quarter of the steps, or more until there are `least` answers."""
-        count, answers = len(self.steps), self.sums["answers"]
+        count = len(self.steps)
+        answers = self.sums["answers"]
         begin = count - max(1, math.ceil(LAST_SHARE * count))
         # The latest beginning with enough answers behind it, where the quarter has not.
         begin = min(begin, max(0, bisect_right(answers, answers[-1] - least) - 1))
@@ -104,11 +105,13 @@ def check_trained(folder: Path) -> None:
     columns = ["step", "policy", "answers", "right", "wrong", "truncated"]
     for policy, rows in table.select(columns).to_pandas().sort_values("step").groupby("policy", sort=False):
         size = max(1, math.ceil(LAST_SHARE * len(rows)))
-        last, earlier = rows[-size:], rows[:-size]
+        last = rows[-size:]
+        earlier = rows[:-size]
         answers, right, wrong, truncated = (int(last[name].sum()) for name in columns[2:])
         if answers < LEAST_ANSWERS:
             continue
-        where, valid = f"in steps {last['step'].iloc[0]} to {last['step'].iloc[-1]}", right + wrong
+        where = f"in steps {last['step'].iloc[0]} to {last['step'].iloc[-1]}"
+        valid = right + wrong
         parts = (earlier[at : at + size][["right", "wrong"]].sum() for at in range(0, len(earlier), size))
         best = max((float(part["right"] / max(1, part.sum())) for part in parts), default=0.0)
         if right == 0 and valid and (best >= 1 or valid * math.log1p(-best) < math.log(CHANCE)):

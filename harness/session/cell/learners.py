@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from harness import phases
-from harness.engines.protocol import PolicyEngine, Sampling
+from harness.engines.protocol import PolicyEngine, Sample, Sampling
 from harness.errors import TokenizationError
 from harness.experience.answers import Answer, AnswerId, Group, Prompt
 from harness.experience.records import Pieces
@@ -66,12 +66,14 @@ class Clock:
     def phase(self, name: str) -> Iterator[None]:
         engine = name not in _WITHOUT_ENGINE
         own = self.meter if engine else time.thread_time
-        cpu, wall = own() + asked_seconds(), time.perf_counter()
+        cpu = own() + asked_seconds()
+        wall = time.perf_counter()
         try:
             with phases.phase(f"{self.policy} {DOING.get(name, name)}".strip(), quiet=True):
                 yield
         finally:
-            wall, cpu = time.perf_counter() - wall, own() + asked_seconds() - cpu
+            wall = time.perf_counter() - wall
+            cpu = own() + asked_seconds() - cpu
             self.cpu_seconds_total += cpu
             for book in (self.step, self.total):
                 spent = book.setdefault(name, Spent())
@@ -86,7 +88,8 @@ class Clock:
         self.step = {}
 
     def take(self) -> dict[str, Spent]:
-        total, self.total = self.total, {}
+        total = self.total
+        self.total = {}
         return total
 
 
@@ -116,7 +119,9 @@ class Learner:
     def ending(self, tokens: Int32[np.ndarray, "T"]) -> int:
         """Tokens of a finished answer's end: the whole of `closing` where it ends so, else one."""
         size = len(self.closing)
-        return size if tuple(tokens[-size:].tolist()) == self.closing else 1
+        if tuple(tokens[-size:].tolist()) == self.closing:
+            return size
+        return 1
 
     def pieces(self, groups: Sequence[Group]) -> Pieces:
         """Bytes of each token, without the final EOS."""
@@ -138,7 +143,9 @@ def template_date(policy: Policy, tokenizer: PreTrainedTokenizerFast) -> str:
         return ""
     from harness.engines.templates import ChatTemplate
 
-    return str(policy.chat["date"]) if ChatTemplate.of(policy.name, tokenizer, policy.chat).writes_date() else ""
+    if ChatTemplate.of(policy.name, tokenizer, policy.chat).writes_date():
+        return str(policy.chat["date"])
+    return ""
 
 
 def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], finished: Sequence[bool]) -> list[Verdict]:
@@ -155,12 +162,14 @@ def second_round(
     reads as a control token; nothing left, no question."""
     if not hints:
         return []
-    scorer, asked = scorer_of(get_task(cell.training.task).scorer), {g.prompt.id: g.prompt for g in own}
+    scorer = scorer_of(get_task(cell.training.task).scorer)
+    asked = {g.prompt.id: g.prompt for g in own}
     control = [token for token in learner.engine.tokenizer.get_added_vocab() if token.strip()]
     prompts: dict[str, Prompt] = {}
     with learner.clock.phase("verify"):
         for hint in (h for h in hints if h.prompt_id in asked):
-            prompt, answer = asked[hint.prompt_id], hint.answer
+            prompt = asked[hint.prompt_id]
+            answer = hint.answer
 
             def right(texts: Sequence[str], gold: str = prompt.gold) -> list[bool]:
                 return [v.value != "wrong" for v in verdicts(verifier, [gold] * len(texts), texts, [True] * len(texts))]
@@ -193,31 +202,22 @@ def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt],
         sampling = Sampling(cell.training.temperature, cell.training.max_new_tokens)
         sampled = learner.engine.sample(prompts, seeds, sampling)
     answers = [[(sample, False) for sample in row] for row in sampled]
-    if strings := stop_strings(cell, learner.policy):
+    strings = stop_strings(cell, learner.policy)
+    if strings:
         with learner.clock.phase("score"):
             answers = truncated_answers(learner.codec, learner.engine, prompts, sampled, strings)
     with learner.clock.phase("verify"):
         golds = [prompt.gold for prompt, row in zip(prompts, answers, strict=True) for _ in row]
         flat = [sample for row in answers for sample, _ in row]
         said = iter(verdicts(verifier, golds, [s.text for s in flat], [s.finished for s in flat]))
-    return [
-        Group(
-            prompt,
-            learner.name,
-            version,
-            step,
-            tuple(
-                Answer(
-                    s.tokens,
-                    s.logprobs,
-                    s.text,
-                    s.finished,
-                    next(said),
-                    closed,
-                    1 if closed else learner.ending(s.tokens),
-                )
-                for s, closed in row
-            ),
-        )
-        for prompt, row in zip(prompts, answers, strict=True)
-    ]
+    groups = []
+    for prompt, row in zip(prompts, answers, strict=True):
+        own_answers = [_judged_answer(learner, sample, closed, next(said)) for sample, closed in row]
+        groups.append(Group(prompt, learner.name, version, step, tuple(own_answers)))
+    return groups
+
+
+def _judged_answer(learner: Learner, sample: Sample, closed: bool, verdict: Verdict) -> Answer:
+    """closed: a stop text ended it, for which one EOS stands that is not learnt."""
+    ending = 1 if closed else learner.ending(sample.tokens)
+    return Answer(sample.tokens, sample.logprobs, sample.text, sample.finished, verdict, closed, ending)

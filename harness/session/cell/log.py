@@ -68,6 +68,8 @@ def tail(log: Path, lines: int) -> list[str]:
     try:
         with open_regular(log) as file:
             file.seek(max(0, log.stat().st_size - (1 << 20)))
-            return file.read().decode(errors="replace").splitlines()[-lines:] if lines else []
+            if lines:
+                return file.read().decode(errors="replace").splitlines()[-lines:]
+            return []
     except OSError:
         return []

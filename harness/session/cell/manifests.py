@@ -213,12 +213,16 @@ def mark(
     """A new state; the first start, what was claimed before it, the training pool, what was measured at the start and, where the
     manifest has none, the digests of starts are kept."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    started, pool, carried, dates = now, manifest.pool, manifest.carried, dict[str, str]()
+    started = now
+    pool = manifest.pool
+    carried = manifest.carried
+    dates = dict[str, str]()
     claims = _claims_of(folder.parent)
     with suppress(StoreError):
         before = read_manifest(folder)
         claims = before.claims if before.provenance.started else claims
-        started, pool = before.provenance.started or started, pool or before.pool
+        started = before.provenance.started or started
+        pool = pool or before.pool
         if not any(entry.start for entry in manifest.policies):
             manifest = with_starts_of(before, manifest)
         carried = carried or before.carried
@@ -305,7 +309,9 @@ def _machine() -> dict[str, str]:
 
 def _threads() -> dict[str, str]:
     torch = sys.modules.get("torch")
-    return {"threads": str(count)} if torch and (count := torch.get_num_threads()) > 1 else {}
+    if torch and (count := torch.get_num_threads()) > 1:
+        return {"threads": str(count)}
+    return {}
 
 
 def processor() -> str:

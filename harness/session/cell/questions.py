@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Int32
 
 from harness.allocation.cost_model import Lengths
 from harness.engines.catalogue import backend_of
@@ -84,14 +85,22 @@ def truncated_answers(
 ) -> list[list[tuple[Sample, bool]]]:
     """Answers up to the first of `strings`, and whether one ended them. An EOS with its log-probability (nats) stands for it,
     not learnt (`Answer.closed`). Raises TokenizationError."""
-    cut = [[truncate_at_stop(codec, sample, strings) for sample in row] for row in sampled]
-    asked = [(p, sample) for p, row in zip(prompts, cut, strict=True) for sample, closed in row if closed]
-    scores = iter(engine.score([p for p, _ in asked], [sample.tokens for _, sample in asked]) if asked else [])
+    cut: list[list[tuple[Sample, bool]]] = []
+    asked: list[Prompt] = []
+    tokens: list[Int32[np.ndarray, "T"]] = []
+    for prompt, row in zip(prompts, sampled, strict=True):
+        own = [truncate_at_stop(codec, sample, strings) for sample in row]
+        ended = [sample for sample, closed in own if closed]
+        cut.append(own)
+        asked += [prompt] * len(ended)
+        tokens += [sample.tokens for sample in ended]
+    scores = iter(engine.score(asked, tokens) if asked else [])
 
-    def scored(sample: Sample) -> Sample:
-        return replace(sample, logprobs=np.append(sample.logprobs, next(scores)[-1]).astype(np.float32))
+    def with_score_of_end(sample: Sample) -> Sample:
+        logprobs = np.append(sample.logprobs, next(scores)[-1])
+        return replace(sample, logprobs=logprobs.astype(np.float32))
 
-    return [[(scored(sample) if closed else sample, closed) for sample, closed in row] for row in cut]
+    return [[(with_score_of_end(sample) if closed else sample, closed) for sample, closed in row] for row in cut]
 
 
 def truncate_at_stop(codec: TokenCodec, sample: Sample, strings: Sequence[str]) -> tuple[Sample, bool]:
@@ -202,7 +211,8 @@ def _trained(cell: Cell, fetch: bool) -> Sequence[Prompt]:
 
 def count_longest(vocabulary: Vocabulary, prompts: Sequence[Prompt]) -> int:
     """Return the tokens of the longest prompt. A token is at least a byte, so shorter texts are skipped."""
-    around, longest = len(vocabulary.encode(Prompt("", "a", ""))), 0
+    around = len(vocabulary.encode(Prompt("", "a", "")))
+    longest = 0
     for size, prompt in sorted(((len(p.text.encode()), p) for p in prompts), key=lambda pair: -pair[0]):
         if size + around <= longest:
             break

@@ -33,17 +33,24 @@ def step_row(
     again: Sequence[Group] = (),
     dropped: Sequence[Group] = (),
 ) -> StepRow:
-    """`received` has used answers marked. again: the second round; dropped: groups that dynamic sampling replaced. Both are
-    counted as rollouts and generated tokens alone."""
+    """Make the journal's row of one learner at one step.
+
+    own, others: the step's groups of the learner and of each other policy. received: what came from peers, with used answers
+    marked (`mark_used`). again: the second round; dropped: groups that dynamic sampling replaced; both are counted as rollouts
+    and generated tokens alone. kl_step, kl_base: nats per token from the policy before the step and from its base; NaN where
+    they were not measured."""
     sampled = _count_answers(own)
-    hinted, replaced = _count_answers(again), _count_answers(dropped)
+    hinted = _count_answers(again)
+    replaced = _count_answers(dropped)
     rewards = np.concatenate([group.rewards for group in own]) if own else np.empty(0)
     failed = _failed(own)
     of_peers = [term for term in report.terms if term.source == "peer"]
     mean, second = _moments(of_peers)
     sent = len(received.admitted) + received.refused_count
     refused = sum(not entry.accepted for _, entry in received.admitted) + received.refused_count
+    peer_messages = [record for record, _ in received.admitted if isinstance(record, AnswerRecord | Scores)]
     used = sum(entry.used for _, entry in (*received.learnable, *received.scored))
+    clock = learner.clock
     return StepRow(
         policy=learner.name,
         step=step,
@@ -73,9 +80,9 @@ def step_row(
         effective_sample_size=mean**2 / second if second > 0 else NAN,
         clipped_share=_clipped(of_peers),
         refused_share=refused / sent if sent else NAN,
-        peer_received=sum(isinstance(r, AnswerRecord | Scores) for r, _ in received.admitted),
+        peer_received=len(peer_messages),
         peer_used=used,
-        prompts=sum(bool(g.answers) for g in own),  # with `sampling: split` others answer the rest
+        prompts=sum(bool(group.answers) for group in own),  # with `sampling: split` others answer the rest
         prompts_all_wrong=len(failed),
         prompts_rescued=rescued(own, others),
         hinted_prompts=len(again),
@@ -85,13 +92,13 @@ def step_row(
         rollouts=sampled.answers + hinted.answers + replaced.answers,
         generated_tokens=sampled.tokens + hinted.tokens + replaced.tokens,
         trained_tokens=report.trained_tokens,
-        exchanged_tokens=sum(a.tokens.size for a, _ in received.learnable),
-        exchanged_bytes=sum(e.bytes for _, e in received.admitted),
-        generate_seconds=learner.clock.cpu("generate"),
-        verify_seconds=learner.clock.cpu("verify"),
-        exchange_seconds=learner.clock.cpu("exchange"),
-        score_seconds=learner.clock.cpu("score"),
-        train_seconds=learner.clock.cpu("train"),
+        exchanged_tokens=sum(answer.tokens.size for answer, _ in received.learnable),
+        exchanged_bytes=sum(entry.bytes for _, entry in received.admitted),
+        generate_seconds=clock.cpu("generate"),
+        verify_seconds=clock.cpu("verify"),
+        exchange_seconds=clock.cpu("exchange"),
+        score_seconds=clock.cpu("score"),
+        train_seconds=clock.cpu("train"),
     )
 
 
@@ -126,34 +133,56 @@ def _count_answers(groups: Sequence[Group]) -> _CountedAnswers:
 
 
 def rescued(own: Sequence[Group], others: Sequence[Sequence[Group]]) -> int:
-    """Prompts that only peers solved at this step."""
-    return len(_failed(own) & {g.prompt.id for groups in others for g in groups if (g.rewards > 0).any()})
+    """Count the prompts that only peers solved at this step."""
+    solved_by_peers: set[str] = set()
+    for groups in others:
+        solved_by_peers.update(group.prompt.id for group in groups if _is_solved(group))
+    return len(_failed(own) & solved_by_peers)
 
 
 def _failed(own: Sequence[Group]) -> set[str]:
-    return {g.prompt.id for g in own if g.valid and not (g.rewards > 0).any()}
+    """The ids of all-wrong prompts: at least one answer could be judged, and none is right."""
+    return {group.prompt.id for group in own if group.valid and not _is_solved(group)}
+
+
+def _is_solved(group: Group) -> bool:
+    return bool((group.rewards > 0).any())
 
 
 def mark_used(
     received: Received, terms: Sequence[Term], reports: Sequence[TermReport], again: Sequence[Group] = ()
 ) -> None:
-    """Peer answers, hints and scores behind a nonzero gradient."""
-    behind = defaultdict[AnswerId, list[ExchangeRow]](list)
-    for scored, entry in received.scored:
-        behind[scored].append(entry)
-    for group in again:
-        if group.prompt.hint and (hinted := received.entries.get(group.prompt.hint)):
-            for own, _ in group.named:
-                behind[own].append(hinted)
+    """Mark the ledger's entries of peer answers, hints and scores that stand behind a nonzero gradient.
+
+    reports: one for each term; `moved` has the number of tokens with a gradient for each of its answers. A penalty to the base
+    policy moves own answers without anything from a peer, so it marks nothing."""
+    helped = _entries_that_helped(received, again)
     for term, report in zip(terms, reports, strict=True):
-        moved = [answer for answer, tokens in zip(term.answers, report.moved, strict=True) if tokens]
-        for origin in (answer.origin for answer in moved if answer.origin is not None):
+        for answer, moved_tokens in zip(term.answers, report.moved, strict=True):
+            origin = answer.origin
+            if not moved_tokens or origin is None:
+                continue
             if term.source == "peer":
-                used = [received.entries[origin]] if origin in received.entries else []
-            else:
-                used = behind[origin] if term.objective.form != "kl" else []
-            for entry in used:
-                entry.used = True
+                if origin in received.entries:
+                    received.entries[origin].used = True
+            elif term.objective.form != "kl":
+                for entry in helped.get(origin, ()):
+                    entry.used = True
+
+
+def _entries_that_helped(received: Received, again: Sequence[Group]) -> dict[AnswerId, list[ExchangeRow]]:
+    """By own answer: the entries of scores that it got from peers, and of the hint under which it was sampled."""
+    helped = defaultdict[AnswerId, list[ExchangeRow]](list)
+    for scored, entry in received.scored:
+        helped[scored].append(entry)
+    for group in again:
+        hint = group.prompt.hint
+        hinted = received.entries.get(hint) if hint else None
+        if hinted is None:
+            continue
+        for own, _ in group.named:
+            helped[own].append(hinted)
+    return helped
 
 
 def term_rows(policy: str, step: int, report: UpdateReport) -> list[TermRow]:
@@ -176,39 +205,53 @@ def k3(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> float:
 
 
 def _moments(terms: Sequence[TermReport]) -> tuple[float, float]:
-    known = [t for t in terms if t.ratios]
-    count = sum(t.ratios for t in known) or NAN
-    return sum(t.ratios * t.ratio_mean for t in known) / count, sum(t.ratios * t.ratio_second for t in known) / count
+    """Mean and second moment of the ratios of all terms together; NaN where no term has a ratio."""
+    known = [term for term in terms if term.ratios]
+    count = sum(term.ratios for term in known) or NAN
+    mean = sum(term.ratios * term.ratio_mean for term in known) / count
+    second = sum(term.ratios * term.ratio_second for term in known) / count
+    return mean, second
 
 
 def _clipped(terms: Sequence[TermReport]) -> float:
-    pushed = sum(t.clipped_tokens + t.active_tokens for t in terms)
-    return sum(t.clipped_tokens for t in terms) / pushed if pushed else NAN
+    """Share of clipped tokens among those that would move the policy without clipping."""
+    clipped = sum(term.clipped_tokens for term in terms)
+    pushed = sum(term.clipped_tokens + term.active_tokens for term in terms)
+    return clipped / pushed if pushed else NAN
 
 
 def _peer_only(terms: Sequence[Term], reports: Sequence[TermReport], failed: set[str]) -> float:
-    total = only = 0
+    """Share of tokens with a gradient that make a peer's answer likelier at a prompt which the learner failed: support that it
+    has from peers alone."""
+    moved_in_all = 0
+    moved_by_peers = 0
     for term, report in zip(terms, reports, strict=True):
         if term.objective.form == "kl":
             continue
-        total += report.active_tokens
-        for answer, tokens in zip(term.answers, report.moved, strict=True) if term.source == "peer" else ():
+        moved_in_all += report.active_tokens
+        if term.source != "peer":
+            continue
+        for answer, tokens in zip(term.answers, report.moved, strict=True):
             push = 1.0 if term.objective.form == "nll" else float(np.sum(answer.advantage))
-            only += tokens * (answer.prompt_id in failed and term.weight * answer.weight * push > 0)
-    return only / total if total else NAN
+            made_likelier = term.weight * answer.weight * push > 0
+            if made_likelier and answer.prompt_id in failed:
+                moved_by_peers += tokens
+    return moved_by_peers / moved_in_all if moved_in_all else NAN
 
 
 PER_STEP = 2
 
 
 def trace_rows(learner: Learner, step: int, own: Sequence[Group], received: Received) -> list[TraceRow]:
-    """Those that were learnt from first."""
-    groups = {g.prompt.id: g for g in own if g.answers}
-    inbox = received.inbox
-    answers = [a for box in (inbox.answers, inbox.successes) for peers in box.values() for a in peers]
-    known = [(a, received.entries[a.id]) for a in answers if a.prompt_id in groups]
+    """Make rows of at most `PER_STEP` peer answers beside an own one; those that were learnt from come first."""
+    groups = {group.prompt.id: group for group in own if group.answers}
+    answers: list[PeerAnswer] = []
+    for box in (received.inbox.answers, received.inbox.successes):
+        for peers in box.values():
+            answers += peers
+    known = [(answer, received.entries[answer.id]) for answer in answers if answer.prompt_id in groups]
     chosen = sorted(known, key=lambda pair: not pair[1].used)[:PER_STEP]
-    return [_row(learner, step, groups[a.prompt_id], a, entry.used, received) for a, entry in chosen]
+    return [_row(learner, step, groups[answer.prompt_id], answer, entry.used, received) for answer, entry in chosen]
 
 
 def _row(learner: Learner, step: int, group: Group, answer: PeerAnswer, used: bool, received: Received) -> TraceRow:

@@ -170,7 +170,9 @@ def _count_attempts(folder: Path) -> int:
 def failure_reason(error: BaseException, job: Job) -> str:
     """Of an unexpected error also its last line, of the plugin if any."""
     if isinstance(error, HarnessError):
-        return f"{error}; {remedy(Path(job.folder))}" if isinstance(error, CheckpointError) else str(error)
+        if isinstance(error, CheckpointError):
+            return f"{error}; {remedy(Path(job.folder))}"
+        return str(error)
     package = ""
     if job.cell is not None:
         with contextlib.suppress(PluginError):
@@ -203,7 +205,9 @@ class Heartbeat:
         """now: seconds; cpu: of the main thread."""
         if beats == self.beats and cpu - self.used < LEAST_CPU_SHARE * (now - self.said):
             return False
-        self.said, self.used, self.beats = now, cpu, beats
+        self.said = now
+        self.used = cpu
+        self.beats = beats
         return True
 
 
@@ -212,7 +216,8 @@ class Worker(logging.Handler):
 
     def __init__(self, source: BinaryIO, sink: BinaryIO, silence: float) -> None:
         super().__init__(logging.INFO)
-        self._sink, self._source = sink, source
+        self._sink = sink
+        self._source = source
         self._writing = threading.Lock()
         self._jobs: queue.Queue[Job | None] = queue.Queue()
         self._stopped = threading.Event()
@@ -259,13 +264,15 @@ class Worker(logging.Handler):
             self._stopped.set()
 
     def _send_heartbeats(self, interval: float) -> None:
-        heartbeat, main = Heartbeat(time.monotonic()), threading.main_thread().ident
+        heartbeat = Heartbeat(time.monotonic())
+        main = threading.main_thread().ident
         cpu_clock = getattr(time, "pthread_getcpuclockid", lambda _: time.CLOCK_PROCESS_CPUTIME_ID)
         while True:
             time.sleep(interval)
             if heartbeat.is_due(time.monotonic(), time.clock_gettime(cpu_clock(main)), phases.progress_count()):
                 self._send(Alive(phases.describe_phases()))
-            if (job := self._job) is not None:
+            job = self._job
+            if job is not None:
                 trim(log_of(Path(job.folder)))
 
     def _read_jobs(self) -> None:

@@ -73,7 +73,9 @@ class RunSummary:
 
     @property
     def exit_code(self) -> int:
-        return 130 if self.interrupted else 1 if self.failed or self.disk else 0
+        if self.interrupted:
+            return 130
+        return 1 if self.failed or self.disk else 0
 
 
 def run_matrix(
@@ -209,15 +211,20 @@ class Driver:
         verbose: bool = False,
         claim: Claim | None = None,
     ) -> None:
-        self.prepared, self.reporter, self.refresh = prepared, reporter, refresh
-        self.environment, self.claim = environment, claim
-        self.silence, self.verbose = silence, verbose
+        self.prepared = prepared
+        self.reporter = reporter
+        self.refresh = refresh
+        self.environment = environment
+        self.claim = claim
+        self.silence = silence
+        self.verbose = verbose
         self.checked = time.monotonic()  # when the workers' silence was last checked
         self.inbox: Inbox = queue.Queue()
         self.workers: list[WorkerProcess] = []
         self.topics: set[str] = set()  # of log lines that are shown once
         self.summary = RunSummary()
-        cells, bases = prepared.pending_cells(), prepared.missing_bases()
+        cells = prepared.pending_cells()
+        bases = prepared.missing_bases()
         self.bases = {base.key for base in bases}
         # By cell: the bases that it waits for
         self.waits = {cell.key: {base.key for base in prepared.bases_of(cell)} & self.bases for cell in cells}
@@ -438,7 +445,8 @@ class Driver:
 
     def _close_workers(self) -> None:
         """End all workers; those that do not end in time are killed."""
-        workers, self.workers = self.workers, []
+        workers = self.workers
+        self.workers = []
         for worker in workers:
             worker.end_or_kill()
         deadline = time.monotonic() + CLOSE_SECONDS

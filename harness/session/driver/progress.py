@@ -42,7 +42,8 @@ class Reporter:
         )  # fmt: skip
         self._all = self._bars.add_task("all", words="")
         self._tasks: dict[str, TaskID] = {}
-        self._steps, self._total = 1.0, 0.0
+        self._steps = 1.0
+        self._total = 0.0
         self._cells = self._cells_done = 0
         self._at: dict[str, float] = {}
         self._heard: dict[str, float] = {}
@@ -52,7 +53,8 @@ class Reporter:
         self._said = time.monotonic()
 
     def start(self, bases: int, cells: int, steps: float, most: int, where: str) -> None:
-        self._steps, self._cells = max(1.0, steps), cells
+        self._steps = max(1.0, steps)
+        self._cells = cells
         self._total = (cells + bases * BASE_CELLS) * self._steps
         self._bars.start()
         self._bars.update(self._all, total=self._total)
@@ -134,7 +136,8 @@ def _rough_time(seconds: float) -> str:
 @contextmanager
 def show_phases(first: str) -> Iterator[None]:
     """What this process does. first: words until a phase."""
-    ended, console = threading.Event(), _Stderr(stderr=True)
+    ended = threading.Event()
+    console = _Stderr(stderr=True)
     status = console.status("")
 
     def look() -> None:

@@ -66,7 +66,8 @@ def calibrate(
     asked, shots = _questions_and_shots(task, levels, prompts, few_shot)
     folders = _open_folders(models)
     solved: dict[str, dict[str, Solved]] = {name: {} for name in folders}
-    standings, chats = [], []
+    standings = []
+    chats = []
     longest = LONGEST_ANSWER["micro" if task == "micro" else "ladder"]
     with Verifier(workers=1) as verifier:
         for name, folder in folders.items():
@@ -154,6 +155,7 @@ def _chosen_levels(task: str, levels: Sequence[str]) -> list[str]:
         known = ladder.levels_of(task)
     else:
         raise UsageError(f"--task {task}: only ladder and micro have levels")
-    if unknown := [name for name in levels if name not in known]:
+    unknown = [name for name in levels if name not in known]
+    if unknown:
         raise UsageError(f"--levels: unknown level {unknown[0]!r}; there are {', '.join(known)}")
     return list(dict.fromkeys(levels)) or list(known)

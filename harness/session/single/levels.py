@@ -53,7 +53,9 @@ def questions_of(task: str, level: str, count: int) -> list[Prompt]:
     seed = derive(SEED, level)
     source = micro if task == "micro" else ladder
     prompts = list[Prompt]()
-    few, asked, many = 0, count, count
+    few = 0
+    asked = count
+    many = count
     while few < many:  # by halves: a search that fails is slow
         try:
             prompts = source.training_prompts(seed, asked, [level])

@@ -94,7 +94,9 @@ def _scorer(folder: Path, name: str) -> str:
                 return scorer[1:] or "math"
             if task == name:
                 return get_task(name).scorer
-    return get_task(name).scorer if name in names() or "." in name else "math"
+    if name in names() or "." in name:
+        return get_task(name).scorer
+    return "math"
 
 
 def stored_sample(row: Mapping[str, object]) -> EvaluationSample:

@@ -53,7 +53,8 @@ def demand_of(
 
 
 def _policy_demand(policy: Policy, cell: Cell, resolved: ResolvedSuite, devices: int | None) -> PolicyDemand:
-    training, options = cell.training, cell.engine_options
+    training = cell.training
+    options = cell.engine_options
     needs = resolved.regime_of(cell).needs
     keeps_reference = bool(training.kl or training.measure_every) or _is_directed(cell) or Need.START_SCORES in needs
     return PolicyDemand(
@@ -73,8 +74,10 @@ def _policy_demand(policy: Policy, cell: Cell, resolved: ResolvedSuite, devices:
 def _count_workload(cell: Cell, resolved: ResolvedSuite, lengths: Lengths) -> Workload:
     """How often each phase runs, and on how many answers. By the regime's declarations: an upper bound for regimes that select
     [our reading]."""
-    training, evaluation = cell.training, cell.evaluation
-    regime, evaluated = resolved.regime_of(cell), resolved.evaluation_load()
+    training = cell.training
+    evaluation = cell.evaluation
+    regime = resolved.regime_of(cell)
+    evaluated = resolved.evaluation_load()
     peers = _peers_of_a_receiver(cell)
     prompts = training.prompts
     if cell.variant.sampling == "split":

@@ -41,7 +41,8 @@ def _text_bytes(resolved: ResolvedSuite) -> tuple[float, float]:
 
 def disk_of(prepared: Prepared, workers: int) -> Disk:
     """Return what the cells that are left take. workers: cells side by side. Raises UsageError for a model of unknown size."""
-    resolved, pending = prepared.resolved, prepared.cells_to_run()
+    resolved = prepared.resolved
+    pending = prepared.cells_to_run()
     first_of_kind = {cell.kind: cell for cell in pending}
     of_kind = {kind: cell_disk(cell, resolved) for kind, cell in first_of_kind.items()}
     cells = [of_kind[cell.kind] for cell in pending]
@@ -73,7 +74,8 @@ def cell_disk(cell: Cell, resolved: ResolvedSuite) -> Disk:
 
 def _journal_bytes(cell: Cell, resolved: ResolvedSuite, demand: CellDemand) -> int:
     """Of a finished cell's journal and manifest."""
-    work, policies = demand.workload, len(demand.policies)
+    work = demand.workload
+    policies = len(demand.policies)
     answer, trace = _text_bytes(resolved)
     penalised = cell.training.kl > 0
     shared = work.trained - 1.0 - penalised
@@ -147,9 +149,11 @@ def _cache_needs(prepared: Prepared) -> Iterator[tuple[Path, int]]:
             precision = "fp32" if micro else resolved.engine.precision(policy, prepared.suite.engine_options)
             yield cache_folder(), checkpoint_bytes(resolved.shape_of(policy), precision).kept
     for policy in {(b.policy.model, b.policy.revision): b.policy for b in bases if not b.policy.is_micro}.values():
-        shape, model = resolved.shape_of(policy), policy.model
+        shape = resolved.shape_of(policy)
+        model = policy.model
         if not model.startswith(PRETRAINED) and not model_folder(model).is_dir():
-            place, whole = hub_cache(model), checkpoint_bytes(shape, "bf16").kept
+            place = hub_cache(model)
+            whole = checkpoint_bytes(shape, "bf16").kept
             if _bytes_in(place / "blobs") < whole // 2:
                 yield place.parent, whole
 
@@ -159,4 +163,6 @@ def _existing_parent(path: Path) -> Path:
 
 
 def _bytes_in(folder: Path) -> int:
-    return sum(p.lstat().st_size for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else 0
+    if folder.is_dir():
+        return sum(p.lstat().st_size for p in folder.rglob("*") if p.is_file())
+    return 0

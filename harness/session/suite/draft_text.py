@@ -257,7 +257,9 @@ def _as_text(word: str) -> str:
 
 
 def _figure(parameters: float) -> str:
-    return f"{parameters / 1e9:.1f} B" if parameters >= 1e9 else f"{parameters / 1e6:.1f} M"
+    if parameters >= 1e9:
+        return f"{parameters / 1e9:.1f} B"
+    return f"{parameters / 1e6:.1f} M"
 
 
 TEXT = """\

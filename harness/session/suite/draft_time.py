@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.allocation import embedded, inventory
+from harness.allocation import inventory
 from harness.allocation.cost_model import CORE, CellDemand, device
 from harness.allocation.planner import first_of
+from harness.engines.embedded import account
 from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import HarnessError
 from harness.experience.answers import Prompt
@@ -60,7 +61,7 @@ def measure_pace(suite: Suite, source: str) -> float:
         engine.close()
         mean = mean_answer / cell.training.max_new_tokens
         work = replace(demand.workload, steps=1, prompts=len(prompts[:TIMED]), trained=1.0, again=0.0, mean=mean)
-        spent = embedded.phases(CellDemand((own,), work), device(kind))
+        spent = account.phases(CellDemand((own,), work), device(kind))
         planned += spent.generate + spent.train
     return taken / planned
 

@@ -74,7 +74,8 @@ def why_untried(suite: Suite) -> str:
 def try_models(suite: Suite) -> Findings:
     """Try the models of a draft that `why_untried` has nothing against: on its task, and on the ladder where a model has too few
     right answers. Raises UsageError where a model cannot be opened, DataError."""
-    policies, task = suite.groups[0].policies, suite.training.task
+    policies = suite.groups[0].policies
+    task = suite.training.task
     tried = list[TriedLevel]()
     for policy in policies:
         tried += _try_policy(policy, task, suite)
@@ -88,7 +89,8 @@ def _try_policy(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[
     """Each level of the task, in the style in which most mixed questions are answered right; other tasks have one level."""
     from harness.engines.embedded.engine import EmbeddedEngine
 
-    known, dtype = get_task(task), suite.engine_options.get("dtype")
+    known = get_task(task)
+    dtype = suite.engine_options.get("dtype")
     mixed = _mixed_questions(task)
     name = task if isinstance(task, str) else Path(task.file).name
     styles = styles_to_ask(policy, task, suite.training.max_new_tokens)

@@ -34,7 +34,10 @@ def _compare_with_shown(snapshot: Snapshot, suite: str, stored: list[Missing], p
     others = tuple(cell for cell in prepared.every if shown.get(cell.label) != cell.key)
     gaps = []
     for status in replace(prepared, cells=others, stored=None).with_states(snapshot).statuses():
-        label, key, state, reason = status.label, status.key, status.state, status.reason
+        label = status.label
+        key = status.key
+        state = status.state
+        reason = status.reason
         before = by_label.pop(label, None)
         shown_key = shown.get(label)
         if shown_key is not None:

@@ -20,7 +20,8 @@ from harness.versions import BASE, CELL, versions
 def identity_maker(resolved: ResolvedSuite) -> Callable[[Sequence[Policy], Variant | None], Identity]:
     """Return what makes the identity of a cell from its policies and its variant, or of a base checkpoint from its policy and None.
     Raises PluginError, DataError."""
-    suite, training = resolved.suite, resolved.training
+    suite = resolved.suite
+    training = resolved.training
     evaluation = {str(task.name): task.task.checksum or "" for task in resolved.evaluation}
     shared = dict([PLUGINS.results_version(suite.engine)])
     for task in resolved.evaluation:

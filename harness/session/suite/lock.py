@@ -45,14 +45,17 @@ class Holder(msgspec.Struct, frozen=True):
 
     def is_alive(self, age: float) -> bool:
         """Return whether the process still runs. age: seconds since its claim was renewed, which tell it of another machine."""
-        return _start_of_process(self.pid) == self.born if self.system == _system_id() else age < LEASE_SECONDS
+        if self.system == _system_id():
+            return _start_of_process(self.pid) == self.born
+        return age < LEASE_SECONDS
 
 
 class Claim:
     """A claim that was laid: a file whose time is renewed until it is withdrawn."""
 
     def __init__(self, file: Path) -> None:
-        self.file, self._ended = file, threading.Event()
+        self.file = file
+        self._ended = threading.Event()
         threading.Thread(target=self._renew_until_end, daemon=True).start()
 
     def is_lost(self) -> bool:
@@ -208,5 +211,7 @@ def _start_of_process(pid: int) -> str:
         return "" if state in "ZX" else fields[18]
     except OSError:
         with suppress(psutil.Error):
-            return "" if Path("/proc/self/stat").exists() else f"{psutil.Process(pid).create_time():.0f}"
+            if Path("/proc/self/stat").exists():
+                return ""
+            return f"{psutil.Process(pid).create_time():.0f}"
     return ""

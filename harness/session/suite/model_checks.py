@@ -105,13 +105,15 @@ def _check_template(policy: Policy, folder: Path, source: str, place: str, carri
     if not policy.chat:
         return
     template = vocabulary.template
-    if fault := template.fault():
+    fault = template.fault()
+    if fault:
         raise SuiteError(source, f"{place}.chat", f"{policy.model}: {fault}")
     behind = template.behind_question()
     if carries and leaves_thought_open(behind):
         switch = "where the template has a switch, such as `chat: {enable_thinking: false}`, it is asked without"
         codec = TokenCodec(vocabulary.tokenizer, vocabulary.stop, vocabulary.closing)
-        if mark := codec.closing_of_thought(behind):
+        mark = codec.closing_of_thought(behind)
+        if mark:
             said = "".join(map(str, vocabulary.tokenizer.convert_ids_to_tokens(list(mark))))
             yield f"{policy.name}'s prompts open a thought: {said} closes it before a peer's answer that closes none; {switch}"
         else:

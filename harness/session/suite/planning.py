@@ -10,17 +10,18 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from harness.allocation import embedded
 from harness.allocation import inventory as machines
 from harness.allocation.calibration import measured_device
 from harness.allocation.cost_model import CORE, USABLE, CellDemand, Device, Lengths, PolicyDemand, Workload, device
 from harness.allocation.inventory import LOGICAL, Bundle, Inventory
 from harness.allocation.layout import START_SECONDS
 from harness.allocation.planner import KindPlan, Plan, Request, first_of, plan_cells, plan_workers, timetable
-from harness.allocation.shapes import MICRO_TOKENS, load_shape
+from harness.allocation.shapes import load_shape
 from harness.engines import catalogue
 from harness.engines.catalogue import backend_of
+from harness.engines.embedded import account as embedded_account
 from harness.engines.embedded.presets import SHIPPED, START_EXAMPLES, START_STEPS
+from harness.engines.embedded.sizes import MICRO_TOKENS
 from harness.errors import DataError, EngineError, InfeasibleError, StoreError
 from harness.session.cell.manifests import Base
 from harness.session.policy import MICRO, at_hand
@@ -49,7 +50,8 @@ def plan_for(
 ) -> Plan:
     """Plan the cells that are left, on a stated inventory, or on what there is; at `address`, on a Ray cluster. calibration: a
     hardware record. Raises UsageError."""
-    engine, options = prepared.resolved.engine, prepared.suite.engine_options
+    engine = prepared.resolved.engine
+    options = prepared.suite.engine_options
     machine = engine.inventory(address) if inventory is None else machines.parse(inventory)
     if not engine.clustered and str(options.get("device") or "cuda").startswith("cpu"):
         machine = machine.without_gpus()
@@ -94,17 +96,18 @@ def _plan_workers(
     jobs: int | None,
 ) -> Plan:
     """Of an engine whose cells are one process each."""
-    resolved, options = prepared.resolved, prepared.suite.engine_options
+    resolved = prepared.resolved
+    options = prepared.suite.engine_options
     on = calibrated or device(next((n.gpu_kind for n in machine.nodes if n.gpus), CORE))
     if options.get("numerics") == "portable" and not on.gpu:
-        on = embedded.portable(on)
+        on = embedded_account.portable(on)
     of_kind = _first_of_each_kind(pending)
     counts = Counter(cell.kind for cell in pending)
     demands = {kind: demand_of(cell, resolved) for kind, cell in of_kind.items()}
     left = len(pending) if jobs is None else min(jobs, len(pending))
     work = [_plan_worker(of_kind[kind], demands[kind], counts[kind], machine, measured, on, left) for kind in counts]
     bases = _plan_bases(prepared, work, machine, on)
-    busy = max((embedded.busy(one, on) for one in demands.values()), default=1.0) if machine.gpus else 1.0
+    busy = max((embedded_account.busy(one, on) for one in demands.values()), default=1.0) if machine.gpus else 1.0
     half = any(policy.precision == "bf16" for one in demands.values() for policy in one.policies)
     return plan_workers(len(prepared.cells), work, machine, bases, jobs, busy, half)
 
@@ -157,20 +160,23 @@ def place_of(plan: Plan, work: Cell | Base, turn: int = 0) -> Request:
 
 def _for_start(base: Base, bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
     """A supervised start trains all weights."""
-    policy, engine = base.policy, backend_of(base.suite.engine)
+    policy = base.policy
+    engine = backend_of(base.suite.engine)
     if policy.is_micro or policy.stage0 is None or bundles[0].gpus:
         return bundles
-    shape, precision = load_shape(policy.model, policy.revision), engine.precision(policy, base.suite.engine_options)
+    shape = load_shape(policy.model, policy.revision)
+    precision = engine.precision(policy, base.suite.engine_options)
     work = Workload(1, START_EXAMPLES, LADDER_PROMPT_TOKENS, LADDER_PROMPT_TOKENS, 2 * LADDER_PROMPT_TOKENS)
     memory = engine.account.process_memory(CellDemand((PolicyDemand(policy.name, shape, 1, precision),), work)).train
-    least = embedded.WORKER_BYTES + memory
+    least = embedded_account.WORKER_BYTES + memory
     return tuple(dataclasses.replace(bundle, memory=max(bundle.memory, least)) for bundle in bundles)
 
 
 def _with_bases(prepared: Prepared, plan: Plan) -> Plan:
     """Missing bases are evaluated before any cell starts."""
     asked = [place_of(plan, base) for base in prepared.missing_bases() if plan.feasible]
-    run, cells = timetable(asked, Inventory(plan.resources.nodes)), plan.predicted
+    run = timetable(asked, Inventory(plan.resources.nodes))
+    cells = plan.predicted
     both = replace(
         cells,
         cpu_seconds=cells.cpu_seconds + run.core_seconds,
@@ -211,11 +217,14 @@ def _measured_lengths(source: str, cell: Cell, known: dict[tuple[str, str], Leng
         if about not in known:
             known[about] = None
             with suppress(DataError), faults_at(source, "", EngineError):
-                if folder := at_hand(policy):
+                folder = at_hand(policy)
+                if folder:
                     known[about] = lengths = measured(policy, folder, cell.evaluation, cell, fetch=False)
                     checked(cell.engine, cell.engine_options, policy, folder, lengths)
         by_policy.append(known[about])
-    return None if None in by_policy else Lengths(*map(max, zip(*filter(None, by_policy), strict=True)))
+    if None in by_policy:
+        return None
+    return Lengths(*map(max, zip(*filter(None, by_policy), strict=True)))
 
 
 def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = None) -> Plan:
@@ -237,31 +246,36 @@ def _plan_worker(
     cell: Cell, asks: CellDemand, count: int, machine: Inventory, measured: Mapping[str, float], on: Device, left: int
 ) -> KindPlan:
     """count: of the kind; left: of all, at most `jobs`."""
-    account, own, gpus = backend_of(cell.engine).account, cell.engine_options.get("micro_tokens"), machine.gpus > 0
-    most = max((n.gpu_memory * USABLE if gpus else n.memory - embedded.WORKER_BYTES) for n in machine.nodes)
-    tried = [own] if own else [MICRO_TOKENS, *embedded.FEWER_TOKENS]
+    account = backend_of(cell.engine).account
+    own = cell.engine_options.get("micro_tokens")
+    gpus = machine.gpus > 0
+    most = max((n.gpu_memory * USABLE if gpus else n.memory - embedded_account.WORKER_BYTES) for n in machine.nodes)
+    tried = [own] if own else [MICRO_TOKENS, *embedded_account.FEWER_TOKENS]
     sizes = {tokens: account.process_memory(asks, tokens, on).train for tokens in tried}
     tokens = next((tokens for tokens, size in sizes.items() if size <= most), tried[-1])
     seconds = measured.get(cell.kind) or account.phases(asks, on).total
-    bundle = Bundle(1, 1, embedded.GPU_WORKER_BYTES, sizes[tokens])
+    bundle = Bundle(1, 1, embedded_account.GPU_WORKER_BYTES, sizes[tokens])
     if not gpus:
-        memory, node = embedded.WORKER_BYTES + sizes[tokens], max(machine.nodes, key=lambda n: n.cores)
+        memory = embedded_account.WORKER_BYTES + sizes[tokens]
+        node = max(machine.nodes, key=lambda n: n.cores)
         beside = max(1, min(node.cores, node.memory // memory, left))  # processes do more than as many threads
         idle = 1 if cell.engine_options.get("numerics") == "portable" else node.cores // beside
         cores = cell.engine_options.get("threads") or account.cores(asks, idle)
-        bundle, seconds = Bundle(0, cores, memory), seconds / _speedup(cores)
+        bundle = Bundle(0, cores, memory)
+        seconds = seconds / _speedup(cores)
     chosen = tokens if tokens != MICRO_TOKENS and not own else 0
     return KindPlan(cell.kind, count, seconds, (bundle,), micro_tokens=chosen)
 
 
 def _speedup(cores: int) -> float:
-    return 1 + embedded.NEXT_CORE * (cores - 1)
+    return 1 + embedded_account.NEXT_CORE * (cores - 1)
 
 
 def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device, cores: int, trains: bool) -> float:
     """Seconds to measure a base checkpoint. trains: whether its start is trained for it, not for another group before."""
     cell = next(c for c in prepared.every if base.needed_by(c))
-    account, gpus = backend_of(cell.engine).account, machine.gpus > 0
+    account = backend_of(cell.engine).account
+    gpus = machine.gpus > 0
     asks = demand_of(cell, prepared.resolved)
     own = next(p for p in asks.policies if p.name == base.policy.name)
     seconds = account.phases(CellDemand((own,), asks.workload), on).evaluate
@@ -278,7 +292,8 @@ def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device
 
 
 def _is_shipped(base: Base) -> bool:
-    policy, start = base.policy, base.policy.stage0 or Stage0()
+    policy = base.policy
+    start = base.policy.stage0 or Stage0()
     if start.weak_cot is not None:
         return False
     name = f"{policy.model.removeprefix(MICRO)}-{start.strong}-{start.preset}-{start.seed_of(base.seed or 0)}-*"

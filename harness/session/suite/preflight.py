@@ -50,9 +50,12 @@ def preflight(prepared: Prepared, run: bool, elsewhere: bool = False) -> list[st
 
 def _check_models(prepared: Prepared, cells: Sequence[Cell], run: bool, elsewhere: bool) -> list[str]:
     """Check each policy of the groups that have cells left; returns remarks."""
-    engine, options = prepared.resolved.engine, prepared.suite.engine_options
+    engine = prepared.resolved.engine
+    options = prepared.suite.engine_options
     slow_bf16 = run and not cpu_bf16() and not inventory.local().gpus
-    remarks, unseen, emulated = list[str](), list[str](), list[str]()
+    remarks = list[str]()
+    unseen = list[str]()
+    emulated = list[str]()
     full_size = None
     for place, policy, own in pretrained_policies(prepared, cells):
         full_size = full_size or policy
@@ -173,7 +176,8 @@ def _scorer_remarks(tasks: Sequence[ResolvedTask]) -> Iterator[str]:
 def check_training_questions(prepared: Prepared, absent: Sequence[str]) -> TrainingPool | None:
     """Check that the task has as many training questions as the largest step asks for. absent: data sets that are not here. Returns
     the pool where it is a fixed one that is on this machine. Raises SuiteError."""
-    suite, training = prepared.suite, prepared.suite.training
+    suite = prepared.suite
+    training = prepared.suite.training
     source = prepared.resolved.training.source
     prompts = {f"regimes[{i}].training.prompts": suite.training_of(v).prompts for i, v in enumerate(suite.regimes)}
     prompts["training.prompts"] = training.prompts
@@ -224,7 +228,8 @@ def _check_recordings(prepared: Prepared, run: bool) -> Iterator[str]:
     for i, variant in enumerate(prepared.suite.regimes):
         if variant.replay is None:
             continue
-        place, name = f"regimes[{i}].replay.suite", variant.replay.suite
+        place = f"regimes[{i}].replay.suite"
+        name = variant.replay.suite
         if name != prepared.suite.name and not suite_files(prepared.folder.parent / name):
             problem = f"there are no results of {name} here; run it first, with `sharing.record`"
             if run:

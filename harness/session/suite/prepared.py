@@ -44,7 +44,9 @@ class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
     def label(self) -> str:
         """`group/regime/seed`, or the key where the manifest that would tell them cannot be read."""
         seed = "" if self.seed is None else f"/{self.seed}"
-        return f"{self.group}/{self.regime}{seed}" if self.regime else f"{self.group}{seed}" or self.key
+        if self.regime:
+            return f"{self.group}/{self.regime}{seed}"
+        return f"{self.group}{seed}" or self.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,8 @@ class Prepared:
         if snapshot is None:
             damages, in_store = read_damages(self.folder.parent, self.suite.name)
         else:
-            damages, in_store = damages_by_key(snapshot, self.suite.name), True
+            damages = damages_by_key(snapshot, self.suite.name)
+            in_store = True
         if damages:
             stored = read_stored_cells(self.folder, keys, damages)
         return replace(self, stored=replace(stored, in_store=in_store))
@@ -132,7 +135,9 @@ class Prepared:
 
     def state(self, key: str) -> CellState:
         """Return the state of a cell or a base checkpoint."""
-        return read_state(f"{self.folder}/{key}") if self.stored is None else self.stored.states[key]
+        if self.stored is None:
+            return read_state(f"{self.folder}/{key}")
+        return self.stored.states[key]
 
     def statuses(self) -> list[CellStatus]:
         """Return a line of `harness status` for each cell. A pending cell that ran under another key says why it is to be run

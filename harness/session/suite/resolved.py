@@ -70,7 +70,9 @@ class ResolvedSuite:
     def records_shared(self, cell: Cell) -> frozenset[type[Record]]:
         """Return the kinds of records that travel in a cell."""
         alone = len(cell.group.policies) < 2 and cell.variant.replay is None
-        return frozenset() if alone or cell.sharing.direction == "none" else self.regime_of(cell).shares
+        if alone or cell.sharing.direction == "none":
+            return frozenset()
+        return self.regime_of(cell).shares
 
     def evaluation_load(self) -> EvaluationLoad:
         """Return what the suite's evaluation asks of one policy."""

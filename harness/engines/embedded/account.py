@@ -1,4 +1,5 @@
-"""The embedded engine's account: a cell's policies run in turn in one process, on its cores or one GPU."""
+"""Memory and time of a cell on the embedded engine, for plans: its policies run in turn in one process, on its cores or one GPU.
+No torch."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from dataclasses import replace
 from harness.allocation.cost_model import (
     CORE,
     DISK,
+    GPU_LOGITS,
+    LOGITS,
     CellDemand,
     Device,
     Memory,
@@ -15,15 +18,15 @@ from harness.allocation.cost_model import (
     Workload,
     checkpoint_bytes,
     device,
+    logits_bytes,
     score_seconds,
     train_seconds,
     trainer_states,
     weight_bytes,
 )
-from harness.allocation.shapes import BLOCK, CACHE_BYTES, GPU_LOGITS, LOGITS, LONGEST, MICRO_TOKENS
+from harness.engines.embedded.sizes import BLOCK, CACHE_BYTES, LONGEST, MICRO_TOKENS
 
 FEWER_TOKENS = (4096, 2048, 1024, 512)  # where the default does not fit
-LOGITS_BYTES = 12  # per token and entry of the vocabulary: logits, masked logits, log-probabilities
 COMPARED_BYTES = 16  # per entry of the largest matrix: two gradients compared in float64
 # Per answer and entry of the vocabulary while a token is drawn
 CHOICE_BYTES, PARTED_CHOICE_BYTES = 32, 16
@@ -42,45 +45,50 @@ START_SECONDS = 1.0  # opening a cell's engines in a worker that is up: a prior
 
 def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS, on: Device = ONE_CORE) -> Memory:
     """Of one process at its fullest: all states and references, and the most that one policy adds."""
-    states = [trainer_states(p) for p in cell.policies]
+    policies = cell.policies
+    states = [trainer_states(policy) for policy in policies]
+    references = [weight_bytes(policy.model, policy.precision) for policy in policies if policy.reference]
+    # The own gradient is kept while peers' is added to it.
+    measured = [4 * policy.trained * policy.measured for policy in policies]
+    working = [_working_bytes(policy, cell.workload, micro_tokens, on.gpu) for policy in policies]
     return Memory(
-        weights=sum(s.weights for s in states),
-        gradients=sum(s.gradients for s in states),
-        optimiser=sum(s.optimiser for s in states),
-        reference=sum(weight_bytes(p.model, p.precision) for p in cell.policies if p.reference),
-        measuring=max(4 * p.trained * p.measured for p in cell.policies),  # own gradient, while peers' is added to it
-        activations=max(
-            max(
-                _training_bytes(p, cell.workload, micro_tokens, on.gpu),
-                _sampling_bytes(p, cell.workload),
-                weight_bytes(p.model, "fp32") * bool(p.lora),  # merged, to be saved
-            )
-            for p in cell.policies
-        ),
+        weights=sum(state.weights for state in states),
+        gradients=sum(state.gradients for state in states),
+        optimiser=sum(state.optimiser for state in states),
+        reference=sum(references),
+        measuring=max(measured),
+        activations=max(working),
         context=on.context,
     )
+
+
+def _working_bytes(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu: bool) -> int:
+    """The most that a policy adds to its states, in training, in sampling, or where adapters are merged to be saved."""
+    training = _training_bytes(policy, work, micro_tokens, gpu)
+    merged = weight_bytes(policy.model, "fp32") if policy.lora else 0
+    return max(training, _sampling_bytes(policy, work), merged)
 
 
 def _training_bytes(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu: bool) -> int:
     """One micro-batch: prompts once, each answer over a copy of its prompt's keys and values; or comparing gradients."""
     each = work.answer_tokens + work.prompt_tokens / policy.rollouts
     taken = min(work.prompts * policy.rollouts, max(1.0, micro_tokens / each))
-    model, size = policy.model, policy.value_bytes
+    model = policy.model
+    size = policy.value_bytes
     half = size == 2
     through = model.half if half else model.full
     # torch's kernel repeats shared keys for each head; the engine's own keeps scores.
-    copies = sum(2 * a.layers * (a.kv_heads if half else a.heads) * a.head_dim for a in model.attention) * size
-    inside = taken * each * through.layers + taken * work.prompt_tokens * copies
+    copied = [2 * a.layers * (a.kv_heads if half else a.heads) * a.head_dim for a in model.attention]
+    inside = taken * each * through.layers + taken * work.prompt_tokens * (sum(copied) * size)
     if half and work.sequence <= LONGEST:
-        inside += taken * each * sum(a.layers * a.heads for a in model.attention) * SCORES_BYTES * work.sequence
+        scoring_heads = sum(a.layers * a.heads for a in model.attention)
+        inside += taken * each * scoring_heads * SCORES_BYTES * work.sequence
     if policy.checkpointing:  # each layer's input, one layer at a time, and the prompts' keys and values
         inside = inside / model.layers + taken * each * model.layers * size * model.hidden
         inside += taken / policy.rollouts * _cache_bytes(policy, work.prompt_tokens)
-    logits, most = taken * work.answer_tokens * model.vocab, GPU_LOGITS if gpu else LOGITS
-    head = LOGITS_BYTES * min(logits, most)
-    if logits > most and not policy.lora:
-        # A vocabulary in parts gives its gradient at the end, beside a tied embedding's.
-        head += 2 * size * model.largest
+    logits = taken * work.answer_tokens * model.vocab
+    most = GPU_LOGITS if gpu else LOGITS
+    head = logits_bytes(policy, logits, most)
     compared = COMPARED_BYTES * model.largest if policy.measured and not policy.lora else 0
     return max(int(inside + taken * each * through.head + head), compared)
 
@@ -105,7 +113,9 @@ def _cache_bytes(policy: PolicyDemand, tokens: int) -> int:
 
 def cores(cell: CellDemand, most: int) -> int:
     """most: that other processes leave idle."""
-    return max(1, min(most, MOST_CORES)) if max(p.model.parameters for p in cell.policies) >= LARGE else 1
+    if max(p.model.parameters for p in cell.policies) >= LARGE:
+        return max(1, min(most, MOST_CORES))
+    return 1
 
 
 def phases(cell: CellDemand, on: Device) -> Phases:
@@ -127,8 +137,10 @@ def busy(cell: CellDemand, on: Device) -> float:
 
 def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> Phases:
     """Seconds of each phase of a cell, for one policy on this device."""
-    model, half = policy.model, policy.precision == "bf16"
-    layers, own = on.layer * model.layers, work.prompts * policy.rollouts
+    model = policy.model
+    half = policy.precision == "bf16"
+    layers = on.layer * model.layers
+    own = work.prompts * policy.rollouts
     # Peaks are stated of a GPU in bf16, of a core in fp32.
     factor = (1 if half else FP32_SHARE) if on.gpu else (BF16_GAIN if half else 1)
     on = replace(on, train=on.train * factor, score=on.score * factor)
@@ -139,7 +151,8 @@ def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> Phas
         each = _cache_bytes(policy, work.prompt_tokens + longest)
         batch = min(answers, max(1, CACHE_BYTES // each))
         # Ended answers leave the batch: positions count by the mean length.
-        positions, tokens = answers / batch * longest, answers * longest * work.mean
+        positions = answers / batch * longest
+        tokens = answers * longest * work.mean
         bytes_read = positions * policy.value_bytes * model.read(batch) + tokens * each / 2
         flops = 2 * model.matmul * tokens
         decode = max(bytes_read / on.read, flops / on.score)
