@@ -121,8 +121,7 @@ def closes_thought(answer: str) -> bool:
     return any(tag in answer for tag in REASONING_TAGS[1])
 
 
-@dataclass(frozen=True, slots=True)
-class Translated:
+class Translated(msgspec.Struct, frozen=True, gc=False):
     """A text in the receiver's tags. cuts: (end in the original, start, end in `text`) of replaced tags, in bytes. spelled:
     without a token."""
 
@@ -131,6 +130,9 @@ class Translated:
     spelled: int = 0
 
     def restore(self, ends: Int32[np.ndarray, "T"]) -> Int32[np.ndarray, "T"]:
+        """Return where the tokens end in the original, in bytes."""
+        if not self.cuts:
+            return ends
         restored = ends.copy()
         for original, start, end in self.cuts:
             restored[ends > end] = ends[ends > end] + original - end
@@ -150,9 +152,14 @@ class ReasoningTags:
         self.own = has & {spelling for row in REASONING_TAGS for spelling in row}
         self._table = table
         self._foreign = re.compile("|".join(map(re.escape, sorted(table, key=len, reverse=True))) or r"(?!)")
+        firsts = "".join(sorted({spelling[0] for spelling in table}))
+        self._first_character = re.compile(f"[{re.escape(firsts)}]" if firsts else r"(?!)")
 
     def translate(self, text: str) -> Translated:
         """With foreign tags in the tokenizer's spelling."""
+        # Most texts have no tag, and a search for its first character is much faster than one for all tags
+        if self._first_character.search(text) is None:
+            return Translated(text)
         parts: list[str] = []
         cuts: list[tuple[int, int, int]] = []
         spelled = old = new = at = 0
@@ -296,38 +303,44 @@ class TokenCodec:
             if len(kept) == 1:
                 return [panic]
             return [result for one in kept for result in self._encode_batch([one], before)]
-        return [
-            self._make_encoded(one, *self._split_off(before, one, encoding))
-            for one, encoding in zip(kept, encodings, strict=True)
-        ]
-
-    def _split_off(
-        self, before: str, translated: Translated, encoding: Encoding
-    ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids and offsets of the text alone; of a text without what it stands behind, where a token holds parts of both."""
         if not before:
-            return encoding.ids, encoding.offsets
-        own = self._reader.encode(before, add_special_tokens=False).ids
-        if encoding.ids[: len(own)] != own:
-            alone = self._reader.encode(translated.text, add_special_tokens=False)
-            return alone.ids, alone.offsets
-        size = len(before)
-        places = [(max(0, begin - size), max(0, end - size)) for begin, end in encoding.offsets[len(own) :]]
-        return encoding.ids[len(own) :], places
+            return [self._make_encoded(one, encoding, 0, 0) for one, encoding in zip(kept, encodings, strict=True)]
+        line = self._reader.encode(before, add_special_tokens=False).ids
+        made = []
+        for one, encoding in zip(kept, encodings, strict=True):
+            if encoding.ids[: len(line)] == line:
+                made.append(self._make_encoded(one, encoding, len(line), len(before)))
+            else:  # a token holds parts of both
+                alone = self._reader.encode(one.text, add_special_tokens=False)
+                made.append(self._make_encoded(one, alone, 0, 0))
+        return made
 
     def _make_encoded(
-        self, translated: Translated, ids: list[int], offsets: list[tuple[int, int]]
+        self, translated: Translated, encoding: Encoding, tokens_before: int, characters_before: int
     ) -> Encoded | TokenizationError:
-        """The encoded text with its places in bytes, or why it is none."""
+        """The encoded text with its places in bytes, or why it is none.
+
+        tokens_before, characters_before: of what was encoded in front of the text.
+        """
+        ids = encoding.ids[tokens_before:]
         if not ids:
             return TokenizationError("untokenized", "no token came out")
         if not self._control.isdisjoint(ids):
             return TokenizationError("control", "the text became a control token")
         pieces = self._vocabulary.pieces(ids)
         text = translated.text
-        cut = self._vocabulary.invalid != "none"
-        exact = ends_by_bytes(pieces, text.encode())
-        ends, inverse = exact or (ends_by_offsets(pieces, text, offsets, cut), False)
+        ends_and_inverse = ends_by_bytes(pieces, text.encode())
+        if ends_and_inverse is None:
+            # Read only here: the core makes a tuple of each token's offsets, which costs as much as all else
+            offsets = encoding.offsets
+            if characters_before:
+                offsets = [
+                    (max(0, begin - characters_before), max(0, end - characters_before))
+                    for begin, end in offsets[tokens_before:]
+                ]
+            cut = self._vocabulary.invalid != "none"
+            ends_and_inverse = (ends_by_offsets(pieces, text, offsets, cut), False)
+        ends, inverse = ends_and_inverse
         places = translated.restore(np.array(ends, dtype=np.int32))
         return Encoded(np.array(ids, dtype=np.int32), places, inverse, translated.spelled)
 
@@ -339,7 +352,7 @@ def _find_refusal(text: str) -> TokenizationError | None:
     if MARKER in text:
         return TokenizationError("control", "the text holds the marker of control tokens")
     try:
-        size = len(text.encode())
+        size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError:
         return TokenizationError("unicode", "the text holds lone surrogates")
     return TokenizationError("too_long", f"{size} bytes") if size > MAX_TEXT_BYTES else None

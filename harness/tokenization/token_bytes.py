@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from harness.errors import TokenizationError
 
 if TYPE_CHECKING:
@@ -125,10 +127,11 @@ class TokenBytes:
     def pieces(self, ids: Sequence[int]) -> list[bytes]:
         """Bytes of ids up to `unknown`, which has none."""
         pieces = [self._rest[i] for i in ids]
-        for place, i in enumerate(ids):
-            if self._kept[i]:
-                pieces[place] = self._first[i]
-                break
+        first = 0
+        while first < len(ids) and not self._kept[ids[first]]:
+            first += 1
+        if first < len(ids):
+            pieces[first] = self._first[ids[first]]
         if (self._strip_left or self._strip_right) and (full := [i for i, piece in enumerate(pieces) if piece]):
             pieces[full[0]] = pieces[full[0]].removeprefix(self._strip_left)
             pieces[full[-1]] = pieces[full[-1]].removesuffix(self._strip_right)
@@ -180,12 +183,19 @@ def ends_by_bytes(pieces: Sequence[bytes], text: bytes) -> tuple[list[int], bool
     return [max(end - 1, 0) for end in accumulate(map(len, pieces))], False
 
 
+def byte_places(text: str) -> list[int]:
+    """Return where each character of the text begins in its UTF-8 bytes, and where the last ends."""
+    points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    sizes = 1 + (points >= 0x80) + (points >= 0x800) + (points >= 0x10000)
+    return [0, *np.cumsum(sizes).tolist()]
+
+
 def ends_by_offsets(pieces: Sequence[bytes], text: str, offsets: Sequence[tuple[int, int]], cut: bool) -> list[int]:
     """Ends by the core's character offsets. Characters between tokens belong to the second. Shared characters are parted by
     tokens' own bytes if these are the text's and tokens may `cut` characters; else the first has all."""
     data = text.encode()
-    place = range(len(data) + 1) if text.isascii() else list(accumulate((len(c.encode()) for c in text), initial=0))
-    ends = list(accumulate((place[end] for _, end in offsets), max))
+    place = range(len(data) + 1) if text.isascii() else byte_places(text)
+    ends = list(accumulate([place[end] for _, end in offsets], max))
     if cut:
         begins = [place[begin] for begin, _ in offsets]
         heads = [0, *(i for i in range(1, len(ends)) if begins[i] >= ends[i - 1]), len(ends)]
