@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from damages import DAMAGES, OF_COMPACT_JOURNALS, Damage
 from hypothesis import HealthCheck, Phase, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -23,8 +24,6 @@ from harness.session.cell import resume_point
 from harness.session.suite.prepared import Prepared
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest
-
-from .damages import DAMAGES, OF_COMPACT_JOURNALS, Damage
 
 TINY = [
     "regimes=[independent, hacpo, sgt]", "training.prompts=3", "training.rollouts=3", "training.checkpoint_every=1",
