@@ -168,6 +168,16 @@ def test_each_damage_is_made_good_or_named(alone: LeftAlone, interrupted: Path, 
     cell.finish()
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.slow_but("before a checkpoint", "in its evaluation")
+@pytest.mark.parametrize("kill", KILLS)
+def test_a_kill_at_each_point_is_made_good(alone: LeftAlone, tmp_path: Path, kill: str) -> None:
+    cell = TroubledCell(alone, tmp_path)
+    cell.run_until_killed(kill)
+    assert read_manifest(cell.folder).state == "running"
+    cell.finish()
+
+
 class Recovery(RuleBasedStateMachine):
     """A cell is started, killed, stopped and damaged in any order, and then left to end."""
 
