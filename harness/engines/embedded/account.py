@@ -142,7 +142,11 @@ def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> Phas
     layers = on.layer * model.layers
     own = work.prompts * policy.rollouts
     # Peaks are stated of a GPU in bf16, of a core in fp32.
-    factor = (1 if half else FP32_SHARE) if on.gpu else (BF16_GAIN if half else 1)
+    factor: float = 1
+    if on.gpu and not half:
+        factor = FP32_SHARE
+    elif half and not on.gpu:
+        factor = BF16_GAIN
     on = replace(on, train=on.train * factor, score=on.score * factor)
 
     def generate(answers: int, prompts: int, longest: int) -> float:
