@@ -12,10 +12,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from damages import OF_COMPACT_JOURNALS, OF_JOURNALS, Damage
 from synthetic_results import write_rows
 
 from harness import files
-from harness.errors import DiskFullError, StoreError
+from harness.errors import DiskFullError
 from harness.session.single.rescoring import rescore_results
 from harness.store import journal
 from harness.store.journal import Journal, read_journal
@@ -117,21 +118,19 @@ def test_a_full_disk_is_named_and_leaves_nothing_torn(tmp_path: Path, monkeypatc
     assert steps_in(tmp_path) == list(range(1, 14))
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda b: b"", lambda b: b[:20] + bytes([b[20] ^ 1]) + b[21:], lambda b: b"XSJ1" + b[8:]]
-)
-@pytest.mark.parametrize("compacted", [False, True])
-def test_what_is_damaged_is_reported_and_the_rest_read(tmp_path: Path, damage, compacted: bool) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("damage", [*OF_JOURNALS, *OF_COMPACT_JOURNALS], ids=str)
+def test_what_is_damaged_is_reported_and_the_rest_read(tmp_path: Path, damage: Damage) -> None:
     writer = filled(tmp_path)
-    if compacted:
+    if damage in OF_COMPACT_JOURNALS:
         writer.compact()
-    victim = sorted((tmp_path / "journal").glob("compact-*/steps-*" if compacted else "part-*"))[compacted - 1]
-    victim.write_bytes(damage(victim.read_bytes()))
+    victim = damage.apply(tmp_path)
+    assert victim is not None
     contents = read_journal(tmp_path)
     (problem,) = contents.problems
     assert victim.name in problem
-    assert contents.tables["costs"].num_rows == (4 if compacted else 3)
-    with pytest.raises(StoreError, match=victim.name):
+    assert contents.tables["costs"].num_rows == (4 if damage in OF_COMPACT_JOURNALS else 3)
+    assert damage.refused is not None
+    with pytest.raises(damage.refused, match=victim.name):
         writer.rewind(5)
 
 

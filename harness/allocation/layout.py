@@ -455,7 +455,10 @@ def host_bytes(policy: PolicyDemand, zero: int, ranks: int, gpu: Gpu) -> int:
     """RAM of the trainer's ranks beside their processes: a checkpoint being written, whole on one rank, and the weights while
     others (the base's to score, merged ones to sync) are in their place, or the sums of own gradients while peers' add up."""
     replaced = policy.lora or policy.reference
-    base = weight_bytes(policy.model, policy.precision) // (ranks if zero == 3 else 1) if replaced else 0
+    base = 0
+    if replaced:
+        shards = ranks if zero == 3 else 1
+        base = weight_bytes(policy.model, policy.precision) // shards
     away = max(base, 4 * policy.trained // ranks if policy.measured else 0)
     written = checkpoint_bytes(policy.model, policy.precision, 0, policy.adapters).whole
     return gpu.pinned * away * ranks + written

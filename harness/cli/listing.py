@@ -178,31 +178,29 @@ def _calibrate(
         print_json(report)
         return
     columns = ["level", "policy", "pass@1", f"pass@{answers}", "boxed", "finished", "sampled", ""]
-    order = {name: i for i, name in enumerate(dict.fromkeys(s.level for s in report.standings))}
-    rows = [
-        [
-            s.level, s.policy, f"{s.pass1:.1%} ±{1.96 * s.error:.1%}", f"{s.pass_any:.0%}", f"{s.boxed:.0%}", f"{s.finished:.0%}",
-            f"{s.prompts} x {s.answers}", "fits" if s.fits else "",
-        ]
-        for s in sorted(report.standings, key=lambda s: order[s.level])
-    ]  # fmt: skip
+    levels_in_order = list(dict.fromkeys(standing.level for standing in report.standings))
+    rows = []
+    for standing in sorted(report.standings, key=lambda standing: levels_in_order.index(standing.level)):
+        accuracy = f"{standing.pass1:.1%} ±{1.96 * standing.error:.1%}"
+        shares = [f"{share:.0%}" for share in (standing.pass_any, standing.boxed, standing.finished)]
+        asked = f"{standing.prompts} x {standing.answers}"
+        rows.append([standing.level, standing.policy, accuracy, *shares, asked, "fits" if standing.fits else ""])
     print_table("", columns, rows, columns[2:7])
     if report.rescues:
         print()
         columns = ["level", "learner", "all wrong", "of these, a peer right", "share of all", "peer", "sampled"]
-        rows = [
-            [
-                r.level, r.learner, f"{r.failed:.0%}", "-" if not r.failed else f"{r.rescued / r.failed:.0%}", f"{r.rescued:.1%}",
-                r.peer, f"{r.prompts} x {r.answers}",
-            ]
-            for r in sorted(report.rescues, key=lambda r: order[r.level])
-        ]  # fmt: skip
+        rows = []
+        for rescue in sorted(report.rescues, key=lambda rescue: levels_in_order.index(rescue.level)):
+            of_these = f"{rescue.rescued / rescue.failed:.0%}" if rescue.failed else "-"
+            shares = [f"{rescue.failed:.0%}", of_these, f"{rescue.rescued:.1%}"]
+            asked = f"{rescue.prompts} x {rescue.answers}"
+            rows.append([rescue.level, rescue.learner, *shares, rescue.peer, asked])
         print_table("", columns, rows, columns[2:5])
     shots = f"{few_shot} worked questions before each; " if few_shot else ""
     asked_how = f"chat template: {', '.join(report.chat)}" if report.chat else "no chat template"
-    asked = f"Training questions at temperature 1; {shots}{asked_how}. ±: 95 %, over questions."
+    conditions = f"Training questions at temperature 1; {shots}{asked_how}. ±: 95 %, over questions."
     fits = f"fits: pass@1 of {LEAST:.0%} to {MOST:.0%} and pass@{answers} above it, so that RL has something to learn from."
-    print(f"\n{fold_text(asked)}\n{fold_text(fits)}")
+    print(f"\n{fold_text(conditions)}\n{fold_text(fits)}")
 
 
 def data(data_dir: DataDir = None, json: Json = False) -> None:

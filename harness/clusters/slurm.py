@@ -117,23 +117,27 @@ def make_job(
     slurm: SlurmOptions,
     template: str,
 ) -> SlurmJob:
-    """options: further ones of `harness run`. overrides: the suite's --set, apart, so that its cells keep their keys. Raises
-    UsageError."""
+    """Write a suite's batch script, with a copy of the suite beside it; nothing is submitted.
+
+    options: further ones of `harness run`. overrides: the suite's --set, apart, so that its cells keep their keys. template: the
+    script with words for what differs. Raises UsageError."""
     suite = prepared.suite
     name = prepared.suite.name
-    parts = (
-        0
-        if backend_of(suite.engine).clustered
-        else min(slurm.shards or MOST_SHARDS, len(paired_blocks(prepared.cells)))
-    )
+    parts = 0  # a cluster's engine places its cells itself
+    if not backend_of(suite.engine).clustered:
+        parts = min(slurm.shards or MOST_SHARDS, len(paired_blocks(prepared.cells)))
     with suppress(SuiteError):  # without --set, where it is valid without
         suite = pinned(with_files(load(prepared.source), prepared.source), online=True)
     text = yaml.safe_dump(suite.model_dump(mode="json", exclude_unset=True), sort_keys=False, allow_unicode=True)
-    sets = [word for override in overrides for word in ("--set", override)]
+    sets: list[str] = []
+    for override in overrides:
+        sets += ["--set", override]
     results = results.resolve()
     content = repr((text, options, sets, slurm, template, str(Path.cwd())))
-    folder = results / name / "slurm" / hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
-    if overrides and (fault := _changed_by_copy(prepared, text, overrides, folder / "suite.yaml")):
+    digest = hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
+    folder = results / name / "slurm" / digest
+    fault = _changed_by_copy(prepared, text, overrides, folder / "suite.yaml") if overrides else ""
+    if fault:
         raise UsageError(
             f"--set: not the same in the job's copy of the suite ({fault}): write it into the suite's file"
         )
@@ -150,7 +154,8 @@ def make_job(
     }
     unknown = sorted(set(_WORD.findall(template)) - values.keys())
     if unknown:
-        raise UsageError(f"template: unknown word @{unknown[0]}@; there are {', '.join(f'@{w}@' for w in WORDS)}")
+        known = ", ".join(f"@{word}@" for word in WORDS)
+        raise UsageError(f"template: unknown word @{unknown[0]}@; there are {known}")
     return SlurmJob(folder, _WORD.sub(lambda word: values[word[1]], template), text)
 
 

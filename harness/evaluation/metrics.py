@@ -78,7 +78,11 @@ class MetricSpec:
         match = re.fullmatch(r"(avg|best|pass|maj)@([1-9]\d{0,3})", name)
         if match is None:
             raise UsageError(f"metric {name!r} is none of greedy, avg@K, best@K, pass@K, maj@K")
-        kind: Kind = "best" if match[1] in ("best", "pass") else "avg" if match[1] == "avg" else "maj"
+        kind: Kind = "maj"
+        if match[1] in ("best", "pass"):
+            kind = "best"
+        elif match[1] == "avg":
+            kind = "avg"
         return MetricSpec(kind, int(match[2]))
 
 

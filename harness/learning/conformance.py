@@ -108,11 +108,7 @@ def _situation(
             if Need.SCORES in regime.needs:
                 scored = tuple(_scores(rng, author, own[-1], i) for i, _ in sent(own[-1]))
                 if Need.START_SCORES in regime.needs:
-                    starts = [own[-1].answers[one.index].logprobs - np.float32(0.1) for one in scored]
-                    scored = tuple(
-                        replace(one, start=one.aligned - np.float32(0.2), own_start=start)
-                        for one, start in zip(scored, starts, strict=True)
-                    )
+                    scored = tuple(_with_starts(one, own[-1].answers[one.index]) for one in scored)
                 boxes["scores"][prompt.id] += scored
         if regime.hint_tokens:
             asked = replace(prompt, id=f"{prompt.id}/hinted", hint=AnswerId("a peer", prompt.id, 0))
@@ -125,8 +121,16 @@ def _scores(rng: np.random.Generator, author: str, group: Group, index: int) -> 
     return PeerScores(author, 1, group.prompt.id, index, aligned, float(aligned[:-1].sum()), aligned.size)
 
 
+def _with_starts(scores: PeerScores, answer: Answer) -> PeerScores:
+    """The same scores beside those of the weights that peer and learner started from."""
+    start = scores.aligned - np.float32(0.2)
+    return replace(scores, start=start, own_start=answer.logprobs - np.float32(0.1))
+
+
 def _pieces(answer: Answer) -> list[int]:
-    return [len(answer.text.encode())] + [0] * (answer.tokens.size - answer.finished - 1)
+    """Bytes of the text by token: all stand at the first one; an end has none."""
+    further_tokens = answer.tokens.size - answer.finished - 1
+    return [len(answer.text.encode())] + [0] * further_tokens
 
 
 def _peer(rng: np.random.Generator, regime: Regime, record: AnswerRecord, answer: Answer) -> PeerAnswer:
@@ -188,13 +192,13 @@ def learns_with_all_that_may_be_searched(make: Make) -> None:
     rng = np.random.default_rng(0)
     defaults = resolved(kind.Options())
     for trial in range(SAMPLED):
-        # a range's ends first
-        drawn = {
-            name: space.values[trial % len(space.values)]
-            if isinstance(space, Choice)
-            else space.at(float(trial) if trial < 2 else float(rng.random()), defaults[name])
-            for name, space in searched.items()
-        }
+        drawn: dict[str, Any] = {}
+        for name, space in searched.items():
+            if isinstance(space, Choice):
+                drawn[name] = space.values[trial % len(space.values)]
+            else:
+                place = float(trial) if trial < 2 else float(rng.random())  # a range's ends first
+                drawn[name] = space.at(place, defaults[name])
         try:
             options = check_options(kind, drawn)
         except PluginError as error:
@@ -233,11 +237,9 @@ def hints_at_what_it_received(make: Make) -> None:
         hints = make().hints(situation.own, situation.inbox, situation.context())
         _hold(len({hint.prompt_id for hint in hints}) == len(hints), f"{situation.name}: two hints for one question")
         for hint in hints:
-            known = (
-                *situation.inbox.answers.get(hint.prompt_id, ()),
-                *situation.inbox.successes.get(hint.prompt_id, ()),
-            )
-            received = any(answer is hint.answer for answer in known)
+            answers = situation.inbox.answers.get(hint.prompt_id, ())
+            successes = situation.inbox.successes.get(hint.prompt_id, ())
+            received = any(answer is hint.answer for answer in (*answers, *successes))
             _hold(received, f"{situation.name}: a hint to {hint.prompt_id!r} is no answer that was received to it")
 
 
@@ -393,20 +395,32 @@ def _answers(terms: Sequence[Term]) -> Iterator[tuple[Term, TermAnswer]]:
 
 
 def _arrays(situation: Situation) -> Iterator[np.ndarray]:
+    """Every array that a regime is given, which it must not write to."""
     for group in (*situation.own, *situation.again.values()):
-        for mine in group.answers:
-            yield from (mine.tokens, mine.logprobs)
-    yield from (scores.aligned for each in situation.inbox.scores.values() for scores in each)
+        for own in group.answers:
+            yield own.tokens
+            yield own.logprobs
+    for of_prompt in situation.inbox.scores.values():
+        for scores in of_prompt:
+            yield scores.aligned
     for received in (situation.inbox.answers, situation.inbox.successes):
-        for theirs in (a for answers in received.values() for a in answers):
-            yield from (a for a in (theirs.tokens, theirs.aligned, theirs.receiver_old) if a is not None)
+        for answers in received.values():
+            for theirs in answers:
+                for array in (theirs.tokens, theirs.aligned, theirs.receiver_old):
+                    if array is not None:
+                        yield array
 
 
 def _digest(terms: Sequence[Term]) -> list[Any]:
-    return [
-        (t.name, t.source, t.objective, t.weight, t.order, a.prompt_id, a.tokens.tobytes(),
-         np.asarray(a.advantage).tobytes(), a.weight, a.scale,
-         a.origin, a.denominator if isinstance(a.denominator, Denominator | None) else np.asarray(a.denominator).tobytes(),
-         None if a.mask is None else a.mask.tobytes())
-        for t, a in _answers(terms)
-    ]  # fmt: skip
+    """All that terms say, comparable: the same terms give equal lists, to the bit."""
+    digest: list[Any] = []
+    for term, answer in _answers(terms):
+        denominator: object = answer.denominator
+        if not isinstance(denominator, Denominator | None):
+            denominator = np.asarray(denominator).tobytes()
+        mask = None if answer.mask is None else answer.mask.tobytes()
+        advantage = np.asarray(answer.advantage).tobytes()
+        of_term = term.name, term.source, term.objective, term.weight, term.order
+        of_answer = answer.prompt_id, answer.tokens.tobytes(), answer.weight, answer.scale, answer.origin
+        digest.append((*of_term, *of_answer, advantage, denominator, mask))
+    return digest

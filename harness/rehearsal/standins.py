@@ -142,30 +142,43 @@ def write_model(folder: Path, source: Path) -> None:
 
 
 def _shrunk(raw: Mapping[str, Any], tokenizer: Any) -> PretrainedConfig:
-    """One layer of every kind; lists with a figure for each layer keep theirs."""
-    fields = {
-        name: value for name, value in raw.items() if name not in {"model_type", "quantization_config", "auto_map"}
-    }
+    """The config of a tiny model of the same architecture: narrow, with one layer of every kind. Lists with a figure for each layer
+    keep those of the layers that stay."""
+    left_out = {"model_type", "quantization_config", "auto_map"}
+    fields = {name: value for name, value in raw.items() if name not in left_out}
     whole = AutoConfig.for_model(raw["model_type"], **fields).get_text_config()
     own = whole.to_dict()
     names = whole.attribute_map
-    every = whole.num_hidden_layers
-    by_layer = {name: value for name, value in own.items() if isinstance(value, list) and len(value) == every}
-    kinds = [tuple(map(str, figures)) for figures in zip(*by_layer.values(), strict=True)] or [()] * every
-    kept = [kinds.index(kind) for kind in dict.fromkeys(kinds)][:MOST_LAYERS]
-    kept = sorted([*kept, *(i for i in range(every) if i not in kept)][: max(LAYERS, len(kept))])
-    own |= {name: [value[i] for i in kept] for name, value in by_layer.items()}
+    layers = whole.num_hidden_layers
+    by_layer = {name: value for name, value in own.items() if isinstance(value, list) and len(value) == layers}
+    kept = _layers_to_keep(by_layer, layers)
+    for name, figures in by_layer.items():
+        own[name] = [figures[layer] for layer in kept]
     shared = getattr(whole, "num_key_value_heads", None)
     grouped = bool(shared) and shared < whole.num_attention_heads
     small = {**WIDTH, "num_hidden_layers": len(kept), "num_key_value_heads": 1 if grouped else 2}
-    small |= {"vocab_size": max(len(tokenizer), 1 + max(tokenizer.get_vocab().values()))}
-    own |= {names.get(name, name): value for name, value in small.items() if own.get(names.get(name, name)) is not None}
+    largest_id = max(tokenizer.get_vocab().values())
+    small["vocab_size"] = max(len(tokenizer), 1 + largest_id)
+    for name, value in small.items():
+        its_name = names.get(name, name)  # as this architecture calls it
+        if own.get(its_name) is not None:
+            own[its_name] = value
     rope = own.get("rope_parameters") or {}
     if "long_factor" in rope:  # one for each frequency of the full width
         plain = {name: rope[name] for name in ("rope_theta", "partial_rotary_factor") if name in rope}
         own["rope_parameters"] = {**plain, "rope_type": "default"}
     own |= {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("eos", "pad", "bos")}
     return type(whole).from_dict(own)
+
+
+def _layers_to_keep(by_layer: Mapping[str, Sequence[Any]], layers: int) -> list[int]:
+    """The first layer of every kind, up to `MOST_LAYERS`, and further ones until there are `LAYERS`; in order. by_layer: figures
+    by which layers differ."""
+    kinds = [tuple(map(str, figures)) for figures in zip(*by_layer.values(), strict=True)] or [()] * layers
+    first_of_kinds = [kinds.index(kind) for kind in dict.fromkeys(kinds)][:MOST_LAYERS]
+    others = [layer for layer in range(layers) if layer not in first_of_kinds]
+    most = max(LAYERS, len(first_of_kinds))
+    return sorted([*first_of_kinds, *others][:most])
 
 
 def teach(folder: Path, policy: Policy, prompts: Sequence[Prompt]) -> None:

@@ -317,11 +317,22 @@ def _cell_row(source: Source, m: Manifest) -> Row:
         "attempts",
     )
     made = ("code_version", "dirty", "python", "started", "finished")
-    return {
-        "suite": source.suite, "cell": source.cell, "fingerprint": source.fingerprint, "group_name": m.group,
-        **{name: getattr(m, name) for name in own}, **{name: getattr(m.provenance, name) for name in made},
-        "policies": [p.name for p in m.policies], "models": [p.model for p in m.policies],
-        "options": json.dumps(m.options, sort_keys=True), "config": json.dumps(m.config), "commit_hash": m.provenance.commit,
-        "packages": json.dumps(m.provenance.packages), "machine": json.dumps(m.provenance.machine),
-        "starts": [p.start for p in m.policies], "identity": msgspec.json.encode(m.identity).decode(),
-    }  # fmt: skip
+    provenance = m.provenance
+    row: Row = {
+        "suite": source.suite,
+        "cell": source.cell,
+        "fingerprint": source.fingerprint,
+        "group_name": m.group,
+    }
+    row |= {name: getattr(m, name) for name in own}
+    row |= {name: getattr(provenance, name) for name in made}
+    row["policies"] = [policy.name for policy in m.policies]
+    row["models"] = [policy.model for policy in m.policies]
+    row["options"] = json.dumps(m.options, sort_keys=True)
+    row["config"] = json.dumps(m.config)
+    row["commit_hash"] = provenance.commit
+    row["packages"] = json.dumps(provenance.packages)
+    row["machine"] = json.dumps(provenance.machine)
+    row["starts"] = [policy.start for policy in m.policies]
+    row["identity"] = msgspec.json.encode(m.identity).decode()
+    return row

@@ -191,11 +191,15 @@ def _read_first_task(snapshot: Snapshot, tuning: Tuning) -> dict[str, dict[str, 
 def _make_row(group: str, choice: Tuned, published: BySeed, tuned: BySeed, scored: Mapping[str, BySeed]) -> TuningRow:
     """Make the row of one choice on one group. scored: all lines of the group, for the baselines of both."""
     trials = {trial.number: trial for trial in choice.trials}
+    chosen = trials[choice.chosen]
     longest = max(trial.steps for trial in choice.trials)
     ended = [trial.score for trial in choice.trials if trial.score is not None and trial.steps == longest]
-    best = trials[choice.chosen].score or 0.0
+    failed = [trial for trial in choice.trials if trial.score is None]
+    best = chosen.score or 0.0
     # Trial 0 is the variant with its defaults; where it failed, the best trial has no lead to speak of
     first = trials[0].score
+    without_tuning = first if first is not None else best
+    deviation = float(np.std(ended, ddof=1)) if len(ended) > 1 else 0.0
     gain = estimate_difference(published, _lines_baseline(published, scored))
     tuned_gain = estimate_difference(tuned, _lines_baseline(tuned, scored))
     change = estimate_difference(tuned, published)
@@ -214,16 +218,16 @@ def _make_row(group: str, choice: Tuned, published: BySeed, tuned: BySeed, score
         change=to_number(change.mean) or 0.0,
         change_interval=to_bounds(change) if choice.chosen else None,
         trials=len(choice.trials),
-        failed=sum(trial.score is None for trial in choice.trials),
+        failed=len(failed),
         lowest=min(ended),
         highest=max(ended),
-        deviation=float(np.std(ended, ddof=1)) if len(ended) > 1 else 0.0,
-        promised=best - (first if first is not None else best),
+        deviation=deviation,
+        promised=best - without_tuning,
         kept=kept,
         rollouts=choice.rollouts,
         cpu_seconds=choice.cpu_seconds,
         gpu_seconds=choice.gpu_seconds,
-        settings=trials[choice.chosen].settings,
+        settings=chosen.settings,
         on=choice.on,
     )
 

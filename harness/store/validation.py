@@ -64,17 +64,21 @@ def find_manifest_fault(manifest: Manifest, key: str) -> str:
     """
     base = manifest.kind == "base"
     names = [policy.name for policy in manifest.policies]
+    are_distinct = 0 < len(names) <= 64 and len(set(names)) == len(names)
+    is_of_regime = is_name(manifest.regime) or (base and not manifest.regime)
+    has_seed = base or (manifest.seed is not None and manifest.seed < _MAX_COUNT)
+    starts_are_digests = all(_DIGEST.fullmatch(policy.start) for policy in manifest.policies)
     is_good_name = _is_printable if base else is_name
     checks = {
         "key: is not the folder's name": manifest.key == key and is_name(key, LONGEST_KEY),
         "state: only finished cells are taken": manifest.state == "done",
-        "policies: empty, doubled or too many": 0 < len(names) <= 64 and len(set(names)) == len(names),
+        "policies: empty, doubled or too many": are_distinct,
         "policies: not names as a suite has them": all(is_good_name(name) for name in names),
-        "policies: a start that is no digest": all(_DIGEST.fullmatch(policy.start) for policy in manifest.policies),
+        "policies: a start that is no digest": starts_are_digests,
         "carried: of a policy that the cell does not have": manifest.carried.keys() <= set(names),
         "group: not a name as a suite has it": is_good_name(manifest.group),
-        "regime: not a name as a suite has it": is_name(manifest.regime) or (base and not manifest.regime),
-        "seed: absent or out of range": base or (manifest.seed is not None and manifest.seed < _MAX_COUNT),
+        "regime: not a name as a suite has it": is_of_regime,
+        "seed: absent or out of range": has_seed,
         "budget: not like 1x": bool(_BUDGET.fullmatch(manifest.budget)),
         "provenance.started: not a time": _is_time(manifest.provenance.started),
         "provenance.finished: not a time": _is_time(manifest.provenance.finished),
@@ -114,13 +118,13 @@ def _find_trials_fault(tuned: Tuned) -> str:
         texts += [trial.variant, trial.fault, *trial.settings, *map(str, trial.settings.values())]
     shares_in_bounds = all(score is None or 0 <= score <= 1 for score in scores)
     costs_in_bounds = all(0 <= cost <= _MAX_FLOAT for cost in costs)
+    chosen_has_ended = best is not None and best.score is not None and best.steps == max(steps)
+    names_of_settings = {tuple(trial.settings) for trial in tuned.trials}
     checks = {
         "trials: doubled": len(trials) == len(tuned.trials),
         "trials: the variant with its defaults is absent": 0 in trials,
-        "trials: the chosen one did not run to its end": best is not None
-        and best.score is not None
-        and best.steps == max(steps),
-        "trials: unlike settings": len({tuple(trial.settings) for trial in tuned.trials}) == 1,
+        "trials: the chosen one did not run to its end": chosen_has_ended,
+        "trials: unlike settings": len(names_of_settings) == 1,
         "trials: not text as a suite has it": all(_is_printable(text) for text in texts if text),
         "out of range": shares_in_bounds and costs_in_bounds and all(0 <= count <= _MAX_COUNT for count in steps),
     }

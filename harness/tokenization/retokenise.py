@@ -94,8 +94,10 @@ def retokenise(
 
 def excess(residuals: Mapping[str, float], budget: Mapping[str, float]) -> str:
     """The residual over its budget; empty where none is."""
-    over = [f"{n} residual {v:.4g}, at most {budget[n]:.4g}" for n, v in residuals.items() if v > budget.get(n, v)]
-    return over[0] if over else ""
+    for name, value in residuals.items():
+        if value > budget.get(name, value):
+            return f"{name} residual {value:.4g}, at most {budget[name]:.4g}"
+    return ""
 
 
 def align(
@@ -105,32 +107,37 @@ def align(
     weights: Float32[np.ndarray, "T"] | None = None,
     strict: bool = False,
 ) -> tuple[dict[str, float], tuple[Float32[np.ndarray, "T"], float, int, Bool[np.ndarray, "T"] | None]]:
-    """Residuals; log-probabilities on the receiver's tokens, the source's sum and number. ends: of those tokens in bytes,
-    without the end. ending: tokens of the end that follow; they are one action, whose log-probability they share equally.
-    weights: as for `distribute`. strict: also which tokens were one token there too, the end included (`exact`); None
-    without."""
+    """Carry an author's log-probabilities, nats, onto the receiver's tokens of the same text.
+
+    ends: of those tokens in bytes, without the end. ending: tokens of the end that follow; they are one action, whose
+    log-probability they share equally. weights: as for `distribute`. strict: also tell which tokens were one token there too,
+    the end included. Returns the residuals by name, and the log-probabilities with the source's sum, its number of tokens and
+    the exact ones (None without `strict`)."""
     size = ends.size
     count = len(record.logprobs)
     logprobs = np.array(record.logprobs, dtype=np.float64)
     parts = chunks(np.cumsum(record.pieces), ends)
-    by = None if weights is None else np.asarray(weights, dtype=np.float64)
-    aligned = distribute(ends, parts, logprobs, by)
+    exact_weights = None if weights is None else np.asarray(weights, dtype=np.float64)
+    aligned = distribute(ends, parts, logprobs, exact_weights)
     (mass,) = np.add.reduceat(logprobs, [0])
     (got,) = np.add.reduceat(aligned, [0], dtype=np.float64)
+    estimated_tokens = float(parts.receiver_sizes[inexact(parts)].sum())
     residuals = {
-        "boundary": float(parts.receiver_sizes[inexact(parts)].sum()) / size,
+        "boundary": estimated_tokens / size,
         "mass": abs(float(got - mass)),
         "length": abs(size - count) / count,
     }
     if isinstance(record, Rollout):
         residuals["canonical"] = nan if record.noncanonical is None else record.noncanonical
-    values = np.append(aligned, np.full(ending, record.eos_logprob / max(1, ending), dtype=np.float32))
+    of_each_end = record.eos_logprob / max(1, ending)
+    values = np.append(aligned, np.full(ending, of_each_end, dtype=np.float32))
     exact = np.append(one_to_one(parts), np.full(ending, True)) if strict else None
     return residuals, (values, float(mass), count, exact)
 
 
 def text_residual(codec: TokenCodec, text: str, encoded: Encoded) -> float:
-    """Of a text that `codec` encoded. Raises TokenizationError."""
+    """The share of a text's bytes that encoding and decoding by `codec` changes, as an edit distance taken window by window.
+    Raises TokenizationError."""
     if encoded.inverse:
         return 0.0
     data = text.encode()
@@ -138,11 +145,17 @@ def text_residual(codec: TokenCodec, text: str, encoded: Encoded) -> float:
     other = back.text.encode()
     others = np.cumsum(back.pieces, dtype=np.int64)
     # in both texts behind the same token, about a window apart
-    wanted = np.arange(WINDOW, max(int(encoded.ends[-1]), int(others[-1])), WINDOW)
-    tokens = np.unique(np.concatenate([np.searchsorted(encoded.ends, wanted), np.searchsorted(others, wanted)]))
-    tokens = np.append(tokens[tokens < others.size - 1], others.size - 1)
+    longest = max(int(encoded.ends[-1]), int(others[-1]))
+    wanted = np.arange(WINDOW, longest, WINDOW)
+    near_cuts = [np.searchsorted(encoded.ends, wanted), np.searchsorted(others, wanted)]
+    tokens = np.unique(np.concatenate(near_cuts))
+    last = others.size - 1
+    tokens = np.append(tokens[tokens < last], last)
     cuts = [(0, 0), *zip(encoded.ends[tokens].tolist(), others[tokens].tolist(), strict=True)]
-    return sum(edit_distance(data[a:b], other[c:d]) for (a, c), (b, d) in pairwise(cuts)) / len(data)
+    changed = 0
+    for (first, other_first), (end, other_end) in pairwise(cuts):
+        changed += edit_distance(data[first:end], other[other_first:other_end])
+    return changed / len(data)
 
 
 def edit_distance(a: bytes, b: bytes) -> int:

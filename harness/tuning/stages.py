@@ -190,20 +190,25 @@ class TuningStages:
                     shortened = ask.steps if ask.steps < full_length else None
                     runs.append((ask, trial_name(name, ask.number, shortened)))
             last = {ask.number: (ask.steps, run) for ask, run in runs}
-            variants += [
-                Tuned(
-                    variant=name, on=on, final=tuned_name(self.suite, name, best.number), chosen=best.number,
-                    trials=tuple(
-                        _trial(t, *last[t.number], scored[on].score, results.score.keys()) for t in told[name]
-                    ),
+            rollouts = sum(results.rollouts.get(run, 0.0) for _, run in runs)
+            cpu_seconds = sum(results.cpu.get(run, 0.0) for _, run in runs)
+            gpu_seconds = sum(results.gpu.get(run, 0.0) for _, run in runs)
+            for on, best in chosen[name].items():
+                scores = scored[on].score
+                trials = [_trial(trial, *last[trial.number], scores, results.score.keys()) for trial in told[name]]
+                tuned = Tuned(
+                    variant=name,
+                    on=on,
+                    final=tuned_name(self.suite, name, best.number),
+                    chosen=best.number,
+                    trials=tuple(trials),
                     checked=checked[on].get(trial_name(name, best.number)),
                     checked_published=checked[on].get(trial_name(name, 0)),
-                    rollouts=sum(results.rollouts.get(run, 0.0) for _, run in runs),
-                    cpu_seconds=sum(results.cpu.get(run, 0.0) for _, run in runs),
-                    gpu_seconds=sum(results.gpu.get(run, 0.0) for _, run in runs),
+                    rollouts=rollouts,
+                    cpu_seconds=cpu_seconds,
+                    gpu_seconds=gpu_seconds,
                 )
-                for on, best in chosen[name].items()
-            ]  # fmt: skip
+                variants.append(tuned)
         write_tuning(
             self._results,
             final.suite_file(),

@@ -426,7 +426,11 @@ class _Evaluation:
 
     def _power(self, base: Value, exponent: Value) -> Value:
         if isinstance(base, Fraction) and isinstance(exponent, Fraction):
-            root = base if exponent.denominator == 1 else _exact_root(base) if exponent.denominator == 2 else None
+            root: Fraction | None = None
+            if exponent.denominator == 1:
+                root = base
+            elif exponent.denominator == 2:
+                root = _exact_root(base)
             if root is not None and abs(exponent.numerator) * _count_bits(root) <= _MAX_BITS:
                 return root**exponent.numerator
         left = self.inexact(base)

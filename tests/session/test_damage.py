@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Run, here, run
+from damages import flip_bit
+from running import Run, here
 from synthetic_results import REGIMES, write_results
 from typer.testing import CliRunner
 
 from harness.cli.app import app
 from harness.errors import CheckpointError, StoreError
-from harness.phases import Interrupted
 from harness.session.cell import resume_point
 from harness.session.cell.exchanges import ExchangeState
 from harness.session.suite.prepare import prepare
@@ -43,9 +43,7 @@ def called(*words: object) -> Run:
 
 def flip(file: Path) -> Path:
     """One bit of it, in the middle; the store is built from the journals again, as after a restored copy."""
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
+    file.write_bytes(flip_bit(file.read_bytes()))
     for results in file.parents:
         (results / "harness.duckdb").unlink(missing_ok=True)
     return file
@@ -257,17 +255,3 @@ def test_what_was_imported_or_evaluated_alone_says_how_it_comes_back(tmp_path: P
     (cell,) = json.loads(called("status", "evaluations", "--results", ours, "--json")[1])["cells"]
     assert (cell["key"], cell["state"]) == (place.name, "failed")
     assert cell["reason"].endswith(f"; remove {place} and evaluate its checkpoint again")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_cell_with_a_damaged_checkpoint_says_what_to_do(suite_file: Path, tmp_path: Path) -> None:
-    """Item 27, and its remedy."""
-    settings = ["regimes=[independent]", "training.steps=2", "training.checkpoint_every=1", "evaluation.limit=2"]
-    with pytest.raises(Interrupted):
-        run(suite_file, tmp_path, settings, stop_after=1)
-    file = flip(next(tmp_path.glob("tiny/*/resume/*/session.json")))
-    with pytest.raises(CheckpointError, match=re.escape(str(file))):
-        run(suite_file, tmp_path, settings)
-    cell = file.parents[2]
-    assert read_manifest(cell).reason.endswith(f"; remove {cell} and run the suite again")

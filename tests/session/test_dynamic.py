@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from running import cell, rows, run
 
-from harness.errors import SuiteError
 from harness.experience.answers import Answer, Group, Prompt
 from harness.session.cell import cell as cells
 from harness.session.cell import dynamic
@@ -120,23 +119,6 @@ def test_draws_differ_and_the_first_is_that_of_every_regime(suite_file: Path, tm
     assert all({*one} != {*other} for one, other in ((first, second), (second, third), (first, third)))
     assert demand_of(chosen, prepared.resolved).workload.again > demand_of(plain, prepared.resolved).workload.again == 0
     assert demand_of(chosen, prepared.resolved).workload.trained == demand_of(plain, prepared.resolved).workload.trained
-
-
-@pytest.mark.parametrize(
-    ("variant", "says"),
-    [
-        ("{regime: sgt, dynamic_sampling: {decided_by: own}}", "`decided_by: own` gives every policy its own prompts"),
-        ("{regime: sgt, dynamic_sampling: true, sharing: {max_staleness: 1}}", "max_staleness: 0"),
-        (
-            "{regime: sgt, dynamic_sampling: true, replay: {suite: tiny, regime: sgt}}",
-            "a recording answers the prompts",
-        ),
-        ("{regime: sgt, dynamic_sampling: {rounds: 0}}", "rounds"),
-    ],
-)
-def test_what_cannot_be_is_refused(suite_file: Path, tmp_path: Path, variant: str, says: str) -> None:
-    with pytest.raises(SuiteError, match=says):
-        prepare(str(suite_file), tmp_path, overrides=[f"regimes=[independent, {variant}]"])
 
 
 def test_cells_without_it_keep_their_keys(suite_file: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from damages import DAMAGES, OF_COMPACT_JOURNALS, Damage
 from hypothesis import HealthCheck, Phase, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -23,8 +24,6 @@ from harness.session.cell import resume_point
 from harness.session.suite.prepared import Prepared
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest
-
-from .damages import DAMAGES, OF_COMPACT_JOURNALS, Damage
 
 TINY = [
     "regimes=[independent, hacpo, sgt]", "training.prompts=3", "training.rollouts=3", "training.checkpoint_every=1",
@@ -166,6 +165,16 @@ def test_each_damage_is_made_good_or_named(alone: LeftAlone, interrupted: Path, 
     source = alone.train("hacpo", STEPS).folder.parent if is_of_finished else interrupted
     cell = TroubledCell(alone, Path(shutil.copytree(source, tmp_path / "results")))
     assert cell.damage(damage)
+    cell.finish()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.slow_but("before a checkpoint", "in its evaluation")
+@pytest.mark.parametrize("kill", KILLS)
+def test_a_kill_at_each_point_is_made_good(alone: LeftAlone, tmp_path: Path, kill: str) -> None:
+    cell = TroubledCell(alone, tmp_path)
+    cell.run_until_killed(kill)
+    assert read_manifest(cell.folder).state == "running"
     cell.finish()
 
 

@@ -12,24 +12,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from itertools import count
 from pathlib import Path
-from types import ModuleType
 
 import psutil
 import pytest
-from running import TABLES, Killed, cell, harness, here, rows, run, said, start, wait_until, weights
+from running import TABLES, harness, here, rows, said, start, wait_until
 
 from harness.errors import StoreError
-from harness.phases import Interrupted
-from harness.session.cell import cell as training
 from harness.session.cell import resume_point
 from harness.session.cell.exchanges import ExchangeState
 from harness.session.suite.prepare import prepare
 from harness.session.suite.prepared import Prepared
-from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, PolicyEntry, read_manifest, read_suite, write_manifest
 
 ROOT = Path(__file__).parents[2]
@@ -44,74 +38,6 @@ def worker_of(results: Path, words: str, process: subprocess.Popen[str] | None =
     match = re.search(r"process (\d+)", log.read_text())
     assert match is not None
     return psutil.Process(int(match[1])), log.parent
-
-
-@pytest.mark.slow_but("hacpo")
-@pytest.mark.parametrize(
-    ("regime", "moment"),
-    [("hacpo", "stopped"), ("sgt", "stopped"), ("hacpo", "before"), ("sgt", "after")],
-)
-def test_an_interrupted_cell_resumes_exactly(
-    finished: Prepared, suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, regime: str, moment: str
-) -> None:
-    """Stopped between two checkpoints, or killed before or after one was written: the same rows and weights, no cost lost."""
-    save = resume_point.save
-
-    def killed(*arguments: object) -> None:
-        if moment == "after":
-            save(*arguments)  # type: ignore[arg-type]
-        raise Killed
-
-    again: Callable[..., Prepared] = lambda **more: run(  # noqa: E731
-        suite_file, tmp_path, ["regimes=[independent, hacpo, sgt, chord]"], only=regime, **more
-    )
-    if moment != "stopped":
-        monkeypatch.setattr(resume_point, "save", killed)
-    with pytest.raises((Interrupted, Killed)):
-        again(stop_after=3)
-    monkeypatch.undo()
-    resumed = again()
-    (one,), folder = resumed.cells, resumed.folder / resumed.cells[0].key
-    assert not list(resumed.folder.rglob("*.tmp"))
-    for table in TABLES:
-        assert rows(resumed, one, table) == rows(finished, cell(finished, regime), table), table
-    assert weights(resumed, regime) == weights(finished, regime)
-    journal = read_journal(folder).tables
-    for phase in ("generate", "train"):  # what was lost with the checkpoint was spent, too
-        survived = sum(row[f"{phase}_seconds"] for row in journal["steps"].to_pylist())
-        spent = [row["cpu_seconds"] for row in journal["costs"].to_pylist() if row["phase"] == phase]
-        assert sum(spent) >= survived - 1e-9
-    assert {row["attempt"] for row in rows(resumed, one, "costs")} == {1, 2}
-    (folder / "manifest.json").write_bytes(b"torn")
-    run(suite_file, tmp_path, ["regimes=[independent, hacpo, sgt, chord]"], only=regime)
-    assert read_manifest(folder).attempts == 3, "the ledger of costs knows the starts"
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.slow_but("evaluating")
-@pytest.mark.parametrize(
-    "place",
-    [pytest.param((training, "sample_rows"), id="evaluating"), pytest.param((resume_point, "finish"), id="at the end")],
-)
-def test_no_steps_and_killed_in_or_after_its_evaluation_is_finished(
-    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[ModuleType, str]
-) -> None:
-    """Item 24: its checkpoint stood in its own way. Answers of one policy had been counted before the kill."""
-    settings = ["regimes=[independent]", "training.steps=0", "evaluation.limit=2"]
-    original, calls = getattr(*place), count()
-
-    def killed(*arguments: object) -> object:
-        if place[0] is training and next(calls) < 1:
-            return original(*arguments)
-        raise Killed
-
-    monkeypatch.setattr(*place, killed)
-    with pytest.raises(Killed):
-        run(suite_file, tmp_path / "killed", settings)
-    monkeypatch.undo()
-    resumed, whole = (run(suite_file, tmp_path / name, settings) for name in ("killed", "straight"))
-    for name in ("curves", "samples"):
-        assert rows(resumed, resumed.cells[0], name) == rows(whole, whole.cells[0], name) != []
 
 
 @pytest.mark.timeout(600)

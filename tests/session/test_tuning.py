@@ -19,7 +19,7 @@ pytest.importorskip("optuna", reason="the tune extra is not installed")
 from running import here
 
 from harness.cli.tables import show_suite
-from harness.errors import Fault, SuiteError
+from harness.errors import Fault
 from harness.session.cell.manifests import manifest_of, mark
 from harness.session.cell.questions import training_prompts
 from harness.session.driver.jobs import encoder, job_of, run_job, to_worker
@@ -28,7 +28,6 @@ from harness.store.ingest import ingest
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest, read_suite
 from harness.store.tuning import Tuned, Tuning, read_tuning
-from harness.suite.load import load
 from harness.tuning.stages import TuningStages
 from harness.verification.verifier import Verifier
 
@@ -310,25 +309,6 @@ def test_each_tuning_group_chooses_for_itself_and_no_cell_is_run_twice(folders, 
     assert (row["difference"], row["same"]) == (pytest.approx(first - second), one.final == other.final)
     show_suite("tiny", results, "table", full=True)
     assert re.search(r"tuned on second +tuned on tuning +first less second", capsys.readouterr().out)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ("  trials: 4", "  trials: 4\n  transfer: true", "tune.transfer: from one pair to another takes two groups"),
-        ("seeds: [30]", "seeds: [3]", "tune.seeds: the seed 3 is in the table too"),
-        ("tasks: [micro_dev]", "tasks: [micro]", "tune.evaluation.tasks: the task micro is in the table too"),
-        ("{other_llama}", "{llama}", "tune.groups: the base checkpoint .* is in the table too"),
-        ("check: [31]", "check: [30]", "tune.check: other seeds than tune.seeds"),
-        ("steps: 3,", "steps: 3, part: all,", "training.part: with `tune` the table"),
-    ],
-)
-def test_what_tuning_may_not_share_is_refused(tmp_path, folders, others, old, new, says):
-    assert old in SUITE
-    file = tmp_path / "tiny.yaml"
-    file.write_text(SUITE.replace(old, new, 1).format(**folders, **others))
-    with pytest.raises(SuiteError, match=says):
-        load(str(file))
 
 
 def test_a_copy_of_the_table_s_model_is_refused_by_its_content(tmp_path, folders, others):

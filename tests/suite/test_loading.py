@@ -24,63 +24,6 @@ regimes: [independent, sgt]
 seeds: [1, 2]
 """
 
-BAD = {
-    "unknown key": ("trainig: {steps: 3}\n" + GOOD, "trainig", "did you mean 'training'"),
-    "nested unknown key": (GOOD + "training: {stesp: 3}\n", "training.stesp", "did you mean 'steps'"),
-    "wrong type": (GOOD + "training: {steps: many}\n", "training.steps", "integer"),
-    "float for int": (GOOD + "training: {prompts: 1.5}\n", "training.prompts", "integer"),
-    "negative": (GOOD + "training: {steps: -1}\n", "training.steps", "greater than or equal to 0"),
-    "zero prompts": (GOOD + "training: {prompts: 0}\n", "training.prompts", "greater than or equal to 1"),
-    "nan": (GOOD + "training: {learning_rate: .nan}\n", "line 10, column 27", "must be a finite number"),
-    "model missing": (GOOD.replace("model: micro/qwen, ", ""), "groups[0].policies[1].model", "required"),
-    "model wrong type": (GOOD.replace("micro/qwen", "[1]"), "groups[0].policies[1].model", "string"),
-    "a checkpoint's file": (GOOD.replace("name: a,", "name: session.json,"), "groups[0].policies[0].name", "choose another"),
-    "the folder of evaluations": (GOOD.replace("name: x", "name: evaluations"), "name", "choose another"),
-    "unknown regime": (GOOD.replace("sgt", "sgtt"), "regimes[1].regime", "did you mean 'sgt'"),
-    "unknown option": (GOOD.replace("sgt", "{regime: sgt, lamda: 1}"), "regimes[1].lamda", "did you mean 'lambda'"),
-    "option out of range": (GOOD.replace("sgt", "{regime: sgt, lambda: -1}"), "regimes[1].lambda", ">= 0.0"),
-    "options of no name": (GOOD.replace("sgt", "{regime: sgt, options: [1]}"), "regimes[1].options", "valid dictionary"),
-    "option wrong type": (GOOD.replace("sgt", "{regime: sgt, lambda: x}"), "regimes[1].lambda", "float"),
-    "duplicate seeds": (GOOD.replace("[1, 2]", "[1, 1]"), "seeds", "occurs twice"),
-    "duplicate tasks": (GOOD + "evaluation: {tasks: [micro, micro]}\n", "evaluation.tasks", "'micro' occurs twice"),
-    "duplicate edges": (GOOD + "sharing: {direction: edges, edges: [[a, b], [a, b]]}\n", "sharing", "a -> b occurs twice"),
-    "no task file": (GOOD + "training: {task: {file: nothing.jsonl}}\n", "training.task.file", "No such file"),
-    "a key in angle brackets": (GOOD + "training: {<script>: 1}\n", "training.<script>", "unknown key"),
-    "merge": (GOOD + "training: {<<: {steps: 3}}\n", "training.<<", "unknown key"),
-    "a long key": (GOOD + "x" * 1000 + ": 1\n", "x" * 80 + ":", "unknown key"),
-    "duplicate names": (GOOD.replace("[independent, sgt]", "[independent, sgt, sgt]"), "regimes", "occurs twice"),
-    "no baseline": (GOOD.replace("[independent, sgt]", "[sgt]"), "", "baseline"),
-    "alone": (GOOD.replace("      - {name: b, model: micro/qwen, stage0: {preset: trap, strong: mul}}\n", ""),
-              "groups[0].policies", "one policy"),
-    "empty": ("", "", "empty"),
-    "comment only": ("# nothing\n", "", "empty"),
-    "list": ("- 1\n", "", "mapping"),
-    "tag": ("name: !!python/object/apply:os.system ['true']\n", "line 1", "tag"),
-    "anchors": ("a: &a [1, 1]\nb: *a\n", "line 1", "anchors"),
-    "bomb": ("a: &a [x,x]\n" + "".join(f"b{i}: &b{i} [*a, *a]\n" for i in range(30)), "line 1", "anchors"),
-    "duplicate key": ("name: a\nname: b\n" + GOOD, "line 2", "twice"),
-    "deep": ("a: " + "[" * 5000, "line 1", ""),
-    "unclosed": ("name: [1\n", "line", ""),
-    "unknown task": (GOOD + "evaluation: {tasks: [micro, nothing]}\n", "evaluation.tasks[1]", "unknown task"),
-    "unknown training task": (GOOD + "training: {task: nothing}\n", "training.task", "unknown training task"),
-    "bad edge": (GOOD + "sharing: {direction: edges, edges: [[a, z]]}\n", "sharing.edges", "does not join"),
-    "edges without direction": (GOOD + "sharing: {edges: [[a, b]]}\n", "sharing", "go together"),
-    "engine option": (GOOD + "engine_options: {foo: 1}\n", "engine_options", "unknown field `foo`"),
-    "engine option out of range": (GOOD + "engine: openrlhf\nengine_options: {trainers: 0}\n",
-                                   "engine_options.trainers", ">= 1"),
-    "old log-probabilities": (GOOD.replace("sgt", "{regime: sgt, old_logprobs: peer}"), "regimes[1].old_logprobs",
-                              "'sampler' or 'trainer'"),
-    "correction below 1": (GOOD.replace("sgt", "{regime: sgt, sampler_correction: 0.5}"), "regimes[1].sampler_correction",
-                           "at least 1"),
-    "correction of nothing": (GOOD.replace("sgt", "{regime: sgt, sampler_correction: 2, old_logprobs: sampler}"),
-                              "regimes[1].sampler_correction", "use one of the two"),
-    "sexagesimal": (GOOD + "training: {steps: 1:30}\n", "line", "'1:30' is 90 in YAML 1.1 and something else in YAML 1.2"),
-    "octal": (GOOD + "training:\n  steps: 010\n", "line", "'010' is 8 in YAML 1.1 and something else in YAML 1.2"),
-    "binary": (GOOD + "training:\n  steps: 0b11\n", "line", "'0b11' is 3 in YAML 1.1"),
-    "underscores": (GOOD + "training:\n  kl: 1_0.5\n", "line", "'1_0.5' is 10.5 in YAML 1.1"),
-    "path as name": (GOOD.replace("name: x", "name: ../../x"), "name", "pattern"),
-}  # fmt: skip
-
 
 @pytest.mark.parametrize(
     ("setting", "said"),
@@ -140,19 +83,6 @@ def test_a_folder_of_a_suites_name_does_not_hide_it(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "quickstart").mkdir()
     assert load("quickstart").name == "quickstart"
-
-
-@pytest.mark.parametrize("case", sorted(BAD))
-def test_refused_with_place_and_words(tmp_path: Path, case: str) -> None:
-    text, place, words = BAD[case]
-    file = tmp_path / "x.yaml"
-    file.write_text(text)
-    with pytest.raises(SuiteError) as caught:
-        prepare(str(file), tmp_path / "results")
-    message = str(caught.value)
-    assert message.startswith(f"{file}: ")
-    assert (place in message, words in message, "\n" in message) == (True, True, False), message
-    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize("name", sorted(shipped()))

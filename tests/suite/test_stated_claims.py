@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from harness.engines.embedded.presets import PRESETS
-from harness.errors import SuiteError
 from harness.session.cell.manifests import manifest_of, mark
 from harness.session.policy import micro_spec
 from harness.session.suite.prepare import prepare
@@ -17,7 +15,6 @@ from harness.store.ingest import ingest
 from harness.store.manifest import read_manifest, read_suite, write_suite
 from harness.store.read import Snapshot
 from harness.store.remarks import missing_cells
-from harness.suite.load import load
 from harness.suite.schema import Policy
 
 SUITE = """
@@ -43,36 +40,6 @@ CLAIM = "{name: faster, group: alike, regime: hacpo, statistic: kappa, relation:
 def prepare_text(folder: Path, text: str) -> Prepared:
     (folder / "claimed.yaml").write_text(text)
     return prepare(str(folder / "claimed.yaml"), folder / "results")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "fault"),
-    [
-        ("[alike]", "[unlike]", "regimes[1].only_in: no group 'unlike' in the suite (alike, other)"),
-        ("  - hacpo", "  - hacpo\nbaseline: sgt", "regimes[1].only_in: the baseline runs in every group"),
-        ("group: alike, regime", "group: apart, regime", "claims[0].group: no group 'apart'"),
-        ("regime: hacpo", "regime: prp", "claims[0].group: no variant 'prp'"),
-        ("bound: 1.0", "bound: 1.0, over: hacpo", "claims[0].over: 'hacpo' is compared with itself"),
-        ("bound: 1.0", "bound: 1.0, seeds: 3", "claims[0].seeds: the suite has 2"),
-        ("group: alike, regime: hacpo", "group: other, regime: sgt", "'sgt' does not run in the group 'other'"),
-        ("bound: 1.0", "bound: 1.0, against: {}", "name a `group`, a `regime`, or both"),
-        ("bound: 1.0", "bound: 1.0, against: {group: apart}", "claims[0].against: no group 'apart'"),
-        ("statistic: kappa", "statistic: luck", "claims[0].statistic"),
-    ],
-)
-def test_what_a_suite_does_not_run_is_refused(tmp_path: Path, old: str, new: str, fault: str) -> None:
-    text = f"{SUITE}claims:\n  - {CLAIM}\n"
-    assert load(str(_written(tmp_path, text))).claims[0].name == "faster"
-    assert old in text
-    with pytest.raises(SuiteError) as refused:
-        load(str(_written(tmp_path, text.replace(old, new, 1))))
-    assert fault in str(refused.value)
-
-
-def _written(folder: Path, text: str) -> Path:
-    file = folder / "claimed.yaml"
-    file.write_text(text)
-    return file
 
 
 def test_a_limited_variant_has_cells_in_its_groups_alone_and_their_keys_are_as_without_the_limit(

@@ -142,7 +142,11 @@ def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> Phas
     layers = on.layer * model.layers
     own = work.prompts * policy.rollouts
     # Peaks are stated of a GPU in bf16, of a core in fp32.
-    factor = (1 if half else FP32_SHARE) if on.gpu else (BF16_GAIN if half else 1)
+    factor: float = 1
+    if on.gpu and not half:
+        factor = FP32_SHARE
+    elif half and not on.gpu:
+        factor = BF16_GAIN
     on = replace(on, train=on.train * factor, score=on.score * factor)
 
     def generate(answers: int, prompts: int, longest: int) -> float:
@@ -166,14 +170,18 @@ def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> Phas
         passes = max(1.0, tokens(answers) / MICRO_TOKENS) if answers else 0.0
         return score_seconds(model, tokens(answers), work.mean_sequence, on) + passes * layers
 
+    rollouts_of_step = generate(own, work.prompts, work.answer_tokens)
+    scores_of_step = score(own * (work.scored + policy.penalised))
     trained = tokens(own * work.trained)
     train = train_seconds(policy, trained, work.mean_sequence, on, policy.checkpointing)
+    starts_of_layers = 3 * layers * max(1.0, trained / MICRO_TOKENS)  # forward once, backward twice
+    checkpoint = checkpoint_bytes(model, policy.precision, adapters=policy.adapters)
     return Phases(
-        generate=work.steps * (1 + work.again) * generate(own, work.prompts, work.answer_tokens),
-        score=work.steps * score(own * (work.scored + policy.penalised)),
-        train=work.steps * (train + 3 * layers * max(1.0, trained / MICRO_TOKENS)),
+        generate=work.steps * (1 + work.again) * rollouts_of_step,
+        score=work.steps * scores_of_step,
+        train=work.steps * (train + starts_of_layers),
         measure=work.measured * 2 * score(own),
         curve=generate(work.curve, work.curve, work.answer_tokens),
         evaluate=generate(work.evaluated, work.evaluated, work.evaluation_tokens),
-        save=work.saves * checkpoint_bytes(model, policy.precision, adapters=policy.adapters).whole / DISK,
+        save=work.saves * checkpoint.whole / DISK,
     )

@@ -104,7 +104,11 @@ class Reporter:
         rate = self._made / elapsed if elapsed > 0 else 0.0
         seconds = (self._total - sum(self._at.values())) / rate if rate else 0.0
         left = f", about {_rough_time(seconds)} left" if seconds >= 1 and elapsed > 5 else ""
-        speed = "" if not rate else f", {rate:.1f} steps/s" if rate >= 1 else f", {1 / rate:.0f} s a step"
+        speed = ""
+        if rate >= 1:
+            speed = f", {rate:.1f} steps/s"
+        elif rate:
+            speed = f", {1 / rate:.0f} s a step"
         return f"{self._cells_done}/{self._cells} cells{speed}{left}"
 
     def message(self, text: str, style: str = "") -> None:

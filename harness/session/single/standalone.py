@@ -163,10 +163,17 @@ def _manifest(
 
 
 def _sums(name: str, samples: Sequence[EvaluationSample]) -> Sums:
-    """Counts of the answers, as a policy in training has them of its last steps."""
-    verdicts = [s.verdict.value for s in samples]
+    """Count the answers, as a policy in training has them of its last steps."""
+    verdicts = [sample.verdict.value for sample in samples]
     return Sums(
-        policy=name, first=0, last=0, answers=len(samples), right=verdicts.count("right"), wrong=verdicts.count("wrong"),
-        invalid=verdicts.count("invalid"), truncated=sum(s.finished is False for s in samples),
-        empty=sum(is_empty(s.text) for s in samples), unboxed=sum(is_unboxed(s.text) for s in samples),
-    )  # fmt: skip
+        policy=name,
+        first=0,
+        last=0,
+        answers=len(samples),
+        right=verdicts.count("right"),
+        wrong=verdicts.count("wrong"),
+        invalid=verdicts.count("invalid"),
+        truncated=sum(sample.finished is False for sample in samples),
+        empty=sum(is_empty(sample.text) for sample in samples),
+        unboxed=sum(is_unboxed(sample.text) for sample in samples),
+    )
