@@ -173,4 +173,5 @@ PAGE = Page(
     draw,
     order=65,
     figures=False,
+    part_of="head-to-head",
 )

@@ -111,7 +111,7 @@ def _areas(rows: pd.DataFrame) -> pd.DataFrame:
 
 PAGE = Page(
     "curves",
-    "Learning curves",
+    "Training",
     ":material/show_chart:",
     "How fast each regime learns, and what it has spent by then.",
     draw,

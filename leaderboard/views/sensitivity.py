@@ -115,10 +115,11 @@ def _draw_tuned(store: Store, tuning: Tuning) -> None:
 
 PAGE = Page(
     "sensitivity",
-    "Sensitivity",
+    "Settings tried",
     ":material/tune:",
     "How much of a gain is its settings: every trial of a tuned suite, under the same budget for every regime.",
     draw,
     order=40,
     figures=False,
+    part_of="ranking",
 )
