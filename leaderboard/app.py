@@ -143,7 +143,8 @@ def main() -> None:
 
     def body(page: Page) -> None:
         top = page.part_of or page.slug
-        draw_page(page, store, suite, [one for one in PAGES if top in (one.slug, one.part_of)])
+        together = [one for one in PAGES if top in (one.slug, one.part_of)]
+        draw_page(page, store, suite, sorted(together, key=lambda one: one.part_of))
 
     def entry(page: Page, path: str, **more: Any) -> Any:
         return st.Page(partial(body, page), title=page.title, icon=page.icon, url_path=path, **more)

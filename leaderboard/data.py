@@ -17,12 +17,12 @@ from harness.learning.registry import RegimeInfo, listing
 from harness.statistics import MARGIN
 from harness.store.database import store_path
 from harness.store.kind_answers import KindAnswers, answer_by_kind
-from harness.store.ranking import Aggregate, aggregate_panels
+from harness.store.ranking import Aggregate, aggregate_panels, find_single_rate
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, TrainingMoment, count_states, mixed_in, read_moments
 from harness.store.sentences import write_points
 from harness.store.standing import Board, Settings, make_board
-from harness.store.table import SeedRow, ShowRow, seed_rows, show_rows
+from harness.store.table import SeedRow, ShowRow, read_finished, seed_rows, show_rows
 from harness.store.tuning import Tuning, read_tuning, without_trials
 from leaderboard.charts import Forest
 from leaderboard.frames import Outcome, ShownChoice, answer, opening, panels, show_frame
@@ -45,6 +45,7 @@ _KEPT = (
     "missing",
     "panels",
     "processors",
+    "rate",
     "rows",
     "seeds",
     "show",
@@ -52,6 +53,7 @@ _KEPT = (
     "states",
     "statuses",
     "summaries",
+    "told_suites",
     "tuned_suites",
 )
 
@@ -105,6 +107,11 @@ class Store:
         rows = self.frame("SELECT DISTINCT regime, regime_type FROM current_cells WHERE kind = 'cell' ORDER BY ALL")
         return dict(zip(rows["regime"], rows["regime_type"], strict=True))
 
+    def told_suites(self) -> list[str]:
+        """Suites whose answers were kept as text, in the order of the choice of suites."""
+        kept = set(self.frame("SELECT DISTINCT suite FROM samples WHERE text <> ''")["suite"])
+        return [name for name in self.suites()["name"] if name in kept]
+
     def tuned_suites(self) -> list[str]:
         """Suites whose settings were searched, in the order of the choice of suites."""
         names = dict.fromkeys(self.suites()["name"])
@@ -125,6 +132,10 @@ class Store:
     ) -> Sequence[Forest]:
         said = self.answer(suite, choice, margin)
         return panels(choice, self.show(suite, margin), said, measure, order, "Mean of the {} panels below")
+
+    def rate(self, suite: str) -> float | None:
+        """The one learning rate of independent training; None where it ran at several."""
+        return find_single_rate(read_finished(self.snapshot, suite))
 
     def headline(self, suite: str) -> Outcome | None:
         table = self.show(suite)

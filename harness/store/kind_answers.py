@@ -94,10 +94,12 @@ def _answer_gain(board: Board, kind: Kind, points: str) -> Answer:
     gains = sum(one.value > 0 for one in found)
     losses = len(found) - gains
     nothing = sum(row.verdict == EQUIVALENT for _, _, row in cells)
-    shown = f"{count_of(gains, 'gain')} and {losses} loss{'' if losses == 1 else 'es'}" if found else "no gain and no loss"
+    shown = (
+        f"{count_of(gains, 'gain')} and {losses} loss{'' if losses == 1 else 'es'}" if found else "no gain and no loss"
+    )
     said = (
-        f"{shown[0].upper()}{shown[1:]} shown in {count_of(len(cells), 'comparison')}. {nothing} have no effect larger than {points}, "
-        f"{len(cells) - len(found) - nothing} cannot tell."
+        f"{shown[0].upper()}{shown[1:]} shown in {count_of(len(cells), 'comparison')}. {nothing} have no effect larger than "
+        f"{points}, {len(cells) - len(found) - nothing} cannot tell."
     )
     return Answer(question=QUESTIONS[0], said=said, found=_order(found, 0.0))
 
@@ -141,10 +143,11 @@ def _answer_harm(board: Board, kind: Kind) -> Answer:
     if not known:
         said = "Not known: no group's members differ before training."
     else:
-        chance = round(known * _BELOW_BY_CHANCE)
+        expected = known * _BELOW_BY_CHANCE
+        chance = f"about {expected:.0f}" if expected >= 1 else "fewer than 1"
         said = (
             f"{below or 'None'} of {count_of(known, 'gain')} by role {'lie' if below > 1 else 'lies'} below 0 with the whole "
-            f"interval; about {chance} would by chance."
+            f"interval; {chance} would by chance."
         )
     return Answer(question=QUESTIONS[3], said=said, found=_order(found, 0.0))
 

@@ -150,8 +150,8 @@ class _Variant(msgspec.Struct):
 
 
 class _Held(msgspec.Struct):
-    """A setting as its suites hold it. rows: of the lines that are shown; roles: of the same lines; same: of its baseline's cells, the keys; ran: what ran
-    of each variant; tuned: variants that have a tuned line."""
+    """A setting as its suites hold it. rows, roles: of the lines that are shown; same: of its baseline's cells, the keys; ran: what
+    ran of each variant; tuned: variants that have a tuned line."""
 
     setting: Setting
     rows: dict[str, ShowRow]
@@ -222,13 +222,13 @@ def _hold_suite(
         there = ran.get((suite, group), {})
         keys = frozenset(there.get(baseline, _NOTHING).keys)
         tuned = {row.regime.partition(", tuned")[0] for row in lines if ", tuned" in row.regime}
-        own_roles = {name: roles[group, task, row.regime] for name, row in kept.items() if (group, task, row.regime) in roles}
+        own_roles = {
+            name: roles[group, task, row.regime] for name, row in kept.items() if (group, task, row.regime) in roles
+        }
         yield _Held(setting, kept, own_roles, keys, there, tuned)
 
 
-def _find_shapes(
-    part: Mapping[str, Any], training: Mapping[str, Any], taught: Taught | None
-) -> dict[str, Setting]:
+def _find_shapes(part: Mapping[str, Any], training: Mapping[str, Any], taught: Taught | None) -> dict[str, Setting]:
     """Return by group of a part of the configuration the setting that it is, without controls."""
     shapes: dict[str, Setting] = {}
     for group in part.get("groups", ()):
@@ -338,9 +338,7 @@ def _find_unlike(held: Sequence[_Held]) -> tuple[OneBase, ...]:
     return tuple(sorted(unlike, key=lambda each: -each.gain.gain))
 
 
-def _make_setting(
-    group: Mapping[str, Any], training: Mapping[str, Any], taught: Taught | None
-) -> Setting | None:
+def _make_setting(group: Mapping[str, Any], training: Mapping[str, Any], taught: Taught | None) -> Setting | None:
     """Return the setting that a group is, None for a control: a bad peer, or a copy of the same model."""
     policies = group["policies"]
     models = tuple(policy["model"].rstrip("/").rpartition("/")[2] for policy in policies)

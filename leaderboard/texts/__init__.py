@@ -22,7 +22,7 @@ def is_checkout(root: Path = ROOT) -> bool:
 
 @cache
 def read_formulas() -> dict[str, str]:
-    """Return by regime what it computes, as Markdown with formulas, from docs/formulas.md; links within the documentation are text."""
+    """Return by regime what it computes, as Markdown, from docs/formulas.md; links within the documentation are text."""
     text = (FOLDER / "formulas.md").read_text("utf-8")
     places = list(_RULE.finditer(text))
     formulas: dict[str, str] = {}

@@ -49,8 +49,8 @@ _CITE = """
 Cite the harness, and the papers whose regimes you ran: a regime's page names its paper.
 """
 _WEIGHTS = """
-A finished cell has its trained policies as folders of Hugging Face transformers, `{results}/SUITE/CELL/checkpoint/POLICY/`, where the
-suite keeps them (`keep`). Reference results come without weights.
+A finished cell has its trained policies as folders of Hugging Face transformers, `{results}/SUITE/CELL/checkpoint/POLICY/`,
+where the suite keeps them (`keep`). Reference results come without weights.
 
     AutoModelForCausalLM.from_pretrained("{results}/SUITE/CELL/checkpoint/POLICY")
     vllm serve {results}/SUITE/CELL/checkpoint/POLICY
@@ -75,7 +75,12 @@ def draw(store: Store | None, suite: str) -> None:
     """Draw the page: what a reader does next comes first, what the numbers mean last."""
     at = st.session_state.get(AT, "")
     for anchor, head, text, commands in (
-        ("add", "Add a regime", _REGIME, "harness new-regime my-regime\npip install -e 'my-regime[test]'\nharness regimes"),
+        (
+            "add",
+            "Add a regime",
+            _REGIME,
+            "harness new-regime my-regime\npip install -e 'my-regime[test]'\nharness regimes",
+        ),
         ("cite", "Cite", _CITE, write_bibtex()),
         ("weights", "Trained weights", _WEIGHTS.format(results=results_folder(at)), ""),
         (

@@ -85,8 +85,9 @@ def _draw_settings(store: Store, name: str) -> None:
     parts = [(kind, [*own]) for kind, own in groupby(lines, key=itemgetter("kind"))]
     st.html(fill_template("regime.html.tmpl", parts=parts))
     st.caption(
-        "Gains in points over independent training with the same rollouts; an interval is corrected for all that its suite compares "
-        "unless the verdict is no effect. Kappa: pace over independent training's clock. Reach: by how much the end lies higher. "
+        "Gains in points over independent training with the same rollouts; an interval is corrected for all that its suite "
+        "compares unless the verdict is no effect. Kappa: pace over independent training's clock. Reach: by how much the end lies "
+        "higher. "
         "Stronger, weaker: the member of the pair with more, or fewer, right answers before training. Kappa, reach and roles have "
         "95 % intervals that are not corrected."
     )

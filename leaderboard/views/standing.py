@@ -9,8 +9,8 @@ from urllib.parse import quote
 import streamlit as st
 
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
-from harness.store.manifest import MARK
 from harness.store.kind_answers import QUESTIONS, list_harmed
+from harness.store.manifest import MARK
 from harness.store.pace_table import write_pace_words
 from harness.store.sentences import count_of, verdict_mark, write_rate
 from harness.store.standing import (
@@ -50,7 +50,6 @@ _MOST = 2
 """Findings of one answer that are shown before "and ... more"."""
 _WAYS = (
     ("Two regimes side by side", "head-to-head"),
-    ("Read an answer", "answers"),
     ("What a regime computes, and its paper", "regimes"),
     ("Cost, seed by seed", "cell"),
     ("Add mine", "about#add"),
@@ -110,6 +109,7 @@ def _draw_answers(store: Store, margin: float) -> None:
         return
     first, *rest = summarise_board(defaults, tuned, margin, store.statuses())
     st.markdown(f"**{escape_markdown(first, 2000)}**")
+    told = store.told_suites()
     values = {
         "kinds": store.answers(margin),
         "questions": QUESTIONS,
@@ -117,7 +117,7 @@ def _draw_answers(store: Store, margin: float) -> None:
         "most": _MOST,
         "link_regime": link_regime,
         "address": _address,
-        "ways": _WAYS,
+        "ways": [*((("Read an answer", f"answers?suite={quote(told[0])}"),) if told else ()), *_WAYS],
     }
     st.html(fill_template("kinds.html.tmpl", **values))
     with st.expander("More in words"):
@@ -181,7 +181,8 @@ def _legend(margin: float) -> str:
         f"{marks}. Bars: 95 % interval of the gain over independent training with the same rollouts, over seeds (Student t), "
         f"corrected for all that its suite compares unless the verdict is no effect. Axis: ±{100 * _AXIS:g} points. "
         "Kappa: pace over independent training's clock, where it is identified; a cell's tip has the reach and the gain at equal "
-        "cost. Harms: the stronger or weaker member of the pair whose gain lies below 0 with its whole 95 % interval (not corrected). "
+        "cost. Harms: the stronger or weaker member of the pair whose gain lies below 0 with its whole 95 % interval, which is "
+        "not corrected. "
         "Under a regime's name: whether its defaults are published or ours. "
         "A column is one setting of one pair; columns differ in models, learning rate, steps and regimes, so there is no mean over "
         "them and no rank.",
