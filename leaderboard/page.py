@@ -51,13 +51,14 @@ ENTRIES = "entries"
 
 
 def draw_links(pages: Sequence[Page], shown: Page) -> None:
-    """Draw links to the pages that ask of the same things as the one that is shown; nothing for a page by itself."""
+    """Draw links to the other pages that ask of the same things as the one that is shown; nothing for a page by itself."""
     entries: Mapping[str, Any] = st.session_state.get(ENTRIES, {})
-    if len(pages) < 2 or not entries:
+    others = [page for page in pages if page is not shown]
+    if not others or not entries:
         return
     with st.container(horizontal=True, gap="small"):
-        for page in pages:
-            st.page_link(entries[page.slug], label=page.title, icon=page.icon, disabled=page is shown)
+        for page in others:
+            st.page_link(entries[page.slug], label=page.title, icon=page.icon)
 
 
 @fault_told()

@@ -50,11 +50,12 @@ Cite the harness, and the papers whose regimes you ran: a regime's page names it
 """
 _WEIGHTS = """
 A finished cell has its trained policies as folders of Hugging Face transformers, `{results}/SUITE/CELL/checkpoint/POLICY/`,
-where the suite keeps them (`keep`). Reference results come without weights.
-
-    AutoModelForCausalLM.from_pretrained("{results}/SUITE/CELL/checkpoint/POLICY")
-    vllm serve {results}/SUITE/CELL/checkpoint/POLICY
+where the suite keeps them (`keep`). Reference results come without weights. In Python, and with vLLM:
 """
+_OPENED = (
+    'AutoModelForCausalLM.from_pretrained("{results}/SUITE/CELL/checkpoint/POLICY")\n'
+    "vllm serve {results}/SUITE/CELL/checkpoint/POLICY"
+)
 _DOCUMENTATION = """
 The documentation is the folder `docs` of the repository, from `docs/index.md` on; `make docs` makes a site of it. What each regime
 computes is on its own page here, and how gains, kappa and reach are estimated is in `docs/statistics.md`.
@@ -74,6 +75,7 @@ _QUESTION = (
 def draw(store: Store | None, suite: str) -> None:
     """Draw the page: what a reader does next comes first, what the numbers mean last."""
     at = st.session_state.get(AT, "")
+    folder = results_folder(at)
     for anchor, head, text, commands in (
         (
             "add",
@@ -82,7 +84,7 @@ def draw(store: Store | None, suite: str) -> None:
             "harness new-regime my-regime\npip install -e 'my-regime[test]'\nharness regimes",
         ),
         ("cite", "Cite", _CITE, write_bibtex()),
-        ("weights", "Trained weights", _WEIGHTS.format(results=results_folder(at)), ""),
+        ("weights", "Trained weights", _WEIGHTS.format(results=folder), _OPENED.format(results=folder)),
         (
             "submit",
             "Submit or merge results",

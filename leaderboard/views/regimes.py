@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -16,7 +17,7 @@ from harness.statistics import MARGIN
 from harness.store.kind_answers import name_setting
 from harness.store.pace_table import write_kappa, write_reach
 from harness.store.roles import RoleRow
-from harness.store.sentences import verdict_mark
+from harness.store.sentences import count_of, verdict_mark
 from harness.store.standing import KINDS
 from harness.store.statistic import POINTS, TIMES
 from harness.store.table import ShowRow
@@ -35,11 +36,11 @@ def draw(store: Store | None, suite: str) -> None:
     infos = {info.name: info for info in listing()} if store is None else store.infos()
     names = list(infos)
     chosen = _choose_name(store, names)
-    _draw_identity(infos[chosen])
-    if store is not None:
-        _draw_settings(store, chosen)
+    lines = [*_find_lines(store, chosen)] if store is not None else []
+    _draw_identity(infos[chosen], lines)
     _draw_formula(chosen)
     _draw_options(infos[chosen])
+    _draw_settings(chosen, lines)
 
 
 def _choose_name(store: Store | None, names: list[str]) -> str:
@@ -60,7 +61,7 @@ def _find_first(store: Store | None, names: list[str]) -> str:
     return next((name for name in gains if name in names), names[0])
 
 
-def _draw_identity(info: RegimeInfo) -> None:
+def _draw_identity(info: RegimeInfo, lines: Sequence[Mapping[str, Any]]) -> None:
     if info.error:
         st.error(escape_markdown(f"{info.name} does not load: {info.error}", 2000), icon=":material/error:")
         return
@@ -71,19 +72,26 @@ def _draw_identity(info: RegimeInfo) -> None:
         f"- **Paper:** {links}\n"
         f"- **Status:** {escape_markdown(info.status)}\n"
         f"- **What travels:** {escape_markdown(', '.join(info.shares) or 'nothing')}\n"
-        f"- **Installed from:** {escape_markdown(info.origin)}"
+        f"- **Installed from:** {escape_markdown(info.origin)}\n"
+        f"- **Results:** {escape_markdown(_count_verdicts(lines), 1000)}"
     )
 
 
-def _draw_settings(store: Store, name: str) -> None:
+def _count_verdicts(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Say in how many of its settings a regime gains, loses or shows no effect."""
+    counts = Counter(line["verdict"] for line in lines)
+    told = ", ".join(f"{verdict} in {count}" for verdict, count in counts.most_common())
+    return f"of {count_of(len(lines), 'setting')} and variants of it: {told} (below, one by one)" if lines else "none"
+
+
+def _draw_settings(name: str, lines: Sequence[Mapping[str, Any]]) -> None:
     """Draw every setting in which the regime ran, and say who gained."""
-    lines = [*_find_lines(store, name)]
     st.header("Where it ran, and who gained", anchor="settings")
     if not lines:
         st.markdown("No suite that is stored here compares this regime with independent training on different models.")
         return
     parts = [(kind, [*own]) for kind, own in groupby(lines, key=itemgetter("kind"))]
-    st.html(fill_template("regime.html.tmpl", parts=parts))
+    st.html(fill_template("regime.html.tmpl", parts=parts, name=name))
     st.caption(
         "Gains in points over independent training with the same rollouts; an interval is corrected for all that its suite "
         "compares unless the verdict is no effect. Kappa: pace over independent training's clock. Reach: by how much the end lies "

@@ -116,7 +116,7 @@ def _draw_tuned(store: Store, tuning: Tuning) -> None:
         "published ones, or ours where a regime's paper gives none (`harness regimes` says which)."
     )
     if moved := transfer_rows(store.snapshot, tuning):
-        st.subheader("Transfer")
+        st.header("Transfer")
         st.caption(
             "Settings that different tuning groups chose, used on the same group: accuracies, and the first less the second."
         )
