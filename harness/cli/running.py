@@ -367,7 +367,9 @@ def plan(
     ] = None,
     price: Annotated[
         float | None,
-        typer.Option("--price", metavar="PRICE", min=0, help="Of a GPU-hour, in any currency: adds what the run costs."),
+        typer.Option(
+            "--price", metavar="PRICE", min=0, help="Of a GPU-hour, in any currency: adds what the run costs."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
