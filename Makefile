@@ -1,4 +1,4 @@
-# make run   set up and run the quickstart suite
+# make run   set up and run the quickstart suite        TORCH_INDEX=ADDRESS: of an index that has torch's CPU build (README)
 # make test   set up and run the tests        make test-slow   those that take long by their nature        make test-all   both
 # make bench [BENCH="--only sampling"]   speed beside what a user would take instead (docs/benchmarks.md)   make bench-smoke   in short
 # make docs   the documentation as a site, into site/        make docs-serve   the same, while one writes
@@ -70,7 +70,7 @@ bench-smoke: $(VENV)/.installed
 # torch first and pinned, so that nothing later brings another one
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 

@@ -21,12 +21,14 @@ from harness.store.ingest import ingest
 from harness.store.manifest import MARK, read_submission, suite_folder
 from leaderboard import RESULTS_VARIABLE
 from leaderboard.data import Store, open_store
-from leaderboard.page import AT, INK, Page, draw_page, escape_markdown, fault_told, read_theme
+from leaderboard.footer import draw_footer
+from leaderboard.page import AT, ENTRIES, INK, Page, draw_page, escape_markdown, fault_told, read_theme
 from leaderboard.views import PAGES
 
 # Streamlit's captions and chosen values have too little contrast for the accessibility guidelines, and
-# its second heading is nearly as large as the first
-_STYLE = """<style>[data-testid=stCaptionContainer], [data-testid=stCaptionContainer] * {
+# its second heading is nearly as large as the first; and it greys out what is drawn again, which a run's every step would do
+_STYLE = """<style>[data-stale=true] {opacity: 1 !important; transition: none !important}
+[data-testid=stCaptionContainer], [data-testid=stCaptionContainer] * {
     color: inherit !important; opacity: .95 !important}
 [data-testid=stHeading] h2 {font-size: 1.6rem}
 [data-testid=stMainBlockContainer] {padding-top: 3.5rem}
@@ -140,15 +142,20 @@ def main() -> None:
     suite: str | None = None
 
     def body(page: Page) -> None:
-        draw_page(page, store, suite)
+        top = page.part_of or page.slug
+        together = [one for one in PAGES if top in (one.slug, one.part_of)]
+        draw_page(page, store, suite, sorted(together, key=lambda one: one.part_of))
 
     def entry(page: Page, path: str, **more: Any) -> Any:
         return st.Page(partial(body, page), title=page.title, icon=page.icon, url_path=path, **more)
 
     first = PAGES[0]
-    entries = [entry(first, "home", default=True), *(entry(page, page.slug) for page in PAGES[1:])]
+    entries = {first.slug: entry(first, "home", default=True)}
+    for page in PAGES[1:]:
+        entries[page.slug] = entry(page, page.slug, visibility="hidden" if page.part_of else "visible")
+    st.session_state[ENTRIES] = entries
     # Streamlit knows its default page by the root alone
-    chosen = st.navigation([*entries, entry(first, first.slug, visibility="hidden")])
+    chosen = st.navigation([*entries.values(), entry(first, first.slug, visibility="hidden")])
     titles, engines = dict[str, str](), list[str]()
     if store:
         everything = store.suites()
@@ -161,6 +168,7 @@ def main() -> None:
             st.warning(f"There is no suite “{escape_markdown(unknown, 200)}” here. Shown is {escape_markdown(suite)}.")
     try:
         chosen.run()
+        draw_footer()
     finally:
         if store:  # after the page, which is what one waits for
             with st.sidebar:

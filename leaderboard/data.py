@@ -11,16 +11,19 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from harness.engines.embedded.presets import shares_by_steps
 from harness.errors import StoreError
-from harness.learning.registry import listing
+from harness.learning.registry import RegimeInfo, listing
 from harness.statistics import MARGIN
 from harness.store.database import store_path
-from harness.store.ranking import Aggregate, aggregate_panels
+from harness.store.kind_answers import KindAnswers, answer_by_kind
+from harness.store.ranking import Aggregate, aggregate_panels, find_single_rate
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, TrainingMoment, count_states, mixed_in, read_moments
+from harness.store.sentences import write_points
 from harness.store.standing import Board, Settings, make_board
-from harness.store.table import SeedRow, ShowRow, seed_rows, show_rows
-from harness.store.tuning import Tuning, read_tuning
+from harness.store.table import SeedRow, ShowRow, read_finished, seed_rows, show_rows
+from harness.store.tuning import Tuning, read_tuning, without_trials
 from leaderboard.charts import Forest
 from leaderboard.frames import Outcome, ShownChoice, answer, opening, panels, show_frame
 
@@ -33,12 +36,16 @@ Stamp = tuple[int, int, int]
 _MOST = 256
 _KEPT = (
     "answer",
+    "answers",
     "across",
     "board",
     "frame",
+    "infos",
+    "kinds",
     "missing",
     "panels",
     "processors",
+    "rate",
     "rows",
     "seeds",
     "show",
@@ -46,6 +53,8 @@ _KEPT = (
     "states",
     "statuses",
     "summaries",
+    "told_suites",
+    "tuned_suites",
 )
 
 
@@ -76,14 +85,37 @@ class Store:
         return show_frame(self.rows(suite, margin))
 
     def board(self, which: Settings = "defaults", margin: float = MARGIN) -> Board:
-        return make_board(self.snapshot, which, margin)
+        return make_board(self.snapshot, which, margin, shares_by_steps)
+
+    def answers(self, margin: float = MARGIN) -> list[KindAnswers]:
+        """By kind of pair, of regimes with their defaults."""
+        return answer_by_kind(self.board("defaults", margin), write_points(margin))
+
+    def infos(self) -> dict[str, RegimeInfo]:
+        """By name, the installed regimes."""
+        return {info.name: info for info in listing()}
 
     def summaries(self) -> dict[str, str]:
-        return {info.name: info.summary for info in listing()}
+        return {name: info.summary for name, info in self.infos().items()}
 
     def statuses(self) -> dict[str, str]:
         """By regime `published` or `with defaults of ours`."""
-        return {info.name: info.status.partition(":")[0] for info in listing() if info.status}
+        return {name: info.status.partition(":")[0] for name, info in self.infos().items() if info.status}
+
+    def kinds(self) -> dict[str, str]:
+        """By variant of any suite the regime that it is."""
+        rows = self.frame("SELECT DISTINCT regime, regime_type FROM current_cells WHERE kind = 'cell' ORDER BY ALL")
+        return dict(zip(rows["regime"], rows["regime_type"], strict=True))
+
+    def told_suites(self) -> list[str]:
+        """Suites whose answers were kept as text, in the order of the choice of suites."""
+        kept = set(self.frame("SELECT DISTINCT suite FROM samples WHERE text <> ''")["suite"])
+        return [name for name in self.suites()["name"] if name in kept]
+
+    def tuned_suites(self) -> list[str]:
+        """Suites whose settings were searched, in the order of the choice of suites."""
+        names = dict.fromkeys(self.suites()["name"])
+        return [name for name in without_trials(list(names)) if read_tuning(self.results, name) is not None]
 
     def rows(self, suite: str, margin: float = MARGIN) -> list[ShowRow]:
         return show_rows(self.snapshot, suite, margin)
@@ -100,6 +132,10 @@ class Store:
     ) -> Sequence[Forest]:
         said = self.answer(suite, choice, margin)
         return panels(choice, self.show(suite, margin), said, measure, order, "Mean of the {} panels below")
+
+    def rate(self, suite: str) -> float | None:
+        """The one learning rate of independent training; None where it ran at several."""
+        return find_single_rate(read_finished(self.snapshot, suite))
 
     def headline(self, suite: str) -> Outcome | None:
         table = self.show(suite)

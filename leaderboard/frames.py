@@ -23,7 +23,7 @@ from harness.statistics.comparison import (
     WITHHELD,
 )
 from harness.store.ranking import Rank, Ranking, rank_regimes
-from harness.store.sentences import verdict_mark
+from harness.store.sentences import joined, verdict_mark
 from harness.store.statistic import PERCENT, POINTS, STATISTICS, Pair, Statistic, select_columns
 from harness.store.table import MEAN, SeedRow, ShowRow
 from harness.store.tuning import without_trials
@@ -127,16 +127,17 @@ class Outcome:
         }
 
     def _whom(self, regime: str) -> str:
+        """Say in words what each policy gains, or of many how many gain and lose, and who least and most."""
         own = self.each.get(regime, ())
         where = [c for c in ("group", "task") if len({row[c] for row in own}) > 1]
-        told = [
-            " in ".join([row["policy"], *(row[c] for c in where)])
-            + f" {POINTS.text(row['gain'])}\u00a0{SIGNS[row['verdict']]}"
-            for row in own
-        ]
-        if len(told) <= _NAMED:
-            return ", ".join(told)
-        return f"{len(told)} policies: {_counted(row['verdict'] for row in own)}; from {told[-1]} to {told[0]}"
+        named = [" in ".join([row["policy"], *(row[c] for c in where)]) for row in own]
+        numbers = [POINTS.text(row["gain"]) for row in own]
+        if len(own) <= _NAMED:
+            margin = self.ranking.margin
+            told = zip(named, numbers, own, strict=True)
+            return ", ".join(f"{name} {number} ({verdict_mark(row['verdict'], margin)})" for name, number, row in told)
+        counted = _count_in_words([row["verdict"] for row in own])
+        return f"Of {len(own)} policies {counted}. Least: {named[-1]} {numbers[-1]}. Most: {named[0]} {numbers[0]}."
 
 
 def answer(choice: ShownChoice, table: pd.DataFrame, every: Sequence[SeedRow], margin: float) -> Outcome:
@@ -171,6 +172,23 @@ def _gain(r: Rank) -> str:
     return POINTS.with_interval(r.gain, interval)
 
 
+_VERBS = {
+    GAINS: ("gains", "gain"),
+    LOSES: ("loses", "lose"),
+    DIFFERS: ("differs between groups", "differ between groups"),
+    DIFFERS_POLICIES: ("differs", "differ"),
+    EQUIVALENT: ("shows no effect", "show no effect"),
+    INCONCLUSIVE: ("is open", "are open"),
+    **{why: (f"is {why}", f"are {why}") for why in WITHHELD},
+}
+
+
+def _count_in_words(verdicts: Sequence[str]) -> str:
+    """Write how many there are of each verdict, e.g. `4 show no effect and 11 are open`."""
+    counts = Counter(verdicts)
+    return joined([f"{counts[v]} {_VERBS[v][counts[v] > 1]}" for v in _VERBS if counts[v]])
+
+
 def _counted(verdicts: Iterable[str]) -> str:
     counts = Counter(verdicts)
     order = (GAINS, LOSES, DIFFERS, DIFFERS_POLICIES, EQUIVALENT, INCONCLUSIVE, *WITHHELD)
@@ -194,12 +212,14 @@ def panels(
         spent = rows.groupby("regime")[["rollouts", "cpu_seconds"]].mean()
         ranks = show_frame(said.ranking.ranks, Rank).join(spent, on="regime")
         if said.ranking.panels < len(parts):
-            mean = f"Mean of {said.ranking.panels} of the {{}} panels (the sentence says which are left out)"
+            mean = f"Mean of {said.ranking.panels} of the {{}} panels (which are left out is said in full above)"
         parts = {f"{mean.format(len(parts))}, {choice.metric}": ranks.to_dict("records"), **parts}
-    return [
+    drawn = [
         _panel(sorted(part, key=lambda row: place[row["regime"]]), title, measure, margin)
         for title, part in parts.items()
     ]
+    # A baseline by itself has no gain: its axis would be empty
+    return [f for f in drawn if f.rows and (measure != "gain" or any(row["verdict"] != BASELINE for row in f.rows))]
 
 
 def _panel(rows: Sequence[Mapping[str, Any]], title: str, measure: str, margin: float) -> Forest:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 import streamlit as st
@@ -23,7 +24,7 @@ from leaderboard.data import Store
 @dataclass(frozen=True, slots=True)
 class Page:
     """Declared as `PAGE` in a module of `leaderboard.views`. needs_results: without any, `draw` is not called. figures: one for
-    every suite with results."""
+    every suite with results. part_of: slug of the page that has a link to this one in place of the navigation."""
 
     slug: str
     title: str
@@ -33,6 +34,7 @@ class Page:
     order: int
     needs_results: bool = True
     figures: bool = True
+    part_of: str = ""
 
 
 @contextmanager
@@ -44,9 +46,26 @@ def fault_told() -> Iterator[None]:
         st.error(escape_markdown(str(error), 2000), icon=":material/error:")
 
 
+# Session key: by slug, the pages as Streamlit knows them
+ENTRIES = "entries"
+
+
+def draw_links(pages: Sequence[Page], shown: Page) -> None:
+    """Draw links to the other pages that ask of the same things as the one that is shown; nothing for a page by itself."""
+    entries: Mapping[str, Any] = st.session_state.get(ENTRIES, {})
+    others = [page for page in pages if page is not shown]
+    if not others or not entries:
+        return
+    with st.container(horizontal=True, gap="small"):
+        for page in others:
+            st.page_link(entries[page.slug], label=page.title, icon=page.icon)
+
+
 @fault_told()
-def draw_page(page: Page, store: Store | None, suite: str | None) -> None:
+def draw_page(page: Page, store: Store | None, suite: str | None, beside: Sequence[Page] = ()) -> None:
+    """Draw a page. beside: it, and the pages that its reader may want next to it."""
     st.title(page.title)
+    draw_links(beside, page)
     if page.lead:
         st.markdown(page.lead)
     if store is not None and suite is not None:
@@ -86,10 +105,30 @@ def choose_one(label: str, options: Sequence[str], key: str, default: str | None
     return str(st.selectbox(label, options, index=index, key=key, bind="query-params", **more))  # type: ignore[call-overload]
 
 
-def choose_some(label: str, options: Sequence[str], key: str) -> list[str]:
+def choose_key(label: str, options: Mapping[str, str], key: str, **more: object) -> str:
+    """Return the key of the chosen option; the address has the key, which stays when the words that are shown change.
+
+    options: the words by key, the default first.
+    """
+    asked, first = st.query_params.get(key), next(iter(options))
+    if key not in st.session_state and asked in options:
+        st.session_state[key] = asked
+    if st.session_state.get(key) not in options:
+        st.session_state.pop(key, None)
+    chosen = str(st.selectbox(label, list(options), format_func=options.__getitem__, key=key, **more))  # type: ignore[call-overload]
+    if chosen != first:
+        st.query_params[key] = chosen
+    elif key in st.query_params:
+        del st.query_params[key]
+    return chosen
+
+
+def choose_some(label: str, options: Sequence[str], key: str, default: Sequence[str] = ()) -> list[str]:
+    """Return the options that the reader chose, all where none is chosen. default: chosen at first."""
     if len(options) < 2:
         return list(options)
-    chosen = st.multiselect(label, options, key=key, bind="query-params", placeholder="all")
+    first = [option for option in options if option in default]
+    chosen = st.multiselect(label, options, first, key=key, bind="query-params", placeholder="all")
     return [option for option in options if option in chosen] or list(options)
 
 
@@ -107,6 +146,11 @@ def choose_margin() -> float:
         help="“No effect” is said only where the whole interval lies within this many points on either side of 0.",
     )
     return float(points) / 100
+
+
+def link_regime(name: str) -> str:
+    """Return the address of a regime's page, below that of any page."""
+    return f"regimes?name={quote(name)}"
 
 
 def draw_tabs(parts: Mapping[str, Callable[[], None]]) -> None:

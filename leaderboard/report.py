@@ -13,7 +13,7 @@ from harness.errors import StoreError
 from harness.files import write_atomic
 from harness.statistics import MARGIN
 from harness.store.remarks import describe_gaps
-from harness.store.sentences import explain_verdicts, write_doubt, write_sentence
+from harness.store.sentences import explain_verdicts, write_doubt, write_sentence, write_summary
 from harness.store.statistic import Statistic, select_columns
 from harness.store.table import MEAN, list_suites
 from leaderboard.charts import COLOURS, LEGEND, SIGNS, fill_template
@@ -60,13 +60,15 @@ def _suite(store: Store, suite: str) -> dict[str, Any]:
     for choice in (c for metric in dict.fromkeys(table["metric"]) for c in _choices(table, metric)):
         said = store.answer(suite, choice)
         rows = choice.table(table)
+        measure = "gain" if rows["gain"].notna().any() else "accuracy"
         order = list(dict.fromkeys([*(r.regime for r in said.ranking.ranks), *rows["regime"]]))
         numbers = readable(rows, order, MARGIN)
         metrics.append(
             {
                 "metric": choice.metric + ("" if choice.policy == MEAN else f", {choice.policy}"),
-                "sentence": write_sentence(said.ranking), "lines": said.lines, "doubt": write_doubt(said.ranking),
-                "forests": panels(choice, table, said, "gain", order, "mean of all panels"),
+                "summary": write_summary(said.ranking, store.rate(suite)), "sentence": write_sentence(said.ranking),
+                "lines": said.lines, "doubt": write_doubt(said.ranking),
+                "forests": panels(choice, table, said, measure, order, "mean of all panels"),
                 "numbers": _numbers(numbers), "best": list(numbers["best"]),
             }
         )  # fmt: skip

@@ -21,16 +21,19 @@ import pandas as pd
 import pytest
 from synthetic_results import REGIMES, write_cell, write_results, write_rows, write_trials
 
+from harness.engines.embedded.presets import shares_by_steps
 from harness.errors import StoreError
 from harness.statistics import mean_interval
-from harness.statistics.comparison import EQUIVALENT, INCONCLUSIVE
+from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
 from harness.store import standing
 from harness.store.ingest import ingest
 from harness.store.journal import read_journal
+from harness.store.kind_answers import QUESTIONS, answer_by_kind, list_harmed
 from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest, write_suite
 from harness.store.ranking import make_heading, rank_regimes
 from harness.store.read import Snapshot
 from harness.store.results_folder import write_results_folder
+from harness.store.roles import RoleRow
 from harness.store.rows import ExchangeRow, Row, SampleRow, StepRow
 from harness.store.sentences import verdict_mark
 from harness.store.standing import KINDS, Section, Standing, make_board
@@ -257,8 +260,10 @@ def test_the_first_screen_links_every_suite_and_the_report_says_what_each_gave(
     several: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """15: "All suites" showed the best of many with an interval that knows nothing of the choice, without a word."""
-    shown = said(app_on(several, monkeypatch))
-    assert all(f"[{name}](ranking?suite={name})" in shown for name in ("first", "second", "third"))
+    shown = html_of(app_on(several, monkeypatch))
+    assert all(
+        f'<a href="ranking?suite={name}" target="_self">{name}</a>' in shown for name in ("first", "second", "third")
+    )
     assert "not corrected for the choice" in BEST
     text = reported(several, tmp_path)
     links = re.findall('<a href="#(.*?)">', text)
@@ -286,7 +291,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def by_kind(app: AppTest) -> dict[str, list[list[str]]]:
     """The first screen's tables by the kind of their settings, each from its row of columns' names on."""
     kinds = re.findall("<caption>(.*?): gain in points</caption>", html_of(app))
-    return {kind: table[1:] for kind, table in zip(kinds, html_tables(app), strict=True)}
+    return {kind: table[1:] for kind, table in zip(kinds, html_tables(app)[-len(kinds) :], strict=True)}
 
 
 def test_the_first_screen_has_each_setting_by_itself_and_no_rank_over_them(
@@ -314,6 +319,76 @@ def test_the_first_screen_has_each_setting_by_itself_and_no_rank_over_them(
     app.selectbox(key="by").set_value("gain on qwen × gpt2, alike").run()
     gains = [float(re.search(r"[+−][\d.]+", row[3])[0].replace("−", "-")) for row in by_kind(app)[KINDS["alike"]][1:]]  # type: ignore[index]
     assert gains == sorted(gains, reverse=True)
+
+
+def test_the_first_screen_answers_four_questions_by_kind_of_pair(
+    settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order of KINDS, from the same rows as the tables below it; regimes lead to their pages."""
+    html = html_of(app_on(settings, monkeypatch))
+    (table,) = re.findall('<table class="kinds">.*?</table>', html, re.S)
+    rows = ElementTree.fromstring(table).findall("tbody/tr")
+    with Snapshot(settings) as snapshot:
+        board = make_board(snapshot, "defaults", taught=shares_by_steps)
+    answers = answer_by_kind(board, "2 points")
+    assert [row.findtext("th") for row in rows] == [KINDS[kind.kind] for kind in answers]
+    for row, kind in zip(rows, answers, strict=True):
+        texts = ["".join(cell.itertext()) for cell in row.findall("td")]
+        assert len(texts) == len(QUESTIONS)
+        for text, answer in zip(texts, kind.answers, strict=True):
+            assert answer.question in text
+            assert answer.said in text
+    gains = [row for _, _, row in board.of("alike") if row.verdict in (GAINS, LOSES)]
+    found = answers[0].answers[0].found
+    assert len(gains) == len(found) > 0
+    assert {one.number for one in found} == {POINTS.with_interval(r.gain, r.gain_corrected_interval) for r in gains}
+    assert f'<a href="regimes?name={found[0].regime}" target="_self">' in table
+
+
+def test_a_member_is_harmed_where_its_whole_interval_lies_below_0() -> None:
+    def role(stronger: tuple[float, float], weaker: tuple[float, float]) -> RoleRow:
+        ends = {"stronger_interval": stronger, "weaker_interval": weaker, "apart": None, "apart_interval": None}
+        place = {"group": "g", "task": "t", "metric": "m", "regime": "r", "seeds": 3}
+        return RoleRow(**place, **ends, stronger=sum(stronger) / 2, weaker=sum(weaker) / 2)
+
+    assert list_harmed(role((-0.03, -0.01), (-0.02, 0.01))) == [("stronger", "−2.0 [−3.0, −1.0]")]
+    assert [whom for whom, _ in list_harmed(role((-0.03, -0.01), (-0.02, -0.01)))] == ["stronger", "weaker"]
+    assert list_harmed(role((0.01, 0.02), (-0.02, 0.01))) == list_harmed(None) == []
+
+
+def test_a_regimes_page_says_whose_it_is_and_where_it_ran(settings: Path) -> None:
+    """By its name in the address, or that of a variant; what is unknown is said."""
+    app = page(settings, "regimes", "alike", name="sgt")
+    text = said(app)
+    assert "[arXiv 2605.07244](https://arxiv.org/abs/2605.07244)" in text
+    assert "**Status:** published" in text
+    assert "Success\\-Gated Transfer" in text or "Success-Gated Transfer" in text, "the formula of docs/formulas.md"
+    with Snapshot(settings) as snapshot:
+        ran = [row for name, _, row in make_board(snapshot, "all", taught=shares_by_steps).of() if name == "sgt"]
+    html = html_of(app)
+    assert html.count('<a href="ranking?suite=') == len(ran) == 4
+    assert all(POINTS.text(row.gain) in html for row in ran)
+    assert list(app.dataframe[0].value["option"]) == ["lambda"]
+    assert page(settings, "regimes", "alike", name="hacpo-wide").selectbox(key="regime-page").value == "hacpo"
+    assert "There is no regime “nobody” here" in said(page(settings, "regimes", "alike", name="nobody"))
+
+
+def test_a_run_is_opened_by_its_key(stores: dict[str, Path]) -> None:
+    with Snapshot(stores["large"]) as snapshot:
+        query = (
+            "SELECT cell, group_name, regime, seed FROM current_cells WHERE suite = ? AND kind = 'cell' ORDER BY cell"
+        )
+        cell = snapshot.query(query, [SUITE]).to_pylist()[-1]
+    app = page(stores["large"], "cell", cell=cell["cell"])
+    assert [app.selectbox(key=key).value for key in ("group", "regime", "seed")] == [
+        cell["group_name"],
+        cell["regime"],
+        str(cell["seed"]),
+    ]
+    other = next(name for name in app.selectbox(key="regime").options if name != cell["regime"])
+    app.selectbox(key="regime").set_value(other).run()
+    assert app.selectbox(key="regime").value == other, "the address does not hold a reader who chooses"
+    assert app.query_params["cell"] != [cell["cell"]]
 
 
 # What a newcomer asks, and what of the first screen's text answers it
@@ -464,13 +539,19 @@ def test_real_models_that_were_taught_unlike_things_are_a_positive_control() -> 
         policies = [
             {"name": f"p{i}", "model": models.format(i), "stage0": start or None} for i, start in enumerate(starts)
         ]
-        shape = standing._make_setting({"name": "g", "policies": policies}, {})
+        shape = standing._make_setting({"name": "g", "policies": policies}, {}, shares_by_steps)
         return shape and shape.kind
 
     form = {"preset": "format", "task": "ladder.add1"}
     assert kind(form, form) == kind({}, {}) == "real"
     assert kind(form, {**form, "task": "ladder.spell"}) == kind(form, {**form, "preset": "trap"}) == "built"
     assert kind({"preset": "matched"}, {"preset": "matched"}, models="micro/{}") == "alike"
+    trap = [{"preset": "trap", "strong": strong} for strong in ("add", "mul")]
+    assert kind(*trap, models="micro/{}") == "built"
+    assert kind(trap[0], trap[0], models="micro/{}") == "alike", "both lack the same"
+    told = [{**start, "weak_cot": 0.7} for start in trap]
+    assert kind(*told, models="micro/{}") == "alike", "by what was taught, not by the preset's name"
+    assert kind({"preset": "of a later version"}, trap[0], models="micro/{}") == "built", "nobody can say"
 
 
 @pytest.mark.slow
@@ -559,7 +640,7 @@ def test_what_numbers_lack_and_where_they_ran_is_said_above_them(several: Path, 
 def test_the_ranking_says_what_show_says_of_every_choice(stores: dict[str, Path]) -> None:
     with Snapshot(stores["large"]) as snapshot:
         head, rows = make_heading(snapshot, SUITE, 0.035), show_rows(snapshot, SUITE, 0.035)
-    sentences = {(h.metric, h.policy, h.task): escape_markdown(h.sentence, 2000) for h in head.sentences}
+    sentences = {(h.metric, h.policy, h.task): escape_markdown(h.summary, 2000) for h in head.sentences}
     app = page(stores["large"], "ranking", margin="3.5", policy="qwen", task="other")
     assert app.info[0].value == sentences["avg@2", "qwen", "other"]
     app = page(stores["large"], "ranking", margin="3.5")
@@ -718,7 +799,7 @@ def test_means_are_over_what_has_finished_and_been_compared(half: Path) -> None:
         frame = store.frame(sql, SUITE)
         assert ("one", "prp") in {*zip(frame["group"], frame["regime"], strict=True)}
         assert ("two", "prp") not in {*zip(frame["group"], frame["regime"], strict=True)}
-    assert "Mean of 1 of the 2 panels (the sentence says which are left out), avg@2</figcaption>" in html_of(
+    assert "Mean of 1 of the 2 panels (which are left out is said in full above), avg@2</figcaption>" in html_of(
         page(half, "ranking")
     )
 
@@ -915,7 +996,7 @@ def test_what_a_page_lacks_is_said_truly(tmp_path: Path) -> None:
     assert [word in told for word in ("10 received, 5 used", "\nnothing received", "nan")] == [True, True, False]
     assert "No policy has both" in said(page(tmp_path, "stability", "hand", x="entropy", y="KL to the base policy"))
     assert page(tmp_path, "curves", "hand").code[0].value == "harness status hand", "its cells have run"
-    assert page(tmp_path, "ranking", "apart").toggle[0].label == "Show all panels", "three, of which two are shown"
+    assert "Nothing to draw" in said(page(tmp_path, "ranking", "apart")), "no regime beside a baseline: no empty axis"
     app = page(tmp_path, "ranking", "apart")
     app.multiselect(key="group").select("g3").run()
     assert "choose its policy" in said(app)
@@ -1069,8 +1150,7 @@ def test_commands_on_the_about_page_run_as_printed(stores: dict[str, Path], tmp_
     shutil.copytree(stores["one"], tmp_path / "runs")
     shutil.copytree(stores["evil"], tmp_path / "their_results")
     about = page(stores["one"], "about", state={"at": " --results runs"})
-    lines = [line for code in about.code for line in code.value.splitlines()]
-    lines = [line for line in lines if not line.startswith("pip ")]
+    lines = [line for code in about.code for line in code.value.splitlines() if line.startswith("harness ")]
     for line in lines:
         words = [sys.executable, "-m", *shlex.split(line)]
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)

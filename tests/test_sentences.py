@@ -11,7 +11,7 @@ import pytest
 
 from harness.statistics.comparison import FLOOR
 from harness.store.ranking import rank_regimes
-from harness.store.sentences import _write_apart, write_doubt, write_sentence
+from harness.store.sentences import _write_apart, write_doubt, write_sentence, write_summary
 from harness.store.table import SeedRow
 
 
@@ -106,6 +106,27 @@ def test_what_is_not_finished_paired_or_alike(rows: list[SeedRow], words: list[s
 
 def test_none_gains_most_where_all_share_a_letter_with_the_first() -> None:
     assert _write_apart([SimpleNamespace(regime=t, baseline="", tie_group=t) for t in ("ab", "a", "b")]) == ""
+
+
+def test_a_summary_is_three_short_sentences() -> None:
+    """What was found, what was excluded, what could not have been seen; many names are counted."""
+    many = {f"r{i}": 0.0 for i in range(9)}
+    text = write_summary(rank_regimes(seeds_of(EFFECTS | many, 5, noise=0.03), 0.02), rate=1e-4)
+    first, excluded, unseen = re.split(r"(?<=\.) (?=[A-Z])", text)
+    assert first.startswith("On 2 groups and 5 seeds at learning rate 1e-4, ")
+    assert re.search(r"(sgt and hacpo|hacpo and sgt) gain over independent, naive loses against independent\.$", first)
+    assert excluded.startswith("Excluded: ")
+    assert re.search(r"^Open: \w+, \w+, \w+ and \d more; with 80 % power a gain of [\d.]+ to [\d.]+ points", unseen)
+    assert len(text.split()) < 70
+
+
+def test_a_summary_excludes_what_is_shown_to_be_small_and_nothing_else() -> None:
+    text = write_summary(rank_regimes(seeds_of(EFFECTS, 5)))
+    assert text.endswith("Excluded: an effect larger than 2 points of xgrpo.")
+    assert "no regime is found to gain" in write_summary(rank_regimes(seeds_of({"independent": 0.0, "xgrpo": 0.0}, 5)))
+    assert "Excluded: nothing." in write_summary(rank_regimes(seeds_of({"independent": 0.0, "sgt": 0.1}, 5)))
+    one = rank_regimes(seeds_of(EFFECTS, 1))
+    assert write_summary(one) == write_sentence(one)
 
 
 def test_how_many_seeds_would_settle_it() -> None:

@@ -216,7 +216,7 @@ def over(store: Store, suite: str, baseline: str, metric: str) -> str:
 def sentence(store: Store, suite: str, metric: str) -> str:
     """What `harness show` opens with."""
     sentences = make_heading(store.snapshot, f"{suite}{MARK}").sentences
-    return next(h.sentence for h in sentences if (h.policy, h.metric, h.task) == (MEAN, metric, MEAN))
+    return next(h.summary for h in sentences if (h.policy, h.metric, h.task) == (MEAN, metric, MEAN))
 
 
 _ALONE = "SELECT DISTINCT regime FROM current_cells WHERE suite = ? AND regime_type = 'independent'"

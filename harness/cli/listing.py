@@ -43,11 +43,21 @@ def regimes(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Installed regimes; a broken plugin is listed with its error. With NAME: its source and options, and what tuning may try."""
+    """Installed regimes, whose defaults they have, and their papers; a broken plugin is listed with its error. With NAME: its
+    source and options, and what tuning may try."""
     known = registry.listing()
     if name is None:
-        rows = [[r.name, f"BROKEN: {r.error}" if r.error else r.summary] for r in known]
-        print_table("", ["regime", "what it does"], rows, json={"regimes": known} if json else None)
+        rows = [
+            [
+                r.name,
+                "published" if r.status.startswith("published") else "ours" if r.status else "",
+                ", ".join(r.papers),
+                f"BROKEN: {r.error}" if r.error else r.summary,
+            ]
+            for r in known
+        ]
+        heads = ["regime", "defaults", "arXiv", "what it does"]
+        print_table("", heads, rows, json={"regimes": known} if json else None)
         return
     searched = registry.spaces(type(registry.build(name, {})))
     defaults = Training().model_dump()
@@ -286,7 +296,7 @@ def examine(results: Path) -> Iterator[Check]:
     yield make_check("cache", writable, str(folder), "set HARNESS_CACHE to a folder that can be written", needed=True)
     yield _data()
     there = all(importlib.util.find_spec(p) is not None for p in ("streamlit", "altair"))
-    advice = "pip install -e '.[leaderboard]' -c constraints.txt"
+    advice = "pip install 'experience-sharing-harness[leaderboard]'"
     yield make_check("leaderboard", there, "installed" if there else "not installed", advice)
 
 

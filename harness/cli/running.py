@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, NoReturn, get_args
 
+import msgspec
 import typer
 
 from harness.allocation.planner import Plan, describe, duration
@@ -363,11 +365,19 @@ def plan(
         Path | None,
         typer.Option("--calibration", metavar="FILE", help="Plan with a hardware record of `make gpu-check`."),
     ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option(
+            "--price", metavar="PRICE", min=0, help="Of a GPU-hour, in any currency: adds what the run costs."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Print a suite's memory, layout and time; exit code 1 if it does not fit."""
     if inventory and address:
         raise UsageError("--address: works only without --inventory")
+    if price is not None and not math.isfinite(price):
+        raise UsageError(f"--price {price}: must be a finite number")
     prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only or ()).with_states()
     for remark in preflight(prepared, run=False, elsewhere=inventory is not None):
         print(f"note: {remark}", file=sys.stderr)
@@ -376,10 +386,32 @@ def plan(
         _say_tuning(prepared, planned)
     made = planned(prepared)
     words = f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe(made)}"
-    print_report(words, made, json)
+    document: object = made
+    if price is not None:
+        words += f"\n{_describe_price(made, price)}"
+        document = {**msgspec.to_builtins(made), "price": _find_prices(made, price)}
+    print_report(words, document, json)
     if not json:
         _say_power(results, len(prepared.suite.seeds))
     raise typer.Exit(0 if made.feasible else 1)
+
+
+def _find_prices(plan: Plan, price: float) -> dict[str, float]:
+    """Return what a plan costs at the price of a GPU-hour: `reserved`, for the GPUs that its cells hold while they hold them;
+    `machine`, for all GPUs of the inventory until the run ends."""
+    hours = plan.predicted.gpu_seconds / 3600
+    machine = plan.resources.gpus * plan.predicted.wall_seconds / 3600
+    return {"reserved": price * hours, "machine": price * machine}
+
+
+def _describe_price(plan: Plan, price: float) -> str:
+    if not plan.resources.gpus:
+        return "price      none: the plan uses no GPU"
+    prices = _find_prices(plan, price)
+    return (
+        f"price      {prices['reserved']:,.2f} at {price:g} a GPU-hour; {prices['machine']:,.2f} if all {plan.resources.gpus} GPUs "
+        "are paid for until the end"
+    )
 
 
 def _say_power(results: Path, seeds: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ PLUGINS: PluginRegistry[Regime] = PluginRegistry("harness.regimes", "regime", Re
 installed = PLUGINS.installed
 
 
+_PAPER = re.compile(r"\b\d{4}\.\d{5}\b")
+
+
 @dataclass(frozen=True, slots=True)
 class RegimeInfo:
     """As listings show it. source: what its module says of itself. status: published, or with defaults of ours. error: why
@@ -50,6 +54,11 @@ class RegimeInfo:
     spaces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     old_logprobs: str = ""
     error: str = ""
+
+    @property
+    def papers(self) -> tuple[str, ...]:
+        """Numbers of the papers on arXiv that its module names."""
+        return tuple(dict.fromkeys(_PAPER.findall(self.source)))
 
 
 def load(name: str) -> type[Regime]:

@@ -23,7 +23,7 @@ from harness.store.claims import ClaimAnswer, answer_suite_claims
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, TrainingMoment, mixed_in, read_moments
 from harness.store.roles import RoleRow, role_rows
-from harness.store.sentences import joined, write_doubt, write_rate, write_sentence
+from harness.store.sentences import joined, write_doubt, write_rate, write_sentence, write_summary
 from harness.store.statistic import STATISTICS, Pair, TableRow, to_bounds, to_number
 from harness.store.table import (
     MEAN,
@@ -112,14 +112,15 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Headline(msgspec.Struct, frozen=True):
-    """The opening sentence for one choice; `*` is the mean of policies, and all tasks. doubt: seeds that would settle
-    it."""
+    """What is said of one choice; `*` is the mean of policies, and all tasks. summary: at most three short sentences; sentence: of
+    every regime; doubt: seeds that would settle it."""
 
     policy: str
     metric: str
     task: str
     sentence: str
     doubt: str = ""
+    summary: str = ""
 
 
 class Heading(msgspec.Struct, frozen=True):
@@ -393,7 +394,8 @@ def make_heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: S
     finished = read_finished(snapshot, suite)
     if finished.rows:
         heading.roles.extend(role_rows(finished, finished.rows[0].metric))
-    rates = _describe_rates(finished)
+    rate = find_single_rate(finished)
+    rates = "" if rate is None else f" One learning rate was run: {write_rate(rate)}."
     by_choice: dict[tuple[str, str], list[SeedRow]] = {}
     for row in seed_rows(snapshot, suite):
         by_choice.setdefault((row.policy, row.metric), []).append(row)
@@ -412,7 +414,9 @@ def make_heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: S
             continue
         ranking = rank_regimes(chosen, margin, among)
         sentence = write_sentence(ranking) + rates
-        heading.sentences.append(Headline(policy, metric, task, sentence, write_doubt(ranking)))
+        heading.sentences.append(
+            Headline(policy, metric, task, sentence, write_doubt(ranking), write_summary(ranking, rate))
+        )
         if (policy, task) == (policies[0], MEAN):
             across = aggregate_panels(chosen)
             if across:
@@ -420,12 +424,11 @@ def make_heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: S
     return heading
 
 
-def _describe_rates(finished: FinishedScores) -> str:
-    """Say that independent training ran at one learning rate alone; empty where it ran at several, or where none is known."""
+def find_single_rate(finished: FinishedScores) -> float | None:
+    """Return the one learning rate at which independent training ran; None where it ran at several, where none is known, and where
+    nothing is compared."""
     lines = finished.lines
     every = {line.trained.rate for line in lines.values() if is_independent_training(line, lines)}
     known = [rate for rate in every if rate is not None]
     compared = any(row.gain is not None for row in finished.rows)
-    if len(every) != 1 or not known or not compared:
-        return ""
-    return f" One learning rate was run: {write_rate(known[0])}."
+    return known[0] if len(every) == 1 and known and compared else None

@@ -88,7 +88,7 @@ def render_rows(
 def render_overview(heads: Mapping[str, Heading], width: int = 120, colour: bool = False) -> str:
     page = _Page("table", width, colour)
     for suite, head in heads.items():
-        said = next((f"{h.metric}: {h.sentence}" for h in head.sentences), "no cell has finished")
+        said = next((f"{h.metric}: {h.summary}" for h in head.sentences), "no cell has finished")
         page.say(suite, "bold")
         for line in (said, *describe_gaps(head.missing)):
             page.say(line, indent=2)
@@ -162,14 +162,17 @@ class _Page:
             "dim",
         )
 
-    def _open(self, suite: str, head: Heading, opening: Sequence[Headline]) -> None:
+    def _open(self, suite: str, head: Heading, opening: Sequence[Headline], brief: bool = False) -> None:
+        """Print what stands above a suite's tables. brief: the short sentences alone, not what is said of every regime."""
         if head.submission:
             self.say(f"{suite}: {head.submission}")
         self._claims(head.claims)
         if opening:
             self.say(suite, "bold")
             for headline in opening:
-                self.say(f"{headline.metric}: {headline.sentence}")
+                self.say(f"{headline.metric}: {headline.summary}")
+                if not brief and headline.sentence != headline.summary:
+                    self.say(headline.sentence, "dim")
             self.say("")
 
     def brief(self, suite: str, rows: Rows, head: Heading) -> None:
@@ -178,7 +181,7 @@ class _Page:
         means = [r for r in rows if r.metric == first.metric and (r.policy == first.policy or policies[r.group] == 1)]
         panels = list(dict.fromkeys((row.group, row.task) for row in means))
         tasks = {task for _, task in panels}
-        self._open(suite, head, [first])
+        self._open(suite, head, [first], brief=True)
         matrix = list(_make_matrix(means, panels, len(tasks) > 1))
         width = sum(2 + max(map(cell_len, map(str, column))) for column in zip(*matrix, strict=True))
         if len(panels) > 1 and width <= self._console.width:

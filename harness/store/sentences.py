@@ -81,6 +81,83 @@ def write_sentence(ranking: Ranking) -> str:
     return f"{where}, {' '.join(told)}{power}{left_out}"
 
 
+# Regimes that a short sentence names before "and ... more"
+_NAMED = 3
+
+
+def write_summary(ranking: Ranking, rate: float | None = None) -> str:
+    """Write at most three short sentences: what was found, what was excluded, what could not have been seen.
+
+    rate: the one learning rate at which independent training ran; None where it ran at several, or where it is not known.
+    `write_sentence` has every regime.
+    """
+    compared = [r for r in ranking.ranks if r.baseline is not None]
+    seeds = sorted({r.paired_seeds for r in compared if r.paired_seeds})
+    if not seeds or seeds[-1] < 2:
+        return write_sentence(ranking)
+    counts = [count_of(ranking.groups, "group")]
+    counts += [count_of(ranking.tasks, "benchmark")] if ranking.tasks > 1 else []
+    many = count_of(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    at = "" if rate is None else f" at learning rate {write_rate(rate)}"
+    where = f"On {', '.join(counts)} and {many}{at}"
+    parts = [f"{where}, {_write_found(compared, ranking.baseline)}", _write_excluded(compared, ranking.margin)]
+    unseen = _write_unseen(compared, ranking.margin)
+    return " ".join([*parts, unseen] if unseen else parts)
+
+
+def _write_found(ranks: Sequence[Rank], baseline: str) -> str:
+    """E.g. `sgt gains over independent, copd loses.`"""
+    phrases = {GAINS: f"gain{{s}} over {baseline}", LOSES: f"lose{{s}} against {baseline}",
+               DIFFERS: "differ{s} between groups", DIFFERS_POLICIES: "differ{s} between policies"}  # fmt: skip
+    parts = []
+    for verdict, phrase in phrases.items():
+        names = [_name_with_settings(rank) for rank in ranks if rank.verdict == verdict]
+        if names:
+            parts.append(f"{name_some(names)} {phrase.format(s='s' if len(names) == 1 else '')}")
+    return f"{', '.join(parts)}." if parts else f"no regime is found to gain or to lose against {baseline}."
+
+
+def _write_excluded(ranks: Sequence[Rank], margin: float) -> str:
+    excluded = [_name_with_settings(rank) for rank in ranks if rank.verdict == EQUIVALENT]
+    said = f"an effect larger than {write_points(margin)} of {name_some(excluded)}" if excluded else "nothing"
+    withheld = ""
+    for why in WITHHELD:
+        names = [_name_with_settings(rank) for rank in ranks if rank.verdict == why]
+        if names:
+            withheld += f"; of {name_some(names)} the verdict is {why}"
+    return f"Excluded: {said}{withheld}."
+
+
+def _write_unseen(ranks: Sequence[Rank], margin: float) -> str:
+    """Write of whom one cannot tell, what gain would have shown, and how many seeds would show the margin; empty for nobody."""
+    unseen = [rank for rank in ranks if rank.verdict == INCONCLUSIVE]
+    if not unseen:
+        return ""
+    powers = sorted(rank.detectable for rank in unseen if rank.detectable is not None and rank.detectable <= 1)
+    said = f"Open: {name_some([_name_with_settings(rank) for rank in unseen])}"
+    if powers:
+        low, high = (f"{100 * share:.1f}" for share in (powers[0], powers[-1]))
+        said += f"; with 80 % power a gain of {low if low == high else f'{low} to {high}'} points would have shown"
+    needed = sorted(rank.seeds_needed or MOST_SEEDS for rank in unseen if rank.gain_interval)
+    if needed and margin:
+        low, high = (
+            f"more than {count:,}" if count == MOST_SEEDS else f"{count:,}" for count in (needed[0], needed[-1])
+        )
+        said += f", and {low if low == high else f'{low} to {high}'} seeds would show one of {write_points(margin)}"
+    return f"{said}."
+
+
+def name_some(names: Sequence[str]) -> str:
+    """Name the first few, and count the others: `a, b, c and 4 more`."""
+    left = len(names) - _NAMED
+    return joined(names) if left < 2 else f"{', '.join(names[:_NAMED])} and {left} more"
+
+
+def _name_with_settings(rank: Rank) -> str:
+    """E.g. `tuned sgt` of a line as tuned."""
+    return f"tuned {_name_line(rank)}" if ", " in str(rank.baseline) else rank.regime
+
+
 def _write_family(baseline: str, ranks: Sequence[Rank], ranking: Ranking, first: bool) -> str:
     """first: of several baselines, for whose regimes alone it is said between which groups their gains lie."""
     over, _, settings = baseline.partition(", ")

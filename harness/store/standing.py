@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, permutations
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from harness.statistics import MARGIN
 from harness.statistics.comparison import EQUIVALENT, GAINS, LOSES
 from harness.store.manifest import MARK
 from harness.store.read import Snapshot
+from harness.store.roles import RoleRow, role_rows
 from harness.store.sentences import joined, verdict_mark, write_rate
 from harness.store.starts import UNPAIRED
 from harness.store.statistic import PERCENT, POINTS, Pair
@@ -22,6 +23,10 @@ from harness.store.tuning import without_trials
 Kind = Literal["built", "alike", "real"]
 # Every regime with its defaults (which its paper gives, or we), tuned, or every variant of the suites
 Settings = Literal["defaults", "tuned", "all"]
+# Of a supervised start (as in a suite), by skill group: the share of its examples that were answered by steps; None where unknown
+Taught = Callable[[Mapping[str, Any]], Mapping[str, float] | None]
+# Where one start was taught a skill group at most this share as much as another start, the pair was built to need sharing
+_LACKS = 0.5
 # Whose defaults a regime has, where the caller does not say it
 DEFAULTS = "with defaults"
 KINDS: dict[Kind, str] = {
@@ -77,11 +82,13 @@ Entry = ShowRow | str
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """A regime's line in each setting of one kind. costs: smallest and largest, over the baseline's."""
+    """A regime's line in each setting of one kind. roles: its gains by role at the start, None where they are not known. costs:
+    smallest and largest, over the baseline's."""
 
     regime: str
     cells: tuple[Entry, ...]
     costs: Pair | None
+    roles: tuple[RoleRow | None, ...] = ()
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -123,6 +130,16 @@ class Board(msgspec.Struct, frozen=True):
             if kind in (None, section.kind) and not isinstance(cell, str)
         ]
 
+    def by_role(self, kind: Kind) -> list[tuple[str, Setting, RoleRow]]:
+        """Regime and gains by role in each setting of that kind in which they are known."""
+        return [
+            (line.regime, setting, role)
+            for section in self.sections
+            for line in section.standings
+            for setting, role in zip(section.settings, line.roles, strict=True)
+            if section.kind == kind and role is not None
+        ]
+
 
 class _Variant(msgspec.Struct):
     """What a group's cells of one variant are: the regime's type, their keys and states."""
@@ -133,21 +150,25 @@ class _Variant(msgspec.Struct):
 
 
 class _Held(msgspec.Struct):
-    """A setting as its suites hold it. rows: of the lines that are shown; same: of its baseline's cells, the keys; ran: what ran
-    of each variant; tuned: variants that have a tuned line."""
+    """A setting as its suites hold it. rows, roles: of the lines that are shown; same: of its baseline's cells, the keys; ran: what
+    ran of each variant; tuned: variants that have a tuned line."""
 
     setting: Setting
     rows: dict[str, ShowRow]
+    roles: dict[str, RoleRow]
     same: frozenset[str]
     ran: dict[str, _Variant]
     tuned: set[str]
 
 
-def make_board(snapshot: Snapshot, which: Settings = "defaults", margin: float = MARGIN) -> Board:
+def make_board(
+    snapshot: Snapshot, which: Settings = "defaults", margin: float = MARGIN, taught: Taught | None = None
+) -> Board:
     """Make the board of every suite's groups of well-behaved peers of different kinds, over a plain baseline.
 
     Each group is a setting of its own, but for those that several suites hold with the same cells. which: regimes with their
-    defaults, as tuned, or all lines. margin: of the verdicts.
+    defaults, as tuned, or all lines. margin: of the verdicts. taught: tells tiny pairs that are alike from built ones; without it
+    every tiny pair counts as built.
     """
     stored = snapshot.query("SELECT suite, baseline, config FROM suites WHERE config <> ''").to_pylist()
     described = {row["suite"]: row for row in stored}
@@ -155,7 +176,7 @@ def make_board(snapshot: Snapshot, which: Settings = "defaults", margin: float =
     held: list[_Held] = []
     for suite in without_trials(sorted(described, key=lambda name: (name.endswith(MARK), name))):
         config = json.loads(described[suite]["config"])
-        for one in _hold_suite(snapshot, suite, described[suite]["baseline"], config, ran, which, margin):
+        for one in _hold_suite(snapshot, suite, described[suite]["baseline"], config, ran, which, margin, taught):
             _add_setting(held, one)
     sections = [_make_section(kind, [one for one in held if one.setting.kind == kind], which) for kind in KINDS]
     return Board(tuple(section for section in sections if section.settings), _find_unlike(held))
@@ -169,6 +190,7 @@ def _hold_suite(
     ran: Mapping[tuple[str, str], dict[str, _Variant]],
     which: Settings,
     margin: float,
+    taught: Taught | None,
 ) -> Iterator[_Held]:
     """Yield the settings of one suite, by its first metric; none where its baseline has another objective than GRPO's."""
     variants = {variant["name"]: variant for variant in config.get("regimes", ())}
@@ -179,8 +201,9 @@ def _hold_suite(
     if not metric:
         return
     training = config.get("training", {})
-    shapes = _find_shapes(config, training)
-    choosers = _find_shapes(config.get("tune") or {}, training)
+    shapes = _find_shapes(config, training, taught)
+    choosers = _find_shapes(config.get("tune") or {}, training, taught)
+    roles = {(role.group, role.task, role.regime): role for role in role_rows(cells, metric)}
     rows = make_rows(MEAN, metric, cells, margin)
     for (group, task), own in groupby(rows, key=lambda row: (row.group, row.task)):
         lines = list(own)
@@ -199,14 +222,17 @@ def _hold_suite(
         there = ran.get((suite, group), {})
         keys = frozenset(there.get(baseline, _NOTHING).keys)
         tuned = {row.regime.partition(", tuned")[0] for row in lines if ", tuned" in row.regime}
-        yield _Held(setting, kept, keys, there, tuned)
+        own_roles = {
+            name: roles[group, task, row.regime] for name, row in kept.items() if (group, task, row.regime) in roles
+        }
+        yield _Held(setting, kept, own_roles, keys, there, tuned)
 
 
-def _find_shapes(part: Mapping[str, Any], training: Mapping[str, Any]) -> dict[str, Setting]:
+def _find_shapes(part: Mapping[str, Any], training: Mapping[str, Any], taught: Taught | None) -> dict[str, Setting]:
     """Return by group of a part of the configuration the setting that it is, without controls."""
     shapes: dict[str, Setting] = {}
     for group in part.get("groups", ()):
-        shape = _make_setting(group, training)
+        shape = _make_setting(group, training, taught)
         if shape:
             shapes[group["name"]] = shape
     return shapes
@@ -236,6 +262,7 @@ def _add_setting(held: list[_Held], new: _Held) -> None:
             for name, row in new.rows.items():
                 # corrected for what each suite compares: the most cautious one
                 old.rows[name] = max(old.rows.get(name, row), row, key=_interval_width)
+            old.roles = {**new.roles, **old.roles}
             old.ran = {**new.ran, **old.ran}
             old.tuned = old.tuned | new.tuned
             old.setting = msgspec.structs.replace(old.setting, suites=(*old.setting.suites, *new.setting.suites))
@@ -263,7 +290,9 @@ def _make_section(kind: Kind, held: Sequence[_Held], which: Settings) -> Section
     for name in names:
         cells = tuple(column.rows.get(name) or _explain_absence(name, column, which) for column in columns)
         costs = [cell.cost for cell in cells if not isinstance(cell, str) and cell.cost is not None]
-        standings.append(Standing(regime=name, cells=cells, costs=(min(costs), max(costs)) if costs else None))
+        roles = tuple(column.roles.get(name) for column in columns)
+        spread = (min(costs), max(costs)) if costs else None
+        standings.append(Standing(regime=name, cells=cells, costs=spread, roles=roles))
     return Section(kind, tuple(column.setting for column in columns), tuple(standings))
 
 
@@ -309,7 +338,7 @@ def _find_unlike(held: Sequence[_Held]) -> tuple[OneBase, ...]:
     return tuple(sorted(unlike, key=lambda each: -each.gain.gain))
 
 
-def _make_setting(group: Mapping[str, Any], training: Mapping[str, Any]) -> Setting | None:
+def _make_setting(group: Mapping[str, Any], training: Mapping[str, Any], taught: Taught | None) -> Setting | None:
     """Return the setting that a group is, None for a control: a bad peer, or a copy of the same model."""
     policies = group["policies"]
     models = tuple(policy["model"].rstrip("/").rpartition("/")[2] for policy in policies)
@@ -320,7 +349,7 @@ def _make_setting(group: Mapping[str, Any], training: Mapping[str, Any]) -> Sett
         suites=(),
         group=group["name"],
         task="",
-        kind=_classify_setting(policies, starts),
+        kind=_classify_setting(policies, starts, taught),
         policies=tuple(policy["name"] for policy in policies),
         models=models,
         seeds=0,
@@ -333,15 +362,32 @@ def _make_setting(group: Mapping[str, Any], training: Mapping[str, Any]) -> Sett
     )
 
 
-def _classify_setting(policies: Sequence[Mapping[str, Any]], starts: Sequence[Mapping[str, Any]]) -> Kind:
-    """Real models whose starts differ in what they were taught are as built as tiny ones: each was given what the other lacks."""
-    if _are_tiny(policies):
-        if all(start.get("preset") == "matched" for start in starts):
-            return "alike"
-        return "built"
-    form_alone = all(start.get("preset", "format") == "format" for start in starts)
-    taught = {start.get("task") for start in starts}
-    return "real" if form_alone and len(taught) == 1 else "built"
+def _classify_setting(
+    policies: Sequence[Mapping[str, Any]], starts: Sequence[Mapping[str, Any]], taught: Taught | None
+) -> Kind:
+    """Return the kind by what the starts were taught: *built* where one was taught what another lacks, whatever the models are."""
+    tiny = _are_tiny(policies)
+    same_questions = len({start.get("task") for start in starts}) == 1
+    if same_questions and _were_taught_alike(starts, tiny, taught):
+        return "alike" if tiny else "real"
+    return "built"
+
+
+def _were_taught_alike(starts: Sequence[Mapping[str, Any]], tiny: bool, taught: Taught | None) -> bool:
+    """Say whether no start was taught a skill group much less than another; a real model without a start was taught nothing."""
+    if not tiny and not any(starts):
+        return True
+    if taught is None:
+        return not tiny
+    shares = [taught(start) for start in starts if start or tiny]
+    known = [share for share in shares if share is not None]
+    if len(known) < len(shares):
+        return False
+    for skill in known[0]:
+        own = [share[skill] for share in known]
+        if min(own) <= _LACKS * max(own) and max(own) > 0:
+            return False
+    return True
 
 
 def _are_tiny(policies: Sequence[Mapping[str, Any]]) -> bool:
@@ -448,7 +494,7 @@ def _at_two_rates(defaults: Board, margin: float) -> str:
 
 
 def _at_a_rate(setting: Setting, row: ShowRow, margin: float) -> str:
-    corrected = "" if row.verdict == EQUIVALENT else "corrected: "
+    corrected = "" if row.verdict == EQUIVALENT else "95 % by itself; corrected for all that is compared: "
     alone = f"; independent training ends at {PERCENT.text(setting.alone)} %"
     return (
         f"{POINTS.with_interval(row.gain, row.gain_interval)} points at learning rate {write_rate(setting.rate or 0.0)} in "

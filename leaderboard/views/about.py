@@ -6,6 +6,7 @@ import streamlit as st
 
 from leaderboard.data import Store
 from leaderboard.page import AT, Page
+from leaderboard.texts import read_citation
 
 _NUMBERS = """
 - **Accuracy**: share of right answers on held-out questions. *greedy* takes one answer at temperature 0; *avg@k* is
@@ -42,7 +43,22 @@ _NUMBERS = """
 """
 _REGIME = """
 A regime is one short module that says what is shared and how it enters the loss. This writes a package with its
-conformance test:
+conformance test and installs it (docs/regimes.md):
+"""
+_CITE = """
+Cite the harness, and the papers whose regimes you ran: a regime's page names its paper.
+"""
+_WEIGHTS = """
+A finished cell has its trained policies as folders of Hugging Face transformers, `{results}/SUITE/CELL/checkpoint/POLICY/`,
+where the suite keeps them (`keep`). Reference results come without weights. In Python, and with vLLM:
+"""
+_OPENED = (
+    'AutoModelForCausalLM.from_pretrained("{results}/SUITE/CELL/checkpoint/POLICY")\n'
+    "vllm serve {results}/SUITE/CELL/checkpoint/POLICY"
+)
+_DOCUMENTATION = """
+The documentation is the folder `docs` of the repository, from `docs/index.md` on; `make docs` makes a site of it. What each regime
+computes is on its own page here, and how gains, kappa and reach are estimated is in `docs/statistics.md`.
 """
 _SUBMIT = """
 For the shared table a finished suite is bundled in one file, which others check by training one random cell again
@@ -57,21 +73,48 @@ _QUESTION = (
 
 
 def draw(store: Store | None, suite: str) -> None:
+    """Draw the page: what a reader does next comes first, what the numbers mean last."""
     at = st.session_state.get(AT, "")
-    for head, text, commands in (
-        ("What the numbers mean", _NUMBERS, ""),
-        ("Add a regime", _REGIME, "harness new-regime my-regime\npip install -e my-regime\nharness regimes"),
+    folder = results_folder(at)
+    for anchor, head, text, commands in (
         (
+            "add",
+            "Add a regime",
+            _REGIME,
+            "harness new-regime my-regime\npip install -e 'my-regime[test]'\nharness regimes",
+        ),
+        ("cite", "Cite", _CITE, write_bibtex()),
+        ("weights", "Trained weights", _WEIGHTS.format(results=folder), _OPENED.format(results=folder)),
+        (
+            "submit",
             "Submit or merge results",
             _SUBMIT,
             f"harness import their_results/{at}\nharness export --out report.html{at}",
         ),
-        ("Ask the store yourself", "", _QUESTION + at),
+        ("documentation", "Documentation", _DOCUMENTATION, ""),
+        ("sql", "Ask the store yourself", "", _QUESTION + at),
+        ("numbers", "What the numbers mean", _NUMBERS, ""),
     ):
-        st.header(head)
-        st.markdown(text)
+        st.header(head, anchor=anchor)
+        if text:
+            st.markdown(text)
         if commands:
             st.code(commands, language=None, wrap_lines=True)
+
+
+def results_folder(at: str) -> str:
+    """Return the results folder as the reader would type it. at: the option `--results` of advised commands, or nothing."""
+    return at.removeprefix(" --results ") or "results"
+
+
+def write_bibtex() -> str:
+    """Write the citation of CITATION.cff for a bibliography."""
+    cited = read_citation()
+    year = f"\n  year = {{{cited['year']}}}," if cited["year"] else ""
+    return (
+        f"@software{{experience_sharing_harness,\n  title = {{{cited['title']}}},\n  author = {cited['authors']},{year}\n"
+        f"  version = {{{cited['version']}}},\n  license = {{{cited['licence']}}}\n}}"
+    )
 
 
 PAGE = Page("about", "About", ":material/info:", "", draw, order=90, needs_results=False, figures=False)

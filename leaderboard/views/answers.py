@@ -111,6 +111,11 @@ def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, 
             "both sides."
         )
     )
+    told = store.told_suites()
+    if told and suite not in told:
+        st.caption(
+            f"The answers' texts were not kept with these results; those of {escape_markdown(told[0])} were: choose that suite."
+        )
     shown = questions[_PER_PAGE * (page - 1) : _PER_PAGE * page]
     if not shown:
         show_empty("No question for this choice.")
@@ -173,4 +178,5 @@ PAGE = Page(
     draw,
     order=65,
     figures=False,
+    part_of="head-to-head",
 )

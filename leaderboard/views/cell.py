@@ -23,10 +23,14 @@ from leaderboard.page import (
     show_empty,
 )
 
+# Of the address: the cell's key. Of the session: the key that was opened last
+_KEY, _OPENED = "cell", "opened cell"
+
 
 def draw(store: Store, suite: str) -> None:
     cells = store.frame("SELECT * FROM current_cells WHERE suite = ? AND kind = 'cell' ORDER BY seed", suite)
     cells = cells.assign(seed=cells["seed"].astype("Int64").map(str))  # whole numbers beside one that is missing
+    _open_asked(cells)
     with st.container(horizontal=True, gap="small"):
         group = choose_one("Group", store.groups(suite), "group", width=220)
         cells = cells[cells["group_name"] == group]
@@ -36,8 +40,21 @@ def draw(store: Store, suite: str) -> None:
         cells = cells[cells["regime"] == regime]
         seed = choose_one("Seed", list(dict.fromkeys(cells["seed"])), "seed", width=120)
     about = cells[cells["seed"] == seed].iloc[0]
+    st.query_params[_KEY] = st.session_state[_OPENED] = about["cell"]
     _draw_state(store, about)
     draw_tabs({"Training": lambda: _training(store, about), "Provenance": lambda: _provenance(about)})
+
+
+def _open_asked(cells: pd.DataFrame) -> None:
+    """Choose the cell whose key the address has, once."""
+    asked = st.query_params.get(_KEY)
+    if not asked or st.session_state.get(_OPENED) == asked:
+        return
+    st.session_state[_OPENED] = asked
+    found = cells[cells["cell"] == asked]
+    if len(found):
+        for choice, column in (("group", "group_name"), ("regime", "regime"), ("seed", "seed")):
+            st.session_state[choice] = found[column].iloc[0]
 
 
 def _draw_state(store: Store, about: pd.Series[Any]) -> None:
@@ -117,9 +134,10 @@ def _provenance(about: pd.Series[Any]) -> None:
 
 PAGE = Page(
     "cell",
-    "Cell",
+    "One run",
     ":material/grid_view:",
     "One regime on one group with one seed: its training, costs and provenance.",
     draw,
     order=70,
+    part_of="ranking",
 )

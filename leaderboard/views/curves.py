@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 import streamlit as st
 
@@ -76,7 +78,9 @@ def draw(store: Store, suite: str) -> None:
         groups = choose_some("Groups", [g for g in store.groups(suite) if g in set(rows["group"])], "group")
         policies = choose_some("Policies", list(dict.fromkeys(rows["policy"])), "policy")
         everyone = [r for r in store.regimes(suite) if r in set(rows["regime"])]
-        regimes = choose_some("Regimes", everyone, "regime")
+        regimes = choose_some(
+            "Regimes (none: all)", everyone, "regime", _choose_two(rows, everyone, _find_baseline(store, suite))
+        )
     rows = rows[rows["group"].isin(groups) & rows["policy"].isin(policies) & rows["regime"].isin(regimes)]
     points = over_seeds(rows.assign(y=100 * rows["y"]), ["group"], axis, most=100.0)
     y_title = "accuracy, %" if kind != REWARD else "share of right answers, %"
@@ -88,13 +92,27 @@ def draw(store: Store, suite: str) -> None:
     ]
     draw_figures(figures, "curve")
     st.caption(
-        f"Lines: mean over seeds (and over the chosen policies). Bars at the right: {SPREAD} at the end; choose "
-        "one or two regimes to see them all the way. None with a single seed."
+        f"Lines: mean over seeds (and over the chosen policies). Bands of one or two regimes, or bars at "
+        f"the right of more: {SPREAD}. None with a single seed."
     )
     st.header("Area under the curve")
     titles = {"area": number_column("Mean accuracy over training, %", "%.1f"), "interval": "95 % interval"}
     draw_table(_areas(rows), "areas", "Area under the learning curve by regime", titles)
     offer_downloads(f"curves-{suite}-{axis}", lambda: points, figures)
+
+
+def _find_baseline(store: Store, suite: str) -> str:
+    known = store.frame("SELECT baseline FROM suites WHERE suite = ?", suite)["baseline"]
+    return str(known.iloc[0]) if len(known) else ""
+
+
+def _choose_two(rows: pd.DataFrame, everyone: Sequence[str], baseline: str) -> list[str]:
+    """Return the regime that ends highest beside the baseline, and the baseline, or the next one where that is absent."""
+    last = rows[rows["steps"] == rows.groupby("group")["steps"].transform("max")]
+    means = last.groupby("regime")["y"].mean().sort_values(ascending=False)
+    ranked = [name for name in means.index if name != baseline]
+    others = [name for name in everyone if name == baseline] + ranked[1:]
+    return [*ranked[:1], *others[:1]]
 
 
 def _areas(rows: pd.DataFrame) -> pd.DataFrame:
@@ -111,7 +129,7 @@ def _areas(rows: pd.DataFrame) -> pd.DataFrame:
 
 PAGE = Page(
     "curves",
-    "Learning curves",
+    "Training",
     ":material/show_chart:",
     "How fast each regime learns, and what it has spent by then.",
     draw,

@@ -12,7 +12,7 @@ import streamlit as st
 from harness.statistics import mean_interval
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES, WITHHELD
 from harness.store.ranking import Pairing, compare_pair
-from harness.store.sentences import count_of, explain_verdicts, write_points
+from harness.store.sentences import count_of, explain_verdicts, joined, write_points
 from harness.store.statistic import POINTS, to_bounds
 from harness.store.table import MEAN
 from leaderboard import charts
@@ -44,6 +44,10 @@ _WORDS = {
     INCONCLUSIVE: "cannot be told from it",
     **{why: f"is not judged ({why})" for why in WITHHELD},
 }
+
+
+# Groups whose numbers stand in the sentence; of more, the figure has them
+_TOLD = 2
 
 
 class _Chosen(NamedTuple):
@@ -101,10 +105,12 @@ def _choose(seeds: pd.DataFrame, regimes: Sequence[str]) -> _Chosen:
     best = str(means.idxmax()) if len(means) else baseline
     if best == baseline:
         best = next(regime for regime in reversed(regimes) if regime != baseline)
+    ranked = [best, *(name for name in means.sort_values(ascending=False).index if name != best)]
+    ordered = [*ranked, *(name for name in regimes if name not in ranked)]
     with st.container(horizontal=True, gap="small"):
         return _Chosen(
-            ours=choose_one("Regime", regimes, "a", best, width=170),
-            theirs=choose_one("against", regimes, "b", baseline, width=170),
+            ours=choose_one("Regime", ordered, "a", best, width=170),
+            theirs=choose_one("against", ordered, "b", baseline, width=170),
             metric=choose_one("Metric", list(dict.fromkeys(seeds["metric"])), "metric", width=120),
             task=choose_one("Benchmark", list(dict.fromkeys(seeds["task"])), "task", width=140),
             margin=choose_margin(),
@@ -169,11 +175,15 @@ def _write_sentence(pairs: Sequence[Pairing], questions: pd.DataFrame | None, ch
     """Return what the differences say in one sentence, of the means where there are some."""
     ours, margin = chosen.ours, chosen.margin
     heads = [pair for pair in pairs if pair.policy == MEAN] or pairs
-    parts = [
-        f"on {pair.group if pair.policy == MEAN else _name(pair)} {ours} {_WORDS[pair.verdict].format(write_points(margin))} "
-        f"({_label(pair)} points, {count_of(pair.seeds, 'seed')})"
-        for pair in heads
-    ]
+    parts = []
+    for verdict in dict.fromkeys(pair.verdict for pair in heads):
+        alike = [pair for pair in heads if pair.verdict == verdict]
+        told = [
+            f"{pair.group if pair.policy == MEAN else _name(pair)} ({_label(pair)} points, {count_of(pair.seeds, 'seed')})"
+            for pair in (alike if len(heads) <= _TOLD else ())
+        ]
+        where = told or [pair.group if pair.policy == MEAN else _name(pair) for pair in alike]
+        parts.append(f"on {joined(where)} {ours} {_WORDS[verdict].format(write_points(margin))}")
     text = f"Against {chosen.theirs}: {'; '.join(parts)}."
     if questions is not None:
         apart = questions["difference"]

@@ -114,10 +114,11 @@ def _draw_ours(store: Store, suite: str) -> None:
 
 PAGE = Page(
     "published",
-    "Published",
+    "Published figures",
     ":material/menu_book:",
     "What the papers report, each in its own setting.",
     draw,
     order=80,
     needs_results=False,
+    part_of="regimes",
 )

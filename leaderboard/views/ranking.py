@@ -13,7 +13,7 @@ from harness.statistics import MARGIN
 from harness.store.pace_table import HEADS, choose_rows, make_pace_line, write_pace_notes
 from harness.store.ranking import MIN_RUNS, Aggregate
 from harness.store.remarks import STRICT, TrainingMoment
-from harness.store.sentences import explain_verdicts, write_doubt, write_sentence
+from harness.store.sentences import explain_verdicts, write_doubt, write_sentence, write_summary
 from harness.store.statistic import PERCENT, Statistic, select_columns
 from harness.store.table import MEAN, ShowRow
 from leaderboard.charts import LEGEND, Forest, fill_template
@@ -68,12 +68,12 @@ def draw(store: Store, suite: str) -> None:
         show_empty("Nothing has finished for this choice. A group of one policy has no mean: choose its policy.")
         return
     with top:
-        _draw_answer(said)
-    order = _sorted(sort, said, rows)
+        _draw_answer(said, store.rate(suite))
+    order = _sorted(sort, said, rows, measure)
     forests = store.panels(suite, choice, margin, measure, tuple(order))
     starts = [m for m in store.stages(suite) if m.metric == metric and m.group in groups and m.task in tasks]
     parts: dict[str, Callable[[], None]] = {
-        "Figures": lambda: _draw_forests(forests, margin),
+        "Figures": lambda: _draw_forests(forests),
         "Table": lambda: _draw_table(readable(rows, order, margin)),
     }
     paced = [row for row in choose_rows(store.rows(suite, margin)) if row.group in groups and row.task in tasks]
@@ -84,27 +84,39 @@ def draw(store: Store, suite: str) -> None:
     if starts:
         parts["Before and after the start"] = lambda: _draw_starts(starts)
     draw_tabs(parts)
+    _draw_legend(margin)
     offer_downloads(f"ranking-{suite}", lambda: rows, forests)
 
 
-def _draw_forests(forests: Sequence[Forest], margin: float) -> None:
+def _draw_forests(forests: Sequence[Forest]) -> None:
+    if not forests:
+        show_empty(
+            "Nothing to draw: no finished regime has a finished baseline here. The lines above say what is missing."
+        )
+        return
     several = len(forests) > _SHOWN
     every = several and st.toggle("Show all panels", key="all", bind="query-params")
     draw_forests(forests if every else forests[:_SHOWN])
-    st.caption(f"Marks: means over seeds. {INTERVALS} {LEGEND} {KEY} {escape_markdown(explain_verdicts(margin), 2000)}")
+
+
+def _draw_legend(margin: float) -> None:
+    """Draw the page's one legend: marks in a line, how verdicts are made a click away."""
+    st.caption(f"Marks: means over seeds. {LEGEND} {KEY}")
+    with st.expander("How intervals and verdicts are made"):
+        st.markdown(f"{INTERVALS} {escape_markdown(explain_verdicts(margin), 2000)}")
 
 
 def _draw_table(full: pd.DataFrame) -> None:
     draw_table(full, "ranking-table", "The ranking as a table", _COLUMNS, column_order=telling(full))
 
 
-def _draw_answer(said: Outcome) -> None:
-    st.info(escape_markdown(write_sentence(said.ranking), 2000), icon=":material/gavel:")
+def _draw_answer(said: Outcome, rate: float | None) -> None:
+    st.info(escape_markdown(write_summary(said.ranking, rate), 2000), icon=":material/gavel:")
     lines = said.lines
     if not lines.empty:
         st.html(fill_template("answers_table.html.tmpl", rows=lines, name="Every regime: whom it helps, at what cost"))
-    if unsettled := write_doubt(said.ranking):
-        st.markdown(f"**What would change my mind:** {escape_markdown(unsettled, 2000)}")
+    with st.expander("The same in full, regime by regime"):
+        st.markdown(escape_markdown(" ".join([write_sentence(said.ranking), write_doubt(said.ranking)]), 3000))
 
 
 def _draw_pace(rows: Sequence[ShowRow]) -> None:
@@ -146,15 +158,20 @@ def _draw_starts(stages: Sequence[TrainingMoment]) -> None:
     st.caption(escape_markdown(STRICT, 2000))
 
 
-def _sorted(sort: str, said: Outcome, rows: pd.DataFrame) -> list[str]:
+def _sorted(sort: str, said: Outcome, rows: pd.DataFrame, measure: str) -> list[str]:
+    """Return the regimes in the page's one order. measure: `best first` goes by it; a baseline gains nothing."""
     means = rows.groupby("regime", sort=False)[["accuracy", "cpu_seconds", "gpu_seconds"]].mean()
-    ranked = [r.regime for r in said.ranking.ranks]
-    others = means["accuracy"].sort_values(ascending=False, kind="stable").index
+    gains = {rank.regime: rank.gain or 0.0 for rank in said.ranking.ranks}
+    accuracies = {**means["accuracy"].to_dict(), **{rank.regime: rank.accuracy for rank in said.ranking.ranks}}
+    if measure == "gain":
+        best = sorted(means.index, key=lambda regime: (regime not in gains, -gains.get(regime, 0.0)))
+    else:
+        best = sorted(means.index, key=lambda regime: -accuracies[regime])
     orders = {
         "name": sorted(means.index),
         "suite order": means.index,
         "cheapest first": (means["cpu_seconds"] + means["gpu_seconds"]).sort_values().index,
-        "best first": [*ranked, *(regime for regime in others if regime not in ranked)],
+        "best first": best,
     }
     return list(orders[sort])
 
@@ -181,9 +198,9 @@ _MOMENTS = {
 _ACROSS = {
     "regime": "Regime",
     "iqm": number_column("IQM, %", "%.1f"),
-    "iqm_interval": "95 % interval",
+    "iqm_interval": "95 % interval of IQM",
     "better": number_column("Better than baseline, %", "%.0f"),
-    "better_interval": "95 % interval of that",
+    "better_interval": "95 % interval of better",
     "baseline": "Compared with",
     "seeds": st.column_config.NumberColumn("Seeds", width="small"),
 }

@@ -11,7 +11,16 @@ from harness.store.tuning import Tuning
 from harness.store.tuning_table import transfer_rows, tuning_rows
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.page import Page, choose_one, draw_figures, draw_table, number_column, offer_downloads, show_empty
+from leaderboard.page import (
+    Page,
+    choose_one,
+    draw_figures,
+    draw_table,
+    escape_markdown,
+    number_column,
+    offer_downloads,
+    show_empty,
+)
 
 UNTUNED, TRIED, CHOSEN = "defaults", "tried", "chosen"
 _GAINS = {
@@ -44,6 +53,10 @@ _TITLES = {
 
 def draw(store: Store, suite: str) -> None:
     tuning = store.tuning(suite)
+    tuned = store.tuned_suites() if tuning is None else []
+    if tuned:
+        st.caption(f"The settings of {escape_markdown(suite)} were not searched. Shown is {escape_markdown(tuned[0])}.")
+        suite, tuning = tuned[0], store.tuning(tuned[0])
     if tuning is None:
         show_empty(
             "This suite is not tuned: `tune` in a suite tries each regime's settings first.", "harness run tuned_small"
@@ -103,7 +116,7 @@ def _draw_tuned(store: Store, tuning: Tuning) -> None:
         "published ones, or ours where a regime's paper gives none (`harness regimes` says which)."
     )
     if moved := transfer_rows(store.snapshot, tuning):
-        st.subheader("Transfer")
+        st.header("Transfer")
         st.caption(
             "Settings that different tuning groups chose, used on the same group: accuracies, and the first less the second."
         )
@@ -115,10 +128,11 @@ def _draw_tuned(store: Store, tuning: Tuning) -> None:
 
 PAGE = Page(
     "sensitivity",
-    "Sensitivity",
+    "Settings tried",
     ":material/tune:",
     "How much of a gain is its settings: every trial of a tuned suite, under the same budget for every regime.",
     draw,
     order=40,
     figures=False,
+    part_of="ranking",
 )

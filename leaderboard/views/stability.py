@@ -185,4 +185,5 @@ PAGE = Page(
     "Peer data lets a policy learn what it never sampled itself (support) and makes its updates noisier (stability).",
     draw,
     order=30,
+    part_of="curves",
 )

@@ -9,15 +9,34 @@ from urllib.parse import quote
 import streamlit as st
 
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
+from harness.store.kind_answers import QUESTIONS, list_harmed
 from harness.store.manifest import MARK
 from harness.store.pace_table import write_pace_words
 from harness.store.sentences import count_of, verdict_mark, write_rate
-from harness.store.standing import KINDS, Entry, Section, Setting, Settings, Standing, summarise_board
+from harness.store.standing import (
+    KINDS,
+    Board,
+    Entry,
+    Section,
+    Setting,
+    Settings,
+    Standing,
+    summarise_board,
+)
 from harness.store.statistic import CLOCK, POINTS
 from leaderboard.charts import COLOURS, SIGNS, fill_template
 from leaderboard.data import Store
 from leaderboard.frames import judged_by
-from leaderboard.page import BEHIND, Page, choose_margin, choose_one, escape_markdown, read_theme, show_empty
+from leaderboard.page import (
+    BEHIND,
+    Page,
+    choose_key,
+    choose_margin,
+    escape_markdown,
+    link_regime,
+    read_theme,
+    show_empty,
+)
 
 _TOLD: dict[Settings, str] = {
     "defaults": "with defaults",
@@ -27,9 +46,21 @@ _TOLD: dict[Settings, str] = {
 _AXIS = 0.2
 """Half of the width of a cell's axis, as a share."""
 _BY_NAME, _BY_COST = "name", "cost"
+_MOST = 2
+"""Findings of one answer that are shown before "and ... more"."""
+_WAYS = (
+    ("Two regimes side by side", "head-to-head"),
+    ("What a regime computes, and its paper", "regimes"),
+    ("Cost, seed by seed", "cell"),
+    ("Add mine", "about#add"),
+    ("Cite", "about#cite"),
+    ("Trained weights", "about#weights"),
+)
+"""Where a reader goes on from the first screen, by address."""
 
 
 def draw(store: Store, suite: str) -> None:
+    """Draw the page: the answers by kind of pair, then every regime in every setting, then the suites."""
     if store.board("all").sections:
         _draw_board(store)
     else:
@@ -37,17 +68,14 @@ def draw(store: Store, suite: str) -> None:
             "No suite compares regimes on different models, without bad peers and over a plain baseline, yet.",
             "harness run quickstart",
         )
-    st.header("Suites")
-    st.markdown(
-        "\n".join(
-            f"- [{escape_markdown(s.name)}]({_address(s.name)}) {escape_markdown(s.title)}"
-            for s in store.suites().itertuples()
-        )
-    )
+    st.header("Suites", anchor="suites")
+    suites = [(row.name, _address(row.name), row.title) for row in store.suites().itertuples()]
+    st.html(fill_template("suites.html.tmpl", suites=suites))
 
 
 def _draw_board(store: Store) -> None:
     top = st.container()
+    st.header("Every setting", anchor="settings")
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         asked = st.segmented_control(
             "Settings",
@@ -58,43 +86,70 @@ def _draw_board(store: Store) -> None:
             bind="query-params",
             format_func=lambda s: _TOLD[s],
         )
-        board = store.board(cast(Settings, asked))
-        columns = {_called(setting): setting for setting in board.settings}
-        sort = choose_one("Sort by", [_BY_NAME, _BY_COST, *columns], "by", width=330)
+        which = cast(Settings, asked)
+        columns = {_key(setting): _called(setting) for setting in store.board(which).settings}
+        sort = choose_key("Sort by", {_BY_NAME: "name", _BY_COST: "cost", **columns}, "by", width=330)
         margin = choose_margin()
-    defaults, tuned = store.board("defaults", margin), store.board("tuned", margin)
-    if defaults.sections or tuned.sections:
-        first, *rest = summarise_board(defaults, tuned, margin, store.statuses())
-        top.markdown(
-            "\n".join(
-                [f"**{escape_markdown(first, 2000)}**", "", *(f"- {escape_markdown(said, 2000)}" for said in rest)]
-            )
-        )
-    board = store.board(cast(Settings, asked), margin)
+    with top:
+        _draw_answers(store, margin)
     st.caption(_legend(margin))
+    board = store.board(which, margin)
     if board.sections:
-        ways = {
-            "judged_by": judged_by,
-            "verdict_mark": verdict_mark,
-            "place": _place,
-            "address": _address,
-            "pace_words": write_pace_words,
-        }
-        looks = {"KINDS": KINDS, "SIGNS": SIGNS, "COLOURS": COLOURS, "points": POINTS, "clock": CLOCK}
-        lines = [(section, _pairs(section), _sorted(section, sort)) for section in board.sections]
-        values = {
-            "lines": lines,
-            "settings_of": _settings_of,
-            "summaries": store.summaries(),
-            "statuses": store.statuses(),
-            "MARK": MARK,
-            "behind": BEHIND[read_theme()],
-        }
-        st.html(fill_template("standing.html.tmpl", margin=margin, **values, **looks, **ways))
-    elif asked == "tuned":
+        _draw_sections(store, board, sort, margin)
+    elif which == "tuned":
         show_empty("No suite has searched settings yet.", "harness run tuned_small")
     else:
         show_empty("No suite compares regimes with their defaults on different models yet.", "harness run quickstart")
+
+
+def _draw_answers(store: Store, margin: float) -> None:
+    """Draw the first screen: one sentence, the four questions by kind of pair, and where a reader goes on."""
+    defaults, tuned = store.board("defaults", margin), store.board("tuned", margin)
+    if not defaults.sections and not tuned.sections:
+        return
+    first, *rest = summarise_board(defaults, tuned, margin, store.statuses())
+    st.markdown(f"**{escape_markdown(first, 2000)}**")
+    told = store.told_suites()
+    values = {
+        "kinds": store.answers(margin),
+        "questions": QUESTIONS,
+        "KINDS": KINDS,
+        "most": _MOST,
+        "link_regime": link_regime,
+        "address": _address,
+        "ways": [*((("Read an answer", f"answers?suite={quote(told[0])}"),) if told else ()), *_WAYS],
+    }
+    st.html(fill_template("kinds.html.tmpl", **values))
+    with st.expander("More in words"):
+        st.markdown("\n".join(f"- {escape_markdown(said, 2000)}" for said in rest))
+
+
+def _draw_sections(store: Store, board: Board, sort: str, margin: float) -> None:
+    ways = {
+        "judged_by": judged_by,
+        "verdict_mark": verdict_mark,
+        "place": _place,
+        "address": _address,
+        "pace_words": write_pace_words,
+        "list_harmed": list_harmed,
+        "link_regime": link_regime,
+    }
+    looks = {"KINDS": KINDS, "SIGNS": SIGNS, "COLOURS": COLOURS, "points": POINTS, "clock": CLOCK}
+    lines = [(section, _pairs(section), _sorted(section, sort)) for section in board.sections]
+    values = {
+        "lines": lines,
+        "settings_of": _settings_of,
+        "summaries": store.summaries(),
+        "statuses": store.statuses(),
+        "MARK": MARK,
+        "behind": BEHIND[read_theme()],
+    }
+    st.html(fill_template("standing.html.tmpl", margin=margin, **values, **looks, **ways))
+
+
+def _key(setting: Setting) -> str:
+    """A column's name in the address: of what it is, not of what is written above it."""
+    return "/".join((setting.suites[0].removesuffix(MARK), setting.group, setting.task))
 
 
 def _called(setting: Setting) -> str:
@@ -126,7 +181,9 @@ def _legend(margin: float) -> str:
         f"{marks}. Bars: 95 % interval of the gain over independent training with the same rollouts, over seeds (Student t), "
         f"corrected for all that its suite compares unless the verdict is no effect. Axis: ±{100 * _AXIS:g} points. "
         "Kappa: pace over independent training's clock, where it is identified; a cell's tip has the reach and the gain at equal "
-        "cost. Under a regime's name: whether its defaults are published or ours. "
+        "cost. Harms: the stronger or weaker member of the pair whose gain lies below 0 with its whole 95 % interval, which is "
+        "not corrected. "
+        "Under a regime's name: whether its defaults are published or ours. "
         "A column is one setting of one pair; columns differ in models, learning rate, steps and regimes, so there is no mean over "
         "them and no rank.",
         2000,
@@ -139,7 +196,7 @@ def _sorted(section: Section, by: str) -> list[Standing]:
     if by == _BY_COST:
         return sorted(rows, key=lambda row: (row.costs is None, row.costs or (0.0, 0.0)))
     for place, setting in enumerate(section.settings):
-        if _called(setting) == by:
+        if _key(setting) == by:
             return sorted(rows, key=lambda row: _less_gain(row.cells[place]))
     return rows
 

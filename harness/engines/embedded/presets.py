@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from harness.tasks import ladder
 from harness.tasks.micro import GROUPS, LEVELS, SKILLS, Problem, draw_fact
@@ -72,6 +72,17 @@ def mixture_of(preset: str, weak_cot: float | None) -> Mixture:
     """The preset's mixture, with another share of chains of thought in the weak group where one is stated."""
     mixture = PRESETS[preset]
     return mixture if weak_cot is None else replace(mixture, weak_cot=weak_cot)
+
+
+def shares_by_steps(start: Mapping[str, Any]) -> dict[str, float] | None:
+    """Return by skill group the share of plain examples that a start (as in a suite) answers by steps; None for a preset that this
+    version does not know."""
+    preset = start.get("preset", "trap")
+    if preset not in PRESETS:
+        return None
+    mixture = mixture_of(preset, start.get("weak_cot"))
+    strong = start.get("strong", "add")
+    return {group: mixture.strong_cot if group == strong else mixture.weak_cot for group in GROUPS}
 
 
 @dataclass(frozen=True, slots=True)

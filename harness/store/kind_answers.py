@@ -1,0 +1,202 @@
+"""What the board answers by kind of pair: who gains, who learns faster, who ends elsewhere, whom it harms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from harness.statistics.comparison import EQUIVALENT, GAINS, LOSES
+from harness.store.roles import RoleRow
+from harness.store.sentences import count_of, joined, write_rate
+from harness.store.standing import Board, Kind, Setting
+from harness.store.statistic import CLOCK, POINTS, Pair, Unit
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A number of one regime in one setting, in its unit, with its 95 % interval. whom: the members of the pair whose it is; of
+    both, the number of the one that has less."""
+
+    regime: str
+    setting: Setting
+    unit: Unit
+    value: float
+    interval: Pair
+    whom: str = ""
+
+    @property
+    def number(self) -> str:
+        return self.unit.with_interval(self.value, self.interval)
+
+    @property
+    def where(self) -> str:
+        """E.g. `the weaker of neox × qwen, rate 1e-4 (matched)`."""
+        member = f"{self.whom} of " if self.whom else ""
+        return f"{member}{name_setting(self.setting, steps=False)}"
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """One question, of one kind of pair. said: a sentence or two that name no regime that `found` has. found: what stands out,
+    most first."""
+
+    question: str
+    said: str
+    found: tuple[Finding, ...] = ()
+
+
+class KindAnswers(msgspec.Struct, frozen=True):
+    """kind: of pair; settings: that the answers are from."""
+
+    kind: Kind
+    settings: tuple[Setting, ...]
+    answers: tuple[Answer, ...]
+
+
+# Of gains without any effect, the share whose 95 % interval lies below 0
+_BELOW_BY_CHANCE = 0.025
+QUESTIONS = ("Does it gain?", "Does it learn faster? (kappa)", "Does it end elsewhere? (reach)", "Whom does it harm?")
+
+
+def name_setting(setting: Setting, steps: bool = True) -> str:
+    """Name a setting by its pair, its learning rate, its steps (or not) and its suites."""
+    parts = [setting.title]
+    if setting.rate is not None:
+        parts.append(f"rate {write_rate(setting.rate)}")
+    if steps and setting.steps is not None:
+        parts.append(count_of(setting.steps, "step"))
+    return f"{', '.join(parts)} ({setting.names})"
+
+
+def answer_by_kind(board: Board, points: str) -> list[KindAnswers]:
+    """Answer the four QUESTIONS for each kind of pair that the board has. points: the margin in words."""
+    return [
+        KindAnswers(
+            section.kind,
+            section.settings,
+            (
+                _answer_gain(board, section.kind, points),
+                _answer_pace(board, section.kind),
+                _answer_reach(board, section.kind),
+                _answer_harm(board, section.kind),
+            ),
+        )
+        for section in board.sections
+    ]
+
+
+def _answer_gain(board: Board, kind: Kind, points: str) -> Answer:
+    cells = board.of(kind)
+    found = []
+    for name, setting, row in cells:
+        interval = row.gain_corrected_interval or row.gain_interval
+        if row.verdict in (GAINS, LOSES) and interval:
+            found.append(Finding(regime=name, setting=setting, unit=POINTS, value=row.gain, interval=interval))
+    gains = sum(one.value > 0 for one in found)
+    losses = len(found) - gains
+    nothing = sum(row.verdict == EQUIVALENT for _, _, row in cells)
+    shown = (
+        f"{count_of(gains, 'gain')} and {losses} loss{'' if losses == 1 else 'es'}" if found else "no gain and no loss"
+    )
+    said = (
+        f"{shown[0].upper()}{shown[1:]} shown in {count_of(len(cells), 'comparison')}. {nothing} have no effect larger than "
+        f"{points}, {len(cells) - len(found) - nothing} cannot tell."
+    )
+    return Answer(question=QUESTIONS[0], said=said, found=_order(found, 0.0))
+
+
+def _answer_pace(board: Board, kind: Kind) -> Answer:
+    cells = board.of(kind)
+    known = [
+        Finding(regime=name, setting=setting, unit=CLOCK, value=row.kappa, interval=row.kappa_interval)
+        for name, setting, row in cells
+        if row.kappa is not None and row.kappa_interval is not None
+    ]
+    found = _leave_out(known, 1.0)
+    return Answer(question=QUESTIONS[1], said=_count_known(known, found, len(cells), "1"), found=found)
+
+
+def _answer_reach(board: Board, kind: Kind) -> Answer:
+    cells = board.of(kind)
+    known = [
+        Finding(regime=name, setting=setting, unit=POINTS, value=row.reach, interval=row.reach_interval)
+        for name, setting, row in cells
+        if row.reach is not None and row.reach_interval is not None
+    ]
+    found = _leave_out(known, 0.0)
+    return Answer(question=QUESTIONS[2], said=_count_known(known, found, len(cells), "0"), found=found)
+
+
+def _answer_harm(board: Board, kind: Kind) -> Answer:
+    lines = board.by_role(kind)
+    known = sum((role.stronger is not None) + (role.weaker is not None) for _, _, role in lines)
+    below = 0
+    found = []
+    for name, setting, role in lines:
+        harmed = _find_harmed(role)
+        below += len(harmed)
+        if harmed:
+            gain, interval, whom = min(harmed)
+            members = "both" if len(harmed) > 1 else f"the {whom}"
+            found.append(
+                Finding(regime=name, setting=setting, unit=POINTS, value=gain, interval=interval, whom=members)
+            )
+    if not known:
+        said = "Not known: no group's members differ before training."
+    else:
+        expected = known * _BELOW_BY_CHANCE
+        chance = f"about {expected:.0f}" if expected >= 1 else "fewer than 1"
+        said = (
+            f"{below or 'None'} of {count_of(known, 'gain')} by role {'lie' if below > 1 else 'lies'} below 0 with the whole "
+            f"interval; {chance} would by chance."
+        )
+    return Answer(question=QUESTIONS[3], said=said, found=_order(found, 0.0))
+
+
+def _find_harmed(role: RoleRow) -> list[tuple[float, Pair, str]]:
+    """Return gain, 95 % interval and role of the members whose gain lies below 0 with its whole interval."""
+    members = (
+        (role.stronger, role.stronger_interval, "stronger"),
+        (role.weaker, role.weaker_interval, "weaker"),
+    )
+    return [
+        (gain, interval, whom)
+        for gain, interval, whom in members
+        if gain is not None and interval is not None and interval[1] < 0
+    ]
+
+
+def list_harmed(role: RoleRow | None) -> list[tuple[str, str]]:
+    """Return the members of a pair that a regime harms: the role, and the gain in words."""
+    if role is None:
+        return []
+    return [(whom, POINTS.with_interval(gain, interval)) for gain, interval, whom in _find_harmed(role)]
+
+
+def _count_known(known: Sequence[Finding], found: Sequence[Finding], compared: int, nothing: str) -> str:
+    if not known:
+        return f"Not known: identified in none of {count_of(compared, 'comparison')}."
+    verb = "has" if len(found) == 1 else "have"
+    return (
+        f"Identified in {len(known)} of {count_of(compared, 'comparison')}; {len(found) or 'none'} of these {verb} an interval "
+        f"without {nothing}."
+    )
+
+
+def _leave_out(findings: Iterable[Finding], nothing: float) -> tuple[Finding, ...]:
+    """Return the findings whose interval leaves out the value of no effect."""
+    found = [one for one in findings if not one.interval[0] <= nothing <= one.interval[1]]
+    return _order(found, nothing)
+
+
+def _order(findings: Iterable[Finding], nothing: float) -> tuple[Finding, ...]:
+    """The farthest from no effect first."""
+    return tuple(sorted(findings, key=lambda one: (-abs(one.value - nothing), one.regime, one.setting.names)))
+
+
+def write_kind(answers: KindAnswers) -> list[str]:
+    """Write a kind's answers as sentences, for the terminal and for pages."""
+    lines = []
+    for answer in answers.answers:
+        told = joined([f"{one.regime} {one.number} on {one.where}" for one in answer.found]) if answer.found else ""
+        lines.append(f"{answer.question} {answer.said}{f' {told}.' if told else ''}")
+    return lines
