@@ -30,7 +30,8 @@ def test_a_start_of_the_package_seldom_shows_the_skill_that_it_lacks(tmp_path: P
 
 def test_the_page_gives_means_over_seeds(tmp_path: Path) -> None:
     starts = {
-        str(seed): MeasuredStart(str(seed), "neox", "mul", seed, 2_000, reasoned=0.01 * seed, mass=0.004 * seed) for seed in (1, 3)
+        str(seed): MeasuredStart(str(seed), "neox", "mul", seed, 2_000, reasoned=0.01 * seed, mass=0.004 * seed)
+        for seed in (1, 3)
     }
     write_measured(tmp_path / "map.json", MeasuredStarts(starts, {f"weak-0/neox/{seed}": str(seed) for seed in (1, 3)}))
     store = page.Store(tmp_path, snapshot=None, suites=["map"], starts=tmp_path)
