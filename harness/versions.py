@@ -24,7 +24,8 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "verification": ("harness/verification",),
     "verification/symbolic": ("harness/verification/algebra.py", "harness/verification/expression.py"),
     "scoring": tuple(
-        f"harness/verification/{name}.py" for name in ("compared", "graders", "literal", "programs", "sandbox")
+        f"harness/verification/{name}.py"
+        for name in ("compared", "countdown", "graders", "literal", "programs", "sandbox")
     ),
     "engines": ("harness/engines",),
     "engines/embedded": ("harness/engines/embedded", "harness/allocation/shapes.py"),

@@ -44,12 +44,13 @@ class RLCCF(Regime):
         """Own answers alone, with the vote's rewards."""
 
         def advantages(group: Group) -> Rewards:
+            same = context.same_of(group.prompt)
             peers = by_author(inbox.valid(group.prompt.id))
             if self.options.vote == "peer":
                 peers = [answers for answers in peers if answers[0].author == next_in_ring(context)]
-                rewards = voted(group.valid, peers, context.same, own_votes=False) if peers else rewards_of(group.valid)
+                rewards = voted(group.valid, peers, same, own_votes=False) if peers else rewards_of(group.valid)
             else:
-                rewards = voted(group.valid, peers, context.same) if peers else rewards_of(group.valid)
+                rewards = voted(group.valid, peers, same) if peers else rewards_of(group.valid)
             return standardise(rewards, rewards)
 
         return [own_term(own, advantages, GRPO)]

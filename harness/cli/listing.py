@@ -85,7 +85,7 @@ def tasks(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Measure the policies' accuracy on each level.")
     ] = False,
-    task: Annotated[str, typer.Option("--task", help="The task with the levels: ladder or micro.")] = "ladder",
+    task: Annotated[str, typer.Option("--task", help="ladder, micro, countdown, gym.NAME, or 'gym.*'.")] = "ladder",
     levels: Annotated[
         str, typer.Option("--levels", metavar="A,B", help="Measure these levels only; default all of the task.")
     ] = "",
@@ -93,6 +93,9 @@ def tasks(
     answers: Annotated[
         int, typer.Option("--answers", min=1, max=1024, help="Answers to each question, sampled at temperature 1.")
     ] = 8,
+    max_new_tokens: Annotated[
+        int | None, typer.Option("--max-new-tokens", min=1, help="Longest answer in tokens; default the task's own.")
+    ] = None,
     few_shot: Annotated[int, typer.Option("--few-shot", min=0, max=32, help="Worked questions before each.")] = 0,
     plain: Annotated[bool, typer.Option("--plain", help="Leave out chat templates.")] = False,
     like: Annotated[
@@ -107,13 +110,13 @@ def tasks(
     if calibrate and policies:
         if scorers_too:
             raise UsageError("--scorers: works only without --calibrate")
-        _calibrate(policies, task, levels, prompts, answers, few_shot, plain, json)
+        _calibrate(policies, task, levels, prompts, answers, few_shot, plain, max_new_tokens, json)
         return
     if calibrate or policies:
         raise UsageError(
             "give both to measure policies (harness tasks --calibrate POLICY...), or neither to list tasks"
         )
-    for name in ("task", "levels", "prompts", "answers", "few_shot", "plain"):
+    for name in ("task", "levels", "prompts", "answers", "few_shot", "plain", "max_new_tokens"):
         if "COMMANDLINE" in str(context.get_parameter_source(name)):
             raise UsageError(f"--{name.replace('_', '-')}: works only with --calibrate")
     if scorers_too:
@@ -176,14 +179,24 @@ def _task_line(task: TaskInfo, is_absent: bool) -> list[str]:
 
 
 def _calibrate(
-    policies: list[str], task: str, levels: str, prompts: int, answers: int, few_shot: int, plain: bool, json: bool
+    policies: list[str], task: str, levels: str, prompts: int, answers: int, few_shot: int, plain: bool,
+    max_new_tokens: int | None, json: bool,
 ) -> None:  # fmt: skip
     with loading(*UNUSED):
         from harness.session.single.calibrate import calibrate
         from harness.session.single.levels import LEAST, MOST
 
     chosen = [name for name in levels.split(",") if name]
-    report = calibrate(policies, task, chosen, prompts=prompts, answers=answers, few_shot=few_shot, plain=plain)
+    report = calibrate(
+        policies,
+        task,
+        chosen,
+        prompts=prompts,
+        answers=answers,
+        few_shot=few_shot,
+        plain=plain,
+        max_new_tokens=max_new_tokens,
+    )
     if json:
         print_json(report)
         return

@@ -29,7 +29,8 @@ def new_suite(
         str | None,
         typer.Option(
             "--task",
-            help="Training task: gsm8k, math, ladder, micro, or my.jsonl:exact; default gsm8k, or ladder without its data.",
+            help="Training task: gsm8k, math, ladder, micro, countdown, gym.NAME or 'gym.*', or my.jsonl:exact; default gsm8k, or "
+            "ladder without its data.",
         ),
     ] = None,
     out: Annotated[
@@ -61,6 +62,8 @@ def new_suite(
     if file.exists():
         raise UsageError(f"{file} exists already; give another name (--out FILE) or remove it")
     name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", file.stem).strip("-.+_")[:64] or "pair"
+    if not trial and "*" in (task or ""):
+        raise UsageError(f"--task {task}: which puzzles fit is found by a trial; leave --no-trial out, or name one")
     text = "" if trial else write_draft(models, task or USUAL, name, file=file)
     text = text or draft_by_trial(models, task, name, file, minutes)
     try:

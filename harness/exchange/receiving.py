@@ -23,8 +23,8 @@ from harness.tokenization.codec import TokenCodec, closes_thought, leaves_though
 from harness.tokenization.retokenise import Retokenised, align, excess, retokenise
 from harness.verification.verdict import Verdict
 
-Verify = Callable[[Sequence[str], Sequence[str], Sequence[bool]], Sequence[Verdict]]
-"""Golds, texts and whether each answer was finished, to verdicts."""
+Verify = Callable[[Sequence[Prompt], Sequence[str], Sequence[bool]], Sequence[Verdict]]
+"""Questions, texts and whether each answer was finished, to verdicts."""
 
 
 class Scorer(Protocol):
@@ -410,9 +410,9 @@ class Receiver:
         `reverify` a peer's claim is its verdict."""
         records = [record for record, _, _ in carried]
         if self.sharing.defences.reverify:
-            golds = [prompts[record.prompt_id].gold for record in records]
+            asked = [prompts[record.prompt_id] for record in records]
             texts = [record.text for record in records]
-            said: Sequence[Verdict] = self.verify(golds, texts, [record.finished for record in records])
+            said: Sequence[Verdict] = self.verify(asked, texts, [record.finished for record in records])
         else:
             said = [Verdict("right" if record.reward > 0 else "wrong", "claimed") for record in records]
         answers = []

@@ -29,13 +29,14 @@ class AnswerId:
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """text: before the chat template. labels: what results are broken down by, such as skill or level. hint: where a
-    question is asked again with one, the peer's answer."""
+    question is asked again with one, the peer's answer. task: of mixed training, the one that asks; else empty."""
 
     id: str
     text: str
     gold: str
     labels: Mapping[str, str] = field(default_factory=dict)
     hint: AnswerId | None = None
+    task: str = ""
 
     @property
     def of(self) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
 import numpy as np
 
-from harness.experience.answers import Group, Inbox
+from harness.experience.answers import Group, Inbox, Prompt
 from harness.experience.records import Pieces, Record
 from harness.learning.hints import Hint
 from harness.learning.terms import OldLogprobs, Term
@@ -45,7 +45,7 @@ class Measured:
 class Context:
     """What `learn` may know besides. step: from 1. rng: never derived from the regime. max_tokens: longest answer sampled.
     updates: of the optimiser, a step. same: whether two read answers (`Verdict.extracted`) say the same, by the task's scorer;
-    mathematics by default."""
+    mathematics by default. same_by_task: the same by the name of the task that asks (`Prompt.task`)."""
 
     learner: str
     policies: tuple[str, ...]
@@ -54,6 +54,11 @@ class Context:
     max_tokens: int
     updates: int = 1
     same: Same = same_answer
+    same_by_task: Mapping[str, Same] = field(default_factory=dict)
+
+    def same_of(self, prompt: Prompt) -> Same:
+        """Whether two read answers to this question say the same."""
+        return self.same_by_task.get(prompt.task, self.same)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from harness.errors import DataError, HarnessError, PluginError, SuiteError, Usa
 from harness.plugins import blamed
 from harness.rehearsal import standins
 from harness.session.policy import at_hand
+from harness.session.suite.files import places_of_training
 from harness.session.suite.places import faults_at, policies_by_place, with_policies
 from harness.session.suite.planning import plan_for
 from harness.session.suite.preflight import (
@@ -102,7 +103,7 @@ class Examination:
         try:
             self._check_training_task()
         except SuiteError as error:
-            self._note(_kind_of(self.suite.training.task), error)
+            self._note(_kind_of(*self.suite.training.tasks), error)
             self._change_training(task=SOUND_TASK, min_level=None)
         sound = []
         for i, task in enumerate(self.suite.evaluation.tasks):
@@ -177,15 +178,15 @@ class Examination:
     # How a part is checked and replaced
 
     def _check_training_task(self) -> None:
-        task = self.suite.training.task
         min_level = self.suite.training.min_level
-        pinned = self._pin_and_load(task, "training.task", SOURCES.get(str(task), str(task)))
-        with faults_at(self.source, "training.task", (DataError, PluginError)), blamed(f"task {task}"):
-            source = training_source(pinned)
-            if source.generated:
-                source.draw(0, 1, min_level=min_level)
-            elif isinstance(pinned, FileTask):
-                source.pool(min_level)
+        for place, task in places_of_training(self.suite.training):
+            pinned = self._pin_and_load(task, place, SOURCES.get(str(task), str(task)))
+            with faults_at(self.source, place, (DataError, PluginError)), blamed(f"task {task}"):
+                source = training_source(pinned)
+                if source.generated:
+                    source.draw(0, 1, min_level=min_level)
+                elif isinstance(pinned, FileTask):
+                    source.pool(min_level)
 
     def _check_evaluation_task(self, task: str | FileTask, place: str) -> None:
         pinned = self._pin_and_load(task, place, str(task))
@@ -213,7 +214,7 @@ class Examination:
                 self._note("too few questions", error)
                 self._change_training(prompts=1)
             else:
-                self._note(_kind_of(self.suite.training.task), error)
+                self._note(_kind_of(*self.suite.training.tasks), error)
                 self._change_training(task=SOUND_TASK, min_level=None)
             return
         if pool is None or not prepared.has_files:
@@ -308,9 +309,9 @@ class Examination:
         return f"evaluation.tasks[{self.given.evaluation.tasks.index(task)}]{path[match.end() :]}"
 
 
-def _kind_of(task: str | FileTask) -> str:
-    """The name of a task's fault: of a file of the user's own, or of a data set."""
-    return "task" if isinstance(task, FileTask) else "dataset"
+def _kind_of(*tasks: str | FileTask) -> str:
+    """The name of a task's fault: of a file of the user's own, also in a mixture, or of a data set."""
+    return "task" if any(isinstance(task, FileTask) for task in tasks) else "dataset"
 
 
 def _is_known_kind(policy: Policy) -> bool:

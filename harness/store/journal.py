@@ -29,7 +29,7 @@ from harness.store.rows import TABLE_OF, TABLES, Row, conform_table, to_arrow, u
 MAX_BYTES = 16 << 30
 _MAGIC = b"XSJ1"
 _NAME = re.compile(r"part-(\d{6,})-(\d{6,})\.rows|compact-(\d{6,})")
-_COLUMNS = re.compile(r"([a-z]+)-([0-9a-f]{8})\.arrow")
+_COLUMNS = re.compile(r"([a-z_]+)-([0-9a-f]{8})\.arrow")
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {name: msgspec.msgpack.Decoder(list[row]) for name, row in TABLES.items()}  # type: ignore[valid-type]
 _raw_decoder = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from harness.statistics import MARGIN, Comparison, improvement_interval, iqm_interval, judge_gain
 from harness.statistics.comparison import ALONE, BASELINE, DIFFERS_POLICIES, WITHHELD
 from harness.statistics.intervals import BootstrapInterval
+from harness.store.by_task import TaskHelp, TaskReward, read_task_help, read_task_rewards
 from harness.store.checkpoint_choice import CheckpointRow, read_checkpoint_choices
 from harness.store.claims import ClaimAnswer, answer_suite_claims
 from harness.store.read import Snapshot
@@ -125,8 +126,8 @@ class Headline(msgspec.Struct, frozen=True):
 
 class Heading(msgspec.Struct, frozen=True):
     """The lines above a suite's rows. sentences: the opening one first. across: by metric. roles: by the first metric. claims:
-    what was claimed before the suite ran. checkpoints: what the choice of a checkpoint would change. missing, submission: filled
-    in by the command."""
+    what was claimed before the suite ran. checkpoints: what the choice of a checkpoint would change. task_rewards, task_help: of
+    mixed training, by task. missing, submission: filled in by the command."""
 
     margin: float = MARGIN
     sentences: list[Headline] = []
@@ -134,6 +135,8 @@ class Heading(msgspec.Struct, frozen=True):
     roles: list[RoleRow] = []
     claims: list[ClaimAnswer] = []
     checkpoints: list[CheckpointRow] = []
+    task_rewards: list[TaskReward] = []
+    task_help: list[TaskHelp] = []
     missing: list[Missing] = []
     starts: list[TrainingMoment] = []
     submission: str = ""
@@ -386,6 +389,8 @@ def make_heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: S
         {},
         claims=answer_suite_claims(snapshot, suite, margin),
         checkpoints=[] if said == "nothing" else read_checkpoint_choices(snapshot, suite),
+        task_rewards=[] if said == "nothing" else read_task_rewards(snapshot, suite),
+        task_help=[] if said == "nothing" else read_task_help(snapshot, suite),
         starts=read_moments(snapshot, suite),
         processors=mixed_in(snapshot, suite),
     )

@@ -22,6 +22,7 @@ from rich.text import Text
 from harness.errors import UsageError
 from harness.statistics.claims import INTERIM
 from harness.statistics.comparison import DIFFERS_POLICIES, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
+from harness.store.by_task import TaskHelp, TaskReward
 from harness.store.checkpoint_choice import CheckpointRow
 from harness.store.claims import ClaimAnswer
 from harness.store.manifest import EVALUATIONS
@@ -49,6 +50,11 @@ CHECKPOINTS_NOTE = (
     "All other tables report the last checkpoint. best on validation: chosen by the rewards of training. flattered: by how much "
     "the best point of the curve lies above the last, which is what choosing on the reported questions would add."
 )
+TASKS_NOTE = (
+    "Shares in %, over seeds. first, last: right answers in the first and the last fifth of the steps. all wrong: questions of "
+    "which the policy solved none; of these, rescued by a peer. curve: held-out accuracy at the start and at the end."
+)
+HELP_NOTE = "Records that the receiver let in, over seeds; used: behind a nonzero gradient."
 SIGNS = {GAINS: "▲", LOSES: "▼", DIFFERS_POLICIES: "✚", EQUIVALENT: "●", INCONCLUSIVE: "◆"}
 
 
@@ -146,6 +152,7 @@ class _Page:
         self._roles(head.roles)
         self._other_questions(rows)
         self._checkpoints(head.checkpoints)
+        self._by_task(head.task_rewards, head.task_help)
         for metric, across in head.across.items():
             title = f"all {across[0].tasks} panels, {metric}: interquartile mean in %, how often a run beats one of the baseline"
             note = "95 % stratified bootstrap intervals over seeds"
@@ -265,6 +272,38 @@ class _Page:
             title = f"{group}: the same runs by another checkpoint; held-out curve, accuracy in %"
             heads = ("regime", "last", "best on validation", "best on test", "flattered", "curves")
             self.table(title, heads, lines, CHECKPOINTS_NOTE)
+
+    def _by_task(self, rewards: Sequence[TaskReward], helped: Sequence[TaskHelp]) -> None:
+        """Print, of mixed training, the rewards by task and who helps whom on what, a table a group each."""
+        for group, own in groupby(rewards, key=attrgetter("group")):
+            lines = [
+                (
+                    *(one.regime, one.policy, one.task),
+                    *map(
+                        PERCENT.text, (one.first, one.last, one.all_wrong, one.rescued, one.curve_first, one.curve_last)
+                    ),
+                )
+                for one in own
+            ]
+            heads = (
+                "regime",
+                "policy",
+                "task",
+                "first",
+                "last",
+                "all wrong",
+                "rescued",
+                "curve at 0",
+                "curve at the end",
+            )
+            self.table(f"{group}: training by task", heads, lines, TASKS_NOTE, names=3)
+        for group, of_group in groupby(helped, key=attrgetter("group")):
+            counts = [
+                (one.regime, one.author, one.receiver, one.task, *map(str, (one.received, one.right, one.used)))
+                for one in of_group
+            ]
+            columns = ("regime", "from", "to", "task", "received", "right", "used")
+            self.table(f"{group}: who helps whom on what", columns, counts, HELP_NOTE, names=4)
 
     def _roles(self, roles: Sequence[RoleRow]) -> None:
         """Print the gains of the stronger and of the weaker member at the start, a table a group."""

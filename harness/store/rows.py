@@ -26,6 +26,8 @@ __all__ = [
     "Row",
     "SampleRow",
     "StepRow",
+    "TaskCurveRow",
+    "TaskRow",
     "TermRow",
     "TraceRow",
     "conform_table",
@@ -228,6 +230,33 @@ class CurveRow(Row, frozen=True, kw_only=True):
     answers: int
 
 
+class TaskRow(Row, frozen=True, kw_only=True):
+    """Mixed training: one policy's answers to one task's questions at one step. prompts_all_wrong: of which it solved none;
+    prompts_rescued: of these, such as a peer solved."""
+
+    policy: str
+    step: int
+    task: str
+    prompts: int = 0
+    answers: int = 0
+    right: int = 0
+    wrong: int = 0
+    invalid: int = 0
+    truncated: int = 0
+    prompts_all_wrong: int = 0
+    prompts_rescued: int = 0
+
+
+class TaskCurveRow(Row, frozen=True, kw_only=True):
+    """Mixed training: a point of `curves` on one task's held-out questions."""
+
+    policy: str
+    step: int
+    task: str
+    accuracy: Share
+    answers: int
+
+
 class CostRow(Row, frozen=True, kw_only=True):
     """What one attempt (from 1) spent, repeated work included. policy: empty for what no single one caused."""
 
@@ -249,6 +278,8 @@ TABLES: dict[str, type[Row]] = {
     "samples": SampleRow,
     "curves": CurveRow,
     "costs": CostRow,
+    "task_steps": TaskRow,
+    "task_curves": TaskCurveRow,
 }
 """Rows by table."""
 TABLE_OF: dict[type[Row], str] = {row: name for name, row in TABLES.items()}

@@ -146,7 +146,7 @@ def _is_finished(source: Path) -> bool:
 
 def list_public_tasks(suite: Suite) -> list[str]:
     """Return the evaluation's tasks. Raises UsageError where questions or scorers are not public."""
-    for task in (suite.training.task, *suite.evaluation.tasks):
+    for task in (*suite.training.tasks, *suite.evaluation.tasks):
         if not isinstance(task, str) or task.startswith("lm_eval:"):
             name = task if isinstance(task, str) else task.file
             raise UsageError(

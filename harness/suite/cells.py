@@ -112,6 +112,9 @@ def cell_key(config: Mapping[str, Any], identity: Identity) -> str:
 
 
 def placeless(task: Any) -> Any:
+    """A task's configuration without the place of its file; a mixture's part by part."""
+    if isinstance(task, list):
+        return [placeless(part) for part in task]
     if isinstance(task, Mapping):
         return {name: value for name, value in task.items() if name != "file"}
     return task

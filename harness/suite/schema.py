@@ -9,7 +9,16 @@ import re
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from harness.suite.claims import Claim, Counterpart, check_claims
 from harness.suite.fields import (
@@ -38,6 +47,7 @@ __all__ = [
     "LONGEST_TASK",
     "NAME_PATTERN",
     "TASK_PATTERN",
+    "AnyTask",
     "Claim",
     "Counterpart",
     "Defences",
@@ -46,6 +56,7 @@ __all__ = [
     "Evaluation",
     "FileTask",
     "Keep",
+    "Mixture",
     "ModelGroup",
     "Name",
     "Policy",
@@ -56,6 +67,7 @@ __all__ = [
     "Style",
     "Suite",
     "TaskName",
+    "TaskShare",
     "Training",
     "Tune",
     "Variant",
@@ -224,7 +236,7 @@ def _with_settings(raw: Any) -> Any:
 
 
 # In pydantic's places, but no keys
-FORMS = _NAME, _FILE, _NUMBER, _BY_TASK = "<name>", "<file>", "<number>", "<by task>"
+FORMS = _NAME, _FILE, _NUMBER, _BY_TASK, _ONE, _MIXED = "<name>", "<file>", "<number>", "<by task>", "<one>", "<mixed>"
 _Task = Annotated[str, Field(min_length=1, max_length=LONGEST_TASK, pattern=f"^{TASK_PATTERN}$")]
 TaskName = Annotated[
     Annotated[_Task, Tag(_NAME)] | Annotated[FileTask, Tag(_FILE)],
@@ -233,14 +245,61 @@ TaskName = Annotated[
 ]
 
 
+class TaskShare(SuiteModel):
+    """A part of mixed training: {name: countdown, share: 0.5}, with settings or a `file` as of a task alone."""
+
+    task: TaskName = Field(
+        description="Of a list: each part's task, written as `name` with its settings, or as `file`."
+    )
+    share: Annotated[float, Field(gt=0, le=1_000)] = Field(
+        default=1.0, description="Of a list: of the questions, relative to the other parts' shares."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apart(cls, raw: Any) -> Any:
+        """The share of a mapping that names a task, apart from the task's own keys."""
+        if not isinstance(raw, dict):
+            return {"task": raw}
+        if "task" in raw:
+            return raw
+        return {"task": {key: value for key, value in raw.items() if key != "share"}, "share": raw.get("share", 1.0)}
+
+    @model_serializer(mode="plain")
+    def _as_written(self) -> dict[str, Any]:
+        own = {"name": self.task} if isinstance(self.task, str) else self.task.model_dump(mode="json")
+        return {**own, "share": self.share}
+
+    def __str__(self) -> str:
+        return str(self.task)
+
+
+def _check_names(parts: list[TaskShare]) -> list[TaskShare]:
+    """Raises ValueError for two parts of one name: results are told apart by it."""
+    names = [str(part) for part in parts]
+    for name in (name for i, name in enumerate(names) if name in names[:i]):
+        raise ValueError(f"the task {name!r} occurs twice")
+    return parts
+
+
+Mixture = list[TaskShare]
+AnyTask = str | FileTask | Mixture
+"""What can be trained on."""
+TrainedTask = Annotated[
+    Annotated[TaskName, Tag(_ONE)]
+    | Annotated[Mixture, Field(min_length=2, max_length=16), AfterValidator(_check_names), Tag(_MIXED)],
+    Discriminator(lambda raw: _MIXED if isinstance(raw, list) else _ONE),
+]
+
+
 class Training(SuiteModel):
     """One cell's RL run. The micro defaults are measured (docs/micro.md)."""
 
     younger: ClassVar[dict[str, Any]] = {"part": "all", "answer_ends": "eos"}
 
-    task: TaskName = Field(
+    task: TrainedTask = Field(
         default="micro",
-        description="The training pool (`harness tasks`), or a JSONL file (docs/tasks.md).",
+        description="The training pool (`harness tasks`), a JSONL file, or a list of both with shares (docs/tasks.md).",
     )
     min_level: Annotated[int, Field(ge=1, le=5)] | None = Field(
         default=None, description="Least level of MATH problems."
@@ -292,6 +351,11 @@ class Training(SuiteModel):
         default="all",
         description="Part of the prompts; `tuning` and `final` are disjoint (docs/tuning.md).",
     )
+
+    @property
+    def tasks(self) -> list[str | FileTask]:
+        """The task, or of a mixture the tasks in order."""
+        return [part.task for part in self.task] if isinstance(self.task, list) else [self.task]
 
 
 SamplesByTask = Annotated[

@@ -12,17 +12,21 @@ Here every question is drawn by a number of its own, and its text decides whethe
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.util
-import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
 from random import Random
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import msgspec
+
 from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
 from harness.suite.seeds import derive
+from harness.tasks.settings import levels_of, read_settings
 from harness.tasks.source import Generated
 from harness.tasks.task import Task
 
@@ -31,10 +35,12 @@ MISSING = "needs reasoning-gym: pip install 'experience-sharing-harness[gym]'"
 INSTRUCTION = "Think step by step, and put the final answer, with nothing else, within \\boxed{}."
 # Questions are drawn by numbers below this one
 _NUMBERS = 2**31 - 1
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
-_MOST_VALUES = 64
 # Of a generator's default: a puzzle's search may take a time that grows exponentially, and cannot be interrupted
 _MOST_TIMES = 4
+# Numbers in a row of which a generator makes no question
+_MOST_FAILURES = 20
+# Of the digest in keys. Some generators take a tenth of a second for a question
+_DIGESTED, _DIGEST_SEED = 16, 20_264
 
 ALLOWED: Mapping[str, Sequence[str]] = MappingProxyType(
     {
@@ -51,7 +57,7 @@ ALLOWED: Mapping[str, Sequence[str]] = MappingProxyType(
             "word_sequence_reversal",
         ),
         "graphs": ("course_schedule", "largest_island", "maze", "path_star", "rotten_oranges"),
-        "algorithms": ("ab", "bf", "binary_alternation", "color_cube_rotation", "mahjong_puzzle", "rectangle_count"),
+        "algorithms": ("ab", "binary_alternation", "color_cube_rotation", "mahjong_puzzle", "rectangle_count"),
     }
 )  # fmt: skip
 """Generators by what they ask for."""
@@ -66,7 +72,7 @@ REFUSED: Mapping[str, Sequence[str]] = MappingProxyType(
         "its scorer pays for texts that answer nothing": ("complex_arithmetic", "game_of_life_halting"),
         "its questions follow the interpreter's hash seed": ("isomorphic_strings", "ransom_note"),
         "it states no answer": ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"),
-        "it has too few questions": ("string_splitting", "string_synthesis"),
+        "it has too few questions": ("bf", "string_splitting", "string_synthesis"),
         "it makes or counts its questions at its start": ("acre", "word_ladder"),
         "it takes seconds for some of its questions": ("sokoban",),
     }
@@ -86,33 +92,6 @@ def group_of(generator: str) -> str:
     raise PluginError(f"task 'gym.{generator}': not taken: no single line states its answer; there are {known}")
 
 
-def read_settings(text: str) -> dict[str, list[Any]]:
-    """The values of each setting, from `n_people=2..3,depth=2`. Raises PluginError."""
-    settings: dict[str, list[Any]] = {}
-    for part in filter(None, text.split(",")):
-        key, sign, value = part.partition("=")
-        if not sign or not key.isidentifier() or key in settings:
-            raise PluginError(f"gym: {part!r} is no setting; e.g. n_people=2..3")
-        settings[key] = _read_values(key, value)
-    return settings
-
-
-def _read_values(key: str, value: str) -> list[Any]:
-    if span := _RANGE.fullmatch(value):
-        first, last = int(span[1]), int(span[2])
-        if not first <= last < first + _MOST_VALUES:
-            raise PluginError(f"gym: {key}={value}: a range of 1 to {_MOST_VALUES} values, the smaller first")
-        return list(range(first, last + 1))
-    if value in ("true", "false"):
-        return [value == "true"]
-    for number in (int, float):
-        try:
-            return [number(value)]
-        except ValueError:
-            continue
-    return [value]
-
-
 class Gym(Generated):
     """Puzzles of reasoning-gym, one generator each (`gym.knights_knaves`), with settings as levels"""
 
@@ -124,7 +103,7 @@ class Gym(Generated):
         if not dot or not self.generator:
             raise PluginError(f"task {self.name!r}: name a generator, e.g. gym.knights_knaves")
         self.group = group_of(self.generator)
-        self.settings = read_settings(settings)
+        self.settings = read_settings(NAME, settings)
 
     def evaluation(self) -> Task:
         return Task(
@@ -141,13 +120,48 @@ class Gym(Generated):
             scorer="exact",
         )
 
+    def draw(
+        self,
+        step_seed: int,
+        count: int,
+        *,
+        min_level: int | None = None,
+        part: str = "all",
+        data_dir: Path | None = None,
+    ) -> list[Prompt]:
+        drawn = super().draw(step_seed, count, min_level=min_level, part=part, data_dir=data_dir)
+        return self.as_evaluated(drawn)
+
+    def held_out(self, data_dir: Path | None = None, fetch: bool = True) -> list[Prompt]:
+        return list(_hold_out(self.name, self.size))
+
+    def name_levels(self) -> list[str]:
+        return levels_of(self.name, self.settings)
+
+    def questions_digest(self) -> str:
+        return _digest_questions(self.name)
+
     def invent(self, random: Random) -> Prompt:
         """A question of one of the levels. Raises DataError where the library is not here or refuses a setting."""
         level = {key: random.choice(values) for key, values in self.settings.items()}
-        question, gold = self._ask(level, random.randrange(_NUMBERS))
+        question, gold = self._ask_some(level, random)
         labels = {"skill": self.generator, **{key: str(value) for key, value in level.items()}}
         number = derive(self.generator, question)
         return Prompt(f"{self.generator}-{number:016x}", question, gold, labels)
+
+    def _ask_some(self, level: Mapping[str, Any], random: Random) -> tuple[str, str]:
+        """The first question that the generator can make: of some numbers it finds none (one maze in thousands). Raises DataError
+        where it makes none at all, or a setting is refused."""
+        self._open(level)
+        failed: Exception | None = None
+        for _ in range(_MOST_FAILURES):
+            try:
+                return self._ask(level, random.randrange(_NUMBERS))
+            except Exception as error:  # whatever a generator's own search raises
+                failed = error
+        raise DataError(
+            f"{self.name}: {self.generator} makes no question: {type(failed).__name__}: {failed}"
+        ) from failed
 
     def _ask(self, level: Mapping[str, Any], number: int) -> tuple[str, str]:
         """The question of a number, and its answer on one line."""
@@ -198,3 +212,20 @@ class Gym(Generated):
 
         make, configure = DATASETS[self.generator]
         return make, configure
+
+
+@lru_cache(maxsize=64)
+def _hold_out(name: str, size: int) -> Sequence[Prompt]:
+    """A task's held-out questions, made once: some generators take a minute for them, and each point of a curve asks them."""
+    source = Gym(name)
+    source.size = size  # type: ignore[misc]  # as the class had it when it was asked
+    return tuple(super(Gym, source).held_out())
+
+
+@lru_cache(maxsize=256)
+def _digest_questions(name: str) -> str:
+    """Of a few questions of a task with their answers: another release of the library may ask others."""
+    source, random = Gym(name), Random(_DIGEST_SEED)
+    asked = [source.invent(random) for _ in range(_DIGESTED)]
+    said = msgspec.json.encode([[prompt.text, prompt.gold] for prompt in asked])
+    return hashlib.blake2b(said, digest_size=8).hexdigest()

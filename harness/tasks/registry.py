@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,9 +11,10 @@ import msgspec
 
 from harness.errors import DataError, PluginError
 from harness.plugins import PluginRegistry, blamed
-from harness.suite.schema import FileTask
-from harness.tasks import gym, ladder
+from harness.suite.schema import AnyTask, FileTask, TaskShare
+from harness.tasks import countdown, gym, ladder
 from harness.tasks.data import SETS, SOURCES
+from harness.tasks.mixed import Mixed, Part
 from harness.tasks.source import TaskSource
 from harness.tasks.task import Style, Task
 from harness.verification import catalogue as scorers
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 PLUGINS: PluginRegistry[TaskSource] = PluginRegistry("harness.tasks", "task", TaskSource)  # type: ignore[type-abstract]
 EVALUATION_SETS = tuple(name for name, data in SETS.items() if data.k)
 """The published ones."""
-_FIRST = ("micro", "micro_dev", ladder.NAME, *EVALUATION_SETS)
+_FIRST = ("micro", "micro_dev", ladder.NAME, countdown.NAME, *EVALUATION_SETS)
 
 
 def names() -> list[str]:
@@ -43,8 +46,10 @@ def named(text: str) -> str | FileTask:
     return pinned(FileTask(file=file + mark, scorer=chosen))
 
 
-def source_of(task: str | FileTask) -> TaskSource:
+def source_of(task: AnyTask) -> TaskSource:
     """Raises PluginError, for a file DataError."""
+    if isinstance(task, list):
+        return Mixed([_part_of(one) for one in task])
     if isinstance(task, FileTask):
         from harness.tasks.jsonl import Jsonl
 
@@ -53,43 +58,81 @@ def source_of(task: str | FileTask) -> TaskSource:
         from harness.tasks.lm_eval_source import LmEvalTask
 
         return LmEvalTask(task)
-    return PLUGINS.make(task.partition(".")[0], task)
+    return PLUGINS.make(base_of(task), task)
 
 
-def get_task(name: str | FileTask, *, source: TaskSource | None = None, **parameters: int) -> Task:
+def _part_of(one: TaskShare) -> Part:
+    """A part of a mixture. Raises PluginError, for a file DataError."""
+    source = training_source(one.task)
+    return Part(one.task, one.share, source, get_task(one.task, source=source))
+
+
+def base_of(task: str) -> str:
+    """The name of the entry point, without part (`ladder.add2`) or settings (`countdown:numbers=3..4`)."""
+    return re.split("[.:]", task, maxsplit=1)[0]
+
+
+def is_known(task: str) -> bool:
+    """Whether a name is of an installed task, whatever its part or settings."""
+    return base_of(task) in PLUGINS.installed()
+
+
+def get_task(name: AnyTask, *, source: TaskSource | None = None, **parameters: int) -> Task:
     """Make a task as evaluation asks it. source: the task's, where the caller has it. parameters: micro's per_skill, ladder's
     per_level. Raises PluginError, also for another parameter."""
     source = source or source_of(name)
-    with blamed(f"task {name}"):
+    with blamed(f"task {source.name if isinstance(name, list) else name}"):
         task = source.evaluation(**parameters)
         if not isinstance(task, Task):
             raise TypeError(f"`evaluation` returned {task!r:.60}, not a Task")
         return task
 
 
-def results_versions(
-    task: str | FileTask, source: TaskSource | None = None, made: Task | None = None
-) -> dict[str, str]:
+def results_versions(task: AnyTask, source: TaskSource | None = None, made: Task | None = None) -> dict[str, str]:
     """Return the results versions of a task and its scorer, by package. source, made: the task's, where the caller has them.
     Raises PluginError, DataError."""
     source = source or source_of(task)
+    if isinstance(source, Mixed):
+        own: dict[str, str] = {}
+        for part in source.parts:
+            own |= results_versions(part.named, part.source, part.task)
+        return own
+    assert not isinstance(task, list), "a list is a mixture"
     made = made or get_task(task, source=source)
     if made.judge is not None:
         return source.results_versions()
-    own = {} if isinstance(task, FileTask) else dict([PLUGINS.results_version(task.partition(".")[0])])
+    own = {} if isinstance(task, FileTask) else dict([PLUGINS.results_version(base_of(task))])
     judged = dict([scorers.PLUGINS.results_version(made.scorer)])
     if "verification" in judged and not source.integers:
         judged |= versions(["verification/symbolic"])
+    if questions := source.questions_digest():
+        own[f"questions of {task}"] = questions
     return own | judged
 
 
-def training_source(task: str | FileTask) -> TaskSource:
+def training_source(task: AnyTask) -> TaskSource:
     """Raises PluginError, also for one of evaluation alone."""
-    known = isinstance(task, FileTask) or task.startswith("lm_eval:") or task.partition(".")[0] in PLUGINS.installed()
+    known = isinstance(task, FileTask | list) or task.startswith("lm_eval:") or is_known(task)
     if known and (source := source_of(task)).trains:
         return source
-    there = ["micro", ladder.NAME, *SOURCES, *(name for name in names() if name not in _FIRST)]
+    there = ["micro", ladder.NAME, countdown.NAME, *SOURCES, *(name for name in names() if name not in _FIRST)]
     raise PluginError(f"unknown training task {str(task)!r}; there are {', '.join(there)}")
+
+
+def is_puzzle(task: str) -> bool:
+    """Whether a task's levels are tasks of their own, of which a suite may mix several."""
+    return base_of(task) in (gym.NAME, countdown.NAME)
+
+
+def names_of_levels(given: str) -> list[str]:
+    """The tasks that a name stands for: of `gym.*` every puzzle that it fits, else the task's levels. Raises PluginError."""
+    if "*" not in given:
+        return training_source(given).name_levels()
+    puzzles = [f"{gym.NAME}.{name}" for names_of_group in gym.ALLOWED.values() for name in names_of_group]
+    fitting = [name for name in puzzles if fnmatchcase(name, given)]
+    if not fitting:
+        raise PluginError(f"task {given!r}: fits no puzzle; e.g. {gym.NAME}.* (harness tasks --like puzzle lists them)")
+    return fitting
 
 
 def has_examples(task: str) -> bool:

@@ -107,6 +107,15 @@ class TaskSource(ABC):
         """What a `Task.judge` is, for a cell's key."""
         return {}
 
+    def questions_digest(self) -> str:
+        """Of questions that another package's code makes, for a cell's key, so that other questions are another cell; empty
+        where they follow from the results version. Raises DataError where that package is not here."""
+        return ""
+
+    def name_levels(self) -> list[str]:
+        """The names of the tasks that this one mixes, by difficulty or kind; itself where it mixes none. Raises PluginError."""
+        return [self.name]
+
     def remarks(self) -> list[str]:
         return []
 
@@ -142,6 +151,11 @@ class Generated(TaskSource):
         self.without_levels(min_level)
         parts = {"all": (1, 2, 3, 4), "tuning": (1,), "final": (2, 3, 4)}[part]
         return self._distinct(Random(step_seed), count, lambda side: side in parts)
+
+    def as_evaluated(self, prompts: Sequence[Prompt]) -> list[Prompt]:
+        """The questions as `evaluation()` asks them by default, with its instruction."""
+        task = self.evaluation()
+        return [replace(prompt, text=task.render(prompt, task.styles[0])) for prompt in prompts]
 
     def _distinct(self, random: Random, count: int, wanted: Callable[[int], bool]) -> list[Prompt]:
         """A fifth is held out (side 0), a fifth for tuning."""

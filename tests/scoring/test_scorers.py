@@ -17,7 +17,7 @@ from harness.verification.scorer import MATH, Called, Score, Scorer, Undecided
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 
-SHIPPED = ("math", "exact", "choice", "python", "math_verify_plain", "qwen_grader")
+SHIPPED = ("math", "exact", "choice", "countdown", "python", "math_verify_plain", "qwen_grader")
 
 
 def ask(verifier: Verifier, scorer: str, gold: str, text: str) -> Verdict:

@@ -17,6 +17,7 @@ from harness.experience.answers import Answer, Group, PeerAnswer, Prompt
 from harness.experience.records import GroupValue, Record, Rollout, Success
 from harness.learning.regime import Need
 from harness.learning.terms import Objective, Term, TermAnswer
+from harness.session.cell.judge import Judge
 from harness.session.cell.learners import Learner, verdicts
 from harness.session.cell.step_rows import mark_used
 from harness.store.rows import ExchangeRow
@@ -129,7 +130,9 @@ def hand_made(folder: Path, peer_codec: TokenCodec, updates: int = 1) -> HandMad
     verifier = Verifier(workers=1)
     try:
         scored = Need.RECEIVER_OLD in learner.regime.needs
-        receiver = Receiver(exchange, Sharing(max_staleness=1), partial(verdicts, verifier), longest=40, scored=scored)
+        receiver = Receiver(
+            exchange, Sharing(max_staleness=1), partial(verdicts, Judge(verifier)), longest=40, scored=scored
+        )
         received = receiver.collect(learner, STEP, NOW, [PROMPTS["earlier"]])
     finally:
         verifier.close()

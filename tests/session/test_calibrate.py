@@ -13,12 +13,14 @@ from typer.testing import CliRunner
 
 from harness.cli.app import app
 from harness.engines.protocol import Sample, cut_at
-from harness.errors import UsageError
+from harness.errors import PluginError, UsageError
 from harness.experience.answers import Prompt
+from harness.session.cell.judge import Judge
 from harness.session.single.calibrate import NEXT_QUESTION, calibrate, count_rescues
 from harness.session.single.levels import measure_level, questions_of
 from harness.tasks import ladder
 from harness.tasks.ladder import evaluation_prompts
+from harness.tasks.registry import names_of_levels
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 
@@ -35,7 +37,7 @@ def test_by_hand() -> None:
         [sample("8"), sample(r"\boxed{7}")],
     ]
     with Verifier(workers=1) as verifier:
-        standing, solved = measure_level("p", "add1", prompts, drawn, verifier)
+        standing, solved = measure_level("p", "add1", prompts, drawn, Judge(verifier))
     assert solved.tolist() == [[1, 1], [0, 0], [0, 1]]
     assert (standing.pass1, standing.pass_any, standing.prompts, standing.answers) == (0.5, pytest.approx(2 / 3), 3, 2)
     assert standing.error == pytest.approx(np.std([1, 0, 0.5], ddof=1) / 3**0.5)
@@ -49,13 +51,13 @@ def test_an_answer_without_a_verdict_is_neither_right_nor_wrong(monkeypatch: pyt
     said = [right, unknown, wrong, unknown, unknown, unknown]
     monkeypatch.setattr("harness.session.single.levels.verdicts", lambda *_: said)
     with Verifier(workers=1) as verifier:
-        standing, solved = measure_level("p", "add1", prompts, [[sample("5")] * 2] * 3, verifier)
+        standing, solved = measure_level("p", "add1", prompts, [[sample("5")] * 2] * 3, Judge(verifier))
         assert (standing.pass1, standing.pass_any, standing.prompts) == (0.5, 0.5, 2)
         one, other = count_rescues({"a": {"add1": solved}, "b": {"add1": np.ones((3, 2))}}, 2)
         assert (one.failed, one.rescued, other.failed) == (0, 0, 0)
         said[:] = [unknown] * 6
         with pytest.raises(UsageError, match="add1: the verifier decided on no answer of p: timeout"):
-            measure_level("p", "add1", prompts, [[sample("5")] * 2] * 3, verifier)
+            measure_level("p", "add1", prompts, [[sample("5")] * 2] * 3, Judge(verifier))
 
 
 def test_rescues_both_ways() -> None:
@@ -107,7 +109,7 @@ def test_no_question_is_asked_whose_solution_is_shown(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("models", "settings", "words"),
     [
-        (["micro/llama"], {"task": "gsm8k"}, "ladder and micro"),
+        (["micro/llama"], {"task": "gsm8k"}, "gsm8k: has no levels; ladder, micro"),
         (["micro/llama"], {"levels": ["add9"]}, "unknown level 'add9'"),
         (["./nowhere"], {}, "no such folder"),
         (["pretrained/nothing"], {}, "make pretrained"),
@@ -134,3 +136,39 @@ def test_the_command(folders: dict[str, Path]) -> None:
     assert "no chat template" in CliRunner().invoke(app, ["tasks", "--calibrate", models[0], *settings]).stdout
     for arguments in (["tasks", models[0]], ["tasks", "--calibrate"]):
         assert isinstance(CliRunner().invoke(app, arguments).exception, UsageError)
+
+
+def test_a_puzzles_levels_are_measured_by_its_own_scorer(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tiny model answers nothing right; so one answer is made right, which only the puzzle's scorer can tell."""
+    place = "harness.session.single.calibrate"
+
+    def solved(engine: object, level: str, prompts: list[Prompt], *_: object) -> list[list[Sample]]:
+        assert all("Using the numbers" in prompt.text for prompt in prompts)
+        return [[sample(f"\\boxed{{({prompt.gold})}}"), sample(f"\\boxed{{{prompt.gold} + 1}}")] for prompt in prompts]
+
+    how: dict[str, Any] = {"task": "countdown:numbers=2..3", "prompts": 3, "answers": 2, "max_new_tokens": 4}
+    report = calibrate([str(folders["llama"])], **how)
+    assert [(one.level, one.pass1, one.prompts) for one in report.standings] == [
+        ("countdown.2", 0, 3),
+        ("countdown.3", 0, 3),
+    ]
+    monkeypatch.setattr(f"{place}.sample_answers", solved)
+    report = calibrate([str(folders["llama"])], **how)
+    assert [one.pass1 for one in report.standings] == [0.5, 0.5]
+    assert all(one.fits for one in report.standings)
+    with pytest.raises(UsageError, match="works only with the ladder"):
+        calibrate([str(folders["llama"])], few_shot=2, **how)
+
+
+def test_a_pattern_names_every_puzzle_that_it_fits() -> None:
+    assert len(names_of_levels("gym.*")) >= 30
+    assert names_of_levels("gym.c*_arithmetic") == ["gym.calendar_arithmetic"]
+    assert names_of_levels("gym.knights_knaves:n_people=2..3") == [
+        "gym.knights_knaves:n_people=2",
+        "gym.knights_knaves:n_people=3",
+    ]
+    assert names_of_levels("countdown") == ["countdown.3", "countdown.4"]
+    with pytest.raises(PluginError, match="fits no puzzle"):
+        names_of_levels("gsm*")

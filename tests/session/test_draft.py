@@ -293,6 +293,29 @@ def test_a_level_is_chosen_on_which_both_can_learn(
     assert choose_settings(low, "ladder", 96).tokens == 24, "after a start answers are as long as its examples"
 
 
+def test_several_puzzles_that_fit_are_mixed(pair: tuple[str, str]) -> None:
+    shares = {"gym.gcd": (0.1, 0.9), "gym.maze": (0.3, 0.6), "gym.lcm": (0.45, 0.45), "gym.ab:length=2": (0.4, 0.5)}
+    tried = [one for name, right in shares.items() for one in trials(name, *right)]
+    found = choose_settings([replace(one, style="zero-shot") for one in tried], "gym.gcd", 96)
+    assert found.tasks == ("gym.lcm", "gym.ab:length=2", "gym.maze"), "nearest to the middle first"
+    assert "gym.gcd: a 10% right, b 90% right" in found.why
+    suite = Suite.model_validate(yaml.safe_load(write_draft(pair, "gym.*", "pair", replace(found, styles={}))))
+    assert list(map(str, suite.training.tasks)) == list(found.tasks) == suite.evaluation.tasks
+    alone = choose_settings(trials("countdown.3", 0.3, 0.3) + trials("countdown.4", 0.0, 0.1), "countdown", 96)
+    assert written_with(pair, "countdown", alone).training.task == "countdown.3"
+    none = choose_settings(trials("countdown.3", 0.0, 0.1) + trials("countdown.4", 0.0, 0.0), "countdown", 96)
+    assert "too few right answers to learn from" in " ".join(none.why)
+
+
+def written_with(pair: tuple[str, str], task: str, found: Findings) -> Suite:
+    return Suite.model_validate(yaml.safe_load(write_draft(pair, task, "pair", replace(found, styles={}))))
+
+
+def test_a_pattern_needs_a_trial(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="which puzzles fit is found by a trial, but micro/llama has no weights"):
+        draft_by_trial(("micro/llama", "micro/qwen"), "gym.*", "pair", tmp_path / "pair.yaml", 30)
+
+
 def test_a_short_time_takes_fewer_regimes_then_seeds_then_questions(tmp_path: Path) -> None:
     families = ("micro/llama", "micro/qwen")
     text = draft_by_trial(families, "micro", "pair", tmp_path / "pair.yaml", 0.01)

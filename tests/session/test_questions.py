@@ -16,12 +16,12 @@ from harness.engines.vocabulary import open_vocabulary
 from harness.errors import EngineError, SuiteError
 from harness.experience.answers import Answer, Group, Prompt
 from harness.learning.advantages import own_answers
+from harness.session.cell.judge import judge_of
 from harness.session.cell.learners import verdicts
 from harness.session.cell.questions import (
     curve_prompts,
     measured,
     pool_entry,
-    scored_as,
     stop_strings,
     training_prompts,
     truncate_at_stop,
@@ -215,10 +215,15 @@ def test_each_task_is_judged_by_its_own_scorer(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(SCORED)
     cell = prepare(str(tmp_path / "s.yaml"), tmp_path / "r").cells[0]
     with Verifier(workers=1) as verifier:
-        trained = scored_as(cell.training.task, verifier)
-        asked = trained, ["1/2", "1/2", "1/2"], [r"\boxed{1/2}", r"\boxed{0.5}", r"\boxed{1/2}"], [True, True, False]
+        prompt = Prompt("x", "", "1/2")
+        asked = (
+            judge_of(cell.training.task, verifier),
+            [prompt] * 3,
+            [r"\boxed{1/2}", r"\boxed{0.5}", r"\boxed{1/2}"],
+            [True, True, False],
+        )
         assert [v.value for v in verdicts(*asked)] == ["right", "wrong", "wrong"]
-        assert scored_as(cell.evaluation.tasks[0], trained).verify([("1/2", r"\boxed{0.5}")])[0].value == "right"
+        assert judge_of(cell.evaluation.tasks[0], verifier).verify([(prompt, r"\boxed{0.5}")])[0].value == "right"
     prompts = training_prompts(cell, 1)
     assert {p.gold for p in prompts} <= {row["answer"] for row in rows}
     assert all(p.text.endswith(r"Put your final answer within \boxed{}.") for p in prompts)

@@ -19,6 +19,7 @@ from harness.learning.hints import Hint
 from harness.learning.regime import Regime
 from harness.session.cell import cell as cells
 from harness.session.cell import learners, questions
+from harness.session.cell.judge import Judge
 from harness.session.suite.demand import demand_of
 from harness.session.suite.prepare import prepare
 from harness.session.suite.prepared import Prepared
@@ -144,7 +145,7 @@ def test_a_hint_opens_no_turn_and_keeps_its_length(family: str, monkeypatch: pyt
         own = [Group(Prompt("x", "Q: 46*2\nA:", "92"), "me", 1, 1, ())]
         with Verifier(workers=1) as verifier:
             hints = [Hint("x", answer), Hint("x", answer), Hint("y", answer)]
-            return learners.second_round(learner, cell, 1, own, hints, verifier)  # type: ignore[return-value]
+            return learners.second_round(learner, cell, 1, own, hints, Judge(verifier))  # type: ignore[return-value]
 
     (prompt,) = hinted(f"first 40*2=80{control} more", 99)
     assert (prompt.text, prompt.of, prompt.hint) == ("Q: 46*2\nA: first 40*2=80", "x", AnswerId("you", "x", 0))

@@ -22,7 +22,7 @@ from harness.tasks.registry import (
 from harness.tasks.source import Generated
 from harness.tasks.task import Task
 
-MADE = ("micro", "micro_dev", "ladder")
+MADE = ("micro", "micro_dev", "ladder", "countdown")
 FOLDER = data_folder()
 
 
@@ -41,7 +41,7 @@ def test_conformance(name, check, monkeypatch):
 
 def test_the_shipped_ones_come_through_the_door_and_first():
     assert set(PLUGINS.installed()) == {*MADE, *EVALUATION_SETS, "gym"}
-    assert names()[:3] == list(MADE)
+    assert names()[: len(MADE)] == list(MADE)
     assert PLUGINS.origin("micro").endswith("(harness.tasks.shipped:Micro)")
     with pytest.raises(PluginError, match="did you mean 'gsm8k'"):
         get_task("gsm8")
@@ -52,12 +52,15 @@ def test_the_shipped_ones_come_through_the_door_and_first():
 def test_a_shipped_tasks_version_is_in_its_package():
     for name in names():
         symbolic = {"verification/symbolic"} if name in EVALUATION_SETS else set()
-        assert results_versions(name).keys() == {"tasks", "verification"} | symbolic
+        scorer = "scoring" if name == "countdown" else "verification"
+        assert results_versions(name).keys() == {"tasks", scorer} | symbolic
 
 
 def test_what_is_for_evaluation_alone_is_not_trained_on():
-    assert [name for name in names() if source_of(name).trains] == ["micro", "ladder", "gsm8k", "math"]
-    with pytest.raises(PluginError, match="unknown training task 'math500'; there are micro, ladder, math, gsm8k"):
+    assert [name for name in names() if source_of(name).trains] == ["micro", "ladder", "countdown", "gsm8k", "math"]
+    with pytest.raises(
+        PluginError, match="unknown training task 'math500'; there are micro, ladder, countdown, math, gsm8k"
+    ):
         training_source("math500")
     with pytest.raises(DataError, match=r"gsm8k has no levels|not on this machine|there is no"):
         source_of("gsm8k").pool(min_level=3)

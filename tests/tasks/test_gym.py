@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from harness.errors import DataError, PluginError, SuiteError
+from harness.session.suite.preflight import preflight
+from harness.session.suite.prepare import prepare
 from harness.suite.load import load
-from harness.tasks.gym import ALLOWED, REFUSED, Gym, read_settings
-from harness.tasks.registry import get_task, source_of
+from harness.tasks.gym import ALLOWED, REFUSED, Gym, _digest_questions
+from harness.tasks.registry import get_task, results_versions, source_of
+from harness.tasks.settings import read_settings
 from harness.verification.literal import Exact
 
 ENTRIES = sorted(name for names in ALLOWED.values() for name in names)
@@ -82,12 +85,32 @@ def test_training_and_held_out_share_no_question(name: str) -> None:
     source = Gym(f"gym.{name}")
     held_out = {prompt.text for prompt in source.held_out()}
     assert len(held_out) == source.size == len({prompt.id for prompt in source.held_out()})
-    trained = [prompt.text for prompt in source.draw(1, 100)]
+    task = source.evaluation()
+    trained = [task.bare(prompt.text) for prompt in source.draw(1, 100)]
     assert len(set(trained)) == 100
     assert not held_out & {*trained}
     assert not {prompt.text for prompt in source.draw(2, 40, part="tuning")} & {
         prompt.text for prompt in source.draw(2, 40, part="final")
     }
+
+
+# Of these there are fewer (8,000; 3,300; few thousand), or they take a tenth of a second each
+FEWER = {"caesar_cipher": 1_200, "self_reference": 500, "number_sequence": 300, "zebra_puzzles": 40}
+
+
+@installed
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ENTRIES)
+def test_2_000_of_each_share_no_question(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = FEWER.get(name, 2_000)
+    monkeypatch.setattr(Gym, "size", size)
+    source = Gym(f"gym.{name}")
+    task = source.evaluation()
+    held_out = {prompt.text for prompt in source.held_out()}
+    trained = {task.bare(prompt.text) for prompt in source.draw(1, size)}
+    assert len(held_out) == len(trained) == size
+    assert not held_out & trained
 
 
 DIGESTS = """
@@ -125,14 +148,93 @@ def test_settings_are_levels_and_checked_by_the_generators_own() -> None:
         Gym("gym.knights_knaves:n_people=99").draw(1, 1)
     with pytest.raises(DataError, match="gcd refuses min_numbers=1"):
         Gym("gym.gcd:min_numbers=1").draw(1, 1)
-    assert read_settings("a=1..3,b=0.5,c=true,d=word") == {"a": [1, 2, 3], "b": [0.5], "c": [True], "d": ["word"]}
+    assert read_settings("gym", "a=1..3,b=0.5,c=true,d=word") == {
+        "a": [1, 2, 3],
+        "b": [0.5],
+        "c": [True],
+        "d": ["word"],
+    }
     for wrong in ("n_people", "n_people=3..2", "a=1,a=2", "a b=1"):
         with pytest.raises(PluginError):
-            read_settings(wrong)
+            read_settings("gym", wrong)
 
 
 @installed
-def test_a_level_that_has_too_few_questions_is_refused() -> None:
+def test_training_asks_as_evaluation_does() -> None:
+    source = Gym("gym.gcd")
+    task = source.evaluation()
+    assert all(prompt.text == task.render(prompt, "zero-shot") for prompt in source.draw(1, 5))
+
+
+@installed
+def test_other_questions_are_another_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A digest of them is in the key, since another release of the library may ask others."""
+    before = results_versions("gym.gcd")
+    assert before.keys() == {"tasks", "scoring", "questions of gym.gcd"}
+    assert results_versions("gym.gcd:max_numbers=3").keys() >= {"questions of gym.gcd:max_numbers=3"}
+    ask = Gym._ask
+    monkeypatch.setattr(
+        Gym, "_ask", lambda self, level, number: (ask(self, level, number)[0] + " ", ask(self, level, number)[1])
+    )
+    _digest_questions.cache_clear()
+    after = results_versions("gym.gcd")
+    _digest_questions.cache_clear()
+    assert {name for name in before if before[name] != after[name]} == {"questions of gym.gcd"}
+
+
+@installed
+def test_a_number_of_which_no_question_can_be_made_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one maze in thousands, whose search for a goal ends without one."""
+    ask, asked = Gym._ask, []
+
+    def fail_first(self: Gym, level: dict, number: int) -> tuple[str, str]:
+        asked.append(number)
+        if len(asked) == 1:
+            raise RuntimeError("no path")
+        return ask(self, level, number)
+
+    monkeypatch.setattr(Gym, "_ask", fail_first)
+    assert len(Gym("gym.maze").draw(1, 2)) == 2
+    assert len(set(asked)) == len(asked) >= 3
+    monkeypatch.setattr(Gym, "_ask", lambda *_: [][0])
+    with pytest.raises(DataError, match="maze makes no question: IndexError"):
+        Gym("gym.maze").draw(1, 1)
+
+
+UNUSED = """
+import sys
+from harness.cli import main
+sys.argv = ["harness", *sys.argv[1:]]
+try:
+    main()
+finally:
+    assert not [name for name in sys.modules if name.split(".")[0] == "reasoning_gym"]
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [["tasks"], ["tasks", "--like", "puzzle"], ["plan", "smoke"]], ids=lambda words: words[-1]
+)
+def test_the_library_is_not_imported_where_no_puzzle_is_asked(command: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNUSED, *command], capture_output=True, text=True, timeout=300, cwd=tmp_path,
+    )  # fmt: skip
+    assert "AssertionError" not in done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+@installed
+def test_a_level_that_has_too_few_questions_is_refused(tmp_path: Path) -> None:
+    few = "{name: gym.gcd, max_value: 9, max_numbers: 2}"
+    file = tmp_path / "puzzles.yaml"
+    for suite in (
+        SUITE.replace("task: TASK", "task: micro").replace("TASK", few),
+        SUITE.replace("tasks: [TASK]", "tasks: [micro]").replace("TASK", few),
+    ):
+        file.write_text(suite)
+        place = "evaluation.tasks\\[0\\]" if "task: micro" in suite else "training.prompts"
+        with pytest.raises(SuiteError, match=f"{place}: .*distinct questions asked for, only"):
+            preflight(prepare(str(file), tmp_path / "r"), run=False)
     with pytest.raises(DataError, match="distinct questions asked for, only"):
         Gym("gym.gcd:max_value=2,max_numbers=2,min_numbers=2,min_value=1").draw(1, 500)
 
@@ -144,7 +246,7 @@ groups:
     policies: [{name: a, model: micro/llama}, {name: b, model: micro/qwen}]
 regimes: [independent]
 seeds: [1]
-training: {task: TASK, max_new_tokens: 16}
+training: {task: TASK, max_new_tokens: 16, prompts: 64}
 evaluation: {tasks: [TASK]}
 """
 

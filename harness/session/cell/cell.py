@@ -30,13 +30,14 @@ from harness.session.cell.dynamic import places_to_replace, unasked
 from harness.session.cell.evaluate import cost_rows, sample_rows
 from harness.session.cell.exchanges import CellExchange
 from harness.session.cell.health import Watch, check_loss, check_trained
+from harness.session.cell.judge import Judge, judge_of, same_of
 from harness.session.cell.learners import Clock, Learner, roll_out, second_round, template_date, verdicts
 from harness.session.cell.manifests import frozen_dates, manifest_of, mark, with_dates, with_starts, with_starts_of
 from harness.session.cell.questions import (
     as_asked,
     curve_prompts,
+    curve_task,
     pool_entry,
-    scored_as,
     stop_strings,
     training_prompts,
     truncate_at_stop,
@@ -45,12 +46,10 @@ from harness.session.cell.questions import (
 from harness.session.policy import base_folder, dated
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import CarriedPrice, Manifest, read_manifest, write_manifest
-from harness.store.rows import CurveRow, SampleRow, StepRow, TermRow, TraceRow
+from harness.store.rows import CurveRow, SampleRow, StepRow, TaskRow, TermRow, TraceRow
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy
 from harness.suite.seeds import derive_many, generator
-from harness.tasks.registry import get_task
-from harness.verification.catalogue import same_by
 from harness.verification.verifier import Verifier
 
 KL = Objective(form="kl", aggregation="token")
@@ -110,8 +109,8 @@ def run_cell(
             mark(folder, manifest, "running", attempts=attempt)
             # With all samples, it was interrupted while tidying weights.
             if stored.problems or "samples" not in stored.tables:
-                trained = scored_as(cell.training.task, verifier)
-                Run(cell, folder, engines, learners, journal, trained, attempt, observe, stopped).to_the_end()
+                trained = judge_of(cell.training.task, verifier)
+                Run(cell, folder, engines, learners, journal, verifier, trained, attempt, observe, stopped).to_the_end()
                 check_trained(folder)
                 for learner, rows in zip(learners, engines.each(evaluated, learners), strict=True):
                     journal.append([*rows, *cost_rows(attempt, learner.name, learner.clock, rows)])
@@ -156,7 +155,7 @@ def due(every: int, step: int, last: int = -1) -> bool:
 @dataclass(frozen=True, slots=True)
 class Learnt:
     row: StepRow
-    details: list[TraceRow | TermRow]
+    details: list[TraceRow | TermRow | TaskRow]
 
 
 @dataclass(slots=True)
@@ -167,6 +166,7 @@ class Run:
     learners: Sequence[Learner]
     journal: Journal
     verifier: Verifier
+    judge: Judge
     attempt: int
     observe: Observer
     stopped: Callable[[], bool]
@@ -357,7 +357,7 @@ class Run:
             turns = len(self.learners)
             turn = [m.name for m in self.learners].index(learner.name)
         mine = [prompt for place, prompt in prompts if place % turns == turn]
-        answered = iter(roll_out(learner, self.cell, step, mine, self.verifier) if mine else [])
+        answered = iter(roll_out(learner, self.cell, step, mine, self.judge) if mine else [])
         version = learner.engine.version
         return [
             next(answered) if place % turns == turn else Group(prompt, learner.name, version, step, ())
@@ -371,8 +371,10 @@ class Run:
         for step in zip(*walks, strict=True):
             rolled = [own for own, _ in step]
             for i, (own, one) in enumerate(step):
-                count = step_rows.rescued(own, rolled[:i] + rolled[i + 1 :])
-                learnt.append(replace(one, row=structs.replace(one.row, prompts_rescued=count)))
+                others = rolled[:i] + rolled[i + 1 :]
+                row = structs.replace(one.row, prompts_rescued=step_rows.rescued(own, others))
+                by_task = step_rows.task_rows(row.policy, row.step, own, others)
+                learnt.append(Learnt(row, [*(d for d in one.details if not isinstance(d, TaskRow)), *by_task]))
         return learnt
 
     def _alone(self, learner: Learner, step: int) -> tuple[list[Group], Learnt]:
@@ -411,7 +413,7 @@ class Run:
         return Receiver(
             self.exchange.exchange,
             self.cell.sharing,
-            partial(verdicts, self.verifier),
+            partial(verdicts, self.judge),
             longest=2 * self.cell.training.max_new_tokens,
             scored=any(Need.RECEIVER_OLD in m.regime.needs for m in self.learners),
             asks=self.exchange.asks,
@@ -440,7 +442,7 @@ class Run:
             version = learner.engine.version
             late = [Group(prompt, learner.name, version, step, ()) for prompt in earlier if prompt.id in heard_of]
             hints = regime.hints([*own, *late], received.inbox, context) if regime.hint_tokens else []
-        again = second_round(learner, self.cell, step, own, hints, self.verifier)
+        again = second_round(learner, self.cell, step, own, hints, self.judge)
         self._count_invalid(again)
         with learner.clock.phase("exchange"):
             terms = regime.learn([*own, *late, *again], received.inbox, context)
@@ -466,12 +468,15 @@ class Run:
         dropped = self._dropped.get(learner.name, ())
         row = step_rows.step_row(learner, step, own, others, received, terms, report, kl_step, kl_base, again, dropped)
         traces = step_rows.trace_rows(learner, step, own, received)
-        return Learnt(row, [*traces, *step_rows.term_rows(learner.name, step, report)])
+        terms_of_step = step_rows.term_rows(learner.name, step, report)
+        by_task = step_rows.task_rows(learner.name, step, own, others)
+        return Learnt(row, [*traces, *terms_of_step, *by_task])
 
     def _context(self, learner: Learner, step: int) -> Context:
         """What a regime may know beside its answers. Its random numbers depend on cell, learner and step alone."""
         cell = self.cell
         stream = cell.variant.sampling_stream
+        votes = same_of(self.cell.training.task)
         return Context(
             learner=learner.name,
             policies=tuple(one.name for one in self.learners),
@@ -479,7 +484,8 @@ class Run:
             rng=generator(cell.seed, stream, "learn", cell.group.name, learner.name, step),
             max_tokens=cell.training.max_new_tokens,
             updates=cell.training.updates,
-            same=same_by(get_task(cell.training.task).scorer),
+            same=votes.get("", str.__eq__),
+            same_by_task=votes,
         )
 
     def _penalty(self, learner: Learner, valid: Sequence[tuple[Prompt, Answer]]) -> Term:
@@ -521,14 +527,16 @@ class Run:
 
     def _curve(self, step: int) -> None:
         probes = self.engines.each(lambda m: self._probe(m, m.engine, f"curve at step {step}"), self.learners)
-        for learner, (accuracy, answers) in zip(self.learners, probes, strict=True):
+        for learner, probed in zip(self.learners, probes, strict=True):
+            accuracy, answers = probed[""]
             row = CurveRow(policy=learner.name, step=step, metric="sampled", accuracy=accuracy, answers=answers)
-            self.journal.append(row)
+            self.journal.append([row, *step_rows.task_curve_rows(learner.name, step, probed)])
             if self.cell.keep == "best":
                 resume_point.offer(self.folder, step, learner, accuracy, self.best)
 
-    def _probe(self, learner: Learner, engine: PolicyEngine, why: str) -> tuple[float, int]:
-        """One sample per prompt at temperature 1, with the same seeds everywhere."""
+    def _probe(self, learner: Learner, engine: PolicyEngine, why: str) -> dict[str, tuple[float, int]]:
+        """One sample per prompt at temperature 1, with the same seeds everywhere: the share of right ones and the number of
+        answers, under the empty name of all and, in mixed training, under each task's name of its own."""
         prompts = curve_prompts(self.cell, learner.policy)
         of_policy = self.cell.seed, "curve", self.cell.group.name, learner.name
         seeds = np.stack([derive_many(1, *of_policy, prompt.id) for prompt in prompts])
@@ -538,18 +546,17 @@ class Run:
             strings = stop_strings(self.cell, learner.policy)
             if strings:
                 flat = [truncate_at_stop(learner.codec, s, strings)[0] for s in flat]
-            said = verdicts(
-                scored_as(self.cell.evaluation.tasks[0], self.verifier),
-                [p.gold for p in prompts],
-                [s.text for s in flat],
-                [s.finished for s in flat],
-            )
-        rewards = [v.reward for v in said if v.valid]
-        return (float(np.mean(rewards)) if rewards else step_rows.NAN), len(rewards)
+            judge = judge_of(curve_task(self.cell), self.verifier)
+            said = verdicts(judge, prompts, [s.text for s in flat], [s.finished for s in flat])
+        rewards: dict[str, list[float]] = {name: [] for name in ("", *(p.task for p in prompts))}
+        for prompt, verdict in zip(prompts, said, strict=True):
+            for name in {"", prompt.task} if verdict.valid else ():
+                rewards[name].append(verdict.reward)
+        return {name: (float(np.mean(own)) if own else step_rows.NAN, len(own)) for name, own in rewards.items()}
 
     def _strengths(self) -> dict[str, float]:
         probes = self.engines.each(lambda m: self._probe(m, self.references[m.name], "who is strong"), self.learners)
-        return {m.name: accuracy for m, (accuracy, _) in zip(self.learners, probes, strict=True)}
+        return {m.name: probed[""][0] for m, probed in zip(self.learners, probes, strict=True)}
 
     def _count_invalid(self, groups: Sequence[Group]) -> None:
         answers = sum(len(g.answers) for g in groups)

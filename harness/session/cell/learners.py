@@ -20,17 +20,15 @@ from harness.experience.answers import Answer, AnswerId, Group, Prompt
 from harness.experience.records import Pieces
 from harness.learning.hints import Hint, without_answer
 from harness.learning.regime import Regime
+from harness.session.cell.judge import Judge, scorer_for
 from harness.session.cell.questions import stop_strings, truncated_answers
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy
 from harness.suite.seeds import derive_many
-from harness.tasks.registry import get_task
 from harness.tokenization.codec import TokenCodec
-from harness.verification.catalogue import scorer_of
 from harness.verification.processes import asked_seconds
 from harness.verification.scorer import beginning
 from harness.verification.verdict import TRUNCATED, Verdict
-from harness.verification.verifier import Verifier
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -148,21 +146,20 @@ def template_date(policy: Policy, tokenizer: PreTrainedTokenizerFast) -> str:
     return ""
 
 
-def verdicts(verifier: Verifier, golds: Sequence[str], texts: Sequence[str], finished: Sequence[bool]) -> list[Verdict]:
+def verdicts(judge: Judge, prompts: Sequence[Prompt], texts: Sequence[str], finished: Sequence[bool]) -> list[Verdict]:
     """A truncated answer is always wrong."""
-    asked = [(gold, text) for gold, text, done in zip(golds, texts, finished, strict=True) if done]
-    said = iter(verifier.verify(asked))
+    asked = [(prompt, text) for prompt, text, done in zip(prompts, texts, finished, strict=True) if done]
+    said = iter(judge.verify(asked))
     return [next(said) if done else TRUNCATED for done in finished]
 
 
 def second_round(
-    learner: Learner, cell: Cell, step: int, own: Sequence[Group], hints: Sequence[Hint], verifier: Verifier
+    learner: Learner, cell: Cell, step: int, own: Sequence[Group], hints: Sequence[Hint], judge: Judge
 ) -> list[Group]:
     """The hinted questions, sampled as often as before. A hint ends before what gives away the gold or the peer's answer, or
     reads as a control token; nothing left, no question."""
     if not hints:
         return []
-    scorer = scorer_of(get_task(cell.training.task).scorer)
     asked = {g.prompt.id: g.prompt for g in own}
     control = [token for token in learner.engine.tokenizer.get_added_vocab() if token.strip()]
     prompts: dict[str, Prompt] = {}
@@ -170,9 +167,10 @@ def second_round(
         for hint in (h for h in hints if h.prompt_id in asked):
             prompt = asked[hint.prompt_id]
             answer = hint.answer
+            scorer = scorer_for(cell.training.task, prompt)
 
-            def right(texts: Sequence[str], gold: str = prompt.gold) -> list[bool]:
-                return [v.value != "wrong" for v in verdicts(verifier, [gold] * len(texts), texts, [True] * len(texts))]
+            def right(texts: Sequence[str], of: Prompt = prompt) -> list[bool]:
+                return [v.value != "wrong" for v in verdicts(judge, [of] * len(texts), texts, [True] * len(texts))]
 
             text = answer.text[: min((at for t in control if (at := answer.text.find(t)) >= 0), default=None)]
             secrets = prompt.gold, beginning(answer.verdict.extracted)
@@ -190,10 +188,10 @@ def second_round(
             origin = AnswerId(answer.author, prompt.id, answer.index)
             hinted = replace(prompt, id=f"{prompt.id}/hinted", text=asking, hint=origin)
             prompts.setdefault(prompt.id, hinted)
-    return roll_out(learner, cell, step, list(prompts.values()), verifier) if prompts else []
+    return roll_out(learner, cell, step, list(prompts.values()), judge) if prompts else []
 
 
-def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt], verifier: Verifier) -> list[Group]:
+def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt], judge: Judge) -> list[Group]:
     """Seeds derive from (seed, stream, group, policy, step, prompt, sample)."""
     own = cell.seed, cell.variant.sampling_stream, cell.group.name, learner.name, step
     seeds = np.stack([derive_many(learner.rollouts, *own, p.id) for p in prompts])
@@ -207,9 +205,9 @@ def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt],
         with learner.clock.phase("score"):
             answers = truncated_answers(learner.codec, learner.engine, prompts, sampled, strings)
     with learner.clock.phase("verify"):
-        golds = [prompt.gold for prompt, row in zip(prompts, answers, strict=True) for _ in row]
+        asked = [prompt for prompt, row in zip(prompts, answers, strict=True) for _ in row]
         flat = [sample for row in answers for sample, _ in row]
-        said = iter(verdicts(verifier, golds, [s.text for s in flat], [s.finished for s in flat]))
+        said = iter(verdicts(judge, asked, [s.text for s in flat], [s.finished for s in flat]))
     groups = []
     for prompt, row in zip(prompts, answers, strict=True):
         own_answers = [_judged_answer(learner, sample, closed, next(said)) for sample, closed in row]

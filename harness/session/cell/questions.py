@@ -18,14 +18,13 @@ from harness.experience.answers import Prompt
 from harness.learning import registry
 from harness.store.manifest import Pool
 from harness.suite.cells import Cell
-from harness.suite.schema import Evaluation, FileTask, Policy, Training
+from harness.suite.schema import AnyTask, Evaluation, FileTask, Policy, TaskShare, Training
 from harness.suite.seeds import derive
 from harness.tasks.data import SOURCES, load
+from harness.tasks.mixed import carry_task
 from harness.tasks.registry import get_task, training_source
 from harness.tasks.source import fair_part, part_of
 from harness.tokenization.codec import TokenCodec
-from harness.verification.catalogue import called
-from harness.verification.verifier import Verifier
 
 if TYPE_CHECKING:
     from harness.engines.protocol import PolicyEngine, Sample
@@ -41,7 +40,7 @@ def training_prompts(cell: Cell, step: int, draw: int = 0) -> list[Prompt]:
     return source.draw(seed, training.prompts, min_level=training.min_level, part=training.part)
 
 
-def as_asked(prompts: Sequence[Prompt], task: str | FileTask, policy: Policy) -> list[Prompt]:
+def as_asked(prompts: Sequence[Prompt], task: AnyTask, policy: Policy) -> list[Prompt]:
     if policy.style is None:
         return list(prompts)
     known = get_task(task)
@@ -58,16 +57,30 @@ def pool_entry(training: Training) -> Pool | None:
     return Pool(pool.name, len(pool.prompts), pool.digest(), dict(dropped), len(pool.ambiguous), pool.below_level)
 
 
+def curve_task(cell: Cell) -> AnyTask:
+    """What the learning curve asks: evaluation's first task; in mixed training those of its tasks that are evaluated, if any."""
+    tasks, trained = cell.evaluation.tasks, cell.training.task
+    mixed = [TaskShare(task=task) for task in tasks if isinstance(trained, list) and task in cell.training.tasks]
+    return mixed or tasks[0]
+
+
 def curve_prompts(cell: Cell, policy: Policy) -> list[Prompt]:
-    """The same in every cell of a suite."""
-    task = get_task(cell.evaluation.tasks[0])
-    prompts = fair_part(task.documents(None), cell.evaluation.curve_prompts)
+    """The same in every cell of a suite; of several tasks as many each, or one more."""
+    asked, count = curve_task(cell), cell.evaluation.curve_prompts
+    if not isinstance(asked, list):
+        return _held_out(asked, count, policy)
+    prompts = []
+    for i, part in enumerate(asked):
+        its_count = count // len(asked) + (i < count % len(asked))
+        prompts += [carry_task(p, str(part)) for p in _held_out(part.task, its_count, policy)] if its_count else []
+    return prompts
+
+
+def _held_out(name: str | FileTask, count: int, policy: Policy) -> list[Prompt]:
+    """So many held-out questions of a task, as the policy is asked them."""
+    task = get_task(name)
+    prompts = fair_part(task.documents(None), count)
     return [replace(p, text=task.render(p, policy.style or task.styles[0])) for p in prompts]
-
-
-def scored_as(task: str | FileTask, verifier: Verifier) -> Verifier:
-    """The verifier as the task's scorer. Raises PluginError."""
-    return verifier.by(called(get_task(task).scorer))
 
 
 def stop_strings(cell: Cell, policy: Policy) -> tuple[str, ...]:
@@ -199,8 +212,9 @@ def with_length(
 
 def _trained(cell: Cell, fetch: bool) -> Sequence[Prompt]:
     source = training_source(cell.training.task)
-    if not fetch and str(cell.training.task) in SOURCES:
-        load(SOURCES[str(cell.training.task)], fetch=False)
+    for task in cell.training.tasks if not fetch else ():
+        if str(task) in SOURCES:
+            load(SOURCES[str(task)], fetch=False)
     if source.generated:
         dynamic = cell.variant.dynamic_sampling
         draws = range(1 + (dynamic.rounds if dynamic else 0))

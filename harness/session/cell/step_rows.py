@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from harness.experience.answers import AnswerId, Group, PeerAnswer
 from harness.experience.records import AnswerRecord, Rollout, Scores
 from harness.learning.terms import Term
 from harness.session.cell.learners import Learner
-from harness.store.rows import ExchangeRow, StepRow, TermRow, TraceRow
+from harness.store.rows import ExchangeRow, StepRow, TaskCurveRow, TaskRow, TermRow, TraceRow
 from harness.store.symptoms import is_empty, is_unboxed
 
 NAN = float("nan")
@@ -130,6 +130,31 @@ def _count_answers(groups: Sequence[Group]) -> _CountedAnswers:
         tokens=sum(answer.tokens.size for answer in answers),
         surprise=-float(sum(answer.logprobs.sum(dtype=np.float64) for answer in answers)),
     )
+
+
+def task_rows(policy: str, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]]) -> list[TaskRow]:
+    """In mixed training, a row for each task that the step asks the policy; else none."""
+    rows = []
+    for task in dict.fromkeys(g.prompt.task for g in own if g.prompt.task and g.answers):
+        groups = [g for g in own if g.prompt.task == task]
+        counted = _count_answers(groups)
+        rows.append(
+            TaskRow(
+                policy=policy, step=step, task=task, prompts=sum(bool(g.answers) for g in groups), answers=counted.answers,
+                right=counted.right, wrong=counted.wrong, invalid=counted.invalid, truncated=counted.truncated,
+                prompts_all_wrong=len(_failed(groups)), prompts_rescued=rescued(groups, others),
+            )
+        )  # fmt: skip
+    return rows
+
+
+def task_curve_rows(policy: str, step: int, probed: Mapping[str, tuple[float, int]]) -> list[TaskCurveRow]:
+    """In mixed training, a point of each task's learning curve; else none. probed: accuracy and answers by task."""
+    return [
+        TaskCurveRow(policy=policy, step=step, task=task, accuracy=accuracy, answers=answers)
+        for task, (accuracy, answers) in probed.items()
+        if task
+    ]
 
 
 def rescued(own: Sequence[Group], others: Sequence[Sequence[Group]]) -> int:

@@ -18,11 +18,13 @@ from harness.engines.protocol import cut_at
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import CellError, DataError, EngineError, UsageError
 from harness.experience.answers import Prompt
+from harness.session.cell.judge import judge_of
 from harness.session.policy import base_folder
 from harness.session.single.levels import LevelResult, Solved, measure_level, questions_of, sample_answers
 from harness.suite.load import first_error
 from harness.suite.schema import Policy
 from harness.tasks import ladder, micro
+from harness.tasks.registry import get_task, names_of_levels, training_source
 from harness.verification.verifier import Verifier
 
 # Tokens of the longest answer, by task
@@ -60,15 +62,15 @@ def calibrate(
     answers: int,
     few_shot: int = 0,
     plain: bool = False,
+    max_new_tokens: int | None = None,
 ) -> Calibration:
     """Sample answers to training questions at temperature 1. few_shot: worked questions before each. plain: without chat templates.
-    Raises UsageError."""
+    max_new_tokens: of the longest answer; None is the task's own. Raises UsageError, PluginError, DataError."""
     asked, shots = _questions_and_shots(task, levels, prompts, few_shot)
     folders = _open_folders(models)
     solved: dict[str, dict[str, Solved]] = {name: {} for name in folders}
     standings = []
     chats = []
-    longest = LONGEST_ANSWER["micro" if task == "micro" else "ladder"]
     with Verifier(workers=1) as verifier:
         for name, folder in folders.items():
             try:
@@ -79,11 +81,13 @@ def calibrate(
             if chat:
                 chats.append(name)
             for level, questions in asked.items():
+                longest = max_new_tokens or _longest_answer(task, level)
+                judge = judge_of(task if task in LONGEST_ANSWER or ladder.is_ladder(task) else level, verifier)
                 shown = [replace(prompt, text=shots[level] + prompt.text) for prompt in questions]
                 drawn = sample_answers(engine, level, shown, answers, longest, "calibrate")
                 if few_shot:
                     drawn = [[cut_at(sample, NEXT_QUESTION) for sample in row] for row in drawn]
-                standing, solved[name][level] = measure_level(name, level, questions, drawn, verifier)
+                standing, solved[name][level] = measure_level(name, level, questions, drawn, judge)
                 standings.append(standing)
                 print(f"{name} {level}: pass@1 {standing.pass1:.0%}", file=sys.stderr)
             engine.close()
@@ -96,7 +100,7 @@ def _questions_and_shots(
 ) -> tuple[dict[str, list[Prompt]], dict[str, str]]:
     """By level: the questions, and the worked questions before each, none of which is asked. Raises UsageError."""
     asked = {name: questions_of(task, name, prompts) for name in _chosen_levels(task, levels)}
-    if few_shot and task == "micro":
+    if few_shot and not ladder.is_ladder(task):
         raise UsageError("--few-shot: works only with the ladder")
     shots = {name: ladder.worked(name, few_shot) if few_shot else "" for name in asked}
     asked = {name: [prompt for prompt in own if prompt.text not in shots[name]] for name, own in asked.items()}
@@ -106,6 +110,13 @@ def _questions_and_shots(
                 f"--few-shot {few_shot}: shows the solution of every question of {name} that would be asked"
             )
     return asked, shots
+
+
+def _longest_answer(task: str, level: str) -> int:
+    """Tokens of the longest answer to a level's questions."""
+    if task == "micro":
+        return LONGEST_ANSWER["micro"]
+    return LONGEST_ANSWER["ladder"] if ladder.is_ladder(task) else get_task(level).max_new_tokens
 
 
 def _open_folders(models: Sequence[str]) -> dict[str, Path]:
@@ -154,7 +165,11 @@ def _chosen_levels(task: str, levels: Sequence[str]) -> list[str]:
     elif ladder.is_ladder(task):
         known = ladder.levels_of(task)
     else:
-        raise UsageError(f"--task {task}: only ladder and micro have levels")
+        known = tuple(names_of_levels(task))
+        if "*" not in task and not training_source(task).generated:
+            raise UsageError(
+                f"--task {task}: has no levels; ladder, micro, countdown and gym.NAME have (or gym.*: all puzzles)"
+            )
     unknown = [name for name in levels if name not in known]
     if unknown:
         raise UsageError(f"--levels: unknown level {unknown[0]!r}; there are {', '.join(known)}")

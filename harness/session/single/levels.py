@@ -3,7 +3,7 @@ trial of `harness new-suite` both measure here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -14,10 +14,11 @@ from harness.engines.protocol import Sample, Sampling
 from harness.errors import DataError, UsageError
 from harness.experience.answers import Prompt
 from harness.phases import phase
+from harness.session.cell.judge import Judge
 from harness.session.cell.learners import verdicts
 from harness.suite.seeds import derive, derive_many
 from harness.tasks import ladder, micro
-from harness.verification.verifier import Verifier
+from harness.tasks.registry import training_source
 
 SEED = 20_263
 # Of pass@1: RL needs successes and failures
@@ -48,17 +49,17 @@ class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def questions_of(task: str, level: str, count: int) -> list[Prompt]:
-    """Return `count` training questions of a level of micro or the ladder, the same ones every time; fewer where the level is
-    small. Raises UsageError for none."""
+    """Return `count` training questions of a level of micro or the ladder, or of a task that is a level itself, the same ones every
+    time; fewer where the level is small. Raises UsageError for none, DataError where a library is missing."""
     seed = derive(SEED, level)
-    source = micro if task == "micro" else ladder
+    draw = _drawing(task, level)
     prompts = list[Prompt]()
     few = 0
     asked = count
     many = count
     while few < many:  # by halves: a search that fails is slow
         try:
-            prompts = source.training_prompts(seed, asked, [level])
+            prompts = draw(seed, asked)
             few = asked
         except DataError:
             many = asked - 1
@@ -66,6 +67,16 @@ def questions_of(task: str, level: str, count: int) -> list[Prompt]:
     if prompts:
         return prompts
     raise UsageError(f"--prompts {count}: at least 1")
+
+
+def _drawing(task: str, level: str) -> Callable[[int, int], list[Prompt]]:
+    """What draws so many training questions of a level by a seed."""
+    if task == "micro" or ladder.is_ladder(task):
+        source = micro if task == "micro" else ladder
+        return lambda seed, count: source.training_prompts(seed, count, [level])
+    its_source = training_source(level)
+    its_source.draw(0, 1)  # a library that is missing is another fault than too few questions
+    return its_source.draw
 
 
 def sample_answers(
@@ -85,15 +96,15 @@ def sample_answers(
 
 
 def measure_level(
-    policy: str, level: str, questions: Sequence[Prompt], drawn: Sequence[Sequence[Sample]], verifier: Verifier
+    policy: str, level: str, questions: Sequence[Prompt], drawn: Sequence[Sequence[Sample]], judge: Judge
 ) -> tuple[LevelResult, Solved]:
     """Judge a policy's answers to the questions of a level. drawn: as many answers to each question. Raises UsageError where no
     answer has a verdict."""
     flat = [(prompt, sample) for prompt, row in zip(questions, drawn, strict=True) for sample in row]
-    golds = [prompt.gold for prompt, _ in flat]
+    asked = [prompt for prompt, _ in flat]
     texts = [sample.text for _, sample in flat]
     finished = [sample.finished for _, sample in flat]
-    said = verdicts(verifier, golds, texts, finished)
+    said = verdicts(judge, asked, texts, finished)
     solved = np.array([float(verdict.value == "right") if verdict.valid else np.nan for verdict in said])
     solved = solved.reshape(len(drawn), -1)
     judged = solved[~np.isnan(solved).all(axis=1)]

@@ -15,7 +15,7 @@ from harness.evaluation.metrics import Change, EvaluationSample, rescore
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifests, read_suite, remedy, suite_files
 from harness.suite.schema import FileTask
-from harness.tasks.registry import get_task, names
+from harness.tasks.registry import get_task, is_known
 from harness.verification.catalogue import called
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
@@ -94,7 +94,7 @@ def _scorer(folder: Path, name: str) -> str:
                 return scorer[1:] or "math"
             if task == name:
                 return get_task(name).scorer
-    if name in names() or "." in name:
+    if is_known(name) or "." in name:
         return get_task(name).scorer
     return "math"
 

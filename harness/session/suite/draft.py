@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.errors import DataError, HarnessError
+from harness.errors import DataError, HarnessError, UsageError
 from harness.session.suite.draft_models import check_models
-from harness.session.suite.draft_text import Findings, suite_of, write_draft
+from harness.session.suite.draft_text import Findings, names_to_try, suite_of, write_draft
 from harness.session.suite.draft_time import fit_to_time, measure_pace
 from harness.session.suite.draft_trial import ANSWERS, MORE, PROMPTS, try_models, try_starts, why_untried
 from harness.suite.schema import Suite
@@ -19,7 +19,7 @@ from harness.tasks import ladder
 # The training task unless the user names one
 USUAL = "gsm8k"
 # A line of `why` on one level; those were said while they were measured
-_OF_LEVEL = re.compile(r"[\w.+-]+: .*% right$")
+_OF_LEVEL = re.compile(r"[\w.+:=,-]+: .*% right$")
 
 
 def draft_by_trial(models: Sequence[str], task: str | None, name: str, file: Path, minutes: float) -> str:
@@ -30,6 +30,8 @@ def draft_by_trial(models: Sequence[str], task: str | None, name: str, file: Pat
     suite = suite_of(write_draft(models, chosen, name))
     check_models(suite)
     untried = why_untried(suite)
+    if untried and "*" in chosen:
+        raise UsageError(f"--task {chosen}: which puzzles fit is found by a trial, but {untried}; name one")
     if untried:
         findings = Findings(why=(f"Not measured on this machine: {untried}.",))
     else:
@@ -57,7 +59,7 @@ def _try(suite: Suite, models: Sequence[str], task: str, name: str, may_change_t
     what was found, and the task. Raises DataError."""
     reasons = []
     try:
-        findings = try_models(suite)
+        findings = try_models(suite, names_to_try(task))
     except DataError:
         if not may_change_task:
             raise

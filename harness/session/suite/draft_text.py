@@ -21,7 +21,7 @@ from harness.session.suite.draft_room import styles_with_room
 from harness.suite.load import resolve
 from harness.suite.schema import FileTask, Policy, Suite
 from harness.tasks import registry
-from harness.tasks.registry import get_task, has_examples, training_source
+from harness.tasks.registry import get_task, has_examples, is_puzzle, names_of_levels, training_source
 from harness.tasks.task import Style
 
 # By training task, where the names differ
@@ -59,10 +59,12 @@ SIZES_BY_BUDGET = (
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What was measured, and why; None and 0 leave what was drafted. warm: policies that need a supervised start.
+    """What was measured, and why; None and 0 leave what was drafted. tasks: several to be
+    trained on, or one, of those that were tried. warm: policies that need a supervised start.
     styles: by policy. divided: by this the questions of a step. pace: seconds of a step here, over the plan's."""
 
     task: str | None = None
+    tasks: tuple[str, ...] = ()
     styles: Mapping[str, Style] = field(default_factory=dict)
     warm: tuple[str, ...] = ()
     answer_ends: str = "eos"
@@ -105,7 +107,9 @@ def write_draft(
 ) -> str:
     """Return the text of a suite. findings: what was measured, which comes before what sizes suggest. file: where the suite will
     be, by default NAME.yaml. Raises UsageError, PluginError."""
-    training, evaluation = _tasks(findings.task or task)
+    trained = list(findings.tasks) or [findings.task or (names_to_try(task) or [task])[0]]
+    pairs = [_tasks(name) for name in trained]
+    training, evaluation = pairs[0]
     read = _read_models(models)
     largest = max(model.parameters for model in read)
     sizes = next(sizes for sizes in SIZES if largest <= sizes.parameters)
@@ -121,15 +125,15 @@ def write_draft(
         policies="\n".join(policies),
         measured="".join(_measured_lines(findings.why)),
         answer_ends="" if findings.answer_ends == "eos" else f"  answer_ends: {findings.answer_ends}\n",
-        task=str(training),
-        trained=_task_text(training),
+        task=", ".join(str(one) for one, _ in pairs),
+        trained=_mixture_text([one for one, _ in pairs]),
         tokens=tokens,
         prompts=prompts,
         rollouts=sizes.rollouts,
         steps=steps,
         sample=prompts * sizes.rollouts,
         largest=_figure(largest),
-        evaluated=_task_text(evaluation),
+        evaluated=", ".join(_task_text(one) for _, one in pairs),
         limit=60 if small else 200,
         curve=steps // 4 if steps >= CURVED_STEPS else 0,
         curve_prompts=30 if small else 100,
@@ -137,6 +141,12 @@ def write_draft(
         seeds=", ".join(map(str, findings.seeds)),
         **_engine_text(read, sizes, largest),
     )
+
+
+def names_to_try(task: str) -> list[str]:
+    """The tasks among which a trial chooses: the puzzles that `gym.*` names, or the levels of one puzzle; none of another task,
+    whose levels the trial knows. Raises PluginError."""
+    return names_of_levels(task) if "*" in task or is_puzzle(task) else []
 
 
 def suite_of(text: str) -> Suite:
@@ -243,9 +253,18 @@ def _measured_lines(why: Sequence[str]) -> Iterator[str]:
         yield f"#   {line}\n"
 
 
+def _mixture_text(tasks: Sequence[str | FileTask]) -> str:
+    """One task, or several as the parts of a mixture."""
+    texts = [_task_text(task) for task in tasks]
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+
+
 def _task_text(task: str | FileTask) -> str:
     if isinstance(task, str):
-        return task
+        name, _, settings = task.partition(":")
+        if not settings or task.startswith("lm_eval:"):
+            return task
+        return f"{{name: {name}, {settings.replace('=', ': ').replace(',', ', ')}}}"
     file = yaml.safe_dump(task.file, default_style='"', width=float("inf"), allow_unicode=True).rstrip()
     return f"{{file: {file}, scorer: {task.scorer}, held_out: {task.held_out}}}"
 

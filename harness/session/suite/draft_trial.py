@@ -16,15 +16,16 @@ from harness.engines.protocol import Sample, cut_at
 from harness.errors import CellError, EngineError, UsageError
 from harness.experience.answers import Prompt
 from harness.limits import every_core
-from harness.session.cell.questions import scored_as
+from harness.session.cell.judge import Judge, judge_of
 from harness.session.policy import at_hand, base_folder
 from harness.session.suite.draft_text import Findings, styles_to_ask
 from harness.session.suite.prepare import prepare_suite
 from harness.store.sentences import joined
-from harness.suite.schema import FileTask, Policy, Suite
+from harness.suite.schema import FileTask, Policy, Suite, TaskShare
 from harness.suite.seeds import derive
 from harness.tasks import ladder
-from harness.tasks.registry import get_task, has_examples, training_source
+from harness.tasks.mixed import carry_task
+from harness.tasks.registry import get_task, has_examples, is_puzzle, training_source
 from harness.tasks.task import Style, Task
 from harness.verification.verifier import Verifier
 
@@ -39,6 +40,8 @@ PROMPTS, ANSWERS, MORE = 8, 1, 3
 OF_STYLE = 2
 # Levels that are trained on at most where none fits
 MOST_LEVELS = 3
+# Puzzles that fit and are trained on at most: of more, those on which both models are nearest to the middle of these shares
+MOST_PUZZLES = 4
 # Share of answers that go on with a question of their own, above which answers end at it
 GOES_ON = 0.1
 WARM_WHY = "a supervised start first, because RL learns nothing from groups that are all wrong."
@@ -71,12 +74,16 @@ def why_untried(suite: Suite) -> str:
     return ""
 
 
-def try_models(suite: Suite) -> Findings:
+def try_models(suite: Suite, puzzles: Sequence[str] = ()) -> Findings:
     """Try the models of a draft that `why_untried` has nothing against: on its task, and on the ladder where a model has too few
-    right answers. Raises UsageError where a model cannot be opened, DataError."""
+    right answers; or on these puzzles, to choose among them. Raises UsageError where a model cannot be opened, DataError."""
     policies = suite.groups[0].policies
-    task = suite.training.task
+    (task,) = suite.training.tasks
     tried = list[TriedLevel]()
+    if puzzles:
+        for policy in policies:
+            tried += _try_puzzles(policy, puzzles, suite)
+        return choose_settings(tried, task, suite.training.max_new_tokens)
     for policy in policies:
         tried += _try_policy(policy, task, suite)
     if isinstance(task, str) and not has_examples(task) and min(one.right for one in tried) < LEAST:
@@ -99,7 +106,7 @@ def _try_policy(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[
     except EngineError as error:
         raise UsageError(str(error)) from error
     with Verifier(workers=1) as verifier, every_core():
-        trial = Trial(engine, scored_as(task, verifier), known, suite.training.max_new_tokens)
+        trial = Trial(engine, judge_of(task, verifier), known, suite.training.max_new_tokens)
         in_styles = [AskedLevel(name, style, mixed) for style in styles]
         trial.ask(in_styles, OF_STYLE)
         best = max((trial.measure(asked) for asked in in_styles), key=lambda tried: tried.right)
@@ -107,6 +114,31 @@ def _try_policy(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[
             yield from _try_levels(trial, task, best)
         else:
             yield best
+    engine.close()
+
+
+def _try_puzzles(policy: Policy, puzzles: Sequence[str], suite: Suite) -> Iterator[TriedLevel]:
+    """Each puzzle, in the first style that has room; all are asked together. Those with right and wrong answers get more."""
+    from harness.engines.embedded.engine import EmbeddedEngine
+    from harness.session.single.levels import questions_of
+
+    mixture = [TaskShare(task=name) for name in puzzles]
+    limit, dtype = suite.training.max_new_tokens, suite.engine_options.get("dtype")
+    style = styles_to_ask(policy, puzzles[0], limit)[0]
+    levels = []
+    for name in puzzles:
+        questions = [carry_task(prompt, name) for prompt in questions_of(name, name, PROMPTS)]
+        levels.append(AskedLevel(name, style, questions))
+    try:
+        engine = EmbeddedEngine(policy.name, base_folder(policy, 0), chat=policy.chat, dtype=dtype)
+    except EngineError as error:
+        raise UsageError(str(error)) from error
+    with Verifier(workers=1) as verifier, every_core():
+        trial = Trial(engine, judge_of(mixture, verifier), get_task(mixture), limit)
+        trial.ask(levels, ANSWERS)
+        trial.ask([asked for asked in levels if 0 < trial.measure(asked, told=False).right < 1], MORE)
+        for asked in levels:
+            yield trial.measure(asked)
     engine.close()
 
 
@@ -152,7 +184,7 @@ class Trial:
     """One model that is asked. limit: tokens of the longest answer."""
 
     engine: EmbeddedEngine
-    judge: Verifier
+    judge: Judge
     task: Task
     limit: int
 
@@ -164,7 +196,7 @@ class Trial:
         answered = []
         for asked in levels:
             for prompt, row in zip(asked.questions, asked.drawn, strict=True):
-                texts.append(Prompt(prompt.id, self.task.render(prompt, asked.style), prompt.gold))
+                texts.append(replace(prompt, text=self.task.render(prompt, asked.style)))
                 answered.append(row)
         stream = f"trial-{max(map(len, answered), default=0)}"
         more = sample_answers(self.engine, "trial", texts, answers, self.limit, stream)
@@ -207,6 +239,7 @@ def choose_settings(tried: Sequence[TriedLevel], task: str | FileTask, limit: in
     why += reasons
     here = [one for one in tried if one.level in levels]
     name = f"{ladder.NAME}.{'+'.join(levels)}" if levels[0] in ladder.LEVELS else None
+    puzzles = tuple(levels) if is_puzzle(levels[0]) else ()
     low = tuple(dict.fromkeys(one.policy for one in here if one.right < LEAST))
     warm = low if has_examples(name or str(task)) and not fits else ()
     why += _why_starts(low, warm, fits)
@@ -222,7 +255,7 @@ def choose_settings(tried: Sequence[TriedLevel], task: str | FileTask, limit: in
     if styles:
         named = ", ".join(f"{policy} {style}" for policy, style in styles.items())
         why.append(f"style: {named} had most right answers.")
-    return Findings(name, styles, warm, ends, tokens, why=tuple(why))
+    return Findings(name, puzzles, styles, warm, ends, tokens, why=tuple(why))
 
 
 def _shares_by_level(tried: Sequence[TriedLevel]) -> list[str]:
@@ -240,6 +273,10 @@ def _choose_levels(tried: Sequence[TriedLevel]) -> tuple[list[str], bool, list[s
     levels = list(dict.fromkeys(one.level for one in tried))
     right = {level: [one.right for one in tried if one.level == level] for level in levels}
     fitting = [level for level in levels if all(LEAST <= share <= MOST for share in right[level])]
+    if fitting and is_puzzle(fitting[0]):
+        middle = (LEAST + MOST) / 2
+        fitting.sort(key=lambda level: max(abs(share - middle) for share in right[level]))
+        fitting = fitting[:MOST_PUZZLES]
     if fitting:
         why = f"Trained on {joined(fitting)}: each model has {LEAST:.0%} to {MOST:.0%} of its answers right there."
         return fitting, True, [why]

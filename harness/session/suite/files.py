@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from harness.cache import cache_folder, expanded
@@ -12,7 +12,7 @@ from harness.errors import DataError, SuiteError
 from harness.session.policy import MAX_FILES, local_folder
 from harness.session.suite.places import faults_at, policies_by_place
 from harness.store.manifest import SUBMISSION
-from harness.suite.schema import Evaluation, FileTask, Suite
+from harness.suite.schema import AnyTask, Evaluation, FileTask, Suite, Training
 from harness.tasks.data import folder_in_use
 from harness.tasks.jsonl import pinned as pinned_file
 
@@ -38,12 +38,25 @@ def with_files(suite: Suite, source: str) -> Suite:
                 raise SuiteError(source, f"{place}.tasks[{i}]", problem)
         return evaluation.model_copy(update={"tasks": tasks})
 
-    training = suite.training.model_copy(update={"task": pin(suite.training.task, "training.task")})
+    training = suite.training.model_copy(update={"task": _pin_parts(suite.training.task, pin)})
     tune = suite.tune
     if tune is not None:
         tune = tune.model_copy(update={"evaluation": pin_all(tune.evaluation, "tune.evaluation")})
     evaluation = pin_all(suite.evaluation, "evaluation")
     return suite.model_copy(update={"training": training, "evaluation": evaluation, "tune": tune})
+
+
+def _pin_parts(task: AnyTask, pin: Callable[[str | FileTask, str], str | FileTask]) -> AnyTask:
+    """A task, or each part of a mixture, with its file pinned. pin: of a task and its place in the suite."""
+    if not isinstance(task, list):
+        return pin(task, "training.task")
+    return [part.model_copy(update={"task": pin(part.task, f"training.task[{i}]")}) for i, part in enumerate(task)]
+
+
+def places_of_training(training: Training) -> Iterator[tuple[str, str | FileTask]]:
+    """Yield each task that is trained on, with its place in the suite."""
+    for i, task in enumerate(training.tasks):
+        yield (f"training.task[{i}]" if isinstance(training.task, list) else "training.task"), task
 
 
 def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> None:
@@ -52,7 +65,7 @@ def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> No
     if not is_imported(source):
         return
     values = [setting.partition("=")[2] for setting in overrides]
-    tasks = {"training.task": suite.training.task}
+    tasks = dict(places_of_training(suite.training))
     for within, each in (("", suite), ("tune.", suite.tune)):
         for i, task in enumerate(each.evaluation.tasks if each else ()):
             tasks[f"{within}evaluation.tasks[{i}]"] = task

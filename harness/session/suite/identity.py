@@ -26,7 +26,7 @@ def identity_maker(resolved: ResolvedSuite) -> Callable[[Sequence[Policy], Varia
     shared = dict([PLUGINS.results_version(suite.engine)])
     for task in resolved.evaluation:
         shared |= results_versions(*task)
-    with blamed(f"task {training.name}"):
+    with blamed(f"task {training.task.name}"):
         pool = training.source.pool_digest()
         trained = results_versions(*training)
     models = {(policy.model, policy.revision): policy for _, policy in policies_by_place(suite)}

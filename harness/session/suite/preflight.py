@@ -10,6 +10,7 @@ from harness.allocation.shapes import EMULATED, cpu_bf16
 from harness.cache import PRETRAINED, model_folder
 from harness.errors import DataError, PluginError, SuiteError
 from harness.plugins import blamed
+from harness.session.suite.files import places_of_training
 from harness.session.suite.model_checks import (
     check_model,
     default_remarks,
@@ -19,14 +20,15 @@ from harness.session.suite.model_checks import (
 )
 from harness.session.suite.places import faults_at
 from harness.session.suite.prepared import Prepared
-from harness.session.suite.resolved import ResolvedTask
 from harness.store.manifest import suite_files
 from harness.suite.cells import Cell
 from harness.suite.load import placed_in
 from harness.suite.schema import Policy
 from harness.tasks.data import SETS, SOURCES, folder_in_use, load
+from harness.tasks.mixed import Mixed
 from harness.tasks.overlap import find_overlaps
-from harness.tasks.source import TrainingPool, part_of
+from harness.tasks.source import Generated, TrainingPool, part_of
+from harness.tasks.task import Task
 from harness.verification.catalogue import scorer_of
 
 
@@ -106,7 +108,7 @@ def check_policy(
 
 def _style_remarks(prepared: Prepared, policy: Policy, place: str) -> Iterator[str]:
     """A large model without a supervised start does not know that the micro task wants a box."""
-    names = [prepared.suite.training.task, *prepared.suite.evaluation.tasks]
+    names = [*prepared.suite.training.tasks, *prepared.suite.evaluation.tasks]
     if "micro" in names and policy.style in (None, "raw") and not (policy.stage0 or is_small(policy)):
         yield (
             f"{place}.style: {policy.name} is asked micro questions without a word on the box that is scored; `zero-shot` "
@@ -125,19 +127,28 @@ def _check_data(prepared: Prepared, run: bool) -> Iterator[str]:
         yield f"not on this machine: {names}; `harness run` fetches them, or takes them from --data-dir"
     resolved = prepared.resolved
     tasks = [resolved.training, *resolved.evaluation]
-    for task in {str(task.name): task for task in tasks}.values():
+    for task in {task.task.name: task for task in tasks}.values():
         yield from task.source.remarks()
-    yield from _scorer_remarks(tasks)
+    parts = resolved.training.source.parts if isinstance(resolved.training.source, Mixed) else ()
+    yield from _scorer_remarks([*(part.task for part in parts), *(task.task for task in tasks)])
     for task in resolved.evaluation if prepared.suite.evaluation.limit is None else ():
         if task.task.size is None:
             yield (
                 f"{task.name}: how many questions it has is told by a run; without `evaluation.limit` a plan leaves them out"
             )
+    for i, task in enumerate(resolved.evaluation):
+        if isinstance(task.source, Generated):  # too few distinct ones would be told by the first cell's end only
+            with faults_at(prepared.source, f"evaluation.tasks[{i}]", DataError):
+                task.task.documents(None)
     pool = check_training_questions(prepared, absent)
-    if pool is not None and prepared.has_files:
+    fixed = [(resolved.training.task, pool)] if pool is not None else []
+    for part in parts:
+        if not part.source.generated and SOURCES.get(part.name) not in absent:
+            fixed.append((part.task, part_of(part.source.pool(None), prepared.suite.training.part)))
+    for trained, its_pool in fixed if prepared.has_files else ():
         for i, task in enumerate(resolved.evaluation):
             if task.name not in absent:
-                yield from check_repeated(prepared, pool, i)
+                yield from check_repeated(prepared, its_pool, i, trained)
 
 
 def _absent_sets(prepared: Prepared, run: bool) -> list[str]:
@@ -145,9 +156,9 @@ def _absent_sets(prepared: Prepared, run: bool) -> list[str]:
     data sets that was given lacks one."""
     suite = prepared.suite
     sets = {f"evaluation.tasks[{i}]": str(name) for i, name in enumerate(suite.evaluation.tasks) if name in SETS}
-    of_training = _set_of_training(prepared)
-    if of_training is not None:
-        sets["training.task"] = of_training
+    for place, task in places_of_training(suite.training):
+        if task in SOURCES:
+            sets[place] = SOURCES[str(task)]
     absent = []
     for place, name in sets.items():
         try:
@@ -159,14 +170,13 @@ def _absent_sets(prepared: Prepared, run: bool) -> list[str]:
     return absent
 
 
-def _set_of_training(prepared: Prepared) -> str | None:
-    """The data set that training questions come from; None where they are made by code, or are in a file."""
-    task = prepared.suite.training.task
-    return SOURCES.get(task) if isinstance(task, str) else None
+def _sets_of_training(prepared: Prepared) -> list[str]:
+    """The data sets that training questions come from; none where they are made by code, or are in a file."""
+    return [SOURCES[str(task)] for task in prepared.suite.training.tasks if task in SOURCES]
 
 
-def _scorer_remarks(tasks: Sequence[ResolvedTask]) -> Iterator[str]:
-    for name in dict.fromkeys(task.task.scorer for task in tasks if task.task.judge is None):
+def _scorer_remarks(tasks: Sequence[Task]) -> Iterator[str]:
+    for name in dict.fromkeys(task.scorer for task in tasks if task.judge is None):
         with blamed(f"scorer {name!r}: `remark`"):
             remark = scorer_of(name).remark()
         if remark:
@@ -179,29 +189,47 @@ def check_training_questions(prepared: Prepared, absent: Sequence[str]) -> Train
     suite = prepared.suite
     training = prepared.suite.training
     source = prepared.resolved.training.source
+    called = prepared.resolved.training.task.name
     prompts = {f"regimes[{i}].training.prompts": suite.training_of(v).prompts for i, v in enumerate(suite.regimes)}
     prompts["training.prompts"] = training.prompts
     place = max(prompts, key=lambda name: (prompts[name], name == "training.prompts"))
     named = "training.min_level" if training.min_level else "training.task"
+    if not {*absent}.isdisjoint(_sets_of_training(prepared)):
+        return None
+    if isinstance(source, Mixed):
+        with faults_at(prepared.source, named, DataError):
+            source.without_levels(training.min_level)
+        for i, one in enumerate(source.parts):
+            with (
+                faults_at(prepared.source, f"training.task[{i}]", (DataError, PluginError)),
+                blamed(f"task {one.name}"),
+            ):
+                one.source.draw(0, source.most_of(one, prompts[place]), part=training.part)
+        return None
     if source.generated:
         for name, count in ((named, 1), (place, prompts[place])):
-            with faults_at(prepared.source, name, (DataError, PluginError)), blamed(f"task {training.task}"):
+            with (
+                faults_at(prepared.source, name, (DataError, PluginError)),
+                blamed(f"task {called}"),
+            ):
                 source.draw(0, count, min_level=training.min_level, part=training.part)
         return None
-    if _set_of_training(prepared) in absent:
-        return None
-    with faults_at(prepared.source, named, (DataError, PluginError)), blamed(f"task {training.task}"):
+    with (
+        faults_at(prepared.source, named, (DataError, PluginError)),
+        blamed(f"task {called}"),
+    ):
         pool = part_of(source.pool(training.min_level), training.part)
     if prompts[place] > len(pool.prompts):
-        problem = f"{prompts[place]} prompts a step asked for; the pool of {training.task} holds {len(pool.prompts)}"
+        problem = f"{prompts[place]} prompts a step asked for; the pool of {called} holds {len(pool.prompts)}"
         raise SuiteError(prepared.source, place, problem)
     return pool
 
 
-def check_repeated(prepared: Prepared, pool: TrainingPool, i: int) -> list[str]:
+def check_repeated(prepared: Prepared, pool: TrainingPool, i: int, trained: Task | None = None) -> list[str]:
     """Refuse training questions that the i-th task of evaluation repeats, and return a remark on nearly equal ones. Only for suites
-    with files of the user's own: shipped sets have been compared with each other. Raises SuiteError."""
-    trained = prepared.resolved.training.task
+    with files of the user's own: shipped sets have been compared with each other. trained: of a mixture, the task that the pool is
+    of. Raises SuiteError."""
+    trained = trained or prepared.resolved.training.task
     name, _, task = prepared.resolved.evaluation[i]
     place = f"evaluation.tasks[{i}]"
     questions = [(prompt.id, trained.bare(prompt.text)) for prompt in pool.prompts]

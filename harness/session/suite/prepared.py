@@ -106,7 +106,7 @@ class Prepared:
     @property
     def has_files(self) -> bool:
         """Whether a task of training or evaluation is a file of the user's own."""
-        tasks = [self.suite.training.task, *self.suite.evaluation.tasks]
+        tasks = [*self.suite.training.tasks, *self.suite.evaluation.tasks]
         return any(isinstance(task, FileTask) for task in tasks)
 
     def with_states(self, snapshot: Snapshot | None = None) -> Prepared:

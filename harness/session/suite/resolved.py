@@ -16,10 +16,11 @@ from harness.learning import registry
 from harness.learning.regime import Regime
 from harness.plugins import blamed
 from harness.session.policy import MICRO
-from harness.session.suite.files import with_files
+from harness.session.suite.files import places_of_training, with_files
 from harness.session.suite.places import faults_at, policies_by_place, with_policies
 from harness.suite.cells import Cell
-from harness.suite.schema import Evaluation, FileTask, Policy, Stage0, Suite
+from harness.suite.schema import AnyTask, Evaluation, Policy, Stage0, Suite
+from harness.tasks.mixed import Mixed
 from harness.tasks.registry import get_task, has_examples, source_of, training_source
 from harness.tasks.source import TaskSource
 from harness.tasks.task import Task
@@ -28,7 +29,7 @@ from harness.tasks.task import Task
 class ResolvedTask(NamedTuple):
     """name: as the suite has it. source: of training questions. task: how it is asked and judged in evaluation."""
 
-    name: str | FileTask
+    name: AnyTask
     source: TaskSource
     task: Task
 
@@ -134,6 +135,9 @@ def list_remarks(resolved: ResolvedSuite) -> list[str]:
 def _resolve_tasks(suite: Suite, source: str) -> tuple[ResolvedTask, list[ResolvedTask]]:
     """The task of training, which must have training questions, and those of evaluation."""
     name = suite.training.task
+    for place, one in places_of_training(suite.training):
+        with faults_at(source, place):
+            training_source(one)
     with faults_at(source, "training.task"):
         of_training = training_source(name)
     evaluation = []
@@ -149,12 +153,18 @@ def _resolve_tasks(suite: Suite, source: str) -> tuple[ResolvedTask, list[Resolv
 def _check_styles(suite: Suite, training: ResolvedTask, evaluation: list[ResolvedTask], source: str) -> None:
     """Raises SuiteError where a policy is to be asked in a style that a task does not offer."""
     tasks = {f"evaluation.tasks[{i}]": task for i, task in enumerate(evaluation)}
-    tasks["training.task"] = training
+    if isinstance(training.source, Mixed):
+        for i, part in enumerate(training.source.parts):
+            tasks[f"training.task[{i}]"] = ResolvedTask(part.named, part.source, part.task)
+    else:
+        tasks["training.task"] = training
     for place, policy in policies_by_place(suite):
         for where, resolved in tasks.items() if policy.style else ():
             offered = resolved.task.styles
             if policy.style not in offered:
-                problem = f"{resolved.name} ({where}) cannot be asked {policy.style}; it offers {', '.join(offered)}"
+                problem = (
+                    f"{resolved.task.name} ({where}) cannot be asked {policy.style}; it offers {', '.join(offered)}"
+                )
                 raise SuiteError(source, f"{place}.style", problem)
 
 
@@ -181,10 +191,10 @@ def _with_start_task(policy: Policy, of_policy: str, suite: Suite, source: str) 
     _check_preset(stage0, source, place)
     with faults_at(source, f"{place}.task"):
         get_task(task)
-    if isinstance(task, FileTask) or not has_examples(task):
+    if not isinstance(task, str) or not has_examples(task):
+        called = get_task(task).name if isinstance(task, list) else getattr(task, "file", task)
         problem = (
-            f"there are no examples of {getattr(task, 'file', task)}; micro and the ladder's levels have some (e.g. "
-            "ladder.add2+chain3)"
+            f"there are no examples of {called}; micro and the ladder's levels have some (e.g. ladder.add2+chain3)"
         )
         raise SuiteError(source, f"{place}.task", problem)
     return policy.model_copy(update={"stage0": stage0.model_copy(update={"task": task})})
