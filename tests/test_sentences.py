@@ -88,6 +88,8 @@ SGT, TOLD = "sgt gains over independent at the same rollout budget", "naive \\(n
     [
         pytest.param([r for r in seeds_of(FEW, 5) if r.group == "g0" or r.regime == "independent"],
                      ["On 1 group and 5 seeds", SGT, r"Left out: g1 \(no seed of two regimes\)"], id="only the baseline is there"),
+        pytest.param([r for r in seeds_of(FEW, 5) if r.group == "g0" or r.seed == 0],
+                     ["On 1 group and 5 seeds", SGT, r"Left out: g1 \(one seed\)"], id="a group has one seed yet"),
         pytest.param([changed(r, r.group == "g1", accuracy=0.0, noise=0.0, withheld=FLOOR) for r in seeds_of(FEW, 5)
                       if (r.group, r.regime) != ("g1", "naive")],
                      ["On 1 group", SGT, r"naive shows no effect", r"Left out: g1 \(no answer was right\)"], id="on the floor"),

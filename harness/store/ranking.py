@@ -144,6 +144,9 @@ class Heading(msgspec.Struct, frozen=True):
 
 
 NOTHING_PAIRED = "no seed of two regimes"
+ONE_SEED = "one seed"
+# For any interval
+FEWEST_SEEDS = 2
 
 
 def rank_regimes(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequence[SeedRow] | None = None) -> Ranking:
@@ -249,14 +252,24 @@ def _choose_panels(
     no_verdict = {*WITHHELD, BASELINE, ALONE}
     judged = [panel for panel in apart if not no_verdict.issuperset(comparisons[panel].verdicts)]
     used = judged or apart
+    # Of a suite that runs seed by seed, a group with one seed would leave one seed to all: a mean is over seeds that are everywhere
+    repeated = [panel for panel in used if _count_paired_seeds(comparisons[panel]) >= FEWEST_SEEDS]
+    used = repeated or used
     withheld = {(row.group, row.task): row.withheld for row in rows if row.withheld}
     excluded: dict[Place, str] = {}
     for panel in panels:
         if panel in holding:
             excluded[panel] = holding[panel]
         elif panel not in used:
-            excluded[panel] = withheld.get(panel, NOTHING_PAIRED).removeprefix("withheld: ")
+            one = repeated and panel in (judged or apart)
+            why = ONE_SEED if one else withheld.get(panel, NOTHING_PAIRED)
+            excluded[panel] = why.removeprefix("withheld: ")
     return used, excluded
+
+
+def _count_paired_seeds(comparison: Comparison) -> int:
+    """Count the seeds of the regime that has most in common with its baseline."""
+    return max((int(count) for count in comparison.gains.n), default=0)
 
 
 def _title_panels(panels: Sequence[Place]) -> dict[Place, str]:
