@@ -51,7 +51,14 @@ from results_findings import (
 ROOT = Path(__file__).parents[1]
 TEMPLATE = Path(__file__).with_suffix(".md")
 PAGE = "docs/results.md"
-MARKED = ("README.md", "docs/peers.md", "docs/tuning.md", "docs/disagreement.md", "docs/pretrained.md")
+MARKED = (
+    "README.md",
+    "docs/tutorial-compare.md",
+    "docs/peers.md",
+    "docs/tuning.md",
+    "docs/disagreement.md",
+    "docs/pretrained.md",
+)
 # Of suites on the page; others follow by name
 ORDER = (
     "quickstart",
@@ -319,6 +326,26 @@ def ends(store: Store, suite: str, group: str) -> str:
     return _table([HEADS[i] for i in kept], [[line[i] or "–" for i in kept] for line in shown])
 
 
+def clocks(store: Store, suite: str, group: str) -> str:
+    """Pace, gain at the end, greedy gain and cost of a group's regimes, in short."""
+    lines = []
+    for row in choose_rows(store.rows(suite)):
+        if row.group == group:
+            line = make_pace_line(row)
+            if line.gain != "–":
+                lines.append([line.regime, line.kappa, line.gain, line.greedy, line.cost])
+    return _table(["regime", "kappa", "gain at the end", "greedy", "cost"], lines)
+
+
+def gain_over(store: Store, suite: str, regime: str, baseline: str, metric: str, group: str) -> str:
+    """`+0.3 [−5.7, 6.2]`, points of one variant over another one, paired by seed."""
+    done = read_finished(store.snapshot, f"{suite}{MARK}")
+    for key, scores in group_by_line(done.rows).items():
+        if (key.group, key.policy, key.metric) == (group, whole_group(done, group), metric):
+            return _apart(scores[regime], scores[baseline])
+    raise UsageError(f"{suite} {group} {metric}: no rows of the reference results")
+
+
 def claims(store: Store, suite: str) -> str:
     """What was claimed of a suite before it ran, with the answers."""
     answers = make_heading(store.snapshot, f"{suite}{MARK}").claims
@@ -397,7 +424,8 @@ def _model(processor: str) -> str:
 
 _KINDS = (
     gain, at_cost, span, power, verdict, rates, accuracy, rise, used, regimes, gains, peers, over, sentence, harmed, harms, alike,
-    optimism, provenance, found, found_paces, excluded, unseen, ends, claims, starts,
+    optimism, provenance, found, found_paces, excluded, unseen, ends, claims, starts, clocks,
+    gain_over,
 )  # fmt: skip
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}
 OVER_ALL = ("harmed", "harms", "provenance", "found", "found_paces", "excluded", "unseen")

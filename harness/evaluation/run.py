@@ -44,7 +44,7 @@ def evaluate(
     plans = []
     for task in tasks:  # every task is read and checked before the first answer is sampled
         names = metrics.get(task.name) if isinstance(metrics, Mapping) else metrics
-        plan = _plan_task(task, names, style, fair_part(task.documents(data_dir), limit))
+        plan = _plan_task(task, names, style, data_dir, limit)
         length = task.max_new_tokens if max_new_tokens is None else max_new_tokens
         if remark is not None:
             length = _fitting_length(model, task, plan.prompts, max_new_tokens, remark)
@@ -80,8 +80,11 @@ class _TaskPlan:
         return repeats
 
 
-def _plan_task(task: Task, names: Sequence[str] | None, style: Style | None, documents: Sequence[Prompt]) -> _TaskPlan:
-    """names: of metrics; None: the task's own. Raises UsageError, and DataError where questions are lacking or doubled."""
+def _plan_task(
+    task: Task, names: Sequence[str] | None, style: Style | None, data_dir: Path | None, limit: int | None
+) -> _TaskPlan:
+    """names: of metrics; None: the task's own. Raises UsageError before any question is read, and DataError where questions are
+    lacking or doubled."""
     if names is None:
         names = ["greedy", f"avg@{task.k}"]
     if not names:
@@ -89,6 +92,7 @@ def _plan_task(task: Task, names: Sequence[str] | None, style: Style | None, doc
     if style is not None and style not in task.styles:
         raise UsageError(f"{task.name} has no prompt style {style!r}; it offers {', '.join(task.styles)}")
     specs = [MetricSpec.parse(name) for name in dict.fromkeys(names)]
+    documents = fair_part(task.documents(data_dir), limit)
     distinct = {document.id for document in documents}
     if not documents or len(distinct) != len(documents):
         raise DataError(f"{task.name}: it has no questions, or two with one id")

@@ -113,9 +113,8 @@ def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, 
     )
     with_texts = store.told_suites()
     if with_texts and suite not in with_texts:
-        st.caption(
-            f"The answers' texts were not kept with these results; those of {escape_markdown(with_texts[0])} were: choose that suite."
-        )
+        other = escape_markdown(with_texts[0])
+        st.caption(f"The answers' texts were not kept with these results; those of {other} were: choose that suite.")
     shown = questions[_PER_PAGE * (page - 1) : _PER_PAGE * page]
     if not shown:
         show_empty("No question for this choice.")

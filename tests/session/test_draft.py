@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -331,7 +331,7 @@ def test_a_short_time_takes_fewer_regimes_then_seeds_then_questions(tmp_path: Pa
 def test_the_task_is_the_ladder_where_the_usual_one_cannot_be_had(
     pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lacking(suite: Suite) -> Findings:
+    def lacking(suite: Suite, among: Sequence[str] = ()) -> Findings:
         if suite.training.task == USUAL:
             raise DataError("gsm8k_train is not on this machine: name a folder")
         return Findings("ladder.add1")

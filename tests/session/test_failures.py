@@ -311,7 +311,7 @@ def resumed(
     monkeypatch.setattr(training, "CellExchange", lambda *_: nothing)
     one = prepare("quickstart", folder, overrides=["training.steps=2", *changes]).cells[0]
     backend = SimpleNamespace(side_by_side=False)
-    run = Run(one, folder, backend, [], Journal(folder), None, 2, lambda *_: None, lambda: False)  # type: ignore[arg-type]  # nobody learns here
+    run = Run(one, folder, backend, [], Journal(folder), None, None, 2, lambda *_: None, lambda: False)  # type: ignore[arg-type]  # nobody learns here
     run._train(SimpleNamespace(count=lambda _: None))  # type: ignore[arg-type]  # nobody looks at its progress
     return run
 

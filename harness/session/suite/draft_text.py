@@ -59,12 +59,11 @@ SIZES_BY_BUDGET = (
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What was measured, and why; None and 0 leave what was drafted. tasks: several to be
-    trained on, or one, of those that were tried. warm: policies that need a supervised start.
-    styles: by policy. divided: by this the questions of a step. pace: seconds of a step here, over the plan's."""
+    """What was measured, and why; None and 0 leave what was drafted. warm: policies that need a supervised start. styles: by
+    policy. divided: by this the questions of a step. pace: seconds of a step here, over the plan's. tasks: of several that were
+    tried, those to be trained on, one or a mixture."""
 
     task: str | None = None
-    tasks: tuple[str, ...] = ()
     styles: Mapping[str, Style] = field(default_factory=dict)
     warm: tuple[str, ...] = ()
     answer_ends: str = "eos"
@@ -75,6 +74,7 @@ class Findings:
     divided: int = 1
     pace: float = 1.0
     why: tuple[str, ...] = field(default=())
+    tasks: tuple[str, ...] = ()
 
 
 NOTHING_MEASURED = Findings()

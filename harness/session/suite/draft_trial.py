@@ -255,7 +255,7 @@ def choose_settings(tried: Sequence[TriedLevel], task: str | FileTask, limit: in
     if styles:
         named = ", ".join(f"{policy} {style}" for policy, style in styles.items())
         why.append(f"style: {named} had most right answers.")
-    return Findings(name, puzzles, styles, warm, ends, tokens, why=tuple(why))
+    return Findings(name, styles, warm, ends, tokens, why=tuple(why), tasks=puzzles)
 
 
 def _shares_by_level(tried: Sequence[TriedLevel]) -> list[str]:
