@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import UserDict
+from pathlib import Path
 from pkgutil import resolve_name
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from typer.core import TyperGroup
@@ -58,7 +59,21 @@ class _Commands(UserDict[str, Any]):
         place, _, example = self.data[name]
         alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
         alone.command(name, epilog=f"Example: harness {example}")(resolve_name(f"harness.cli.{place}"))
-        return typer.main.get_command(alone)
+        command = typer.main.get_command(alone)
+        _name_values(command)
+        return command
+
+
+# What an option's value is called in help where the option says nothing itself, by the type of its value
+_VALUES = {Path: "PATH", int: "N", float: "NUMBER", str: "NAME"}
+
+
+def _name_values(command: Any) -> None:
+    """Write the values of a command's options as people write them, `N` and `NAME`."""
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and parameter.metavar is None and not parameter.is_flag:
+            kinds = {parameter.type_descriptor.annotation, *get_args(parameter.type_descriptor.annotation)}
+            parameter.metavar = next((word for kind, word in _VALUES.items() if kind in kinds), None)
 
 
 class _Program(TyperGroup):

@@ -191,6 +191,7 @@ def leaderboard(
         str,
         typer.Option(
             "--address",
+            metavar="HOST",
             help="Address to listen on: by default this machine only; 0.0.0.0 for every machine of the network.",
         ),
     ] = "localhost",

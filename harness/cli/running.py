@@ -288,7 +288,10 @@ def submit(
     ] = "",
     account: Annotated[str, typer.Option("--account", help="Account to charge, as SLURM names it.")] = "",
     time: Annotated[
-        str, typer.Option("--time", help="Time limit of one start, e.g. 12:00:00; the job is then requeued.")
+        str,
+        typer.Option(
+            "--time", metavar="H:MM:SS", help="Time limit of one start, e.g. 12:00:00; the job is then requeued."
+        ),
     ] = "",
     nodes: Annotated[
         int, typer.Option("--nodes", min=1, max=10_000, help="Nodes of the job, for a suite on the OpenRLHF engine.")
